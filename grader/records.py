@@ -1,0 +1,102 @@
+"""What grading writes: one record a submission, the report of a class, and exports of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from grader.engine import TestResult
+
+
+@dataclass
+class Test:
+    name: str
+    score: float
+    max_score: float
+    output: str
+
+
+@dataclass
+class Record:
+    """The outcome of one submission. `failed`: it could not be graded at all, and `notes` say why."""
+
+    student: str
+    score: float
+    max_score: float
+    status: Literal["graded", "failed"]
+    seconds: float
+    verified_on: str
+    reflection: Literal["complete", "incomplete"]
+    notes: list[str] = field(default_factory=list)
+    tests: list[Test] = field(default_factory=list)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Record:
+        return cls(**{**data, "tests": [Test(**t) for t in data["tests"]]})
+
+
+@dataclass
+class ClassReport:
+    """A graded class, as `threeloops grade --json` writes it."""
+
+    lab: str
+    sandbox: str
+    records: list[Record]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def as_tests(results: list[TestResult]) -> list[Test]:
+    return [Test(r.name, r.score, r.max_score, r.output) for r in results]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file whole or not at all: a full disk or a Ctrl-C leaves what was there before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def gradescope(record: Record) -> dict[str, Any]:
+    """The record as Gradescope's results.json."""
+    tests = [
+        {
+            "name": t.name,
+            "score": t.score,
+            "max_score": t.max_score,
+            "output": t.output,
+            "status": "passed" if t.score == t.max_score else "failed",
+        }
+        for t in record.tests
+    ]
+    notes = [*record.notes, f"reflection: {record.reflection}", f"verified on: {record.verified_on}"]
+    return {"score": record.score, "execution_time": record.seconds, "output": "\n".join(notes), "tests": tests}
+
+
+def to_csv(report: ClassReport) -> str:
+    """One row a student. A cell that a spreadsheet would run as a formula is quoted."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(["student", "lab", "score", "max_score", "status", "reflection", "verified_on"])
+    for r in report.records:
+        row = [r.student, report.lab, r.score, r.max_score, r.status, r.reflection, r.verified_on]
+        writer.writerow([f"'{v}" if isinstance(v, str) and v[:1] in "=+-@\t\r" else v for v in row])
+    return out.getvalue()

@@ -1,0 +1,121 @@
+"""bubblewrap: the command line that shuts the student's side in, and whether it works on this machine."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import site
+import subprocess
+import sys
+from pathlib import Path
+
+LAB, VENV, HOME = "/lab", "/venv", "/home/student"
+
+_SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin")
+_ETC = ("ld.so.cache", "passwd", "group", "hosts", "nsswitch.conf", "localtime", "alternatives", "fonts", "ssl/certs")
+
+
+_COURSE = Path(__file__).resolve().parents[2]
+
+
+class SandboxError(Exception):
+    """The sandbox that was asked for cannot be had on this machine."""
+
+
+def environment(home: str, library: str, packages: list[str]) -> dict[str, str]:
+    """The whole environment of the student's side: nothing of the grader's leaks into it."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": os.pathsep.join([library, *packages]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        "MPLBACKEND": "agg",
+        "MPLCONFIGDIR": "/tmp/matplotlib",
+        "IPYTHONDIR": "/tmp/ipython",
+        "OMP_NUM_THREADS": "1",
+        "TRITON_INTERPRET": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "THREELOOPS_GRADED": "1",
+    }
+
+
+def command(stage: Path, arguments: list[str]) -> list[str]:
+    """The bubblewrap command that runs `python ARGUMENTS` with `stage` as the only part of the course in sight.
+
+    Run by root it makes no user namespace: each submission then becomes a user of its own (see `confine`), so that
+    the kernel counts its processes. Run by a user it makes one, in which that user holds the capabilities to confine.
+    """
+    python, binds = _interpreter()
+    args = [_bwrap(), "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--hostname", "sandbox"]
+    args += [] if needs_user_switch() else ["--unshare-user"]
+    args += ["--cap-add", "ALL", "--new-session", "--clearenv"]
+    for path in _SYSTEM:
+        args += ["--ro-bind-try", path, path]
+    for name in _ETC:
+        args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    args += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", HOME]
+    for source, target in binds:
+        for parent in reversed(Path(target).parents[:-1]):
+            args += ["--dir", str(parent)]
+        args += ["--ro-bind", source, target]
+    args += ["--ro-bind", str(stage), LAB, "--chdir", "/"]
+    packages = [target for _, target in binds if target.startswith("/site/")]
+    for key, value in environment(HOME, LAB, packages).items():
+        args += ["--setenv", key, value]
+    return [*args, python, *arguments]
+
+
+def needs_user_switch() -> bool:
+    """Whether the harness itself is the machine's root, so that a submission must become somebody else."""
+    return os.geteuid() == 0
+
+
+def _bwrap() -> str:
+    path = shutil.which("bwrap")
+    if path is None:
+        raise SandboxError("bubblewrap is not installed (Debian and Ubuntu: apt install bubblewrap)")
+    return path
+
+
+def _interpreter() -> tuple[str, list[tuple[str, str]]]:
+    """The Python that runs inside, and what must be bound for it: (source, target) pairs."""
+    base = Path(sys.base_prefix).resolve()
+    if base.is_relative_to("/tmp"):
+        raise SandboxError(f"the Python installation lies in {base}, and the sandbox has a /tmp of its own")
+    binds = [] if base.is_relative_to("/usr") else [(str(base), str(base))]
+    executable = Path(sys.executable)
+    if sys.prefix != sys.base_prefix:
+        binds.append((sys.prefix, VENV))
+        python = f"{VENV}/bin/{executable.name}"
+    else:
+        python = str(executable)
+    return python, binds + [(str(p), f"/site/{i}") for i, p in enumerate(_extra_site_folders())]
+
+
+def _extra_site_folders() -> list[Path]:
+    """Folders of packages outside the Python installation: $PYTHONPATH and the user's site, never the course itself."""
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if site.ENABLE_USER_SITE:
+        named.append(site.getusersitepackages())
+    folders = [Path(p).resolve() for p in named if p and Path(p).is_dir()]
+    return [p for p in dict.fromkeys(folders) if not p.is_relative_to(_COURSE) and not _COURSE.is_relative_to(p)]
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Why bubblewrap does not work here, in one sentence; None where it does. Really starts it once."""
+    try:
+        empty = Path(__file__).resolve().parent
+        argv = command(empty, ["-c", "print('up')"])
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    except SandboxError as error:
+        return str(error)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"bubblewrap could not be started ({error})"
+    if done.returncode or done.stdout.strip() != "up":
+        return f"bubblewrap does not work here: {(done.stderr.strip() or 'no output').splitlines()[-1]}"
+    return None

@@ -1,0 +1,124 @@
+"""Shut one forked child in: private mounts, no network but its own loopback, limits, no privileges.
+
+Runs inside bubblewrap, as the first process of new namespaces, with the capabilities that `host` still holds; when it
+returns they are gone for good.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import resource
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+HOME = "/home/student"
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
+    0x20000,
+    0x4000000,
+    0x8000000,
+    0x20000000,
+    0x40000000,
+)
+NEW_USER = 0x10000000
+NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
+_SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
+_CAPABILITY_VERSION_3 = 0x20080522
+_LAST_CAPABILITY = 63
+
+_MAX_FILE_BYTES = 64 << 20
+_MAX_OPEN_FILES = 256
+
+
+def prctl(option: int, value: int = 0) -> int:
+    return libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+def unshare(flags: int) -> None:
+    """Enter new namespaces. Raises OSError where the kernel refuses."""
+    if libc.unshare(flags):
+        raise OSError(ctypes.get_errno(), "unshare")
+
+
+def _mount(source: str, target: str, kind: str, flags: int, data: str | None = None) -> None:
+    if libc.mount(
+        source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode() if data else None
+    ):
+        raise OSError(ctypes.get_errno(), f"mount {target}")
+
+
+def confine(config: dict[str, Any]) -> None:
+    """Private mounts, loopback, limits and no privileges: for a child in namespaces of its own."""
+    _mount("none", "/", "none", _MS_REC | _MS_PRIVATE)
+    options = f"size={config['disk_mb']}m,mode=1777,nr_inodes=20000"
+    for target in (HOME, "/tmp", "/dev/shm"):
+        _mount("tmpfs", target, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    _raise_loopback()
+    limit(config)
+    os.symlink(config["data"], f"{HOME}/data")
+    os.chdir(HOME)
+    _drop_privileges(config.get("uid"))
+
+
+def limit(config: dict[str, Any]) -> None:
+    """Resource limits that hold for every process of the submission."""
+    with open("/proc/self/statm") as file:
+        mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    limits = {
+        resource.RLIMIT_AS: mapped + (config["memory_mb"] << 20),
+        resource.RLIMIT_FSIZE: _MAX_FILE_BYTES,
+        resource.RLIMIT_NOFILE: _MAX_OPEN_FILES,
+        resource.RLIMIT_NPROC: config["processes"],
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, value in limits.items():
+        _, hard = resource.getrlimit(kind)
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+
+
+def _raise_loopback() -> None:
+    with socket.socket() as sock:
+        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
+
+
+def _drop_privileges(uid: int | None) -> None:
+    """Give up every capability, then the user where the harness itself is root, for this process and all it starts."""
+    for capability in range(_LAST_CAPABILITY + 1):
+        prctl(PR_CAPBSET_DROP, capability)
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        prctl(PR_SET_DUMPABLE, 1)
+    _forbid_user_namespaces()
+    header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    if libc.capset(ctypes.byref(header), ctypes.byref(none)):
+        raise OSError(ctypes.get_errno(), "capset")
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _forbid_user_namespaces() -> None:
+    """Enter a last user namespace and set its own limit of further ones to zero.
+
+    Where the kernel refuses the first, it refuses the submission's as well, and nothing is left to forbid.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        unshare(NEW_USER)
+    except OSError:
+        return
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    Path("/proc/sys/user/max_user_namespaces").write_text("0")

@@ -1,0 +1,199 @@
+"""The warm processes behind every graded submission, started once per lab and sandbox and shared by all threads."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from grader.labs import Lab, Limits
+from grader.link import Link
+from grader.sandbox import bwrap
+from grader.sandbox.bwrap import SandboxError
+from grader.sandbox.stage import stage
+
+Sandbox = Literal["bwrap", "none"]
+
+_START_SECONDS = 60.0
+_FIRST_UID = 60_000
+_UIDS = 4_000
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Two live processes of one submission: `grader` answers cells, closing `life` ends the student's side."""
+
+    grader: Link
+    life: socket.socket
+
+    def close(self) -> None:
+        self.life.close()
+        self.grader.close()
+
+    def reason(self) -> str:
+        """Why the monitor ended the submission, or an empty string."""
+        self.life.settimeout(0.5)
+        try:
+            return self.life.recv(256).decode()
+        except OSError:
+            return ""
+
+
+class Pool:
+    """One warm student's side (sandboxed) and one warm grader's half for one lab."""
+
+    def __init__(self, lab: Lab, sandbox: Sandbox) -> None:
+        self.lab, self.sandbox = lab, sandbox
+        self.folder = Path(tempfile.mkdtemp(prefix="threeloops-"))
+        self.folder.chmod(0o755)
+        self._lock = threading.Lock()
+        self._uids = itertools.cycle(range(_FIRST_UID, _FIRST_UID + _UIDS))
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            stage_folder = self.folder / "lab"
+            stage_folder.mkdir()
+            stage(stage_folder, lab.withholds, lab.data)
+            self._student = self._start_student(stage_folder)
+            self._grader = self._start([sys.executable, "-m", "grader.wall.cells"], _grader_environment())
+            for name, control in (("student's", self._student), ("grader's", self._grader)):
+                self._wait_until_ready(name, control)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_student(self, stage_folder: Path) -> socket.socket:
+        self._data = f"{bwrap.LAB}/data" if self.sandbox == "bwrap" else str(stage_folder / "data")
+        if self.sandbox == "bwrap":
+            return self._start(["-m", "grader.sandbox.host"], None, stage_folder)
+        site = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+        environment = bwrap.environment(str(self.folder), str(stage_folder), site)
+        return self._start([sys.executable, "-m", "grader.sandbox.host"], environment)
+
+    def _start(
+        self, argv: list[str], environment: dict[str, str] | None, stage_folder: Path | None = None
+    ) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        argv = [*argv, str(theirs.fileno())]
+        if "grader.sandbox.host" in argv:
+            argv.append(self.sandbox)
+        if stage_folder is not None:
+            argv = bwrap.command(stage_folder, argv)
+        with theirs, (self.folder / f"log{len(self._processes)}").open("wb") as log:
+            process = subprocess.Popen(
+                argv,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._processes.append(process)
+        return ours
+
+    def _wait_until_ready(self, name: str, control: socket.socket) -> None:
+        control.settimeout(_START_SECONDS)
+        try:
+            ready = control.recv(1)
+        except TimeoutError:
+            ready = b""
+        control.settimeout(None)
+        if ready != b"R":
+            logs = [p.read_text(errors="replace").strip() for p in sorted(self.folder.glob("log*"))]
+            last = " / ".join(t.splitlines()[-1] for t in logs if t) or "it printed nothing"
+            raise SandboxError(f"the {name} side did not start: {last}. `threeloops doctor` looks closer.")
+
+    def connect(self, limits: Limits) -> Connection:
+        """Fork a fresh pair of processes for one submission."""
+        engine, engine_end = socket.socketpair()
+        channel, channel_end = socket.socketpair()
+        life, life_end = socket.socketpair()
+        config = {**asdict(limits), "data": self._data}
+        with engine_end, channel, channel_end, life_end, self._lock:
+            if self.sandbox == "bwrap" and bwrap.needs_user_switch():
+                config["uid"] = next(self._uids)
+            socket.send_fds(self._student, [json.dumps(config).encode()], [channel_end.fileno(), life_end.fileno()])
+            folder = json.dumps({"folder": str(self.lab.folder)}).encode()
+            socket.send_fds(self._grader, [folder], [engine_end.fileno(), channel.fileno()])
+        life.settimeout(_START_SECONDS)
+        if life.recv(1) != b"U":
+            raise SandboxError("the sandbox could not fork a submission: the machine may be out of memory or processes")
+        return Connection(Link(engine), life)
+
+    def close(self) -> None:
+        """End both warm processes and everything below them; safe to call twice."""
+        for control in (getattr(self, "_student", None), getattr(self, "_grader", None)):
+            if control is not None:
+                control.close()
+        for process in self._processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _grader_environment() -> dict[str, str]:
+    keep = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH",)}
+    path = [str(_ROOT / "lib"), str(_ROOT), *[p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]]
+    return {
+        **keep,
+        "PYTHONPATH": os.pathsep.join(path),
+        "OMP_NUM_THREADS": "1",
+        "TRITON_INTERPRET": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "MPLBACKEND": "agg",
+        "THREELOOPS_GRADED": "1",
+    }
+
+
+_pools: dict[tuple[str, str, str], Pool] = {}
+_pools_lock = threading.Lock()
+
+
+def pool(lab: Lab, sandbox: Sandbox) -> Pool:
+    """The pool of this process for a lab; started at the first call, closed at exit."""
+    key = (str(lab.root), lab.slug, sandbox)
+    with _pools_lock:
+        if key not in _pools:
+            _pools[key] = Pool(lab, sandbox)
+        return _pools[key]
+
+
+def close_pools() -> None:
+    """End every warm process of this process."""
+    with _pools_lock:
+        for item in _pools.values():
+            item.close()
+        _pools.clear()
+
+
+atexit.register(close_pools)
+
+
+def choose(wanted: Literal["auto", "bwrap", "none"]) -> Sandbox:
+    """The sandbox to use. `auto` means bubblewrap and never falls back: no sandbox is a choice, not an accident.
+
+    Raises:
+        SandboxError: bubblewrap was wanted and does not work here.
+    """
+    if wanted == "none":
+        return "none"
+    if reason := bwrap.why_not():
+        raise SandboxError(
+            f"{reason}. Submissions are other people's code: install it, or say --sandbox none to run them unconfined."
+        )
+    return "bwrap"

@@ -1,0 +1,71 @@
+"""The only files of the course that a graded submission can see.
+
+A copy of the library without bytecode, in which withheld modules are replaced by a stub that says so, the student's end
+of the wall, and the lab's data. Solutions, hidden tests, the gradebook and other submissions are not in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent.parent
+_LIBRARY = _HERE.parent / "lib" / "threeloops"
+_STUDENT_END = (
+    "__init__.py",
+    "link.py",
+    "wire.py",
+    "wall/__init__.py",
+    "wall/student.py",
+    "sandbox/__init__.py",
+    "sandbox/confine.py",
+    "sandbox/host.py",
+)
+
+_STUB = '''"""Withheld in graded runs."""
+
+raise ImportError(
+    "{module} is withheld in graded runs: it holds the answer to an exercise of this lab. "
+    "Write the answer in the notebook; outside of grading the module is there to be read."
+)
+'''
+
+
+def stage(folder: Path, withholds: Sequence[str], data: Path | None) -> Path:
+    """Fill `folder` with what the student's side may see; returns it.
+
+    Args:
+        folder: an empty folder.
+        withholds: dotted names of library modules that hold answers.
+        data: the lab's data folder, or None.
+
+    Raises:
+        ValueError: a withheld module does not exist, so that nothing would be withheld.
+    """
+    shutil.copytree(_LIBRARY, folder / "threeloops", ignore=shutil.ignore_patterns("__pycache__"))
+    for module in withholds:
+        _withhold(folder, module)
+    for name in _STUDENT_END:
+        target = folder / "grader" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(_HERE / name, target)
+    if data is not None and data.is_dir():
+        shutil.copytree(data, folder / "data")
+    else:
+        (folder / "data").mkdir()
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder
+
+
+def _withhold(folder: Path, module: str) -> None:
+    path = folder.joinpath(*module.split("."))
+    if path.is_dir():
+        shutil.rmtree(path)
+        path = path.with_suffix(".py")
+    else:
+        path = path.with_suffix(".py")
+        if not path.is_file():
+            raise ValueError(f"withholds: {module} is no module of the library; correct the lab's header")
+    path.write_text(_STUB.format(module=module), encoding="utf-8")

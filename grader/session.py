@@ -1,0 +1,156 @@
+"""One submission, cell by cell: budgets, restarts, and a verdict for every test cell whatever happens.
+
+Fail closed: a test cell earns its points only when its code ran to the end on the grader's side. A crash, a timeout or
+a lost process costs that cell; what came before is replayed in a fresh pair of processes and the next cell is graded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from nbformat import NotebookNode
+
+from grader.labs import Limits
+from grader.link import LinkDead
+from grader.manifest import Kind, Manifest
+from grader.sandbox.pool import Connection, Pool
+
+_ANSWER_GRACE_SECONDS = 10.0
+_REPLAY_SECONDS = 10.0
+
+
+@dataclass
+class Outcome:
+    """What one executed cell did, as the grader's half reported it."""
+
+    ok: bool
+    value: float | None = None
+    error: str = ""
+    message: str = ""
+    where: str = ""
+    printed: str = ""
+    student_printed: str = ""
+    shown: list[dict[str, str]] = field(default_factory=list)
+    dead: str = ""
+    requests: int = 0
+    seconds: float = 0.0
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, for a person."""
+        text = self.message if self.error in ("CheckFailed", "NoAnswer") else f"{self.error}: {self.message}"
+        return text + (f"  [{self.where}]" if self.where and self.error != "CheckFailed" else "")
+
+    def points(self, maximum: float) -> float:
+        """Points of a test cell: its own number where it computed one, within [0, maximum]; NaN counts as nothing."""
+        if not self.ok:
+            return 0.0
+        if self.value is None:
+            return maximum
+        return min(max(self.value, 0.0), maximum) if self.value == self.value else 0.0
+
+
+class Session:
+    """Runs the cells of one rebuilt submission; use as a context manager."""
+
+    def __init__(self, trusted: Manifest, pool: Pool, limits: Limits | None = None) -> None:
+        self.manifest, self.pool = trusted, pool
+        self.limits = limits or trusted.lab.limits
+        self.deadline = time.monotonic() + self.limits.notebook_seconds
+        self.restarts_left = len(trusted.exercises) + 2
+        self.history: list[tuple[Kind, str]] = []
+        self.connection: Connection | None = pool.connect(self.limits)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._hang_up()
+
+    def run(
+        self,
+        cells: Iterable[NotebookNode],
+        on_start: Callable[[NotebookNode], None],
+        on_end: Callable[[NotebookNode, Outcome], None],
+    ) -> None:
+        """Execute setup, solution, free and test cells in order; demonstrations and prose are passed over."""
+        for cell in cells:
+            kind = self.manifest.kind(cell)
+            if cell.cell_type != "code" or kind is Kind.DEMO or not cell.source.strip():
+                continue
+            on_start(cell)
+            on_end(cell, self.cell(kind, cell.source))
+
+    def cell(self, kind: Kind, source: str) -> Outcome:
+        """Execute one cell on the side where its kind belongs."""
+        if time.monotonic() > self.deadline:
+            return _lost(f"the notebook used up its {self.limits.notebook_seconds:g} s")
+        if self.connection is None:
+            return _lost("the submission's process died too often")
+        outcome = self._execute(kind, source)
+        if outcome.dead:
+            self._restart()
+        elif kind is not Kind.TEST:
+            self.history.append((kind, source))
+        return outcome
+
+    def _execute(self, kind: Kind, source: str, seconds: float | None = None) -> Outcome:
+        if kind is Kind.TEST:
+            names = list(self.manifest.exports)
+            return self._ask(self.limits.test_seconds, op="test", source=source, names=names)
+        limit = seconds or self.limits.cell_seconds
+        outcome = self._ask(limit, op="student", source=source, setup=kind is Kind.SETUP)
+        if kind is Kind.SETUP and not outcome.dead:
+            here = self._ask(limit, op="setup", source=source)
+            outcome = here if not here.ok else outcome
+        return outcome
+
+    def _ask(self, seconds: float, **request: Any) -> Outcome:
+        assert self.connection is not None
+        seconds = min(seconds, max(0.1, self.deadline - time.monotonic()))
+        grader = self.connection.grader
+        grader.deadline = time.monotonic() + seconds + _ANSWER_GRACE_SECONDS
+        try:
+            grader.send({**request, "seconds": seconds})
+            tree, _ = grader.receive()
+            outcome = Outcome(**tree)
+        except LinkDead:
+            return _lost(f"the test did not end within {seconds:g} s", dead=True)
+        if outcome.dead:
+            why = self.connection.reason()
+            late = f"it did not answer within {seconds:g} s" if "in time" in outcome.dead else outcome.dead
+            outcome.ok, outcome.error, outcome.where = False, "NoAnswer", ""
+            outcome.message = f"the submission's process was lost: {why or late}"
+        return outcome
+
+    def _restart(self) -> None:
+        """Fresh processes; replay what worked. A cell that kills them again is dropped from the history."""
+        while True:
+            self._hang_up()
+            if self.restarts_left == 0 or time.monotonic() > self.deadline:
+                return
+            self.restarts_left -= 1
+            self.connection = self.pool.connect(self.limits)
+            fatal = self._replay()
+            if fatal is None:
+                return
+            del self.history[fatal]
+
+    def _replay(self) -> int | None:
+        """Execute the history again; the index of the cell that ended the processes, or None."""
+        for index, (kind, source) in enumerate(self.history):
+            if self._execute(kind, source, _REPLAY_SECONDS).dead:
+                return index
+        return None
+
+    def _hang_up(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+def _lost(message: str, *, dead: bool = False) -> Outcome:
+    return Outcome(ok=False, error="NoAnswer", message=message, dead=message if dead else "")

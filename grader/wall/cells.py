@@ -1,0 +1,184 @@
+"""The grader's half of one submission: a process that runs setup and test cells and never a line of the student's.
+
+Started as a warm process that forks once per submission (`python -m grader.wall.cells FD`). Its parent, the engine,
+asks for one cell at a time over a link of plain JSON.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import io
+import json
+import os
+import signal
+import socket
+import symtable
+import sys
+import time
+import traceback
+import types
+from dataclasses import asdict, dataclass, field
+
+import torch
+from threeloops.lab import wall
+
+from grader.link import Link, LinkDead
+from grader.wall.proxy import Wall, install_main_twin
+
+_MAX_TEXT = 100_000
+_GRACE_SECONDS = 5.0
+
+
+@dataclass
+class CellResult:
+    """What one cell did. `value` is a test's own number where its last line is one: partial credit."""
+
+    ok: bool = False
+    value: float | None = None
+    error: str = ""
+    message: str = ""
+    where: str = ""
+    printed: str = ""
+    student_printed: str = ""
+    shown: list[dict[str, str]] = field(default_factory=list)
+    dead: str = ""
+    requests: int = 0
+    seconds: float = 0.0
+
+
+class GraderHalf:
+    """Runs the cells of one submission against one student process."""
+
+    def __init__(self, engine: Link, student: Link) -> None:
+        self.engine = engine
+        self.main = types.ModuleType("__main__")
+        install_main_twin(self.main)
+        self.wall = wall.link = Wall(student, self.main)
+        seed = torch.manual_seed
+
+        def forwarded(number: int) -> torch.Generator:
+            """A test's seed counts on both sides."""
+            self.wall.seed = int(number)
+            return seed(number)
+
+        torch.manual_seed = forwarded  # type: ignore[assignment]
+
+    def serve(self) -> None:
+        while True:
+            try:
+                request, _ = self.engine.receive()
+                self.engine.send(asdict(self.run(**request)))
+            except LinkDead:
+                return
+
+    def run(
+        self, op: str, source: str, seconds: float, names: list[str] | None = None, setup: bool = False
+    ) -> CellResult:
+        """Run one cell: `op` is "setup" (here), "student" (over there) or "test" (here, against the proxies)."""
+        result, text, started = CellResult(), io.StringIO(), time.perf_counter()
+        self.wall.link.deadline = time.monotonic() + seconds
+        self.wall.printed, self.wall.requests = "", 0
+        signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE_SECONDS)
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+            try:
+                if op == "student":
+                    self._student(result, source, setup)
+                elif op == "setup":
+                    self._setup(source)
+                    result.ok = True
+                else:
+                    result.value = self._test(source, names or [])
+                    if self.wall.link.dead:
+                        raise LinkDead(self.wall.link.dead)
+                    result.ok = True
+            except BaseException as error:
+                self._fail(result, error)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        result.printed, result.student_printed = text.getvalue()[:_MAX_TEXT], self.wall.printed[:_MAX_TEXT]
+        result.dead, result.requests = self.wall.link.dead or "", self.wall.requests
+        result.seconds = time.perf_counter() - started
+        return result
+
+    def _student(self, result: CellResult, source: str, setup: bool) -> None:
+        answer = self.wall.request({"op": "cell", "source": source, "setup": setup})
+        error = answer["error"] if type(answer) is dict else {}
+        result.ok = error is None
+        if error is not None:
+            result.error = str(error["classes"][0]).rpartition(".")[2]
+            result.message, result.where = str(error["message"]), str(error["where"])
+        with contextlib.suppress(ValueError, AttributeError, TypeError):
+            shown = json.loads(answer["shown"])
+            result.shown = [{str(k): str(v) for k, v in o.items()} for o in shown]
+
+    def _setup(self, source: str) -> None:
+        exec(compile(source, "<setup>", "exec"), self.main.__dict__)
+        defined = {n for n, o in self.main.__dict__.items() if getattr(o, "__module__", None) == "__main__"}
+        self.wall.setup_names |= defined
+
+    def _test(self, source: str, names: list[str]) -> float | None:
+        """Run a test cell in a namespace of its own; the value of its last line, where that is a number."""
+        namespace = dict(self.main.__dict__)
+        for name in sorted(free_names(source) - set(namespace) - set(dir(builtins))):
+            if name in names:
+                with contextlib.suppress(KeyError):
+                    namespace[name] = self.wall.request({"op": "get", "name": name})
+        tree = ast.parse(source)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "<test>", "exec"), namespace)
+        value = eval(compile(ast.Expression(last.value), "<test>", "eval"), namespace) if last else None
+        return float(value) if type(value) in (int, float) else None
+
+    def _fail(self, result: CellResult, error: BaseException) -> None:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in ("<test>", "<setup>")]
+        result.ok, result.value = False, None
+        result.error, result.message = type(error).__name__, str(error)[:4000]
+        if isinstance(error, LinkDead):
+            result.error, result.message = "NoAnswer", f"the submission gave no answer: {error}"
+        at = getattr(error, "__student_where__", "")
+        result.where = at or (f"{frames[-1].filename.strip('<>')} cell, line {frames[-1].lineno}" if frames else "")
+
+
+def free_names(source: str) -> set[str]:
+    """Names that a cell uses without defining or importing them."""
+    found: set[str] = set()
+
+    def visit(table: symtable.SymbolTable) -> None:
+        at_top = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            own = symbol.is_assigned() or symbol.is_imported()
+            if symbol.is_referenced() and (symbol.is_global() or at_top) and not (at_top and own):
+                found.add(symbol.get_name())
+        for child in table.get_children():
+            visit(child)
+
+    visit(symtable.symtable(source, "<test>", "exec"))
+    top = symtable.symtable(source, "<test>", "exec")
+    return found - {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+
+
+def main(fd: int) -> None:
+    """Fork one grader half for each pair of sockets that arrives."""
+    control = socket.socket(fileno=fd)
+    torch.set_num_threads(1)
+    torch.testing.assert_close(torch.ones(1), torch.ones(1))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    control.send(b"R")
+    while True:
+        message, fds, *_ = socket.recv_fds(control, 65536, 2)
+        if not message:
+            return
+        if os.fork():
+            for number in fds:
+                os.close(number)
+            continue
+        control.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.chdir(json.loads(message)["folder"])
+        GraderHalf(Link(socket.socket(fileno=fds[0])), Link(socket.socket(fileno=fds[1]))).serve()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
