@@ -1,7 +1,8 @@
-"""The papermill engine `walled`: executes a notebook through the wall and writes one result into each test cell.
+"""Executes a notebook through the wall and writes one result into each test cell.
 
-`papermill`, `threeloops grade` and `nbgrader autograde` all come through here. The lab is an engine argument, never
-read from the notebook. Imports no torch: the heavy work is done by the processes behind the pool.
+`papermill`, `threeloops grade` and `nbgrader autograde` all come through here, by papermill's engine `walled`. The lab
+is an engine argument, never read from the notebook. Imports no torch: the heavy work is done by the processes behind
+the pool.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nbformat import NotebookNode
-from nbformat.v4 import new_output
-from papermill.engines import Engine, NotebookExecutionManager
+from nbformat.v4 import new_notebook, new_output
 
 from grader.labs import Lab, Limits, find_lab
 from grader.manifest import Kind, Manifest, manifest, rebuild
-from grader.sandbox.pool import Sandbox, choose, pool
+from grader.sandbox.pool import choose, pool
 from grader.session import Outcome, Session
+
+if TYPE_CHECKING:
+    from papermill.engines import NotebookExecutionManager
 
 RESULT = "application/vnd.threeloops.result+json"
 
@@ -42,74 +45,52 @@ class Report:
     tests: list[TestResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     reflection: str = "incomplete"
+    notebook: NotebookNode = field(default_factory=new_notebook)
 
 
-class WalledEngine(Engine):
-    """papermill's engine interface to the wall.
+def prepare(notebook: NotebookNode, lab: Lab | str | None, report: Report, *, visible: bool) -> Manifest:
+    """Rebuild the notebook from the lab's master into `report.notebook`; returns the lab's manifest."""
+    name = lab or os.environ.get("THREELOOPS_LAB")
+    if not name:
+        raise ValueError("the walled engine needs to know the lab: pass lab='01' or set THREELOOPS_LAB")
+    trusted = manifest(name if isinstance(name, Lab) else find_lab(name), visible=visible)
+    rebuilt = rebuild(notebook, trusted)
+    rebuilt.notebook.metadata.papermill = notebook.metadata.get("papermill", {})
+    report.notes, report.reflection, report.notebook = rebuilt.notes, rebuilt.reflection, rebuilt.notebook
+    return trusted
 
-    Engine arguments: `lab` (name, or `$THREELOOPS_LAB`), `sandbox` ("auto", "bwrap" or "none"), `only` (an exercise),
-    `limits`, `report`, `on_test` (called with each TestResult as it is known).
-    """
 
-    @classmethod
-    def nb_kernel_name(cls, nb: NotebookNode, name: str | None = None) -> str:
-        return name or "python3"
+def run(
+    nb_man: NotebookExecutionManager,
+    trusted: Manifest,
+    report: Report,
+    *,
+    sandbox: str,
+    only: str | None,
+    limits: Limits | None,
+    on_test: Callable[[TestResult], None] | None,
+) -> None:
+    """Execute a rebuilt notebook through the wall; outputs go into its cells, verdicts and notes into `report`."""
+    chosen = choose(sandbox)  # type: ignore[arg-type]
+    index = {cell.id: i for i, cell in enumerate(nb_man.nb.cells)}
 
-    @classmethod
-    def nb_language(cls, nb: NotebookNode, language: str | None = None) -> str:
-        return language or "python"
+    def start(cell: NotebookNode) -> None:
+        nb_man.cell_start(cell, index[cell.id])
 
-    @classmethod
-    def execute_notebook(
-        cls, nb: NotebookNode, kernel_name: str, lab: Lab | str | None = None, **kwargs: Any
-    ) -> NotebookNode:
-        """Rebuild the notebook from the lab's master, then execute it."""
-        name = lab or os.environ.get("THREELOOPS_LAB")
-        if not name:
-            raise ValueError("the walled engine needs to know the lab: pass lab='01' or set THREELOOPS_LAB")
-        trusted = manifest(name if isinstance(name, Lab) else find_lab(name))
-        papermill_metadata = nb.metadata.get("papermill", {})
-        rebuilt = rebuild(nb, trusted)
-        report = kwargs.pop("report", None) or Report()
-        report.notes, report.reflection = rebuilt.notes, rebuilt.reflection
-        rebuilt.notebook.metadata.papermill = papermill_metadata
-        return super().execute_notebook(rebuilt.notebook, kernel_name, trusted=trusted, report=report, **kwargs)
+    def end(cell: NotebookNode, outcome: Outcome) -> None:
+        write_outputs(cell, outcome, trusted, index[cell.id])
+        if trusted.kind(cell) is Kind.TEST:
+            report.tests.append(verdict(cell, outcome))
+            if on_test:
+                on_test(report.tests[-1])
+        elif not outcome.ok and trusted.kind(cell) in (Kind.SOLUTION, Kind.SETUP):
+            report.notes.append(f"{cell.id}: {outcome.reason}")
+        if not outcome.ok:
+            nb_man.cell_exception(cell, index[cell.id])
+        nb_man.cell_complete(cell, index[cell.id])
 
-    @classmethod
-    def execute_managed_notebook(
-        cls,
-        nb_man: NotebookExecutionManager,
-        kernel_name: str,
-        *,
-        trusted: Manifest,
-        report: Report,
-        sandbox: str = "auto",
-        only: str | None = None,
-        limits: Limits | None = None,
-        on_test: Callable[[TestResult], None] | None = None,
-        **_: Any,
-    ) -> None:
-        chosen: Sandbox = choose(sandbox)  # type: ignore[arg-type]
-        cells = select(nb_man.nb.cells, trusted, only)
-        index = {cell.id: i for i, cell in enumerate(nb_man.nb.cells)}
-
-        def start(cell: NotebookNode) -> None:
-            nb_man.cell_start(cell, index[cell.id])
-
-        def end(cell: NotebookNode, outcome: Outcome) -> None:
-            write_outputs(cell, outcome, trusted, index[cell.id])
-            if trusted.kind(cell) is Kind.TEST:
-                report.tests.append(verdict(cell, outcome))
-                if on_test:
-                    on_test(report.tests[-1])
-            elif not outcome.ok and trusted.kind(cell) in (Kind.SOLUTION, Kind.SETUP):
-                report.notes.append(f"{cell.id}: {outcome.reason}")
-            if not outcome.ok:
-                nb_man.cell_exception(cell, index[cell.id])
-            nb_man.cell_complete(cell, index[cell.id])
-
-        with Session(trusted, pool(trusted.lab, chosen), limits) as session:
-            session.run(cells, start, end)
+    with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits) as session:
+        session.run(select(nb_man.nb.cells, trusted, only), start, end)
 
 
 def select(cells: list[NotebookNode], trusted: Manifest, only: str | None) -> list[NotebookNode]:

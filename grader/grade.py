@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import papermill
 from nbformat import NotebookNode
+from papermill.engines import papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
 from grader import records, submissions
 from grader.engine import Report, TestResult
+from grader.files import replace_text
 from grader.labs import Lab, Limits
-from grader.manifest import Exercise, Manifest, NotThisLab, manifest
+from grader.manifest import Exercise, Manifest, NotThisLab, manifest, rebuild
 from grader.records import ClassReport, Record
+from grader.sandbox.bwrap import SandboxError
 from grader.sandbox.pool import Sandbox
 from grader.submissions import BadSubmission, Submission
+from grader.walled import WalledEngine
 
 VERIFIED_ON = "cpu"
+
+papermill_engines.register("walled", WalledEngine)
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to grade. `only` is an exercise's name; `records` is where finished records are kept for a resumed run."""
+    """How to grade. `only` is an exercise's name; `visible` leaves out hidden tests and withholds nothing; `records` is
+    where finished records are kept for a resumed run."""
 
     sandbox: Sandbox
     jobs: int = 2
     only: str | None = None
+    visible: bool = False
     records: Path | None = None
     limits: Limits | None = None
 
@@ -45,13 +54,15 @@ def grade_notebook(
     on_test: Callable[[TestResult], None] | None = None,
 ) -> Record:
     """Grade one notebook; a notebook that is not of this lab becomes a failed record, never an exception."""
-    trusted, report, started = manifest(lab), Report(), time.perf_counter()
+    trusted, report, started = manifest(lab, visible=options.visible), Report(), time.perf_counter()
     try:
-        execute(notebook, lab, options, report, on_test)
-        status, notes = "graded", report.notes
+        rebuilt = rebuild(notebook, trusted)
     except NotThisLab as error:
-        status, notes = "failed", [str(error)]
-    return _record(student, trusted, options, report, status, notes, time.perf_counter() - started)
+        return _record(student, trusted, options, report, "failed", [str(error)], 0.0)
+    execute(rebuilt.notebook, lab, options, report, on_test)
+    report.reflection = rebuilt.reflection
+    notes = list(dict.fromkeys([*rebuilt.notes, *report.notes]))
+    return _record(student, trusted, options, report, "graded", notes, time.perf_counter() - started)
 
 
 def execute(
@@ -60,13 +71,16 @@ def execute(
     options: Options,
     report: Report,
     on_test: Callable[[TestResult], None] | None = None,
-    output: Path | None = None,
-) -> None:
-    """Execute a notebook with the walled papermill engine; failing cells are results, not exceptions."""
-    try:
+) -> NotebookNode:
+    """Execute a notebook with the walled papermill engine; failing cells are results, not exceptions.
+
+    Returns the executed notebook, in the master's shape.
+    """
+    # A failing cell is a result that the engine has already reported; papermill raises for it all the same.
+    with contextlib.suppress(PapermillExecutionError):
         papermill.execute_notebook(
             notebook,
-            str(output) if output else None,
+            None,
             engine_name="walled",
             kernel_name="python3",
             language="python",
@@ -74,12 +88,12 @@ def execute(
             lab=lab,
             sandbox=options.sandbox,
             only=options.only,
+            visible=options.visible,
             limits=options.limits,
             report=report,
             on_test=on_test,
         )
-    except PapermillExecutionError:
-        return
+    return report.notebook
 
 
 def _record(
@@ -106,9 +120,14 @@ def grade_submission(submission: Submission, folder: Path, lab: Lab, options: Op
     """Grade one submitted file, or say in its record why that was not possible."""
     try:
         notebook = submissions.read(submission, folder)
-    except (BadSubmission, OSError) as error:
-        return _record(submission.student, manifest(lab), options, Report(), "failed", [str(error)], 0.0)
-    return grade_notebook(notebook, lab, submission.student, options)
+        return grade_notebook(notebook, lab, submission.student, options)
+    except SandboxError:
+        raise
+    except BadSubmission as error:
+        reason = str(error)
+    except Exception as error:
+        reason = f"the grader failed on this submission ({type(error).__name__}: {error}); please report it"
+    return _record(submission.student, manifest(lab), options, Report(), "failed", [reason], 0.0)
 
 
 def grade_class(
@@ -147,7 +166,8 @@ def _graded(todo: list[tuple[Submission, Path | None]], folder: Path, lab: Lab, 
             for future in as_completed(futures):
                 record, kept = future.result(), futures[future]
                 if kept is not None:
-                    records.write_atomically(kept, records.to_json(asdict(record)))
+                    kept.parent.mkdir(parents=True, exist_ok=True)
+                    replace_text(kept, records.to_json(asdict(record)))
                 yield record
         finally:
             workers.shutdown(cancel_futures=True)
@@ -163,7 +183,7 @@ def _kept_at(submission: Submission, lab: Lab, options: Options) -> Path | None:
     except OSError as error:
         digest.update(type(error).__name__.encode())
     digest.update(lab.source.read_bytes())
-    digest.update(repr((submission.student, options.sandbox, options.only, options.limits)).encode())
+    digest.update(repr((submission.student, replace(options, records=None, jobs=0))).encode())
     return options.records / lab.slug / f"{digest.hexdigest()[:32]}.json"
 
 

@@ -7,9 +7,7 @@ Whatever else it says about itself — tags, locks, points, test cells — is no
 
 from __future__ import annotations
 
-import ast
 import copy
-import re
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,12 +18,13 @@ import nbformat
 from nbformat import NotebookNode
 
 from grader.labs import Lab, LabError, grade_id
+from grader.names import bound
+from grader.regions import without
 
 UNANSWERED = "YOUR ANSWER HERE"
 """What nbgrader's ClearSolutions leaves of a written answer."""
 
 MAX_FREE_CELLS = 200
-_HIDDEN = re.compile(r"^[^\n]*BEGIN HIDDEN TESTS.*?END HIDDEN TESTS[^\n]*\n?", re.DOTALL | re.MULTILINE)
 
 
 class Kind(StrEnum):
@@ -57,6 +56,8 @@ class Manifest:
     exercises: tuple[Exercise, ...]
     exports: tuple[str, ...]
     """Top-level names that solution cells define: the only names a test may fetch from the student's side."""
+    visible: bool = False
+    """Without hidden tests."""
 
     @property
     def max_score(self) -> float:
@@ -87,22 +88,28 @@ class NotThisLab(Exception):
     """The file is a notebook, but not a submission of this lab."""
 
 
-def manifest(lab: Lab) -> Manifest:
-    """The manifest of a lab, read from its source; read once for each version of the source."""
-    return _manifest(lab, lab.source.stat().st_mtime_ns)
+def manifest(lab: Lab, *, visible: bool = False) -> Manifest:
+    """The manifest of a lab, read from its source; read once for each version of the source.
+
+    `visible` leaves out the hidden tests: what a student can check alone.
+    """
+    return _manifest(lab, lab.source.stat().st_mtime_ns, visible)
 
 
 @cache
-def _manifest(lab: Lab, _modified: int) -> Manifest:
+def _manifest(lab: Lab, _modified: int, visible: bool) -> Manifest:
     master = lab.master()
+    if visible:
+        for cell in master.cells:
+            cell.source = without(cell.source, "HIDDEN TESTS")
     kinds = {cell.id: _kind(cell) for cell in master.cells}
     tests = [c for c in master.cells if kinds[c.id] is Kind.TEST]
     exercises = tuple(Exercise(c.id.removesuffix("_test"), c.id, float(c.metadata.nbgrader.points)) for c in tests)
     for exercise in exercises:
         if kinds.get(exercise.id) is not Kind.SOLUTION:
             raise LabError(f"lab {lab.slug}: test cell {exercise.test} has no solution cell {exercise.id}")
-    exports = sorted({n for c in master.cells if kinds[c.id] is Kind.SOLUTION for n in defined_names(c.source)})
-    return Manifest(lab, master, kinds, exercises, tuple(exports))
+    exports = sorted({n for c in master.cells if kinds[c.id] is Kind.SOLUTION for n in bound(c.source, imports=False)})
+    return Manifest(lab, master, kinds, exercises, tuple(exports), visible)
 
 
 def _kind(cell: NotebookNode) -> Kind:
@@ -115,22 +122,6 @@ def _kind(cell: NotebookNode) -> Kind:
     if meta.get("grade"):
         return Kind.TEST
     return Kind.SETUP if "setup" in tags else Kind.DEMO
-
-
-def defined_names(source: str) -> set[str]:
-    """Names that a cell defines at top level: functions, classes and assignments, never imports."""
-    names: set[str] = set()
-    for node in ast.parse(source).body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            names |= {t.id for t in ast.walk(node) if isinstance(t, ast.Name) and isinstance(t.ctx, ast.Store)}
-    return names
-
-
-def without_hidden_tests(source: str) -> str:
-    """The text that students see of a test cell."""
-    return _HIDDEN.sub("", source).rstrip("\n")
 
 
 def rebuild(submission: Any, trusted: Manifest) -> Rebuilt:
@@ -212,7 +203,7 @@ def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNo
     text = _text(cell).strip()
     if kind in (Kind.TEST, Kind.SETUP) and text not in (
         master.source.strip(),
-        without_hidden_tests(master.source).strip(),
+        without(master.source, "HIDDEN TESTS").strip(),
     ):
         notes.append(f"{name}: the text of this {kind.value} cell was edited; the lab's own was used")
     meta = cell.get("metadata", {})

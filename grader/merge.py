@@ -1,8 +1,9 @@
-"""A three-way merge of notebooks by cell id: what the student wrote stays, what they left alone becomes the new text."""
+"""A three-way merge of notebooks by cell id: what the student wrote stays, the rest becomes the new text."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -98,10 +99,15 @@ def _successors(before: list[str], after: list[str]) -> dict[str, str]:
 def _keyed(notebook: NotebookNode) -> Iterator[tuple[str, NotebookNode]]:
     """Each cell under its grade_id or id; a copy that the student made of a cell gets a key of its own."""
     seen: Counter[str] = Counter()
-    for position, cell in enumerate(notebook.cells):
-        key = grade_id(cell) or cell.get("id") or f"cell {position}"
+    for cell in notebook.cells:
+        key = grade_id(cell) or cell.get("id") or text_id(cell)
         seen[key] += 1
         yield (key if seen[key] == 1 else f"{key} (copy {seen[key]})"), cell
+
+
+def text_id(cell: NotebookNode) -> str:
+    """The id that the course gives to an unnamed cell: it finds untouched ones where an editor dropped the ids."""
+    return hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:12]
 
 
 def _text(cell: NotebookNode) -> tuple[str, str]:

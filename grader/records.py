@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from grader.engine import TestResult
@@ -54,21 +52,6 @@ class ClassReport:
 
 def as_tests(results: list[TestResult]) -> list[Test]:
     return [Test(r.name, r.score, r.max_score, r.output) for r in results]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a full disk or a Ctrl-C leaves what was there before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def to_json(value: Any) -> str:

@@ -8,11 +8,9 @@ last step (`ForStudents`) is one of its preprocessors.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
-from filecmp import cmp
 from pathlib import Path
 
 import nbformat
@@ -23,6 +21,7 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
 from grader.data_files import data_files
+from grader.files import differences, replace_text
 from grader.labs import LABS, SOLUTIONS, Lab, LabError, all_labs
 from grader.leaks import leaks
 from grader.lint import require_sound
@@ -172,25 +171,6 @@ class _Collect(logging.Handler):
         self.said.append(record.getMessage())
 
 
-def differences(made: Path, present: Path) -> dict[str, str]:
-    """Relative file names whose content differs between a folder as it should be and as it is."""
-    wanted, found = files_below(made), files_below(present)
-    return {
-        name: "is missing" if name not in found else "is not part of the release" if name not in wanted else "differs"
-        for name in sorted(wanted | found)
-        if name not in wanted & found or not cmp(made / name, present / name, shallow=False)
-    }
-
-
-def files_below(folder: Path) -> set[str]:
-    """Relative names of the files in a folder, without JupyterLab's checkpoints."""
-    return {
-        name
-        for path in folder.rglob("*")
-        if not path.is_dir() and ".ipynb_checkpoints" not in (name := path.relative_to(folder).as_posix())
-    }
-
-
 def _exchange(new: Path, place: Path, old: Path) -> None:
     """Move a folder into place; what stood there goes to `old`, and returns should the move fail."""
     if place.exists():
@@ -201,16 +181,3 @@ def _exchange(new: Path, place: Path, old: Path) -> None:
         if old.exists():
             old.rename(place)
         raise
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing: a reader, a full disk or a crash never meets half of it."""
-    half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with half.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)

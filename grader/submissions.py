@@ -1,4 +1,4 @@
-"""Submissions as they arrive: `DIR/<student>/<lab>/<lab>.ipynb`, nbgrader's own layout, read without trusting any of it."""
+"""Submissions as they arrive: `DIR/<student>/<lab>/<lab>.ipynb`, nbgrader's own layout, read without trust."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def read(submission: Submission, folder: Path) -> NotebookNode:
     """
     path = submission.path
     if not _STUDENT.fullmatch(submission.student) or ".." in submission.student:
-        raise BadSubmission(f"the folder's name {submission.student!r} is no student's: use letters, digits and . _ - @")
+        raise BadSubmission(
+            f"the folder's name {submission.student!r} is no student's: use letters, digits and . _ - @"
+        )
     for part in (path.parent.parent, path.parent, path):
         if part.is_symlink():
             raise BadSubmission(f"{part.relative_to(folder)} is a symbolic link; hand in the file itself")
@@ -80,10 +82,11 @@ def parse(content: bytes) -> NotebookNode:
     if not content.strip():
         raise BadSubmission("the file is empty; save the notebook again and hand it in")
     try:
-        data = json.loads(content)
+        data = nbformat.from_dict(json.loads(content))
     except (ValueError, RecursionError) as error:
         raise BadSubmission(f"the file is not JSON ({error}): not a notebook, or one that was cut off") from None
     if not isinstance(data, dict):
         raise BadSubmission(f"the file holds a JSON {type(data).__name__}, not a notebook")
-    data.setdefault("metadata", {})
-    return nbformat.from_dict(data)
+    if not isinstance(data.get("metadata"), dict):
+        data["metadata"] = nbformat.NotebookNode()
+    return data

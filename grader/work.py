@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -12,9 +11,9 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from grader.files import files_below, replace_file, replace_text, sha256
 from grader.labs import WORK, Lab, LabError
 from grader.merge import Merge, merge
-from grader.release import files_below, replace_text
 
 
 class WorkError(LabError):
@@ -47,7 +46,7 @@ class Updated:
 
     @property
     def message(self) -> str:
-        if self.merged is None or not (self.merged.changed or self.data or self.merged.conflicts or self.kept_data):
+        if self.merged is None or not (self.backup or self.data):
             return f"{self.notebook} is up to date with the released lab."
         lines = [
             f"{self.notebook} is updated: {len(self.merged.renewed)} cells renewed, {len(self.merged.added)} added, "
@@ -74,8 +73,7 @@ def start(lab: Lab) -> Started:
     half.mkdir(parents=True)
     try:
         for name in sorted(files_below(lab.released.parent)):
-            (half / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(lab.released.parent / name, half / name)
+            replace_file(half / name, lab.released.parent / name)
         _remember(lab)
         if folder.exists():  # the student removed the notebook and kept other files: give back what is missing
             for name in sorted(files_below(half) - files_below(folder), key=lambda n: n.endswith(".ipynb")):
@@ -101,8 +99,7 @@ def update(lab: Lab) -> Updated:
         raise WorkError(f"{lab.work} does not exist; `threeloops start {lab.slug}` makes it")
     new = _read(lab.released, f"lab {lab.slug} has not been released; run `threeloops release`")
     student = _read(lab.work, f"{lab.work} is missing")
-    base = _read(_base(lab), "") if _base(lab).exists() else NotebookNode(cells=[], metadata={})
-    merged = merge(base, student, new)
+    merged = merge(_read_base(lab), student, new)
     result = Updated(lab.work, merged=merged)
     if merged.changed or merged.notebook.metadata.threeloops != student.metadata.get("threeloops"):
         result.backup = _back_up(lab.work, new.metadata.get("threeloops", {}).get("release", "update"))
@@ -135,6 +132,14 @@ def _read(path: Path, missing: str) -> NotebookNode:
     return notebook
 
 
+def _read_base(lab: Lab) -> NotebookNode:
+    """The release that the student's copy came from. Without it no cell counts as untouched, and all are kept."""
+    try:
+        return _read(_base(lab), "")
+    except WorkError:
+        return NotebookNode(cells=[], metadata=NotebookNode())
+
+
 def _back_up(notebook: Path, release: str) -> Path:
     """Copy a notebook, byte for byte, to a name beside it that is still free."""
     content = notebook.read_bytes()
@@ -154,18 +159,12 @@ def _update_data(lab: Lab, result: Updated) -> None:
     known = _known_data(lab)
     for name in sorted(files_below(source) - {lab.released.name}):
         fresh, own = source / name, target / name
-        if own.exists() and _sha256(own) == _sha256(fresh):
+        if own.exists() and sha256(own) == sha256(fresh):
             continue
-        if own.exists() and _sha256(own) != known.get(name):
+        if own.exists() and sha256(own) != known.get(name):
             result.kept_data.append(name)
             continue
-        own.parent.mkdir(parents=True, exist_ok=True)
-        half = own.with_name(f".{own.name}.{os.getpid()}.tmp")
-        try:
-            shutil.copyfile(fresh, half)
-            half.replace(own)
-        finally:
-            half.unlink(missing_ok=True)
+        replace_file(own, fresh)
         result.data.append(name)
 
 
@@ -182,7 +181,7 @@ def _remember(lab: Lab) -> None:
     """Record the release that the student's copy now holds. Last of all: a run cut short is then simply repeated."""
     _base(lab).parent.mkdir(parents=True, exist_ok=True)
     names = sorted(files_below(lab.released.parent) - {lab.released.name})
-    hashes = {name: _sha256(lab.released.parent / name) for name in names}
+    hashes = {name: sha256(lab.released.parent / name) for name in names}
     replace_text(_base_data(lab), json.dumps(hashes, indent=2) + "\n")
     replace_text(_base(lab), lab.released.read_text(encoding="utf-8"))
 
@@ -192,7 +191,3 @@ def _known_data(lab: Lab) -> dict[str, str]:
         return json.loads(_base_data(lab).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -53,7 +53,7 @@ class Connection:
 class Pool:
     """One warm student's side (sandboxed) and one warm grader's half for one lab."""
 
-    def __init__(self, lab: Lab, sandbox: Sandbox) -> None:
+    def __init__(self, lab: Lab, sandbox: Sandbox, *, withhold: bool = True) -> None:
         self.lab, self.sandbox = lab, sandbox
         self.folder = Path(tempfile.mkdtemp(prefix="threeloops-"))
         self.folder.chmod(0o755)
@@ -63,7 +63,7 @@ class Pool:
         try:
             stage_folder = self.folder / "lab"
             stage_folder.mkdir()
-            stage(stage_folder, lab.withholds, lab.data)
+            stage(stage_folder, lab.withholds if withhold else [], lab.data)
             self._student = self._start_student(stage_folder)
             self._grader = self._start([sys.executable, "-m", "grader.wall.cells"], _grader_environment())
             for name, control in (("student's", self._student), ("grader's", self._grader)):
@@ -160,16 +160,16 @@ def _grader_environment() -> dict[str, str]:
     }
 
 
-_pools: dict[tuple[str, str, str], Pool] = {}
+_pools: dict[tuple[object, ...], Pool] = {}
 _pools_lock = threading.Lock()
 
 
-def pool(lab: Lab, sandbox: Sandbox) -> Pool:
-    """The pool of this process for a lab; started at the first call, closed at exit."""
-    key = (str(lab.root), lab.slug, sandbox)
+def pool(lab: Lab, sandbox: Sandbox, *, withhold: bool = True) -> Pool:
+    """The pool of this process for one version of a lab; started at the first call, closed at exit."""
+    key = (lab, lab.source.stat().st_mtime_ns, sandbox, withhold)
     with _pools_lock:
         if key not in _pools:
-            _pools[key] = Pool(lab, sandbox)
+            _pools[key] = Pool(lab, sandbox, withhold=withhold)
         return _pools[key]
 
 

@@ -7,14 +7,12 @@ asks for one cell at a time over a link of plain JSON.
 from __future__ import annotations
 
 import ast
-import builtins
 import contextlib
 import io
 import json
 import os
 import signal
 import socket
-import symtable
 import sys
 import time
 import traceback
@@ -25,6 +23,7 @@ import torch
 from threeloops.lab import wall
 
 from grader.link import Link, LinkDead
+from grader.names import used
 from grader.wall.proxy import Wall, install_main_twin
 
 _MAX_TEXT = 100_000
@@ -120,10 +119,9 @@ class GraderHalf:
     def _test(self, source: str, names: list[str]) -> float | None:
         """Run a test cell in a namespace of its own; the value of its last line, where that is a number."""
         namespace = dict(self.main.__dict__)
-        for name in sorted(free_names(source) - set(namespace) - set(dir(builtins))):
-            if name in names:
-                with contextlib.suppress(KeyError):
-                    namespace[name] = self.wall.request({"op": "get", "name": name})
+        for name in sorted((used(source) & set(names)) - set(namespace)):
+            with contextlib.suppress(KeyError):
+                namespace[name] = self.wall.request({"op": "get", "name": name})
         tree = ast.parse(source)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, "<test>", "exec"), namespace)
@@ -138,24 +136,6 @@ class GraderHalf:
             result.error, result.message = "NoAnswer", f"the submission gave no answer: {error}"
         at = getattr(error, "__student_where__", "")
         result.where = at or (f"{frames[-1].filename.strip('<>')} cell, line {frames[-1].lineno}" if frames else "")
-
-
-def free_names(source: str) -> set[str]:
-    """Names that a cell uses without defining or importing them."""
-    found: set[str] = set()
-
-    def visit(table: symtable.SymbolTable) -> None:
-        at_top = table.get_type() == "module"
-        for symbol in table.get_symbols():
-            own = symbol.is_assigned() or symbol.is_imported()
-            if symbol.is_referenced() and (symbol.is_global() or at_top) and not (at_top and own):
-                found.add(symbol.get_name())
-        for child in table.get_children():
-            visit(child)
-
-    visit(symtable.symtable(source, "<test>", "exec"))
-    top = symtable.symtable(source, "<test>", "exec")
-    return found - {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
 
 
 def main(fd: int) -> None:

@@ -1,0 +1,283 @@
+"""The command line: `threeloops doctor · start · update · check · run · grade · release · course · evidence`.
+
+Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, said in one
+sentence.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from grader.labs import Lab, LabError, all_labs, course_root, find_lab
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Three Loops: an AI-infrastructure course that you execute.\n\n"
+    "Begin with [bold]threeloops doctor[/] (can this machine teach you?) and [bold]threeloops start 0[/] "
+    "(your own copy of the first lab); then [bold]make lab[/] opens JupyterLab.",
+    epilog="A lab is named by its number, its name or both: 1, 01, roofline, 01_roofline.",
+)
+console = Console()
+complain = Console(stderr=True)
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class SandboxChoice(StrEnum):
+    auto = "auto"
+    bwrap = "bwrap"
+    none = "none"
+
+
+LabName = Annotated[str, typer.Argument(help="Number or name of the lab.")]
+
+
+def fail(message: str) -> NoReturn:
+    """End with exit code 2 and one sentence."""
+    complain.print(f"[bold red]threeloops:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    raise typer.Exit(2)
+
+
+def plainly(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn faults of the command or the machine into one sentence and exit code 2."""
+
+    @functools.wraps(command)
+    def run_plainly(*args: object, **kwargs: object) -> None:
+        from grader.sandbox.bwrap import SandboxError
+
+        try:
+            command(*args, **kwargs)
+        except (LabError, SandboxError, FileNotFoundError) as error:
+            fail(str(error))
+        except KeyboardInterrupt:
+            fail("stopped; what was finished is kept, and the same command goes on from there")
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            fail(f"the machine refused: {error.strerror or error}{where}; nothing was left half-written")
+
+    return run_plainly
+
+
+def chosen(names: list[str] | None) -> list[Lab]:
+    labs = [find_lab(n) for n in names] if names else all_labs()
+    if not labs:
+        fail(f"{course_root()} has no solutions/: run this in a checkout of the course")
+    return labs
+
+
+@app.command()
+@plainly
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False) -> None:
+    """Say what this machine can do: versions, interpreter, compiler, ranks, sandbox, GPU; and what to do otherwise."""
+    from grader.doctor import diagnose, render
+
+    diagnosis = diagnose()
+    if as_json:
+        print(json.dumps(diagnosis.to_dict(), indent=1))
+    else:
+        render(diagnosis, console)
+    raise typer.Exit(0 if diagnosis.can_run else 2)
+
+
+@app.command()
+@plainly
+def start(lab: LabName) -> None:
+    """Make your own copy of a lab in work/. Never overwrites one that is there."""
+    from grader import work
+
+    started = work.start(find_lab(lab))
+    console.print(escape(started.message), highlight=False, soft_wrap=True)
+
+
+@app.command()
+@plainly
+def update(lab: LabName) -> None:
+    """Merge a newer release of a lab into your copy; every answer, note and cell of yours is kept."""
+    from grader import work
+
+    updated = work.update(find_lab(lab))
+    console.print(escape(updated.message), highlight=False, soft_wrap=True)
+
+
+@app.command()
+@plainly
+def check(
+    notebook: Annotated[Path, typer.Argument(help="Your notebook, e.g. work/01_roofline/01_roofline.ipynb.")],
+) -> None:
+    """Run your notebook's visible tests, as you would by hand, and say which exercises pass.
+
+    No sandbox and nothing withheld: it is your own code. Hidden tests are not run; grading runs them too.
+    """
+    from grader.grade import Options, grade_notebook
+    from grader.records import Record
+    from grader.submissions import BadSubmission, parse
+
+    try:
+        content = parse(notebook.read_bytes())
+    except FileNotFoundError:
+        fail(f"no file {notebook}; `threeloops start LAB` makes your copy of a lab")
+    except BadSubmission as error:
+        fail(f"{notebook}: {error}")
+    name = content.metadata.get("threeloops", {}).get("lab") if isinstance(content.metadata, dict) else None
+    lab = find_lab(name if isinstance(name, str) else notebook.stem)
+    record: Record = grade_notebook(content, lab, "you", Options("none", visible=True))
+    if record.status == "failed":
+        fail(f"{notebook}: {' '.join(record.notes)}")
+    for test in record.tests:
+        passed = test.score == test.max_score
+        mark = "[green]✓[/]" if passed else "[red]✗[/]"
+        console.print(f"{mark} {test.name.removesuffix('_test')}", highlight=False)
+        if not passed:
+            console.print(f"    {test.output}".replace("\n", "\n    "), markup=False, highlight=False)
+    for note in record.notes:
+        console.print(f"[dim]note: {escape(note)}[/]", highlight=False)
+    if record.reflection == "incomplete":
+        console.print("[dim]the written reflection is still empty (it carries no points)[/]")
+    raise typer.Exit(0 if record.score == record.max_score else 1)
+
+
+@app.command()
+@plainly
+def run(
+    labs: Annotated[list[str] | None, typer.Argument(help="Labs to execute; all of them if none is named.")] = None,
+    device: Annotated[Device, typer.Option(help="Where the labs measure.")] = Device.auto,
+) -> None:
+    """Execute solution notebooks with plain papermill, every cell, and write them to reports/executed/."""
+    from grader.execute import execute_solution
+    from grader.progress import watching
+
+    require_device(device)
+    failed = False
+    with watching(console) as watch:
+        for lab in chosen(labs):
+            folder = course_root() / "reports" / "executed" / lab.slug
+            executed = execute_solution(lab, device, folder, watch.cells(lab))
+            failed |= bool(executed.error)
+            watch.finished(lab, executed.seconds, executed.error)
+    raise typer.Exit(1 if failed else 0)
+
+
+def require_device(device: Device) -> None:
+    if device is Device.cuda:
+        import torch
+
+        if not torch.cuda.is_available():
+            fail("--device cuda: this machine shows no CUDA device; `threeloops doctor` says why. Use --device cpu.")
+
+
+@app.command()
+@plainly
+def grade(
+    lab: Annotated[str, typer.Option("--lab", help="Number or name of the lab.")],
+    submissions: Annotated[Path, typer.Option("--submissions", help="Folder of DIR/<student>/<lab>/<lab>.ipynb.")],
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all records to this file.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, help="Submissions graded at a time.")] = 2,
+    only: Annotated[str | None, typer.Option("--only", help="Grade one exercise (its GRADE_ID).")] = None,
+    sandbox: Annotated[
+        SandboxChoice, typer.Option(help="none: run submissions without isolation.")
+    ] = SandboxChoice.auto,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Grade again what an earlier run has graded.")] = False,
+    gradebook: Annotated[
+        str | None, typer.Option(help="Feed nbgrader's gradebook, e.g. sqlite:///gradebook.db.")
+    ] = None,
+    gradescope: Annotated[Path | None, typer.Option(help="Write <student>.json for Gradescope to this folder.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write a table of the scores to this file.")] = None,
+) -> None:
+    """Grade a class through the wall. A run that was cut off goes on where it stopped.
+
+    Exits 0 when everybody earned full points, 1 when somebody fell short or could not be graded, 2 when the command
+    or the machine is at fault.
+    """
+    from grader import grade_command
+
+    target = find_lab(lab)
+    report = grade_command.run(
+        target, submissions, jobs=jobs, only=only, sandbox=sandbox.value, fresh=fresh, console=console
+    )
+    grade_command.export(report, target, json_file, csv, gradescope, gradebook)
+    full = all(r.status == "graded" and r.score == r.max_score for r in report.records)
+    raise typer.Exit(0 if full else 1)
+
+
+@app.command()
+@plainly
+def release(
+    labs: Annotated[list[str] | None, typer.Argument(help="Labs to release; all of them if none is named.")] = None,
+    check_only: Annotated[bool, typer.Option("--check", help="Only say what in labs/ is not current.")] = False,
+) -> None:
+    """Generate labs/ (and the notebooks that nbgrader reads) from solutions/."""
+    from grader.release import release as generate
+    from grader.release import stale
+
+    if check_only:
+        differences = stale(chosen(labs))
+        for line in differences:
+            console.print(f"[red]✗[/] {escape(line)}", highlight=False)
+        raise typer.Exit(1 if differences else 0)
+    for path in generate(chosen(labs)):
+        console.print(f"[green]✓[/] {path.relative_to(course_root())}", highlight=False)
+
+
+@app.command()
+@plainly
+def course(device: Annotated[Device, typer.Option(help="Where the labs measure.")] = Device.auto) -> None:
+    """Run the whole course: release, execute, grade three submissions of each lab, report (what `make course` does)."""
+    from grader.course import run_course
+    from grader.progress import watching
+
+    require_device(device)
+    reports = course_root() / "reports"
+    with watching(console) as watch:
+        report = run_course(chosen(None), reports, device, watch.step)
+    table = Table(title=f"Three Loops on {report.device}, sandbox: {report.sandbox}", title_justify="left")
+    for column in ("lab", "seconds", "verified on", "reference", "untouched", "half done"):
+        table.add_column(column)
+    for o in report.labs:
+        scores = [f"{r.score:g} / {r.max_score:g}" for r in o.grades.values()]
+        table.add_row(o.lab.slug, f"{o.seconds:.1f}", o.verified_on, *scores)
+    console.print(table)
+    if report.sandbox == "none":
+        console.print("[bold yellow]Graded without isolation (sandbox: none)[/]: bubblewrap does not work here.")
+    for fault in report.faults:
+        console.print(f"[red]✗[/] {escape(fault)}", highlight=False)
+    console.print(f"reports/course.html · reports/course.json · reports/junit.xml ({report.seconds:.0f} s)")
+    raise typer.Exit(1 if report.faults else 0)
+
+
+@app.command()
+@plainly
+def evidence(
+    device: Annotated[Device, typer.Option(help="Where to measure.")] = Device.auto,
+    out: Annotated[Path | None, typer.Option(help="Folder for the JSON; benchmarks/evidence by default.")] = None,
+) -> None:
+    """Measure what this machine can measure and write it as JSON. Installs nothing; a missing GPU is SKIPPED."""
+    from grader.evidence import collect
+
+    require_device(device)
+    raise typer.Exit(collect(device.value, out or course_root() / "benchmarks" / "evidence", console))
+
+
+def main() -> None:
+    """Entry point of the `threeloops` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

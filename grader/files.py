@@ -1,0 +1,55 @@
+"""Files written whole or not at all, and folders compared by content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from filecmp import cmp
+from pathlib import Path
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a whole file or nothing: a reader, a full disk or a crash never meets half of it."""
+    half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with half.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def replace_file(path: Path, source: Path) -> None:
+    """Make `path` a copy of `source`, whole or not at all; missing folders are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        half.write_bytes(source.read_bytes())
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def differences(made: Path, present: Path) -> dict[str, str]:
+    """Relative file names whose content differs between a folder as it should be and as it is."""
+    wanted, found = files_below(made), files_below(present)
+    return {
+        name: "is missing" if name not in found else "is not part of the release" if name not in wanted else "differs"
+        for name in sorted(wanted | found)
+        if name not in wanted & found or not cmp(made / name, present / name, shallow=False)
+    }
+
+
+def files_below(folder: Path) -> set[str]:
+    """Relative names of the files in a folder, without JupyterLab's checkpoints."""
+    return {
+        name
+        for path in folder.rglob("*")
+        if not path.is_dir() and ".ipynb_checkpoints" not in (name := path.relative_to(folder).as_posix())
+    }

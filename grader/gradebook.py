@@ -1,0 +1,47 @@
+"""Feed a graded class into nbgrader's gradebook, from one writer."""
+
+from __future__ import annotations
+
+from nbgrader.api import Gradebook, MissingEntry
+
+from grader.labs import Lab, LabError
+from grader.records import ClassReport
+
+
+def feed(report: ClassReport, lab: Lab, database: str) -> int:
+    """Write every record's points as automatic scores; returns the number of students written.
+
+    A student whose submission failed is written too, with 0 points. Manual scores and comments are left alone.
+
+    Args:
+        database: nbgrader's database URL, e.g. `sqlite:///gradebook.db`.
+
+    Raises:
+        LabError: the gradebook does not know the lab, or knows another version of it. Nothing was written then.
+    """
+    with Gradebook(database) as gradebook:
+        _require_same_tests(gradebook, report, lab)
+        for record in report.records:
+            gradebook.update_or_create_student(record.student)
+            gradebook.update_or_create_submission(lab.slug, record.student)
+            for test in record.tests:
+                grade = gradebook.find_grade(test.name, lab.slug, lab.slug, record.student)
+                grade.auto_score = test.score
+                grade.needs_manual_grade = grade.manual_score is not None
+        gradebook.db.commit()
+    return len(report.records)
+
+
+def _require_same_tests(gradebook: Gradebook, report: ClassReport, lab: Lab) -> None:
+    try:
+        known = {c.name: c.max_score for c in gradebook.find_notebook(lab.slug, lab.slug).grade_cells}
+    except MissingEntry:
+        raise LabError(
+            f"the gradebook does not know lab {lab.slug}; run `nbgrader generate_assignment {lab.slug}` first"
+        ) from None
+    graded = {t.name: t.max_score for r in report.records for t in r.tests}
+    if not graded.items() <= known.items():
+        raise LabError(
+            f"the gradebook holds another version of lab {lab.slug} (tests {known}, graded {graded}); "
+            f"run `nbgrader generate_assignment {lab.slug} --force` first"
+        )
