@@ -1,0 +1,152 @@
+"""The hardware table: what vendors publish about accelerators, every number with the document it stands in.
+
+The table is `accelerators.json`. Rates are dense: a rate that a sheet prints "with sparsity" counts multiplications by
+zeros that nobody computes, so it is halved or passed over. Link bandwidths are per direction: "900 GB/s" of NVLink adds
+both. Capacities are bytes: the "80 GB" of a sheet are 80 GiB of DRAM chips. What is not published is None.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import Any
+
+DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+"""Every accelerator of the table says about each of these: a rate, not published, or not in the hardware. Some also
+have variants: `fp64_matrix`, `fp32_matrix` (matrix cores where the plain name means the vector units) and
+`fp16_fp16_accumulate`, `fp8_fp16_accumulate` (where accumulating in FP32, the plain name, costs half the rate)."""
+
+TORCH_NAMES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True)
+class Caches:
+    """Bytes of on-chip memory. The first three are those of one multiprocessor, the last two those of the device.
+
+    On NVIDIA GPUs `l1_bytes` is one array that L1 and shared memory divide between them; shared memory can take up to
+    `shared_memory_bytes` of it, and one thread block up to `shared_memory_per_block_bytes`.
+    """
+
+    l1_bytes: int | None = None
+    shared_memory_bytes: int | None = None
+    shared_memory_per_block_bytes: int | None = None
+    l2_bytes: int | None = None
+    l3_bytes: int | None = None
+
+    @property
+    def last_level_bytes(self) -> int | None:
+        """The cache that a buffer must outgrow before it is read from memory."""
+        return self.l3_bytes or self.l2_bytes or self.l1_bytes
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One device. Rates in FLOP/s (a multiply-add is two), bandwidths in bytes/s, clocks in Hz.
+
+    `multiprocessors`: SMs, compute units, TensorCores (TPU), NeuronCores or CPU cores. Each has `fp32_lanes` lanes, of
+    one multiply-add a clock, and `matrix_units` matrix units (tensor cores) of `matrix_fma` FP16 or BF16 multiply-adds
+    a clock, accumulated in FP32. `matrix_clock_hz` is set only where matrix work boosts to another clock.
+    `sources` maps a field ("memory_bytes", "rates.bf16", "caches.l2_bytes") to the document and how it was read.
+    """
+
+    name: str
+    vendor: str
+    year: int | None
+    memory_bytes: int
+    memory_bandwidth: float
+    rates: dict[str, float] = field(hash=False)
+    caches: Caches = Caches()
+    multiprocessors: int | None = None
+    clock_hz: float | None = None
+    matrix_clock_hz: float | None = None
+    fp32_lanes: int | None = None
+    matrix_units: int | None = None
+    matrix_fma: int | None = None
+    link_name: str | None = None
+    link_bandwidth: float | None = None
+    host_link_name: str | None = None
+    host_link_bandwidth: float | None = None
+    absent: frozenset[str] = frozenset()
+    sources: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
+
+    def rate(self, dtype: object) -> float:
+        """Dense FLOP/s for `dtype`: a name of the table ("bf16") or torch's (torch.bfloat16).
+
+        Raises LookupError, saying whether the hardware lacks the type or nobody published its rate.
+        """
+        name = dtype_name(dtype)
+        if name in self.rates:
+            return self.rates[name]
+        has = f"it has {', '.join(self.rates)}"
+        if name in self.absent:
+            raise LookupError(f"{self.name} has no {name.upper()}: {reading(self.sources[f'rates.{name}'])}; {has}")
+        if f"rates.{name}" in self.sources:
+            raise LookupError(f"{self.name}: no {name} rate is known ({reading(self.sources[f'rates.{name}'])}); {has}")
+        raise LookupError(f"dtype = {str(dtype)!r}: {self.name} has no rate of that name; {has}")
+
+
+def reading(source: str) -> str:
+    """What a source says beyond its title: "NVIDIA Ada GPU Architecture (2023): not printed" → "not printed"."""
+    return source.split("): ", 1)[-1]
+
+
+def dtype_name(dtype: object) -> str:
+    """The table's name of a dtype: torch.bfloat16, "torch.bfloat16", "bfloat16" and "BF16" are all "bf16"."""
+    name = str(dtype).removeprefix("torch.").lower()
+    return "fp8" if name.startswith("float8_e") else TORCH_NAMES.get(name, name)
+
+
+def accelerators() -> dict[str, Accelerator]:
+    """The table, by name. Each call returns a fresh copy."""
+    table = read_table()
+    return {entry["name"]: from_entry(entry, table["documents"]) for entry in table["accelerators"]}
+
+
+def accelerator(name: str) -> Accelerator:
+    """The accelerator called `name`: its name, an alias ("H100") or what the driver calls it ("NVIDIA H100 80GB HBM3").
+
+    Capitals, spaces and hyphens do not matter. Raises LookupError with the closest names.
+    """
+    table = read_table()
+    names = {spelling(each): entry for entry in table["accelerators"] for each in (entry["name"], *entry["aliases"])}
+    wanted = spelling(name)
+    if wanted in names:
+        return from_entry(names[wanted], table["documents"])
+    close = [each for each in names if wanted and (wanted in each or each in wanted)]
+    close += get_close_matches(wanted, names, n=4, cutoff=0.5)
+    close_names = list(dict.fromkeys(names[each]["name"] for each in close))[:4]
+    hint = f"did you mean {' or '.join(close_names)}? " if close_names else ""
+    raise LookupError(f"no accelerator is called {name!r}: {hint}accelerators() lists all {len(table['accelerators'])}")
+
+
+def spelling(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def read_table() -> dict[str, Any]:
+    return json.loads((files("threeloops.hardware") / "accelerators.json").read_text(encoding="utf-8"))
+
+
+def from_entry(entry: Mapping[str, Any], documents: Mapping[str, Any]) -> Accelerator:
+    """Separate an entry's values from their sources. An entry is {field: {"value", "source", "note"}}, see the JSON."""
+    sources: dict[str, str] = {}
+
+    def value(name: str, cell: Mapping[str, Any]) -> Any:
+        document = documents[cell["source"]]
+        title = f"{document['title']} ({document['publisher']}, {document['year']})"
+        sources[name] = f"{title}: {cell['note']}" if cell["note"] else title
+        return cell["value"]
+
+    plain = {name: entry[name] for name in ("name", "vendor", "year")}
+    rates = {dtype: value(f"rates.{dtype}", cell) for dtype, cell in entry["rates"].items()}
+    caches = Caches(**{name: value(f"caches.{name}", cell) for name, cell in entry["caches"].items()})
+    rest = {name: value(name, cell) for name, cell in entry.items() if isinstance(cell, Mapping) and "source" in cell}
+    return Accelerator(
+        **plain,
+        **rest,
+        rates={dtype: rate for dtype, rate in rates.items() if rate is not None},
+        caches=caches,
+        absent=frozenset(dtype for dtype, cell in entry["rates"].items() if cell.get("absent")),
+        sources=sources,
+    )

@@ -1,0 +1,207 @@
+"""What this machine can teach: from a record of what is there to a report of what will work.
+
+A `Machine` is plain data: versions, cores, GPUs, one environment variable. `capabilities` is a pure function of it,
+so every machine that exists, and some that do not, can be tested from any other. `probe` fills the record in here.
+
+A missing capability is never an error. It comes with its reason and the next step, and the course goes on without it.
+"""
+
+import re
+from dataclasses import dataclass
+
+from threeloops.hardware.visible_devices import visible_devices
+
+OLDEST_CAPABILITY = (7, 5)
+"""Turing: the oldest GPU in the CUDA 12.8–13.2 wheels of torch 2.11–2.13. Only the legacy CUDA 12.6 wheels still hold
+kernels for Maxwell, Pascal and Volta (sm_50, sm_60, sm_70). Source: the support matrix in PyTorch's RELEASE.md, and
+`torch.cuda.PYTORCH_RELEASES_CODE_CC` of torch 2.13. Used only where a build does not list its own architectures."""
+
+TRITON_OLDEST_CAPABILITY = (8, 0)
+"""Ampere: the oldest NVIDIA GPU that Triton supports. Source: Triton's README, "Compatibility"."""
+
+OLDEST_DRIVER = {12: 525, 13: 580}
+"""CUDA major version → the oldest driver branch that runs it. Source: NVIDIA, CUDA Compatibility, table 1."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as the driver lists it, whether or not this process may see it."""
+
+    name: str
+    capability: tuple[int, int]
+    memory_bytes: int
+    uuid: str = ""
+
+    def __str__(self) -> str:
+        major, minor = self.capability
+        return f"{self.name} (sm_{major}{minor}, {self.memory_bytes / 2**30:.0f} GiB)"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is installed and plugged in. A version is None where the package is absent.
+
+    `gpus` are those physically present, in nvidia-smi's order; `supported_archs` is `torch.cuda.get_arch_list()`;
+    `cxx` names the C++ compiler found; `ptxas` says whether Triton's wheel brought NVIDIA's assembler along.
+    """
+
+    python: str
+    platform: str
+    cores: int
+    memory_bytes: int
+    torch: str | None = None
+    triton: str | None = None
+    numpy: str | None = None
+    torch_cuda: str | None = None
+    supported_archs: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    driver: str | None = None
+    cuda_visible_devices: str | None = None
+    cxx: str | None = None
+    ptxas: bool = False
+    gloo: bool = False
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Whether something works here, and why or why not in one sentence that ends with the next step."""
+
+    available: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The four capabilities, and the GPUs by their place in `Machine.gpus`, in the order CUDA enumerates them."""
+
+    interpreter: Capability
+    compiler: Capability
+    ranks: Capability
+    gpu: Capability
+    visible_devices: tuple[int, ...]
+    usable_devices: tuple[int, ...]
+
+    def items(self) -> list[tuple[str, Capability]]:
+        return [(name, getattr(self, name)) for name in ("interpreter", "compiler", "ranks", "gpu")]
+
+
+def probe() -> Machine:
+    """The record of this machine. Creates no CUDA context; tolerates torch, triton and numpy being absent."""
+    from threeloops.hardware.probe import probe_machine
+
+    return probe_machine()
+
+
+def capabilities(machine: Machine) -> Report:
+    """What works on `machine`: a pure function, so it can be asked about machines that are not here."""
+    visible = visible_devices(machine.cuda_visible_devices, [gpu.uuid for gpu in machine.gpus])
+    usable = tuple(i for i in visible if has_kernels(machine, machine.gpus[i]))
+    return Report(
+        interpreter=interpreter(machine),
+        compiler=compiler(machine),
+        ranks=ranks(machine),
+        gpu=gpu(machine, visible, usable),
+        visible_devices=visible,
+        usable_devices=usable,
+    )
+
+
+def has_kernels(machine: Machine, gpu: Gpu) -> bool:
+    """Whether this torch build holds code that `gpu` can execute, and the driver can load it."""
+    if machine.torch_cuda is None or driver_too_old(machine):
+        return False
+    if not machine.supported_archs:
+        return gpu.capability >= OLDEST_CAPABILITY
+    return any(runs_on(arch, gpu.capability) for arch in machine.supported_archs)
+
+
+def runs_on(arch: str, capability: tuple[int, int]) -> bool:
+    """Whether code built for `arch` ("sm_90", "compute_90", "sm_90a", "sm_100f") runs on this compute capability.
+
+    Machine code (sm) runs within its major version, on the same or a higher minor one. PTX (compute) is compiled by
+    the driver for anything as new or newer. A final "a" ties code to exactly one chip, "f" to its family.
+    Source: NVIDIA, "Family-Specific Architecture Features" (CUDA 12.9) and the architectures' compatibility guides.
+    """
+    parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
+    if parts is None:
+        raise ValueError(f"arch = {arch!r}: expected a name such as 'sm_90' or 'compute_120'")
+    kind, suffix, built_for = parts[1], parts[4], (int(parts[2]), int(parts[3]))
+    if suffix == "a":
+        return capability == built_for
+    if kind == "compute" and not suffix:
+        return capability >= built_for
+    return capability[0] == built_for[0] and capability >= built_for
+
+
+def driver_too_old(machine: Machine) -> bool:
+    if machine.driver is None or machine.torch_cuda is None:
+        return False
+    return int(machine.driver.split(".")[0]) < OLDEST_DRIVER.get(int(machine.torch_cuda.split(".")[0]), 0)
+
+
+def interpreter(machine: Machine) -> Capability:
+    """Triton kernels executed on the CPU, one program at a time (TRITON_INTERPRET=1)."""
+    missing = [name for name in ("torch", "triton", "numpy") if getattr(machine, name) is None]
+    if missing:
+        return Capability(False, f"needs {' and '.join(missing)}: pip install -r requirements.txt")
+    if release(machine.triton) == (3, 6) and release(machine.numpy) >= (2, 4):
+        return Capability(
+            False, f'triton {machine.triton} cannot loop over numpy {machine.numpy} integers: pip install "numpy<2.4"'
+        )
+    return Capability(True, f"triton {machine.triton}: kernels run on the CPU, exact and slow")
+
+
+def compiler(machine: Machine) -> Capability:
+    """Kernels to GPU machine code without a GPU (Triton, ptxas) and models to C++ (torch.compile)."""
+    missing = []
+    if machine.triton is None or not machine.ptxas:
+        missing.append("no triton with ptxas (pip install -r requirements.txt): generated GPU code cannot be read")
+    if machine.cxx is None:
+        missing.append("no C++ compiler (apt install g++): torch.compile and Triton's launcher cannot build")
+    if missing:
+        return Capability(False, "; ".join(missing))
+    return Capability(True, f"triton {machine.triton} with ptxas, and {machine.cxx}")
+
+
+def ranks(machine: Machine) -> Capability:
+    """Several processes that talk through torch.distributed."""
+    if machine.torch is None or not machine.gloo:
+        return Capability(False, "needs torch with gloo: pip install -r requirements.txt")
+    if machine.cores == 1:
+        return Capability(True, "gloo, but 1 core: ranks take turns, so values and bytes are right and times are not")
+    return Capability(True, f"gloo, on {machine.cores} cores")
+
+
+def gpu(machine: Machine, visible: tuple[int, ...], usable: tuple[int, ...]) -> Capability:
+    """A GPU that this process may see and this torch has kernels for."""
+    if not machine.gpus:
+        return Capability(False, "no NVIDIA GPU found: the CPU path gives all the points")
+    present = ", ".join(str(gpu) for gpu in machine.gpus)
+    if machine.torch is None:
+        return Capability(False, f"{present}: needs torch: pip install -r requirements.txt")
+    if machine.torch_cuda is None:
+        return Capability(False, f"{present}: but torch {machine.torch} was built without CUDA: install a CUDA wheel")
+    if driver_too_old(machine):
+        needed = OLDEST_DRIVER[int(machine.torch_cuda.split(".")[0])]
+        return Capability(
+            False, f"driver {machine.driver} cannot run CUDA {machine.torch_cuda}: needs {needed} or newer"
+        )
+    if not visible:
+        return Capability(
+            False, f"{present}: hidden by CUDA_VISIBLE_DEVICES={machine.cuda_visible_devices!r}: unset it to see them"
+        )
+    if not usable:
+        archs = ", ".join(machine.supported_archs) or f"sm_{OLDEST_CAPABILITY[0]}{OLDEST_CAPABILITY[1]} and newer"
+        unsupported = ", ".join(str(machine.gpus[i]) for i in visible)
+        return Capability(
+            False, f"{unsupported}: torch {machine.torch} has kernels for {archs} only: the CPU path gives all points"
+        )
+    detail = ", ".join(f"cuda:{visible.index(i)} = {machine.gpus[i]}" for i in usable)
+    if any(machine.gpus[i].capability < TRITON_OLDEST_CAPABILITY for i in usable):
+        detail += "; Triton supports sm_80 and newer: on an older one its kernels may not compile"
+    return Capability(True, detail)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version: "3.6.0+git" → (3, 6)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -1,0 +1,180 @@
+"""This machine's own row of the hardware table: bandwidth and rates measured here, sizes read from the system.
+
+A roofline drawn from a data sheet says what the vendor promises; one drawn from these numbers says what a plain copy
+and a plain matrix multiplication reach on this machine today. Each number is the median of several runs.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+
+import psutil
+
+from threeloops.hardware.accelerators import Accelerator, dtype_name
+from threeloops.hardware.inventory import chosen_device, cpu_caches, read_cpu, read_gpu
+
+MIB = 2**20
+MATMUL_DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+LARGEST_MATRIX = 8192
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A rate measured here: `samples` in `unit`, one a run, in the order they were taken. `value` is their median."""
+
+    samples: tuple[float, ...]
+    unit: str
+    how: str
+
+    @property
+    def value(self) -> float:
+        return median(self.samples)
+
+    def __float__(self) -> float:
+        return self.value
+
+
+def measure_copy_bandwidth(on: str | None = None, *, buffer_bytes: int | None = None, runs: int = 7) -> Measured:
+    """Bytes per second of `destination.copy_(source)`: every byte counted once as read and once as written.
+
+    A buffer of `buffer_bytes`; by default both together are at least four times the last-level cache, so that no run
+    finds the previous one's data there. A CPU may also read the destination before it overwrites it: that traffic is
+    not counted, so the value is what a program gets, not what the memory pins carry.
+    """
+    import torch
+
+    on = chosen_device(on)
+    size = default_buffer_bytes(on) if buffer_bytes is None else buffer_bytes
+    if size <= 0 or runs <= 0:
+        raise ValueError(f"buffer_bytes = {size}, runs = {runs}: expected positive numbers")
+    source = torch.ones(size, dtype=torch.uint8, device=on)
+    destination = torch.zeros_like(source)
+    seconds = time_runs(lambda: destination.copy_(source), on, runs)
+    how = f"median of {runs} copies of {size / MIB:.0f} MiB, read and written, {by_torch(on)}"
+    return Measured(tuple(2 * size / each for each in seconds), "bytes/s", how)
+
+
+def measure_matmul_rate(
+    dtype: object = "fp32", on: str | None = None, *, size: int | None = None, runs: int = 5
+) -> Measured:
+    """FLOP/s of torch's own square matrix multiplication, 2·size³ operations on random numbers.
+
+    `dtype`: fp64, fp32, tf32 (NVIDIA GPUs from Ampere on), bf16 or fp16. By default `size` doubles until one
+    multiplication takes 5 ms on a CPU, 2 ms on a GPU, or reaches 8192. Raises ValueError for another dtype.
+    """
+    import torch
+
+    on = chosen_device(on)
+    name = dtype_name(dtype)
+    if name not in MATMUL_DTYPES or (name == "tf32" and not has_tf32(on)):
+        raise ValueError(f"dtype = {name!r}: expected one of {', '.join(matmul_dtypes(on))} on {on}")
+    if runs <= 0 or (size is not None and size <= 0):
+        raise ValueError(f"size = {size}, runs = {runs}: expected positive numbers")
+
+    def seconds_of(n: int, runs: int) -> list[float]:
+        generator = torch.Generator(on).manual_seed(0)
+        left, right = (torch.randn(n, n, generator=generator, device=on).to(torch_dtype) for _ in range(2))
+        out = torch.empty_like(left)
+        return time_runs(lambda: torch.mm(left, right, out=out), on, runs)
+
+    torch_dtype = getattr(torch, MATMUL_DTYPES[name])
+    long_enough = 0.005 if on == "cpu" else 0.002
+    with float32_precision("high" if name == "tf32" else "highest"), torch.inference_mode():
+        n = size or (256 if on == "cpu" else 1024)
+        while size is None and n < LARGEST_MATRIX and seconds_of(n, 1)[0] < long_enough:
+            n *= 2
+        seconds = seconds_of(n, runs)
+    how = f"median of {runs} {name} multiplications of {n} × {n} matrices, {by_torch(on)}"
+    return Measured(tuple(2 * n**3 / each for each in seconds), "FLOP/s", how)
+
+
+def this_machine(on: str | None = None, quick: bool = True) -> Accelerator:
+    """This machine as a row of the hardware table; its `sources` say what was measured here and what was only read.
+
+    `quick` measures the two or three dtypes that matter in about a second; otherwise all that torch can multiply here,
+    with three times the runs. Links are not measured.
+    """
+    on = chosen_device(on)
+    dtypes = [name for name in matmul_dtypes(on) if not quick or name in ("fp32", "tf32", "bf16")]
+    copy = measure_copy_bandwidth(on, runs=7 if quick else 21)
+    rates = {name: measure_matmul_rate(name, on, runs=5 if quick else 15) for name in dtypes}
+    facts, read_from = read_gpu() if on == "cuda" else read_cpu()
+    sources = {name: f"read here from {read_from}" for name, fact in facts.items() if fact is not None}
+    sources |= {"memory_bandwidth": f"measured here: {copy.how}"}
+    sources |= {f"rates.{name}": f"measured here: {rate.how}" for name, rate in rates.items()}
+    return Accelerator(
+        **facts,
+        year=None,
+        memory_bandwidth=copy.value,
+        rates={name: rate.value for name, rate in rates.items()},
+        sources=sources,
+    )
+
+
+def time_runs(run: Callable[[], object], on: str, runs: int) -> list[float]:
+    """Seconds of each of `runs` calls, after two unmeasured ones that touch the pages and choose the kernels.
+
+    On a GPU between events, all calls queued before the first result is awaited, so that no launch is timed.
+    """
+    run(), run()
+    if on == "cpu":
+        ticks = [time.perf_counter()]
+        for _ in range(runs):
+            run()
+            ticks.append(time.perf_counter())
+        return [after - before for before, after in zip(ticks, ticks[1:], strict=False)]
+    import torch
+
+    torch.cuda.synchronize()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(runs + 1)]
+    events[0].record()
+    for event in events[1:]:
+        run()
+        event.record()
+    torch.cuda.synchronize()
+    return [before.elapsed_time(after) / 1e3 for before, after in zip(events, events[1:], strict=False)]
+
+
+@contextmanager
+def float32_precision(precision: str) -> Iterator[None]:
+    """Whether torch may multiply float32 matrices in TF32 ("high") or not ("highest"), restored afterwards."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def has_tf32(on: str) -> bool:
+    import torch
+
+    return on == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
+
+
+def matmul_dtypes(on: str) -> list[str]:
+    return [name for name in MATMUL_DTYPES if name != "tf32" or has_tf32(on)]
+
+
+def by_torch(on: str) -> str:
+    import torch
+
+    threads = f"{torch.get_num_threads()} threads, " if on == "cpu" else ""
+    return f"{threads}torch {torch.__version__}"
+
+
+def default_buffer_bytes(on: str) -> int:
+    """Twice the last-level cache, not below 64 MiB on a CPU or 1 GiB on a GPU, not above an eighth of what is free."""
+    if on == "cpu":
+        free = psutil.virtual_memory().available
+        wanted = max(64 * MIB, 2 * (cpu_caches().last_level_bytes or 0))
+    else:
+        import torch
+
+        free = torch.cuda.mem_get_info()[0]
+        wanted = max(1024 * MIB, 2 * torch.cuda.get_device_properties(0).L2_cache_size)
+    return max(MIB, min(wanted, free // 8))

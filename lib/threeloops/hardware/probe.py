@@ -1,0 +1,103 @@
+"""Look at this machine and write down what is there, without touching the GPU.
+
+Asking CUDA itself would create a context: hundreds of megabytes on the device, and a process that may no longer fork.
+nvidia-smi answers the same questions from outside, and shows GPUs that CUDA_VISIBLE_DEVICES hides from this process.
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata, util
+from pathlib import Path
+
+from threeloops.hardware.capability import Gpu, Machine
+
+NVIDIA_SMI = (
+    "nvidia-smi",
+    "--query-gpu=name,compute_cap,memory.total,uuid,driver_version",
+    "--format=csv,noheader,nounits",
+)
+
+
+def probe_machine() -> Machine:
+    """The record that `capabilities` judges. Takes as long as importing torch; changes nothing."""
+    gpus, driver = parse_nvidia_smi(ask_nvidia_smi())
+    return Machine(
+        python=platform.python_version(),
+        platform=f"{sys.platform}-{platform.machine()}",
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        triton=installed_version("triton"),
+        numpy=installed_version("numpy"),
+        gpus=gpus,
+        driver=driver,
+        cuda_visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        cxx=find_cxx(),
+        ptxas=has_ptxas(),
+        **probe_torch(),
+    )
+
+
+def ask_nvidia_smi() -> str:
+    """One line a GPU, or nothing where there is no driver. nvidia-smi ignores CUDA_VISIBLE_DEVICES."""
+    if shutil.which(NVIDIA_SMI[0]) is None:
+        return ""
+    try:
+        answer = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout if answer.returncode == 0 else ""
+
+
+def parse_nvidia_smi(text: str) -> tuple[tuple[Gpu, ...], str | None]:
+    """GPUs and driver version from lines such as "NVIDIA H200, 9.0, 143771, GPU-6b1f…, 580.65.06" (memory in MiB).
+
+    Memory that the driver will not tell ("[N/A]", on chips that share the host's) becomes 0; a line that describes no
+    GPU ("No devices were found") is passed over.
+    """
+    gpus, driver = [], None
+    for line in re.finditer(r"^(.+), (\d+)\.(\d+), (\d+|\[.*\]), (GPU-\S+), (\S+)$", text, re.M):
+        name, major, minor, mebibytes, uuid, driver = line.groups()
+        memory_bytes = int(mebibytes) * 2**20 if mebibytes.isdigit() else 0
+        gpus.append(Gpu(name, (int(major), int(minor)), memory_bytes, uuid))
+    return tuple(gpus), driver
+
+
+def probe_torch() -> dict:
+    """What torch says about itself: version, the CUDA it was built for, its GPU architectures, gloo."""
+    try:
+        import torch
+        import torch.distributed
+    except ImportError:
+        return {}
+    distributed = torch.distributed.is_available()
+    return {
+        "torch": str(torch.__version__),
+        "torch_cuda": torch.version.cuda,
+        "supported_archs": tuple(torch.cuda.get_arch_list()),
+        "gloo": distributed and torch.distributed.is_gloo_available(),
+    }
+
+
+def installed_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def find_cxx() -> str | None:
+    """The C++ compiler that torch.compile would take: $CXX, else the usual names."""
+    candidates = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
+    return next((name for name in candidates if name and shutil.which(name)), None)
+
+
+def has_ptxas() -> bool:
+    """Triton's wheel carries NVIDIA's assembler; found without importing triton, which would pick a driver."""
+    spec = util.find_spec("triton")
+    if spec is None or spec.origin is None:
+        return False
+    return (Path(spec.origin).parent / "backends" / "nvidia" / "bin" / "ptxas").exists()

@@ -1,0 +1,1 @@
+"""The inner loop: what one GPU does, and what stops it."""

@@ -1,0 +1,142 @@
+"""The least that an operation costs: bytes that must move and arithmetic that must be done.
+
+Traffic is *compulsory* traffic between memory and chip: every input is read once, every output is written once, and
+whatever fits in between stays on the chip. A real kernel moves at least this much; how much more is what the traffic
+meter counts. Arithmetic: an addition, multiplication, comparison, division, square root or exponential is 1, a
+multiply-add is 2.
+"""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Work:
+    """Bytes moved and floating-point operations done. `a + b` does both, `3 * a` does it three times."""
+
+    bytes: float
+    flops: float
+
+    def __post_init__(self) -> None:
+        for name, amount in (("bytes", self.bytes), ("flops", self.flops)):
+            if not (0 <= amount < math.inf):
+                raise ValueError(f"{name} = {amount}: expected a finite number, at least 0")
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte; infinite for arithmetic that moves nothing. Raises ValueError for no work at all."""
+        if self.bytes:
+            return self.flops / self.bytes
+        if self.flops:
+            return math.inf
+        raise ValueError("bytes = 0 and flops = 0: no work has no intensity")
+
+    def __add__(self, other: "Work") -> "Work":
+        if not isinstance(other, Work):
+            return NotImplemented
+        return Work(self.bytes + other.bytes, self.flops + other.flops)
+
+    def __radd__(self, other: object) -> "Work":
+        """`sum` of an iterable of Work begins with 0."""
+        return self if other == 0 else NotImplemented
+
+    def __mul__(self, times: float) -> "Work":
+        if isinstance(times, Work):
+            return NotImplemented
+        return Work(self.bytes * times, self.flops * times)
+
+    __rmul__ = __mul__
+
+
+def matmul(m: int, k: int, n: int, bytes_per_element: float = 2) -> Work:
+    """(m, k) @ (k, n) → (m, n). Reads both factors, writes the product: mk + kn + mn elements; 2·m·k·n FLOPs."""
+    require_positive(m=m, k=k, n=n, bytes_per_element=bytes_per_element)
+    return Work((m * k + k * n + m * n) * bytes_per_element, 2 * m * k * n)
+
+
+def layernorm(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
+    """LayerNorm of each row. Reads the input and the rows' common scale and shift, writes the output.
+
+    2·rows·columns + 2·columns elements. 7 FLOPs an element: the sum, the subtracted mean, its square and the sum of
+    squares, the division by the deviation, scale and shift; the handful a row is left out.
+    """
+    require_positive(rows=rows, columns=columns, bytes_per_element=bytes_per_element)
+    return Work((2 * rows * columns + 2 * columns) * bytes_per_element, 7 * rows * columns)
+
+
+def softmax(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
+    """Softmax of each row. Reads the input once, writes the output once: 2·rows·columns elements.
+
+    5 FLOPs an element: maximum, subtraction, exponential, sum, division.
+    """
+    require_positive(rows=rows, columns=columns, bytes_per_element=bytes_per_element)
+    return Work(2 * rows * columns * bytes_per_element, 5 * rows * columns)
+
+
+def attention(
+    batch: int,
+    heads: int,
+    queries: int,
+    keys: int,
+    head_dim: int,
+    bytes_per_element: float = 2,
+    *,
+    kv_heads: int | None = None,
+    causal: bool = False,
+    fused: bool = False,
+) -> Work:
+    """softmax(Q Kᵀ / √d) V. Q and the output are (batch, heads, queries, head_dim); K and V (batch, kv_heads, keys,
+    head_dim), with kv_heads = heads unless given.
+
+    Naive: three kernels with the scores in memory between them. Reads Q, K, V, writes the output, and moves the scores
+    four times: written by Q Kᵀ, read and written by the softmax, read by P V. A mask hides scores but saves nothing.
+    Fused: reads Q, K, V once and writes the output; no score leaves the chip. `causal` then skips hidden pairs: query i
+    sees the first keys − queries + i + 1 keys.
+    FLOPs: 4·head_dim a pair for the two products, 6 for the scale and the softmax. What an online softmax spends on
+    rescaling is left out.
+    """
+    kv_heads = heads if kv_heads is None else kv_heads
+    sizes = {"batch": batch, "heads": heads, "queries": queries, "keys": keys, "head_dim": head_dim}
+    require_positive(**sizes, kv_heads=kv_heads, bytes_per_element=bytes_per_element)
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads = {kv_heads}: expected a divisor of heads = {heads}")
+    if causal and queries > keys:
+        raise ValueError(f"queries = {queries}, keys = {keys}: a causal query needs its own key; give at least as many")
+    outer_elements = 2 * batch * (heads * queries + kv_heads * keys) * head_dim
+    scores = batch * heads * queries * keys
+    hidden = batch * heads * queries * (queries - 1) // 2 if causal and fused else 0
+    traffic = outer_elements if fused else outer_elements + 4 * scores
+    return Work(traffic * bytes_per_element, (4 * head_dim + 6) * (scores - hidden))
+
+
+def embedding(
+    tokens: int, width: int, bytes_per_element: float = 2, *, bytes_per_index: int = 8, distinct: int | None = None
+) -> Work:
+    """Rows of a table picked by index. Reads every index and every picked row once, writes `tokens` rows; 0 FLOPs.
+
+    A row picked twice is read once: `distinct` rows, by default all `tokens` of them.
+    """
+    distinct = tokens if distinct is None else distinct
+    require_positive(tokens=tokens, width=width, bytes_per_element=bytes_per_element, distinct=distinct)
+    if distinct > tokens:
+        raise ValueError(f"distinct = {distinct}: expected at most tokens = {tokens}")
+    return Work(tokens * bytes_per_index + (distinct + tokens) * width * bytes_per_element, 0)
+
+
+def elementwise(
+    elements: int, bytes_per_element: float = 2, *, inputs: int = 1, outputs: int = 1, flops_per_element: float = 1
+) -> Work:
+    """`inputs` tensors read once, `outputs` of the same size written once, `flops_per_element` for each position."""
+    require_positive(elements=elements, bytes_per_element=bytes_per_element)
+    return Work(elements * (inputs + outputs) * bytes_per_element, elements * flops_per_element)
+
+
+def saxpy(elements: int, bytes_per_element: float = 4) -> Work:
+    """y ← a·x + y. Reads x and y, writes y: 3 elements a position; one multiply-add, 2 FLOPs. The scalar a is free."""
+    return elementwise(elements, bytes_per_element, inputs=2, outputs=1, flops_per_element=2)
+
+
+def require_positive(**sizes: float) -> None:
+    for name, size in sizes.items():
+        if not (0 < size < math.inf):
+            raise ValueError(f"{name} = {size}: expected a positive number")

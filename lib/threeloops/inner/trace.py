@@ -1,0 +1,181 @@
+"""A recorded trace as plain data: events on a time line, and the tree of calls that they nest into.
+
+The form is the one PyTorch's profiler (Kineto) writes and chrome://tracing, Perfetto and the TensorBoard plugin
+read: Google's *Trace Event Format*. Everything else about a profile (operators, gaps, memory) is computed from it,
+so a trace recorded on another machine, or written by hand in a test, is understood in the same way.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+OPERATOR = "cpu_op"
+ANNOTATION = "user_annotation"
+MEMORY = "cpu_instant_event"
+LAUNCH = ("cuda_runtime", "cuda_driver")
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+CATEGORIES = {OPERATOR, ANNOTATION, MEMORY, *LAUNCH, *ON_DEVICE}
+
+# What nothing here nor any viewer uses; a third of the bytes of a trace.
+LEFT_OUT = {"Ev Idx", "Record function id", "finished", "Fwd thread id", "Sequence number", "Total Reserved"}
+COMPILED_GRAPH = "CompiledFxGraph"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something between `start_us` and `end_us` (microseconds from the start of the trace) on one thread or stream.
+
+    category: one of CATEGORIES. args: what the recorder noted, under Kineto's names ("Input Dims", "correlation", …).
+    """
+
+    name: str
+    category: str
+    start_us: float
+    duration_us: float
+    thread: int
+    process: int = 0
+    args: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def end_us(self) -> float:
+        return self.start_us + self.duration_us
+
+
+def from_chrome(trace: dict) -> tuple[Event, ...]:
+    """The events of a Chrome trace in the order of their start; the first one that this course knows starts at 0.
+
+    Raises ValueError when `trace` is no Chrome trace.
+    """
+    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
+        raise ValueError("trace has no list 'traceEvents': expected a Chrome trace as torch.profiler exports it")
+    known = [raw for raw in trace["traceEvents"] if raw.get("cat") in CATEGORIES and raw.get("ph") in ("X", "i")]
+    origin = min((raw["ts"] for raw in known), default=0.0)
+    events = [
+        Event(
+            raw["name"],
+            raw["cat"],
+            round(raw["ts"] - origin, 3),  # nanoseconds: what the recorder's clock resolves
+            round(raw.get("dur", 0.0), 3),
+            raw.get("tid", 0),
+            raw.get("pid", 0),
+            {name: value for name, value in raw.get("args", {}).items() if name not in LEFT_OUT},
+        )
+        for raw in known
+    ]
+    return tuple(sorted(events, key=lambda event: (event.start_us, -event.duration_us)))
+
+
+def to_chrome(events: Iterable[Event], device_name: str = "") -> dict:
+    """A Chrome trace of `events`, for chrome://tracing, ui.perfetto.dev and the TensorBoard plugin."""
+    rows = []
+    for event in events:
+        row = {"name": event.name, "cat": event.category, "pid": event.process, "tid": event.thread}
+        row |= {"ts": event.start_us, "args": event.args}
+        instant = event.category == MEMORY
+        rows.append(row | ({"ph": "i", "s": "t"} if instant else {"ph": "X", "dur": event.duration_us}))
+    devices = {event.args.get("device", 0) for event in events if event.category in ON_DEVICE}
+    properties = [{"id": device, "name": device_name} for device in sorted(devices)]
+    return {"schemaVersion": 1, "displayTimeUnit": "ms", "deviceProperties": properties, "traceEvents": rows}
+
+
+def read_chrome(path: str | Path) -> tuple[Event, ...]:
+    """Events of a Chrome trace file."""
+    return from_chrome(json.loads(Path(path).read_text()))
+
+
+@dataclass
+class Call:
+    """An operator event and the operators that it called.
+
+    owner: the call in whose name its cost is reported. What an ATen operator calls in turn (`aten::linear` calls
+    `aten::addmm`) belongs to it; autograd nodes and compiled regions own only what no ATen operator below them does.
+    """
+
+    event: Event
+    parent: "Call | None" = None
+    children: list["Call"] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        is_graph = self.event.name.startswith(f"## Call {COMPILED_GRAPH}")
+        return COMPILED_GRAPH if is_graph else self.event.name
+
+    @property
+    def is_aten(self) -> bool:
+        return self.event.name.startswith("aten::")
+
+    @property
+    def owner(self) -> "Call":
+        above = self.parent.owner if self.parent else self
+        return above if above.is_aten else self
+
+    @property
+    def own_us(self) -> float:
+        """Microseconds in this call that no other owner accounts for."""
+        if self.is_aten:
+            return self.event.duration_us
+        beneath = sum(child.event.duration_us for child in self.children)
+        return max(0.0, self.event.duration_us - beneath)  # times are rounded to nanoseconds
+
+    def walk(self) -> Iterator["Call"]:
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+class CallTree:
+    """The operator calls of every thread, nested by time."""
+
+    def __init__(self, events: Iterable[Event]):
+        self.roots: dict[int, list[Call]] = {}
+        open_calls: dict[int, list[Call]] = {}
+        for event in sorted(filter(_is_operator, events), key=lambda event: (event.start_us, -event.duration_us)):
+            stack = open_calls.setdefault(event.thread, [])
+            while stack and stack[-1].event.end_us <= event.start_us:
+                stack.pop()
+            call = Call(event, parent=stack[-1] if stack else None)
+            (stack[-1].children if stack else self.roots.setdefault(event.thread, [])).append(call)
+            stack.append(call)
+
+    def __iter__(self) -> Iterator[Call]:
+        """All calls, a caller before its callees."""
+        for roots in self.roots.values():
+            for root in roots:
+                yield from root.walk()
+
+    def at(self, thread: int, time_us: float) -> Call | None:
+        """The innermost call that `thread` was in at `time_us`, or None."""
+        found, calls = None, self.roots.get(thread, [])
+        while calls:
+            index = bisect_right(calls, time_us, key=lambda call: call.event.start_us) - 1
+            if index < 0 or calls[index].event.end_us < time_us:
+                break
+            found, calls = calls[index], calls[index].children
+        return found
+
+
+def launches(events: Iterable[Event]) -> dict[int, Event]:
+    """The runtime call that launched each kernel or copy, by correlation number."""
+    return {
+        event.args["correlation"]: event for event in events if event.category in LAUNCH and "correlation" in event.args
+    }
+
+
+def enclosing_annotations(events: Iterable[Event], thread: int, time_us: float) -> tuple[str, ...]:
+    """Names of the ranges that `thread` was in at `time_us`, outermost first."""
+    return tuple(
+        event.name
+        for event in events
+        if event.category == ANNOTATION
+        and event.thread == thread
+        and event.start_us <= time_us <= event.end_us
+        and not _is_operator(event)
+    )
+
+
+def _is_operator(event: Event) -> bool:
+    # Inductor marks a compiled graph as an annotation, yet on a CPU the fused kernels run under no other name.
+    return event.category == OPERATOR or event.name.startswith(f"## Call {COMPILED_GRAPH}")

@@ -1,0 +1,1 @@
+"""Models that the labs profile, train and serve, written to be read."""

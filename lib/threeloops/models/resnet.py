@@ -1,0 +1,127 @@
+"""ResNet: a deep convolutional network whose blocks add a correction to their input instead of replacing it.
+
+He et al. 2015, arXiv:1512.03385, with the stride in the 3×3 convolution of a bottleneck ("ResNet v1.5"), the form
+that everyone benchmarks. Parameters carry the names of the published checkpoints (`layer1.0.conv1.weight`).
+"""
+
+# ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution that keeps height and width (up to the stride); the batch norm behind it makes a bias useless."""
+    return nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions (ResNet-18 and -34)."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int):
+        super().__init__()
+        self.conv1 = convolution(inputs, width, 3, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = convolution(width, width, 3)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = shortcut(inputs, width * self.expansion, stride)
+
+    def forward(self, x: Float[Tensor, "batch inputs height width"]) -> Float[Tensor, "batch outputs h w"]:
+        y = functional.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return functional.relu(y + self.downsample(x))
+
+
+class Bottleneck(nn.Module):
+    """1×1 down to `width` channels, a 3×3 there, where it is cheap, 1×1 up to 4·`width` (ResNet-50 and deeper)."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int):
+        super().__init__()
+        self.conv1 = convolution(inputs, width, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = convolution(width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = convolution(width, width * self.expansion, 1)
+        self.bn3 = nn.BatchNorm2d(width * self.expansion)
+        self.downsample = shortcut(inputs, width * self.expansion, stride)
+
+    def forward(self, x: Float[Tensor, "batch inputs height width"]) -> Float[Tensor, "batch outputs h w"]:
+        y = functional.relu(self.bn1(self.conv1(x)))
+        y = functional.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return functional.relu(y + self.downsample(x))
+
+
+def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+    """The path around a block: nothing where the shape stays, else a 1×1 convolution to the new shape."""
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+
+class ResNet(nn.Module):
+    """A stem, four stages of blocks, each half as high and wide and twice as deep as the one before, a classifier.
+
+    block: BasicBlock or Bottleneck; blocks: blocks in each of the four stages; width: channels of the first stage.
+    Raises ValueError for a wrong number of stages or a size below 1.
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        blocks: tuple[int, int, int, int],
+        *,
+        classes: int = 1000,
+        width: int = 64,
+    ):
+        super().__init__()
+        if len(blocks) != 4 or min(blocks) < 1:
+            raise ValueError(f"blocks = {blocks}: expected four positive numbers of blocks, such as (3, 4, 6, 3)")
+        for name, value in (("classes", classes), ("width", width)):
+            if value < 1:
+                raise ValueError(f"{name} = {value}: expected a positive number")
+        self.conv1 = convolution(3, width, 7, stride=2)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        channels = width
+        for stage, count in enumerate(blocks):
+            stage_width = width * 2**stage
+            layers = []
+            for index in range(count):
+                stride = 2 if stage > 0 and index == 0 else 1
+                layers.append(block(channels, stage_width, stride))
+                channels = stage_width * block.expansion
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*layers))
+        self.fc = nn.Linear(channels, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch classes"]:
+        # Shapes for ResNet-50 at 224×224.
+        x = functional.relu(self.bn1(self.conv1(x)))  # batch 64 112 112
+        x = self.maxpool(x)  # batch 64 56 56
+        x = self.layer1(x)  # batch 256 56 56
+        x = self.layer2(x)  # batch 512 28 28
+        x = self.layer3(x)  # batch 1024 14 14
+        x = self.layer4(x)  # batch 2048 7 7
+        x = x.mean(dim=(2, 3))  # batch 2048
+        return self.fc(x)  # batch 1000
+
+
+def resnet18(*, classes: int = 1000, width: int = 64) -> ResNet:
+    """ResNet-18, randomly initialised: 11,689,512 parameters, 1.81 G multiply-adds at 224×224."""
+    return ResNet(BasicBlock, (2, 2, 2, 2), classes=classes, width=width)
+
+
+def resnet50(*, classes: int = 1000, width: int = 64) -> ResNet:
+    """ResNet-50, randomly initialised: 25,557,032 parameters, 4.09 G multiply-adds at 224×224.
+
+    `width=16` makes a sixteenth of it, for machines without a GPU.
+    """
+    return ResNet(Bottleneck, (3, 4, 6, 3), classes=classes, width=width)

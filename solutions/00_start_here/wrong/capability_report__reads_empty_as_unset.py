@@ -1,0 +1,34 @@
+# expect: an empty string shows no GPU
+def capability_report(probe: Probe) -> Report:
+    """What a machine with this record can do."""
+    if not probe.cuda_visible_devices:
+        visible = list(range(len(probe.gpus)))
+    else:
+        visible = []
+        for entry in probe.cuda_visible_devices.split(","):
+            try:
+                device = int(entry)
+            except ValueError:
+                break
+            if not 0 <= device < len(probe.gpus):
+                break
+            if device in visible:
+                visible = []
+                break
+            visible.append(device)
+    devices = tuple(i for i in visible if any(runs_on(arch, probe.gpus[i]) for arch in probe.archs))
+    if not probe.gpus:
+        gpu = "absent"
+    elif not visible:
+        gpu = "hidden"
+    elif not devices:
+        gpu = "unsupported"
+    else:
+        gpu = "ready"
+    return Report(
+        interpreter=None not in (probe.torch, probe.triton, probe.numpy),
+        compiler=probe.triton is not None and probe.cxx,
+        ranks=min(4, max(2, probe.cores)) if probe.gloo else 0,
+        devices=devices,
+        gpu=gpu,
+    )

@@ -1,0 +1,10 @@
+# expect: a multiply and an add are two FLOPs
+def saxpy_work(n: int, dtype: str) -> Work:
+    """Bytes, FLOPs and intensity of y ← a·x + y on `n` elements."""
+    if dtype not in ELEMENT_BYTES:
+        raise ValueError(f"dtype = {dtype!r}: expected one of {', '.join(ELEMENT_BYTES)}")
+    if n < 0:
+        raise ValueError(f"n = {n}: expected a number of elements, 0 or more")
+    moved = 3 * n * ELEMENT_BYTES[dtype]
+    flops = n
+    return Work(bytes=moved, flops=flops, intensity=flops / moved if moved else 0.0)

@@ -1,0 +1,8 @@
+# expect: expected   ValueError
+def saxpy_work(n: int, dtype: str) -> Work:
+    """Bytes, FLOPs and intensity of y ← a·x + y on `n` elements."""
+    if n < 0:
+        raise ValueError(f"n = {n}: expected a number of elements, 0 or more")
+    moved = 3 * n * ELEMENT_BYTES.get(dtype, 4)
+    flops = 2 * n
+    return Work(bytes=moved, flops=flops, intensity=flops / moved if moved else 0.0)

@@ -1,0 +1,125 @@
+"""Read a lab's source and run one exercise without the wall: plain Python, one process, in seconds.
+
+The wall (grader/) grades real submissions. These tests ask an earlier question — do the lab's own texts
+fit together? — so they need only what both sides share: setup cells run once, the answer runs after them,
+and each test cell starts from a fresh namespace that holds the setup names and the exported names.
+"""
+
+import ast
+import contextlib
+import functools
+import linecache
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import jupytext
+
+SOLUTIONS = Path(__file__).parents[2] / "solutions"
+SOLUTION_REGION = re.compile(r"^( *)### BEGIN SOLUTION\n.*?^ *### END SOLUTION\n?", re.M | re.S)
+HIDDEN_REGION = re.compile(r"^ *### BEGIN HIDDEN TESTS\n.*?^ *### END HIDDEN TESTS\n?", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class LabSource:
+    """The texts of one lab, keyed by exercise (the grade_id of its solution cell)."""
+
+    name: str
+    folder: Path
+    metadata: dict
+    setup: str
+    solutions: dict[str, str]
+    tests: dict[str, str]
+    points: dict[str, int]
+
+    @property
+    def stubs(self) -> dict[str, str]:
+        """What a student receives: every solution region replaced as nbgrader's ClearSolutions does."""
+        return {exercise: cleared(text) for exercise, text in self.solutions.items()}
+
+    @property
+    def visible_tests(self) -> dict[str, str]:
+        """What a student sees of the tests: without the hidden regions."""
+        return {exercise: HIDDEN_REGION.sub("", text + "\n") for exercise, text in self.tests.items()}
+
+    @property
+    def wrong_answers(self) -> list[Path]:
+        """The known-wrong answers, `wrong/<exercise>__<what_is_wrong>.py`."""
+        return sorted((self.folder / "wrong").glob("*__*.py"))
+
+
+@functools.cache
+def load(lab: str) -> LabSource:
+    """Parse `solutions/<lab>/<lab>.py`; `lab` is the folder's full name."""
+    folder = SOLUTIONS / lab
+    notebook = jupytext.read(folder / f"{lab}.py", fmt="py:percent")
+    setup, solutions, tests, points = [], {}, {}, {}
+    for cell in notebook.cells:
+        role = cell.metadata.get("nbgrader", {})
+        if cell.cell_type != "code":
+            continue
+        if "setup" in cell.metadata.get("tags", []):
+            setup.append(cell.source)
+        elif role.get("grade"):
+            exercise = role["grade_id"].removesuffix("_test")
+            tests[exercise], points[exercise] = cell.source, role["points"]
+        elif role.get("solution"):
+            solutions[role["grade_id"]] = cell.source
+    return LabSource(lab, folder, dict(notebook.metadata), "\n\n".join(setup), solutions, tests, points)
+
+
+def cleared(solution: str) -> str:
+    """The text of a solution cell with its solution regions replaced by nbgrader's stub."""
+    return SOLUTION_REGION.sub(r"\1# YOUR CODE HERE\n\1raise NotImplementedError()\n", solution + "\n")
+
+
+def expected_words(wrong_answer: Path) -> str:
+    """The words after `# expect:` in the first line of a known-wrong answer."""
+    first = wrong_answer.read_text().splitlines()[0]
+    if not first.startswith("# expect: "):
+        raise ValueError(f"{wrong_answer.name}: line 1 is {first!r}, expected '# expect: <words of the message>'")
+    return first.removeprefix("# expect: ").strip()
+
+
+def exercise_of(wrong_answer: Path) -> str:
+    return wrong_answer.name.split("__")[0]
+
+
+def run_exercise(source: LabSource, exercise: str, answer: str, *, test: str | None = None, hidden: bool = True):
+    """Give `answer` for `exercise`, reference answers for the rest, and run the test cell of `test`.
+
+    `test` is the exercise whose test runs (default: `exercise` itself); `hidden=False` runs its visible part.
+    Returns None when the test passed, otherwise the exception that it raised.
+    """
+    test = test or exercise
+    tests = source.tests if hidden else source.visible_tests
+    with contextlib.chdir(source.folder):
+        shared = {"__name__": "__main__"}
+        execute(source.setup, f"<{source.name} setup>", shared)
+        student, exported = dict(shared), set()
+        try:
+            for name, text in (source.solutions | {exercise: answer}).items():
+                execute(text, f"<{source.name} {name}>", student)
+                exported |= top_level_names(text)
+            execute(tests[test], f"<{source.name} {test}_test>", shared | {name: student[name] for name in exported})
+        except Exception as error:
+            return error
+    return None
+
+
+def top_level_names(text: str) -> set[str]:
+    """Functions, classes and constants that a cell defines: what the wall exports (imports are not)."""
+    names = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {leaf.id for target in targets for leaf in ast.walk(target) if isinstance(leaf, ast.Name)}
+    return names
+
+
+def execute(text: str, filename: str, namespace: dict) -> None:
+    """`exec` with a file name that tracebacks and `inspect.getsource` (Triton needs it) can resolve."""
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    exec(compile(text, filename, "exec"), namespace)
