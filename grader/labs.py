@@ -164,6 +164,7 @@ def _with_stable_ids(notebook: NotebookNode) -> NotebookNode:
 
 def grade_id(cell: NotebookNode) -> str | None:
     """nbgrader's name of the cell, or None for prose and demonstrations."""
-    meta = cell.get("metadata", {}).get("nbgrader")
+    metadata = cell.get("metadata")
+    meta = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     name = meta.get("grade_id") if isinstance(meta, dict) else None
     return name if isinstance(name, str) else None

@@ -57,6 +57,8 @@ class Link:
                 f"a value of {(len(text) + body) / 2**20:.0f} MiB is too large to cross the wall: at most "
                 f"{MAX_BODY_BYTES >> 20} MiB of array data and {MAX_TREE_BYTES >> 20} MiB of everything else"
             )
+        if self.dead:
+            raise LinkDead(self.dead)
         head = _HEADER.pack(len(text), len(lengths), body) + struct.pack(f"<{len(lengths)}Q", *lengths)
         try:
             self._arm()
@@ -85,7 +87,7 @@ class Link:
             self._die("it broke the protocol")
         try:
             tree = json.loads(self._read(text_bytes))
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, MemoryError):
             self._die("it broke the protocol")
         if type(tree) is not dict:
             self._die("it broke the protocol")
@@ -96,11 +98,17 @@ class Link:
         self.socket.close()
 
     def _arm(self) -> None:
-        left = None if self.deadline is None else max(0.001, self.deadline - time.monotonic())
+        """Raises TimeoutError after the deadline, even where data is there: a peer could drip for ever."""
+        left = None if self.deadline is None else self.deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError
         self.socket.settimeout(left)
 
     def _read(self, size: int) -> bytearray:
-        data = bytearray(size)
+        try:
+            data = bytearray(size)
+        except MemoryError:
+            self._die("it sent more than fits into memory")
         view, got = memoryview(data), 0
         while got < size:
             try:

@@ -24,7 +24,7 @@ from grader.regions import without
 UNANSWERED = "YOUR ANSWER HERE"
 """What nbgrader's ClearSolutions leaves of a written answer."""
 
-MAX_FREE_CELLS = 200
+MAX_CELLS, MAX_FREE_CELLS = 1000, 200
 
 
 class Kind(StrEnum):
@@ -136,6 +136,8 @@ def rebuild(submission: Any, trusted: Manifest) -> Rebuilt:
     cells = [c for c in cells if isinstance(c, dict)]
     if not cells:
         raise NotThisLab("the notebook is empty; submit the notebook that `threeloops start` made")
+    if len(cells) > MAX_CELLS:
+        raise NotThisLab(f"{len(cells):,} cells; at most {MAX_CELLS:,} are read: delete some and submit again")
     answers, extra, notes = _sort(cells, trusted)
     if not answers:
         raise NotThisLab(_belongs_elsewhere(submission, trusted))
@@ -230,7 +232,8 @@ def _text(cell: dict[str, Any]) -> str:
     source = cell.get("source", "")
     if isinstance(source, list):
         source = "".join(s for s in source if isinstance(s, str))
-    return source if isinstance(source, str) else ""
+    # A JSON string may hold half a character (an escaped surrogate), which no file and no interpreter takes.
+    return source.encode("utf-8", "replace").decode() if isinstance(source, str) else ""
 
 
 def _metadata(trusted: Manifest) -> dict[str, Any]:

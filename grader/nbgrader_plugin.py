@@ -20,22 +20,10 @@ from grader.engine import Report
 from grader.grade import Options, execute
 from grader.labs import Lab, course_root, find_lab
 from grader.manifest import Kind, manifest, rebuild
+from grader.regions import without
 from grader.sandbox.pool import choose
 
 _NOT_RUN = "this test was not executed"
-
-
-def refuse_links(assignment: str, student: str, notebooks: list[str]) -> None:
-    """nbgrader's hook before a submission is copied: nothing outside the student's folder gets in by a link.
-
-    Raises:
-        ValueError: a symbolic link lies in the submission.
-    """
-    for notebook in notebooks:
-        folder = Path(notebook).parent
-        for path in (folder.parent, folder, *folder.rglob("*")):
-            if path.is_symlink():
-                raise ValueError(f"{student}, {assignment}: {path.name} is a symbolic link; hand in the file itself")
 
 
 class _ForLab(NbGraderPreprocessor):
@@ -50,7 +38,8 @@ class RebuildFromMaster(_ForLab):
     """Replace a submission by the master's cells and the student's answers; what was restored goes to the log."""
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
-        """Raises NotThisLab: the notebook is not of this assignment; nbgrader then leaves the student ungraded."""
+        """Raises NotThisLab or ValueError: nbgrader then leaves this student ungraded and removes what it copied."""
+        refuse_links(Path(resources["metadata"]["path"]))
         trusted = manifest(self.lab(resources))
         rebuilt = rebuild(nb, trusted)
         for note in rebuilt.notes:
@@ -59,6 +48,17 @@ class RebuildFromMaster(_ForLab):
             if trusted.kind(cell) is Kind.TEST:
                 cell.outputs = [new_output("error", ename="NotRun", evalue=_NOT_RUN, traceback=[_NOT_RUN])]
         return rebuilt.notebook, resources
+
+
+def refuse_links(folder: Path) -> None:
+    """nbgrader copies what a symbolic link in a submission points to: nothing outside gets in that way.
+
+    Raises:
+        ValueError: a link lies in the folder, or it is one.
+    """
+    for path in (folder.parent, folder, *folder.rglob("*")):
+        if path.is_symlink():
+            raise ValueError(f"{folder.parent.name}: {path.name} is a symbolic link; hand in the file itself")
 
 
 class WalledExecute(Execute):
@@ -84,3 +84,13 @@ class WalledExecute(Execute):
             if cell.cell_type == "code" and cell.id in done and done[cell.id].execution_count is not None:
                 cell.outputs, cell.execution_count = done[cell.id].outputs, done[cell.id].execution_count
         return nb, resources
+
+
+class HideTests(NbGraderPreprocessor):
+    """For feedback pages: hidden tests stay hidden, also after the grades are out."""
+
+    def preprocess_cell(
+        self, cell: NotebookNode, resources: ResourcesDict, cell_index: int
+    ) -> tuple[NotebookNode, ResourcesDict]:
+        cell.source = without(cell.source, "HIDDEN TESTS")
+        return cell, resources

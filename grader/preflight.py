@@ -104,29 +104,32 @@ def ranks() -> Answer:
     """Two processes on loopback add a tensor with gloo. The port is one that the kernel picked."""
     import torch
 
+    wanted = 3 * torch.arange(5.0)
     reading, writing = os.pipe()
     child = os.fork()
-    rank = 1 if child == 0 else 0
-    total = _all_reduce(rank, reading, writing)
-    wanted = 3 * torch.arange(5.0)
-    if rank:
-        os._exit(0 if torch.equal(total, wanted) else 1)
+    if child == 0:
+        right = False
+        try:
+            os.close(writing)  # so that a rank 0 that fails ends this one's wait for its port
+            right = torch.equal(_all_reduce(1, int(os.read(reading, 16))), wanted)
+        finally:
+            os._exit(0 if right else 1)
+    total = _all_reduce(0, 0, announce=lambda port: os.write(writing, str(port).encode()))
     _, status = os.waitpid(child, 0)
     if status or not torch.equal(total, wanted):
         raise DoesNotWork(f"the sum over two ranks is {total.tolist()}, expected {wanted.tolist()}")
     return {"world_size": 2}
 
 
-def _all_reduce(rank: int, reading: int, writing: int) -> Any:
-    """Rank 0 opens the store and tells rank 1 its port; each contributes (rank + 1) · [0, 1, 2, 3, 4]."""
+def _all_reduce(rank: int, port: int, announce: Callable[[int], object] | None = None) -> Any:
+    """The sum over both ranks of (rank + 1) · [0, 1, 2, 3, 4]. Rank 0 opens the store and announces its port."""
     import torch
     import torch.distributed as dist
 
     limit = timedelta(seconds=RANKS_SECONDS)
-    port = 0 if rank == 0 else int(os.read(reading, 16))
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0, timeout=limit, wait_for_workers=False)
-    if rank == 0:
-        os.write(writing, str(store.port).encode())
+    if announce:
+        announce(store.port)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=limit)
     total = (rank + 1) * torch.arange(5.0)
     dist.all_reduce(total)
@@ -168,9 +171,8 @@ def main(name: str) -> None:
     try:
         answer = {"ok": True, **CHECKS[name]()}
     except Exception as error:
-        text = str(error).strip()
-        detail = text if isinstance(error, DoesNotWork) else f"{type(error).__name__}: {text.splitlines()[-1:]}"
-        answer = {"ok": False, "error": detail}
+        text = (str(error).strip().splitlines() or ["no message"])[-1]
+        answer = {"ok": False, "error": text if isinstance(error, DoesNotWork) else f"{type(error).__name__}: {text}"}
     print(json.dumps(answer))
 
 

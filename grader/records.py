@@ -55,7 +55,12 @@ def as_tests(results: list[TestResult]) -> list[Test]:
 
 
 def to_json(value: Any) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return _encodable(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
+
+
+def _encodable(text: str) -> str:
+    """Half characters, such as a file name that is not UTF-8 holds, as escapes; in JSON they read back the same."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def gradescope(record: Record) -> dict[str, Any]:
@@ -82,4 +87,4 @@ def to_csv(report: ClassReport) -> str:
     for r in report.records:
         row = [r.student, report.lab, r.score, r.max_score, r.status, r.reflection, r.verified_on]
         writer.writerow([f"'{v}" if isinstance(v, str) and v[:1] in "=+-@\t\r" else v for v in row])
-    return out.getvalue()
+    return _encodable(out.getvalue())

@@ -14,12 +14,11 @@ from typing import Any
 from nbformat import NotebookNode
 
 from grader.labs import Limits
-from grader.link import LinkDead
+from grader.link import LinkDead, WallError
 from grader.manifest import Kind, Manifest
 from grader.sandbox.pool import Connection, Pool
 
 _ANSWER_GRACE_SECONDS = 10.0
-_REPLAY_SECONDS = 10.0
 
 
 @dataclass
@@ -97,11 +96,11 @@ class Session:
             self.history.append((kind, source))
         return outcome
 
-    def _execute(self, kind: Kind, source: str, seconds: float | None = None) -> Outcome:
+    def _execute(self, kind: Kind, source: str) -> Outcome:
         if kind is Kind.TEST:
             names = list(self.manifest.exports)
             return self._ask(self.limits.test_seconds, op="test", source=source, names=names)
-        limit = seconds or self.limits.cell_seconds
+        limit = self.limits.cell_seconds
         outcome = self._ask(limit, op="student", source=source, setup=kind is Kind.SETUP)
         if kind is Kind.SETUP and not outcome.dead:
             here = self._ask(limit, op="setup", source=source)
@@ -119,6 +118,8 @@ class Session:
             outcome = Outcome(**tree)
         except LinkDead:
             return _lost(f"the test did not end within {seconds:g} s", dead=True)
+        except WallError:
+            return _lost(f"the cell has {len(request['source']):,} characters: too long to execute")
         if outcome.dead:
             why = self.connection.reason()
             late = f"it did not answer within {seconds:g} s" if "in time" in outcome.dead else outcome.dead
@@ -142,7 +143,7 @@ class Session:
     def _replay(self) -> int | None:
         """Execute the history again; the index of the cell that ended the processes, or None."""
         for index, (kind, source) in enumerate(self.history):
-            if self._execute(kind, source, _REPLAY_SECONDS).dead:
+            if self._execute(kind, source).dead:
                 return index
         return None
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
@@ -76,17 +77,32 @@ def read(submission: Submission, folder: Path) -> NotebookNode:
 def parse(content: bytes) -> NotebookNode:
     """Notebook bytes as data; only JSON is required here, the rest is judged against the manifest.
 
+    Only what grading reads is kept: the text, type, id and nbgrader metadata of each cell.
+
     Raises:
         BadSubmission: not JSON, or not a JSON object.
     """
     if not content.strip():
         raise BadSubmission("the file is empty; save the notebook again and hand it in")
     try:
-        data = nbformat.from_dict(json.loads(content))
+        data = json.loads(content)
+        if isinstance(data, dict):
+            return nbformat.from_dict(_essentials(data))
     except (ValueError, RecursionError) as error:
         raise BadSubmission(f"the file is not JSON ({error}): not a notebook, or one that was cut off") from None
-    if not isinstance(data, dict):
-        raise BadSubmission(f"the file holds a JSON {type(data).__name__}, not a notebook")
-    if not isinstance(data.get("metadata"), dict):
-        data["metadata"] = nbformat.NotebookNode()
-    return data
+    raise BadSubmission(f"the file holds a JSON {type(data).__name__}, not a notebook")
+
+
+def _essentials(data: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {"metadata": _only(data.get("metadata"), ("threeloops",))}
+    if isinstance(cells := data.get("cells"), list):
+        kept["cells"] = [
+            {**_only(c, ("id", "cell_type", "source")), "metadata": _only(c.get("metadata"), ("nbgrader", "tags"))}
+            for c in cells
+            if isinstance(c, dict)
+        ]
+    return kept
+
+
+def _only(value: Any, keys: tuple[str, ...]) -> dict[str, Any]:
+    return {k: value[k] for k in keys if k in value} if isinstance(value, dict) else {}

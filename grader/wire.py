@@ -28,6 +28,9 @@ _NUMPY_DTYPES = "float64 float32 float16 complex64 complex128 int64 int32 int16 
 TORCH = {name: getattr(torch, name) for name in _TORCH_DTYPES.split()}
 NUMPY = {name: np.dtype(name) for name in _NUMPY_DTYPES.split()}
 
+Buffers = list[bytearray | None]
+"""The buffers of one frame; None where a value has taken its own."""
+
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 
 
@@ -58,7 +61,7 @@ def encode(value: Any, buffers: list[Buffer], special: Special, depth: int = 0) 
     if value is None or kind in (bool, str, float):
         return value
     if kind is int:
-        return value if -(2**60) < value < 2**60 else {"i": hex(value)}
+        return value if -(2**60) < value < 2**60 else {"i": _hex(value)}
 
     def inner(item: Any) -> Any:
         return encode(item, buffers, special, depth + 1)
@@ -86,10 +89,16 @@ def encode(value: Any, buffers: list[Buffer], special: Special, depth: int = 0) 
     if isinstance(value, torch.Tensor):
         return _encode_tensor(value, buffers, special)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.name in NUMPY:
-        array = np.asarray(value)
+        array = np.asarray(value).astype(NUMPY[value.dtype.name], copy=False)  # in this machine's byte order
         data = _append(buffers, np.ascontiguousarray(array).tobytes())
         return {"g" if isinstance(value, np.generic) else "a": [array.dtype.name, list(array.shape), data]}
     return _encode_record(value, inner, special)
+
+
+def _hex(value: int) -> str:
+    if value.bit_length() > 4 * MAX_INTEGER_DIGITS:
+        raise WallError(f"an integer of {value.bit_length()} bits is too large to cross the wall")
+    return hex(value)
 
 
 def _append(buffers: list[Buffer], data: Buffer) -> int:
@@ -101,7 +110,7 @@ def _encode_tensor(value: torch.Tensor, buffers: list[Buffer], special: Special)
     name = str(value.dtype).removeprefix("torch.")
     if value.layout is not torch.strided or name not in TORCH:
         return special.encode_object(value)
-    flat = value.detach().cpu().contiguous().reshape(-1)
+    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     data = _append(buffers, memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b"")
     stride = None if value.is_contiguous() or min(value.stride(), default=1) < 1 else list(value.stride())
     return {"T": [name, list(value.shape), data, special.encode_tensor(value), stride]}
@@ -119,19 +128,21 @@ def _encode_record(value: Any, inner: Callable[[Any], Any], special: Special) ->
     return special.encode_object(value)
 
 
-def decode(tree: Any, buffers: list[bytearray], special: Special, depth: int = 0) -> Any:
+def decode(tree: Any, buffers: Buffers, special: Special, depth: int = 0) -> Any:
     """The value of a JSON form. Trusts nothing: every tag, index, shape and size is checked.
 
+    Each buffer is taken out of `buffers` by the one value that names it, so that a short frame stays a small value.
+
     Raises:
-        WallError: the tree is not something `encode` writes.
+        WallError: the tree is not something `encode` writes, or what it describes does not fit into memory.
     """
     try:
         return _decode(tree, buffers, special, depth)
-    except (ValueError, TypeError, IndexError, KeyError, OverflowError, RecursionError, RuntimeError) as error:
+    except Exception as error:
         raise WallError(f"a malformed value came back ({type(error).__name__})") from None
 
 
-def _decode(tree: Any, buffers: list[bytearray], special: Special, depth: int) -> Any:
+def _decode(tree: Any, buffers: Buffers, special: Special, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise WallError(f"a value nested more than {MAX_DEPTH} deep cannot cross the wall")
     kind = type(tree)
@@ -147,22 +158,22 @@ def _decode(tree: Any, buffers: list[bytearray], special: Special, depth: int) -
         raise WallError("a malformed value came back (unknown tag)")
     ((tag, value),) = tree.items()
     match tag:
-        case "i" if type(value) is str and len(value) < MAX_INTEGER_DIGITS:
+        case "i" if type(value) is str and len(value) <= MAX_INTEGER_DIGITS + len("-0x"):
             return int(value, 16)
-        case "t":
+        case "t" if type(value) is list:
             return tuple(inner(v) for v in value)
-        case "d":
+        case "d" if type(value) is list:
             return {inner(k): inner(v) for k, v in value}
-        case "s":
+        case "s" if type(value) is list:
             return {inner(v) for v in value}
         case "b":
             return bytes(_buffer(buffers, value))
         case "c":
             return complex(float(value[0]), float(value[1]))
         case "sl":
-            return slice(*(inner(v) for v in value[:3]))
+            return slice(*_integers([inner(v) for v in value], or_none=True))
         case "rg":
-            return range(*(int(v) for v in value[:3]))
+            return range(*_integers([inner(v) for v in value]))
         case "dt":
             return TORCH[value]
         case "dv":
@@ -180,10 +191,18 @@ def _decode(tree: Any, buffers: list[bytearray], special: Special, depth: int) -
             return special.decode_object(tag, value, inner)
 
 
-def _buffer(buffers: list[bytearray], index: Any) -> bytearray:
-    if type(index) is not int or not 0 <= index < len(buffers):
+def _integers(values: list[Any], *, or_none: bool = False) -> list[Any]:
+    if len(values) != 3 or any(type(v) is not int and not (or_none and v is None) for v in values):
+        raise WallError("a malformed value came back (bad range)")
+    return values
+
+
+def _buffer(buffers: Buffers, index: Any) -> bytearray:
+    data = buffers[index] if type(index) is int and 0 <= index < len(buffers) else None
+    if data is None:
         raise WallError("a malformed value came back (no such buffer)")
-    return buffers[index]
+    buffers[index] = None
+    return data
 
 
 def _size(shape: Any) -> int:
@@ -198,23 +217,25 @@ def _size(shape: Any) -> int:
     return size
 
 
-def _checked(data: bytearray, shape: Any, itemsize: int) -> bytearray:
+def _checked(data: bytearray, shape: Any, name: str, itemsize: int) -> bytearray:
     if len(data) != _size(shape) * itemsize:
         raise WallError("a malformed value came back (its size does not match its shape)")
+    if name == "bool" and np.frombuffer(data, np.uint8).max(initial=0) > 1:
+        raise WallError("a malformed value came back (a bool that is neither true nor false)")
     return data
 
 
-def _decode_array(tag: str, value: Any, buffers: list[bytearray]) -> Any:
+def _decode_array(tag: str, value: Any, buffers: Buffers) -> Any:
     name, shape, index = value
-    data = _checked(_buffer(buffers, index), shape, NUMPY[name].itemsize)
+    data = _checked(_buffer(buffers, index), shape, name, NUMPY[name].itemsize)
     array = np.frombuffer(data, NUMPY[name]).reshape(shape)
     return array[()] if tag == "g" else array
 
 
-def _decode_tensor(value: Any, buffers: list[bytearray], special: Special) -> Any:
+def _decode_tensor(value: Any, buffers: Buffers, special: Special) -> Any:
     name, shape, index, grad, stride = value
     dtype = TORCH[name]
-    data = _checked(_buffer(buffers, index), shape, dtype.itemsize)
+    data = _checked(_buffer(buffers, index), shape, name, dtype.itemsize)
     tensor = torch.frombuffer(data, dtype=dtype).reshape(shape) if len(data) else torch.empty(shape, dtype=dtype)
     if stride is not None:
         if type(stride) is not list or len(stride) != len(shape) or any(type(s) is not int or s < 1 for s in stride):

@@ -55,18 +55,35 @@ def command(stage: Path, arguments: list[str]) -> list[str]:
     args += ["--cap-add", "ALL", "--new-session", "--clearenv"]
     for path in _SYSTEM:
         args += ["--ro-bind-try", path, path]
+    args += ["--dir", "/etc"]  # else bubblewrap makes it for its own eyes only
     for name in _ETC:
         args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    args += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", HOME]
+    # /dev/full reads like /dev/zero but cannot be mapped: shared, that is memory which no process is seen to use.
+    args += ["--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"]
+    args += ["--tmpfs", "/tmp", "--dir", HOME]
     for source, target in binds:
         for parent in reversed(Path(target).parents[:-1]):
             args += ["--dir", str(parent)]
         args += ["--ro-bind", source, target]
+    for path in _hidden([(path, path) for path in _SYSTEM] + binds):
+        args += ["--tmpfs", path, "--remount-ro", path]
     args += ["--ro-bind", str(stage), LAB, "--chdir", "/"]
+    # What one submission writes here, the next would find: everything but the mounts of its own is read-only.
+    args += ["--remount-ro", "/dev", "--remount-ro", "/"]
     packages = [target for _, target in binds if target.startswith("/site/")]
     for key, value in environment(HOME, LAB, packages).items():
         args += ["--setenv", key, value]
     return [*args, python, *arguments]
+
+
+def _hidden(binds: list[tuple[str, str]]) -> list[str]:
+    """Folders that hold answers and would be in sight by what is bound: the course, and copies that pip installed."""
+    installed = [Path(p) / name for p in [*sys.path, *site.getsitepackages()] for name in ("threeloops", "grader")]
+    inside_course = Path(sys.base_prefix).resolve().is_relative_to(_COURSE)
+    folders = [p.resolve() for p in [*([] if inside_course else [_COURSE]), *installed] if p.is_dir()]
+    sources = [(Path(source).resolve(), Path(target)) for source, target in binds]
+    seen = {t / f.relative_to(s) for s, t in sources for f in folders if f.is_relative_to(s)}
+    return sorted(str(path) for path in seen if seen.isdisjoint(path.parents))
 
 
 def needs_user_switch() -> bool:

@@ -15,6 +15,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from grader.sandbox import seccomp
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 HOME = "/home/student"
@@ -26,8 +28,8 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
     0x20000000,
     0x40000000,
 )
-NEW_USER = 0x10000000
-NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
+NEW_USER, NEW_PID = 0x10000000, CLONE_NEWPID
+_NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
@@ -57,7 +59,12 @@ def _mount(source: str, target: str, kind: str, flags: int, data: str | None = N
 
 
 def confine(config: dict[str, Any]) -> None:
-    """Private mounts, loopback, limits and no privileges: for a child in namespaces of its own."""
+    """Private mounts, loopback, limits and no privileges: for the first process of a new pid namespace.
+
+    It enters the other namespaces itself, after the fork: the monitor must keep a /proc that shows its own processes,
+    or it would count, and kill, by numbers that mean something else there.
+    """
+    unshare(_NAMESPACES)
     _mount("none", "/", "none", _MS_REC | _MS_PRIVATE)
     options = f"size={config['disk_mb']}m,mode=1777,nr_inodes=20000"
     for target in (HOME, "/tmp", "/dev/shm"):
@@ -72,19 +79,28 @@ def confine(config: dict[str, Any]) -> None:
 
 def limit(config: dict[str, Any]) -> None:
     """Resource limits that hold for every process of the submission."""
-    with open("/proc/self/statm") as file:
-        mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    limit_memory(config["memory_mb"])
     limits = {
-        resource.RLIMIT_AS: mapped + (config["memory_mb"] << 20),
         resource.RLIMIT_FSIZE: _MAX_FILE_BYTES,
         resource.RLIMIT_NOFILE: _MAX_OPEN_FILES,
         resource.RLIMIT_NPROC: config["processes"],
         resource.RLIMIT_CORE: 0,
     }
     for kind, value in limits.items():
-        _, hard = resource.getrlimit(kind)
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        _set_limit(kind, value)
+
+
+def limit_memory(megabytes: int) -> None:
+    """Let this process map at most so much more than it has mapped now."""
+    with open("/proc/self/statm") as file:
+        mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    _set_limit(resource.RLIMIT_AS, mapped + (megabytes << 20))
+
+
+def _set_limit(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
 
 
 def _raise_loopback() -> None:
@@ -94,18 +110,24 @@ def _raise_loopback() -> None:
 
 def _drop_privileges(uid: int | None) -> None:
     """Give up every capability, then the user where the harness itself is root, for this process and all it starts."""
-    for capability in range(_LAST_CAPABILITY + 1):
-        prctl(PR_CAPBSET_DROP, capability)
+    _empty_bounding_set()
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
         prctl(PR_SET_DUMPABLE, 1)
     _forbid_user_namespaces()
+    _empty_bounding_set()  # a new user namespace fills it again
     header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     if libc.capset(ctypes.byref(header), ctypes.byref(none)):
         raise OSError(ctypes.get_errno(), "capset")
     prctl(PR_SET_NO_NEW_PRIVS, 1)
+    seccomp.install()
+
+
+def _empty_bounding_set() -> None:
+    for capability in range(_LAST_CAPABILITY + 1):
+        prctl(PR_CAPBSET_DROP, capability)
 
 
 def _forbid_user_namespaces() -> None:

@@ -72,7 +72,7 @@ def _monitor(channel: socket.socket, life: socket.socket, config: dict[str, Any]
     confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
     home = tempfile.mkdtemp(prefix="threeloops-") if mode == "none" else None
     if mode != "none":
-        confine.unshare(confine.NAMESPACES)
+        confine.unshare(confine.NEW_PID)
     pid = os.fork()
     if pid == 0:
         _submission(channel, config, home, shell)
@@ -100,6 +100,7 @@ def _submission(channel: socket.socket, config: dict[str, Any], home: str | None
     os.closerange(_CHANNEL_FD + 1, _MAX_FD)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+    printed = os.memfd_create("output", os.MFD_CLOEXEC)
     if home is None:
         confine.confine(config)
     else:
@@ -109,7 +110,7 @@ def _submission(channel: socket.socket, config: dict[str, Any], home: str | None
         os.chdir(home)
     np.random.seed(0)
     torch.manual_seed(0)
-    output = Output(config["output_kb"] << 10)
+    output = Output(printed, config["output_kb"] << 10)
     Server(Link(socket.socket(fileno=_CHANNEL_FD)), shell, output).serve()
     os._exit(0)
 

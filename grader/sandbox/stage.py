@@ -21,6 +21,7 @@ _STUDENT_END = (
     "sandbox/__init__.py",
     "sandbox/confine.py",
     "sandbox/host.py",
+    "sandbox/seccomp.py",
 )
 
 _STUB = '''"""Withheld in graded runs."""

@@ -7,6 +7,8 @@ asks for one cell at a time over a link of plain JSON.
 from __future__ import annotations
 
 import ast
+import base64
+import binascii
 import contextlib
 import io
 import json
@@ -22,12 +24,16 @@ from dataclasses import asdict, dataclass, field
 import torch
 from threeloops.lab import wall
 
-from grader.link import Link, LinkDead
+from grader.link import Link, LinkDead, WallError
 from grader.names import used
+from grader.sandbox.confine import limit_memory
 from grader.wall.proxy import Wall, install_main_twin
 
-_MAX_TEXT = 100_000
+_MAX_TEXT, _MAX_MESSAGE = 100_000, 4000
+_MAX_PICTURE = 2 << 20
 _GRACE_SECONDS = 5.0
+_MEMORY_MB = 3072
+_CONTROL = dict.fromkeys([*range(32), *range(127, 160)]) | {ord(c): c for c in "\n\t"}
 
 
 @dataclass
@@ -68,9 +74,16 @@ class GraderHalf:
         while True:
             try:
                 request, _ = self.engine.receive()
-                self.engine.send(asdict(self.run(**request)))
+                self._report(self.run(**request))
             except LinkDead:
                 return
+
+    def _report(self, result: CellResult) -> None:
+        try:
+            self.engine.send(asdict(result))
+        except WallError:
+            result.printed, result.student_printed, result.shown = "[more output than is kept]", "", []
+            self.engine.send(asdict(result))
 
     def run(
         self, op: str, source: str, seconds: float, names: list[str] | None = None, setup: bool = False
@@ -95,7 +108,7 @@ class GraderHalf:
             except BaseException as error:
                 self._fail(result, error)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        result.printed, result.student_printed = text.getvalue()[:_MAX_TEXT], self.wall.printed[:_MAX_TEXT]
+        result.printed, result.student_printed = _encodable(text.getvalue()), _encodable(self.wall.printed)
         result.dead, result.requests = self.wall.link.dead or "", self.wall.requests
         result.seconds = time.perf_counter() - started
         return result
@@ -105,11 +118,9 @@ class GraderHalf:
         error = answer["error"] if type(answer) is dict else {}
         result.ok = error is None
         if error is not None:
-            result.error = str(error["classes"][0]).rpartition(".")[2]
-            result.message, result.where = str(error["message"]), str(error["where"])
-        with contextlib.suppress(ValueError, AttributeError, TypeError):
-            shown = json.loads(answer["shown"])
-            result.shown = [{str(k): str(v) for k, v in o.items()} for o in shown]
+            result.error = _line(str(error["classes"][0]).rpartition(".")[2][:80])
+            result.message, result.where = _line(str(error["message"])), _line(str(error["where"])[:200])
+        result.shown = shown(answer.get("shown"))
 
     def _setup(self, source: str) -> None:
         exec(compile(source, "<setup>", "exec"), self.main.__dict__)
@@ -131,11 +142,45 @@ class GraderHalf:
     def _fail(self, result: CellResult, error: BaseException) -> None:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in ("<test>", "<setup>")]
         result.ok, result.value = False, None
-        result.error, result.message = type(error).__name__, str(error)[:4000]
+        result.error, result.message = type(error).__name__, _line(str(error))
         if isinstance(error, LinkDead):
             result.error, result.message = "NoAnswer", f"the submission gave no answer: {error}"
         at = getattr(error, "__student_where__", "")
-        result.where = at or (f"{frames[-1].filename.strip('<>')} cell, line {frames[-1].lineno}" if frames else "")
+        here = f"{frames[-1].filename.strip('<>')} cell, line {frames[-1].lineno}" if frames else ""
+        result.where = _line(at) or here
+
+
+def shown(text: object) -> list[dict[str, str]]:
+    """What a cell displayed, of what the student's side says it did: plain text and PNG pictures, nothing else."""
+    try:
+        outputs = json.loads(text) if type(text) is str else []
+    except (ValueError, RecursionError):
+        return []
+    kept = [_safe(output) for output in outputs if type(output) is dict] if type(outputs) is list else []
+    return [output for output in kept if output]
+
+
+def _safe(output: dict[str, object]) -> dict[str, str]:
+    safe = {}
+    plain, picture = output.get("text/plain"), output.get("image/png")
+    if type(plain) is str:
+        safe["text/plain"] = _encodable(plain)
+    if type(picture) is str and len(picture) <= _MAX_PICTURE:
+        with contextlib.suppress(binascii.Error, ValueError):
+            content = base64.b64decode("".join(picture.split()), validate=True)
+            if content.startswith(b"\x89PNG\r\n\x1a\n"):
+                safe["image/png"] = base64.b64encode(content).decode()
+    return safe
+
+
+def _encodable(text: str) -> str:
+    """At most so much of a text as is kept, without the half characters that no file can hold."""
+    return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
+
+
+def _line(message: str) -> str:
+    """A message as a record may hold and a terminal may show it: no control characters."""
+    return _encodable(message[:_MAX_MESSAGE]).translate(_CONTROL)
 
 
 def main(fd: int) -> None:
@@ -155,7 +200,9 @@ def main(fd: int) -> None:
             continue
         control.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.chdir(json.loads(message)["folder"])
+        config = json.loads(message)
+        os.chdir(config["folder"])
+        limit_memory(config.get("memory_mb", _MEMORY_MB))
         GraderHalf(Link(socket.socket(fileno=fds[0])), Link(socket.socket(fileno=fds[1]))).serve()
         os._exit(0)
 

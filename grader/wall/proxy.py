@@ -26,7 +26,9 @@ from grader.link import Buffer, Link, LinkDead, WallError
 from grader.wall.student import MAIN_TWIN
 from grader.wire import decode, encode
 
-_FREE_BATCH = 256
+_FREE_BATCH, _FREE_AT_ONCE = 256, 100_000
+_HANDLE_BITS = 48
+_MAX_CLASSES, _MAX_MESSAGE, _MAX_WHERE = 16, 4000, 200
 _MAX_PRINTED = 200_000
 _MAX_TAPE = 4096
 
@@ -41,7 +43,7 @@ class Proxy:
     __slots__ = ("_handle", "_kind", "_wall", "__name__")
 
     def __init__(self, connection: Wall, handle: Any) -> None:
-        if type(handle) is not list or len(handle) != 3 or type(handle[0]) is not int:
+        if type(handle) is not list or len(handle) != 3 or type(handle[0]) is not int or handle[0] >> _HANDLE_BITS:
             raise WallError("a malformed value came back (bad handle)")
         object.__setattr__(self, "_wall", connection)
         object.__setattr__(self, "_handle", handle[0])
@@ -85,12 +87,10 @@ class Proxy:
 
 
 _REFUSED = (
-    "eq ne lt le gt ge bool float int index complex add radd sub rsub mul rmul truediv rtruediv matmul rmatmul "
-    "neg array array_interface reduce reduce_ex"
-)
-_REFUSED = (
-    "eq ne lt le gt ge bool float int index complex add radd sub rsub mul rmul truediv rtruediv matmul rmatmul "
-    "neg array array_interface reduce reduce_ex"
+    "eq ne lt le gt ge bool float int index complex bytes round trunc floor ceil fspath "
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod divmod rdivmod pow rpow matmul rmatmul "
+    "and rand or ror xor rxor lshift rlshift rshift rrshift neg pos abs invert "
+    "array array_interface reduce reduce_ex"
 )
 for _name in _REFUSED.split():
     setattr(Proxy, f"__{_name}__", Proxy._refuse)
@@ -197,7 +197,7 @@ class Wall:
             self.link.dead = self.link.dead or "it used up its time"
             raise LinkDead(self.link.dead)
         if len(self.garbage) > _FREE_BATCH:
-            dropped, self.garbage = self.garbage, []
+            dropped, self.garbage = self.garbage[:_FREE_AT_ONCE], self.garbage[_FREE_AT_ONCE:]
             self.request({"op": "free", "handles": dropped})
         if self.seed is not None:
             head["seed"], self.seed = self.seed, None
@@ -250,27 +250,27 @@ class Wall:
         """The student's exception as the nearest class that exists here; never a class of the student's."""
         if type(error) is not dict or type(error.get("classes")) is not list:
             return WallError("a malformed exception came back")
-        message = str(error.get("message", ""))[:4000]
-        names = [str(n) for n in error["classes"]]
+        message = str(error.get("message", ""))[:_MAX_MESSAGE]
+        names = [n for n in error["classes"][:_MAX_CLASSES] if type(n) is str]
         if "grader.link.WallError" in names:
             return WallError(message)
         for name in names:
             module, _, attribute = name.rpartition(".")
             kind = self._exception_class(module, attribute)
             if kind is not None:
-                with suppress(Exception):
-                    made = kind(message)
-                    made.__student_where__ = str(error.get("where", ""))  # type: ignore[attr-defined]
+                made = _make_exception(kind, message)
+                if made is not None:
+                    made.__student_where__ = str(error.get("where", ""))[:_MAX_WHERE]  # type: ignore[attr-defined]
                     return made
-        return StudentError(f"{names[0].rpartition('.')[2] if names else 'error'}: {message}")
+        return StudentError(f"{names[0].rpartition('.')[2][:80] if names else 'error'}: {message}")
 
     def _exception_class(self, module: str, name: str) -> type[Exception] | None:
         if module == "builtins":
-            found = getattr(builtins, name, None)
+            found = vars(builtins).get(name)
         elif module == "__main__":
             found = self.main.__dict__.get(name) if name in self.setup_names else None
         elif module.split(".")[0] in ("threeloops", "torch", "numpy"):
-            found = getattr(sys.modules.get(module), name, None)
+            found = _from_loaded(module, name)
         else:
             found = None
         is_usable = isinstance(found, type) and issubclass(found, Exception) and found is not Exception
@@ -331,8 +331,7 @@ class Wall:
         if module == "__main__":
             kind = self.main.__dict__.get(name) if name in self.setup_names else None
         else:
-            loaded = sys.modules.get(module) if str(module).startswith("threeloops.") else None
-            kind = getattr(loaded, str(name), None)
+            kind = _from_loaded(module, name) if str(module).startswith("threeloops.") else None
         if isinstance(kind, type) and issubclass(kind, enum.Enum) and type(fields) is str:
             return kind[fields]
         if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
@@ -381,6 +380,22 @@ def install_main_twin(main: types.ModuleType) -> None:
     twin.lookup = lookup  # type: ignore[attr-defined]
     sys.modules[MAIN_TWIN] = twin
     sys.modules["__main__"] = main
+
+
+def _from_loaded(module: Any, name: Any) -> Any:
+    """A name of a module that is loaded here; without `getattr`, by which some modules import more of themselves."""
+    loaded = sys.modules.get(module)
+    return vars(loaded).get(name) if isinstance(loaded, types.ModuleType) else None
+
+
+def _make_exception(kind: type[Exception], message: str) -> Exception | None:
+    """An exception of that class and text; None where the class cannot be made from a text alone."""
+    for make in (lambda: kind(message), lambda: kind.__new__(kind, message)):
+        with suppress(Exception):
+            made = make()
+            if isinstance(made, kind) and str(made) is not None:  # a class may word itself by attributes it lacks now
+                return made
+    return None
 
 
 def _walk(value: Any, visit: Callable[[_Tracked], Any]) -> Any:

@@ -77,11 +77,10 @@ def make_shell() -> Any:
 
 
 class Output:
-    """What the student's code prints, file descriptors 1 and 2 included, kept in memory and cut at `limit` bytes."""
+    """What the student's code prints, descriptors 1 and 2 included, kept in the file `fd` and cut at `limit` bytes."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.fd = os.memfd_create("output", os.MFD_CLOEXEC)
+    def __init__(self, fd: int, limit: int) -> None:
+        self.fd, self.limit = fd, limit
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND | os.O_RDWR)
         for number, name in ((1, "stdout"), (2, "stderr")):
             os.dup2(self.fd, number)
@@ -133,7 +132,9 @@ class Server:
             value = getattr(self, f"on_{tree['op']}")(tree, buffers)
             reply = {"value": encode(value, out, self)}
             self._add_state(reply, out)
-        except (Exception, SystemExit, KeyboardInterrupt, WallError) as error:
+        except LinkDead:
+            raise
+        except BaseException as error:
             out, reply = [], {"error": describe(error)}
         reply["printed"] = self.output.take()
         try:
@@ -163,7 +164,7 @@ class Server:
             self.setup_types |= {v for v in values if isinstance(v, type) and v.__module__ == "__main__"}
         error = result.error_before_exec or result.error_in_exec
         shown = [
-            {kind: text for kind, text in o.data.items() if kind in _SHOWN and isinstance(text, str)}
+            {kind: text for kind, text in o["data"].items() if kind in _SHOWN and isinstance(text, str)}
             for o in self.shell.display_pub.outputs
         ]
         return {"error": None if error is None else describe(error), "shown": json.dumps(shown)[: 2 << 20]}
@@ -291,8 +292,9 @@ def describe(error: BaseException) -> dict[str, Any]:
         trace = trace.tb_next
     where = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
     try:
-        message = str(error)[:4000]
-    except Exception:
+        # A KeyError words itself as the repr of its key, and would do so again on the other side.
+        message = str(error.args[0] if isinstance(error, KeyError) and len(error.args) == 1 else error)[:4000]
+    except BaseException:
         message = "<an exception without a readable message>"
     if isinstance(error, OSError) and error.errno == errno.EFBIG:
         message = f"{message}: the cell printed or wrote more than one file may hold in a graded run"

@@ -1,0 +1,24 @@
+"""One way to show anything: as a rich bundle where a notebook listens, as text where none does."""
+
+import sys
+
+
+def shell():
+    """The running IPython shell, or None in plain Python. Never imports IPython: whoever runs in it has it."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None
+
+
+def in_kernel() -> bool:
+    """True under JupyterLab, papermill and the like; False in a terminal, in plain Python and behind the wall."""
+    return getattr(shell(), "kernel", None) is not None
+
+
+def publish(text: str, bundle: dict | None = None, metadata: dict | None = None) -> None:
+    """Emit exactly one display of `bundle` (MIME type → data) with `text` as its plain twin, or print the text."""
+    if shell() is None:
+        print(text)
+        return
+    from IPython.display import display
+
+    display({**(bundle or {}), "text/plain": text}, raw=True, metadata=metadata or {})

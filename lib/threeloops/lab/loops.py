@@ -1,0 +1,56 @@
+"""The map of the course: three nested loops and the twenty labs on them."""
+
+from dataclasses import dataclass
+
+LOOPS = {
+    "start": "Start",
+    "inner": "The inner loop: one GPU",
+    "training": "The training loop: many GPUs as one",
+    "product": "The product loop: a model under load",
+}
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One lab; `loop` is a key of LOOPS, `exercises` the number of its graded exercises."""
+
+    number: int
+    slug: str
+    title: str
+    question: str
+    loop: str
+    exercises: int = 4
+
+    @property
+    def name(self) -> str:
+        """Its folder: `03_triton_fusion`."""
+        return f"{self.number:02d}_{self.slug}"
+
+
+def labs() -> tuple[Lab, ...]:
+    """The twenty labs in their order."""
+    return LABS
+
+
+LABS = (
+    Lab(0, "start_here", "Start here", "Can this machine teach me?", "start"),
+    Lab(1, "roofline", "The roofline", "Is the GPU doing useful math?", "inner"),
+    Lab(2, "memory_hierarchy", "The memory hierarchy", "Why do kernels stall?", "inner"),
+    Lab(3, "triton_fusion", "Fusion in Triton", "Why do fewer, fatter kernels win?", "inner"),
+    Lab(4, "flash_attention", "FlashAttention", "Can an algorithm move less memory?", "inner"),
+    Lab(5, "mixed_precision", "Mixed precision", "How few bits can you train with?", "inner"),
+    Lab(6, "memory_budget", "The memory budget", "Will it fit?", "inner"),
+    Lab(7, "feeding_the_gpu", "Feeding the GPU", "Is the GPU hungry?", "inner"),
+    Lab(8, "collectives", "Collectives", "How do many GPUs add up one number?", "training"),
+    Lab(9, "data_parallel", "Data parallelism", "When do more GPUs train faster?", "training"),
+    Lab(10, "sharded_data_parallel", "Sharded data parallelism", "Why does every GPU keep the same copy?", "training"),
+    Lab(11, "tensor_and_expert_parallel", "Tensor and expert parallel", "What if one layer is too large?", "training"),
+    Lab(12, "pipeline_parallel", "Pipeline parallelism", "How long is a step, before it is run?", "training"),
+    Lab(13, "durable_checkpoints", "Durable checkpoints", "How do you lose nothing?", "training"),
+    Lab(14, "elastic_training", "Elastic training", "How does failure become routine?", "training"),
+    Lab(15, "decode_path", "The decode path", "What does one token cost?", "product"),
+    Lab(16, "continuous_batching", "Continuous batching", "Who goes into the next step?", "product"),
+    Lab(17, "production_service", "A production service", "What breaks under load?", "product"),
+    Lab(18, "serving_fleet", "A serving fleet", "How many replicas, and when?", "product"),
+    Lab(19, "capstone_plan", "The plan", "Can you plan all of it?", "product"),
+)

@@ -1,0 +1,83 @@
+"""What a check may look at: plain data, recognised by its exact type and by nothing that the value itself can answer.
+
+Behind the grading wall an answer may be a proxy whose every operator refuses; in self-study it may be anything at all.
+Nothing here calls a method of an unknown object: `type(value)` is the only question that an object cannot lie about.
+"""
+
+import dataclasses
+import enum
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from types import EllipsisType, NoneType
+
+import numpy as np
+
+SCALARS = (NoneType, EllipsisType, bool, int, float, complex, str, bytes, bytearray, range, slice)
+SEQUENCES = (list, tuple, deque)
+MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
+SETS = (set, frozenset)
+DEPTH = 64
+
+
+def is_tensor(value: object) -> bool:
+    """A `torch.Tensor` or `nn.Parameter`; never imports torch (whoever holds a tensor has imported it)."""
+    torch = sys.modules.get("torch")
+    return torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter)
+
+
+def is_array(value: object) -> bool:
+    """An array or a scalar of numpy's own, memory-mapped or not; no other subclass, and no array of objects."""
+    kind = type(value)
+    if kind in (np.ndarray, np.memmap):
+        return not value.dtype.hasobject
+    return issubclass(kind, np.generic) and kind.__module__ == "numpy"
+
+
+def is_size(value: object) -> bool:
+    """A `torch.Size`, which counts as a tuple."""
+    torch = sys.modules.get("torch")
+    return torch is not None and type(value) is torch.Size
+
+
+def is_descriptor(value: object) -> bool:
+    """A dtype or a device: compared by `==`, holds no data."""
+    torch = sys.modules.get("torch")
+    kind = type(value)
+    return issubclass(kind, np.dtype) or (torch is not None and kind in (torch.dtype, torch.device))
+
+
+def is_enum(value: object) -> bool:
+    return issubclass(type(value), enum.Enum)
+
+
+def record_fields(value: object) -> list[str] | None:
+    """Field names of a dataclass instance or named tuple; None for anything else."""
+    kind = type(value)
+    if issubclass(kind, tuple) and type(kind.__dict__.get("_fields")) is tuple:
+        return list(kind.__dict__["_fields"])
+    if any("__dataclass_fields__" in base.__dict__ for base in kind.__mro__):
+        return [f.name for f in dataclasses.fields(kind)]
+    return None
+
+
+def field(value: object, name: str) -> object:
+    """One field of a record, past any `__getattribute__` that its class may define."""
+    return object.__getattribute__(value, name)
+
+
+def foreign(value: object, depth: int = 0) -> str | None:
+    """The type name of the first thing in `value` that is not plain data; None when all of it is plain."""
+    kind = type(value)
+    if depth > DEPTH:
+        return f"{kind.__name__} nested more than {DEPTH} deep"
+    if kind in SCALARS or is_array(value) or is_tensor(value) or is_descriptor(value) or is_enum(value):
+        return None
+    if kind in SEQUENCES or kind in SETS or is_size(value):
+        inside = value
+    elif kind in MAPPINGS:
+        inside = [*value.keys(), *value.values()]
+    elif (names := record_fields(value)) is not None:
+        inside = [field(value, name) for name in names]
+    else:
+        return kind.__name__
+    return next((found for item in inside if (found := foreign(item, depth + 1)) is not None), None)

@@ -1,0 +1,65 @@
+"""What a test cell may say about the wall, and what it means where there is none.
+
+A test cell runs unchanged in JupyterLab, next to the student's functions, and in a graded run, where those functions
+live in another process. Three words carry the difference. In JupyterLab all three are the identity.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+link: Any = None
+"""The grader's connection to the student's process; None where the test runs beside the student's code."""
+
+
+class InOut:
+    """An argument that the student's function changes in place: sent, and copied back into the original."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class ByValue:
+    """An argument that travels as a copy, code included."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def inout(value: Any) -> Any:
+    """Mark a tensor, array, list, dict or module that the student's function is to change in place."""
+    return value if link is None else InOut(value)
+
+
+def by_value(value: Any) -> Any:
+    """Mark a helper that the student's process is to run itself, not call back for.
+
+    Its code and the globals it uses become visible to the student: never an oracle.
+    """
+    return value if link is None else ByValue(value)
+
+
+def student_side(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a library function that must run where the student's objects live.
+
+    For helpers of tests that need the objects themselves: a loop over a student's generator, an optimiser over a
+    student's parameters, a captured print. Behind the wall the call is forwarded by module and name.
+    """
+    name = (function.__module__, function.__qualname__)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if link is None else link.call_library(name, args, kwargs)
+
+    return call
+
+
+def resolve(module: str, qualname: str) -> Callable[..., Any]:
+    """The library function behind a forwarded call. Runs on the student's side, at the grader's request."""
+    target: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        target = getattr(target, part)
+    return target

@@ -1,0 +1,63 @@
+"""nbgrader on this repository: `solutions/` is its source, `labs/` its release, and the wall grades submissions.
+
+Run nbgrader's commands in this folder. `solutions/*/*.ipynb` are generated from the `.py` sources by
+`threeloops release`: run that before the first `nbgrader generate_assignment`.
+"""
+
+import os
+from pathlib import Path
+
+from nbgrader.preprocessors import ClearOutput, Execute
+from nbgrader.validator import Validator
+
+from grader.preprocessors import CheckCells
+from grader.release import IGNORE, PREPROCESSORS
+
+ROOT = Path(__file__).resolve().parent
+
+c = get_config()  # noqa: F821 (nbgrader provides it)
+
+c.CourseDirectory.root = str(ROOT)
+c.CourseDirectory.course_id = "three_loops"
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "labs"
+c.CourseDirectory.submitted_directory = "submitted"
+c.CourseDirectory.autograded_directory = "autograded"
+c.CourseDirectory.feedback_directory = "feedback"
+# Sources and known-wrong answers hold the answers: nbgrader would copy them to every student.
+c.CourseDirectory.ignore = IGNORE
+
+# A department points this at a folder that its students can write to.
+EXCHANGE = Path(os.environ.get("THREELOOPS_EXCHANGE", ROOT / "exchange"))
+EXCHANGE.mkdir(parents=True, exist_ok=True)
+c.Exchange.root = str(EXCHANGE)
+
+c.GenerateAssignment.preprocessors = PREPROCESSORS
+
+# The rebuilt notebook holds the master's own cells, so that nbgrader's DeduplicateIds and OverwriteCells, which restore
+# them from the gradebook and trust the rest, have nothing left to do.
+c.Autograde.sanitize_preprocessors = [
+    "grader.nbgrader_plugin.RebuildFromMaster",
+    "nbgrader.preprocessors.OverwriteKernelspec",
+    "grader.preprocessors.CheckCells",
+]
+c.Autograde.autograde_preprocessors = [
+    "grader.nbgrader_plugin.WalledExecute",
+    "nbgrader.preprocessors.IgnorePattern",
+    "nbconvert.preprocessors.ClearMetadataPreprocessor",
+    "nbgrader.preprocessors.LimitOutput",
+    "nbgrader.preprocessors.SaveAutoGrades",
+    "nbgrader.preprocessors.AssignLatePenalties",
+    "grader.preprocessors.CheckCells",
+]
+# A feedback page shows what the student wrote without its scripts, and no hidden test.
+c.GenerateFeedback.preprocessors = [
+    "nbgrader.preprocessors.GetGrades",
+    "grader.nbgrader_plugin.HideTests",
+    "nbconvert.preprocessors.sanitize.SanitizeHTML",
+    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
+]
+c.SanitizeHTML.enabled = True
+# `nbgrader validate`, the Validate button, has a list of its own that no option reaches; nbgrader's own check in it
+# refuses a written answer without points, and each lab has one.
+Validator.preprocessors.default_args = ([CheckCells, ClearOutput, Execute],)

@@ -1,0 +1,180 @@
+"""The command line as its users meet it: right answers, wrong words, and one sentence for each fault."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from toy_course import make_course
+
+from grader.course import submissions
+from grader.release import release
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    lab = make_course(tmp_path_factory.mktemp("course"))
+    release([lab])
+    return lab
+
+
+def threeloops(root: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "grader.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        cwd=root,
+        env={**os.environ, "THREELOOPS_ROOT": str(root), "COLUMNS": "200", "NO_COLOR": "1", **environment},
+        check=False,
+    )
+
+
+@pytest.fixture
+def classroom(toy, tmp_path):
+    """Three students: one has everything, one half, one nothing."""
+    for student, kind in (("ada", "reference"), ("ben", "half_done"), ("cleo", "untouched")):
+        folder = tmp_path / "class" / student / toy.slug
+        folder.mkdir(parents=True)
+        nbformat.write(submissions(toy)[kind][0], folder / f"{toy.slug}.ipynb")
+    return tmp_path / "class"
+
+
+def test_help_teaches(toy):
+    done = threeloops(toy.root, "--help")
+    assert done.returncode == 0
+    for command in "doctor start update check run grade release course evidence".split():
+        assert command in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["start", "nolab"], "there is no lab 'nolab'; the labs here are 90_toy"),
+        (["grade", "--lab", "toy", "--submissions", "nowhere"], "nowhere is no folder; expected"),
+        (["grade", "--lab", "toy"], "Missing option '--submissions'"),
+        (["grade", "--lab", "toy", "--submissions", ".", "--jobs", "0"], "--jobs"),
+        (["check", "nothing.ipynb"], "no file nothing.ipynb"),
+        (["bogus"], "No such command 'bogus'"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence_and_exit_code_2(toy, words, sentence):
+    done = threeloops(toy.root, *words)
+    assert done.returncode == 2
+    assert sentence in " ".join((done.stdout + done.stderr).split())
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_grade_writes_the_agreed_json_and_says_who_fell_short(toy, classroom, tmp_path):
+    out = tmp_path / "out" / "scores.json"
+    sandbox = ["--sandbox", "none"]
+    done = threeloops(toy.root, "grade", "--lab", "90", "--submissions", str(classroom), "--json", str(out), *sandbox)
+    assert done.returncode == 1, done.stderr
+    data = json.loads(out.read_text())
+    assert (data["lab"], data["sandbox"]) == (toy.slug, "none")
+    assert [(r["student"], r["score"], r["status"]) for r in data["records"]] == [
+        ("ada", 100.0, "graded"),
+        ("ben", 40.0, "graded"),
+        ("cleo", 0.0, "graded"),
+    ]
+    fields = {"student", "score", "max_score", "status", "seconds", "verified_on", "reflection", "notes", "tests"}
+    assert all(set(r) == fields for r in data["records"])
+    assert [set(t) for t in data["records"][0]["tests"]] == [{"name", "score", "max_score", "output"}] * 2
+    assert "No sandbox" in done.stdout
+
+
+def test_a_full_class_exits_0_and_resumes(toy, classroom):
+    for name in ("ben", "cleo"):
+        shutil.rmtree(classroom / name)
+    words = ["grade", "--lab", "toy", "--submissions", str(classroom), "--sandbox", "none"]
+    assert threeloops(toy.root, *words).returncode == 0
+    again = threeloops(toy.root, *words)
+    assert (again.returncode, "graded before" in again.stdout) == (0, True)
+    assert "graded before" not in threeloops(toy.root, *words, "--fresh").stdout
+
+
+def test_only_grades_one_exercise(toy, classroom, tmp_path):
+    out = tmp_path / "one.json"
+    words = ["--submissions", str(classroom), "--only", "mean", "--json", str(out), "--sandbox", "none"]
+    threeloops(toy.root, "grade", "--lab", "toy", *words)
+    records = json.loads(out.read_text())["records"]
+    assert [(r["score"], r["max_score"]) for r in records] == [(40.0, 40.0), (40.0, 40.0), (0.0, 40.0)]
+
+
+def test_only_names_the_exercises_when_there_is_none_of_that_name(toy, classroom):
+    done = threeloops(toy.root, "grade", "--lab", "toy", "--submissions", str(classroom), "--only", "median")
+    assert done.returncode == 2
+    assert "its exercises are mean, rescale" in done.stderr
+
+
+def test_without_bubblewrap_grade_refuses_and_names_the_choice(toy, classroom, tmp_path):
+    """`auto` never falls back: no sandbox is a choice, not an accident."""
+    (tmp_path / "bin").mkdir()
+    done = threeloops(toy.root, "grade", "--lab", "toy", "--submissions", str(classroom), PATH=str(tmp_path / "bin"))
+    assert done.returncode == 2
+    assert "bubblewrap is not installed" in done.stderr
+    assert "--sandbox none" in done.stderr
+
+
+def test_a_student_starts_checks_and_updates(toy):
+    assert threeloops(toy.root, "start", "90").returncode == 0
+    again = threeloops(toy.root, "start", "toy")
+    assert (again.returncode, "was not touched" in again.stdout) == (0, True)
+    mine = str(toy.work)
+    untouched = threeloops(toy.root, "check", mine)
+    assert (untouched.returncode, untouched.stdout.count("✗")) == (1, 2)
+    nbformat.write(submissions(toy)["half_done"][0], toy.work)
+    half = threeloops(toy.root, "check", mine)
+    assert "✓ mean" in half.stdout
+    assert "✗ rescale" in half.stdout
+    assert threeloops(toy.root, "update", "90").returncode == 0
+    assert "sum(values) / len(values)" in toy.work.read_text()
+
+
+def test_check_of_a_file_that_is_no_notebook(toy, tmp_path):
+    broken = tmp_path / "90_toy.ipynb"
+    broken.write_text("{ not json")
+    done = threeloops(toy.root, "check", str(broken))
+    assert done.returncode == 2
+    assert "is not JSON" in done.stderr
+
+
+def test_release_check_notices_an_edited_lab(toy):
+    assert threeloops(toy.root, "release", "--check").returncode == 0
+    text = toy.released.read_text()
+    toy.released.write_text(text.replace("arithmetic mean", "harmonic mean"))
+    done = threeloops(toy.root, "release", "--check")
+    toy.released.write_text(text)
+    assert (done.returncode, "90_toy" in done.stdout) == (1, True)
+
+
+def test_a_full_disk_leaves_no_half_written_report(toy, classroom, tmp_path):
+    """The limit stands for the disk: the report does not fit, the old one stays, the sentence says why."""
+    out = tmp_path / "scores.json"
+    out.write_text("old")
+    script = (
+        "import resource, sys; from grader import files, cli\n"
+        "real = files.os.fsync\n"
+        "def full(fd): raise OSError(28, 'No space left on device')\n"
+        "files.os.fsync = full\n"
+        "sys.argv[0] = 'threeloops'; cli.main()\n"
+    )
+    words = ["grade", "--lab", "toy", "--submissions", str(classroom), "--json", str(out), "--sandbox", "none"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, "THREELOOPS_ROOT": str(toy.root)},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert out.read_text() == "old"
+    assert not list(tmp_path.rglob("*.tmp"))

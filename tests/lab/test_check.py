@@ -1,0 +1,109 @@
+"""The other checks, and the block that counts them."""
+
+import numpy as np
+import pytest
+import torch
+from threeloops.lab import CheckFailed, check
+
+
+def refusal(fn, *args, **kwargs) -> str:
+    with pytest.raises(CheckFailed) as caught:
+        fn(*args, **kwargs)
+    return str(caught.value)
+
+
+def test_true_takes_truths_and_nothing_that_is_merely_truthy():
+    check.true(True, "")
+    check.true(np.bool_(True), "")
+    check.true(torch.tensor(True), "")
+    assert "losses fall" in refusal(check.true, False, "losses fall")
+    for truthy in (1, "yes", [1], torch.ones(1), np.ones(2, dtype=bool), object()):
+        assert "expected a bool" in refusal(check.true, truthy, "losses fall")
+
+
+def test_shape_and_dtype():
+    check.shape(torch.ones(2, 3), (2, 3))
+    check.shape(np.ones(()), ())
+    check.dtype(torch.ones(2, dtype=torch.bfloat16), torch.bfloat16)
+    check.dtype(np.ones(2, dtype=np.float32), np.float32)
+    assert "shape (3, 2)" in refusal(check.shape, torch.ones(3, 2), (2, 3), what="the scores")
+    assert "[1, 2]" in refusal(check.shape, [1, 2], (2,))
+    assert "torch.float32" in refusal(check.dtype, torch.ones(2), torch.float16)
+    assert "1.0" in refusal(check.dtype, 1.0, torch.float16)
+
+
+def raiser(error):
+    raise error
+
+
+def test_raises_wants_the_type_and_the_words():
+    check.raises(ValueError, raiser, ValueError("block_size = 0: expected a positive number"), names="block_size = 0")
+    check.raises(ValueError, raiser, ValueError("rank 3 of 4"), names=("rank 3", "of 4"))
+    check.raises(ArithmeticError, lambda *, over: 1 / over, over=0)
+    assert "returned 3" in refusal(check.raises, ValueError, abs, -3)
+    assert "raised KeyError: 'x'" in refusal(check.raises, ValueError, raiser, KeyError("x"))
+    assert "contains 'rank'" in refusal(check.raises, ValueError, raiser, ValueError("bad"), names="rank")
+
+
+def test_an_unwritten_answer_never_counts_as_an_expected_exception():
+    with pytest.raises(NotImplementedError):
+        check.raises(RuntimeError, raiser, NotImplementedError())
+    with pytest.raises(NotImplementedError):
+        check.raises(Exception, raiser, NotImplementedError())
+    check.raises(RuntimeError, raiser, NotImplementedError("no kernel for this backend"))
+
+
+def test_raises_takes_no_type_that_would_catch_a_refusal_of_the_wall():
+    with pytest.raises(TypeError, match="subclass of Exception"):
+        check.raises(BaseException, raiser, ValueError())
+
+
+def test_a_block_that_holds_says_so_once(capsys):
+    with check("chain_time", "the time of a chain"):
+        check.close(1.0, 1.0)
+        check.equal(1, 1)
+        check.true(True, "")
+    assert capsys.readouterr().out == "✓ the time of a chain (3 checks)\n"
+
+
+def test_a_block_that_checked_nothing_fails():
+    with pytest.raises(CheckFailed, match="checked nothing"), check("chain_time", "the time of a chain"):
+        assert True
+
+
+def test_checks_of_an_inner_block_do_not_count_for_the_outer_one():
+    with pytest.raises(CheckFailed, match="^outer\n.*checked nothing"), check("a", "outer"), check("b", "inner"):
+        check.true(True, "")
+
+
+def test_a_failure_begins_with_the_title_and_closes_the_block(capsys):
+    with pytest.raises(CheckFailed, match="^the time of a chain\n"), check("chain_time", "the time of a chain"):
+        check.close(1.0, 2.0)
+    assert refusal(check.close, 1.0, 2.0).startswith("check\n")
+    assert capsys.readouterr().out == ""
+
+
+def test_an_unwritten_answer_is_named():
+    with pytest.raises(CheckFailed, match="chain_time is not written yet"), check("chain_time", "the time of a chain"):
+        raiser(NotImplementedError())
+
+
+def test_an_exception_of_the_answer_goes_on_and_says_what_was_checked():
+    with pytest.raises(KeyError) as caught, check("chain_time", "the time of a chain"):
+        raiser(KeyError("x"))
+    assert caught.value.__notes__ == ["raised while checking the time of a chain"]
+
+
+def test_the_generator_is_seeded():
+    assert (check.rng(3).random(4) == np.random.default_rng(3).random(4)).all()
+
+
+def test_a_notebook_shows_the_card_and_the_line_that_asked():
+    try:
+        with check("chain_time", "the time of a chain"):
+            check.close(1.0, 2.0, hint="no overlap")
+    except CheckFailed as error:
+        lines = error._render_traceback_()
+    assert "the time of a chain" in lines[0]
+    assert "check.close(1.0, 2.0" in lines[-1]
+    assert not any("Traceback" in line or "compare.py" in line for line in lines)

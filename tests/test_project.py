@@ -1,0 +1,246 @@
+"""The project's own files agree with each other: pins, ranges, commands, links, packages, environment."""
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from grader.labs import all_labs
+from grader.lint import lint
+from grader.release import stale
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MAKEFILE = (ROOT / "Makefile").read_text()
+DOCUMENTS = ("README.md", "CONTRIBUTING.md")
+MINOR_VERSIONS = ["3.11", "3.12", "3.13"]
+IMPORTED_AS = {"IPython": "ipython", "yaml": "pyyaml"}
+
+
+def pins(name="requirements.txt"):
+    """The requirements of a file, in order."""
+    lines = (line.partition("#")[0].strip() for line in (ROOT / name).read_text().splitlines())
+    return [Requirement(line) for line in lines if line]
+
+
+def sources(*folders):
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def project_files():
+    """Files that belong to the project: what git tracks or would track, else everything that is not built."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode == 0:
+        return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    built = (".venv", "work", "reports", "__pycache__")
+    return [p for p in ROOT.rglob("*") if p.is_file() and not any(part.startswith(built) for part in p.parts)]
+
+
+def targets():
+    return set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-test.txt", "requirements-peers.txt"])
+def test_every_requirement_is_pinned_once_to_one_version(name):
+    found = pins(name)
+    assert all([s.operator for s in r.specifier] == ["=="] and "*" not in str(r.specifier) for r in found)
+    names = [canonicalize_name(r.name) for r in found]
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_torch_and_triton_lead_and_the_cuda_wheels_own_packages_are_left_to_it():
+    names = [r.name for r in pins()]
+    assert names[:2] == ["torch", "triton"]
+    assert not [name for name in names if name.startswith(("nvidia", "cuda"))]
+
+
+def test_the_tests_pins_repeat_none_of_the_courses():
+    assert not {r.name.lower() for r in pins()} & {r.name.lower() for r in pins("requirements-test.txt")}
+
+
+def test_environment_yml_installs_the_same_pins():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    conda, pip = environment["dependencies"][:-1], environment["dependencies"][-1]["pip"]
+    assert [str(Requirement(line)) for line in pip] == [str(r) for r in pins()]
+    assert conda == [f"python {PYPROJECT['project']['requires-python']}", "pip"]
+
+
+def test_the_ranges_of_pyproject_admit_the_pins():
+    pinned = {canonicalize_name(r.name): next(iter(r.specifier)).version for r in pins()}
+    for line in PYPROJECT["project"]["dependencies"]:
+        requirement = Requirement(line)
+        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), line
+    backend = Requirement(PYPROJECT["build-system"]["requires"][0])
+    assert backend.specifier.contains(pinned[backend.name])
+
+
+@pytest.mark.parametrize("files", [["requirements.txt"], ["requirements.txt", "requirements-test.txt"]])
+def test_whatever_a_pinned_package_needs_is_pinned_too(files):
+    """Read from the installed packages: their own requirements, for this interpreter, without extras."""
+    found = [r for name in files for r in pins(name) if r.marker is None or r.marker.evaluate()]
+    named = {canonicalize_name(r.name) for r in found}
+    for pinned in found:
+        try:
+            needs = metadata.requires(pinned.name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for need in map(Requirement, needs):
+            ours = need.marker is None or need.marker.evaluate({"extra": ""})
+            if ours and not need.name.startswith(("nvidia", "cuda")):
+                assert canonicalize_name(need.name) in named, f"{pinned.name} needs {need}"
+
+
+def imported_packages(path):
+    """Top-level packages that a file imports anywhere, lazily included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_every_package_that_the_course_imports_is_a_declared_dependency():
+    declared = {canonicalize_name(Requirement(line).name) for line in PYPROJECT["project"]["dependencies"]}
+    known = set(sys.stdlib_module_names) | {"grader", "threeloops"}
+    for path in sources("grader", "lib"):
+        for package in imported_packages(path) - known:
+            name = canonicalize_name(IMPORTED_AS.get(package, package))
+            assert name in declared, f"{path.relative_to(ROOT)} imports {package}"
+
+
+def test_the_library_imports_nothing_of_the_harness():
+    assert not [path for path in sources("lib") if "grader" in imported_packages(path)]
+
+
+def test_every_folder_with_code_is_packaged_and_every_data_file_with_it():
+    from setuptools import find_namespace_packages
+
+    settings = PYPROJECT["tool"]["setuptools"]
+    find = settings["packages"]["find"]
+    packaged = {
+        p for where in find["where"] for p in find_namespace_packages(str(ROOT / where), include=find["include"])
+    }
+    for top, where in settings["package-dir"].items():
+        folder = ROOT / where
+        for path in folder.rglob("*"):
+            inside = path.relative_to(folder)
+            if path.suffix == ".py":
+                assert ".".join((top, *inside.parent.parts)) in packaged, path
+            elif path.is_file() and "__pycache__" not in path.parts:
+                assert any(inside.match(pattern.removeprefix("**/")) for pattern in settings["package-data"][top]), path
+
+
+def test_the_commands_that_the_package_installs_exist():
+    entry_points = {**PYPROJECT["project"]["scripts"], **PYPROJECT["project"]["entry-points"]["papermill.engine"]}
+    for target in entry_points.values():
+        module, _, name = target.partition(":")
+        tree = ast.parse(Path(importlib.util.find_spec(module).origin).read_text())
+        assert name in {getattr(node, "name", None) for node in tree.body}, target
+
+
+def test_every_make_command_that_is_written_down_is_a_target():
+    places = [
+        *DOCUMENTS,
+        ".ci/run",
+        ".github/workflows/course.yml",
+        ".devcontainer/devcontainer.json",
+        "requirements-peers.txt",
+    ]
+    for place in places:
+        text = (ROOT / place).read_text()
+        for command in re.findall(r"(?:^|[`\"]|run: )make ([a-z][a-z-]*)", text, re.MULTILINE):
+            assert command in targets(), f"{place}: make {command}"
+
+
+def test_every_threeloops_command_that_is_written_down_exists():
+    from grader.cli import app
+
+    known = {command.name or command.callback.__name__ for command in app.registered_commands}
+    for place in (*DOCUMENTS, "Makefile", ".pre-commit-config.yaml"):
+        text = (ROOT / place).read_text()
+        for command in re.findall(r"(?:^|[`/])threeloops ([a-z]+)", text, re.MULTILINE):
+            assert command in known, f"{place}: threeloops {command}"
+
+
+def test_the_documents_link_to_files_that_exist():
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text()):
+            assert (ROOT / target).exists(), f"{document} links to {target}"
+
+
+def test_make_help_lists_the_commands_and_runs_without_an_environment():
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    for command in ("course", "test", "test-all", "lab", "release", "evidence"):
+        assert re.search(rf"^  make {command} ", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_evidence_takes_the_environment_or_the_interpreter_at_hand_and_installs_nothing():
+    done = subprocess.run(["make", "-n", "evidence"], cwd=ROOT, capture_output=True, text=True)
+    assert "-m grader.cli evidence" in done.stdout and "pip" not in done.stdout and "make_venv" not in done.stdout
+
+
+def test_ci_runs_both_commands_on_every_python_that_the_package_admits():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/course.yml").read_text())
+    cpu, gpu = workflow["jobs"]["cpu"], workflow["jobs"]["gpu"]
+    assert cpu["strategy"]["matrix"]["python"] == MINOR_VERSIONS
+    admitted = Requirement("python" + PYPROJECT["project"]["requires-python"]).specifier
+    assert [v for v in (f"3.{n}" for n in range(9, 20)) if admitted.contains(v)] == MINOR_VERSIONS
+    commands = "\n".join(step.get("run", "") for step in cpu["steps"])
+    assert "make course" in commands and "make test" in commands
+    assert "make evidence" in [step.get("run") for step in gpu["steps"]]
+    script = (ROOT / ".ci/run").read_text()
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    assert re.search(r"^make course$", script, re.M) and re.search(r"^make test$", script, re.M)
+    assert subprocess.run(["bash", "-n", ROOT / ".ci/run"]).returncode == 0
+
+
+def test_the_devcontainer_names_a_dockerfile_that_is_there():
+    text = (ROOT / ".devcontainer/devcontainer.json").read_text()
+    settings = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.M))
+    dockerfile = (ROOT / ".devcontainer" / settings["build"]["dockerfile"]).read_text()
+    for part in ("bubblewrap", "chromium", "g++", "git", "make"):
+        assert part in dockerfile
+
+
+def test_both_licences_are_there_in_full():
+    text = (ROOT / "LICENSE").read_text()
+    for words in ("END OF TERMS AND CONDITIONS", "Creative Commons Attribution 4.0 International Public License"):
+        assert words in text
+    assert PYPROJECT["project"]["license"] == "Apache-2.0 AND CC-BY-4.0"
+
+
+def test_no_file_names_a_machine_or_a_registry():
+    hosts = ("pypi." + "org", "python" + "hosted.org", "npmjs" + ".org", "download.py" + "torch.org", "/tmp" + "/build")
+    for path in project_files():
+        if path.suffix not in (".png", ".json", ".ipynb"):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            for host in hosts:
+                assert host not in text, f"{path.relative_to(ROOT)} names {host}"
+
+
+@pytest.mark.parametrize("lab", all_labs(ROOT), ids=lambda lab: lab.slug)
+def test_every_labs_source_keeps_the_rules(lab):
+    assert lint(lab) == []
+
+
+def test_the_released_labs_are_what_the_sources_generate():
+    assert stale(all_labs(ROOT)) == []
+
+
+def test_the_readme_lists_every_lab():
+    rows = re.findall(r"^\| (\d\d) (\w+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert [f"{number}_{name}" for number, name in rows] == [lab.slug for lab in all_labs(ROOT)]
