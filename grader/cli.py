@@ -119,27 +119,28 @@ def update(lab: LabName) -> None:
 @app.command()
 @plainly
 def check(
-    notebook: Annotated[Path, typer.Argument(help="Your notebook, e.g. work/01_roofline/01_roofline.ipynb.")],
+    notebook: Annotated[str, typer.Argument(help="A lab (your copy in work/ is meant) or a notebook file.")],
 ) -> None:
     """Run your notebook's visible tests, as you would by hand, and say which exercises pass.
 
     No sandbox and nothing withheld: it is your own code. Hidden tests are not run; grading runs them too.
     """
+    path = Path(notebook) if notebook.endswith(".ipynb") else find_lab(notebook).work
     from grader.grade import Options, grade_notebook
     from grader.records import Record
     from grader.submissions import BadSubmission, parse
 
     try:
-        content = parse(notebook.read_bytes())
+        content = parse(path.read_bytes())
     except FileNotFoundError:
-        fail(f"no file {notebook}; `threeloops start LAB` makes your copy of a lab")
+        fail(f"no file {path}; `threeloops start LAB` makes your copy of a lab")
     except BadSubmission as error:
-        fail(f"{notebook}: {error}")
+        fail(f"{path}: {error}")
     name = content.metadata.get("threeloops", {}).get("lab") if isinstance(content.metadata, dict) else None
-    lab = find_lab(name if isinstance(name, str) else notebook.stem)
+    lab = find_lab(name if isinstance(name, str) else path.stem)
     record: Record = grade_notebook(content, lab, "you", Options("none", visible=True))
     if record.status == "failed":
-        fail(f"{notebook}: {' '.join(record.notes)}")
+        fail(f"{path}: {' '.join(record.notes)}")
     for test in record.tests:
         passed = test.score == test.max_score
         mark = "[green]✓[/]" if passed else "[red]✗[/]"

@@ -7,6 +7,7 @@ as its part is done.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -22,7 +23,6 @@ from grader.doctor import Diagnosis, diagnose
 from grader.evidence_parts import Failed, Part, Skipped, benchmark, gpu_tests, solution
 from grader.files import replace_text
 from grader.provenance import Device, Provenance, anonymous, course, provenance
-from grader.records import to_json
 
 EVIDENCE = CODE / "benchmarks" / "evidence"
 CPU_SECONDS, GPU_SECONDS = 340.0, 450.0
@@ -63,7 +63,8 @@ class Evidence:
         about = {**asdict(self.provenance), "verified_on": self.provenance.verified_on}
         parts = [asdict(o) for o in self.outcomes]
         self.folder.mkdir(parents=True, exist_ok=True)
-        replace_text(self.path, to_json(anonymous({"provenance": about, "complete": self.complete, "parts": parts})))
+        found = anonymous({"provenance": about, "complete": self.complete, "parts": parts})
+        replace_text(self.path, json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 class NoSuchDevice(Exception):

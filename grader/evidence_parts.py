@@ -18,6 +18,7 @@ from grader.installed import installed_version
 from grader.provenance import Device
 
 TESTS = CODE / "tests"
+_ON_GPU = {"THREELOOPS_DEVICE": "cuda", "TRITON_INTERPRET": None}
 
 
 class Skipped(Exception):
@@ -50,7 +51,7 @@ def gpu_tests(device: Device, no_gpu: str) -> Part:
         with tempfile.TemporaryDirectory() as scratch:
             xml = Path(scratch) / "tests.xml"
             options = ["-m", "gpu", "-p", "no:cacheprovider", "-q", f"--junitxml={xml}", *map(str, marked)]
-            done = run_child(["-m", "pytest", *options], seconds, changes={"THREELOOPS_DEVICE": "cuda"})
+            done = run_child(["-m", "pytest", *options], seconds, changes=_ON_GPU)
             if not xml.is_file():
                 raise Failed(f"pytest wrote no report: {done.why}")
             return judge_tests(xml.read_text(encoding="utf-8"))
@@ -87,7 +88,8 @@ def solution(slug: str, device: Device) -> Part:
         for package in ("papermill", "ipykernel", "jupytext"):
             require(package)
         with tempfile.TemporaryDirectory() as scratch:
-            done = run_child(["-m", "grader.evidence_solution", slug, device, scratch], seconds)
+            changes = _ON_GPU if device == "cuda" else {"THREELOOPS_DEVICE": "cpu"}
+            done = run_child(["-m", "grader.evidence_solution", slug, device, scratch], seconds, changes=changes)
         answer = last_json(done)
         if answer["error"]:
             raise Failed(answer["error"])
@@ -110,7 +112,7 @@ def benchmark(name: str, device: Device, folder: Path, no_sandbox: str | None = 
             raise Failed(done.why)
         return {"file": f"{name}.json"}
 
-    return Part(f"benchmark {name}", 150 if name == "grading" else 60, run)
+    return Part(f"benchmark {name}", 150 if name == "grading" else 90, run)
 
 
 def require(package: str) -> None:

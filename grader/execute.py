@@ -79,6 +79,7 @@ def execute_solution(
                 progress_bar=False,
                 cwd=str(folder),
                 execution_timeout=CELL_SECONDS,
+                extra_arguments=["--IPKernelApp.log_level=ERROR"],
                 on_cell=on_cell,
             )
         except PapermillExecutionError as failure:

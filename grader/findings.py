@@ -170,9 +170,9 @@ def unsupported(machine: Machine) -> str:
 
     gone = [name for name, capability in GENERATIONS.items() if not torch_runs(capability)]
     torch_only = [n for n, c in GENERATIONS.items() if torch_runs(c) and c < TRITON_OLDEST_CAPABILITY]
-    parts = [f"no longer supported by this torch: {', '.join(gone)}"] if gone else []
-    parts += [f"not by Triton: {', '.join(torch_only)}"] if torch_only else []
-    return "; ".join(parts) or "every generation since Maxwell is supported"
+    parts = [f"torch no longer supports {', '.join(gone)}"] if gone else []
+    parts += [f"Triton does not support {', '.join(torch_only)}"] if torch_only else []
+    return "; ".join(parts) or "every generation since Maxwell has support"
 
 
 def _disk(free_bytes: int) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,7 +118,8 @@ def _read(path: Path, missing: str) -> NotebookNode:
     except UnicodeDecodeError:
         raise WorkError(f"{path} is not text, so no notebook; nothing was changed") from None
     try:
-        notebook = nbformat.reads(text, as_version=4)
+        with warnings.catch_warnings(action="ignore"):  # nbformat repairs copied and missing ids, and says so
+            notebook = nbformat.reads(text, as_version=4)
         cells = notebook.cells
     except Exception as error:  # nbformat raises several unrelated types for a damaged file
         reason = str(error).partition("\n")[0][:80]

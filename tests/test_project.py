@@ -244,3 +244,25 @@ def test_the_released_labs_are_what_the_sources_generate():
 def test_the_readme_lists_every_lab():
     rows = re.findall(r"^\| (\d\d) (\w+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert [f"{number}_{name}" for number, name in rows] == [lab.slug for lab in all_labs(ROOT)]
+
+
+def test_a_part_that_is_missing_skips_a_test_and_fails_it_in_ci_unless_it_is_a_gpu(tmp_path):
+    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu: needs a CUDA device\n")
+    (tmp_path / "test_parts.py").write_text(
+        "import pytest\n"
+        "def test_sandbox(): pytest.skip('no bubblewrap')\n"
+        "@pytest.mark.gpu\ndef test_kernel(): pytest.skip('no CUDA device')\n"
+        "@pytest.mark.xfail\ndef test_known(): assert False\n"
+    )
+    (tmp_path / "test_browser.py").write_text("import pytest\npytest.importorskip('no_such_browser')\n")
+
+    def outcome(**environment):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("THREELOOPS_CI", "PYTEST_"))}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+        return subprocess.run(command, env=clean | environment, cwd=tmp_path, capture_output=True, text=True).stdout
+
+    assert "3 skipped, 1 xfailed" in outcome()
+    strict = outcome(THREELOOPS_CI="1")
+    assert "no part may be missing" in strict and "no bubblewrap" in strict and "no_such_browser" in strict
+    assert "passed" not in strict and "error" in strict

@@ -170,6 +170,9 @@ class Wall:
             if not self._nested:
                 self.callbacks.clear()
 
+    def name_of(self, value: Any) -> str:
+        return value.__name__ if type(value) is Proxy else "the call"
+
     def call_library(self, name: tuple[str, str], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return self.call({"library": list(name)}, args, kwargs)
 

@@ -73,7 +73,8 @@ def make_shell() -> Any:
     config.InteractiveShell.colors = "nocolor"
     config.InteractiveShell.cache_size = 0
     main = types.ModuleType("__main__")
-    return Shell(config=config, user_module=main, user_ns=main.__dict__)
+    # The one instance of its kind, else IPython's own `display` finds no shell and prints instead.
+    return Shell.instance(config=config, user_module=main, user_ns=main.__dict__)
 
 
 class Output:

@@ -17,7 +17,7 @@
 # %% [markdown]
 # # Is the GPU doing useful math?
 #
-# An H100 can multiply and add 989 trillion times a second. `nvidia-smi` shows a utilisation of 100%, which
+# An H100 can do 989 trillion floating-point operations a second. `nvidia-smi` shows a utilisation of 100%, which
 # means that *some* kernel was running, not that it was multiplying. Between the two lies most of the money spent
 # on AI hardware.
 #
@@ -379,7 +379,7 @@ show.against_prediction(
 # A machine has two limits: `peak_flops`, the most arithmetic it can do in a second, and `bandwidth`, the most bytes
 # it can move. An operation of intensity *I* that is limited by its bytes runs at *I* · bandwidth. So
 #
-# $$\text{attainable}(I) = \min(\text{peak},\; I \cdot \text{bandwidth}), \qquad I_\text{ridge} = \frac{\text{peak}}{\text{bandwidth}}.$$
+# > **attainable(I) = min(peak, I · bandwidth)** and **ridge point = peak / bandwidth**
 #
 # Left of the ridge point, more math units change nothing. Right of it, more bandwidth changes nothing
 # ([Williams, Waterman and Patterson 2009](https://doi.org/10.1145/1498765.1498785)).
@@ -668,8 +668,8 @@ from threeloops.hardware import device, measure_copy_bandwidth, measure_matmul_r
 
 DEVICE = device()
 dtype = "fp32" if DEVICE == "cpu" else "bf16"
-copies = measure_copy_bandwidth(DEVICE, runs=25)
-products = measure_matmul_rate(dtype, DEVICE, size=1024 if DEVICE == "cpu" else 8192, runs=25)
+copies = measure_copy_bandwidth(DEVICE, runs=15)
+products = measure_matmul_rate(dtype, DEVICE, size=1024 if DEVICE == "cpu" else 8192, runs=15)
 probed = this_machine(DEVICE)
 here = dataclasses.replace(
     probed,
@@ -702,10 +702,12 @@ show.table(
 
 # %% [markdown]
 # **Predict first.** The ridge point of an H100 in BF16 is 295 FLOP per byte. Is that of a CPU higher or lower? And
-# what share of *its* roof does each of the five operations reach here, when the library that you use every day runs it?
+# what share of *its* roof do six ordinary operations reach here, when the library that you use every day runs it?
 
 # %% tags=["demo"]
 predict("ridge_here", "What is the ridge point of this machine, in FLOP per byte?", unit="FLOP/byte")
+
+# %% tags=["demo"]
 show.against_prediction("ridge_here", round(mine.ridge_point, 1), unit="FLOP/byte")
 
 # %% tags=["demo"]
@@ -764,37 +766,15 @@ show.table(
 
 # %% tags=["demo"]
 fig, axes = figure(width=9.5, height=4.8)
-grid = np.geomspace(0.1, 2000, 300)
-axes.plot(grid, [mine.attainable(i) / 1e9 for i in grid], color=palette.ink)
-axes.axvline(mine.ridge_point, color=palette.grey, ls=":", lw=1.2)
-SIDE = {
-    "matmul": (10, -4),
-    "matmul, one row": (-10, 8),
-    "attention, scores in memory": (10, -12),
-    "softmax": (-10, 8),
-    "layernorm": (10, -14),
-    "GELU": (10, 4),
-}
+mine.plot(axes, {name: (work, TIMES[name].median) for name, (_, _, work) in MEASURED.items()})
 for name, (_, _, work) in MEASURED.items():
-    x, y, roof = work.intensity, work.flops / TIMES[name].median / 1e9, mine.attainable(work) / 1e9
-    axes.plot([x, x], [y, roof], color=palette.vermillion, lw=1, alpha=0.5)
-    axes.plot(x, y, "o", color=palette.vermillion, ms=8)
-    dx, dy = SIDE[name]
-    axes.annotate(name, (x, y), (dx, dy), textcoords="offset points", ha="left" if dx > 0 else "right", fontsize=10)
-lowest = min(work.flops / TIMES[name].median for name, (_, _, work) in MEASURED.items()) / 1e9
-axes.set(
-    xscale="log",
-    yscale="log",
-    xlim=(0.1, 2000),
-    ylim=(lowest / 3, mine.peak_flops / 3e8),
-    xlabel="FLOP per byte",
-    ylabel="GFLOP/s",
-    title=f"Measured on this machine ({dtype.upper()}): roofs from a copy and a matmul\norange line: what each operation leaves on the table",
-)
+    reached, possible = work.flops / TIMES[name].median, mine.attainable(work)
+    axes.plot([work.intensity] * 2, [reached, possible], color=palette.vermillion, lw=1.2, alpha=0.6, zorder=1)
+axes.set_title(f"Measured on this machine, {dtype.upper()}", loc="left")
 show.figure(fig)
 
 # %% [markdown]
-# What to read off it. The distance from a point to the roof above it is the room for a better *kernel*; the slope
+# What to read off it. The orange line from a point to the roof above it is the room for a better *kernel*; the slope
 # of the roof there says what kind of kernel. A point **above** the roof is not a miracle. Either its bytes came from
 # a cache, or the probe behind the roof was a poor kernel itself. The trace in exercise 4 shows the second case: on
 # the CPU where it was recorded the convolutions of one library ran twice as fast as the matrix multiplications of
@@ -1111,8 +1091,8 @@ predict(
 # | `resnet50_gpu_eager_synthetic.json` | **synthetic**: the same calls as a timing model puts them on an H100 in FP16. Nothing in it was measured on a GPU. |
 # | `resnet50_gpu_compiled_synthetic.json` | **synthetic**, likewise |
 #
-# The profiler knows times, not work. `bytes` and `flops` were added to each event that does the work itself, by the
-# rules of exercise 1; an event that only calls others has 0 of both.
+# The profiler knows times, not work. `bytes` and `flops` were added to each event that does the work itself, as in
+# exercise 1: every tensor read once and written once. An event that only calls others has 0 of both.
 
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_account", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -1588,7 +1568,7 @@ for kind, found in accounts.items():
 show.table(rows, ["pass", "operator", "calls", "CPU self, ms", "GPU, ms", "bound", "peak of activations"])
 convolution = accounts["cpu_eager"].costliest[0]
 gained = compare(profiles["cpu_eager"], profiles["cpu_compiled"])
-recorded_on = "recorded on a 2-core CPU"
+recorded_on = "recorded on 2 cores"
 show.against_prediction(
     "convolution_share",
     round(100 * convolution.cpu_us / profiles["cpu_eager"].wall_us, 1),
@@ -1652,12 +1632,14 @@ show.figure(fig)
 #
 # ### The live run
 #
-# The same, here and now, on a network small enough to wait for: a ResNet-50 of a quarter of the width, on four images of 96 × 96.
+# The same, here and now, on a network small enough to wait for: a ResNet-50 of a quarter of
+# the width, on four images of 96 × 96 and one thread.
 
 # %% tags=["demo"]
 from threeloops.inner.profiler import annotate_modules, profile
 from threeloops.models.resnet import resnet50
 
+torch.set_num_threads(1)  # too small a network to share: on a busy machine two threads would mostly wait for each other
 torch.manual_seed(0)
 network = resnet50(width=16).eval().to(DEVICE)
 pictures = torch.randn(4, 3, 96, 96, device=DEVICE)
@@ -1682,17 +1664,17 @@ show.table(
 # %% tags=["demo"]
 import shutil
 
-from threeloops.models.resnet import BasicBlock, ResNet
+from threeloops.models.resnet import BasicBlock
 
 
 def compiled_against_eager():
-    """Median times of a four-block ResNet, eager and compiled, in ms; compiling costs some seconds here."""
-    small = ResNet(BasicBlock, (1, 1, 1, 1), width=16).eval().to(DEVICE)
-    compiled = torch.compile(small)
+    """Times of one residual block, eager and compiled, and how far the results are apart; compiling takes seconds."""
+    block, features = BasicBlock(16, 16, 1).eval().to(DEVICE), torch.randn(4, 16, 48, 48, device=DEVICE)
+    compiled = torch.compile(block)
     with torch.no_grad():
-        difference = (compiled(pictures) - small(pictures)).abs().max().item()
+        difference = (compiled(features) - block(features)).abs().max().item()
         times = [
-            benchmark(f, lambda: (pictures,), device=DEVICE, samples=15, flush_cache=False) for f in (small, compiled)
+            benchmark(f, lambda: (features,), device=DEVICE, samples=41, flush_cache=False) for f in (block, compiled)
         ]
     return times, difference
 
@@ -1705,7 +1687,7 @@ else:
     (plain, faster), difference = compiled_against_eager()
     ratio = plain.ratio(faster)
     print(
-        f"eager {plain.median * 1e3:.2f} ms, compiled {faster.median * 1e3:.2f} ms: {ratio.value:.2f} times faster, "
+        f"one residual block: eager {plain.median * 1e3:.2f} ms, compiled {faster.median * 1e3:.2f} ms: {ratio.value:.2f} times faster, "
         f"{ratio.low:.2f} to {ratio.high:.2f} with 90% confidence; results differ by at most {difference:.1e}"
     )
 
@@ -1800,14 +1782,15 @@ assert {gap.cause for gap in gaps} == set(COLOURS)
 # milliseconds in Python and C++. How much longer does it take while another thread counts?
 
 # %% tags=["demo"]
-import sys
-import threading
-
 predict(
     "gil",
     "A thread that only counts runs beside a small ResNet forward pass: by what factor does the pass get longer?",
     unit="×",
 )
+
+# %% tags=["demo"]
+import sys
+import threading
 
 
 class Counting:
@@ -1828,13 +1811,10 @@ class Counting:
 
 
 few = torch.randn(1, 3, 64, 64, device=DEVICE)
-threads = torch.get_num_threads()
-torch.set_num_threads(1)  # so that the two threads meet at the lock and not at the cores
 with torch.no_grad():
     alone = benchmark(network, lambda: (few,), device=DEVICE, samples=11, flush_cache=False)
     with Counting():
         crowded = benchmark(network, lambda: (few,), device=DEVICE, samples=5, flush_cache=False, warmup=1)
-torch.set_num_threads(threads)
 show.against_prediction("gil", round(crowded.median / alone.median, 1), unit="×")
 print(
     f"alone {alone.median * 1e3:.1f} ms, beside a counting thread {crowded.median * 1e3:.1f} ms; the switch interval is {sys.getswitchinterval() * 1e3:.0f} ms. "
@@ -1876,17 +1856,20 @@ shutil.rmtree(folder)  # keep it by deleting this line
 # %% [markdown]
 # ## Deep dive B · Where the 989 trillion come from
 #
-# No memory feeds half a million multipliers one by one. The trick is from 1979: a grid of multiply-adders that
-# hand operands to their neighbours. A value that enters at the edge is used by a whole row and never fetched again.
-# TPUs are built of such arrays, 128 × 128 each; a tensor core keeps the idea on a smaller scale.
+# No memory feeds a quarter of a million multipliers (528 tensor cores × 512 on an H100) one by one. The trick is from
+# 1979: a grid of multiply-adders that hand operands to their neighbours. A value that enters at the edge is used by a
+# whole row and never fetched again. TPUs are built of such arrays, 128 × 128 each. A tensor core reuses its operands
+# in the same spirit, inside a small matrix unit whose wiring NVIDIA does not publish.
 #
 # **Predict.** Two matrices of 6 × 8 and 8 × 6 meet in a 6 × 6 array. Each element must do 8 multiply-adds. After how
 # many cycles is the last one done?
 
 # %% tags=["demo"]
+predict("systolic", "6 × 8 times 8 × 6 in a 6 × 6 systolic array: how many cycles?", unit="cycles")
+
+# %% tags=["demo"]
 from threeloops.inner.systolic import cycles, output_stationary, tile
 
-predict("systolic", "6 × 8 times 8 × 6 in a 6 × 6 systolic array: how many cycles?", unit="cycles")
 rng = np.random.default_rng(0)
 a, b = rng.normal(size=(6, 8)), rng.normal(size=(8, 6))
 run = output_stationary(a, b)
@@ -1973,7 +1956,7 @@ for name, value, colour in marks:
     left.axvline(
         min(value, cut), color=colour, lw=2, label=f"{name} {value:.0f} µs" + (" (off the axis)" if value > cut else "")
     )
-left.set(xlabel="µs", ylabel="runs", title="600 runs of one 256 × 256 matmul")
+left.set(xlabel="µs", ylabel="runs", title="600 runs of one 256 × 256 matmul, one thread")
 left.legend(title=f"slowest: {micro.max() / np.median(micro):.0f} medians")
 counts = [6, 10, 20, 40, 80, 160, 320, 600]
 bands = [Samples(raw.seconds[:n]) for n in counts]
@@ -2008,6 +1991,7 @@ show.figure(fig)
 predict("runs", "Runs of each program until a 2% difference is resolved in 9 of 10 experiments?", unit="runs")
 
 
+# %% tags=["demo"]
 def power(n, slower, trials=200):
     """How often two groups of n runs, drawn from the measured ones, are told apart when one program is `slower`."""
     rng, band = np.random.default_rng(n), median_band(n)
@@ -2164,7 +2148,7 @@ audit(
 # and update, and add up their time at the roof.
 
 # %% tags=["demo"]
-from threeloops.inner.roofline import Work as Cost_
+from threeloops.inner import costs
 
 
 def layer_operations(tokens, length, width, heads, fused):
@@ -2192,12 +2176,12 @@ def layer_operations(tokens, length, width, heads, fused):
     for name in ("norm 1", "norm 2"):
         rows += [
             (name, layernorm(tokens, width)),
-            (f"{name}, backward", Cost_(3 * tokens * width * 2, 12 * tokens * width)),
+            (f"{name}, backward", costs.Work(3 * tokens * width * 2, 12 * tokens * width)),
         ]
     head, scores = width // heads, batch * heads * length * length
     if fused:
         forward = attention(batch, heads, length, length, head, fused=True)
-        rows += [("attention", forward), ("attention, backward", Cost_(2 * forward.bytes, 2.5 * forward.flops))]
+        rows += [("attention", forward), ("attention, backward", costs.Work(2 * forward.bytes, 2.5 * forward.flops))]
     else:
         product = batch * heads * matmul(length, head, length)
         rows += [(name, product) for name in ("scores", "values", "d scores", "d values", "d queries", "d keys")]
@@ -2209,7 +2193,7 @@ def layer_operations(tokens, length, width, heads, fused):
         ]
     parameters = 12 * width * width
     rows += [
-        ("optimiser", Cost_(parameters * (2 + 6 * 4 + 2), 12 * parameters))
+        ("optimiser", costs.Work(parameters * (2 + 6 * 4 + 2), 12 * parameters))
     ]  # reads gradient, weight, two moments; writes three, and the BF16 copy
     return rows
 
@@ -2344,7 +2328,7 @@ audit(
 # ## What to remember
 #
 # - **Intensity is a property of the shape.** The same matmul is compute-bound for a batch and memory-bound for a token.
-# - **Two roofs, one ridge.** peak / bandwidth: 139 FLOP per byte on a V100, 295 on an H100. It keeps moving to the right.
+# - **Two roofs, one ridge.** peak / bandwidth: 139 FLOP per byte on a V100, 295 on an H100. It moves with every generation: look it up.
 # - **Read the asterisk.** Dense or sparse, which accumulator, which direction of a link: each is a factor of two.
 # - **Five verdicts, not two.** Compute, memory, overhead, none of these, and *you miscounted*.
 # - **Self time, totals, and the peak after frees.** Or every convolution counts four times.

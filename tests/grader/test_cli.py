@@ -61,6 +61,7 @@ def test_help_teaches(toy):
         (["grade", "--lab", "toy"], "Missing option '--submissions'"),
         (["grade", "--lab", "toy", "--submissions", ".", "--jobs", "0"], "--jobs"),
         (["check", "nothing.ipynb"], "no file nothing.ipynb"),
+        (["check", "nothing"], "there is no lab 'nothing'"),
         (["bogus"], "No such command 'bogus'"),
     ],
 )

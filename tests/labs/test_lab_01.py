@@ -108,7 +108,7 @@ def test_a_trace_is_consistent(path):
 
 
 def test_the_recorded_convolutions_do_the_published_arithmetic():
-    """ResNet-50 is 4.09 G multiply-adds an image (He et al. 2015, stride in the 3×3), 16 images, nearly all in convolutions."""
+    """ResNet-50 is 4.09 G multiply-adds an image (He et al. 2015, stride in the 3×3), nearly all in convolutions."""
     for kind in ("eager", "compiled"):
         trace = json.loads((DATA / f"resnet50_cpu_{kind}.json").read_text())
         assert sum(event[6] for event in trace["events"]) / (16 * 2 * 4.09e9) == pytest.approx(1.0, abs=0.01)

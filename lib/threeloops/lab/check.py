@@ -6,9 +6,9 @@ data alone, and nothing here catches a BaseException, by which the wall refuses.
 """
 
 from collections.abc import Callable
-from types import FunctionType, TracebackType
+from types import TracebackType
 
-from threeloops.lab import cards, journal
+from threeloops.lab import cards, journal, wall
 from threeloops.lab.compare import Mismatch, Tolerance, compare
 from threeloops.lab.failure import CheckFailed, is_unwritten
 from threeloops.lab.plain import is_array, is_tensor
@@ -180,7 +180,7 @@ def _is_truth(value: object) -> bool:
 
 def _call(fn: Callable, args: tuple) -> str:
     """The call as text; a proxy is not asked for its name."""
-    name = fn.__name__ if type(fn) is FunctionType else "the call"
+    name = wall.name_of(fn)
     return f"{name}({', '.join(describe(a, 30) for a in args)})"
 
 

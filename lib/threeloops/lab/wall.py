@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 link: Any = None
@@ -55,6 +56,13 @@ def student_side(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs) if link is None else link.call_library(name, args, kwargs)
 
     return call
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What to call a student's function in a message; never asks an object that could answer with code of its own."""
+    if type(function) is FunctionType:
+        return function.__name__
+    return "the call" if link is None else link.name_of(function)
 
 
 def resolve(module: str, qualname: str) -> Callable[..., Any]:

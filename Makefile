@@ -1,0 +1,51 @@
+# The two commands are `make course` and `make test`; `make help` lists all. Each one makes or repairs .venv by itself.
+
+PYTHON ?= python3
+JOBS ?= 2
+LAB ?= $(notdir $(wildcard labs/[0-9]*))
+BIN := .venv/bin
+VENV := @$(PYTHON) scripts/make_venv.py
+
+# With a working environment use that, else the interpreter at hand: nothing is installed for a measurement.
+MEASURE = $(shell $(BIN)/python -c "" 2>/dev/null && echo $(BIN)/python || echo $(PYTHON))
+
+.DEFAULT_GOAL := help
+.PHONY: help course test test-all lab release evidence check environment test-environment peers
+.NOTPARALLEL:
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+course: environment ## run and grade the whole course on this machine; reports/course.html
+	@$(BIN)/threeloops course
+
+test: test-environment ## the test-suite of every change
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
+
+test-all: test-environment ## the same, and the long runs
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+lab: environment ## JupyterLab on your own copies of the labs (one of them: make lab LAB=01)
+	@for lab in $(LAB); do test -e work/$$lab/$$lab.ipynb || $(BIN)/threeloops start $$lab || exit; done
+	@$(BIN)/jupyter lab --ServerApp.root_dir=work $(ARGS)
+
+release: environment ## generate labs/ from solutions/
+	@$(BIN)/threeloops release
+
+evidence: ## measure this machine; benchmarks/evidence/ (installs nothing)
+	@PYTHONPATH=lib:. $(MEASURE) -m grader.cli evidence
+
+check: test-environment ## style, types, and labs/ against solutions/
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/threeloops release --check
+
+environment:
+	$(VENV) .venv requirements.txt --editable
+
+test-environment:
+	$(VENV) .venv requirements.txt requirements-test.txt --editable
+
+peers: ## .venv-peers: other graders, for benchmarks that compare
+	$(VENV) .venv-peers requirements-peers.txt

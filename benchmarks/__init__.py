@@ -1,0 +1,1 @@
+"""Scripts that measure, each against a named peer. `python -m benchmarks` lists them."""

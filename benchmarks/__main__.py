@@ -1,0 +1,93 @@
+"""`python -m benchmarks` lists the benchmarks; with names it runs them and writes what it measured as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.result import Result, Unmeasured
+from grader.files import replace_text
+from grader.provenance import Provenance, provenance
+from grader.sandbox.bwrap import SandboxError
+
+BENCHMARKS = {
+    "roofline": "copy bandwidth and matmul rates of this machine against numpy, torch and triton's timers (a minute)",
+    "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
+}
+GRADED_LABS = 2
+"""The grading benchmark takes the first labs of the course unless some are named."""
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code: 0 all ran, 1 one of them failed or could not be measured here, 2 the command is at fault."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.names) - BENCHMARKS.keys()):
+        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    console = Console()
+    if not options.names:
+        for name, what in BENCHMARKS.items():
+            console.print(f"[bold]{name}[/]  {what}", highlight=False)
+        return 0
+    failed = False
+    for name in options.names:
+        # Submissions are graded on the CPU, whatever else is plugged in.
+        about = _provenance("cpu" if name == "grading" else options.device)
+        try:
+            result = _run(name, about, options)
+        except (Unmeasured, SandboxError) as error:
+            console.print(f"{name}: {error}", style="red", markup=False, highlight=False)
+            failed = True
+            continue
+        console.print(result.table())
+        place = options.out or Path(__file__).parent / "evidence" / about.slug
+        place.mkdir(parents=True, exist_ok=True)
+        replace_text(place / f"{name}.json", result.to_json())
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help="which to run; none: list them")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--quick", action="store_true", help="a small class, few samples: about a minute each")
+    parser.add_argument("--lab", nargs="+", default=[], help="labs of the grading benchmark")
+    parser.add_argument("--class", type=int, default=20, dest="size", help="submissions in the class")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each harness grades the class")
+    parser.add_argument("--out", type=Path, help="folder of the JSON files (benchmarks/evidence/<device>)")
+    return parser
+
+
+def _provenance(device: str) -> Provenance:
+    from threeloops.hardware.capability import capabilities, probe
+
+    machine = probe()
+    usable = capabilities(machine).usable_devices
+    if device == "cuda" and not usable:
+        sys.exit("--device cuda: no CUDA device can be used here; `threeloops doctor` says why")
+    on_gpu = bool(usable) and device != "cpu"
+    os.environ["THREELOOPS_DEVICE"] = "cuda" if on_gpu else "cpu"
+    return provenance(machine, "cuda" if on_gpu else "cpu", usable[0] if on_gpu else None)
+
+
+def _run(name: str, about: Provenance, options: argparse.Namespace) -> Result:
+    if name == "roofline":
+        from benchmarks import roofline
+
+        return roofline.measure(about, quick=options.quick)
+    from benchmarks import grading
+    from grader.labs import LabError, all_labs, find_lab
+
+    try:
+        labs = [find_lab(lab) for lab in options.lab] or all_labs()[: 1 if options.quick else GRADED_LABS]
+    except LabError as error:
+        raise Unmeasured(str(error)) from None
+    return grading.measure(about, labs, size=options.size, repeats=options.repeats, quick=options.quick)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""What every benchmark returns: raw samples by name, and how each compares to its named peer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+from rich.table import Table
+
+from grader.provenance import Provenance, anonymous
+
+_SCALES = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
+    "bytes": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
+    "bytes/s": ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s")),
+    "FLOP/s": ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s")),
+}
+
+
+class Unmeasured(Exception):
+    """A benchmark could not be run to its end; the message says why."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Raw samples of one quantity, `what`, as one party, `by`, reached it; `peer` marks the one to compare with."""
+
+    what: str
+    by: str
+    unit: str
+    samples: tuple[float, ...]
+    better: Literal["lower", "higher"] = "lower"
+    peer: bool = False
+
+    @property
+    def median(self) -> float:
+        return median(self.samples)
+
+    def times_better(self, peer: Series) -> float:
+        """How many times better than the peer this median is; below 1 it is worse."""
+        return peer.median / self.median if self.better == "lower" else self.median / peer.median
+
+
+@dataclass
+class Result:
+    """One benchmark's outcome. `facts` are numbers beside the comparison, and whatever makes it reproducible."""
+
+    name: str
+    provenance: Provenance
+    settings: dict[str, Any]
+    series: list[Series]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def peer_of(self, series: Series) -> Series | None:
+        return next((s for s in self.series if s.what == series.what and s.peer and s is not series), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with every raw sample; no host name, user name or path."""
+        rows = []
+        for series in self.series:
+            peer = self.peer_of(series)
+            better = {"peer_name": peer.by, "times_better": series.times_better(peer)} if peer else {}
+            rows.append({**asdict(series), "samples": list(series.samples), "median": series.median, **better})
+        provenance = {**asdict(self.provenance), "verified_on": self.provenance.verified_on}
+        return anonymous(
+            {
+                "benchmark": self.name,
+                "provenance": provenance,
+                "settings": self.settings,
+                "series": rows,
+                "facts": self.facts,
+            }
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def table(self) -> Table:
+        table = Table(title=f"{self.name} on {self.provenance.verified_on}", title_justify="left", box=None)
+        table.add_column("quantity")
+        table.add_column("by")
+        table.add_column("median", justify="right")
+        table.add_column("lowest … highest", justify="right")
+        table.add_column("better than the peer", justify="right")
+        before = None
+        for series in self.series:
+            peer = self.peer_of(series)
+            ratio = "the peer" if series.peer else f"{series.times_better(peer):.2f}×" if peer else ""
+            size, unit = _scale(series.median, series.unit)
+            spread = f"{min(series.samples) / size:.3g} … {max(series.samples) / size:.3g} {unit}"
+            what = series.what if series.what != before else ""
+            table.add_row(what, series.by, readable(series.median, series.unit), spread, ratio)
+            before = series.what
+        return table
+
+
+def readable(value: float, unit: str) -> str:
+    """A number with a unit of fitting size: 0.00052, "s" → "520 µs"."""
+    size, name = _scale(value, unit)
+    return f"{value / size:.3g} {name}" if abs(value / size) < 1000 else f"{value / size:.0f} {name}"
+
+
+def _scale(value: float, unit: str) -> tuple[float, str]:
+    scales = _SCALES.get(unit, ((1.0, unit),))
+    return next((s for s in scales if abs(value) >= s[0]), scales[-1])
