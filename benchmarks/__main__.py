@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
         try:
             result = _run(name, about, options)
         except (Unmeasured, SandboxError) as error:
-            console.print(f"{name}: {error}", style="red", markup=False, highlight=False)
+            console.print(f"{name}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
             failed = True
             continue
         console.print(result.table())

@@ -25,7 +25,7 @@ from grader.installed import requirements
 Ask = Callable[[str, float], Answer]
 
 SECONDS = 14.0
-_ENVIRONMENT = {
+_ENVIRONMENT: dict[str, dict[str, str | None]] = {
     "interpreter": {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
     "compiler": {"TRITON_INTERPRET": None, "CUDA_VISIBLE_DEVICES": ""},
     "ranks": {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},

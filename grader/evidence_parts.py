@@ -18,7 +18,6 @@ from grader.installed import installed_version
 from grader.provenance import Device
 
 TESTS = CODE / "tests"
-_ON_GPU = {"THREELOOPS_DEVICE": "cuda", "TRITON_INTERPRET": None}
 
 
 class Skipped(Exception):
@@ -51,7 +50,7 @@ def gpu_tests(device: Device, no_gpu: str) -> Part:
         with tempfile.TemporaryDirectory() as scratch:
             xml = Path(scratch) / "tests.xml"
             options = ["-m", "gpu", "-p", "no:cacheprovider", "-q", f"--junitxml={xml}", *map(str, marked)]
-            done = run_child(["-m", "pytest", *options], seconds, changes=_ON_GPU)
+            done = run_tidily(["-m", "pytest", *options], seconds, device)
             if not xml.is_file():
                 raise Failed(f"pytest wrote no report: {done.why}")
             return judge_tests(xml.read_text(encoding="utf-8"))
@@ -87,9 +86,7 @@ def solution(slug: str, device: Device) -> Part:
     def run(seconds: float) -> dict[str, Any]:
         for package in ("papermill", "ipykernel", "jupytext"):
             require(package)
-        with tempfile.TemporaryDirectory() as scratch:
-            changes = _ON_GPU if device == "cuda" else {"THREELOOPS_DEVICE": "cpu"}
-            done = run_child(["-m", "grader.evidence_solution", slug, device, scratch], seconds, changes=changes)
+        done = run_tidily(["-m", "grader.evidence_solution", slug, device], seconds, device)
         answer = last_json(done)
         if answer["error"]:
             raise Failed(answer["error"])
@@ -107,12 +104,21 @@ def benchmark(name: str, device: Device, folder: Path, no_sandbox: str | None = 
         for package in ("nbgrader", "papermill", "jupytext") if name == "grading" else ():
             require(package)
         options = ["--quick", "--device", device, "--out", str(folder)]
-        done = run_child(["-m", "benchmarks", name, *options], seconds)
+        done = run_tidily(["-m", "benchmarks", name, *options], seconds, device)
         if done.returncode:
             raise Failed(done.why)
         return {"file": f"{name}.json"}
 
     return Part(f"benchmark {name}", 150 if name == "grading" else 90, run)
+
+
+def run_tidily(arguments: list[str], seconds: float, device: Device) -> Finished:
+    """Run `python ARGUMENTS` on `device`; temporary files go with it, also where it had to be ended."""
+    with tempfile.TemporaryDirectory() as scratch:
+        changes: dict[str, str | None] = {"THREELOOPS_DEVICE": device, "TMPDIR": scratch}
+        if device == "cuda":
+            changes["TRITON_INTERPRET"] = None
+        return run_child(arguments, seconds, changes=changes)
 
 
 def require(package: str) -> None:

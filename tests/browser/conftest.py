@@ -21,8 +21,8 @@ def jupyter_lab(root: Path, runtime: Path, **environment: str) -> Iterator[str]:
     """JupyterLab on a free port of loopback; yields its base URL with the token's query left to the caller."""
     runtime.mkdir(parents=True)
     command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
-    command += ["--ServerApp.port=0", f"--ServerApp.root_dir={root}", "--IdentityProvider.token=", "--ServerApp.password="]
-    command.append("--LabApp.expose_app_in_browser=True")
+    command += ["--ServerApp.port=0", f"--ServerApp.root_dir={root}", "--LabApp.expose_app_in_browser=True"]
+    command += ["--IdentityProvider.token=", "--ServerApp.password="]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     own = {"JUPYTER_RUNTIME_DIR": str(runtime), "JUPYTER_CONFIG_DIR": str(runtime / "config"), "PATH": path}
     with (runtime / "log").open("wb") as log:

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
+from toy_course import make_course
+
 from grader.grade import Options, grade_notebook
 from grader.labs import Lab, Limits
 from grader.records import Record
 from grader.sandbox import bwrap
 from grader.sandbox.pool import close_pools
-from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell
-from toy_course import make_course
 
 SANDBOXES = ("bwrap", "none")
 QUICK = Limits(cell_seconds=8, test_seconds=8, notebook_seconds=60, memory_mb=1024, processes=24, disk_mb=16)

@@ -1,10 +1,11 @@
 """What an attack is: the text of one hostile answer, and what grading must make of it."""
 
 from dataclasses import dataclass, replace
-from textwrap import dedent
+from textwrap import dedent, indent
+
+from grading import QUICK, SANDBOXES
 
 from grader.labs import Limits
-from grading import QUICK, SANDBOXES
 
 BOTH, BWRAP = SANDBOXES, ("bwrap",)
 SHORT = replace(QUICK, cell_seconds=2, test_seconds=2)
@@ -48,10 +49,10 @@ side.Server.answer = forged
 class Attack:
     """The answer to `mean` is `code`, then the function.
 
-    The function is the right one (`honest`), one that returns an expression whatever it is asked (`returns`), one whose
-    answer to the test is a forged frame (`forges`), or what `code` defines. `earns` and `other` are the points of `mean`
-    and `rescale`; `other` is None where the attack may or may not ruin the student's own second answer. `says` must
-    stand in the record.
+    The function is the right one (`honest`), one that returns an expression whatever it is asked (`returns`), one that
+    answers the test by statements of its own (`forges`), or what `code` defines. `earns` and `other` are the points of
+    `mean` and `rescale`; `other` is None where the attack may or may not ruin the student's own second answer. `says`
+    must stand in the record.
     """
 
     says: str = ""
@@ -69,7 +70,7 @@ class Attack:
     def answer(self) -> str:
         code = dedent(self.code).strip("\n")
         if self.forges:
-            return f"{FORGE}{code}\ndef reply(self, tree):\n    {self.forges}\n"
+            return f"{FORGE}{code}\ndef reply(self, tree):\n{indent(dedent(self.forges), '    ')}\n"
         if self.returns:
             return f"{code}\ndef mean(values):\n    return {self.returns}\n"
         return f"{code}\n{HONEST}" if self.honest else code

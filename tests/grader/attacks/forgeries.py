@@ -1,5 +1,7 @@
 """Answers that speak for the student's end of the wall, past its codec."""
 
+from dataclasses import replace
+
 from attacks.attack import BWRAP, SHORT, Attack
 
 FORGERIES = {
@@ -40,7 +42,11 @@ FORGERIES = {
     ),
     "drips": Attack(
         says="did not answer within 2 s",
-        forges="raw.sendall(struct.pack('<IIQQ', 2, 1, 1 << 28, 1 << 28) + b'{}')\n    while True: raw.send(b'x')",
+        forges="""
+            raw.sendall(struct.pack("<IIQQ", 2, 1, 1 << 28, 1 << 28) + b"{}")
+            while True:
+                raw.send(b"x")
+        """,
         other=0.0,
         limits=SHORT,
     ),
@@ -62,7 +68,10 @@ FORGERIES = {
     ),
     "forges a stride of half a gigabyte, often": Attack(
         says="malformed",
-        forges="frame({'value': [{'T': ['uint8', [2], i, None, [(512 << 20) - 2]]} for i in range(4000)]}, *[b'xx'] * 4000)",
+        forges="""
+            far = [{"T": ["uint8", [2], i, None, [(512 << 20) - 2]]} for i in range(4000)]
+            frame({"value": far}, *[b"xx"] * 4000)
+        """,
     ),
     "forges a stride that reaches far": Attack(
         says="stride too large",
@@ -80,9 +89,7 @@ FORGERIES = {
         says="did not end within 2 s",
         forges="frame({'value': {'d': [[i * (2**61 - 1), 0] for i in range(60_000)]}})",
         other=0.0,
-        limits=XXXLimits(
-            cell_seconds=2, test_seconds=2, notebook_seconds=6, memory_mb=1024, processes=24, disk_mb=16, output_kb=1024
-        ),
+        limits=replace(SHORT, notebook_seconds=6),
         sandboxes=BWRAP,
     ),
     "forges a handle that is no number": Attack(
@@ -91,7 +98,10 @@ FORGERIES = {
     ),
     "forges an exception of the wall": Attack(
         says="LinkDead: x",
-        forges="frame({'error': {'classes': ['grader.link.LinkDead', 'builtins.BaseException', 'builtins.Exception'], 'message': 'x'}})",
+        forges="""
+            names = ["grader.link.LinkDead", "builtins.BaseException", "builtins.Exception"]
+            frame({"error": {"classes": names, "message": "x"}})
+        """,
     ),
     "forges an exception with a deep text": Attack(
         says="error: 1",
@@ -104,14 +114,15 @@ FORGERIES = {
     "races its own answers": Attack(
         says="mean",
         code="""
-            def reply(self, tree): usual(self, tree, [])
             import threading
+
             def flood():
                 while True:
-                    frame({'value': 3.0, 'printed': '', 'ok': True})
+                    frame({"value": 3.0, "printed": "", "ok": True})
+
             [threading.Thread(target=flood, daemon=True).start() for _ in range(4)]
         """,
-        forges="RACE",
+        forges="usual(self, tree, [])",
         other=None,
     ),
 }

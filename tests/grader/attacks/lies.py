@@ -1,6 +1,8 @@
 """Answers that return something made to pass."""
 
-from attacks.attack import Attack
+from dataclasses import replace
+
+from attacks.attack import QUICK, Attack
 
 LIES = {
     "equals everything": Attack(
@@ -127,15 +129,7 @@ LIES = {
     "is 200,000 objects": Attack(
         says="too large to cross",
         returns="[object() for _ in range(200_000)]",
-        limits=XXXLimits(
-            cell_seconds=8,
-            test_seconds=20,
-            notebook_seconds=60,
-            memory_mb=1024,
-            processes=24,
-            disk_mb=16,
-            output_kb=1024,
-        ),
+        limits=replace(QUICK, test_seconds=20),
     ),
     "is 50,000 objects": Attack(
         says="plain data",
@@ -148,15 +142,7 @@ LIES = {
     "is 600 MiB": Attack(
         says="too large to cross the wall",
         returns="np.zeros(75 << 20)",
-        limits=XXXLimits(
-            cell_seconds=8,
-            test_seconds=8,
-            notebook_seconds=60,
-            memory_mb=3000,
-            processes=24,
-            disk_mb=16,
-            output_kb=1024,
-        ),
+        limits=replace(QUICK, memory_mb=3000),
     ),
     "is an endless generator": Attack(
         says="plain data",

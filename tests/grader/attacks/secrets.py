@@ -16,13 +16,15 @@ SECRETS = {
                      if p.suffix == '.pyc' or (p.stem == 'roofline' and 'withheld' not in p.read_text())]
             raise Exception(f'found {found}')
         """,
+        sandboxes=BWRAP,
     ),
     "reads the course": Attack(
         says="found []",
         code="""
             import os
             found = []
-            for path in ('ROOT', 'ROOT/solutions/90_toy/90_toy.py', 'ROOT/../gradebook.db', 'COURSE'):
+            source = 'ROOT/solutions/90_toy/90_toy.py'
+            for path in ('ROOT', source, 'ROOT/../marks_of_everybody.db', 'COURSE'):
                 try:
                     found += [path, os.listdir(path) if os.path.isdir(path) else open(path).read()]
                 except OSError:
@@ -35,9 +37,8 @@ SECRETS = {
         says="found []",
         code="""
             import os
-            found = [os.path.join(a, f) for a, _, files in os.walk('/') if not a.startswith('/proc') for f in files
-                     if f in ('gradebook.db', '90_toy.py', '90_toy.ipynb', 'manifest.py') and '/site-packages/' not in a]
-            found = [f for f in found if f.endswith('.db') or 'toy' in f or 'grader' in f]
+            secret = ('marks_of_everybody.db', '90_toy.py', '90_toy.ipynb', 'toy_course.py')
+            found = [f for folder, _, files in os.walk('/') if folder != '/proc' for f in files if f in secret]
             raise Exception(f'found {found}')
         """,
         sandboxes=BWRAP,
@@ -89,39 +90,46 @@ SECRETS = {
         says="out by []",
         code=r"""
             import ctypes, os, subprocess
-            libc = ctypes.CDLL(None, use_errno=True)
-            out = []
+
+            libc, out = ctypes.CDLL(None), []
+
             def attempt(name, way):
                 try:
                     if way():
                         out.append(name)
                 except (OSError, subprocess.SubprocessError):
                     pass
+
+            def runs(*command):
+                return subprocess.run(command, capture_output=True, timeout=5).returncode == 0
+
             def writes(path):
-                with open(path, 'w') as file:
-                    file.write('1')
-                return True
+                with open(path, "w") as file:
+                    return file.write("1")
+
             for flag in (0x20000, 0x10000000, 0x20000000, 0x40000000):
-                attempt(f'unshare {flag:x}', lambda: libc.unshare(flag) == 0)
-            attempt('mount', lambda: libc.mount(b'none', b'/tmp', b'tmpfs', 0, None) == 0)
-            attempt('umount', lambda: libc.umount2(b'/proc', 2) == 0)
-            attempt('chroot', lambda: os.chroot('/tmp') is None)
-            attempt('mknod', lambda: os.mknod('/tmp/disk', 0o60666, os.makedev(254, 0)) is None)
-            attempt('ptrace', lambda: libc.ptrace(16, 1, 0, 0) == 0)
-            attempt('setuid', lambda: os.setuid(0) is None)
-            attempt('setgroups', lambda: os.setgroups([0]) is None)
-            attempt('nice', lambda: os.nice(-5) is not None)
-            attempt('hostname', lambda: libc.sethostname(b'x', 1) == 0)
-            attempt('kill the monitor', lambda: os.getppid() and os.kill(os.getppid(), 9) is None)
-            attempt('other processes', lambda: set(filter(str.isdecimal, os.listdir('/proc'))) - {'1'})
-            attempt('oom', lambda: writes('/proc/self/oom_score_adj') and os.geteuid() != 0 and open('/proc/self/oom_score_adj').read() == '-1000')
-            attempt('suid', lambda: subprocess.run(['find', '/usr/bin', '-perm', '-4000', '-exec', '{}', '--help', ';'],
-                    capture_output=True, timeout=5) and subprocess.run(['su', '-c', 'id'], capture_output=True, timeout=5).returncode == 0)
-            attempt('capabilities', lambda: any(int(line.split()[1], 16) for line in open('/proc/self/status') if line.startswith('Cap')))
-            attempt('new privileges', lambda: 'NoNewPrivs:\t1' not in open('/proc/self/status').read())
-            for path in ('/x', '/etc/ld.so.preload', '/dev/x', '/home/x', '/lab/x', '/lab/grader/wire.py', '/venv/x', '/usr/x',
-                         '/proc/sys/kernel/hostname', '/proc/sys/user/max_user_namespaces', '/proc/sysrq-trigger'):
-                attempt(f'write {path}', lambda: writes(path))
+                attempt(f"unshare {flag:x}", lambda: libc.unshare(flag) == 0)
+            attempt("unshare by command", lambda: runs("unshare", "--user", "true"))
+            attempt("mount", lambda: libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0)
+            attempt("umount", lambda: libc.umount2(b"/proc", 2) == 0)
+            attempt("chroot", lambda: os.chroot("/tmp") is None)
+            attempt("mknod", lambda: os.mknod("/tmp/disk", 0o60666, os.makedev(254, 0)) is None)
+            attempt("ptrace", lambda: libc.ptrace(0, 0, 0, 0) == 0)
+            attempt("setuid", lambda: os.setuid(0) is None)
+            attempt("setgroups", lambda: os.setgroups([0]) is None)
+            attempt("su", lambda: runs("su", "-c", "true"))
+            attempt("nice", lambda: os.nice(-5) is not None)
+            attempt("hostname", lambda: libc.sethostname(b"x", 1) == 0)
+            attempt("a parent to kill", lambda: os.getppid())
+            attempt("other processes", lambda: set(filter(str.isdecimal, os.listdir("/proc"))) - {"1"})
+            with open("/proc/self/status") as file:
+                status = dict(line.split() for line in file if line.startswith(("Cap", "NoNewPrivs")))
+            attempt("capabilities", lambda: any(int(status[k], 16) for k in status if k[0] == "C"))
+            attempt("new privileges", lambda: status["NoNewPrivs:"] != "1")
+            for folder in ("/", "/etc", "/dev", "/home", "/lab", "/lab/grader", "/venv", "/usr", "/proc/sys/kernel"):
+                attempt(f"a file in {folder}", lambda: writes(f"{folder}/threeloops"))
+            for path in ("/lab/grader/wire.py", "/proc/sys/kernel/hostname", "/proc/sys/user/max_user_namespaces"):
+                attempt(f"write {path}", lambda: writes(path))
             raise Exception(f'out by {out}')
         """,
         sandboxes=BWRAP,
