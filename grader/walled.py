@@ -42,6 +42,6 @@ class WalledEngine(Engine):
     def execute_managed_notebook(cls, nb_man: NotebookExecutionManager, kernel_name: str, **kwargs: Any) -> None:
         from grader.engine import run
 
-        options = {"sandbox": "auto", "only": None, "limits": None, "on_test": None}
+        options: dict[str, Any] = {"sandbox": "auto", "only": None, "limits": None, "on_test": None}
         options |= {k: v for k, v in kwargs.items() if k in options}
         run(nb_man, kwargs["trusted"], kwargs["report"], **options)

@@ -144,7 +144,7 @@ def interpreter(machine: Machine) -> Capability:
     missing = [name for name in ("torch", "triton", "numpy") if getattr(machine, name) is None]
     if missing:
         return Capability(False, f"needs {' and '.join(missing)}: pip install -r requirements.txt")
-    if release(machine.triton) == (3, 6) and release(machine.numpy) >= (2, 4):
+    if release(machine.triton or "") == (3, 6) and release(machine.numpy or "") >= (2, 4):
         return Capability(
             False, f'triton {machine.triton} cannot loop over numpy {machine.numpy} integers: pip install "numpy<2.4"'
         )

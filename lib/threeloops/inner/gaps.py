@@ -66,6 +66,7 @@ def _cpu_gaps(tree: CallTree, minimum_us: float, issue_limit_us: float) -> tuple
     gaps = []
     for before, after in _idle_between([root.event for root in busiest], minimum_us):
         start, duration = before.end_us, after.start_us - before.end_us
+        cause: Cause
         if duration > issue_limit_us:
             cause, reason = "other", _was_away(duration, issue_limit_us)
         else:
@@ -88,7 +89,8 @@ def _gpu_gaps(events: Sequence[Event], tree: CallTree, minimum_us: float, issue_
     gaps = []
     for before, after in _idle_between([event for event in events if event.category in ON_DEVICE], minimum_us):
         start, end = before.end_us, after.start_us
-        launch = launched_by.get(after.args.get("correlation"))
+        launch = launched_by.get(after.args.get("correlation", -1))
+        cause: Cause
         # Each finding is a (cause, reason); the first that applies explains the gap.
         if launch is None:
             cause, reason = "other", "the trace does not record who launched the next kernel"

@@ -38,7 +38,7 @@ def single_calls(events: Sequence[Event], device: str) -> Iterator[Operator]:
     tree, launched_by = CallTree(events), launches(events)
     work: dict[int, list[Event]] = {}
     for kernel in (event for event in events if event.category in ON_DEVICE):
-        launch = launched_by.get(kernel.args.get("correlation"))
+        launch = launched_by.get(kernel.args.get("correlation", -1))
         call = tree.at(launch.thread, launch.start_us) if launch else None
         if call is None:
             yield Operator(kernel.name, 1, 0.0, kernel.duration_us, None, 0, kernels=(kernel.name,))
@@ -103,13 +103,13 @@ def cheapest_call_us(operators: Sequence[Operator]) -> float:
 
 
 def _added(operators: Sequence[Operator]) -> Operator:
-    traffic = [operator.bytes for operator in operators]
+    known = [operator.bytes for operator in operators if operator.bytes is not None]
     return Operator(
         operators[0].name,
         sum(operator.calls for operator in operators),
         sum(operator.cpu_us for operator in operators),
         sum(operator.device_us for operator in operators),
-        None if None in traffic else sum(traffic),
+        sum(known) if len(known) == len(operators) else None,
         sum(operator.flops for operator in operators),
         tuple(dict.fromkeys(shapes for operator in operators for shapes in operator.shapes)),
         tuple(sorted({kernel for operator in operators for kernel in operator.kernels})),

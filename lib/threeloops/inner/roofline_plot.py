@@ -30,8 +30,9 @@ def draw(roofline: "Roofline", ax: "Axes | None", points: Mapping[str, Work | tu
     (left, right), (bottom, _) = ax.get_xlim(), ax.get_ylim()
     ridge, peak = roofline.ridge_point, roofline.peak_flops
     corners = [(left, roofline.attainable(left)), (ridge, peak), (right, peak)]
-    ax.plot(*zip(*corners, strict=True), color=ROOF, linewidth=2, zorder=2)
-    ax.fill_between(*zip(*corners, strict=True), bottom, color=ROOF, alpha=0.04, linewidth=0)
+    across, up = [x for x, _ in corners], [y for _, y in corners]
+    ax.plot(across, up, color=ROOF, linewidth=2, zorder=2)
+    ax.fill_between(across, up, bottom, color=ROOF, alpha=0.04, linewidth=0)
     ax.plot([ridge, ridge], [bottom, peak], color=RIDGE, linewidth=1, linestyle=":", zorder=1)
     for x, y, measured in places.values():
         ax.plot(x, y, "o", color=POINT, markerfacecolor=POINT if measured else "white", markersize=7, zorder=3)
@@ -44,7 +45,7 @@ def draw(roofline: "Roofline", ax: "Axes | None", points: Mapping[str, Work | tu
     )
     ax.figure.canvas.figure.draw_without_rendering()  # fixes the layout: labels are placed in pixels
     taken = [each.get_window_extent() for each in (ridge_label, ax.get_legend()) if each is not None]
-    dots = ax.transData.transform([(x, y) for x, y, _ in places.values()]) if places else []
+    dots = list(ax.transData.transform([(x, y) for x, y, _ in places.values()])) if places else []
     roofs = [*along(ax, corners[0], corners[1]), *along(ax, corners[1], corners[2])]
     for label, (x, y, measured) in places.items():
         # what lies on the roof is labelled above it, what was measured below: the two often share an intensity

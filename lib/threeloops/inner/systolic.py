@@ -69,7 +69,7 @@ def output_stationary(a: Float[np.ndarray, "m k"], b: Float[np.ndarray, "k n"]) 
     sums = np.zeros((m, n))
     from_left, from_above = np.zeros((m, n)), np.zeros((m, n))
     occupied = np.zeros((m, n), dtype=bool)
-    history = []
+    history: list[np.ndarray] = []
     rows, columns = np.arange(m), np.arange(n)
     while not history or history[-1].any():
         cycle = len(history)
@@ -95,7 +95,7 @@ def weight_stationary(a: Float[np.ndarray, "m k"], b: Float[np.ndarray, "k n"]) 
     result = np.zeros((m, n))
     from_left, partial_sums = np.zeros((k, n)), np.zeros((k, n))
     occupied = np.zeros((k, n), dtype=bool)
-    history = []
+    history: list[np.ndarray] = []
     rows, columns = np.arange(k), np.arange(n)
     while not history or history[-1].any():
         cycle = len(history)

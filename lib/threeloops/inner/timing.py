@@ -48,8 +48,7 @@ def benchmark(
     _require_count("warmup", warmup, at_least=0)
     _require_count("samples", samples, at_least=1)
     clock = clock or clock_of(device)
-    if flush_cache:
-        flush = flush or cache_flusher(device)
+    empty_cache = (flush or cache_flusher(device)) if flush_cache else None
 
     def prepared() -> Call:
         inputs = make_inputs()
@@ -62,8 +61,8 @@ def benchmark(
     seconds = []
     for _ in range(samples):
         call = prepared()
-        if flush_cache:
-            flush()
+        if empty_cache is not None:
+            empty_cache()
         seconds.append(clock(call))
     return Samples(tuple(seconds), device)
 

@@ -7,6 +7,7 @@ data alone, and nothing here catches a BaseException, by which the wall refuses.
 
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from threeloops.lab import cards, journal, wall
 from threeloops.lab.compare import Mismatch, Tolerance, compare
@@ -92,14 +93,14 @@ class Check:
             self._fail([message])
         self._count()
 
-    def shape(self, tensor: object, shape: tuple[int, ...], what: str = "") -> None:
+    def shape(self, tensor: Any, shape: tuple[int, ...], what: str = "") -> None:
         """An array or tensor of exactly this shape."""
         found = tuple(tensor.shape) if _is_shaped(tensor) else None
         got = describe(tensor) if found is None else f"shape {found}"
         wrong = Mismatch("", got, f"an array or tensor of shape {tuple(shape)}")
         self._hold(None if found == tuple(shape) else wrong, what, "")
 
-    def dtype(self, tensor: object, dtype: object, what: str = "") -> None:
+    def dtype(self, tensor: Any, dtype: object, what: str = "") -> None:
         """An array or tensor of exactly this dtype."""
         found = tensor.dtype if _is_shaped(tensor) else None
         got = describe(tensor) if found is None else str(found)
@@ -170,7 +171,7 @@ def _is_shaped(value: object) -> bool:
     return is_tensor(value) or is_array(value)
 
 
-def _is_truth(value: object) -> bool:
+def _is_truth(value: Any) -> bool:
     if type(value) is bool:
         return True
     if is_array(value):

@@ -1,6 +1,7 @@
 """Numbers of every origin (Python, numpy, torch, nested lists) brought to one form and compared element by element."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -64,8 +65,8 @@ def _from_array(array: np.ndarray) -> Numbers | None:
     kind = KINDS.get(array.dtype.kind)
     if kind == "int":
         return _integers(array)
-    wide = {"bool": np.bool_, "float": np.float64, "complex": np.complex128}.get(kind)
-    return None if wide is None else Numbers(array.astype(wide), kind)
+    wide = {"bool": np.bool_, "float": np.float64, "complex": np.complex128}.get(kind or "")
+    return None if kind is None or wide is None else Numbers(array.astype(wide), kind)
 
 
 def _from_tensor(tensor) -> Numbers | None:
@@ -85,7 +86,7 @@ def _from_sequence(items) -> Numbers | None:
         return Numbers(np.zeros(0), "float")
     if kinds == {float}:
         return Numbers(np.array(items, dtype=np.float64), "float")
-    parts = []
+    parts: list[Any] = []
     for item in items:
         part = numbers(item)
         if part is None or (parts and part.shape != parts[0].shape):

@@ -9,6 +9,7 @@ import enum
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from types import EllipsisType, NoneType
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +20,13 @@ SETS = (set, frozenset)
 DEPTH = 64
 
 
-def is_tensor(value: object) -> bool:
+def is_tensor(value: Any) -> bool:
     """A `torch.Tensor` or `nn.Parameter`; never imports torch (whoever holds a tensor has imported it)."""
     torch = sys.modules.get("torch")
     return torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter)
 
 
-def is_array(value: object) -> bool:
+def is_array(value: Any) -> bool:
     """An array or a scalar of numpy's own, memory-mapped or not; no other subclass, and no array of objects."""
     kind = type(value)
     if kind in (np.ndarray, np.memmap):
@@ -33,24 +34,24 @@ def is_array(value: object) -> bool:
     return issubclass(kind, np.generic) and kind.__module__ == "numpy"
 
 
-def is_size(value: object) -> bool:
+def is_size(value: Any) -> bool:
     """A `torch.Size`, which counts as a tuple."""
     torch = sys.modules.get("torch")
     return torch is not None and type(value) is torch.Size
 
 
-def is_descriptor(value: object) -> bool:
+def is_descriptor(value: Any) -> bool:
     """A dtype or a device: compared by `==`, holds no data."""
     torch = sys.modules.get("torch")
     kind = type(value)
     return issubclass(kind, np.dtype) or (torch is not None and kind in (torch.dtype, torch.device))
 
 
-def is_enum(value: object) -> bool:
+def is_enum(value: Any) -> bool:
     return issubclass(type(value), enum.Enum)
 
 
-def record_fields(value: object) -> list[str] | None:
+def record_fields(value: Any) -> list[str] | None:
     """Field names of a dataclass instance or named tuple; None for anything else."""
     kind = type(value)
     if issubclass(kind, tuple) and type(kind.__dict__.get("_fields")) is tuple:
@@ -60,12 +61,12 @@ def record_fields(value: object) -> list[str] | None:
     return None
 
 
-def field(value: object, name: str) -> object:
+def field(value: Any, name: str) -> object:
     """One field of a record, past any `__getattribute__` that its class may define."""
     return object.__getattribute__(value, name)
 
 
-def foreign(value: object, depth: int = 0) -> str | None:
+def foreign(value: Any, depth: int = 0) -> str | None:
     """The type name of the first thing in `value` that is not plain data; None when all of it is plain."""
     kind = type(value)
     if depth > DEPTH:

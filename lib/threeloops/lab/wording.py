@@ -1,5 +1,7 @@
 """Numbers and values as a reader wants to meet them in a message."""
 
+from typing import Any
+
 import numpy as np
 
 from threeloops.lab.plain import MAPPINGS, SEQUENCES, SETS, foreign, is_array, is_tensor
@@ -26,7 +28,7 @@ def with_unit(text: str, unit: str) -> str:
     return f"{text} {unit}" if unit else text
 
 
-def describe(value: object, limit: int = 90) -> str:
+def describe(value: Any, limit: int = 90) -> str:
     """A short text for a message: the value of plain data, the type name alone of anything else."""
     kind = type(value)
     if foreign(value) is not None:
