@@ -241,12 +241,14 @@ def release(
 def course(device: Annotated[Device, typer.Option(help="Where the labs measure.")] = Device.auto) -> None:
     """Run the whole course: release, execute, grade three submissions of each lab, report (what `make course` does)."""
     from grader.course import run_course
+    from grader.course_report import write
     from grader.progress import watching
 
     require_device(device)
     reports = course_root() / "reports"
     with watching(console) as watch:
         report = run_course(chosen(None), reports, device, watch.step)
+    write(report, reports)
     table = Table(title=f"Three Loops on {report.device}, sandbox: {report.sandbox}", title_justify="left")
     for column in ("lab", "seconds", "verified on", "reference", "untouched", "half done"):
         table.add_column(column)

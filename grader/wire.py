@@ -110,7 +110,8 @@ def _encode_tensor(value: torch.Tensor, buffers: list[Buffer], special: Special)
     name = str(value.dtype).removeprefix("torch.")
     if value.layout is not torch.strided or name not in TORCH:
         return special.encode_object(value)
-    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    flat = dense.as_strided((dense.numel(),), (1,))  # one element alone may keep any stride and be called contiguous
     data = _append(buffers, memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b"")
     stride = None if value.is_contiguous() or min(value.stride(), default=1) < 1 else list(value.stride())
     return {"T": [name, list(value.shape), data, special.encode_tensor(value), stride]}

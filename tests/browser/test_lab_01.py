@@ -38,7 +38,7 @@ def run_all(page) -> None:
     page.wait_for_function("window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel", timeout=90_000)
     page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.ready")
     page.evaluate(
-        """() => { window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => { window.done = true; }); }"""
+        "() => { jupyterapp.commands.execute('notebook:run-all-cells').then(() => { window.done = true; }); }"
     )
     page.wait_for_function("window.done === true", timeout=RUN_MS)
 

@@ -9,6 +9,7 @@ from toy_course import make_course
 
 from grader import pages
 from grader.course import Step, run_course, submissions
+from grader.course_report import write
 from grader.release import release
 from grader.sandbox.pool import close_pools
 
@@ -24,6 +25,7 @@ def toy(tmp_path_factory):
 def chain(toy):
     steps: list[Step] = []
     report = run_course([toy], toy.root / "reports", "cpu", steps.append)
+    write(report, toy.root / "reports")
     return report, steps, toy.root / "reports"
 
 
@@ -89,6 +91,7 @@ def test_a_fault_in_a_solution_is_reported_everywhere_and_not_raised(tmp_path):
     lab = make_course(tmp_path)
     lab.source.write_text(lab.source.read_text().replace("sum(values) / len(values)", "sum(values)"))
     report = run_course([lab], tmp_path / "reports", "cpu")
+    write(report, tmp_path / "reports")
     assert any("reference scored 60, expected 100" in f for f in report.faults)
     assert any("the solution notebook failed" in f for f in report.faults)
     assert "<failure" in (tmp_path / "reports" / "junit.xml").read_text()
