@@ -199,6 +199,7 @@ def grade(
         str | None, typer.Option(help="Feed nbgrader's gradebook, e.g. sqlite:///gradebook.db.")
     ] = None,
     gradescope: Annotated[Path | None, typer.Option(help="Write <student>.json for Gradescope to this folder.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the class as one page: points, and why.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write a table of the scores to this file.")] = None,
 ) -> None:
     """Grade a class through the wall. A run that was cut off goes on where it stopped.
@@ -212,7 +213,8 @@ def grade(
     report = grade_command.run(
         target, submissions, jobs=jobs, only=only, sandbox=sandbox.value, fresh=fresh, console=console
     )
-    grade_command.export(report, target, json_file, csv, gradescope, gradebook)
+    to = grade_command.Exports(json_file, html, csv, gradescope, gradebook)
+    grade_command.export(report, target, to)
     full = all(r.status == "graded" and r.score == r.max_score for r in report.records)
     raise typer.Exit(0 if full else 1)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from grader import records
+from grader import pages, records
 from grader.files import replace_text
 from grader.grade import Options, grade_class
 from grader.labs import Lab
 from grader.manifest import manifest
+from grader.pages import Cell
 from grader.records import ClassReport, Record
 from grader.sandbox.pool import choose
 
@@ -69,20 +72,59 @@ def _summary(report: ClassReport) -> Table:
     return table
 
 
-def export(
-    report: ClassReport, lab: Lab, json_file: Path | None, csv: Path | None, scope: Path | None, database: str | None
-) -> None:
+@dataclass(frozen=True)
+class Exports:
+    """Where the report goes besides the terminal; what is None is not written."""
+
+    json: Path | None = None
+    html: Path | None = None
+    csv: Path | None = None
+    gradescope: Path | None = None
+    gradebook: str | None = None
+
+
+def export(report: ClassReport, lab: Lab, to: Exports) -> None:
     """Write the report in every form that was asked for, each file whole or not at all."""
-    for path, text in ((json_file, lambda: records.to_json(report.to_dict())), (csv, lambda: records.to_csv(report))):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(path, text())
-    if scope is not None:
-        scope.mkdir(parents=True, exist_ok=True)
+    if to.json is not None:
+        _write(to.json, records.to_json(report.to_dict()))
+    if to.html is not None:
+        _write(to.html, class_page(report))
+    if to.csv is not None:
+        _write(to.csv, records.to_csv(report))
+    if to.gradescope is not None:
         for number, record in enumerate(report.records):
             name = record.student if record.student.replace("_", "").replace("-", "").isalnum() else f"student-{number}"
-            replace_text(scope / f"{name}.json", records.to_json(records.gradescope(record)))
-    if database is not None:
+            _write(to.gradescope / f"{name}.json", records.to_json(records.gradescope(record)))
+    if to.gradebook is not None:
         from grader.gradebook import feed
 
-        feed(report, lab, database)
+        feed(report, lab, to.gradebook)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, text)
+
+
+def class_page(report: ClassReport) -> str:
+    """The class as one self-contained page: a table of the points, then for each student what failed and why."""
+    tests = [t.name.removesuffix("_test") for t in report.records[0].tests]
+    rows = [
+        [
+            Cell(r.student, href=f"#{index}"),
+            Cell(f"{r.score:g} / {r.max_score:g}", "number " + ("good" if r.score == r.max_score else "")),
+            *[Cell(f"{t.score:g}", "number " + ("good" if t.score == t.max_score else "bad")) for t in r.tests],
+            r.status,
+            r.reflection,
+        ]
+        for index, r in enumerate(report.records)
+    ]
+    sections = [pages.table(["Student", "Points", *tests, "Status", "Reflection"], rows)]
+    for index, r in enumerate(report.records):
+        failed = [[t.name.removesuffix("_test"), Cell(t.output, "pre")] for t in r.tests if t.score < t.max_score]
+        failed += [["note", note] for note in r.notes]
+        if failed:
+            sections.append(f"<h2 id='{index}'>{html.escape(r.student)}</h2>{pages.table(['Exercise', 'Why'], failed)}")
+    isolation = " Without isolation." if report.sandbox == "none" else ""
+    lead = f"{len(report.records)} submissions, graded through the wall; sandbox: {report.sandbox}.{isolation}"
+    return pages.page(f"Lab {report.lab}", lead, *sections)

@@ -12,6 +12,7 @@ import pytest
 from toy_course import make_course
 
 from grader.course import submissions
+from grader.pages import remote_references
 from grader.release import release
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -88,6 +89,21 @@ def test_grade_writes_the_agreed_json_and_says_who_fell_short(toy, classroom, tm
     assert all(set(r) == fields for r in data["records"])
     assert [set(t) for t in data["records"][0]["tests"]] == [{"name", "score", "max_score", "output"}] * 2
     assert "No sandbox" in done.stdout
+
+
+def test_grade_writes_a_page_a_table_and_gradescopes_form(toy, classroom, tmp_path):
+    out = tmp_path / "out"
+    (classroom / "=1+1").mkdir()
+    words = ["--html", str(out / "class.html"), "--csv", str(out / "class.csv"), "--gradescope", str(out / "scope")]
+    done = threeloops(toy.root, "grade", "--lab", "toy", "--submissions", str(classroom), "--sandbox", "none", *words)
+    assert done.returncode == 1, done.stderr
+    page = (out / "class.html").read_text()
+    assert remote_references(page) == []
+    assert "rescale_test" not in page
+    assert "40 / 100" in page
+    assert "is not written yet" in page
+    assert "'=1+1,90_toy,0.0" in (out / "class.csv").read_text()
+    assert json.loads((out / "scope" / "ben.json").read_text())["score"] == 40.0
 
 
 def test_a_full_class_exits_0_and_resumes(toy, classroom):
