@@ -145,7 +145,7 @@ def grade_class(
     done: dict[str, Record] = {}
     todo: list[tuple[Submission, Path | None]] = []
     for submission in found:
-        kept = _kept_at(submission, lab, options)
+        kept = _kept_at(submission, folder, lab, options)
         record = _kept(kept)
         if record is not None:
             done[submission.student] = record
@@ -173,16 +173,15 @@ def _graded(todo: list[tuple[Submission, Path | None]], folder: Path, lab: Lab, 
             workers.shutdown(cancel_futures=True)
 
 
-def _kept_at(submission: Submission, lab: Lab, options: Options) -> Path | None:
+def _kept_at(submission: Submission, folder: Path, lab: Lab, options: Options) -> Path | None:
     """Where the record of exactly this submission, lab and set of options is kept."""
     if options.records is None:
         return None
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(lab.source.read_bytes())
     try:
-        digest.update(submission.path.read_bytes())
-    except OSError as error:
-        digest.update(type(error).__name__.encode())
-    digest.update(lab.source.read_bytes())
+        digest.update(submissions.content(submission, folder))
+    except (BadSubmission, OSError) as error:
+        digest.update(str(error).encode())
     digest.update(repr((submission.student, replace(options, records=None, jobs=0))).encode())
     return options.records / lab.slug / f"{digest.hexdigest()[:32]}.json"
 

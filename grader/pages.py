@@ -37,6 +37,24 @@ a { color: inherit; } pre { white-space: pre-wrap; margin: 0; font-size: .85rem;
 """
 
 
+# a cell whose source is hidden keeps it in the page, folded away; nbconvert's own template shows it
+_TEMPLATE = """
+{%- extends 'lab/index.html.j2' -%}
+{%- block input_group -%}
+{%- if cell.metadata.get('jupyter', {}).get('source_hidden') -%}
+<details class="folded"><summary>code</summary>{{ super() }}</details>
+{%- else -%}{{ super() }}{%- endif -%}
+{%- endblock input_group -%}
+{%- block html_head -%}{{ super() }}
+<style>
+.folded { width: 100%; } .folded > summary { cursor: pointer; color: #767676; font: 12px system-ui, sans-serif;
+  padding-left: var(--jp-cell-prompt-width); }
+.jp-Cell:has(.folded) { flex-direction: column; }
+</style>
+{%- endblock html_head -%}
+"""
+
+
 def notebook_page(notebook: NotebookNode, title: str) -> str:
     """One executed notebook as a page: figures inline, widgets as their static twin, nothing loaded from elsewhere."""
     notebook = copy.deepcopy(notebook)
@@ -51,7 +69,7 @@ def notebook_page(notebook: NotebookNode, title: str) -> str:
     config.HTMLExporter.jquery_url = ""
     config.HTMLExporter.widget_renderer_url = ""
     config.HTMLExporter.mermaid_js_url = ""
-    page, _ = HTMLExporter(config=config, embed_images=True).from_notebook_node(notebook)
+    page, _ = HTMLExporter(config=config, embed_images=True, raw_template=_TEMPLATE).from_notebook_node(notebook)
     return _MODULE_IMPORT.sub("", _REMOTE_SCRIPT.sub("", page))
 
 

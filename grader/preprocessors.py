@@ -12,7 +12,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 
 _KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 _ROLE = ("grade", "grade_id", "locked", "points", "solution", "task")
-_CELL_METADATA = ("tags", "nbgrader", "deletable", "editable")
+_CELL_METADATA = ("tags", "nbgrader", "deletable", "editable", "jupyter")
 
 
 class CheckCells(NbGraderPreprocessor):

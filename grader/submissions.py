@@ -24,6 +24,8 @@ class BadSubmission(Exception):
 
 @dataclass(frozen=True)
 class Submission:
+    """`student` is the folder's name, with what is not printable written as an escape."""
+
     student: str
     path: Path
 
@@ -46,14 +48,24 @@ def _students(folder: Path, lab: Lab) -> Iterator[Submission]:
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or not (path.is_dir() or path.is_symlink()):
             continue
-        yield Submission(path.name, path / lab.slug / f"{lab.slug}.ipynb")
+        yield Submission(_printable(path.name), path / lab.slug / f"{lab.slug}.ipynb")
+
+
+def _printable(name: str) -> str:
+    """A file's name as a record may hold and a terminal may show it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def read(submission: Submission, folder: Path) -> NotebookNode:
-    """The submitted notebook as plain data.
+    """The submitted notebook as plain data. Raises BadSubmission as `content` and `parse` do."""
+    return parse(content(submission, folder))
+
+
+def content(submission: Submission, folder: Path) -> bytes:
+    """The submitted file. Never opens a link, a pipe or a device, which could lead elsewhere or never end.
 
     Raises:
-        BadSubmission: no file, a link to somewhere else, a name that could leave the folder, no JSON, no notebook.
+        BadSubmission: no file, a link to somewhere else, a name that could leave the folder, a file too large.
     """
     path = submission.path
     if not _STUDENT.fullmatch(submission.student) or ".." in submission.student:
@@ -64,14 +76,14 @@ def read(submission: Submission, folder: Path) -> NotebookNode:
         if part.is_symlink():
             raise BadSubmission(f"{part.relative_to(folder)} is a symbolic link; hand in the file itself")
     if not path.is_file():
-        other = sorted(p.name for p in path.parent.glob("*.ipynb")) if path.parent.is_dir() else []
+        other = sorted(_printable(p.name) for p in path.parent.glob("*.ipynb")) if path.parent.is_dir() else []
         hint = f"; the folder holds {', '.join(other)}" if other else ""
         raise BadSubmission(f"no file {path.relative_to(folder)}{hint}")
     size = path.stat().st_size
     if size > MAX_NOTEBOOK_BYTES:
         limit = MAX_NOTEBOOK_BYTES >> 20
         raise BadSubmission(f"the notebook has {size / 2**20:.0f} MiB, at most {limit} are read; clear its outputs")
-    return parse(path.read_bytes())
+    return path.read_bytes()
 
 
 def parse(content: bytes) -> NotebookNode:

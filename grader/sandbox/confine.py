@@ -71,10 +71,11 @@ def confine(config: dict[str, Any]) -> None:
         _mount("tmpfs", target, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     _raise_loopback()
-    limit(config)
     os.symlink(config["data"], f"{HOME}/data")
     os.chdir(HOME)
     _drop_privileges(config.get("uid"))
+    # Last: the kernel counts processes by user namespace, and only the innermost one is this submission's alone.
+    limit(config)
 
 
 def limit(config: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ _REFUSED = (
     "eq ne lt le gt ge bool float int index complex bytes round trunc floor ceil fspath "
     "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod divmod rdivmod pow rpow matmul rmatmul "
     "and rand or ror xor rxor lshift rlshift rshift rrshift neg pos abs invert "
-    "array array_interface reduce reduce_ex"
+    "array reduce reduce_ex"
 )
 for _name in _REFUSED.split():
     setattr(Proxy, f"__{_name}__", Proxy._refuse)

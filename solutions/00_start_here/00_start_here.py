@@ -37,7 +37,7 @@ from pathlib import Path
 import numpy as np
 from threeloops.lab import CheckFailed, check, explore, figure, hint, palette, predict, show
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 plot, axes = figure(width=9, height=4.2)
 for radius, colour, name, turns in (
     (1, palette.vermillion, "inner loop", "one GPU moves bytes and multiplies   ·   labs 01–07"),
@@ -68,7 +68,7 @@ show.figure(plot)
 # | **exercise** | replace `raise NotImplementedError()` by your answer |
 # | **check** | run it; when it fails it names the quantity that is wrong, by how much, and what usually causes it |
 # | **predict** | type a number at `guess=` *before* you run what follows; nobody grades it, and it is how you learn |
-# | **demonstration** | pictures and live measurements on your own machine |
+# | **demonstration** | pictures and live measurements on your own machine; the code of a mere picture is folded away above it |
 #
 # Hints open one at a time: stop reading as soon as you can go on. The exercises do not build on one another, so
 # a wrong answer costs its own points and no others.
@@ -82,7 +82,7 @@ show.figure(plot)
 #
 # The course stands on four capabilities.
 #
-# - The **interpreter** runs GPU kernels written in Triton on the CPU, exactly and slowly.
+# - The **interpreter** runs GPU kernels written in Triton on the CPU: what they compute, not how fast.
 # - The **compiler** turns the same kernels into GPU machine code that you can read, with no GPU present.
 # - **Ranks** are processes that exchange tensors through a network library, as the GPUs of a cluster do.
 # - A **GPU** makes the measured times real.
@@ -115,7 +115,7 @@ show.table(
 # | an empty string | none |
 # | `2,0` | GPU 2, which the process will call `cuda:0`, then GPU 0, as `cuda:1` |
 # | `0,2,-1,1` | GPUs 0 and 2: the first entry that is not the number of a GPU ends the list, silently |
-# | `0,0` | none: a GPU listed twice hides all of them |
+# | `0,0` | none: a GPU listed twice, before the list has ended, hides all of them |
 #
 # (The first four are in NVIDIA's CUDA Programming Guide, under *CUDA Environment Variables*; the last is how PyTorch
 # reads the variable.)
@@ -256,8 +256,17 @@ def expect(machine, field, expected, why, **changes):
     machine = replace(machine, **changes)
     actual = getattr(capability_report(machine), field)
     actual = tuple(actual) if field == "devices" else actual
-    variable = f"CUDA_VISIBLE_DEVICES={machine.cuda_visible_devices!r}"
-    check.equal(actual, expected, what=f"{field} of {len(machine.gpus)} GPUs, {variable}", hint=why)
+    gpus = ", ".join(map(str, machine.gpus)) or "none"
+    gpus = f"GPUs {gpus} and CUDA_VISIBLE_DEVICES={machine.cuda_visible_devices!r}"
+    versions = f"torch {machine.torch}, triton {machine.triton}, numpy {machine.numpy}, cxx {machine.cxx}"
+    facts = {
+        "interpreter": versions,
+        "compiler": versions,
+        "ranks": f"{machine.cores} cores, gloo {machine.gloo}",
+        "devices": gpus,
+        "gpu": gpus,
+    }
+    check.equal(actual, expected, what=f"{field} with {facts[field]}", hint=why)
 
 
 def shows(variable, devices, why):
@@ -408,6 +417,7 @@ hint(
 # %% nbgrader={"grade": true, "grade_id": "saxpy_work_test", "locked": true, "points": 25, "schema_version": 3, "solution": false, "task": false}
 with check("saxpy_work", "bytes and FLOPs of SAXPY"):
     work = saxpy_work(1000, "float32")
+    check.true(type(work).__name__ == "Work", f"saxpy_work(1000, 'float32') returned {work!r}: expected a Work")
     streams = "three streams: x is read, y is read, y is written"
     pair = "a multiply and an add are two FLOPs, fused or not"
     check.equal(work.bytes, 12_000, what="bytes of 1000 float32 elements", hint=streams)
@@ -498,7 +508,7 @@ except CheckFailed as failure:
 # the bytes** it moved. The sustained rate is the height of one rectangle with the same area and the same total width. The
 # mean of the heights ignores the widths. Between runs of equal area it always flatters: the fast ones are the short ones.
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 plot, axes = figure(height=3.4)
 left = 0.0
 for moved, elapsed in zip(RUN_BYTES[1:], RUN_SECONDS[1:], strict=True):
@@ -560,11 +570,12 @@ hint(
 
 # %% nbgrader={"grade": true, "grade_id": "repaired_throughput_test", "locked": true, "points": 25, "schema_version": 3, "solution": false, "task": false}
 with check("repaired_throughput", "bytes over time"):
-    left_out = "the warm-up is left out of the bytes and of the time"
+    left_out = "the warm-up is left out of the bytes and of the time; the rate is in bytes per second"
     weighs = "a mean of rates weighs a short run as much as a long one"
-    equal, timed = "throughput of four equal runs in GB/s", "throughput of the three timed runs in GB/s"
-    check.close(throughput([24e6] * 4, [1e-3] * 4, 1) / 1e9, 24.0, what=equal, hint=left_out)
-    check.close(throughput(RUN_BYTES, RUN_SECONDS, 1) / 1e9, 12.0, what=timed, hint=weighs)
+    equal, timed = "throughput of three equal runs after a slow one", "throughput of the three timed runs"
+    slow_start = [30e-3, 1e-3, 1e-3, 1e-3]
+    check.close(throughput(RUN_BYTES, slow_start, 1) / 1e9, 24.0, unit="GB/s", what=equal, hint=left_out)
+    check.close(throughput(RUN_BYTES, RUN_SECONDS, 1) / 1e9, 12.0, unit="GB/s", what=timed, hint=weighs)
     check.raises(ValueError, throughput, [1e6, 1e6], [1e-3, 0.0], 0, names="seconds[1]")
     check.raises(ValueError, throughput, [1e6] * 3, [1e-3] * 3, 3, names="warmup = 3")
     ### BEGIN HIDDEN TESTS
@@ -747,22 +758,27 @@ hint(
 # %% nbgrader={"grade": true, "grade_id": "first_prediction_test", "locked": true, "points": 25, "schema_version": 3, "solution": false, "task": false}
 def within_a_factor_of_two(n, dtype, machine, seconds, why=""):
     predicted = predict_seconds(n, dtype, machine)
+    check.true(predicted is not None, "predict_seconds returned None: the function ends without `return`")
     factor = max(predicted / seconds, seconds / predicted) if predicted > 0 else float("inf")
-    check.true(
-        seconds / 2 <= predicted <= seconds * 2,
-        f"SAXPY of {n:,} {dtype} elements on {machine.name}: predicted {predicted:.3g} s, "
-        f"recorded {seconds:.3g} s, a factor of {factor:,.3g} apart where 2 is allowed; "
-        f"usually: {why or likely_cause(machine, predicted, seconds)}",
+    card = (
+        f"quantity   SAXPY of {n:,} {dtype} elements on {machine.name}",
+        f"value      {predicted:.3g} s",
+        f"expected   {seconds:.3g} s, or at most a factor of 2 from it",
+        f"difference a factor of {factor:,.3g}",
+        f"usually: {why or likely_cause(n, dtype, machine, predicted, seconds)}",
     )
+    check.true(seconds / 2 <= predicted <= seconds * 2, "\n  ".join(card))
 
 
-def likely_cause(machine, predicted, seconds):
+def likely_cause(n, dtype, machine, predicted, seconds):
     if predicted > 100 * seconds:
         return "the answer is in seconds, not in a smaller unit"
     if predicted > seconds:
         return "vectors that fit into the cache stream at its bandwidth, not at the memory's"
     if seconds < 2 * machine.overhead:
         return "on tiny vectors the overhead of the call is all there is"
+    if 2 * n * ELEMENT_BYTES[dtype] > machine.levels[0].capacity:
+        return "vectors that do not fit into the cache stream at the memory's bandwidth, in three streams"
     return "three streams of bytes at the bandwidth of the level: x is read, y is read, y is written"
 
 
@@ -787,9 +803,6 @@ with check("first_prediction", "a time within a factor of two"):
     for n, seconds in FLOAT64_SECONDS.items():
         if not on_a_cliff(n, "float64", RECORDED):
             within_a_factor_of_two(n, "float64", RECORDED, seconds, "a float64 element has 8 bytes")
-    ratio = predict_seconds(10**9, "float64", RECORDED) / predict_seconds(10**9, "float16", RECORDED)
-    bytes_differ = "a float64 has four times the bytes of a float16"
-    check.close(ratio, 4.0, rtol=0.05, what="float64 time over float16 time, large vectors", hint=bytes_differ)
 
     # synthetic machines, made for this test: one flat memory, and a cache hierarchy of three levels
     INFINITE = float("inf")
@@ -809,6 +822,8 @@ with check("first_prediction", "a time within a factor of two"):
                     seconds = synthetic_seconds(n, size, machine, check.rng(seed))
                     within_a_factor_of_two(n, dtype, machine, seconds, "the smallest level that holds both")
     within_a_factor_of_two(0, "float32", DEEP, DEEP.overhead, "an empty call still costs its overhead")
+    full, exactly = 2**20 // 8, synthetic_seconds(2**20 // 8, 4, DEEP, check.rng(0))
+    within_a_factor_of_two(full, "float32", DEEP, exactly, "a working set of exactly the capacity still fits")
     ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -817,7 +832,7 @@ with check("first_prediction", "a time within a factor of two"):
 # The band is a factor of two around your prediction. The yellow strip is the cliff, where the vectors fall out of the cache.
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 def your_seconds(n, machine):
     """What your function predicts; not a number while exercise 4 is unwritten."""
     try:
@@ -962,6 +977,7 @@ copies, saxpys = medians("copy", "float32"), medians("saxpy", "float32")
 largest = max(copies)
 show.against_prediction("copy_ratio", measured=copies[largest] / saxpys[largest], source="recorded")
 
+# %% tags=["demo"] jupyter={"source_hidden": true}
 plot, axes = figure(height=3.2)
 axes.plot(list(copies), [copies[n] / saxpys[n] for n in copies], "o-", color=palette.blue)
 axes.axhline(2 / 3, color=palette.orange, ls="--")
@@ -985,7 +1001,7 @@ assert 0.8 < copies[largest] / saxpys[largest] < 1.25, "three streams in a copy:
 #
 # In float16 SAXPY moves half the bytes of float32, and the model says half the time. Here is the recording.
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 halves = medians("saxpy", "float16")
 plot, axes = figure(height=3.2)
 axes.plot(list(saxpys), [halves[n] / saxpys[n] for n in saxpys], "o-", color=palette.blue)
@@ -1058,7 +1074,7 @@ print("four programs of 256 elements, one of them partly empty: all 1,000 result
 #
 # The map fills as your checks pass. Choose a view to see what lies ahead.
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.lab import course_map, labs
 
 VIEWS = {

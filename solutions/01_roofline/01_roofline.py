@@ -47,7 +47,7 @@ class Work:
         return self.flops / self.bytes
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.hardware import accelerator
 from threeloops.inner.roofline import Roofline, attention, elementwise, layernorm, matmul, softmax
 from threeloops.lab import figure, palette
@@ -129,13 +129,15 @@ predict(
     "layernorm_percent",
     "A LayerNorm in BF16 on an H100, perfectly written: what percentage of the 989 TFLOP/s can it reach?",
     unit="%",
+    guess=None,
 )
 predict(
     "copy",
     "How many GB/s does a plain copy move on the machine you are sitting at (bytes read plus bytes written)?",
     unit="GB/s",
+    guess=None,
 )
-predict("matmul", "And how many GFLOP/s does its FP32 matrix multiplication reach?", unit="GFLOP/s")
+predict("matmul", "And how many GFLOP/s does its FP32 matrix multiplication reach?", unit="GFLOP/s", guess=None)
 
 # %% [markdown]
 # ## 1 · What does an operation cost?
@@ -179,9 +181,9 @@ predict("matmul", "And how many GFLOP/s does its FP32 matrix multiplication reac
 # With `kv_heads < heads` several query heads share one K and V (grouped-query attention): a shared K is still read
 # once. There is no mask, no dropout and no batch dimension other than the one named.
 #
-# **Errors.** A size that is not positive raises `ValueError` with the name of the argument in the message, for
-# example `columns = 0: expected a positive number`. So does `heads` that is not a multiple of `kv_heads`
-# (name `kv_heads`), and `distinct` greater than `tokens` (name `distinct`).
+# **Errors.** An argument that is not positive, `bytes_per_element` included, raises `ValueError` whose message contains
+# its name and value, as `columns = 0`. `heads` that is not a multiple of `kv_heads` raises one that names `kv_heads`,
+# and `distinct` greater than `tokens` one that names `distinct`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "intensity", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -263,7 +265,10 @@ with check("intensity", "bytes and FLOPs of five operations"):
         matmul_work(127, 129, 65, 2),
         Work(2 * (127 * 129 + 129 * 65 + 127 * 65), 2 * 127 * 129 * 65),
         what="matmul_work(127, 129, 65, 2)",
-        hint="A and B are read once each, C is written once: no operand twice, none left out; a multiply-add is two FLOPs",
+        hint={
+            "bytes": "A and B are read once each, C is written once: no operand twice, none left out",
+            "flops": "m·n sums of k products each; a multiply-add is two FLOPs",
+        },
     )
     check.close(
         matmul_work(1, 4096, 4096, 2).intensity,
@@ -277,27 +282,39 @@ with check("intensity", "bytes and FLOPs of five operations"):
         layernorm_work(33, 129, 4),
         Work(4 * (2 * 33 * 129 + 2 * 129), 7 * 33 * 129),
         what="layernorm_work(33, 129, 4)",
-        hint="scale and shift are read once for all rows, and they are two vectors of `columns` elements",
+        hint={
+            "bytes": "scale and shift are read once for all rows, and they are two vectors of `columns` elements",
+            "flops": "seven an element, as the table lists them",
+        },
     )
     check.close(
         softmax_work(3, 1000, 2),
         Work(2 * 2 * 3000, 5 * 3000),
         what="softmax_work(3, 1000, 2)",
-        hint="one read and one write: a row stays on the chip between the maximum, the sum and the division",
+        hint={
+            "bytes": "one read and one write: a row stays on the chip between the maximum, the sum and the division",
+            "flops": "five an element, as the table lists them",
+        },
     )
     check.close(
         attention_work(2, 4, 4, 100, 100, 64, 2),
         Work(2 * (4 * 2 * 4 * 100 * 64 + 4 * 2 * 4 * 100 * 100), 2 * 4 * 100 * 100 * (4 * 64 + 6)),
         what="attention_work(2, 4, 4, 100, 100, 64, 2)",
-        hint="the scores cross four times: S written, S read, P written, P read",
+        hint={
+            "bytes": "the scores cross four times: S written, S read, P written, P read",
+            "flops": "for each score 2·head_dim in either product, 1 for the scale and 5 for the softmax",
+        },
     )
     check.close(
         embedding_work(512, 512, 768, 2),
         Work(512 * 8 + 2 * 512 * 768 * 2, 0),
         what="embedding_work(512, 512, 768, 2)",
-        hint="only the rows that are looked up move, not the table; indices are 8 bytes whatever the elements are",
+        hint={
+            "bytes": "only the rows that are looked up move, not the table; indices are 8 bytes whatever the elements are",
+            "flops": "a lookup computes nothing",
+        },
     )
-    check.raises(ValueError, softmax_work, 3, 0, 2, names="columns")
+    check.raises(ValueError, softmax_work, 3, 0, 2, names="columns = 0")
     ### BEGIN HIDDEN TESTS
     from fractions import Fraction
 
@@ -407,7 +424,7 @@ show.against_prediction(
 # - Intensity 0 attains 0; intensity infinity attains the peak.
 # - A negative or NaN intensity raises `ValueError` with the word `intensity`.
 #
-# Both raise `ValueError` that names `peak_flops` or `bandwidth` where it is not positive and finite.
+# `ridge_point` and `attainable` raise `ValueError` that names `peak_flops` or `bandwidth` where it is not positive and finite.
 
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_roofs", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -435,7 +452,7 @@ class Roof:
 
 DATASHEETS = [DatasheetRow(**row) for row in json.loads(Path("data/datasheets.json").read_text(encoding="utf-8"))]
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 show.table(
     [
         [
@@ -505,13 +522,19 @@ with check("roofline", "two roofs and where they meet"):
         read_row(v100),
         Roof(125e12, 900e9),
         what=f"read_row of the {v100.product}",
-        hint="a terabyte and a gigabyte on a data sheet are decimal: GB/s is 1e9, not 2**30",
+        hint={
+            "peak_flops": "1 TFLOP/s is 1e12 FLOP/s, and this rate is printed dense",
+            "bandwidth": "a terabyte and a gigabyte on a data sheet are decimal: GB/s is 1e9, not 2**30",
+        },
     )
     check.close(
         read_row(h100_fp8),
         Roof(1979e12, 3.35e12),
         what=f"read_row of the {h100_fp8.product}, {h100_fp8.dtype}",
-        hint="this rate is printed with sparsity: a dense matmul gets half of it",
+        hint={
+            "peak_flops": "this rate is printed with sparsity: a dense matmul gets half of it",
+            "bandwidth": "1 TB/s is 1e12 bytes/s; sparsity does not change it",
+        },
     )
     check.close(
         ridge_point(125e12, 900e9),
@@ -586,10 +609,10 @@ with check("roofline", "two roofs and where they meet"):
 # ### Explore
 #
 # Choose a machine, a number format, an operation and its size, and watch the point move. Three things worth finding:
-# the smallest batch at which a matmul of width 4,096 becomes compute-bound on an H100, whether FP8 makes a
+# the smallest power of two at which a matmul of width 4,096 becomes compute-bound on an H100, whether FP8 makes a
 # *memory-bound* operation faster, and whether any size of LayerNorm ever reaches the ridge.
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 MACHINES = ["H100 SXM", "V100 SXM2", "A100 SXM 80GB", "H200 SXM", "B200", "L40S", "RTX 4090", "MI300X", "TPU v5p"]
 BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
 SIZED = {
@@ -705,7 +728,7 @@ show.table(
 # what share of *its* roof do six ordinary operations reach here, when the library that you use every day runs it?
 
 # %% tags=["demo"]
-predict("ridge_here", "What is the ridge point of this machine, in FLOP per byte?", unit="FLOP/byte")
+predict("ridge_here", "What is the ridge point of this machine, in FLOP per byte?", unit="FLOP/byte", guess=None)
 
 # %% tags=["demo"]
 show.against_prediction("ridge_here", round(mine.ridge_point, 1), unit="FLOP/byte")
@@ -764,7 +787,7 @@ show.table(
     rows, ["operation", "FLOP/byte", "roof above it", "floor, ms", "median, ms", "noise band, ms", "of the roof"]
 )
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 fig, axes = figure(width=9.5, height=4.8)
 mine.plot(axes, {name: (work, TIMES[name].median) for name, (_, _, work) in MEASURED.items()})
 for name, (_, _, work) in MEASURED.items():
@@ -798,7 +821,7 @@ show.figure(fig)
 # tail of half-empty waves), and calling it "memory-bound" sends an engineer to the wrong place. NVIDIA's Nsight
 # Compute draws that line at 60% of either roof, and so do we.
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 EXAMPLES = {  # flops, bytes, device µs, launches: on an H100 in BF16, launches of 5 µs
     "a large matmul": (1.1e12, 1.0e8, 1530.0, 1),
     "LayerNorm": (9.4e8, 5.4e8, 190.0, 1),
@@ -922,7 +945,7 @@ with check("classify", "what limits an operation"):
         classify(Measured("matmul", 1e12, 1e8, 1250.0, 1), machine),
         Verdict("compute", 1000.0, 0.8),
         what="a large matmul",
-        hint="1e12 FLOP at 1e15 FLOP/s are 1000 µs: floors are in µs",
+        hint={"": "1e12 FLOP at 1e15 FLOP/s are 1000 µs: floors are in µs", "explains": "floor_us / device_us"},
     )
     check.close(
         classify(Measured("layernorm", 1e9, 4e8, 250.0, 1), machine),
@@ -934,7 +957,10 @@ with check("classify", "what limits an operation"):
         classify(Measured("small kernels", 1e7, 1e6, 100.0, 60), machine),
         Verdict("overhead", 300.0, 3.0),
         what="60 small kernels",
-        hint="every launch costs: launches × launch_us",
+        hint={
+            "bound": "launches × launch_us is 300 µs here, more than device_us; rule 1 does not look at launches",
+            "floor_us": "when the verdict is overhead, the floor is launches × launch_us",
+        },
     )
     check.close(
         classify(Measured("slow copy", 0, 4e8, 1000.0, 1), machine),
@@ -1066,12 +1092,14 @@ predict(
     "convolution_share",
     "ResNet-50 forward on a 2-core CPU, 16 images, eager: what percentage of the time do the convolutions take?",
     unit="%",
+    guess=None,
 )
-predict("compile_gain", "How many times faster is the same pass after torch.compile on that CPU?", unit="×")
+predict("compile_gain", "How many times faster is the same pass after torch.compile on that CPU?", unit="×", guess=None)
 predict(
     "peak",
     "And its peak activation memory in eager mode, in MB (an image's first feature map is 64 × 112 × 112 in FP32, 3.2 MB)?",
     unit="MB",
+    guess=None,
 )
 
 # %% [markdown]
@@ -1166,7 +1194,7 @@ def load_profile(path: str) -> Profile:
     )
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 eager = load_profile("data/resnet50_cpu_eager.json")
 
 
@@ -1336,7 +1364,10 @@ with check("account", "accounting for a forward pass"):
         got.costliest[0],
         Cost("addmm", 1, 30.0, 0.0, "compute"),
         what="the costliest operator of a trace made by hand",
-        hint="self time: its own 40 µs less the 10 µs of the `empty` that it called",
+        hint={
+            "": "self time: its own 40 µs less the 10 µs of the `empty` that it called",
+            "bound": "floors in µs: 30,000 FLOP at 1e9 FLOP/s take 30 µs, 1,000 bytes at 1e9 bytes/s 1 µs, one call 2 µs",
+        },
     )
     check.close(
         got.costliest,
@@ -1346,7 +1377,10 @@ with check("account", "accounting for a forward pass"):
             Cost("empty", 3, 13.0, 0.0, "overhead"),
         ],
         what="the three costliest",
-        hint="totals over all calls of a name, not means; `linear` itself takes only 10 µs",
+        hint={
+            "": "totals over all calls of a name, not means; `linear` itself takes only 10 µs",
+            "bound": "each floor is a total over all calls of the name too: the three `empty` cost 3 × launch_us",
+        },
     )
     check.equal(got.peak_bytes, 900, what="peak_bytes of a trace made by hand", hint="what is freed no longer counts")
     check.equal(
@@ -1535,7 +1569,7 @@ with check("account", "accounting for a forward pass"):
     )
     ### END HIDDEN TESTS
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 profiles = {
     kind: load_profile(f"data/resnet50_{kind}.json")
     for kind in ("cpu_eager", "cpu_compiled", "gpu_eager_synthetic", "gpu_compiled_synthetic")
@@ -1578,7 +1612,7 @@ show.against_prediction(
 show.against_prediction("compile_gain", round(gained.speedup, 2), unit="×", source=recorded_on)
 show.against_prediction("peak", round(accounts["cpu_eager"].peak_bytes / 1e6), unit="MB", source=recorded_on)
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 fig, (left, right) = figure(1, 2, width=12.5, height=4.2)
 for kind, colour in (("cpu_eager", palette.vermillion), ("cpu_compiled", palette.blue)):
     profile = profiles[kind]
@@ -1614,12 +1648,15 @@ right.invert_yaxis()
 show.figure(fig)
 
 # %% [markdown]
-# Three things that the longest bar would not have told you.
+# Four things that the longest bar would not have told you.
 #
-# **On the CPU the convolutions are at their roof.** In the compiled pass they take within a few per cent of their
-# compute floor. Nobody will make that pass twice as fast by writing a better convolution. The gain of compiling came
-# from elsewhere: batch norm, ReLU and addition became one pass over memory, a max-pool that took eight per cent of
-# the eager time was fused away, and each fused pass is one buffer fewer to hold at the peak.
+# **On the CPU the compiled convolutions are at their roof.** They take 322 ms where their compute floor is 320. Nobody
+# will make that pass twice as fast by writing a better convolution.
+#
+# **Compiling did not only fuse.** Of the 129 ms that it saved, 70 came off the convolutions (`largest_saving` names
+# them): the same multiplications, so eager mode lost that time on something that no count of FLOPs shows. Most of
+# the rest was a max-pool of 42 ms that was fused away. Batch norm, ReLU and addition became one pass over memory, and
+# each fused pass is one buffer fewer to hold at the peak.
 #
 # **On a large GPU the same network is limited by the host.** With 16 images the synthetic H100 waits most of the
 # time. Every one of its three costliest operators would need fewer launches, not faster kernels. That conclusion
@@ -1627,7 +1664,7 @@ show.figure(fig)
 # measured on a GPU by the course yet.
 #
 # **The peak is early.** Feature maps are largest in the first stage, so a network that "does not fit" fails in its
-# first quarter, not at its end. (In *training* activations are kept for the backward pass, and the peak moves to the
+# first third, not at its end. (In *training* activations are kept for the backward pass, and the peak moves to the
 # end of the forward pass. Lab 06 is about that.)
 #
 # ### The live run
@@ -1726,6 +1763,8 @@ trace = [
     *issue(7, "mm", 330, 10, 342, 60),
 ]
 gaps = find_gaps(trace, "cuda")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
 COLOURS = {"launch-bound": palette.purple, "host synchronisation": palette.orange, "other": palette.vermillion}
 fig, axes = figure(width=12.5, height=2.7)
 for event in trace:
@@ -1786,6 +1825,7 @@ predict(
     "gil",
     "A thread that only counts runs beside a small ResNet forward pass: by what factor does the pass get longer?",
     unit="×",
+    guess=None,
 )
 
 # %% tags=["demo"]
@@ -1858,14 +1898,14 @@ shutil.rmtree(folder)  # keep it by deleting this line
 #
 # No memory feeds a quarter of a million multipliers (528 tensor cores × 512 on an H100) one by one. The trick is from
 # 1979: a grid of multiply-adders that hand operands to their neighbours. A value that enters at the edge is used by a
-# whole row and never fetched again. TPUs are built of such arrays, 128 × 128 each. A tensor core reuses its operands
-# in the same spirit, inside a small matrix unit whose wiring NVIDIA does not publish.
+# whole row and never fetched again. Most TPUs are built of such arrays, 128 × 128 each. A tensor core reuses its
+# operands in the same spirit, inside a small matrix unit whose wiring NVIDIA does not publish.
 #
 # **Predict.** Two matrices of 6 × 8 and 8 × 6 meet in a 6 × 6 array. Each element must do 8 multiply-adds. After how
 # many cycles is the last one done?
 
 # %% tags=["demo"]
-predict("systolic", "6 × 8 times 8 × 6 in a 6 × 6 systolic array: how many cycles?", unit="cycles")
+predict("systolic", "6 × 8 times 8 × 6 in a 6 × 6 systolic array: how many cycles?", unit="cycles", guess=None)
 
 # %% tags=["demo"]
 from threeloops.inner.systolic import cycles, output_stationary, tile
@@ -1876,6 +1916,7 @@ run = output_stationary(a, b)
 assert np.allclose(run.product, a @ b) and run.cycles == cycles(6, 6, 8) == 6 + 6 + 8 - 2
 show.against_prediction("systolic", run.cycles, unit="cycles", source="model")
 
+# %% tags=["demo"] jupyter={"source_hidden": true}
 fig, panels = figure(1, 7, width=12.5, height=2.3)
 for axes, cycle in zip(panels, (0, 3, 6, 9, 12, 15, 17), strict=True):
     axes.imshow(run.occupancy[cycle], cmap="Blues", vmin=0, vmax=1.4)
@@ -1893,7 +1934,7 @@ show.figure(fig)
 # does the next tile when it enters right behind this one. What nothing hides is a matrix that does not **fill** the
 # array.
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 fig, (left, right) = figure(1, 2, width=12.5, height=3.6)
 depths = [2**i for i in range(3, 13)]
 for size in (16, 128):
@@ -1938,7 +1979,7 @@ print(
 # programs. So the mean follows the tail, and the minimum forgets it. The median of *n* runs, with the band in which
 # the true median lies, is the number to print; two programs differ when their bands do not touch.
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.inner.timing import Samples, median_band
 
 x = torch.randn(256, 256, device=DEVICE)
@@ -1988,7 +2029,9 @@ show.figure(fig)
 # seen nine times out of ten?
 
 # %% tags=["demo"]
-predict("runs", "Runs of each program until a 2% difference is resolved in 9 of 10 experiments?", unit="runs")
+predict(
+    "runs", "Runs of each program until a 2% difference is resolved in 9 of 10 experiments?", unit="runs", guess=None
+)
 
 
 # %% tags=["demo"]
@@ -2003,6 +2046,8 @@ def power(n, slower, trials=200):
 
 sizes = [10, 30, 100, 300, 1000]
 curves = {percent: [power(n, 1 + percent / 100) for n in sizes] for percent in (0, 2, 10)}
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
 fig, axes = figure(width=8.5, height=3.6)
 for percent, values in curves.items():
     axes.plot(sizes, [100 * v for v in values], "o-", label=f"true difference {percent}%")
@@ -2033,7 +2078,7 @@ else:
 # The texts that this course grew from assert things about hardware. Each assertion is recomputed here, from the table
 # of accelerators or from a model, and gets a verdict.
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 card = {
     name: accelerator(name)
     for name in (
@@ -2207,6 +2252,8 @@ for fused in (False, True):
         sum(map(h100.time_floor, memory)) / sum(h100.time_floor(work) for _, work in rows),
         len(rows),
     )
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
 fig, axes = figure(width=9.5, height=2.9)
 labels, values = [], []
 for fused, (by_count, by_time, total) in shares.items():
@@ -2272,7 +2319,7 @@ audit(
 )
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 def matrix_fma(name):
     """Multiply-adds of one matrix unit in one clock, from the peak rate, the number of units and the clock."""
     c = accelerator(name)

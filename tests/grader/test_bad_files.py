@@ -83,12 +83,13 @@ def test_what_is_no_submission_fails_alone(lab, hand_in, tmp_path, sandbox):
     (folder / "a_folder" / lab.slug / f"{lab.slug}.ipynb").mkdir()
     hand_in("a_pipe", b"").unlink()
     os.mkfifo(folder / "a_pipe" / lab.slug / f"{lab.slug}.ipynb")
-    hand_in("other_name", b"{}").rename(folder / "other_name" / lab.slug / "mine.ipynb")
+    hand_in("other_name", b"{}").rename(folder / "other_name" / lab.slug / "mine\x1b\udcff.ipynb")
     names = ["x..y", "x..", "=1+1", "$(id)", "a\nb", "\x1b[2J", "\udcff\udcfe", "x" * 101]
     for name in names:
         hand_in(name, lab.master())
-    reasons |= dict.fromkeys(links, "symbolic link") | dict.fromkeys(names, "is no student's")
-    reasons |= dict.fromkeys(("a_folder", "a_pipe"), "no file") | {"other_name": "mine.ipynb"}
+    shown = [*names[:4], "a\\nb", "\\x1b[2J", "\\udcff\\udcfe", names[-1]]
+    reasons |= dict.fromkeys(links, "symbolic link") | dict.fromkeys(shown, "is no student's")
+    reasons |= dict.fromkeys(("a_folder", "a_pipe"), "no file") | {"other_name": "mine\\x1b\\udcff.ipynb"}
 
     report = grade_class(folder, lab, Options(sandbox=sandbox, limits=QUICK))
 
@@ -97,6 +98,7 @@ def test_what_is_no_submission_fails_alone(lab, hand_in, tmp_path, sandbox):
     assert {s for s, r in found.items() if r.score or r.status != "failed"} == set()
     assert {s: r.notes for s, r in found.items() if reasons[s] not in r.notes[0]} == {}
     assert found.keys() == reasons.keys()
+    assert all(text.isprintable() for r in report.records for text in (r.student, *r.notes))
     written = records.to_json(report.to_dict()).encode()
     assert len(json.loads(written)["records"]) == len(reasons) + 1
     assert not any(line.startswith(("=", "+", "@", "-")) for line in records.to_csv(report).splitlines())

@@ -74,6 +74,14 @@ def test_a_link_to_click_is_no_remote_reference():
     assert pages.remote_references("<a href='https://example.org'>paper</a>") == []
 
 
+def test_a_cell_whose_source_is_hidden_is_folded_in_its_page():
+    cells = [nbformat.v4.new_code_cell("drawing = 1", metadata={"jupyter": {"source_hidden": True}})]
+    cells.append(nbformat.v4.new_code_cell("answer = 2"))
+    page = pages.notebook_page(nbformat.v4.new_notebook(cells=cells), "two cells")
+    assert page.count("<details") == 1
+    assert page.index("<details") < page.index("drawing") < page.index("</details>") < page.index("answer")
+
+
 def test_junit_names_every_step(chain):
     _, _, reports = chain
     cases = {c.get("name"): c for c in ElementTree.parse(reports / "junit.xml").getroot().iter("testcase")}

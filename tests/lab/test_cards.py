@@ -125,6 +125,20 @@ def test_zero_and_negative_values_are_drawn_too(capsys):
     assert "your prediction: 0" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("source", ["model", "recorded on one core of a 2-core x86-64 cloud machine, for the course"])
+def test_the_verdict_stays_inside_the_picture(source):
+    predict("chain", question="how long?", unit="µs", guess=3000.0)
+    for verdict in (show.confront(None, 5000.0), show.confront(3000.0, 5000.0)):
+        bars = [(source, 5000.0, "blue"), ("your prediction", 3000.0, "orange")]
+        fig = show._bars(bars, "µs", verdict)
+        fig.draw_without_rendering()
+        for axes in fig.axes:
+            for text in (fig._suptitle, *axes.get_yticklabels()):
+                box = text.get_window_extent()
+                assert box.x0 >= 0 and box.x1 <= fig.bbox.width
+            assert axes.get_window_extent().width > 0.5 * fig.bbox.width
+
+
 def test_every_card_is_self_contained_and_escaped(shown):
     hint(SPITEFUL, SPITEFUL, SPITEFUL)
     predict(SPITEFUL, question=SPITEFUL, unit=SPITEFUL)

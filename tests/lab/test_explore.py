@@ -105,6 +105,8 @@ def test_the_live_widgets_drive_the_picture():
     explorer.attach()
     kinds = [type(widget) for widget in explorer.widgets.values()]
     assert kinds == [ipywidgets.IntSlider, ipywidgets.FloatSlider, ipywidgets.Dropdown]
+    assert {widget.layout.width for widget in explorer.widgets.values()} == {"28rem"}
+    assert {widget.style.description_width for widget in explorer.widgets.values()} == {"initial"}
     before = explorer.picture.value
     explorer.widgets["n"].value = 9
     assert explorer.values["n"] == 9

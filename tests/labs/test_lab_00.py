@@ -19,6 +19,7 @@ HIDDEN_ONLY = {
     "saxpy_work__unknown_dtypes_have_four_bytes",
     "repaired_throughput__harmonic_mean_of_rates",
     "repaired_throughput__zip_drops_runs_in_silence",
+    "first_prediction__a_full_cache_holds_nothing",
     "first_prediction__knows_two_levels_only",
     "first_prediction__every_element_has_four_bytes",
 }

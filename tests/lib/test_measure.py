@@ -66,6 +66,20 @@ def test_matmul_rate_counts_two_operations_a_multiply_add(monkeypatch):
     assert measure_matmul_rate("fp32", "cpu", size=33, runs=2).samples == (2.0 * 33**3,) * 2
 
 
+def test_one_interrupted_run_does_not_stop_the_doubling(monkeypatch):
+    """The first run of each size is slow; the others say whether the matrix is large enough."""
+    sizes = []
+
+    def time_runs(run, on, runs):
+        size = run().shape[0]
+        sizes.append((size, runs))
+        return [0.5] + [0.001 if size < 512 else 0.02] * (runs - 1)
+
+    monkeypatch.setattr("threeloops.hardware.measure.time_runs", time_runs)
+    measure_matmul_rate("fp32", "cpu", runs=5)
+    assert sizes == [(256, 3), (512, 3), (512, 5)]
+
+
 def test_the_value_is_the_median():
     assert Measured((1.0, 100.0, 3.0), "bytes/s", "made up").value == 3.0
 

@@ -2,6 +2,7 @@
 
 from itertools import count
 from math import comb
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -153,6 +154,14 @@ def test_band_covers_and_the_next_narrower_one_does_not(samples, confidence):
     assert band.coverage == pytest.approx(covered(band.low_rank), abs=1e-12)
     assert band.coverage >= confidence or band.low_rank == 1
     assert covered(band.low_rank + 1) < confidence or 2 * band.low_rank + 1 > samples
+
+
+def test_a_band_of_many_samples_is_the_normal_one_and_takes_no_time():
+    start = perf_counter()
+    band = median_band(20_000)
+    assert perf_counter() - start < 5
+    assert band.low_rank == pytest.approx(10_000 - 1.96 * 20_000**0.5 / 2, abs=2)
+    assert 0.95 <= band.coverage < 0.9515
 
 
 def test_the_band_holds_the_true_median_of_a_skewed_distribution_as_often_as_it_says():

@@ -18,6 +18,7 @@ from threeloops.hardware.inventory import chosen_device, cpu_caches, read_cpu, r
 MIB = 2**20
 MATMUL_DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 LARGEST_MATRIX = 8192
+PROBES = 3  # a size is judged by the best of these: one run that something interrupts says nothing about it
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,9 @@ def measure_matmul_rate(
 ) -> Measured:
     """FLOP/s of torch's own square matrix multiplication, 2·size³ operations on random numbers.
 
-    `dtype`: fp64, fp32, tf32 (NVIDIA GPUs from Ampere on), bf16 or fp16. By default `size` doubles until one
-    multiplication takes 5 ms on a CPU, 2 ms on a GPU, or reaches 8192. Raises ValueError for another dtype.
+    `dtype`: fp64, fp32, tf32 (NVIDIA GPUs from Ampere on), bf16 or fp16. By default `size` doubles until the
+    best of three multiplications takes 5 ms on a CPU, 2 ms on a GPU, or it reaches 8192. Raises ValueError for
+    another dtype.
     """
     import torch
 
@@ -83,7 +85,7 @@ def measure_matmul_rate(
     long_enough = 0.005 if on == "cpu" else 0.002
     with float32_precision("high" if name == "tf32" else "highest"), torch.inference_mode():
         n = size or (256 if on == "cpu" else 1024)
-        while size is None and n < LARGEST_MATRIX and seconds_of(n, 1)[0] < long_enough:
+        while size is None and n < LARGEST_MATRIX and min(seconds_of(n, PROBES)) < long_enough:
             n *= 2
         seconds = seconds_of(n, runs)
     how = f"median of {runs} {name} multiplications of {n} × {n} matrices, {by_torch(on)}"

@@ -9,7 +9,7 @@ Source: order statistics and the binomial distribution, e.g. David & Nagaraja, *
 import statistics
 from dataclasses import dataclass
 from functools import cached_property
-from math import comb, isfinite
+from math import isfinite
 
 CONFIDENCE = 0.95
 
@@ -37,13 +37,17 @@ def median_band(samples: int, confidence: float = CONFIDENCE) -> MedianBand:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence = {confidence}: expected a probability between 0 and 1, such as 0.95")
 
-    def coverage(rank: int) -> float:
-        return max(0.0, 1 - 2 * sum(comb(samples, below) for below in range(rank)) / 2**samples)
-
-    rank = 1
-    while rank + 1 <= (samples + 1) // 2 and coverage(rank + 1) >= confidence:
-        rank += 1
-    return MedianBand(rank, samples + 1 - rank, coverage(rank))
+    total = 2**samples
+    term = below = 1  # exact integers: comb(samples, rank - 1), and the sum of all binomials up to it
+    rank, coverage = 1, max(0.0, 1 - 2 / total)
+    while rank + 1 <= (samples + 1) // 2:
+        term = term * (samples + 1 - rank) // rank
+        below += term
+        narrower = 1 - 2 * below / total
+        if narrower < confidence:
+            break
+        rank, coverage = rank + 1, narrower
+    return MedianBand(rank, samples + 1 - rank, coverage)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ functions in JupyterLab and behind the grading wall, where an answer may be a pr
 data alone, and nothing here catches a BaseException, by which the wall refuses.
 """
 
+import re
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -68,17 +69,20 @@ class Check:
         atol: float = 0.0,
         unit: str = "",
         what: str = "",
-        hint: str = "",
+        hint: str | dict[str, str] = "",
     ) -> None:
         """Every element within `atol + rtol·|expected|`, judged in float64.
 
         Both are numbers, arrays, tensors, nested lists of numbers, or dicts, lists and records of these; shapes must
         agree exactly. `rtol` defaults to 1e-6, between two integers to 0. NaN always fails, an infinity equals only
         itself, a bool is not a number, a complex number is not a real one.
+
+        `hint` is the usual cause. Where the answer is a record, a dict may give one for each field (and one under ""
+        for the others). A value of the wrong kind (a float for an integer, a tuple for a record) gets no hint.
         """
         self._hold(compare(actual, expected, Tolerance(rtol, atol), unit), what, hint)
 
-    def equal(self, actual: object, expected: object, *, what: str = "", hint: str = "") -> None:
+    def equal(self, actual: object, expected: object, *, what: str = "", hint: str | dict[str, str] = "") -> None:
         """The same plain data: the same kinds of container, integers where integers are expected, no tolerance.
 
         Numbers may come from Python, numpy or torch, and an array may stand for a list of numbers; NaN equals nothing.
@@ -121,6 +125,9 @@ class Check:
         """
         if not (issubclass(type(exc_type), type) and issubclass(exc_type, Exception)):
             raise TypeError(f"exc_type = {exc_type!r}: expected a subclass of Exception")
+        named = (names,) if type(names) is str else names
+        about = " and ".join(repr(name) for name in named if name)
+        wanted = f"expected   {exc_type.__name__}" + (f" with {about} in its message" if about else "")
         try:
             result = fn(*args, **kwargs)
         except Exception as error:
@@ -128,12 +135,12 @@ class Check:
                 raise
             raised = error
         else:
-            self._fail([f"value      {_call(fn, args)} returned {describe(result)}", f"expected   {exc_type.__name__}"])
+            self._fail([f"value      {_call(fn, args)} returned {describe(result)}", wanted])
         message = str(raised)
         got = f"value      {_call(fn, args)} raised {type(raised).__name__}: {message}"
         if not issubclass(type(raised), exc_type):
-            self._fail([got, f"expected   {exc_type.__name__}"], raised)
-        missing = [name for name in ((names,) if type(names) is str else names) if name not in message]
+            self._fail([got, wanted], raised)
+        missing = [name for name in named if name not in message]
         if missing:
             self._fail([got, f"expected   a message that contains {' and '.join(map(repr, missing))}"], raised)
         self._count()
@@ -144,17 +151,18 @@ class Check:
 
         return np.random.default_rng(seed)
 
-    def _hold(self, wrong: Mismatch | None, what: str, hint: str) -> None:
+    def _hold(self, wrong: Mismatch | None, what: str, hint: str | dict[str, str]) -> None:
         if wrong is None:
             self._count()
             return
+        cause = "" if wrong.kind else _cause(hint, wrong.where)
         quantity = (what or "the result") + (f" at {wrong.where}" if wrong.where else "")
         lines = [
             f"quantity   {quantity}" + (f" ({wrong.spread})" if wrong.spread else ""),
             f"value      {wrong.got}",
             f"expected   {wrong.expected}",
             *([f"difference {wrong.difference}"] if wrong.difference else []),
-            *([f"usually: {hint}"] if hint else []),
+            *([f"usually: {cause}"] if cause else []),
         ]
         self._fail(lines)
 
@@ -179,10 +187,18 @@ def _is_truth(value: Any) -> bool:
     return is_tensor(value) and str(value.dtype) == "torch.bool" and value.ndim == 0
 
 
+def _cause(hint: str | dict[str, str], where: str) -> str:
+    """The hint for the part that is wrong: of a dict, the one under the last field in `where`."""
+    if isinstance(hint, str):
+        return hint
+    fields = re.findall(r"\.(\w+)", where)
+    return hint.get(fields[-1] if fields else "", "") or hint.get("", "")
+
+
 def _call(fn: Callable, args: tuple) -> str:
     """The call as text; a proxy is not asked for its name."""
     name = wall.name_of(fn)
-    return f"{name}({', '.join(describe(a, 30) for a in args)})"
+    return f"{name}({', '.join(describe(a, 45) for a in args)})"
 
 
 check = Check()

@@ -46,6 +46,7 @@ class Mismatch:
     expected: str
     difference: str = ""
     spread: str = ""
+    kind: bool = False  # not a wrong value: another kind of value
 
 
 def compare(actual: object, expected: object, tolerance: Tolerance, unit: str = "", where: str = "") -> Mismatch | None:
@@ -78,7 +79,7 @@ def _compare(actual, expected, tolerance: Tolerance, unit: str, where: str) -> M
         return None if same else Mismatch(where, describe(actual), describe(expected))
     if (names := record_fields(expected)) is not None:
         if type(actual).__qualname__ != kind.__qualname__ or record_fields(actual) != names:
-            return Mismatch(where, describe(actual), article(kind.__name__))
+            return Mismatch(where, describe(actual), article(kind.__name__), kind=True)
         pairs = ((f"{where}.{name}", field(actual, name), field(expected, name)) for name in names)
         return _first(pairs, tolerance, unit)
     if is_array(expected) or is_tensor(expected):
@@ -103,7 +104,10 @@ def _compare_numbers(actual, expected, wanted: Numbers, tolerance: Tolerance, un
         return None
     if not _kinds_agree(got.kind, wanted.kind, tolerance.exact):
         return Mismatch(
-            where, f"{article(got.kind)}, {describe(actual)}", f"{article(wanted.kind)}, {describe(expected)}"
+            where,
+            f"{article(got.kind)}, {describe(actual)}",
+            f"{article(wanted.kind)}, {describe(expected)}",
+            kind=True,
         )
     integers = got.kind == wanted.kind == "int"
     found = worst(got, wanted, tolerance.relative(integers), tolerance.atol)

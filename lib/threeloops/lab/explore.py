@@ -147,14 +147,17 @@ class Explorer:
 def _widget(c: Control):
     import ipywidgets
 
-    wide = {"description": c.name.replace("_", " "), "style": {"description_width": "11em"}}
+    wide = {
+        "description": c.name.replace("_", " "),
+        "style": {"description_width": "initial"},
+        "layout": ipywidgets.Layout(width="28rem"),
+    }
     if c.options:
         return ipywidgets.Dropdown(options=[(str(o), o) for o in c.options], value=c.start, **wide)
     kind = ipywidgets.IntSlider if c.integers else ipywidgets.FloatSlider
     if not c.integers:
         wide["readout_format"] = ".4g"
-    wide |= {"layout": ipywidgets.Layout(width="34em"), "continuous_update": False}
-    return kind(value=c.start, min=c.low, max=c.high, step=c.step, **wide)
+    return kind(value=c.start, min=c.low, max=c.high, step=c.step, continuous_update=False, **wide)
 
 
 def explore(draw: Callable, **sliders: Any) -> Explorer:

@@ -1,6 +1,7 @@
 """Show a figure, a table, or a measurement beside its prediction; each has a static form that needs no front end."""
 
 import base64
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from threeloops.lab import cards, style
@@ -102,10 +103,10 @@ def confront(guess: float | None, measured: float) -> str:
 
 
 def _bars(bars, unit: str, verdict: str):
-    fig, axes = style.figure(width=7.5, height=0.9 + 0.55 * len(bars))
+    fig, axes = style.figure(width=7.5, height=1.0 + 0.55 * len(bars))
     names, values, colours = zip(*bars, strict=True)
     logarithmic = min(values) > 0
-    drawn = axes.barh(names, values, color=colours, height=0.62)
+    drawn = axes.barh([textwrap.fill(name, 24) for name in names], values, color=colours, height=0.62)
     axes.bar_label(drawn, labels=[with_unit(number(v), unit) for v in values], padding=5)
     if logarithmic:
         axes.set_xscale("log")
@@ -114,5 +115,5 @@ def _bars(bars, unit: str, verdict: str):
         axes.margins(x=0.25)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(unit or "value")
-    axes.set_title(verdict[0].upper() + verdict[1:], fontsize=11, fontweight="normal")
+    fig.suptitle(verdict[0].upper() + verdict[1:], x=0.01, ha="left", fontsize=11, fontweight="normal")
     return fig
