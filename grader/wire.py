@@ -28,8 +28,8 @@ _NUMPY_DTYPES = "float64 float32 float16 complex64 complex128 int64 int32 int16 
 TORCH = {name: getattr(torch, name) for name in _TORCH_DTYPES.split()}
 NUMPY = {name: np.dtype(name) for name in _NUMPY_DTYPES.split()}
 
-Buffers = list[bytearray | None]
-"""The buffers of one frame; None where a value has taken its own."""
+Buffers = list[Any]
+"""The bytearrays of one frame; None where a value has taken its own."""
 
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 

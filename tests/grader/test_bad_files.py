@@ -91,7 +91,7 @@ def test_what_is_no_submission_fails_alone(lab, hand_in, tmp_path, sandbox):
     reasons |= dict.fromkeys(links, "symbolic link") | dict.fromkeys(shown, "is no student's")
     reasons |= dict.fromkeys(("a_folder", "a_pipe"), "no file") | {"other_name": "mine\\x1b\\udcff.ipynb"}
 
-    report = grade_class(folder, lab, Options(sandbox=sandbox, limits=QUICK))
+    report = grade_class(folder, lab, Options(sandbox=sandbox, limits=QUICK, records=tmp_path / "records"))
 
     found = {r.student: r for r in report.records}
     assert found.pop("honest").score == 100.0
