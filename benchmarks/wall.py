@@ -85,7 +85,7 @@ class Effort:
     large: int
 
 
-QUICK, FULL = Effort(2, 10, 50, 200, 10), Effort(5, 40, 200, 1000, 40)
+QUICK, FULL = Effort(1, 10, 50, 200, 10), Effort(5, 40, 200, 1000, 40)
 
 
 def wall_costs(sandbox: Sandbox, effort: Effort) -> list[Series]:

@@ -109,7 +109,7 @@ def benchmark(name: str, device: Device, folder: Path, no_sandbox: str | None = 
             raise Failed(done.why)
         return {"file": f"{name}.json"}
 
-    return Part(f"benchmark {name}", 150 if name == "grading" else 90, run)
+    return Part(f"benchmark {name}", 200 if name == "grading" else 90, run)
 
 
 def run_tidily(arguments: list[str], seconds: float, device: Device) -> Finished:

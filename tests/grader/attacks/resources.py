@@ -1,6 +1,8 @@
 """Answers that take what the machine has: output, processes, memory, disk."""
 
-from attacks.attack import BWRAP, SHORT, Attack
+from dataclasses import replace
+
+from attacks.attack import BWRAP, QUICK, SHORT, Attack
 
 RESOURCES = {
     "prints 250 MB": Attack(
@@ -95,6 +97,7 @@ RESOURCES = {
             while True:
                 x.append(bytearray(50 << 20))
         """,
+        limits=replace(QUICK, memory_mb=600),
     ),
     "allocates without end in many processes": Attack(
         says="MiB of memory",
@@ -108,6 +111,7 @@ RESOURCES = {
                         time.sleep(0.01)
             time.sleep(3600)
         """,
+        limits=replace(QUICK, memory_mb=600),
     ),
     "hides memory where no process is charged for it": Attack(
         says="hidden in []",
