@@ -33,7 +33,7 @@ release: environment ## generate labs/ from solutions/
 	@$(BIN)/threeloops release
 
 evidence: ## measure this machine; benchmarks/evidence/ (installs nothing)
-	@PYTHONPATH=lib:. $(MEASURE) -m grader.cli evidence
+	@PYTHONPATH="lib:.:$$PYTHONPATH" $(MEASURE) -m grader.cli evidence
 
 check: test-environment ## style, types, and labs/ against solutions/
 	@$(BIN)/ruff check .

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import json
+import signal
+import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -281,6 +283,7 @@ def evidence(
 
 def main() -> None:
     """Entry point of the `threeloops` command."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a normal exit, so that the warm processes are ended
     app()
 
 

@@ -121,8 +121,8 @@ def class_page(report: ClassReport) -> str:
     ]
     sections = [pages.table(["Student", "Points", *tests, "Status", "Reflection"], rows)]
     for index, r in enumerate(report.records):
-        failed = [[t.name.removesuffix("_test"), Cell(t.output, "pre")] for t in r.tests if t.score < t.max_score]
-        failed += [["note", note] for note in r.notes]
+        failed = [(t.name.removesuffix("_test"), Cell(t.output, "pre")) for t in r.tests if t.score < t.max_score]
+        failed += [("note", Cell(note)) for note in r.notes]
         if failed:
             sections.append(f"<h2 id='{index}'>{html.escape(r.student)}</h2>{pages.table(['Exercise', 'Why'], failed)}")
     isolation = " Without isolation." if report.sandbox == "none" else ""

@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jupytext
 from nbformat import NotebookNode
 
 SOLUTIONS, LABS, WORK = "solutions", "labs", "work"
@@ -142,6 +141,8 @@ def read_source(path: Path) -> NotebookNode:
 
 @cache
 def _convert(path: Path, _modified: int) -> NotebookNode:
+    import jupytext  # slow, and not needed to name a lab
+
     notebook = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
     notebook.metadata.pop("jupytext", None)
     for cell in notebook.cells:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib.util
 from collections import Counter
 from collections.abc import Iterator
@@ -154,6 +155,8 @@ def _solutions(source: Source) -> Iterator[str]:
         for node in ast.parse(cell.source).body:
             if not isinstance(node, _DEFINITIONS) and not _docstring(node):
                 yield f"cell {cell.name}, line {node.lineno}: a solution defines functions, classes and constants only"
+        for name in sorted(bound(cell.source, imports=False) & set(dir(builtins))):
+            yield f"cell {cell.name} defines {name}, which is a builtin: its test would call Python's own; rename it"
 
 
 def _docstring(node: ast.stmt) -> bool:

@@ -81,8 +81,8 @@ def _monitor(channel: socket.socket, life: socket.socket, config: dict[str, Any]
     life.send(b"U")
     ended = os.pidfd_open(pid)
     while True:
-        ready, _, _ = select.select([life, ended], [], [], _POLL_SECONDS)
-        if ended in ready or (life in ready and not life.recv(1)):
+        ready, _, _ = select.select([life.fileno(), ended], [], [], _POLL_SECONDS)
+        if ended in ready or (life.fileno() in ready and not life.recv(1)):
             break
         if reason := _over_limit(config):
             with suppress(OSError):

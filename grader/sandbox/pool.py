@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,8 +26,9 @@ from grader.sandbox.stage import stage
 Sandbox = Literal["bwrap", "none"]
 
 _START_SECONDS = 60.0
-_FIRST_UID = 60_000
-_UIDS = 4_000
+_END_SECONDS = 2.0
+_UIDS = range(1 << 30, 1 << 31)
+"""Users that no machine has: a submission is one of them, so that parallel runs do not share a limit by user."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -38,6 +40,12 @@ class Connection:
     life: socket.socket
 
     def close(self) -> None:
+        """Hang up, and wait until the monitor has ended every process of the submission."""
+        with suppress(OSError):  # the monitor is gone already, or too slow to wait for
+            self.life.shutdown(socket.SHUT_WR)
+            self.life.settimeout(_END_SECONDS)
+            while self.life.recv(256):
+                pass
         self.life.close()
         self.grader.close()
 
@@ -55,15 +63,18 @@ class Pool:
 
     def __init__(self, lab: Lab, sandbox: Sandbox, *, withhold: bool = True) -> None:
         self.lab, self.sandbox = lab, sandbox
+        self._withholds = lab.withholds if withhold else []
+        self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="threeloops-"))
         self.folder.chmod(0o755)
-        self._lock = threading.Lock()
-        self._uids = itertools.cycle(range(_FIRST_UID, _FIRST_UID + _UIDS))
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             stage_folder = self.folder / "lab"
             stage_folder.mkdir()
-            stage(stage_folder, lab.withholds if withhold else [], lab.data)
+            stage(stage_folder, self._withholds, self.lab.data)
             self._student = self._start_student(stage_folder)
             self._grader = self._start([sys.executable, "-m", "grader.wall.cells"], _grader_environment())
             for name, control in (("student's", self._student), ("grader's", self._grader)):
@@ -75,14 +86,12 @@ class Pool:
     def _start_student(self, stage_folder: Path) -> socket.socket:
         self._data = f"{bwrap.LAB}/data" if self.sandbox == "bwrap" else str(stage_folder / "data")
         if self.sandbox == "bwrap":
-            return self._start(["-m", "grader.sandbox.host"], None, stage_folder)
+            return self._start(["-m", "grader.sandbox.host"], {}, stage_folder)
         site = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
         environment = bwrap.environment(str(self.folder), str(stage_folder), site)
         return self._start([sys.executable, "-m", "grader.sandbox.host"], environment)
 
-    def _start(
-        self, argv: list[str], environment: dict[str, str] | None, stage_folder: Path | None = None
-    ) -> socket.socket:
+    def _start(self, argv: list[str], environment: dict[str, str], stage_folder: Path | None = None) -> socket.socket:
         ours, theirs = socket.socketpair()
         argv = [*argv, str(theirs.fileno())]
         if "grader.sandbox.host" in argv:
@@ -115,19 +124,42 @@ class Pool:
             raise SandboxError(f"the {name} side did not start: {last}. `threeloops doctor` looks closer.")
 
     def connect(self, limits: Limits) -> Connection:
-        """Fork a fresh pair of processes for one submission."""
+        """Fork a fresh pair of processes for one submission.
+
+        Without a sandbox a submission can end the warm process that it was forked from; the next one starts it anew.
+
+        Raises:
+            SandboxError: the processes cannot be had; the machine is at fault.
+        """
+        try:
+            return self._connect(limits)
+        except SandboxError:
+            with self._lock:
+                if all(process.poll() is None for process in self._processes):
+                    raise
+                self.close()
+                self._begin()
+            return self._connect(limits)
+
+    def _connect(self, limits: Limits) -> Connection:
         engine, engine_end = socket.socketpair()
         channel, channel_end = socket.socketpair()
         life, life_end = socket.socketpair()
         config = {**asdict(limits), "data": self._data}
-        with engine_end, channel, channel_end, life_end, self._lock:
-            if self.sandbox == "bwrap" and bwrap.needs_user_switch():
-                config["uid"] = next(self._uids)
-            socket.send_fds(self._student, [json.dumps(config).encode()], [channel_end.fileno(), life_end.fileno()])
-            folder = json.dumps({"folder": str(self.lab.folder)}).encode()
-            socket.send_fds(self._grader, [folder], [engine_end.fileno(), channel.fileno()])
-        life.settimeout(_START_SECONDS)
-        if life.recv(1) != b"U":
+        if self.sandbox == "bwrap" and bwrap.needs_user_switch():
+            config["uid"] = secrets.choice(_UIDS)
+        half = {"folder": str(self.lab.folder), "memory_mb": limits.memory_mb}
+        try:
+            with engine_end, channel, channel_end, life_end, self._lock:
+                socket.send_fds(self._student, [json.dumps(config).encode()], [channel_end.fileno(), life_end.fileno()])
+                socket.send_fds(self._grader, [json.dumps(half).encode()], [engine_end.fileno(), channel.fileno()])
+            life.settimeout(_START_SECONDS)
+            forked = life.recv(1) == b"U"
+        except OSError:
+            forked = False
+        if not forked:
+            engine.close()
+            life.close()
             raise SandboxError("the sandbox could not fork a submission: the machine may be out of memory or processes")
         return Connection(Link(engine), life)
 

@@ -134,10 +134,14 @@ class GraderHalf:
             with contextlib.suppress(KeyError):
                 namespace[name] = self.wall.request({"op": "get", "name": name})
         tree = ast.parse(source)
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        last = tree.body[-1] if tree.body else None
+        if not isinstance(last, ast.Expr):
+            exec(compile(tree, "<test>", "exec"), namespace)
+            return None
+        tree.body.pop()
         exec(compile(tree, "<test>", "exec"), namespace)
-        value = eval(compile(ast.Expression(last.value), "<test>", "eval"), namespace) if last else None
-        return float(value) if type(value) in (int, float) else None
+        value = eval(compile(ast.Expression(last.value), "<test>", "eval"), namespace)
+        return float(value) if isinstance(value, (int, float)) and type(value) is not bool else None
 
     def _fail(self, result: CellResult, error: BaseException) -> None:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in ("<test>", "<setup>")]

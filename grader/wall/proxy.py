@@ -236,7 +236,7 @@ class Wall:
             leaf_grads = iter([decode(g, buffers, self) for g in reply.get("leaf_grads", [])])
             value = _walk(value, lambda t: t if t.index is not None else _with_grad(t.tensor, next(leaf_grads, None)))
             tracked: list[_Tracked] = []
-            _walk(value, lambda t: tracked.append(t) or t)
+            _walk(value, tracked.append)
             if tracked and type(reply.get("tape")) is int:
                 leaves = message.leaves or [torch.zeros((), requires_grad=True)]
                 results = iter(_Backward.apply(self, reply["tape"], tracked, *leaves))

@@ -55,7 +55,7 @@ def make_shell() -> Any:
 
     class Capture(DisplayHook):
         def __call__(self, result: Any = None) -> None:
-            if result is not None and not self.quiet():
+            if result is not None and self.shell is not None and not self.quiet():
                 self.shell.display_pub.publish(self.shell.display_formatter.format(result)[0])
 
     class Shell(InteractiveShell):

@@ -46,6 +46,7 @@ def test_the_toy_is_sound(toy):
         ("    for n in (1, 2, 127)", "    import threeloops.inner.roofline\n    for n in (1, 2, 127)", "cell mean_test imports threeloops.inner.roofline"),
         ("TINY = 0.0", "from threeloops.inner.roofline import Work", "cell rescale imports threeloops.inner.roofline"),
         ("TINY = 0.0", "print('hello')", "cell rescale, line 1: a solution defines functions, classes and constants only"),
+        ("TINY = 0.0", "sum = 0.0", "cell rescale defines sum, which is a builtin"),
         ("mean(SAMPLES)", "mean(DATA)", "cell mean_test uses DATA: neither a builtin, nor from setup"),
         ("    ### END HIDDEN TESTS\n", "    ### END HIDDEN TESTS\n    check.true(values, '')\n", "cell mean_test (visible part) uses values"),
         ("mean(SAMPLES), 3.0", "median(SAMPLES), 3.0", "cell mean_test uses median"),
