@@ -20,6 +20,7 @@ import time
 import traceback
 import types
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 from threeloops.lab import wall
@@ -27,7 +28,8 @@ from threeloops.lab import wall
 from grader.link import Link, LinkDead, WallError
 from grader.names import used
 from grader.sandbox.confine import limit_memory
-from grader.wall.proxy import Wall, install_main_twin
+from grader.wall.by_value import install_main_twin
+from grader.wall.connection import Wall
 
 _MAX_TEXT, _MAX_MESSAGE = 100_000, 4000
 _MAX_PICTURE = 2 << 20
@@ -140,8 +142,8 @@ class GraderHalf:
             return None
         tree.body.pop()
         exec(compile(tree, "<test>", "exec"), namespace)
-        value = eval(compile(ast.Expression(last.value), "<test>", "eval"), namespace)
-        return float(value) if isinstance(value, (int, float)) and type(value) is not bool else None
+        value: Any = eval(compile(ast.Expression(last.value), "<test>", "eval"), namespace)
+        return float(value) if type(value) in (int, float) else None
 
     def _fail(self, result: CellResult, error: BaseException) -> None:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in ("<test>", "<setup>")]

@@ -113,7 +113,6 @@ def run(request, lab):
         open_sides.append(side)
         return side.test(test)
 
-    run.direct = request.param == "direct"
     yield run
     for side in open_sides:
         side.close()
@@ -361,18 +360,28 @@ FAILS = {
     ),
     "another exception than expected": ("def f(): raise TypeError('t')", "check.raises(ValueError, f)", "TypeError: t"),
     "a missing name": ("f = 1", "h()", "h"),
-    "an exit": ("def f(): raise SystemExit(3)", "f()", "3"),
 }
 
 
 @pytest.mark.parametrize("name", FAILS)
 def test_what_fails_fails_on_both_sides(run, name):
     student, test, says = FAILS[name]
-    if run.direct and name == "an exit":
-        pytest.skip("in JupyterLab that ends the kernel")
     outcome = run(student, test)
     assert not outcome.ok
     assert says in outcome.message
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_an_answer_that_exits_fails_its_test(lab, sandbox):
+    """Behind the wall only: in JupyterLab that ends the kernel."""
+    needs(sandbox)
+    side = Walled(lab, sandbox, "def f(): raise SystemExit(3)")
+    try:
+        outcome = side.test("f()")
+        assert not outcome.ok
+        assert "3" in outcome.message
+    finally:
+        side.close()
 
 
 REFUSAL = "cannot be compared or used as a value"

@@ -1,0 +1,235 @@
+"""The grader's end of the wall: requests to one student's process, and what is accepted as an answer."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import enum
+import io
+import time
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from threeloops.lab import wall
+
+from grader.link import Link, LinkDead, WallError
+from grader.wall.by_value import Pickler
+from grader.wall.exceptions import StudentError, from_loaded, make_exception
+from grader.wall.gradients import Backward, Tracked, plain, restore, walk, with_grad
+from grader.wall.message import Message
+from grader.wall.proxy import Proxy
+from grader.wire import decode, encode
+
+_FREE_BATCH, _FREE_AT_ONCE = 256, 100_000
+_MAX_CLASSES, _MAX_MESSAGE, _MAX_WHERE = 16, 4000, 200
+_MAX_PRINTED = 200_000
+_MAX_TAPE = 4096
+
+
+class Wall:
+    """The connection to one student's process."""
+
+    def __init__(self, link: Link, main: types.ModuleType) -> None:
+        self.link, self.main = link, main
+        self.setup_names: set[str] = set()
+        self.garbage: list[int] = []
+        self.callbacks: list[Callable[..., Any]] = []
+        self.printed = ""
+        self.requests = 0
+        self.seed: int | None = None
+        self._message = Message()
+        self._nested = 0
+
+    def call(self, target: dict[str, Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        message = self.pack([list(args), dict(kwargs)])
+        try:
+            return self.request({"op": "call", **target, **message.tree}, message)
+        finally:
+            if not self._nested:
+                self.callbacks.clear()
+
+    def name_of(self, value: Any) -> str:
+        return value.__name__ if type(value) is Proxy else "the call"
+
+    def call_library(self, name: tuple[str, str], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return self.call({"library": list(name)}, args, kwargs)
+
+    def pack(self, value: Any) -> Message:
+        """Encode a value for the student; all by-value objects share one pickle, so that what was tied stays tied."""
+        self._message = message = Message()
+        message.tree["value"] = encode(value, message.buffers, self)
+        if message.by_value:
+            file = io.BytesIO()
+            Pickler(file, self).dump(message.by_value)
+            message.tree["pickle"] = len(message.buffers)
+            message.buffers.append(file.getvalue())
+        return message
+
+    def request(self, head: dict[str, Any], message: Message | None = None) -> Any:
+        """One question and its answer; callbacks into the test are served in between.
+
+        Raises:
+            Exception: what the student's code raised, as its nearest builtin, torch, library or setup-defined class.
+            WallError: the answer is no plain value. LinkDead: there is none.
+        """
+        message = message or Message()
+        self.requests += 1
+        if self.link.deadline is not None and time.monotonic() > self.link.deadline:
+            self.link.dead = self.link.dead or "it used up its time"
+            raise LinkDead(self.link.dead)
+        if len(self.garbage) > _FREE_BATCH:
+            dropped, self.garbage = self.garbage[:_FREE_AT_ONCE], self.garbage[_FREE_AT_ONCE:]
+            self.request({"op": "free", "handles": dropped})
+        if self.seed is not None:
+            head["seed"], self.seed = self.seed, None
+        self.link.send(head, message.buffers)
+        while True:
+            reply, buffers = self.link.receive()
+            self.printed = (self.printed + str(reply.get("printed", "")))[:_MAX_PRINTED]
+            if "callback" not in reply:
+                break
+            self._serve_callback(reply, buffers)
+        if "error" in reply:
+            raise self._exception(reply["error"])
+        return self._accept(reply, buffers, message)
+
+    def _serve_callback(self, reply: dict[str, Any], buffers: list[bytearray]) -> None:
+        self._nested += 1
+        try:
+            number = reply["callback"]
+            if type(number) is not int or not 0 <= number < len(self.callbacks):
+                raise WallError("a callback came back that no test gave away")
+            args, kwargs = plain(decode(reply["value"], buffers, self))
+            answer = self.pack(self.callbacks[number](*args, **kwargs))
+            self.link.send(answer.tree, answer.buffers)
+        except Exception as error:
+            self.link.send({"error": [type(error).__name__, str(error)]})
+        finally:
+            self._nested -= 1
+
+    def _accept(self, reply: dict[str, Any], buffers: list[bytearray], message: Message) -> Any:
+        """The value of a reply, with gradients attached and in-place arguments restored."""
+        value = decode(reply.get("value"), buffers, self)
+        try:
+            leaf_grads = iter([decode(g, buffers, self) for g in reply.get("leaf_grads", [])])
+            value = walk(value, lambda t: t if t.index is not None else with_grad(t.tensor, next(leaf_grads, None)))
+            tracked: list[Tracked] = []
+            walk(value, tracked.append)
+            if tracked and type(reply.get("tape")) is int:
+                leaves = message.leaves or [torch.zeros((), requires_grad=True)]
+                results = iter(Backward.apply(self, reply["tape"], tracked, *leaves))
+                value = walk(value, lambda _: next(results))
+            else:
+                value = plain(value)
+            for original, changed in zip(message.in_place, reply.get("in_place", []), strict=True):
+                restore(original, plain(decode(changed, buffers, self)))
+        except Exception as error:
+            raise WallError(f"a malformed answer came back ({type(error).__name__}: {error})") from None
+        return value
+
+    def _exception(self, error: Any) -> BaseException:
+        """The student's exception as the nearest class that exists here; never a class of the student's."""
+        if type(error) is not dict or type(error.get("classes")) is not list:
+            return WallError("a malformed exception came back")
+        message = str(error.get("message", ""))[:_MAX_MESSAGE]
+        names = [n for n in error["classes"][:_MAX_CLASSES] if type(n) is str]
+        if "grader.link.WallError" in names:
+            return WallError(message)
+        for name in names:
+            module, _, attribute = name.rpartition(".")
+            kind = self._exception_class(module, attribute)
+            if kind is not None:
+                made = make_exception(kind, message)
+                if made is not None:
+                    made.__student_where__ = str(error.get("where", ""))[:_MAX_WHERE]  # type: ignore[attr-defined]
+                    return made
+        return StudentError(f"{names[0].rpartition('.')[2][:80] if names else 'error'}: {message}")
+
+    def _exception_class(self, module: str, name: str) -> type[Exception] | None:
+        if module == "builtins":
+            found = vars(builtins).get(name)
+        elif module == "__main__":
+            found = self.main.__dict__.get(name) if name in self.setup_names else None
+        elif module.split(".")[0] in ("threeloops", "torch", "numpy"):
+            found = from_loaded(module, name)
+        else:
+            found = None
+        is_usable = isinstance(found, type) and issubclass(found, Exception) and found is not Exception
+        return found if is_usable else None
+
+    def encode_tensor(self, tensor: torch.Tensor) -> int | None:
+        if not tensor.requires_grad:
+            return None
+        self._message.leaves.append(tensor)
+        return len(self._message.leaves) - 1
+
+    def encode_record(self, value: Any) -> bool:
+        return False
+
+    def encode_object(self, value: Any) -> Any:
+        if type(value) is Proxy:
+            return {"h": value._handle}
+        message = self._message
+        if isinstance(value, wall.InOut):
+            message.in_place.append(value.value)
+            return {"inout": encode(value.value, message.buffers, self)}
+        if self._is_callback(value):
+            self.callbacks.append(value)
+            return {"callback": len(self.callbacks) - 1}
+        if isinstance(value, wall.ByValue):
+            value = value.value
+        leaves = []
+        if isinstance(value, torch.nn.Module):
+            for parameter in value.parameters():
+                if parameter.requires_grad:
+                    leaves.append(len(message.leaves))
+                    message.leaves.append(parameter)
+        message.by_value.append(value)
+        return {"pickled": [len(message.by_value) - 1, leaves]}
+
+    def _is_callback(self, value: Any) -> bool:
+        """Functions of a test stay here and are called back; library functions and modules travel."""
+        return (
+            callable(value)
+            and not isinstance(value, (torch.nn.Module, type, wall.ByValue))
+            and getattr(value, "__module__", None) == "__main__"
+            and getattr(value, "__name__", "") not in self.setup_names
+        )
+
+    def decode_tensor(self, tensor: torch.Tensor, grad: Any) -> Any:
+        if grad is None:
+            return tensor
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            raise WallError("a malformed value came back (an integer tensor cannot require a gradient)")
+        if grad == "leaf":
+            return Tracked(tensor, None)
+        if type(grad) is not int or not 0 <= grad < _MAX_TAPE:
+            raise WallError("a malformed value came back (bad place in autograd)")
+        return Tracked(tensor, grad)
+
+    def decode_record(self, module: Any, name: Any, fields: Any) -> Any:
+        """A dataclass, enum member or named tuple whose class exists here, filled without running student code."""
+        if module == "__main__":
+            kind = self.main.__dict__.get(name) if name in self.setup_names else None
+        else:
+            kind = from_loaded(module, name) if str(module).startswith("threeloops.") else None
+        if isinstance(kind, type) and issubclass(kind, enum.Enum) and type(fields) is str:
+            return kind[fields]
+        if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+            return kind._make(plain([v for _, v in fields]))  # type: ignore[attr-defined]
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            expected = [f.name for f in dataclasses.fields(kind)]
+            if [f for f, _ in fields] != expected:
+                raise WallError(f"a malformed {name} came back: expected the fields {expected}")
+            record = object.__new__(kind)
+            for field, value in fields:
+                object.__setattr__(record, field, plain(value))
+            return record
+        raise WallError(f"a record of an unknown class came back: {str(name)[:80]!r}")
+
+    def decode_object(self, tag: str, value: Any, inner: Callable[[Any], Any]) -> Any:
+        if tag == "h":
+            return Proxy(self, value)
+        raise WallError("a malformed value came back (unknown tag)")
