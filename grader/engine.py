@@ -17,8 +17,9 @@ from nbformat.v4 import new_notebook, new_output
 
 from grader.labs import Lab, Limits, find_lab
 from grader.manifest import Kind, Manifest, manifest, rebuild
+from grader.outcome import Outcome
 from grader.sandbox.pool import choose, pool
-from grader.session import Outcome, Session
+from grader.session import Session
 
 if TYPE_CHECKING:
     from papermill.engines import NotebookExecutionManager

@@ -20,6 +20,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 SOLUTIONS, LABS, WORK = "solutions", "labs", "work"
+KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 _FOLDER = re.compile(r"(\d\d)_([a-z0-9_]+)")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from grader.labs import Lab, LabError, grade_id
+from grader.labs import KERNELSPEC, Lab, LabError, grade_id
 from grader.names import bound
 from grader.regions import without
 
@@ -237,8 +237,7 @@ def _text(cell: dict[str, Any]) -> str:
 
 
 def _metadata(trusted: Manifest) -> dict[str, Any]:
-    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    return {"kernelspec": kernel, "threeloops": {"lab": trusted.lab.slug}}
+    return {"kernelspec": dict(KERNELSPEC), "threeloops": {"lab": trusted.lab.slug}}
 
 
 def _belongs_elsewhere(submission: Any, trusted: Manifest) -> str:

@@ -10,7 +10,8 @@ from nbformat import NotebookNode
 from nbgrader.nbgraderformat import MetadataValidator
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-_KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+from grader.labs import KERNELSPEC
+
 _ROLE = ("grade", "grade_id", "locked", "points", "solution", "task")
 _CELL_METADATA = ("tags", "nbgrader", "deletable", "editable", "jupyter")
 
@@ -36,7 +37,7 @@ class ForStudents(NbGraderPreprocessor):
         for cell in nb.cells:
             cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in _CELL_METADATA})
         lab = resources.get("nbgrader", {}).get("assignment", "")
-        nb.metadata = NotebookNode(kernelspec=_KERNELSPEC, threeloops={"lab": lab, "release": content_hash(nb)})
+        nb.metadata = NotebookNode(kernelspec=dict(KERNELSPEC), threeloops={"lab": lab, "release": content_hash(nb)})
         nb.nbformat, nb.nbformat_minor = 4, 5
         return nb, resources
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from nbformat import NotebookNode
@@ -16,40 +15,10 @@ from nbformat import NotebookNode
 from grader.labs import Limits
 from grader.link import LinkDead, WallError
 from grader.manifest import Kind, Manifest
+from grader.outcome import Outcome
 from grader.sandbox.pool import Connection, Pool
 
 _ANSWER_GRACE_SECONDS = 10.0
-
-
-@dataclass
-class Outcome:
-    """What one executed cell did, as the grader's half reported it."""
-
-    ok: bool
-    value: float | None = None
-    error: str = ""
-    message: str = ""
-    where: str = ""
-    printed: str = ""
-    student_printed: str = ""
-    shown: list[dict[str, str]] = field(default_factory=list)
-    dead: str = ""
-    requests: int = 0
-    seconds: float = 0.0
-
-    @property
-    def reason(self) -> str:
-        """Why it failed, for a person."""
-        text = self.message if self.error in ("CheckFailed", "NoAnswer") else f"{self.error}: {self.message}"
-        return text + (f"  [{self.where}]" if self.where and self.error != "CheckFailed" else "")
-
-    def points(self, maximum: float) -> float:
-        """Points of a test cell: its own number where it computed one, within [0, maximum]; NaN counts as nothing."""
-        if not self.ok:
-            return 0.0
-        if self.value is None:
-            return maximum
-        return min(max(self.value, 0.0), maximum) if self.value == self.value else 0.0
 
 
 class Session:

@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 import types
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from threeloops.lab import wall
 
 from grader.link import Link, LinkDead, WallError
 from grader.names import used
+from grader.outcome import Outcome
 from grader.sandbox.confine import limit_memory
 from grader.wall.by_value import install_main_twin
 from grader.wall.connection import Wall
@@ -36,23 +37,6 @@ _MAX_PICTURE = 2 << 20
 _GRACE_SECONDS = 5.0
 _MEMORY_MB = 3072
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)]) | {ord(c): c for c in "\n\t"}
-
-
-@dataclass
-class CellResult:
-    """What one cell did. `value` is a test's own number where its last line is one: partial credit."""
-
-    ok: bool = False
-    value: float | None = None
-    error: str = ""
-    message: str = ""
-    where: str = ""
-    printed: str = ""
-    student_printed: str = ""
-    shown: list[dict[str, str]] = field(default_factory=list)
-    dead: str = ""
-    requests: int = 0
-    seconds: float = 0.0
 
 
 class GraderHalf:
@@ -80,18 +64,16 @@ class GraderHalf:
             except LinkDead:
                 return
 
-    def _report(self, result: CellResult) -> None:
+    def _report(self, result: Outcome) -> None:
         try:
             self.engine.send(asdict(result))
         except WallError:
             result.printed, result.student_printed, result.shown = "[more output than is kept]", "", []
             self.engine.send(asdict(result))
 
-    def run(
-        self, op: str, source: str, seconds: float, names: list[str] | None = None, setup: bool = False
-    ) -> CellResult:
+    def run(self, op: str, source: str, seconds: float, names: list[str] | None = None, setup: bool = False) -> Outcome:
         """Run one cell: `op` is "setup" (here), "student" (over there) or "test" (here, against the proxies)."""
-        result, text, started = CellResult(), io.StringIO(), time.perf_counter()
+        result, text, started = Outcome(), io.StringIO(), time.perf_counter()
         self.wall.link.deadline = time.monotonic() + seconds
         self.wall.printed, self.wall.requests = "", 0
         signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE_SECONDS)
@@ -115,7 +97,7 @@ class GraderHalf:
         result.seconds = time.perf_counter() - started
         return result
 
-    def _student(self, result: CellResult, source: str, setup: bool) -> None:
+    def _student(self, result: Outcome, source: str, setup: bool) -> None:
         answer = self.wall.request({"op": "cell", "source": source, "setup": setup})
         error = answer["error"] if type(answer) is dict else {}
         result.ok = error is None
@@ -145,7 +127,7 @@ class GraderHalf:
         value: Any = eval(compile(ast.Expression(last.value), "<test>", "eval"), namespace)
         return float(value) if type(value) in (int, float) else None
 
-    def _fail(self, result: CellResult, error: BaseException) -> None:
+    def _fail(self, result: Outcome, error: BaseException) -> None:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in ("<test>", "<setup>")]
         result.ok, result.value = False, None
         result.error, result.message = type(error).__name__, _line(str(error))

@@ -9,8 +9,9 @@ from threeloops.lab import wall
 
 from grader.labs import Limits
 from grader.link import Link
+from grader.outcome import Outcome
 from grader.sandbox.pool import pool
-from grader.wall.cells import CellResult, shown
+from grader.wall.cells import shown
 
 SETUP = """
 import enum
@@ -65,7 +66,7 @@ class Direct:
 
     def test(self, source):
         assert wall.link is None
-        result = CellResult()
+        result = Outcome()
         try:
             exec(source, dict(self.namespace))
             result.ok = True
@@ -91,7 +92,7 @@ class Walled:
         link: Link = self.connection.grader
         link.deadline = time.monotonic() + 60
         link.send({"seconds": 20.0, **request})
-        return CellResult(**link.receive()[0])
+        return Outcome(**link.receive()[0])
 
     def test(self, source):
         return self.ask(op="test", source=source, names=self.names)

@@ -148,7 +148,7 @@ def interpreter(machine: Machine) -> Capability:
         return Capability(
             False, f'triton {machine.triton} cannot loop over numpy {machine.numpy} integers: pip install "numpy<2.4"'
         )
-    return Capability(True, f"triton {machine.triton}: kernels run on the CPU, exact and slow")
+    return Capability(True, f"triton {machine.triton}: kernels run on the CPU, slowly, with exact float32")
 
 
 def compiler(machine: Machine) -> Capability:

@@ -1,0 +1,36 @@
+"""The outcome of one cell: written by the grader's half, read by the engine. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Outcome:
+    """What one cell did. `value` is a test's own number where its last line is one: partial credit."""
+
+    ok: bool = False
+    value: float | None = None
+    error: str = ""
+    message: str = ""
+    where: str = ""
+    printed: str = ""
+    student_printed: str = ""
+    shown: list[dict[str, str]] = field(default_factory=list)
+    dead: str = ""
+    requests: int = 0
+    seconds: float = 0.0
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, for a person."""
+        text = self.message if self.error in ("CheckFailed", "NoAnswer") else f"{self.error}: {self.message}"
+        return text + (f"  [{self.where}]" if self.where and self.error != "CheckFailed" else "")
+
+    def points(self, maximum: float) -> float:
+        """Points of a test cell: its own number where it computed one, within [0, maximum]; NaN counts as nothing."""
+        if not self.ok:
+            return 0.0
+        if self.value is None:
+            return maximum
+        return min(max(self.value, 0.0), maximum) if self.value == self.value else 0.0
