@@ -1,0 +1,184 @@
+"""One warp, lane by lane: 32 threads that issue one memory instruction together, and what the memory makes of it.
+
+Global memory answers in 32-byte sectors: a request costs as many as its lanes touch. Shared memory is 32 banks of
+4-byte words: lanes that want different words of one bank wait for each other, and each round is a *wavefront*; lanes
+that want the same word are served together. Wider accesses are issued in parts, 8 bytes by half-warps and 16 bytes by
+quarter-warps. Triton shows neither lanes nor banks, so here they are simulated, values and all.
+Source: CUDA C++ Programming Guide, "Shared Memory", compute capability 5.x and later.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+LANES = 32
+BANKS = 32
+BANK_BYTES = 4
+SECTOR_BYTES = 32
+_WIDTHS = (1, 2, 4, 8, 16)
+
+Addresses = NDArray[np.int64]
+
+
+def sectors(addresses: ArrayLike, bytes_per_lane: int = 4) -> int:
+    """How many 32-byte sectors of global memory one request touches.
+
+    Args:
+        addresses: byte address of each active lane, at most 32, each a multiple of `bytes_per_lane`.
+        bytes_per_lane: 1, 2, 4, 8 or 16.
+    """
+    at = _checked(addresses, bytes_per_lane)
+    return len(np.unique(at // SECTOR_BYTES))
+
+
+def wavefronts(addresses: ArrayLike, bytes_per_lane: int = 4) -> int:
+    """How many rounds one request to shared memory takes; 1 is free of conflicts for accesses of up to 4 bytes.
+
+    The least for 8 bytes a lane is 2 and for 16 bytes 4: a round delivers at most 32 banks of 4 bytes.
+    """
+    at = _checked(addresses, bytes_per_lane)
+    lanes_at_once = LANES * BANK_BYTES // max(bytes_per_lane, BANK_BYTES)
+    return sum(_rounds(at[i : i + lanes_at_once], bytes_per_lane) for i in range(0, len(at), lanes_at_once))
+
+
+def bank_words(addresses: ArrayLike, bytes_per_lane: int = 4) -> list[set[int]]:
+    """For each bank the 4-byte words that the lanes want of it, all lanes at once."""
+    at = _checked(addresses, bytes_per_lane)
+    first, last = at // BANK_BYTES, (at + bytes_per_lane - 1) // BANK_BYTES
+    wanted: list[set[int]] = [set() for _ in range(BANKS)]
+    for low, high in zip(first, last, strict=True):
+        for word in range(int(low), int(high) + 1):
+            wanted[word % BANKS].add(word)
+    return wanted
+
+
+def _rounds(at: Addresses, bytes_per_lane: int) -> int:
+    return max((len(words) for words in bank_words(at, bytes_per_lane)), default=0)
+
+
+def _checked(addresses: ArrayLike, bytes_per_lane: int) -> Addresses:
+    at = np.asarray(addresses)
+    if bytes_per_lane not in _WIDTHS:
+        raise ValueError(f"bytes_per_lane = {bytes_per_lane}: expected one of {', '.join(map(str, _WIDTHS))}")
+    if at.ndim != 1 or len(at) > LANES:
+        raise ValueError(f"addresses of shape {at.shape}: expected one for each active lane, at most {LANES}")
+    if at.size and not np.issubdtype(at.dtype, np.integer):
+        raise ValueError(f"addresses of dtype {at.dtype}: expected whole bytes")
+    at = at.astype(np.int64)
+    if (at < 0).any() or (at % bytes_per_lane).any():
+        wrong = int(at[(at < 0) | (at % bytes_per_lane != 0)][0])
+        raise ValueError(f"address = {wrong}: expected a multiple of bytes_per_lane = {bytes_per_lane}, at least 0")
+    return at
+
+
+@dataclass
+class Counts:
+    """What one warp asked of the memories so far."""
+
+    global_requests: int = 0
+    global_sectors: int = 0
+    shared_requests: int = 0
+    shared_wavefronts: int = 0
+
+    @property
+    def sectors_per_request(self) -> float:
+        return self.global_sectors / max(self.global_requests, 1)
+
+    @property
+    def wavefronts_per_request(self) -> float:
+        return self.shared_wavefronts / max(self.shared_requests, 1)
+
+
+@dataclass
+class Warp:
+    """32 lanes over a global and a shared memory of equal elements. Indices count elements, one a lane.
+
+    Args:
+        global_memory: one-dimensional array, changed by stores.
+        shared_elements: the size of the shared memory.
+    """
+
+    global_memory: NDArray
+    shared_elements: int
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        self.shared_memory = np.zeros(self.shared_elements, self.global_memory.dtype)
+
+    def load_global(self, index: ArrayLike) -> NDArray:
+        self._count_global(index)
+        return self.global_memory[np.asarray(index)]
+
+    def store_global(self, index: ArrayLike, values: NDArray) -> None:
+        self._count_global(index)
+        self.global_memory[np.asarray(index)] = values
+
+    def load_shared(self, index: ArrayLike) -> NDArray:
+        self._count_shared(index)
+        return self.shared_memory[np.asarray(index)]
+
+    def store_shared(self, index: ArrayLike, values: NDArray) -> None:
+        self._count_shared(index)
+        self.shared_memory[np.asarray(index)] = values
+
+    def _count_global(self, index: ArrayLike) -> None:
+        size = self.global_memory.itemsize
+        self.counts.global_requests += 1
+        self.counts.global_sectors += sectors(np.asarray(index) * size, size)
+
+    def _count_shared(self, index: ArrayLike) -> None:
+        size = self.global_memory.itemsize
+        self.counts.shared_requests += 1
+        self.counts.shared_wavefronts += wavefronts(np.asarray(index) * size, size)
+
+
+Placement = Callable[[NDArray, NDArray], NDArray]
+"""Where element (row, column) of a tile lies in shared memory, counted in elements."""
+
+
+def plain(row: NDArray, column: NDArray) -> NDArray:
+    """Row after row: a column of 32 four-byte elements lies in one bank."""
+    return row * LANES + column
+
+
+def padded(row: NDArray, column: NDArray) -> NDArray:
+    """One unused element after each row: neighbours in a column lie in neighbouring banks, for 1/32 more memory."""
+    return row * (LANES + 1) + column
+
+
+def swizzled(row: NDArray, column: NDArray) -> NDArray:
+    """Columns permuted by the row, `column XOR row`: free of conflicts both ways, and no element is wasted."""
+    return row * LANES + (column ^ row)
+
+
+def triton_swizzle(vec: int, per_phase: int, max_phase: int, columns: int) -> Placement:
+    """The placement of Triton's `#ttg.swizzled_shared<{vec, perPhase, maxPhase}>` for rows of `columns` elements.
+
+    Groups of `vec` columns are exchanged by XOR with the row's phase, (row // per_phase) % max_phase.
+    """
+
+    def place(row: NDArray, column: NDArray) -> NDArray:
+        group = (column // vec) ^ ((row // per_phase) % max_phase)
+        return row * columns + group * vec + column % vec
+
+    return place
+
+
+def transpose(matrix: NDArray, place: Placement = plain) -> tuple[NDArray, Counts]:
+    """Transpose a (32, 32) matrix as one warp does it through shared memory, and count.
+
+    Rows are read from global memory and written to shared memory row by row; columns are read from shared memory and
+    written to global memory as rows. Returns the transposed matrix and the counts.
+    """
+    if matrix.shape != (LANES, LANES):
+        raise ValueError(f"matrix of shape {matrix.shape}: one warp transposes {LANES} × {LANES}")
+    lane = np.arange(LANES)
+    warp = Warp(np.concatenate([matrix.reshape(-1), np.zeros(matrix.size, matrix.dtype)]), LANES * (LANES + 1))
+    for row in range(LANES):
+        warp.store_shared(place(np.full(LANES, row), lane), warp.load_global(row * LANES + lane))
+    for column in range(LANES):
+        values = warp.load_shared(place(lane, np.full(LANES, column)))
+        warp.store_global(matrix.size + column * LANES + lane, values)
+    return warp.global_memory[matrix.size :].reshape(LANES, LANES), warp.counts

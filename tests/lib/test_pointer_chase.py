@@ -1,0 +1,53 @@
+"""The ring visits every line once and no order can be guessed; where a compiler is, a load really takes time."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threeloops.inner import pointer_chase
+from threeloops.inner.pointer_chase import NotMeasurable, latency, ring
+
+
+@given(st.integers(1, 300), st.sampled_from([1, 8, 16]), st.integers(0, 5))
+def test_the_ring_is_one_cycle_through_the_first_element_of_every_line(lines, line_elements, seed):
+    following, at, seen = ring(lines, line_elements, seed), 0, []
+    for _ in range(lines):
+        seen.append(at)
+        at = int(following[at])
+    assert at == 0
+    assert sorted(seen) == [line * line_elements for line in range(lines)]
+
+
+def test_the_stride_between_stops_is_not_constant():
+    following = ring(1024, 8, 0)
+    strides = (following[::8] - np.arange(0, 8192, 8)) // 8
+    assert len(np.unique(strides)) > 500
+
+
+def test_another_seed_is_another_ring():
+    assert not np.array_equal(ring(64, 8, 0), ring(64, 8, 1))
+
+
+@pytest.mark.parametrize("arguments", [(0, 8, 0), (8, 0, 0)])
+def test_an_empty_ring_is_named(arguments):
+    with pytest.raises(ValueError, match="= 0: expected at least 1"):
+        ring(*arguments)
+
+
+def test_a_load_takes_between_a_clock_and_a_millisecond():
+    try:
+        samples = latency(1 << 14, on="cpu", repeats=3)
+    except NotMeasurable as reason:
+        pytest.skip(str(reason))
+    assert len(samples) == 3
+    assert all(1e-10 < seconds < 1e-3 for seconds in samples)
+
+
+def test_without_a_compiler_the_reason_is_named(monkeypatch):
+    monkeypatch.setattr(pointer_chase.shutil, "which", lambda name: None)
+    pointer_chase._compiled_chase.cache_clear()
+    try:
+        with pytest.raises(NotMeasurable, match="no C compiler"):
+            latency(4096, on="cpu")
+    finally:
+        pointer_chase._compiled_chase.cache_clear()
