@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.inner import pointer_chase
-from threeloops.inner.pointer_chase import NotMeasurable, latency, ring
+from threeloops.inner.pointer_chase import NotMeasurable, latency, latency_of_spread, ring
 
 
 @given(st.integers(1, 300), st.sampled_from([1, 8, 16]), st.integers(0, 5))
@@ -51,3 +51,12 @@ def test_without_a_compiler_the_reason_is_named(monkeypatch):
             latency(4096, on="cpu")
     finally:
         pointer_chase._compiled_chase.cache_clear()
+
+
+def test_a_spread_ring_visits_one_line_in_every_so_many():
+    try:
+        assert len(latency_of_spread(64, 64, on="cpu", repeats=2)) == 2
+    except NotMeasurable as reason:
+        pytest.skip(str(reason))
+    with pytest.raises(ValueError, match="lines = 0"):
+        latency_of_spread(0, 64, on="cpu")

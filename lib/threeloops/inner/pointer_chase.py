@@ -72,9 +72,16 @@ def latency(working_set_bytes: int, on: str | None = None, seed: int = 0, repeat
     compiler: an interpreted loop is slower than any memory.
     """
     on = on or device()
-    line_elements = _LINE_BYTES[on] // 8
-    lines = max(working_set_bytes // _LINE_BYTES[on], 1)
-    following = ring(lines, line_elements, seed)
+    return latency_of_spread(max(working_set_bytes // _LINE_BYTES[on], 1), 1, on, seed, repeats)
+
+
+def latency_of_spread(lines: int, spacing: int, on: str | None = None, seed: int = 0, repeats: int = 5) -> list[float]:
+    """The same for so many lines, one in every `spacing`: the lines fit where they fit, their pages may not.
+
+    With spacing 64 on a CPU each line lies in a page of 4 KiB of its own, and translating its address costs as well.
+    """
+    on = on or device()
+    following = ring(lines, spacing * _LINE_BYTES[on] // 8, seed)
     loads = max(_LOADS[on], min(2 * lines, _WARM_UP_LINES))
     follow = _follow_on_gpu(following) if on == "cuda" else _follow_on_cpu(following)
     follow(min(lines, _WARM_UP_LINES))

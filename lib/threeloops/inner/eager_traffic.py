@@ -1,0 +1,84 @@
+"""What eager PyTorch moves: every operator is a kernel of its own that reads its inputs from memory and writes its
+outputs back, however soon the next one needs them.
+
+    with eager_traffic() as operations:
+        dropout(gelu(x + bias))
+    print(sum(operation.bytes for operation in operations))
+
+Counted is the compulsory traffic of each operator: each input tensor once, each output once; views move nothing. A
+tensor that is broadcast counts at its own size. What an operator moves beyond that, a scratch buffer or a second pass,
+is not seen: the true number is at least this one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+ALLOCATIONS = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operator call, in the order of execution: its name ("aten.gelu"), bytes read and bytes written."""
+
+    name: str
+    read: int
+    written: int
+
+    @property
+    def bytes(self) -> int:
+        return self.read + self.written
+
+
+class _Counter(TorchDispatchMode):
+    def __init__(self, operations: list[Operation]) -> None:
+        super().__init__()
+        self.operations = operations
+
+    def __torch_dispatch__(
+        self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = function(*args, **kwargs)
+        inputs, outputs = _tensors((args, kwargs)), _tensors(result)
+        name = function.overloadpacket.__name__
+        shared = {_storage(each) for each in inputs}
+        is_view = bool(outputs) and all(_storage(each) in shared for each in outputs)
+        changed = function._schema.is_mutable
+        if name in ALLOCATIONS or (is_view and not changed):
+            return result
+        read = sum(map(_size, {id(each): each for each in inputs}.values()))
+        if name == "copy_":
+            read -= _size(inputs[0])  # its old values are not looked at
+        self.operations.append(Operation(f"aten.{name}", read, sum(map(_size, outputs))))
+        return result
+
+
+@contextmanager
+def eager_traffic() -> Iterator[list[Operation]]:
+    """Collect every operator that moves data inside the block, autograd's included."""
+    operations: list[Operation] = []
+    with _Counter(operations):
+        yield operations
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(tree) if isinstance(each, torch.Tensor)]
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _size(tensor: torch.Tensor) -> int:
+    """Bytes of the different elements: a dimension that is broadcast has stride 0 and is stored once."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    count = 1
+    for size, stride in sizes:
+        count *= 1 if stride == 0 and size else size
+    return count * tensor.element_size()
