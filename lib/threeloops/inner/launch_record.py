@@ -1,0 +1,153 @@
+"""One kernel launch as data: what a compiler needs to know of it, and what a reader wants to."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from types import FunctionType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """A tensor. `strides` and `offset` (from the start of its storage) count elements. `storage` is the ordinal of its
+    storage within the recording; `alignment` the largest power of two, at most 16, that divides its address."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    storage: int
+    offset: int
+    storage_bytes: int
+    alignment: int
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "TensorArgument":
+        return cls(**{**plain, "shape": tuple(plain["shape"]), "strides": tuple(plain["strides"])})
+
+
+@dataclass(frozen=True)
+class DescriptorArgument:
+    """A tensor descriptor (TMA) made on the host: a block of `block_shape` elements of `base`. `padding` says what is
+    read beyond its edge, "zero" or "nan"."""
+
+    base: TensorArgument
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block_shape: tuple[int, ...]
+    padding: str = "zero"
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "DescriptorArgument":
+        lists = {name: tuple(plain[name]) for name in ("shape", "strides", "block_shape")}
+        return cls(**{**plain, **lists, "base": TensorArgument.from_dict(plain["base"])})
+
+
+@dataclass(frozen=True)
+class FunctionName:
+    """A jit function given as a constant, in a launch that was plain data: the function itself did not travel."""
+
+    module: str
+    name: str
+
+
+Argument = TensorArgument | DescriptorArgument | int | float | bool | None | tuple["Argument", ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of the kernel `name`, defined in `module` at `line` of `file`.
+
+    `constants` are its tl.constexpr parameters, defaults included: numbers, strings, None, tuples, Triton dtypes or jit
+    functions; `arguments` are the others. `options` are num_warps and the like, as far as they were given. `kernel` is
+    the jit function that was launched, beneath autotuners and heuristics; None in a launch that was plain data.
+    """
+
+    name: str
+    grid: tuple[int, int, int]
+    arguments: dict[str, Argument]
+    constants: dict[str, Any]
+    options: dict[str, Any]
+    module: str
+    file: str
+    line: int
+    kernel: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def programs(self) -> int:
+        return math.prod(self.grid)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for strict JSON, without `kernel`. Raises TypeError for a constant of another kind than above."""
+        parts = {
+            part: {name: to_plain(f"{self.name}, {name}", value) for name, value in getattr(self, part).items()}
+            for part in ("arguments", "constants", "options")
+        }
+        where = {"module": self.module, "file": self.file, "line": self.line}
+        return {"name": self.name, "grid": list(self.grid), **parts, **where}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "Launch":
+        """The inverse of `to_dict`: Triton dtypes come back as such, jit functions as FunctionName."""
+        parts = {
+            part: {name: from_plain(value) for name, value in plain[part].items()}
+            for part in ("arguments", "constants", "options")
+        }
+        return cls(**{**plain, **parts, "grid": tuple(plain["grid"])})
+
+
+def to_plain(what: str, value: Any) -> Any:
+    """Numbers, strings and None stay; everything else becomes an object with one key that says what it is."""
+    if isinstance(value, TensorArgument | DescriptorArgument):
+        kind = "tensor" if isinstance(value, TensorArgument) else "descriptor"
+        return {kind: as_lists(asdict(value))}
+    if isinstance(value, tuple | list):
+        return {"tuple": [to_plain(what, each) for each in value]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, FunctionName):
+        return {"function": [value.module, value.name]}
+    if is_dtype(value):
+        return {"dtype": value.name}
+    function = getattr(value, "fn", None)
+    if isinstance(function, FunctionType):
+        return {"function": [function.__module__, function.__qualname__]}
+    raise TypeError(
+        f"{what} = {value!r}: expected a number, a string, None, a tuple, a Triton dtype or a jit function, "
+        "which is all that can be written down"
+    )
+
+
+def from_plain(plain: Any) -> Any:
+    if not isinstance(plain, Mapping):
+        return plain
+    ((kind, value),) = plain.items()
+    return _READ[kind](value)
+
+
+def as_lists(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {name: as_lists(value) for name, value in plain.items()}
+    return list(plain) if isinstance(plain, tuple) else plain
+
+
+def is_dtype(value: Any) -> bool:
+    """Whether this is one of Triton's dtypes; asked without importing Triton."""
+    return type(value).__name__ == "dtype" and type(value).__module__.startswith("triton.")
+
+
+def read_dtype(name: str) -> Any:
+    import triton.language as tl
+
+    return tl.dtype(name)
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "tensor": TensorArgument.from_dict,
+    "descriptor": DescriptorArgument.from_dict,
+    "tuple": lambda values: tuple(from_plain(each) for each in values),
+    "float": float,
+    "function": lambda names: FunctionName(*names),
+    "dtype": read_dtype,
+}
