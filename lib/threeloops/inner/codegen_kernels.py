@@ -1,0 +1,123 @@
+"""Kernels in the process that compiles: rebuilt from the texts that `kernel_source` made, or found by name."""
+
+import ast
+import builtins
+import contextlib
+import importlib
+import importlib.util
+import linecache
+from typing import Any
+
+
+def value(plain: Any, functions: dict[int, Any]) -> Any:
+    """A name's value in a kernel's namespace, from what `kernel_source.reference` made of it."""
+    if not isinstance(plain, dict):
+        return plain
+    ((kind, content),) = plain.items()
+    if kind == "function":
+        return functions[content]
+    if kind == "module":
+        return importlib.import_module(content)
+    if kind == "tuple":
+        return tuple(value(each, functions) for each in content)
+    if kind == "import":
+        found = importlib.import_module(content[0])
+        for part in content[1].split("."):
+            found = getattr(found, part)
+        return found
+    import triton.language as tl
+
+    return tl.dtype(content) if kind == "dtype" else tl.constexpr(value(content, functions))
+
+
+def lines_of(file: str, line: int, text: str) -> None:
+    """Let `inspect.getsource` find `text` at `line` of `file`, which need not exist."""
+    entry = linecache.cache.get(file, (0, 0.0))
+    known = entry[2] if len(entry) > 2 and entry[1] is None else []
+    new = text.splitlines(keepends=True)
+    lines = [*known, *["\n"] * (line - 1 + len(new) - len(known))]
+    lines[line - 1 : line - 1 + len(new)] = new
+    linecache.cache[file] = (sum(map(len, lines)), None, lines, file)  # no time: never checked against the disk
+
+
+def rebuild(functions: list[dict[str, Any]]) -> dict[int, Any]:
+    """Decorated functions from their sources, each in a namespace of its own, by number."""
+    built: dict[int, Any] = {}
+    for number in range(len(functions)):
+        decorated(number, functions, built)
+    for number, each in enumerate(functions):
+        namespace = built[number].fn.__globals__
+        namespace[each["name"]] = built[number]
+        for name, plain in each["names"].items():
+            with contextlib.suppress(Exception):  # of a module that is not there; if it is used, the compiler says so
+                namespace[name] = value(plain, built)
+    return built
+
+
+def decorated(number: int, functions: list[dict[str, Any]], built: dict[int, Any]) -> Any:
+    """One function. Its defaults may be functions too, which then come first; what its body calls is bound later."""
+    if number in built:
+        return built[number]
+    each = functions[number]
+    for plain in (*each["defaults"], *each["keyword_defaults"].values()):
+        if isinstance(plain, dict) and "function" in plain:
+            decorated(plain["function"], functions, built)
+    lines_of(each["file"], each["line"], each["source"])
+    tree = ast.increment_lineno(ast.parse(each["source"]), each["line"] - 1)
+    (definition,) = tree.body
+    signature = definition.args
+    signature.defaults, signature.kw_defaults = [], [None] * len(signature.kwonlyargs)
+    for parameter in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs):
+        parameter.annotation = None
+    definition.returns, definition.decorator_list = None, []
+    namespace: dict[str, Any] = {"__name__": each["module"], "__builtins__": builtins}
+    exec(compile(tree, each["file"], "exec", dont_inherit=True), namespace)
+    function = namespace[each["name"]]
+    function.__defaults__ = tuple(value(plain, built) for plain in each["defaults"]) or None
+    function.__kwdefaults__ = {name: value(plain, built) for name, plain in each["keyword_defaults"].items()} or None
+    function.__annotations__ = {name: value(plain, built) for name, plain in each["annotations"].items()}
+    function.__qualname__ = each["qualname"]
+    built[number] = decorator(each["kind"])(function, **each["options"])
+    return built[number]
+
+
+def decorator(kind: str) -> Any:
+    import triton
+
+    if kind == "gluon":
+        from triton.experimental import gluon
+
+        return gluon.jit
+    return triton.jit if kind == "jit" else triton.constexpr_function
+
+
+def locate(source: dict[str, Any]) -> Any:
+    """The kernel by name in a text, in an importable module or in a file."""
+    if "text" in source:
+        lines_of(source["file"], 1, source["text"])
+        namespace: dict[str, Any] = {"__name__": "kernel_source", "__builtins__": builtins}
+        exec(compile(source["text"], source["file"], "exec", dont_inherit=True), namespace)
+        found = namespace.get(source["name"])
+    else:
+        found = importlib.import_module(source["module"]) if importable(source) else from_file(source["file"])
+        for part in source["name"].split("."):
+            found = getattr(found, part, None)
+    if found is None:
+        raise LookupError(f"{source['file']} defines no kernel of the name {source['name']!r}")
+    return found
+
+
+def importable(source: dict[str, Any]) -> bool:
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(source["module"])
+        return spec is not None and spec.origin == source["file"]
+    return False
+
+
+def from_file(file: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"kernel_file_{abs(hash(file))}", file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file}: expected a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,159 @@
+"""Occupancy: how many programs a multiprocessor holds at once, and what stops it from holding more.
+
+A multiprocessor gives each resident program its warps' registers and its shared memory until one of them runs out. What
+a target has, and in which portions it is given out, is published; what a kernel needs, the compiler says.
+"""
+
+from dataclasses import dataclass
+
+KB = 1024
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a multiprocessor of one compilation target holds.
+
+    Registers count 32 bits of one thread. They are given to whole warps in portions of `register_granularity` times the
+    warp size, from the file of one of `partitions` (schedulers, SIMDs); shared memory in portions of
+    `shared_granularity` bytes after `shared_reserved` bytes a program.
+    """
+
+    name: str
+    backend: str
+    arch: int | str
+    warp_size: int
+    maximum_warps: int
+    maximum_programs: int
+    maximum_registers: int
+    registers: int
+    register_granularity: int
+    shared_bytes: int
+    shared_limit: int
+    shared_granularity: int
+    shared_reserved: int
+    partitions: int = 4
+    tensor_memory_columns: int = 0
+    source: str = ""
+
+    @property
+    def triton(self) -> tuple[str, int | str, int]:
+        """Backend, architecture and warp size, as Triton's GPUTarget has them."""
+        return self.backend, self.arch, self.warp_size
+
+
+def nvidia(capability: int, warps: int, programs: int, shared: int, limit: int, **others: int) -> Target:
+    reserved, granularity = (KB, 128) if capability >= 80 else (0, 256)
+    return Target(
+        f"sm_{capability}",
+        "cuda",
+        capability,
+        warp_size=32,
+        maximum_warps=warps,
+        maximum_programs=programs,
+        maximum_registers=255,
+        registers=64 * KB,
+        register_granularity=8,
+        shared_bytes=shared * KB,
+        shared_limit=limit * KB,
+        shared_granularity=granularity,
+        shared_reserved=reserved,
+        source="CUDA C++ Programming Guide, technical specifications per compute capability; cuda_occupancy.h",
+        **others,
+    )
+
+
+_ALL = (
+    nvidia(75, warps=32, programs=16, shared=64, limit=64),
+    nvidia(80, warps=64, programs=32, shared=164, limit=163),
+    nvidia(86, warps=48, programs=16, shared=100, limit=99),
+    nvidia(89, warps=48, programs=24, shared=100, limit=99),
+    nvidia(90, warps=64, programs=32, shared=228, limit=227),
+    nvidia(100, warps=64, programs=32, shared=228, limit=227, tensor_memory_columns=512),
+    Target(
+        "gfx942",
+        "hip",
+        "gfx942",
+        warp_size=64,
+        maximum_warps=32,
+        maximum_programs=32,
+        maximum_registers=512,
+        registers=4 * 64 * 512,
+        register_granularity=8,
+        shared_bytes=64 * KB,
+        shared_limit=64 * KB,
+        shared_granularity=512,
+        shared_reserved=0,
+        source="AMD CDNA 3 instruction set and LLVM's AMDGPU user guide",
+    ),
+)
+
+COMPILATION_TARGETS = {target.name: target for target in _ALL}
+
+
+def compilation_target(name: str) -> Target:
+    """The target called `name` ("sm_90", "gfx942"). Raises ValueError with the names there are."""
+    if name not in COMPILATION_TARGETS:
+        raise ValueError(f"target = {name!r}: expected one of {', '.join(COMPILATION_TARGETS)}")
+    return COMPILATION_TARGETS[name]
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Programs and warps resident on one multiprocessor at once, of `maximum_warps`, and what stops there being more:
+    "registers", "shared memory", "tensor memory", "warps" or "programs"."""
+
+    resident_programs: int
+    resident_warps: int
+    maximum_warps: int
+    limited_by: str
+
+    @property
+    def fraction(self) -> float:
+        """Resident warps over the most that the multiprocessor holds."""
+        return self.resident_warps / self.maximum_warps
+
+    def __str__(self) -> str:
+        return f"{self.resident_warps} of {self.maximum_warps} warps, limited by {self.limited_by}"
+
+
+def occupancy(
+    target: Target,
+    *,
+    registers: int,
+    shared_bytes: int,
+    warps: int,
+    tensor_memory_columns: int = 0,
+    warps_by_registers: int | None = None,
+) -> Occupancy:
+    """How many programs of `warps` warps, `registers` 32-bit registers a thread and `shared_bytes` are resident.
+
+    Each resource alone admits some number of programs, the least decides; of equal ones the first of warps, programs,
+    registers, shared memory, tensor memory is named. `warps_by_registers`: what the compiler itself counted for one
+    scheduler, which then replaces the division of the register file. No program at all fits: 0.
+    """
+    if warps < 1:
+        raise ValueError(f"warps = {warps}: expected at least 1 a program")
+    if warps_by_registers is None:
+        portion = rounded_up(max(registers, 1), target.register_granularity) * target.warp_size
+        warps_by_registers = target.registers // target.partitions // portion
+    # a launch is checked as if every scheduler had as many of the program's warps as the fullest
+    evenly = rounded_up(warps, target.partitions) // target.partitions
+    startable = registers <= target.maximum_registers and evenly <= warps_by_registers
+    shared = rounded_up(shared_bytes + target.shared_reserved, target.shared_granularity)
+    admitted = {
+        "warps": target.maximum_warps // warps,
+        "programs": target.maximum_programs,
+        "registers": warps_by_registers * target.partitions // warps if startable else 0,
+        "shared memory": target.shared_bytes // shared if shared else target.maximum_programs,
+    }
+    if shared_bytes > target.shared_limit:
+        admitted["shared memory"] = 0
+    if tensor_memory_columns:
+        admitted["tensor memory"] = target.tensor_memory_columns // tensor_memory_columns
+    limit = min(admitted, key=lambda resource: admitted[resource])
+    programs = admitted[limit]
+    return Occupancy(programs, programs * warps, target.maximum_warps, limit)
+
+
+def rounded_up(amount: int, granularity: int) -> int:
+    return -(-amount // granularity) * granularity
