@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
@@ -16,8 +17,13 @@ from grader.sandbox.bwrap import SandboxError
 
 BENCHMARKS = {
     "roofline": "copy bandwidth and matmul rates of this machine against numpy, torch and triton's timers (a minute)",
+    "kernels": "traffic, generated code, errors and times of every kernel beside torch and Liger (ten minutes)",
+    "meter": "what metering costs, beside triton-viz (two minutes)",
+    "replay": "what judging a student's kernel costs (two minutes)",
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }
+ON_CPU = {"grading", "meter", "replay"}
+"""Submissions are graded, and kernels interpreted, on the CPU, whatever else is plugged in."""
 GRADED_LABS = 2
 """The grading benchmark takes the first labs of the course unless some are named."""
 
@@ -35,8 +41,7 @@ def main(arguments: list[str]) -> int:
         return 0
     failed = False
     for name in options.names:
-        # Submissions are graded on the CPU, whatever else is plugged in.
-        about = _provenance("cpu" if name == "grading" else options.device)
+        about = _provenance("cpu" if name in ON_CPU else options.device)
         try:
             result = _run(name, about, options)
         except (Unmeasured, SandboxError) as error:
@@ -75,10 +80,8 @@ def _provenance(device: str) -> Provenance:
 
 
 def _run(name: str, about: Provenance, options: argparse.Namespace) -> Result:
-    if name == "roofline":
-        from benchmarks import roofline
-
-        return roofline.measure(about, quick=options.quick)
+    if name != "grading":
+        return import_module(f"benchmarks.{name}").measure(about, quick=options.quick)
     from benchmarks import grading
     from grader.labs import LabError, all_labs, find_lab
 

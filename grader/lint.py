@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 
+from threeloops.inner.admission import NotAdmitted, admit
+
 from grader.data_files import data_files
 from grader.labs import Lab, LabError, Limits
-from grader.names import bound, imported_modules, used
+from grader.names import bound, imported_modules, replays, used
 from grader.regions import KINDS, regions, without
 from grader.source import Source, read
 
@@ -38,7 +40,7 @@ def lint(lab: Lab) -> list[str]:
     unreadable = list(_cells_parse(source))
     rules = [_header, _roles, _exercises, _reflection, _markers]
     if not unreadable:
-        rules += [_solutions, _tests, _withheld_imports, _wrong_answers]
+        rules += [_solutions, _tests, _replayed, _withheld_imports, _wrong_answers]
     found = unreadable + [message for rule in rules for message in rule(source)]
     try:
         data_files(lab)
@@ -178,6 +180,20 @@ def _tests(source: Source) -> Iterator[str]:
             yield f"cell {cell.name}: its visible part checks nothing"
         if not used(cell.source) & answers:
             yield f"cell {cell.name} uses no name that a solution cell defines: it cannot fail a student"
+
+
+def _replayed(source: Source) -> Iterator[str]:
+    """A replay takes kernels from the text of the answer's own cell, so they have to be there, and be admitted."""
+    answers = {cell.name: cell for cell in source.of("solution")}
+    for cell in source.of("test"):
+        answer = answers.get(cell.name.removesuffix("_test"))
+        if answer is None or not replays(cell.source):
+            continue
+        try:
+            if not admit(answer.source).kernels:
+                yield f"cell {cell.name} replays kernels, and {answer.name} defines none (@triton.jit, top level)"
+        except NotAdmitted as error:
+            yield f"cell {answer.name} is replayed and is not admitted: {error}"
 
 
 def _withheld_imports(source: Source) -> Iterator[str]:

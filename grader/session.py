@@ -30,6 +30,7 @@ class Session:
         self.deadline = time.monotonic() + self.limits.notebook_seconds
         self.restarts_left = len(trusted.exercises) + 2
         self.history: list[tuple[Kind, str]] = []
+        self.answers: dict[str, str] = {}
         self.connection: Connection | None = pool.connect(self.limits)
 
     def __enter__(self) -> Session:
@@ -50,25 +51,27 @@ class Session:
             if cell.cell_type != "code" or kind is Kind.DEMO or not cell.source.strip():
                 continue
             on_start(cell)
-            on_end(cell, self.cell(kind, cell.source))
+            if kind is Kind.SOLUTION:
+                self.answers[cell.id] = cell.source
+            on_end(cell, self.cell(kind, cell.source, self.answers.get(cell.id.removesuffix("_test"), "")))
 
-    def cell(self, kind: Kind, source: str) -> Outcome:
-        """Execute one cell on the side where its kind belongs."""
+    def cell(self, kind: Kind, source: str, answer: str = "") -> Outcome:
+        """Execute one cell on the side where its kind belongs. `answer`: the text of the solution that is tested."""
         if time.monotonic() > self.deadline:
             return _lost(f"the notebook used up its {self.limits.notebook_seconds:g} s")
         if self.connection is None:
             return _lost("the submission's process died too often")
-        outcome = self._execute(kind, source)
+        outcome = self._execute(kind, source, answer)
         if outcome.dead:
             self._restart()
         elif kind is not Kind.TEST:
             self.history.append((kind, source))
         return outcome
 
-    def _execute(self, kind: Kind, source: str) -> Outcome:
+    def _execute(self, kind: Kind, source: str, answer: str = "") -> Outcome:
         if kind is Kind.TEST:
             names = list(self.manifest.exports)
-            return self._ask(self.limits.test_seconds, op="test", source=source, names=names)
+            return self._ask(self.limits.test_seconds, op="test", source=source, names=names, answer=answer)
         limit = self.limits.cell_seconds
         outcome = self._ask(limit, op="student", source=source, setup=kind is Kind.SETUP)
         if kind is Kind.SETUP and not outcome.dead:

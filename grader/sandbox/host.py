@@ -26,6 +26,7 @@ import torch
 
 from grader.link import Link
 from grader.sandbox import confine
+from grader.sandbox.warmth import REPLAY, import_all, record_once
 from grader.wall.student import Output, Server, install_main_twin, make_shell
 
 _POLL_SECONDS = 0.05
@@ -35,11 +36,14 @@ _CHANNEL_FD = 200
 _MAX_FD = 4096
 
 
-def main(fd: int, mode: str) -> None:
-    """Fork one monitor for each request that arrives on the control socket, until its other end is closed."""
+def main(fd: int, mode: str, modules: list[str]) -> None:
+    """Fork one monitor for each request that arrives on the control socket, until its other end is closed.
+
+    `modules` are what this lab's setup cells import.
+    """
     control = socket.socket(fileno=fd)
     torch.set_num_threads(1)
-    _warm_up()
+    _warm_up(modules)
     install_main_twin()
     shell = make_shell()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -57,13 +61,16 @@ def main(fd: int, mode: str) -> None:
         _monitor(socket.socket(fileno=fds[0]), socket.socket(fileno=fds[1]), json.loads(message), mode, shell)
 
 
-def _warm_up() -> None:
+def _warm_up(modules: list[str]) -> None:
     """Import what submissions import lazily; never a module that a lab withholds, and never CUDA."""
     import matplotlib as mpl
     import matplotlib.pyplot
 
     mpl.use("agg")
     torch.testing.assert_close(torch.ones(1), torch.ones(1))
+    import_all(modules)
+    if REPLAY in modules:
+        record_once()
 
 
 def _monitor(channel: socket.socket, life: socket.socket, config: dict[str, Any], mode: str, shell: Any) -> NoReturn:
@@ -182,6 +189,6 @@ def _end_all(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
     _wait_for_monitors()
     os._exit(0)  # nothing is left to do, and the interpreter would take seconds to take torch apart

@@ -22,6 +22,7 @@ from grader.link import Link
 from grader.sandbox import bwrap
 from grader.sandbox.bwrap import SandboxError
 from grader.sandbox.stage import stage
+from grader.sandbox.warmth import modules_of, without_withheld
 
 Sandbox = Literal["bwrap", "none"]
 
@@ -64,6 +65,7 @@ class Pool:
     def __init__(self, lab: Lab, sandbox: Sandbox, *, withhold: bool = True) -> None:
         self.lab, self.sandbox = lab, sandbox
         self._withholds = lab.withholds if withhold else []
+        self._modules = modules_of(lab)
         self._lock = threading.Lock()
         self._begin()
 
@@ -76,7 +78,9 @@ class Pool:
             stage_folder.mkdir()
             stage(stage_folder, self._withholds, self.lab.data)
             self._student = self._start_student(stage_folder)
-            self._grader = self._start([sys.executable, "-m", "grader.wall.cells"], _grader_environment())
+            self._grader = self._start(
+                [sys.executable, "-m", "grader.wall.cells"], self._modules, _grader_environment(self.folder)
+            )
             for name, control in (("student's", self._student), ("grader's", self._grader)):
                 self._wait_until_ready(name, control)
         except BaseException:
@@ -85,17 +89,18 @@ class Pool:
 
     def _start_student(self, stage_folder: Path) -> socket.socket:
         self._data = f"{bwrap.LAB}/data" if self.sandbox == "bwrap" else str(stage_folder / "data")
+        modules = [self.sandbox, *without_withheld(self._modules, self._withholds)]
         if self.sandbox == "bwrap":
-            return self._start(["-m", "grader.sandbox.host"], {}, stage_folder)
+            return self._start(["-m", "grader.sandbox.host"], modules, {}, stage_folder)
         site = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
         environment = bwrap.environment(str(self.folder), str(stage_folder), site)
-        return self._start([sys.executable, "-m", "grader.sandbox.host"], environment)
+        return self._start([sys.executable, "-m", "grader.sandbox.host"], modules, environment)
 
-    def _start(self, argv: list[str], environment: dict[str, str], stage_folder: Path | None = None) -> socket.socket:
+    def _start(
+        self, argv: list[str], words: list[str], environment: dict[str, str], stage_folder: Path | None = None
+    ) -> socket.socket:
         ours, theirs = socket.socketpair()
-        argv = [*argv, str(theirs.fileno())]
-        if "grader.sandbox.host" in argv:
-            argv.append(self.sandbox)
+        argv = [*argv, str(theirs.fileno()), *words]
         if stage_folder is not None:
             argv = bwrap.command(stage_folder, argv)
         with theirs, (self.folder / f"log{len(self._processes)}").open("wb") as log:
@@ -178,12 +183,13 @@ class Pool:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _grader_environment() -> dict[str, str]:
+def _grader_environment(scratch: Path) -> dict[str, str]:
     keep = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH",)}
     path = [str(_ROOT / "lib"), str(_ROOT), *[p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]]
     return {
         **keep,
         "PYTHONPATH": os.pathsep.join(path),
+        "TMPDIR": str(scratch),
         "OMP_NUM_THREADS": "1",
         "TRITON_INTERPRET": "1",
         "CUDA_VISIBLE_DEVICES": "",

@@ -41,13 +41,57 @@ _REFUSED = {
     "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265),
 }
-_MMAP = (9, 222)
+_REFUSED_TO_KERNELS = {
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "fork": (57, None),
+    "vfork": (58, None),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "connect": (42, 203),
+    "bind": (49, 200),
+    "sendto": (44, 206),
+    "sendmsg": (46, 211),
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "pidfd_open": (434, 434),
+    "pidfd_send_signal": (424, 424),
+    "open": (2, None),
+    "creat": (85, None),
+    "openat2": (437, 437),
+    "rename": (82, None),
+    "renameat": (264, 38),
+    "renameat2": (316, 276),
+    "unlink": (87, None),
+    "unlinkat": (263, 35),
+    "rmdir": (84, None),
+    "mkdir": (83, None),
+    "mkdirat": (258, 34),
+    "link": (86, None),
+    "linkat": (265, 37),
+    "symlink": (88, None),
+    "symlinkat": (266, 36),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "truncate": (76, 45),
+    "ftruncate": (77, 46),
+}
+"""What a process that only interprets an admitted kernel has no use for, and one that was taken over would."""
+
+_MMAP, _OPENAT = (9, 222), (257, 56)
 _MAP_SHARED_ANONYMOUS = 0x21
+_OPEN_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _X32_CALLS = 0x40000000
 
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
-_CALL, _ARCHITECTURE, _FOURTH_ARGUMENT = 0, 4, 40  # offsets in struct seccomp_data
+_CALL, _ARCHITECTURE, _THIRD_ARGUMENT, _FOURTH_ARGUMENT = 0, 4, 32, 40  # offsets in struct seccomp_data
 
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
@@ -55,22 +99,35 @@ Instruction = tuple[int, int, int, int]
 """Code, jump if true, jump if false, operand."""
 
 
-def program(machine: str) -> list[Instruction]:
-    """The filter for one architecture. Raises KeyError for one whose system call numbers are not known here."""
+def program(machine: str, *, kernels_only: bool = False) -> list[Instruction]:
+    """The filter for one architecture. Raises KeyError for one whose system call numbers are not known here.
+
+    `kernels_only`: for a process that interprets admitted kernels: no programs, sockets, signals, files to write.
+    """
     audit, column = _AUDIT[machine], _COLUMNS.index(machine)
-    numbers = sorted(numbers[column] for numbers in _REFUSED.values())
+    refused = [*_REFUSED.values(), *(_REFUSED_TO_KERNELS.values() if kernels_only else ())]
+    numbers = sorted(number for row in refused if (number := row[column]) is not None)
     # From the end: [allow] [refuse] [kill]; every jump is counted forward to one of them.
     body: list[tuple[int, str, str, int]] = [(_EQUAL, "next", "kill", audit), (_LOAD, "", "", _CALL)]
     if machine == _X86_64:
         body.append((_AT_LEAST, "refuse", "next", _X32_CALLS))
     body += [(_EQUAL, "refuse", "next", number) for number in numbers]
+    if kernels_only:
+        body += [
+            (_EQUAL, "next", "other", _OPENAT[column]),
+            (_LOAD, "", "", _THIRD_ARGUMENT),
+            (_AND, "", "", _OPEN_TO_WRITE),
+            (_EQUAL, "allow", "refuse", 0),
+        ]
+    other = len(body)
     body += [
         (_EQUAL, "next", "allow", _MMAP[column]),
         (_LOAD, "", "", _FOURTH_ARGUMENT),
         (_AND, "", "", _MAP_SHARED_ANONYMOUS),
         (_EQUAL, "refuse", "allow", _MAP_SHARED_ANONYMOUS),
     ]
-    ends = {"": None, "next": None, "allow": len(body), "refuse": len(body) + 1, "kill": len(body) + 2}
+    allow = len(body)
+    ends = {"": None, "next": None, "other": other, "allow": allow, "refuse": allow + 1, "kill": allow + 2}
 
     def jump(where: str, at: int) -> int:
         target = ends[where]
@@ -81,7 +138,7 @@ def program(machine: str) -> list[Instruction]:
     return [*code, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _KILL)]
 
 
-def install() -> None:
+def install(*, kernels_only: bool = False) -> None:
     """Apply the filter to this process and all it starts; needs no_new_privs. Without effect on other architectures.
 
     Raises:
@@ -90,7 +147,7 @@ def install() -> None:
     machine = os.uname().machine
     if machine not in _COLUMNS:
         return
-    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program(machine))
+    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program(machine, kernels_only=kernels_only))
     buffer = ctypes.create_string_buffer(code, len(code))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -22,6 +22,7 @@ _STUDENT_END = (
     "sandbox/confine.py",
     "sandbox/host.py",
     "sandbox/seccomp.py",
+    "sandbox/warmth.py",
 )
 
 _STUB = '''"""Withheld in graded runs."""

@@ -29,8 +29,10 @@ from grader.link import Link, LinkDead, WallError
 from grader.names import used
 from grader.outcome import Outcome
 from grader.sandbox.confine import limit_memory
+from grader.sandbox.warmth import REPLAY, import_all
 from grader.wall.by_value import install_main_twin
 from grader.wall.connection import Wall
+from grader.wall.replays import Replays, warm_up
 
 _MAX_TEXT, _MAX_MESSAGE = 100_000, 4000
 _MAX_PICTURE = 2 << 20
@@ -42,11 +44,12 @@ _CONTROL = dict.fromkeys([*range(32), *range(127, 160)]) | {ord(c): c for c in "
 class GraderHalf:
     """Runs the cells of one submission against one student process."""
 
-    def __init__(self, engine: Link, student: Link) -> None:
+    def __init__(self, engine: Link, student: Link, replays: Replays | None = None) -> None:
         self.engine = engine
         self.main = types.ModuleType("__main__")
         install_main_twin(self.main)
         self.wall = wall.link = Wall(student, self.main)
+        self.wall.replays = replays
         seed = torch.manual_seed
 
         def forwarded(number: int) -> torch.Generator:
@@ -71,11 +74,22 @@ class GraderHalf:
             result.printed, result.student_printed, result.shown = "[more output than is kept]", "", []
             self.engine.send(asdict(result))
 
-    def run(self, op: str, source: str, seconds: float, names: list[str] | None = None, setup: bool = False) -> Outcome:
-        """Run one cell: `op` is "setup" (here), "student" (over there) or "test" (here, against the proxies)."""
+    def run(
+        self,
+        op: str,
+        source: str,
+        seconds: float,
+        names: list[str] | None = None,
+        setup: bool = False,
+        answer: str = "",
+    ) -> Outcome:
+        """Run one cell: `op` is "setup" (here), "student" (over there) or "test" (here, against the proxies).
+
+        `answer` is the text of the cell that a test judges, as it was submitted.
+        """
         result, text, started = Outcome(), io.StringIO(), time.perf_counter()
         self.wall.link.deadline = time.monotonic() + seconds
-        self.wall.printed, self.wall.requests = "", 0
+        self.wall.printed, self.wall.requests, self.wall.answer = "", 0, answer
         signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE_SECONDS)
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
             try:
@@ -171,11 +185,14 @@ def _line(message: str) -> str:
     return _encodable(message[:_MAX_MESSAGE]).translate(_CONTROL)
 
 
-def main(fd: int) -> None:
-    """Fork one grader half for each pair of sockets that arrives."""
+def main(fd: int, modules: list[str]) -> None:
+    """Fork one grader half for each pair of sockets that arrives. `modules` are what this lab's cells import."""
     control = socket.socket(fileno=fd)
     torch.set_num_threads(1)
     torch.testing.assert_close(torch.ones(1), torch.ones(1))
+    import_all(modules)
+    if REPLAY in modules:
+        warm_up()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control.send(b"R")
     while True:
@@ -189,12 +206,14 @@ def main(fd: int) -> None:
         control.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         config = json.loads(message)
+        memory_mb = config.get("memory_mb", _MEMORY_MB)
+        replays = Replays(memory_mb, fds) if REPLAY in modules else None
         os.chdir(config["folder"])
-        limit_memory(config.get("memory_mb", _MEMORY_MB))
-        GraderHalf(Link(socket.socket(fileno=fds[0])), Link(socket.socket(fileno=fds[1]))).serve()
+        limit_memory(memory_mb)
+        GraderHalf(Link(socket.socket(fileno=fds[0])), Link(socket.socket(fileno=fds[1])), replays).serve()
         os._exit(0)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2:])
     os._exit(0)  # nothing is left to do, and the interpreter would take seconds to take torch apart

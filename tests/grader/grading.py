@@ -3,7 +3,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,11 +31,11 @@ def needs(sandbox: str) -> None:
 
 
 @contextlib.contextmanager
-def fresh_course(folder: Path) -> Iterator[Lab]:
+def fresh_course(folder: Path, make: Callable[[Path], Lab] = make_course) -> Iterator[Lab]:
     """A toy lab whose warm processes and temporary files are gone at the end; fails if anything is left."""
     usual, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
-        yield make_course(folder / "course")
+        yield make(folder / "course")
     finally:
         close_pools()
         tempfile.tempdir = usual

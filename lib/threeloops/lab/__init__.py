@@ -14,6 +14,7 @@ from threeloops.lab.hint import hint
 from threeloops.lab.loops import labs
 from threeloops.lab.predict import predict
 from threeloops.lab.progress import progress
+from threeloops.lab.replay import replay
 from threeloops.lab.style import figure, palette
 from threeloops.lab.wall import by_value, inout, student_side
 
@@ -32,6 +33,7 @@ __all__ = [
     "palette",
     "predict",
     "progress",
+    "replay",
     "show",
     "student_side",
 ]

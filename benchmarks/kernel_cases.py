@@ -1,0 +1,35 @@
+"""What the kernels benchmark goes over: every kernel of the catalog at its shapes and dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from threeloops.inner.kernels.catalog import Entry, Shape, catalog
+
+from benchmarks.kernel_part import Row, Share
+
+GRADIENTS = ("_with_gradients", "_and_gradient", "_and_gradients")
+"""How the names of entries end that compute a result and its gradients in one call."""
+
+
+def cases(
+    shapes: Callable[[Entry], tuple[Shape, ...]], quick: bool, share: Share = (0, 1)
+) -> Iterator[tuple[Entry, Shape, torch.dtype]]:
+    """Every kernel at its shapes and dtypes; quick: its first shape in its first 16-bit dtype."""
+    every = [
+        (entry, shape, dtype)
+        for entry in catalog()
+        for shape in shapes(entry)[: 1 if quick else None]
+        for dtype in (quick_dtypes(entry) if quick else entry.dtypes)
+    ]
+    first, step = share
+    return iter(every[first::step])
+
+
+def quick_dtypes(entry: Entry) -> tuple[torch.dtype, ...]:
+    return (torch.bfloat16,) if torch.bfloat16 in entry.dtypes else entry.dtypes[:1]
+
+
+def label(entry: Entry, shape: Shape, dtype: torch.dtype) -> Row:
+    return {"kernel": entry.name, "shape": dict(shape), "dtype": str(dtype).removeprefix("torch.")}

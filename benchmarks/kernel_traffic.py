@@ -1,0 +1,37 @@
+"""What the meter counts of each kernel, against the least that is needed: `python -m benchmarks.kernel_traffic`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from threeloops.inner.meter import meter
+
+from benchmarks.kernel_cases import cases, label
+from benchmarks.kernel_part import Row, Share, answer
+
+
+def rows(quick: bool, share: Share) -> Iterator[Row]:
+    """Exact counts, in bytes and FLOPs; they depend on the shape and on nothing of this machine."""
+    for entry, shape, dtype in cases(lambda entry: entry.metered, quick, share):
+        inputs = entry.inputs(shape, dtype, "cpu", 0)
+        with meter() as traffic:
+            entry.launch(*inputs)
+        counted, least = traffic.total, entry.cost(shape, dtype)
+        yield {
+            **label(entry, shape, dtype),
+            "launches": len(traffic.launches),
+            "programs": counted.programs,
+            "requested_bytes": counted.requested_bytes,
+            "unique_bytes": counted.unique_bytes,
+            "least_bytes": least.bytes,
+            "dot_flops": counted.dot_flops,
+            "flops": sum(counted.flops.values()),
+            "least_flops": least.flops,
+            "sectors_per_request": counted.sectors_per_request,
+            "atomics": counted.atomics,
+            "findings": [f"{finding.kind}: {finding.message}" for finding in traffic.findings],
+        }
+
+
+if __name__ == "__main__":
+    answer(rows)

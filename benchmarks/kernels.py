@@ -1,0 +1,138 @@
+"""The course's kernels judged four ways: bytes and FLOPs counted against the least that is needed, the code that the
+compiler makes beside Liger's, errors beside torch's, and, on a GPU, time beside everybody's.
+
+The first three are the same on every machine. A GPU adds the fourth; without one its rows say that nobody measured.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from rich.console import Group
+
+from benchmarks.kernel_part import COPY, OURS, TORCH, Row, run_part
+from benchmarks.kernel_tables import tables
+from benchmarks.result import Result, Series
+from grader.provenance import Provenance
+
+JOBS = min(max(os.cpu_count() or 1, 2), 8)
+CODE_SHARES = 8
+QUICK_SECONDS, FULL_SECONDS = 110.0, 890.0
+TRAFFIC_TOLERANCE = 0.02
+
+PUBLISHED: list[Row] = [
+    {
+        "kernel": "simplicial_attention",
+        "shape": {},
+        "dtype": "bfloat16",
+        "pass": "forward",
+        "by": f"published: {by}, H100",
+        "published_flops": rate,
+        "counted": "6·head_dim FLOPs a triple of positions; cost() counts 4",
+        "source": "https://pytorch.org/blog/fast-2-simplicial-attention-hardware-efficient-kernels-in-tlx",
+    }
+    for by, rate in (("Triton", 337e12), ("TLX", 588e12))
+]
+"""What nobody measured here, beside our own row."""
+
+
+@dataclass
+class KernelResult(Result):
+    """A result whose tables are those of its parts."""
+
+    def table(self) -> Group:  # type: ignore[override]
+        return tables(self.facts)
+
+
+def measure(about: Provenance, *, quick: bool = False) -> Result:
+    """All tables; `about.device` says whether a GPU is timed. Raises Unmeasured where a part fails."""
+    started, limit = time.monotonic(), QUICK_SECONDS if quick else FULL_SECONDS
+
+    def part(name: str, **options: Any) -> list[Row]:
+        left = limit - (time.monotonic() - started)
+        return run_part(f"kernel_{name}", quick=quick, seconds=left, **options)
+
+    with ThreadPoolExecutor(JOBS) as pool:
+        # The longest first, so that all processes end together.
+        code = [pool.submit(part, "code", share=(i, CODE_SHARES)) for i in range(CODE_SHARES)]
+        liger, traffic, error = (pool.submit(part, name) for name in ("liger", "traffic", "error"))
+    # Alone: nothing else may keep the machine busy while something is timed.
+    times = part("timing", device=about.device)
+    compiled_error = part("error", device="cuda") if about.device == "cuda" else []
+    facts: dict[str, Any] = {
+        "traffic": traffic.result(),
+        "code": [row for each in code for row in each.result()] + liger.result(),
+        "error": error.result() + compiled_error,
+        "time": with_share_of_copy([without_samples(row) for row in times]) + PUBLISHED,
+    }
+    order = list(dict.fromkeys(row["kernel"] for row in facts["traffic"]))
+    for rows in facts.values():
+        rows.sort(key=lambda row: order.index(row["kernel"]) if row["kernel"] in order else -1)
+    facts["summary"] = summary(facts)
+    settings = {"quick": quick, "jobs": JOBS}
+    return KernelResult("kernels", about, settings, series(times), facts)
+
+
+def series(times: list[Row]) -> list[Series]:
+    """The raw seconds of what was timed; torch is the peer."""
+    found = []
+    for row in times:
+        if "seconds" in row:
+            shape = ", ".join(f"{name} {size}" for name, size in row["shape"].items())
+            what = f"{row['kernel']} {row['pass']}, {shape}, {row['dtype']}"
+            found.append(Series(what, row["by"], "s", tuple(row["seconds"]), peer=row["by"] == TORCH))
+    return found
+
+
+def without_samples(row: Row) -> Row:
+    """The samples stand in the result's series; here their median is enough."""
+    if "seconds" not in row:
+        return row
+    return {
+        **{name: value for name, value in row.items() if name != "seconds"},
+        "median_seconds": median(row["seconds"]),
+    }
+
+
+def with_share_of_copy(rows: list[Row]) -> list[Row]:
+    """Kernels that only move data, with their bytes a second over those of a copy."""
+    copy = next((row for row in rows if row["kernel"] == COPY and "median_seconds" in row), None)
+    for row in rows:
+        if copy and "median_seconds" in row and not row["tensor_core_kernel"]:
+            rate = row["bytes"] / row["median_seconds"]
+            row["share_of_copy"] = rate / (copy["bytes"] / copy["median_seconds"])
+    return rows
+
+
+def summary(facts: dict[str, Any]) -> dict[str, Any]:
+    """The counts that one looks for first: how much of it is as it should be, and the names of what is not."""
+    code = [row for row in facts["code"] if row["by"] == OURS]
+    cores = [row for row in code if row["tensor_core_kernel"] and row["dtype"] != "float32"]
+    apart = [row for row in facts["traffic"] if abs(row["unique_bytes"] / row["least_bytes"] - 1) > TRAFFIC_TOLERANCE]
+    counted = {
+        "traffic within 2% of the least": (facts["traffic"], apart),
+        "without findings (bounds, races, uninitialised)": (
+            facts["traffic"],
+            [r for r in facts["traffic"] if r["findings"]],
+        ),
+        "compiled without spills": (code, [row for row in code if row["spilled_bytes"]]),
+        "compiled and fit the target": (code, [row for row in code if not row["fits"]]),
+        "16-bit kernels of matrix operations on tensor cores": (
+            cores,
+            [row for row in cores if not row["tensor_cores"]],
+        ),
+        "timed": (facts["time"], [row for row in facts["time"] if "not_measured" in row]),
+    }
+    return {
+        what: {
+            "of": len(rows),
+            "are": len(rows) - len(wrong),
+            "not": sorted({row.get("launched", row["kernel"]) for row in wrong}),
+        }
+        for what, (rows, wrong) in counted.items()
+    }

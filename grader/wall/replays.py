@@ -1,0 +1,64 @@
+"""Where the kernels of a submission are executed: in forks of a process that has seen nothing of the test.
+
+The grader's half knows the hidden test and the expected values; an admitted kernel gets a process that was forked
+before the first cell ran. Of that, every replay is a fork again: without files to write, sockets, programs or signals,
+limited in memory, and ended when its time is up.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from threeloops.inner import plan_server
+
+from grader.sandbox import seccomp
+from grader.sandbox.confine import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, limit_memory, prctl
+
+SECONDS = 30.0
+"""The most that one replay may take; less where the test's own time ends before."""
+
+_RESERVE_SECONDS = 1.0
+
+
+class Replays:
+    """The executing process of one submission, as the grader's half sees it."""
+
+    def __init__(self, memory_mb: int, not_its_own: Sequence[int]) -> None:
+        """Fork it. `not_its_own`: descriptors of the half that it must not inherit."""
+        ours, theirs = socket.socketpair()
+        if os.fork() == 0:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            ours.close()
+            for fd in not_its_own:
+                os.close(fd)
+            try:
+                plan_server.serve(theirs.fileno(), theirs.fileno(), lambda: confine(memory_mb))
+            finally:
+                os._exit(0)
+        theirs.close()
+        self.socket = ours
+
+    def ask(self, tree: dict[str, Any], buffers: Sequence[Any], left: float) -> tuple[dict[str, Any], list[Any]]:
+        """The answer to a question, within the `left` seconds of the test. Raises FrameError where it is gone."""
+        seconds = max(0.1, min(SECONDS, left - _RESERVE_SECONDS))
+        return plan_server.converse(self.socket.fileno(), self.socket.fileno(), tree, buffers, seconds)
+
+
+def warm_up() -> None:
+    """Import what an execution needs, before anything is forked."""
+    plan_server.warm_up()
+
+
+def confine(memory_mb: int) -> None:
+    """Leave a fork nothing but memory, a processor and its pipe."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    limit_memory(memory_mb)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    seccomp.install(kernels_only=True)

@@ -1,0 +1,5 @@
+"""Exact traffic."""
+
+
+def tile_traffic():
+    pass

@@ -1,0 +1,134 @@
+"""Block-sparse attention, forward: each block of queries sees the blocks of keys that a mask names, and no other.
+
+Sources: Child et al., "Generating Long Sequences with Sparse Transformers" (2019), arXiv:1904.10509; Zaheer et al.,
+"Big Bird" (2020), arXiv:2007.14062; the tiles are those of `flash_attention`, the lists those of `block_mask`.
+
+A program reads the list of its tiles of keys and takes them into its softmax one by one. What is not on the list costs
+nothing: no load, no product. Masking is left only inside tiles on the diagonal, if attention is causal, and past the
+last key. Any pattern of blocks will do: local, strided, global, random, documents packed into one sequence.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch.autograd.function import once_differentiable
+
+from threeloops.inner.kernels.attention_sizes import sizes_of
+from threeloops.inner.kernels.block_mask import BlockMask
+from threeloops.inner.kernels.block_sparse_attention_backward import block_sparse_attention_backward
+from threeloops.inner.kernels.block_sparse_traffic import backward_cost, cost
+from threeloops.inner.kernels.sparse_attention_configuration import shipped, strides, with_whole_rows
+from threeloops.inner.kernels.sparse_tiles import finish, hide_absent, load_tile, store_tile, take_tile
+from threeloops.inner.kernels.tiles import LOG2_E
+
+__all__ = ["BlockMask", "backward_cost", "block_sparse_attention", "cost", "reference"]
+
+
+@triton.jit
+def block_sparse_attention_kernel(
+    q, k, v, output, lse, starts, columns,
+    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
+    queries, keys, rows_per_head, group, scale,
+    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1).to(tl.int64)
+    batch = tl.program_id(2).to(tl.int64)
+    first_query = tl.program_id(0) * BLOCK_M
+    k += batch * stride_kb + head // group * stride_kh
+    v += batch * stride_vb + head // group * stride_vh
+    q_values = load_tile(q + batch * stride_qb + head * stride_qh, first_query, queries, stride_qn, BLOCK_M, HEAD_DIM)
+    at_query = first_query + tl.arange(0, BLOCK_M)
+
+    maximum = tl.full((BLOCK_M,), -3.4e38, tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    values = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+    start = starts + head * rows_per_head + tl.program_id(0)
+    for index in range(tl.load(start), tl.load(start + 1)):
+        first_key = tl.load(columns + index) * BLOCK_N
+        k_values = load_tile(k, first_key, keys, stride_kn, BLOCK_N, HEAD_DIM)
+        v_values = load_tile(v, first_key, keys, stride_vn, BLOCK_N, HEAD_DIM)
+        scores = tl.dot(q_values, k_values.T, input_precision="ieee")
+        end_key = first_key + BLOCK_N
+        crossed = end_key > keys
+        if CAUSAL:
+            crossed = crossed | (end_key - 1 > first_query)
+        if crossed:
+            at_key = first_key + tl.arange(0, BLOCK_N)
+            scores = hide_absent(scores, at_query[:, None], at_key[None, :], keys, CAUSAL)
+        maximum, total, values = take_tile(scores, scale, v_values, maximum, total, values)
+
+    values, log_sum = finish(maximum, total, values)
+    row = batch * tl.num_programs(1) + head
+    store_tile(output + row * queries * HEAD_DIM, first_query, queries, values)
+    tl.store(lse + row * queries + at_query, log_sum, mask=at_query < queries)
+
+
+def block_sparse_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, *, softmax_scale: float | None = None
+) -> torch.Tensor:
+    """Attention of each block of queries to the blocks of keys that `mask` names: q (batch, heads, queries, head_dim) →
+    the same shape and dtype; 0 for queries that see no keys. Differentiable.
+
+    Args:
+        q, k, v: fp16, bf16 or float32; head_dim 16, 32, 64 or 128. k and v, (batch, heads, keys, head_dim), may have
+            fewer heads, a divisor of q's. Any strides of batch, heads and sequence; a tensor whose rows are scattered
+            is copied.
+        mask: one for all heads, or one for each head of q. If it is causal there must be as many queries as keys.
+        softmax_scale: 1/√head_dim by default.
+
+    Raises ValueError for what cannot be computed.
+    """
+    softmax_scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    return BlockSparseAttention.apply(q, k, v, mask, softmax_scale)
+
+
+class BlockSparseAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, scale: float
+    ) -> torch.Tensor:
+        ctx.options = mask, scale
+        output, lse = block_sparse_attention_forward(q, k, v, mask, scale)
+        ctx.save_for_backward(q, k, v, output, lse)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        q, k, v, output, lse = ctx.saved_tensors
+        return *block_sparse_attention_backward(q, k, v, output, lse, grad_output, *ctx.options), None, None
+
+
+def block_sparse_attention_forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output and each query's log-sum-exp to the base 2, float32 (batch, heads, queries); −inf if it sees none."""
+    sizes = sizes_of(q, k, v, scale)
+    mask.require_fits(sizes)
+    q, k, v = (with_whole_rows(each) for each in (q, k, v))
+    output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    if not sizes.no_queries:
+        chosen = mask.divided(shipped(q.dtype, sizes.head_dim).forward)
+        lists = mask.lists(sizes, chosen, q.device)
+        block_sparse_attention_kernel[triton.cdiv(sizes.queries, chosen.rows), sizes.heads, sizes.batch](
+            q, k, v, output, lse, lists.starts, lists.columns, *strides(q, k, v),
+            sizes.queries, sizes.keys, lists.rows_per_head, sizes.group, scale * LOG2_E,
+            CAUSAL=mask.causal, **chosen.options(sizes.head_dim),
+        )  # fmt: skip
+    return output, lse
+
+
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, *, softmax_scale: float | None = None
+) -> torch.Tensor:
+    """The same in PyTorch: its attention under a mask of single positions."""
+    visible = mask.by_position(q.shape[2], k.shape[2]).to(q.device)
+    sees_nothing = ~visible.any(-1, keepdim=True)
+    # PyTorch gives NaN for a query that sees nothing: it gets to see everything, and then its output is put to 0.
+    output = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible | sees_nothing, scale=softmax_scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    return output.masked_fill(sees_nothing, 0.0)

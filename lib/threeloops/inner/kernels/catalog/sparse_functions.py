@@ -1,0 +1,87 @@
+"""What the entries of `catalog.sparse` are compared with: PyTorch functions of the same arguments, and their gradients."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from threeloops.inner.kernels.block_mask import BlockMask
+
+
+def gradients_of(function: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """(gradient of the output, *arguments) → the gradients of the tensors among the arguments."""
+
+    def gradients(gradient: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
+        leaves = [each.detach().requires_grad_() for each in arguments if isinstance(each, torch.Tensor)]
+        rest = [each for each in arguments if not isinstance(each, torch.Tensor)]
+        with torch.enable_grad():
+            return torch.autograd.grad(function(*leaves, *rest), leaves, gradient)
+
+    return gradients
+
+
+def gathered_windows(
+    q: torch.Tensor, k1: torch.Tensor, k2: torch.Tensor, v1: torch.Tensor, v2: torch.Tensor, window1: int, window2: int
+) -> torch.Tensor:
+    """2-simplicial attention in PyTorch with memory for length·window1·head_dim elements a head, not for length³: each
+    query's windows are gathered, then two batched matrix products do what the kernel's tiles do."""
+    repeats = q.shape[1] // k1.shape[1]
+    k1, v1 = (_window(each.repeat_interleave(repeats, 1), window1) for each in (k1, v1))
+    k2, v2 = (_window(each.repeat_interleave(repeats, 1), window2) for each in (k2, v2))
+    length = torch.arange(q.shape[2], device=q.device)[:, None]
+    absent1, absent2 = (length - torch.arange(window - 1, -1, -1, device=q.device) < 0 for window in (window1, window2))
+    logits = (q[:, :, :, None] * k2) @ k1.mT
+    logits = logits.to(torch.promote_types(q.dtype, torch.float32)) * q.shape[-1] ** -0.5
+    logits = logits.masked_fill(absent1[:, None, :] | absent2[:, :, None], float("-inf"))
+    weights = logits.flatten(-2).softmax(-1).view_as(logits).to(q.dtype)
+    return ((weights @ v1) * v2).sum(-2)
+
+
+def _window(keys: torch.Tensor, window: int) -> torch.Tensor:
+    """(batch, heads, length, head_dim) → (batch, heads, length, window, head_dim): the positions that each one sees."""
+    return functional.pad(keys, (0, 0, window - 1, 0)).unfold(2, window, 1).mT
+
+
+def flex_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:
+    """PyTorch's FlexAttention, compiled."""
+    return _flex(q, k, v, _flex_window_mask(q.shape[2], window))
+
+
+def flex_blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask) -> torch.Tensor:
+    """PyTorch's FlexAttention, compiled."""
+    return _flex(q, k, v, _flex_block_mask(q.shape[2], mask))
+
+
+def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_mask: Any) -> torch.Tensor:
+    return _compiled_flex_attention()(q, k, v, block_mask=block_mask, enable_gqa=q.shape[1] != k.shape[1])
+
+
+@lru_cache(maxsize=1)
+def _compiled_flex_attention() -> Callable[..., torch.Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
+
+
+@lru_cache(maxsize=8)
+def _flex_window_mask(length: int, window: int) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    return create_block_mask(lambda b, h, i, j: (i >= j) & (i - j < window), None, None, length, length, "cuda")
+
+
+@lru_cache(maxsize=8)
+def _flex_block_mask(length: int, mask: BlockMask) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    blocks, size = mask.by_head[0].to("cuda"), mask.block_size
+    return create_block_mask(
+        lambda b, h, i, j: (i >= j) & blocks[i // size, j // size], None, None, length, length, "cuda"
+    )
+
+
+def on_cuda(**peers: Callable[..., torch.Tensor]) -> dict[str, Callable[..., torch.Tensor]]:
+    """These peers where there is a GPU to compile them for, else none."""
+    return peers if torch.cuda.is_available() else {}

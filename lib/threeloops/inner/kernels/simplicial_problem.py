@@ -1,0 +1,144 @@
+"""What the 2-simplicial attention kernels share: checked sizes, and the tiles they are shipped with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from threeloops.inner.kernels import arguments
+from threeloops.inner.kernels.attention_sizes import LARGEST_GRID
+from threeloops.inner.kernels.configuration import Configuration, target
+from threeloops.inner.kernels.tiles import Tiles
+
+HEAD_DIMS = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """The tiles of the four kernels: the output; q; k2 and v2; k1 and v1."""
+
+    forward: Tiles
+    grad_q: Tiles
+    grad_k2_v2: Tiles
+    grad_k1_v1: Tiles
+
+
+_SM_80 = {
+    32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 64, 8, 1)),
+    64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(32, 64, 8, 1)),
+    128: Shipped(Tiles(128, 32, 8, 2), Tiles(64, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(32, 64, 8, 1)),
+}
+_SM_90 = {
+    32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+    64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 1), Tiles(32, 128, 8, 2)),
+    128: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(32, 128, 8, 1)),
+}
+_SM_100 = {
+    32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+    64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+    128: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(32, 128, 8, 2)),
+}
+_GFX942 = {
+    32: Shipped(Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(32, 64, 4, 1)),
+    64: Shipped(Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(128, 32, 8, 1), Tiles(32, 64, 4, 1)),
+    128: Shipped(Tiles(128, 64, 8, 1), Tiles(64, 32, 8, 1), Tiles(64, 32, 4, 1), Tiles(16, 64, 4, 1)),
+}
+SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
+    "sm_80": _SM_80,
+    "sm_90": _SM_90,
+    "sm_100": _SM_100,
+    "gfx942": _GFX942,
+}
+"""By target and head_dim, for 16 bits. Each compiles without spills and fits the target's shared memory."""
+
+FLOAT32 = {
+    32: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),
+    64: Shipped(Tiles(64, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),
+    128: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 16, 8, 1), Tiles(32, 16, 8, 1), Tiles(16, 32, 8, 1)),
+}
+"""Float32 is multiplied in full, without tensor cores, where small tiles are as good and big ones spill."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes of one call: `heads` and `kv_heads` are those of the whole batch; windows no longer than the sequence."""
+
+    heads: int
+    kv_heads: int
+    length: int
+    head_dim: int
+    window1: int
+    window2: int
+    scale: float
+    dtype: torch.dtype
+
+    @property
+    def is_empty(self) -> bool:
+        return self.heads * self.length == 0
+
+    @property
+    def shipped(self) -> Shipped:
+        return (FLOAT32 if self.dtype == torch.float32 else SHIPPED[target()])[self.head_dim]
+
+    def rows_that_are_pairs(self, tiles: Tiles) -> Configuration:
+        """Divide a tile's rows between positions and, for each of them, the offsets of its pairs: as many as the
+        smaller window, rounded up to a power of two; where those are more than the rows, in several chunks."""
+        chunk = min(triton.next_power_of_2(self.window2), tiles.rows)
+        constants = {
+            "GROUP": self.heads // self.kv_heads,
+            "OFFSETS": triton.cdiv(self.window2, chunk) * chunk,
+            "HEAD_DIM": self.head_dim,
+            "BLOCK_POSITIONS": tiles.rows // chunk,
+            "BLOCK_OFFSETS": chunk,
+            "BLOCK_KEYS": tiles.keys,
+        }
+        return tiles.configuration(constants)
+
+    def rows_of_all_pairs(self, tiles: Tiles) -> Configuration:
+        """For a kernel that sums over the rows: any pairs may share a tile."""
+        constants = {
+            "GROUP": self.heads // self.kv_heads,
+            "HEAD_DIM": self.head_dim,
+            "ROWS": tiles.rows,
+            "BLOCK_KEYS": tiles.keys,
+        }
+        return tiles.configuration(constants)
+
+
+def problem_of(
+    q: torch.Tensor,
+    k1: torch.Tensor,
+    k2: torch.Tensor,
+    v1: torch.Tensor,
+    v2: torch.Tensor,
+    window1: int,
+    window2: int,
+    softmax_scale: float | None,
+) -> Problem:
+    """The sizes of these arguments. Raises ValueError for what cannot be computed."""
+    others = {"k1": k1, "k2": k2, "v1": v1, "v2": v2}
+    arguments.require_tensors(q=q, **others)
+    for name, each in {"q": q, **others}.items():
+        arguments.require_dimensions(name, each, "batch, heads, sequence, head_dim")
+    batch, heads, length, head_dim = q.shape
+    kv_heads = k1.shape[1]
+    arguments.require_divides("heads of k1", kv_heads, "heads of q", heads)
+    for name, each in others.items():
+        shape = (batch, kv_heads, length, head_dim)
+        arguments.require_shape(name, each, shape, "batch, sequence and head_dim of q, heads of k1")
+    arguments.require_head_dim(head_dim, HEAD_DIMS)
+    for name, window in (("window1", window1), ("window2", window2)):
+        if window < 1:
+            raise ValueError(f"{name} = {window}: expected at least 1, a query's own position")
+    window1, window2 = min(window1, max(length, 1)), min(window2, max(length, 1))
+    if max((window1 + 256) * window2, (length + 256) * head_dim) > arguments.LARGEST_INT32:
+        raise ValueError(
+            f"sequence of {length}, windows of {window1} and {window2}: expected fewer than 2³¹ pairs in the windows "
+            "and elements in a head, so that 32 bits can number them; take smaller windows, or split the sequence"
+        )
+    if batch * heads > LARGEST_GRID:
+        raise ValueError(f"batch · heads = {batch * heads}: expected at most {LARGEST_GRID}; split the batch")
+    scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
+    arguments.require_finite("softmax_scale", scale)
+    return Problem(batch * heads, batch * kv_heads, length, head_dim, window1, window2, scale, q.dtype)

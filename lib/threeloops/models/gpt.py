@@ -1,0 +1,198 @@
+"""A GPT in the shape of today's large models, small enough to be read: the transformer that every later lab trains,
+splits over devices or serves.
+
+RMSNorm before each sublayer (Zhang & Sennrich 2019), rotary positions (Su et al. 2021), grouped-query attention
+(Ainslie et al. 2023), SwiGLU (Shazeer 2020), no biases: what Llama made the common form. Embedding, blocks, norm and
+head are modules of their own, so that a pipeline stage can hold some of them. `kernels="fused"` computes the same with
+the course's Triton kernels in place of PyTorch's operators.
+"""
+
+# ruff: noqa: F722, F821  the strings are jaxtyping shapes, not forward references
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.models.gpt_operations import OPERATIONS, Rotation
+
+
+class KeyValueCache(Protocol):
+    """What decoding gives to one layer: it keeps the keys and values of earlier tokens."""
+
+    def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Take those of the new tokens, (batch, kv_heads, new, head_dim), and return all of them."""
+        ...
+
+
+class RMSNorm(nn.Module):
+    """x / √(mean(x²) + ε) · weight over the last dimension: LayerNorm without the mean and the shift."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(config.width))
+        self.epsilon = config.norm_epsilon
+        self.normalise = OPERATIONS[config.kernels].rms_norm
+
+    def forward(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
+        return self.normalise(x, self.weight, self.epsilon)
+
+
+class RotaryPositions(nn.Module):
+    """Rotary positions: pair i of a head's numbers is turned by position · base^(−2i / head_dim), so that the product
+    of a query and a key depends on how far apart they stand and not on where. The halves of a head make the pairs.
+    """
+
+    def __init__(self, head_dim: int, max_sequence: int, base: float):
+        super().__init__()
+        self.head_dim, self.max_sequence, self.base = head_dim, max_sequence, base
+        self._make_table()
+
+    def _make_table(self, device: torch.device | None = None) -> None:
+        pairs = torch.arange(0, self.head_dim, 2, dtype=torch.float64, device=device)
+        positions = torch.arange(self.max_sequence, dtype=torch.float64, device=device)
+        angles = torch.outer(positions, self.base ** (-pairs / self.head_dim))
+        self.register_buffer("cosines", angles.cos().float(), persistent=False)
+        self.register_buffer("sines", angles.sin().float(), persistent=False)
+
+    def _apply(self, fn: Callable, recurse: bool = True) -> "RotaryPositions":
+        # Made anew rather than converted: a model in bfloat16 would round its positions, `to_empty` would lose them.
+        super()._apply(fn, recurse)
+        self._make_table(self.cosines.device)
+        return self
+
+    def forward(self, start: int | Int[Tensor, "batch"], length: int) -> Rotation:
+        """Cosines and sines of positions start … start + length − 1, (length, head_dim / 2), in float32.
+
+        A tensor gives each sequence a start of its own: (batch, 1, length, head_dim / 2).
+        """
+        if isinstance(start, Tensor):
+            positions = start[:, None, None] + torch.arange(length, device=start.device)
+            return self.cosines[positions], self.sines[positions]
+        if not 0 <= start <= self.max_sequence - length:
+            raise ValueError(
+                f"positions {start} … {start + length - 1}: expected positions within max_sequence = "
+                f"{self.max_sequence}; shorten the sequence or raise max_sequence in the configuration"
+            )
+        return self.cosines[start : start + length], self.sines[start : start + length]
+
+
+class Attention(nn.Module):
+    """Causal self-attention. `attend(q, k, v)` is a slot: any function of (batch, heads, queries, head_dim) and twice
+    (batch, kv_heads, keys, head_dim) whose queries are the last of the keys.
+    """
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.heads, self.kv_heads = config.heads, config.kv_heads
+        self.qkv = nn.Linear(config.width, sum(config.qkv_widths), bias=False)
+        self.output = nn.Linear(config.width, config.width, bias=False)
+        self.project, self.attend = OPERATIONS[config.kernels].project, OPERATIONS[config.kernels].attend
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens width"],
+        rotation: Rotation,
+        cache: KeyValueCache | None = None,
+    ) -> Float[Tensor, "batch tokens width"]:
+        q, k, v = self.project(x, self.qkv, self.heads, self.kv_heads, rotation)  # batch heads tokens head_dim
+        if cache is not None:
+            k, v = cache.update(k, v)
+        return self.output(self.attend(q, k, v).transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """SwiGLU: one projection decides, through SiLU, how much of the other one passes."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.mlp_width, bias=False)
+        self.up = nn.Linear(config.width, config.mlp_width, bias=False)
+        self.down = nn.Linear(config.mlp_width, config.width, bias=False)
+
+    def forward(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """One layer: attention, then the MLP; each reads a normalised copy of the residual stream and adds to it."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.attention_norm, self.attention = RMSNorm(config), Attention(config)
+        self.mlp_norm, self.mlp = RMSNorm(config), MLP(config)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens width"],
+        rotation: Rotation,
+        cache: KeyValueCache | None = None,
+    ) -> Float[Tensor, "batch tokens width"]:
+        x = x + self.attention(self.attention_norm(x), rotation, cache)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class GPT(nn.Module):
+    """Embedding, blocks, norm, head. A pipeline stage runs a slice of `blocks` with the same `rotation`."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocabulary_size, config.width)
+        self.rotation = RotaryPositions(config.head_dim, config.max_sequence, config.rope_base)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config)
+        self.head = nn.Linear(config.width, config.vocabulary_size, bias=False)
+        if config.tied_embeddings:
+            self.head.weight = self.embedding.weight
+        self.loss = OPERATIONS[config.kernels].loss
+        self.initialise()
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Draw every weight anew from torch's generator; also after `to_empty`, for a model made on "meta".
+
+        Normal with deviation 0.02 (GPT-2); 2·layers terms are added up in the residual stream, so the projections that
+        add to it get 0.02 / √(2·layers), and the stream begins at the same size in a deep model as in a shallow one.
+        """
+        for name, weight in self.named_parameters():
+            if weight.ndim == 1:
+                weight.fill_(1)
+            else:
+                adds = name.endswith(("attention.output.weight", "mlp.down.weight"))
+                weight.normal_(std=0.02 / math.sqrt(2 * self.config.layers) if adds else 0.02)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        targets: Int[Tensor, "batch tokens"] | None = None,
+        *,
+        start: int | Int[Tensor, "batch"] = 0,
+        caches: Sequence[KeyValueCache] | None = None,
+    ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
+        """Logits; with `targets` the mean cross-entropy in nats instead, where a target of −100 does not count.
+
+        Decoding passes only the new tokens, the position `start` of the first (one for all or one each), and a cache a
+        layer. Raises ValueError where tokens do not fit.
+        """
+        if tokens.ndim != 2:
+            raise ValueError(
+                f"tokens has shape {tuple(tokens.shape)}: expected (batch, tokens); add a batch with [None]"
+            )
+        if targets is not None and targets.shape != tokens.shape:
+            raise ValueError(
+                f"targets has shape {tuple(targets.shape)}: expected {tuple(tokens.shape)}, that of tokens"
+            )
+        if caches is not None and len(caches) != len(self.blocks):
+            raise ValueError(f"caches: {len(caches)} of them; expected one for each of the {len(self.blocks)} layers")
+        x = self.embedding(tokens)
+        rotation = self.rotation(start, tokens.shape[1])
+        for layer, block in enumerate(self.blocks):
+            x = block(x, rotation, caches[layer] if caches else None)
+        x = self.norm(x)
+        return self.head(x) if targets is None else self.loss(x, self.head, targets)

@@ -1,0 +1,86 @@
+"""The sizes of a GPT, and what they cost in parameters and arithmetic."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """Sizes of a GPT. `kv_heads` below `heads` makes groups of query heads share a key and a value head.
+
+    Fused kernels compute in the dtype of the weights, one for all of the model: autocast does not reach into them.
+    Raises ValueError naming the size that does not fit.
+    """
+
+    vocabulary_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    width: int
+    mlp_width: int
+    max_sequence: int
+    tied_embeddings: bool = True
+    norm_epsilon: float = 1e-5
+    rope_base: float = 10_000.0
+    kernels: Literal["eager", "fused"] = "eager"
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary_size", "layers", "heads", "kv_heads", "width", "mlp_width", "max_sequence"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} = {value!r}: expected a whole number, at least 1")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads = {self.kv_heads}: expected a divisor of heads = {self.heads}")
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"width = {self.width}: expected a multiple of 2·heads = {2 * self.heads}; rotary positions turn the "
+                "numbers of a head in pairs"
+            )
+        for name in ("norm_epsilon", "rope_base"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: expected a positive number")
+        if self.kernels not in ("eager", "fused"):
+            raise ValueError(f"kernels = {self.kernels!r}: expected 'eager' (PyTorch) or 'fused' (Triton)")
+
+    @classmethod
+    def tiny(cls, **changes: Any) -> "GPTConfig":
+        """About a hundred thousand parameters: for tests, and for a laptop."""
+        sizes = {"vocabulary_size": 256, "layers": 2, "heads": 4, "kv_heads": 2, "width": 64, "mlp_width": 192}
+        return cls(**{**sizes, "max_sequence": 128, **changes})
+
+    @classmethod
+    def small(cls, **changes: Any) -> "GPTConfig":
+        """The 124 million parameters of GPT-2's smallest model, spent in today's form."""
+        sizes = {"vocabulary_size": 50_304, "layers": 12, "heads": 12, "kv_heads": 12, "width": 768, "mlp_width": 2048}
+        return cls(**{**sizes, "max_sequence": 1024, **changes})
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def qkv_widths(self) -> tuple[int, int, int]:
+        """Rows of the query, key and value projections, in the order in which one matrix holds them."""
+        return self.width, self.kv_heads * self.head_dim, self.kv_heads * self.head_dim
+
+    @property
+    def matmul_parameters(self) -> int:
+        """Weights that every token is multiplied with: neither the norms' nor the embedding's, which is looked up."""
+        attention = (sum(self.qkv_widths) + self.width) * self.width
+        return self.layers * (attention + 3 * self.width * self.mlp_width) + self.vocabulary_size * self.width
+
+    def parameters_count(self) -> int:
+        """Trainable parameters; a tied embedding counts once."""
+        embedding = 0 if self.tied_embeddings else self.vocabulary_size * self.width
+        return self.matmul_parameters + embedding + (2 * self.layers + 1) * self.width
+
+    def flops_per_token(self, sequence: int, *, causal: bool = True) -> float:
+        """FLOPs of a forward pass, a token of a sequence of `sequence` tokens; a training step needs three times that.
+
+        Two for each weight of a matrix, and 4·width a layer for each key that the token looks at: (sequence + 1) / 2 of
+        them on average, or all of them with `causal=False`, the convention of published model FLOPs utilisations.
+        Norms, rotations, activations and the softmax are left out.
+        """
+        keys = (sequence + 1) / 2 if causal else sequence
+        return 2 * self.matmul_parameters + 4 * self.layers * self.width * keys

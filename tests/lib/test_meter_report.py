@@ -1,0 +1,162 @@
+"""What the meter prints and draws."""
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import pytest
+import torch
+from threeloops.inner import interpreter
+
+interpreter.enable_without_gpu()
+
+import triton
+import triton.language as tl
+from threeloops.inner.costs import saxpy as saxpy_cost
+from threeloops.inner.meter import L2, meter
+from threeloops.inner.meter_report import readable_bytes, readable_count
+
+pytestmark = pytest.mark.skipif(
+    not interpreter.interpreted(),
+    reason="the meter counts what Triton's interpreter executes; kernels are compiled here",
+)
+
+
+@triton.jit
+def saxpy_kernel(x, y, a, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(y + offsets, a * tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask), mask=mask)
+
+
+@triton.jit
+def unmasked_kernel(x, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), 1.0)
+
+
+def saxpy(n=4096):
+    saxpy_kernel[(triton.cdiv(n, 1024),)](torch.ones(n), torch.ones(n), 2.0, n, BLOCK=1024)
+
+
+def cells(line):
+    return [cell for cell in line.split("  ") if cell.strip()]
+
+
+def test_requested_and_modelled_bytes_are_different_columns():
+    with meter(L2(1 << 20, ways=8, resident_programs=6)) as traffic:
+        saxpy()
+        saxpy()
+    header, _, row = traffic.report().splitlines()[:3]
+    columns = dict(zip(map(str.strip, cells(header)), map(str.strip, cells(row)), strict=True))
+    assert columns == {
+        "kernel": "saxpy_kernel",
+        "launches": "2",
+        "programs": "8",
+        "requested": "96 KiB",
+        "unique": "96 KiB",
+        "DRAM, modelled": "96 KiB",
+        "sectors/request": "4.00",
+        "FLOPs": "16.38 k",
+        "of them dot": "0",
+        "atomics": "0",
+    }
+
+
+def test_the_model_states_its_size_associativity_and_order():
+    with meter(L2(1 << 20, ways=8, resident_programs=6)) as traffic:
+        saxpy()
+    (line,) = [line for line in traffic.report().splitlines() if line.startswith("L2 model")]
+    for words in ("1 MiB", "8-way", "128 bytes", "32", "write-back", "x fastest", "6 resident", "least recently used"):
+        assert words in line
+
+
+def test_without_a_model_its_column_is_empty_and_the_report_says_how_to_get_one():
+    with meter() as traffic:
+        saxpy()
+    text = traffic.report()
+    assert cells(text.splitlines()[2])[5].strip() == "—"
+    assert 'meter(l2="H100 SXM")' in text
+
+
+def test_kernels_have_rows_of_their_own_and_a_total():
+    with meter() as traffic:
+        saxpy()
+        unmasked_kernel[(1,)](torch.zeros(64), BLOCK=64)
+    names = [line.split()[0] for line in traffic.report().splitlines()[2:5]]
+    assert names == ["saxpy_kernel", "unmasked_kernel", "total"]
+
+
+def test_arguments_are_listed():
+    with meter() as traffic:
+        saxpy()
+    (line,) = [line for line in traffic.report().splitlines() if line.startswith("saxpy_kernel: y")]
+    assert [cell.strip() for cell in cells(line)[1:]] == ["16 KiB"] * 4
+
+
+def test_findings_come_last_and_repeated_ones_once():
+    with meter() as traffic:
+        saxpy()
+        for _ in range(3):
+            unmasked_kernel[(1,)](torch.zeros(60), BLOCK=64)
+    text = traffic.report()
+    assert text.count("out-of-bounds in unmasked_kernel") == 1
+    assert "3 findings:" in text and "[3 launches]" in text
+    with meter() as clean:
+        saxpy()
+    assert clean.report().endswith("findings: none")
+
+
+def test_nothing_metered_is_said_so():
+    with meter() as traffic:
+        pass
+    assert traffic.report() == "no launch was metered"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 B"), (1023, "1023 B"), (8388608, "8 MiB"), (1536, "1.5 KiB"), (3 * 2**30, "3 GiB")]
+)
+def test_bytes_are_readable(number, text):
+    assert readable_bytes(number) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0"), (999, "999"), (268435456, "268.4 M"), (2e12, "2 T")])
+def test_counts_are_readable(number, text):
+    assert readable_count(number) == text
+
+
+@pytest.mark.parametrize("l2", [None, "H100 SXM"])
+def test_the_picture_shows_bars_of_each_kernel_and_the_cost(l2):
+    with meter(l2) as traffic:
+        saxpy()
+        unmasked_kernel[(1,)](torch.zeros(64), BLOCK=64)
+    axes = traffic.plot(cost=saxpy_cost(4096))
+    widths = sorted(patch.get_width() for patch in axes.patches)
+    assert widths == sorted([12 * 4096.0, 64 * 4.0] * (3 if l2 else 2))
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["saxpy_kernel", "unmasked_kernel"]
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["requested", "unique", *(["DRAM, modelled"] if l2 else []), "cost: 48 KiB"]
+    axes.figure.canvas.draw()
+
+
+def test_every_kernel_may_have_a_cost_of_its_own():
+    with meter() as traffic:
+        unmasked_kernel[(1,)](torch.zeros(64), BLOCK=64)
+        saxpy()
+    axes = traffic.plot(cost={"saxpy_kernel": saxpy_cost(4096)})
+    (lines,) = axes.collections
+    assert [segment.tolist() for segment in lines.get_segments()] == [[[49152, 0.55], [49152, 1.45]]]
+
+
+def test_the_picture_goes_into_given_axes():
+    from matplotlib.figure import Figure
+
+    with meter() as traffic:
+        saxpy()
+    axes = Figure().subplots()
+    assert traffic.plot(axes) is axes
+
+
+def test_no_launch_is_an_empty_picture():
+    with meter() as traffic:
+        pass
+    assert len(traffic.plot().patches) == 0
