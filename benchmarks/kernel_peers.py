@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from threeloops.inner.kernels.catalog import Entry
 from threeloops.inner.kernels.catalog.rows_functions import linear_gradients, loss_and_gradient
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.kernel_part import LIGER, OURS, TORCH
 from grader.child import CODE
@@ -45,7 +46,23 @@ def parties(entry: Entry, *, compiled: bool) -> dict[str, Party]:
         found["torch.compile"] = through_compiler(torch_own(entry))
     if entry.name in LIGER_FUNCTIONS:
         found[LIGER] = no_liger() or LIGER_FUNCTIONS[entry.name]
+    if entry.name.startswith("flash_attention"):
+        found |= {name: with_backend(torch_own(entry), backend) for name, backend in SDPA.items()}
     return found | {name: function for name, function in entry.peers.items() if function is not found[TORCH]}
+
+
+SDPA = {"FlashAttention-2 in torch": SDPBackend.FLASH_ATTENTION, "cuDNN in torch": SDPBackend.CUDNN_ATTENTION}
+"""Whose kernels torch can be made to take for scaled_dot_product_attention. It raises where they refuse the shape."""
+
+
+def with_backend(function: Callable[..., Any], backend: SDPBackend) -> Callable[..., Any]:
+    """`function`, with its scaled_dot_product_attention done by `backend` and no other."""
+
+    def call(*inputs: Any) -> Any:
+        with sdpa_kernel(backend):
+            return function(*inputs)
+
+    return call
 
 
 def through_compiler(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -205,6 +205,7 @@ BODIES = {
     "bytes": ("x = b'a'", "constant"),
     "an ellipsis": ("x = ...", "constant"),
     "keywords unpacked": ("tl.load(**a)", r"\*\*"),
+    "an argument of the compiler's own": ("tl.load(a, _semantic=a)", "_semantic"),
     "arguments unpacked": ("tl.load(*a)", "starred"),
     "a huge integer": ("x = " + "9" * 40, "64 bits"),
     "float of a text": ("x = float('1' )", "text"),

@@ -197,6 +197,17 @@ def test_sectors_count_from_the_storage_not_from_the_view():
     assert total.sectors == 4 * 5 + 4 * 4, "32 unaligned floats lie in 5 sectors"
 
 
+def test_memory_that_is_not_aligned_to_16_bytes_stays_so():
+    """Everything else about an address is made the same on every machine."""
+    memory = np.zeros(2048, dtype=np.uint8)
+    for shift, sectors in ((4, 5), (16, 4)):
+        start = (shift - memory.ctypes.data) % 32
+        x = torch.from_numpy(memory[start : start + 512].view(np.float32))
+        assert x.data_ptr() % 32 == shift
+        total = metered(strided_kernel[(1,)], x, torch.zeros(128), 1, BLOCK=128).total
+        assert total.sectors == 4 * sectors + 16
+
+
 @triton.jit
 def scalar_kernel(x, y):
     pid = tl.program_id(0)
@@ -577,6 +588,14 @@ def test_nested_meters_both_count():
         saxpy(300)
     assert [launch.requested_bytes for launch in inner.launches] == [2400]
     assert [launch.requested_bytes for launch in outer.launches] == [1200, 2400, 3600]
+
+
+def test_a_meter_ends_itself_and_not_its_equal():
+    with meter() as outer:
+        with meter():
+            pass
+        saxpy(100)
+    assert len(outer.launches) == 1
 
 
 def test_a_meter_inside_a_recording_that_runs_nothing_counts_nothing():

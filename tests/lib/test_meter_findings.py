@@ -285,6 +285,21 @@ class TestUninitialisedRead:
         x = torch.empty(64)
         assert found(copy_kernel[(1,)], x, torch.zeros(64), 64, BLOCK=64) == []
 
+    def test_what_is_resized_is_forgotten(self):
+        with meter() as traffic:
+            grown = torch.empty(4)
+            grown.resize_(64).fill_(1)
+            copy_kernel[(1,)](grown, torch.zeros(64), 64, BLOCK=64)
+        assert traffic.findings == []
+        assert grown.eq(1).all()
+
+    def test_empty_into_a_tensor_that_holds_something_leaves_it_alone(self):
+        with meter() as traffic:
+            x = torch.ones(64)
+            torch.empty(64, out=x)
+            copy_kernel[(1,)](x, torch.zeros(64), 64, BLOCK=64)
+        assert (traffic.findings, x.eq(1).all()) == ([], True)
+
     def test_memory_given_back_is_forgotten(self):
         with meter() as traffic:
             for _ in range(20):

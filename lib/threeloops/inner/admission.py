@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from threeloops.inner.admission_constants import defined, is_constant, written
+from threeloops.inner.admission_names import RESERVED
 from threeloops.inner.admission_rules import NotAdmitted, Rules
 from threeloops.inner.admission_source import PRELUDE, Lines, write
 
@@ -76,7 +77,7 @@ def admit(cell: str, launched: Collection[str] | None = None, file: str = "cell.
 
 def _admit(tree: ast.Module, launched: Collection[str] | None, file: str) -> Admitted:
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef) and _jit(node) is not None}
-    constants = {name: node for node in tree.body for name in defined(node)}
+    constants = {name: node for node in tree.body for name in defined(node) if name not in RESERVED}
     known = set(functions) | set(constants)
     wanted = sorted(functions if launched is None else set(launched) & set(functions))
     kernels: dict[str, Kernel] = {}

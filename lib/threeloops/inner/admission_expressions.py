@@ -164,6 +164,8 @@ class Expressions:
         for keyword in node.keywords:
             if keyword.arg is None:
                 self.refuse(node, "**", "name each argument")
+            if keyword.arg.startswith("_"):
+                self.refuse(node, f"the argument {keyword.arg}", "arguments that begin with _ are the compiler's own")
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
             if lends and isinstance(argument, ast.Name) and argument.id in self.kernels:
                 self.uses.add(argument.id)

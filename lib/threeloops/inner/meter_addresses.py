@@ -23,13 +23,12 @@ class Space:
     `first`.
 
     `shift` (mod 2⁶⁴) leads from here to the real address. `storage` is the ordinal of the storage in the launch:
-    arguments that view one storage share it. `identity` outlives the launch.
+    arguments that view one storage share it.
     """
 
     ordinal: int
     name: str
     storage: int
-    identity: int
     start: int
     end: int
     first: int
@@ -60,15 +59,14 @@ class Spaces:
 
     def add(self, name: str, original: Any, host: Any) -> Space:
         """Give argument `name` a space. `host` is the tensor in host memory that the interpreter made of `original`."""
-        original, host = getattr(original, "base", original), getattr(host, "base", host)
-        identity = original.untyped_storage()._cdata
+        original, host = unwrapped(original), unwrapped(host)
         real, ordinal = host.untyped_storage().data_ptr(), len(self.by_ordinal) + 1
         # What a kernel can see of the real address, its alignment to 16 bytes, stays as it is.
         start = (ordinal << SPACE_BITS) + real % 16
-        storage = self._storages.setdefault(identity, len(self._storages))
+        storage = self._storages.setdefault(original.untyped_storage()._cdata, len(self._storages))
         end = start + host.untyped_storage().nbytes()
         first = start + host.storage_offset() * host.element_size()
-        space = Space(ordinal, name, storage, identity, start, end, first, np.uint64((real - start) % WORD))
+        space = Space(ordinal, name, storage, start, end, first, np.uint64((real - start) % WORD))
         self.by_ordinal[ordinal] = self._of_argument[id(host)] = space
         # An id is this tensor's for as long as it lives.
         self._keep.append(host)
@@ -76,14 +74,19 @@ class Spaces:
 
     def of(self, host: Any) -> Space | None:
         """The space of a tensor that the interpreter made; None if it is no argument's."""
-        return self._of_argument.get(id(getattr(host, "base", host)))
+        return self._of_argument.get(id(unwrapped(host)))
 
     def elsewhere(self) -> Space:
         """Where pointers lead that a kernel loaded from memory and that point into no argument: real addresses."""
         if 0 not in self.by_ordinal:
             half = 1 << (SPACE_BITS - 1)
-            self.by_ordinal[0] = Space(0, ELSEWHERE, -1, 0, 0, half, 0, np.uint64(0))
+            self.by_ordinal[0] = Space(0, ELSEWHERE, -1, 0, half, 0, np.uint64(0))
         return self.by_ordinal[0]
+
+
+def unwrapped(tensor: Any) -> Any:
+    """The tensor itself of one that `triton.reinterpret` gave another type."""
+    return getattr(tensor, "base", tensor)
 
 
 def tensors(name: str, original: Any, host: Any) -> Iterator[tuple[str, Any, Any]]:

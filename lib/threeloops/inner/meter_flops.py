@@ -26,7 +26,7 @@ PER_ELEMENT = {"fma": ("fma", 2), "clampf": ("compare", 2)}
 
 
 class Flops:
-    """Counts of one launch. `counted` wraps the builder's methods; `reducing` counts what happens in a reduction."""
+    """Counts of one launch. `wrappers` are for the builder's methods, `reducing` for reductions and scans."""
 
     def __init__(self) -> None:
         self.counts: dict[str, float] = dict.fromkeys(KINDS, 0)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 SECTOR_BYTES = 32
-"""What memory and L2 move at the least; published for NVIDIA GPUs since Maxwell."""
+"""What a GPU moves at the least: from compute capability 6.0 on a warp is served in transactions of 32 bytes
+(NVIDIA, CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory")."""
 REQUEST_LANES = 32
 """One warp's worth: the lanes whose addresses the hardware coalesces into one request."""
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from threeloops.inner.meter_addresses import WORD, Space, Spaces, ordinal_of
+from threeloops.inner.meter_addresses import WORD, Space, Spaces, ordinal_of, unwrapped
 from threeloops.inner.meter_bounds import sort_out, unwritten_read
 from threeloops.inner.meter_findings import Incidents
 from threeloops.inner.meter_flops import Flops
@@ -55,7 +55,7 @@ class Recording:
 
     def add_argument(self, name: str, original: Any, host: Any) -> None:
         space = self.spaces.add(name, original, host)
-        unwritten = self.watch.of(space.identity) if self.watch else None
+        unwritten = self.watch.of(unwrapped(original).untyped_storage()) if self.watch else None
         if unwritten is not None:
             self.unwritten[space.ordinal] = unwritten
 

@@ -11,7 +11,7 @@ What it cannot see: reads by torch operations; storages above LARGEST bytes, of 
 memory gained by `resize_`; a write of the poison itself that torch does not announce is taken for none.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,7 +37,6 @@ class Unwritten:
         self.poison = NAN_BYTE if floating else OTHER_BYTE
         storage.fill_(self.poison)
         self.flags = np.ones(storage.nbytes(), bool)
-        self.any = True
         # While this reference is held, the storage's identity is given to no other.
         self.alive = StorageWeakRef(storage)
 
@@ -62,6 +61,29 @@ class Unwritten:
             np.lib.stride_tricks.as_strided(self.flags[start:], shape, strides)[...] = False
 
 
+class Effect(NamedTuple):
+    """What an operation's schema says it does: whether it hands out new memory, and which arguments it writes."""
+
+    allocates: bool
+    places: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+def effect_of(operation: Any) -> Effect:
+    schema = getattr(operation, "_schema", None)
+    if schema is None:
+        # A higher-order operator: what it runs comes by again.
+        return Effect(False, (), ())
+    written = [
+        (place, argument.name)
+        for place, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    # `torch.empty(…, out=x)` hands out x.
+    allocates = schema.name in EMPTY and not written
+    return Effect(allocates, tuple(place for place, _ in written), tuple(name for _, name in written))
+
+
 class Watch(TorchDispatchMode):
     """Sees allocations and writes of torch. `paused` during launches."""
 
@@ -69,18 +91,17 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.paused = False
         self.watched: dict[int, Unwritten] = {}
-        self._written_places: dict[Any, tuple[list[int], list[str]]] = {}
+        self._effects: dict[Any, Effect] = {}
 
-    def of(self, identity: int) -> Unwritten | None:
-        """The watched storage with unwritten bytes whose `_cdata` this is."""
-        unwritten = self.watched.get(identity)
+    def of(self, storage: torch.UntypedStorage) -> Unwritten | None:
+        """The flags of a storage, if it is watched and holds bytes that nobody has written."""
+        unwritten = self.watched.get(storage._cdata)
         if unwritten is None:
             return None
-        # Flags only ever go down; a storage without any is never looked at again.
-        unwritten.any = unwritten.any and bool(unwritten.flags.any())
-        if unwritten.any and not unwritten.alive.expired():
+        # Flags only ever go down; a storage without any, or that was resized, is never looked at again.
+        if unwritten.flags.any() and len(unwritten.flags) == storage.nbytes():
             return unwritten
-        del self.watched[identity]
+        del self.watched[storage._cdata]
         return None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -88,15 +109,14 @@ class Watch(TorchDispatchMode):
         result = func(*args, **kwargs)
         if self.paused:
             return result
-        if func._schema.name in EMPTY:
+        effect = self._effects.get(func)
+        if effect is None:
+            effect = self._effects[func] = effect_of(func)
+        if effect.allocates:
             self._watch(result)
         elif self.watched:
-            places, names = self._places(func)
-            for place in places:
-                if place < len(args):
-                    self._wrote(args[place])
-            for name in names:
-                self._wrote(kwargs.get(name))
+            self._wrote([args[place] for place in effect.places if place < len(args)])
+            self._wrote([kwargs.get(name) for name in effect.names])
         return result
 
     def _watch(self, tensor: torch.Tensor) -> None:
@@ -108,22 +128,11 @@ class Watch(TorchDispatchMode):
             del self.watched[identity]
         self.watched[tensor.untyped_storage()._cdata] = Unwritten(tensor)
 
-    def _places(self, func: Any) -> tuple[list[int], list[str]]:
-        """Which arguments an operation writes, by position and by name."""
-        if func not in self._written_places:
-            written = [
-                (place, argument.name)
-                for place, argument in enumerate(func._schema.arguments)
-                if argument.alias_info is not None and argument.alias_info.is_write
-            ]
-            self._written_places[func] = [place for place, _ in written], [name for _, name in written]
-        return self._written_places[func]
-
     def _wrote(self, value: Any) -> None:
         if isinstance(value, (list, tuple)):
             for each in value:
                 self._wrote(each)
         elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            unwritten = self.watched.get(value.untyped_storage()._cdata)
+            unwritten = self.of(value.untyped_storage())
             if unwritten is not None:
                 unwritten.write_tensor(value)

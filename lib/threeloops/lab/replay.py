@@ -136,8 +136,8 @@ def _judge(
 
 def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Have a question answered where kernels are interpreted: over there, here, or in a process beside this one."""
-    from threeloops.inner.plan_frames import FrameError
     from threeloops.inner.interpreter import interpreted
+    from threeloops.inner.plan_frames import FrameError
     from threeloops.inner.plan_messages import perform
     from threeloops.inner.plan_server import ask
 

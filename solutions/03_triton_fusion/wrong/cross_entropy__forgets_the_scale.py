@@ -24,7 +24,7 @@ def cross_entropy_kernel(logits, targets, losses, gradient, vocabulary, ignore_i
         for first in range(0, vocabulary, BLOCK):
             values = tl.load(logits + first + at, mask=first + at < vocabulary, other=-float("inf")).to(tl.float32)
             probability = tl.exp(values - maximum) / total
-            result = (probability - tl.where(first + at == target, 1.0, 0.0))
+            result = probability - tl.where(first + at == target, 1.0, 0.0)
             tl.store(gradient + first + at, result.to(gradient.dtype.element_ty), mask=first + at < vocabulary)
 
 

@@ -32,7 +32,9 @@ def cross_entropy(
     logits: torch.Tensor, targets: torch.Tensor, ignore_index: int, scale: float, block: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The loss of every row and the gradient of scale · Σ losses."""
-    return torch.nn.functional.cross_entropy(logits.float(), targets, ignore_index=ignore_index, reduction="none"), scale * logits.softmax(-1)
+    return torch.nn.functional.cross_entropy(
+        logits.float(), targets, ignore_index=ignore_index, reduction="none"
+    ), scale * logits.softmax(-1)
     rows, vocabulary = logits.shape
     losses, gradient = torch.empty(rows, dtype=torch.float32, device=logits.device), torch.empty_like(logits)
     if rows:

@@ -28,7 +28,9 @@ def forward(x: torch.Tensor, bias: torch.Tensor, p: float, seed: int) -> torch.T
     require_probability(p)
     out, block = torch.empty_like(x), 1024
     if x.numel():
-        forward_kernel[(triton.cdiv(x.numel(), block),)](x, bias, out, torch.empty_like(x, dtype=torch.int8), x.numel(), x.shape[1], p, seed, BLOCK=block)
+        forward_kernel[(triton.cdiv(x.numel(), block),)](
+            x, bias, out, torch.empty_like(x, dtype=torch.int8), x.numel(), x.shape[1], p, seed, BLOCK=block
+        )
     return out
 
 

@@ -8,7 +8,10 @@ def rmsnorm_kernel(x, w, y, r, rows, columns, epsilon, BLOCK: tl.constexpr, ROWS
     at = row[:, None] * columns + column[None, :]
     values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     scale = tl.load(w + column, mask=column < columns, other=0.0).to(tl.float32)
-    inverse = 1 / tl.sqrt(tl.sum((values.to(x.dtype.element_ty) * values.to(x.dtype.element_ty)).to(tl.float32), axis=1) / columns + epsilon)
+    inverse = 1 / tl.sqrt(
+        tl.sum((values.to(x.dtype.element_ty) * values.to(x.dtype.element_ty)).to(tl.float32), axis=1) / columns
+        + epsilon
+    )
     tl.store(y + at, (values * inverse[:, None] * scale[None, :]).to(y.dtype.element_ty), mask=inside)
     tl.store(r + row, inverse, mask=row < rows)
 

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from threeloops.inner.kernels.configuration import target
-from threeloops.inner.kernels.qkv_projection import EXACT, LARGE, cost, qkv_projection, reference
+from threeloops.inner.kernels.qkv_projection import configuration, cost, qkv_projection, reference
 from threeloops.inner.kernels.rotary import rotary_tables, rotate
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -132,7 +131,7 @@ def test_tiles_of_x_and_weight_are_read_once_for_each_tile_of_the_other(interpre
     from threeloops.inner.meter import meter
 
     x, weight, _ = problem(2, 129, 96, 4, 2, 32, dtype=dtype)
-    sizes = (EXACT if dtype == torch.float32 else LARGE[target()]).constants
+    sizes = configuration(dtype).constants
     tokens, columns, width = 258, 256, 96
     tiles_m, tiles_n = -(-tokens // sizes["BLOCK_M"]), -(-columns // sizes["BLOCK_N"])
     with meter() as traffic:

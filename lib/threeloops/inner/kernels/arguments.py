@@ -46,7 +46,8 @@ def require_dtypes(dtypes: Sequence[torch.dtype], **tensors: torch.Tensor | None
 def require_one_device(**tensors: torch.Tensor | None) -> None:
     """All given tensors lie on one device, and kernels of this process can run there.
 
-    That is a GPU, or the CPU where kernels are interpreted; "meta" tensors pass, since a recorded launch may have them.
+    That is the current GPU, or the CPU where kernels are interpreted; "meta" tensors pass, since a recorded launch may
+    have them. Triton launches on the current GPU whatever its arguments, and another one would read foreign addresses.
     """
     (first, reference), *others = [(name, each) for name, each in tensors.items() if each is not None]
     for name, each in others:
@@ -59,6 +60,11 @@ def require_one_device(**tensors: torch.Tensor | None) -> None:
         raise ValueError(
             f"{first} is on cpu: expected a GPU, since kernels are compiled in this process; move it with "
             f'{first}.to("cuda"), or set TRITON_INTERPRET=1 before the kernels are imported'
+        )
+    if reference.device.type == "cuda" and reference.device.index != torch.cuda.current_device():
+        raise ValueError(
+            f"{first} is on {reference.device}: expected the current device, cuda:{torch.cuda.current_device()}; "
+            f"call torch.cuda.set_device({reference.device.index}), or `with torch.cuda.device({first}.device):`"
         )
 
 

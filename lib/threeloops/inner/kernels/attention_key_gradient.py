@@ -49,7 +49,7 @@ def key_gradient_kernel(
     v_sum = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
     head = tl.cast(0, tl.int64)
     start = first_query
-    for _ in range(0, group * tiles):
+    for _ in range(group * tiles):
         q_tile = q + head * stride_qh + tl.cast(start, tl.int64) * stride_qn + q_offsets
         gradient_tile = output_gradient + head * stride_gh + tl.cast(start, tl.int64) * stride_gn + gradient_offsets
         row = head * padded_queries + start

@@ -10,38 +10,6 @@ from threeloops.inner.kernels.attention_mask import heaviest_first, visible_keys
 
 
 @triton.jit
-def gather_from_keys(
-    q, output_gradient, row_lse, row_delta, k, v, stride_kn, stride_vn, last_visible, keys, scale, q_sum, first, end,
-    HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, INPUT_PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Add what the keys first … end − 1 send back to this tile of queries: dS K."""
-    columns = tl.arange(0, BLOCK_N)
-    channels = tl.arange(0, HEAD_DIM)
-    k_offsets = columns[:, None] * stride_kn + channels[None, :]
-    v_offsets = columns[:, None] * stride_vn + channels[None, :]
-    k_tile = k + tl.cast(first, tl.int64) * stride_kn
-    v_tile = v + tl.cast(first, tl.int64) * stride_vn
-    for start in range(first, end, BLOCK_N):
-        if MASKED:
-            exists = (start + columns < keys)[:, None]
-            k_values = tl.load(k_tile + k_offsets, mask=exists, other=0.0)
-            v_values = tl.load(v_tile + v_offsets, mask=exists, other=0.0)
-        else:
-            k_values = tl.load(k_tile + k_offsets)
-            v_values = tl.load(v_tile + v_offsets)
-        scores = tl.dot(q, k_values.T, input_precision=INPUT_PRECISION)
-        weights = tl.exp2(scores * scale - row_lse[:, None])
-        if MASKED:
-            weights = tl.where((start + columns)[None, :] <= last_visible[:, None], weights, 0.0)
-        weight_gradient = tl.dot(output_gradient, v_values.T, input_precision=INPUT_PRECISION)
-        score_gradient = weights * (weight_gradient - row_delta[:, None])
-        q_sum = tl.dot(score_gradient.to(k_values.dtype), k_values, q_sum, input_precision=INPUT_PRECISION)
-        k_tile += BLOCK_N * stride_kn
-        v_tile += BLOCK_N * stride_vn
-    return q_sum
-
-
-@triton.jit
 def query_gradient_kernel(
     q, k, v, output_gradient, lse, delta, q_gradient,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
@@ -55,12 +23,15 @@ def query_gradient_kernel(
     batch = tl.program_id(2).to(tl.int64)
     first_query = heaviest_first(tl.program_id(0), tl.num_programs(0), CAUSAL) * BLOCK_M
     rows = tl.arange(0, BLOCK_M)
+    columns = tl.arange(0, BLOCK_N)
     channels = tl.arange(0, HEAD_DIM)
     exists = rows < queries - first_query
     q += batch * stride_qb + head * stride_qh + tl.cast(first_query, tl.int64) * stride_qn
     output_gradient += batch * stride_gb + head * stride_gh + tl.cast(first_query, tl.int64) * stride_gn
     k += batch * stride_kb + (head // group) * stride_kh
     v += batch * stride_vb + (head // group) * stride_vh
+    k_offsets = columns[:, None] * stride_kn + channels[None, :]
+    v_offsets = columns[:, None] * stride_vn + channels[None, :]
     row = (batch * tl.num_programs(1) + head) * padded_queries + first_query
     q_tile = q + (rows[:, None] * stride_qn + channels[None, :])
     gradient_tile = output_gradient + (rows[:, None] * stride_gn + channels[None, :])
@@ -70,17 +41,25 @@ def query_gradient_kernel(
     row_delta = tl.load(delta + row + rows)
 
     last_visible, seen_by_all, seen_by_any = visible_keys(first_query, queries, keys, BLOCK_M, CAUSAL)
-    unmasked = seen_by_all // BLOCK_N * BLOCK_N
     q_sum = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
-    q_sum = gather_from_keys(
-        q_values, gradient, row_lse, row_delta, k, v, stride_kn, stride_vn, last_visible, keys, scale, q_sum, 0, unmasked,
-        HEAD_DIM, BLOCK_N, False, INPUT_PRECISION,
-    )  # fmt: skip
-    if CAUSAL or not KEYS_ARE_WHOLE:
-        q_sum = gather_from_keys(
-            q_values, gradient, row_lse, row_delta, k, v, stride_kn, stride_vn, last_visible, keys, scale, q_sum,
-            unmasked, seen_by_any, HEAD_DIM, BLOCK_N, True, INPUT_PRECISION,
-        )  # fmt: skip
+    for start in range(0, seen_by_any, BLOCK_N):
+        if KEYS_ARE_WHOLE:
+            k_values = tl.load(k + k_offsets)
+            v_values = tl.load(v + v_offsets)
+        else:
+            key_exists = (columns < keys - start)[:, None]
+            k_values = tl.load(k + k_offsets, mask=key_exists, other=0.0)
+            v_values = tl.load(v + v_offsets, mask=key_exists, other=0.0)
+        scores = tl.dot(q_values, k_values.T, input_precision=INPUT_PRECISION)
+        weight_gradient = tl.dot(gradient, v_values.T, input_precision=INPUT_PRECISION)
+        weights = tl.exp2(scores * scale - row_lse[:, None])
+        if CAUSAL or not KEYS_ARE_WHOLE:
+            if start + BLOCK_N > seen_by_all:
+                weights = tl.where((start + columns)[None, :] <= last_visible[:, None], weights, 0.0)
+        score_gradient = weights * (weight_gradient - row_delta[:, None])
+        q_sum = tl.dot(score_gradient.to(k_values.dtype), k_values, q_sum, input_precision=INPUT_PRECISION)
+        k += BLOCK_N * stride_kn
+        v += BLOCK_N * stride_vn
 
     q_gradient += batch * stride_dqb + head * stride_dqh + tl.cast(first_query, tl.int64) * stride_dqn
     q_tile = q_gradient + (rows[:, None] * stride_dqn + channels[None, :])

@@ -3,8 +3,8 @@
 Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), for the generator, Philox.
 Philox has no state: a random number is a function of a seed and a counter. The counter comes from the element's place,
 so whoever knows the seed can draw the mask again: the backward pass recomputes it, together with x + bias, and nothing
-but the inputs is kept. A call costs more arithmetic than all the rest and yields 128 random bits, of which `tl.rand`
-uses 32. Here 16 do for an element, which is dropped where they lie below p·2¹⁶: eight elements share a call.
+but the inputs is kept. A call is more arithmetic than bias and GELU together and yields 128 random bits, of which
+`tl.rand` uses 32. Here 16 do for an element, which is dropped where they lie below p·2¹⁶: eight elements share a call.
 """
 
 import torch
@@ -28,8 +28,9 @@ def bias_gelu_dropout_kernel(
     x_ptr, bias_ptr, y_ptr, rows, columns, x_row_stride, seed, threshold, scale,
     DROPOUT: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    first_row = tl.program_id(1).to(tl.int64) * ROWS
-    first_column = tl.program_id(0) * COLUMNS
+    tiles_across = tl.cdiv(columns, COLUMNS)
+    first_row = (tl.program_id(0) // tiles_across).to(tl.int64) * ROWS
+    first_column = tl.program_id(0) % tiles_across * COLUMNS
     row = first_row + tl.arange(0, ROWS)[:, None]
     column = first_column + tl.arange(0, COLUMNS)[None, :]
     inside = (row < rows) & (column < columns)
@@ -87,7 +88,7 @@ def bias_gelu_dropout_forward(x: torch.Tensor, bias: torch.Tensor, p: float, see
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if rows:
         sizes = CONFIGURATION.constants
-        grid = (triton.cdiv(columns, sizes["COLUMNS"]), triton.cdiv(rows, sizes["ROWS"]))
+        grid = (triton.cdiv(columns, sizes["COLUMNS"]) * triton.cdiv(rows, sizes["ROWS"]),)
         bias_gelu_dropout_kernel[grid](
             matrix, bias, y, rows, columns, matrix.stride(0), seed, threshold(p), kept_scale(p),
             DROPOUT=p > 0, TANH=tanh, **CONFIGURATION.options(),

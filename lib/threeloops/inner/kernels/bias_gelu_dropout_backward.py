@@ -25,12 +25,14 @@ def bias_gelu_dropout_backward_kernel(
     dy_ptr, x_ptr, bias_ptr, dx_ptr, partials_ptr, rows, columns, dy_row_stride, x_row_stride, seed, threshold, scale,
     DROPOUT: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    first_column = tl.program_id(0) * COLUMNS
+    tiles_across = tl.cdiv(columns, COLUMNS)
+    stack = tl.program_id(0) // tiles_across
+    first_column = tl.program_id(0) % tiles_across * COLUMNS
     column = first_column + tl.arange(0, COLUMNS)[None, :]
     bias = tl.load(bias_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
     dbias = tl.zeros([ROWS, COLUMNS], tl.float32)
     for tile in range(TILES):
-        first_row = (tl.program_id(1).to(tl.int64) * TILES + tile) * ROWS
+        first_row = (stack.to(tl.int64) * TILES + tile) * ROWS
         row = first_row + tl.arange(0, ROWS)[:, None]
         inside = (row < rows) & (column < columns)
         x = tl.load(x_ptr + row * x_row_stride + column, mask=inside, other=0.0).to(tl.float32)
@@ -42,7 +44,7 @@ def bias_gelu_dropout_backward_kernel(
         dbias += dz
         tl.store(dx_ptr + row * columns + column, dz.to(dx_ptr.dtype.element_ty), mask=inside)
     column = first_column + tl.arange(0, COLUMNS)
-    tl.store(partials_ptr + tl.program_id(1) * columns + column, tl.sum(dbias, axis=0), mask=column < columns)
+    tl.store(partials_ptr + stack.to(tl.int64) * columns + column, tl.sum(dbias, axis=0), mask=column < columns)
 
 
 def bias_gelu_dropout_backward(
@@ -63,7 +65,7 @@ def bias_gelu_dropout_backward(
     tiles = tiles_per_program(rows)
     stacks = triton.cdiv(rows, tiles * CONFIGURATION.constants["ROWS"])
     partials = torch.empty((stacks, columns), dtype=torch.float32, device=x.device)
-    grid = (triton.cdiv(columns, CONFIGURATION.constants["COLUMNS"]), stacks)
+    grid = (triton.cdiv(columns, CONFIGURATION.constants["COLUMNS"]) * stacks,)
     bias_gelu_dropout_backward_kernel[grid](
         dy, matrix, bias, dx, partials, rows, columns, dy.stride(0), matrix.stride(0),
         seed, threshold(p), kept_scale(p), DROPOUT=p > 0, TANH=tanh, TILES=tiles, **CONFIGURATION.options(),

@@ -9,6 +9,10 @@ scaled down to it. Under a causal mask, tiles above the diagonal are never visit
 Exponentials are powers of two: exp(x) = 2^(x · log₂e), and log₂e disappears in the scale.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -17,44 +21,14 @@ from threeloops.inner.kernels.attention_mask import heaviest_first, visible_keys
 from threeloops.inner.kernels.attention_sizes import LOG2_E, cost, rows_in_one_piece, sizes_of
 from threeloops.inner.kernels.attention_tiles import forward_tiles
 from threeloops.inner.kernels.attention_traffic import tile_traffic
-from threeloops.inner.kernels.flash_attention_backward import backward_operator
+from threeloops.inner.kernels.flash_attention_backward import backward, backward_operator
 
 __all__ = ["cost", "flash_attention", "reference", "tile_traffic"]
 
+LOWEST = tl.constexpr(-3.4e38)
+"""The maximum of no scores yet: finite, so that a row that sees nothing computes 2^(−∞ + 3.4e38) = 0 and never ∞ − ∞."""
 
-@triton.jit
-def attend(
-    q, k, v, stride_kn, stride_vn, last_visible, keys, scale, maximum, total, output, first, end,
-    HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, INPUT_PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Take the tiles of keys first … end − 1 into the softmax of each query row, which sees keys up to last_visible."""
-    columns = tl.arange(0, BLOCK_N)
-    channels = tl.arange(0, HEAD_DIM)
-    k_offsets = columns[:, None] * stride_kn + channels[None, :]
-    v_offsets = columns[:, None] * stride_vn + channels[None, :]
-    k_tile = k + tl.cast(first, tl.int64) * stride_kn
-    v_tile = v + tl.cast(first, tl.int64) * stride_vn
-    for start in range(first, end, BLOCK_N):
-        if MASKED:
-            exists = (start + columns < keys)[:, None]
-            k_values = tl.load(k_tile + k_offsets, mask=exists, other=0.0)
-            v_values = tl.load(v_tile + v_offsets, mask=exists, other=0.0)
-        else:
-            k_values = tl.load(k_tile + k_offsets)
-            v_values = tl.load(v_tile + v_offsets)
-        scores = tl.dot(q, k_values.T, input_precision=INPUT_PRECISION)
-        if MASKED:
-            scores = tl.where((start + columns)[None, :] <= last_visible[:, None], scores, float("-inf"))
-        new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)
-        weights = tl.exp2(scores * scale - new_maximum[:, None])
-        shrink = tl.exp2(maximum - new_maximum)
-        total = total * shrink + tl.sum(weights, 1)
-        output = output * shrink[:, None]
-        output = tl.dot(weights.to(v_values.dtype), v_values, output, input_precision=INPUT_PRECISION)
-        maximum = new_maximum
-        k_tile += BLOCK_N * stride_kn
-        v_tile += BLOCK_N * stride_vn
-    return maximum, total, output
+LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -66,39 +40,52 @@ def flash_attention_kernel(
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, KEYS_ARE_WHOLE: tl.constexpr, INPUT_PRECISION: tl.constexpr,
 ):  # fmt: skip
+    first_query = heaviest_first(tl.program_id(0), tl.num_programs(0), CAUSAL) * BLOCK_M
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
-    first_query = heaviest_first(tl.program_id(0), tl.num_programs(0), CAUSAL) * BLOCK_M
     rows = tl.arange(0, BLOCK_M)
+    columns = tl.arange(0, BLOCK_N)
     channels = tl.arange(0, HEAD_DIM)
     row_exists = rows < queries - first_query
     q += batch * stride_qb + head * stride_qh + tl.cast(first_query, tl.int64) * stride_qn
     k += batch * stride_kb + (head // group) * stride_kh
     v += batch * stride_vb + (head // group) * stride_vh
+    k_offsets = columns[:, None] * stride_kn + channels[None, :]
+    v_offsets = columns[:, None] * stride_vn + channels[None, :]
+    q_values = tl.load(q + (rows[:, None] * stride_qn + channels[None, :]), mask=row_exists[:, None], other=0.0)
 
     last_visible, seen_by_all, seen_by_any = visible_keys(first_query, queries, keys, BLOCK_M, CAUSAL)
-    unmasked = seen_by_all // BLOCK_N * BLOCK_N
-
-    q_values = tl.load(q + (rows[:, None] * stride_qn + channels[None, :]), mask=row_exists[:, None], other=0.0)
-    maximum = tl.full((BLOCK_M,), -3.4e38, tl.float32)
+    maximum = tl.full((BLOCK_M,), LOWEST, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     values = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
-    maximum, total, values = attend(
-        q_values, k, v, stride_kn, stride_vn, last_visible, keys, scale, maximum, total, values, 0, unmasked,
-        HEAD_DIM, BLOCK_N, False, INPUT_PRECISION,
-    )  # fmt: skip
-    if CAUSAL or not KEYS_ARE_WHOLE:
-        maximum, total, values = attend(
-            q_values, k, v, stride_kn, stride_vn, last_visible, keys, scale, maximum, total, values,
-            unmasked, seen_by_any, HEAD_DIM, BLOCK_N, True, INPUT_PRECISION,
-        )  # fmt: skip
+    for start in range(0, seen_by_any, BLOCK_N):
+        if KEYS_ARE_WHOLE:
+            k_values = tl.load(k + k_offsets)
+            v_values = tl.load(v + v_offsets)
+        else:
+            key_exists = (columns < keys - start)[:, None]
+            k_values = tl.load(k + k_offsets, mask=key_exists, other=0.0)
+            v_values = tl.load(v + v_offsets, mask=key_exists, other=0.0)
+        scores = tl.dot(q_values, k_values.T, input_precision=INPUT_PRECISION)
+        if CAUSAL or not KEYS_ARE_WHOLE:
+            if start + BLOCK_N > seen_by_all:
+                scores = tl.where((start + columns)[None, :] <= last_visible[:, None], scores, float("-inf"))
+        new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)
+        weights = tl.exp2(scores * scale - new_maximum[:, None])
+        shrink = tl.exp2(maximum - new_maximum)
+        total = total * shrink + tl.sum(weights, 1)
+        values = values * shrink[:, None]
+        values = tl.dot(weights.to(v_values.dtype), v_values, values, input_precision=INPUT_PRECISION)
+        maximum = new_maximum
+        k += BLOCK_N * stride_kn
+        v += BLOCK_N * stride_vn
 
     sees_nothing = total == 0
     values = values * (1.0 / tl.where(sees_nothing, 1.0, total))[:, None]
     output += batch * stride_ob + head * stride_oh + tl.cast(first_query, tl.int64) * stride_on
     output_tile = output + (rows[:, None] * stride_on + channels[None, :])
     tl.store(output_tile, values.to(output.dtype.element_ty), mask=row_exists[:, None])
-    log_sum = tl.where(sees_nothing, float("-inf"), (maximum + tl.log2(total)) * 0.6931471805599453)
+    log_sum = tl.where(sees_nothing, float("-inf"), (maximum + tl.log2(total)) * LN_2)
     lse += (batch * tl.num_programs(1) + head) * queries + first_query
     tl.store(lse + rows, log_sum, mask=row_exists)
 
@@ -128,7 +115,7 @@ def flash_attention(
     cannot compute.
     """
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    run = forward if q.is_meta else forward_operator
+    run = forward_operator if torch.compiler.is_compiling() else FlashAttention.apply
     output, lse = run(q, k, v, causal, scale, block_m, block_n)
     return (output, lse) if return_lse else output
 
@@ -165,6 +152,33 @@ def empty_results(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
 
 
+def save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    q, k, v, ctx.causal, ctx.softmax_scale, _, _ = inputs
+    ctx.save_for_backward(q, k, v, *output)
+    ctx.set_materialize_grads(False)
+
+
+def differentiate(
+    ctx: Any,
+    output_gradient: torch.Tensor | None,
+    lse_gradient: torch.Tensor | None,
+    run: Callable[..., tuple[torch.Tensor, ...]] = backward,
+) -> tuple[torch.Tensor | None, ...]:
+    q, k, v, output, lse = ctx.saved_tensors
+    if output_gradient is None and lse_gradient is None:
+        return (None,) * 7
+    if output_gradient is None:
+        output_gradient = torch.zeros_like(output)
+    gradients = run(output_gradient, lse_gradient, q, k, v, output, lse, ctx.causal, ctx.softmax_scale)
+    return *gradients, None, None, None, None
+
+
+class FlashAttention(torch.autograd.Function):
+    forward = staticmethod(forward)
+    setup_context = staticmethod(save_for_backward)
+    backward = staticmethod(differentiate)
+
+
 @torch.library.custom_op("threeloops::flash_attention", mutates_args=())
 def forward_operator(
     q: torch.Tensor,
@@ -172,37 +186,19 @@ def forward_operator(
     v: torch.Tensor,
     causal: bool,
     softmax_scale: float,
-    block_m: int | None = None,
-    block_n: int | None = None,
+    block_m: int | None,
+    block_n: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`forward` as one node of a graph: torch.compile neither looks into it nor breaks at it."""
+    """`forward` as one node of the graph that torch.compile traces: it neither looks inside nor breaks the graph."""
     return forward(q, k, v, causal, softmax_scale, block_m, block_n)
 
 
 @forward_operator.register_fake
-def _(q, k, v, causal, softmax_scale, block_m=None, block_n=None):
+def _(q, k, v, causal, softmax_scale, block_m, block_n):
     return empty_results(*rows_in_one_piece(q))
 
 
-def save_for_backward(ctx, inputs, output):
-    q, k, v, ctx.causal, ctx.softmax_scale, _, _ = inputs
-    ctx.save_for_backward(q, k, v, *output)
-    ctx.set_materialize_grads(False)
-
-
-def differentiate(ctx, output_gradient, lse_gradient):
-    q, k, v, output, lse = ctx.saved_tensors
-    if output_gradient is None and lse_gradient is None:
-        return (None,) * 7
-    if output_gradient is None:
-        output_gradient = torch.zeros_like(output)
-    gradients = backward_operator(
-        output_gradient, lse_gradient, q, k, v, output, lse, ctx.causal, ctx.softmax_scale
-    )
-    return *gradients, None, None, None, None
-
-
-forward_operator.register_autograd(differentiate, setup_context=save_for_backward)
+forward_operator.register_autograd(partial(differentiate, run=backward_operator), setup_context=save_for_backward)
 
 
 def reference(

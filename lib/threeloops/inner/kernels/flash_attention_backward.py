@@ -114,7 +114,7 @@ def backward_operator(
     causal: bool,
     softmax_scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`backward` as one node of a graph."""
+    """`backward` as one node of the graph that torch.compile traces."""
     return backward(output_gradient, lse_gradient, q, k, v, output, lse, causal, softmax_scale)
 
 

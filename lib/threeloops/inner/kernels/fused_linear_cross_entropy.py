@@ -9,6 +9,8 @@ weight; then its memory is free.
 The three products are torch.matmul's (cuBLAS): the fusion is in the order of things, not inside a kernel.
 """
 
+from typing import Any
+
 import torch
 import triton
 from torch.autograd.function import once_differentiable
@@ -51,7 +53,7 @@ def fused_linear_cross_entropy(
         raise ValueError(f"reduction = {reduction!r}: expected 'mean' or 'sum'; use cross_entropy for a loss a row")
     cross_entropy.require_targets(targets, hidden.shape[0], hidden.device, label_smoothing)
     if chunk_rows is None:
-        chunk_rows = chunk_size(*hidden.shape, weight.shape[0])
+        chunk_rows = chunk_size(hidden.shape[0], hidden.shape[1], weight.shape[0])
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows = {chunk_rows}: expected a positive number of rows, or None to choose it")
     differentiable = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
@@ -82,7 +84,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
             loss += losses.sum()
             if hidden_gradient is not None:
                 torch.matmul(gradient, weight, out=hidden_gradient[rows])
-            if weight_gradient is not None:
+            if weight_gradient is not None and gradient is not None:
                 weight_gradient += gradient.T @ hidden[rows]
         ctx.gradients = hidden_gradient, None if weight_gradient is None else weight_gradient.to(weight.dtype)
         return loss if kept is None else loss / kept
@@ -96,7 +98,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
         return *(None if each is None else scale_rows(each, factor) for each in gradients), *(None,) * 5
 
 
-def reference(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, **options: float) -> torch.Tensor:
+def reference(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, **options: Any) -> torch.Tensor:
     return cross_entropy.reference(hidden @ weight.T, targets, **options)
 
 

@@ -27,8 +27,10 @@ LARGE = {
     "gfx942": Configuration({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8}, num_warps=8, num_stages=2),
 }
 """128 × 256 tiles spill once the rotation needs its cosines and sines beside the sums."""
-EXACT = Configuration({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8}, num_warps=8, num_stages=2)
-"""For float32, which is multiplied in full by ordinary multiply-adds, without tensor cores."""
+EXACT = Configuration({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 16, "GROUP_M": 8}, num_warps=8, num_stages=2)
+EXACT_AMD = Configuration({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8}, num_warps=8, num_stages=2)
+"""For float32, which is multiplied in full: by ordinary multiply-adds on NVIDIA's targets. AMD's warps are twice as
+wide, so a tile must be deeper to give every thread 16 bytes of it."""
 
 
 @triton.jit
@@ -140,6 +142,12 @@ class _QKVProjection(torch.autograd.Function):
         return dx, dweight, dbias, None, None, None, None
 
 
+def configuration(dtype: torch.dtype) -> Configuration:
+    if dtype != torch.float32:
+        return LARGE[target()]
+    return EXACT_AMD if target() == "gfx942" else EXACT
+
+
 def qkv_projection_forward(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -156,7 +164,7 @@ def qkv_projection_forward(
     head_dim = weight.shape[0] // (heads + 2 * kv_heads)
     out = torch.empty(tokens * weight.shape[0], dtype=x.dtype, device=x.device)
     if tokens:
-        chosen = EXACT if x.dtype == torch.float32 else LARGE[target()]
+        chosen = configuration(x.dtype)
         sizes = chosen.constants
         grid = (triton.cdiv(tokens, sizes["BLOCK_M"]) * triton.cdiv(weight.shape[0], sizes["BLOCK_N"]),)
         qkv_projection_kernel[grid](

@@ -195,8 +195,8 @@ def projection_entry() -> Entry:
         return shapes(*of.QKV_SIZES, "bias", "rotary")(*sizes)
 
     def cost(shape: Shape, dtype: torch.dtype) -> Work:
-        sizes = (shape[name] for name in of.QKV_SIZES)
-        return qkv_projection.cost(*sizes, dtype.itemsize, bias=bool(shape["bias"]), rotary=bool(shape["rotary"]))
+        sizes = {name: shape[name] for name in (*of.QKV_SIZES, "bias", "rotary")}
+        return qkv_projection.cost(**sizes, bytes_per_element=dtype.itemsize)
 
     return Entry(
         "qkv_projection",

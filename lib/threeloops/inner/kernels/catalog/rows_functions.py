@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from threeloops.inner.kernels import bias_gelu_dropout as fused
@@ -12,7 +13,6 @@ from threeloops.inner.kernels import cross_entropy, fused_linear_cross_entropy, 
 from threeloops.inner.kernels.bias_gelu_dropout_backward import bias_gelu_dropout_backward
 from threeloops.inner.kernels.rotary import rotary_tables
 
-Tensor = torch.Tensor
 SEED = 20_240_229
 """Of the dropout masks; a number like any other."""
 

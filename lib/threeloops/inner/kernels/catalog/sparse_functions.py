@@ -1,4 +1,4 @@
-"""What the entries of `catalog.sparse` are compared with: PyTorch functions of the same arguments, and their gradients."""
+"""What the entries of `catalog.sparse` are compared with: PyTorch functions of the same arguments; and gradients."""
 
 from collections.abc import Callable
 from functools import lru_cache
