@@ -316,12 +316,12 @@ def test_the_callers_inputs_stay_as_they_are_and_the_kernel_may_change_its_own()
 
 def test_what_torch_moves_is_counted():
     def launcher(x):
-        y = x.t().contiguous()
+        y = x.contiguous()
         out = torch.zeros_like(y)
         twice[(1,)](y, out, 12)
         return out.sum(0)
 
-    answer = replayed(launcher, torch.ones(3, 4))
+    answer = replayed(launcher, torch.ones(3, 4).t())
     assert answer.torch_bytes == 4 * (2 * 12 + 12 + 12 + 3)
 
 
@@ -393,7 +393,7 @@ def test_a_plan_runs_without_a_meter_too():
     assert execute_compiled(plan, admit(CELL), storages).tolist() == [0.0, 2.0, 4.0, 6.0]
 
 
-VALID = record(lambda x: (launch_twice(x.t().contiguous()), launch_twice(x).sum(0)), [torch.zeros(4, 3)], {}).to_dict()
+VALID = record(lambda x: (launch_twice(x.clone()), launch_twice(x).sum(0)), [torch.zeros(4, 3)], {}).to_dict()
 KERNELS = admit(CELL).kernels
 JUNK = (
     None,
@@ -489,6 +489,60 @@ def test_a_forged_plan_is_refused(name):
     plan, says = FORGED[name]
     with pytest.raises(PlanRefused, match=says):
         read(plan, [16], KERNELS)
+
+
+def packed(x):
+    out = x.new_zeros(x.shape[0], 16)[:, : x.shape[1]]
+    out.copy_(x)
+    return launch_twice(out)
+
+
+def row_by_row(x):
+    out = x.new_empty(x.shape[1], x.shape[0])
+    for i in range(x.shape[0]):
+        out[:, i] = x[i]
+    return launch_twice(out)
+
+
+def turned(x):
+    out = x.new_empty(x.shape[1], x.shape[0])
+    out.t().copy_(x)
+    return launch_twice(out)
+
+
+ARRANGED = {
+    "contiguous": lambda x: launch_twice(x.contiguous()),
+    "contiguous, viewed": lambda x: launch_twice(x.reshape(1, -1, 1).clone()),
+    "cast": lambda x: launch_twice(x.t().to(torch.float64)),
+    "a slice": lambda x: launch_twice(x[1:, :2].clone()),
+    "repeated": lambda x: launch_twice(x[:, 0].expand(3, -1).contiguous()),
+    "padded": packed,
+}
+REARRANGED = {
+    "a transpose made contiguous": lambda x: launch_twice(x.t().contiguous()),
+    "a transpose of a batch": lambda x: launch_twice(x.reshape(2, -1, 3).transpose(0, 1).contiguous()),
+    "a transposed target": turned,
+    "the transpose of a result": lambda x: launch_twice(x).t().contiguous(),
+}
+
+
+@pytest.mark.parametrize("name", ARRANGED)
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+def test_torch_may_copy_in_order_and_make_an_argument_contiguous(name, layout):
+    x = torch.arange(24.0).reshape(8, 3) if layout == "contiguous" else torch.arange(24.0).reshape(3, 8).t()
+    answer = replayed(ARRANGED[name], x)
+    assert answer.refused == ""
+
+
+@pytest.mark.parametrize("name", REARRANGED)
+def test_torch_may_not_rearrange(name):
+    answer = replayed(REARRANGED[name], torch.arange(24.0).reshape(8, 3))
+    assert "rearranges elements with torch" in answer.refused
+
+
+def test_nor_piece_by_piece():
+    assert replayed(row_by_row, torch.ones(8, 3)).refused == ""
+    assert "copies with torch more than 32 times" in replayed(row_by_row, torch.ones(33, 3)).refused
 
 
 def number_by_number(x):

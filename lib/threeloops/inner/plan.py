@@ -7,6 +7,7 @@ plans, `plan_reader` checks one that a stranger sent, `plan_execution` carries o
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 DTYPES = (
@@ -41,6 +42,29 @@ class Place:
         if not self.elements:
             return 0
         return self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) + 1
+
+
+def without_ones(place: Place) -> Place:
+    """The same elements without dimensions of size 1, whose strides mean nothing."""
+    kept = [(n, s) for n, s in zip(place.shape, place.strides, strict=True) if n != 1]
+    shape, strides = tuple(n for n, _ in kept), tuple(s for _, s in kept)
+    return Place(place.storage, place.dtype, shape, strides, place.offset)
+
+
+def row_major(place: Place) -> Place:
+    """A tensor of this shape with contiguous strides."""
+    strides, step = [], 1
+    for size in reversed(place.shape):
+        strides.append(step)
+        step *= max(1, size)
+    return Place(place.storage, place.dtype, place.shape, tuple(reversed(strides)), 0)
+
+
+def rearranges(to: Place, source: Place) -> bool:
+    """Whether a copy changes the order in which elements follow one another in memory. Repeated ones have no order."""
+    axes = [(b, a) for n, a, b in zip(to.shape, to.strides, source.strides, strict=True) if n > 1 and a and b]
+    ordered = sorted(axes, reverse=True)
+    return any(later > earlier for (_, earlier), (_, later) in pairwise(ordered))
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,9 @@ def perform_compiled(tree: dict[str, Any], storages: Sequence[torch.Tensor]) -> 
 def _admitted(tree: dict[str, Any], execute: bool) -> tuple[Admitted, Plan, tuple[int, ...]]:
     """The kernels and the plan of a question, checked."""
     admitted = admit(tree["cell"], _names(tree["plan"]), FILE)
-    sizes = inputs_from(tree["inputs"]).sizes
-    return admitted, read(tree["plan"], sizes, admitted.kernels, Limits() if execute else UNEXECUTED), sizes
+    inputs = inputs_from(tree["inputs"])
+    limits = Limits() if execute else UNEXECUTED
+    return admitted, read(tree["plan"], inputs.sizes, admitted.kernels, limits, inputs.places), inputs.sizes
 
 
 def _names(plan: Any) -> list[str]:

@@ -25,6 +25,9 @@ from threeloops.inner.plan import (
     PlanRefused,
     Step,
     Sum,
+    rearranges,
+    row_major,
+    without_ones,
 )
 from threeloops.inner.plan_checks import (
     BYTES,
@@ -52,12 +55,14 @@ _MAX_DIMENSIONS = 16
 class Limits:
     """What one plan may ask for.
 
-    `fills`: results that a launcher remembered could be written down number by number. `programs` counts those of all
+    `fills`: results that a launcher remembered could be written down number by number. `copies`: so could a transpose,
+    row by row. `programs` counts those of all
     launches: the interpreter runs about a thousand a second.
     """
 
     steps: int = 2000
     fills: int = 64
+    copies: int = 32
     launches: int = 256
     programs: int = 200_000
     allocated_bytes: int = 1 << 30
@@ -75,6 +80,7 @@ def read(
     inputs: Sequence[int],
     kernels: Mapping[str, Kernel],
     limits: Limits = Limits(),
+    given: Sequence[Place] = (),
 ) -> Plan:
     """The plan in `data`.
 
@@ -82,18 +88,22 @@ def read(
         data: what came over the wire, or `Plan.to_dict()`.
         inputs: bytes of each storage of the inputs.
         kernels: the admitted ones.
+        given: the arguments as the test gave them, which a launcher may make contiguous.
 
     Raises:
         PlanRefused: it is no plan, asks for more than the limits, or what it returns comes from no kernel.
     """
-    return _Reader(list(inputs), kernels, limits).read(data)
+    return _Reader(list(inputs), kernels, limits, given).read(data)
 
 
 class _Reader:
-    def __init__(self, inputs: list[int], kernels: Mapping[str, Kernel], limits: Limits) -> None:
+    def __init__(
+        self, inputs: list[int], kernels: Mapping[str, Kernel], limits: Limits, given: Sequence[Place]
+    ) -> None:
+        self.given = {without_ones(place) for place in given}
         self.sizes, self.inputs, self.kernels, self.limits = inputs, len(inputs), kernels, limits
         self.launched: set[int] = set()
-        self.fills = self.allocated = self.programs = self.launches = self.outputs = self.returned = 0
+        self.fills = self.copies = self.allocated = self.programs = self.launches = self.outputs = self.returned = 0
 
     def read(self, data: Any) -> Plan:
         given = mapping(data, ("steps", "outputs"))
@@ -143,6 +153,15 @@ class _Reader:
         to, source = self._target(given["to"]), self._place(given["source"])
         if to.shape != source.shape:
             malformed("a copy between different shapes")
+        self.copies += 1
+        if self.copies > self.limits.copies:
+            raise PlanRefused(f"copies with torch more than {self.limits.copies} times: let a kernel do it")
+        as_given = without_ones(source) in self.given and not rearranges(to, row_major(to))
+        if rearranges(to, source) and not as_given:
+            raise PlanRefused(
+                "rearranges elements with torch, as a transpose made contiguous does: give the kernel the strides of "
+                "the view; only an argument just as it was given may be made contiguous"
+            )
         if source.storage in self.launched:
             self.launched.add(to.storage)
         return Copy(to, source)

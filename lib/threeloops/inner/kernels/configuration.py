@@ -1,5 +1,5 @@
-"""What a kernel is shipped with: tile sizes, warps and pipeline stages, chosen for each target and not searched for at run
-time. Autotuning is a lab's subject; a library that starts in one second is another matter.
+"""What a kernel is shipped with: tile sizes, warps and pipeline stages, chosen for each target, not searched for at
+run time. Autotuning is a lab's subject; a library that starts in one second is another matter.
 """
 
 from collections.abc import Iterator, Mapping

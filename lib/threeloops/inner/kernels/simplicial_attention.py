@@ -41,7 +41,7 @@ __all__ = ["backward_cost", "cost", "reference", "simplicial_attention", "simpli
 @triton.jit
 def simplicial_attention_kernel(
     q, k1, k2, v1, v2, out, lse, length, window1, window2, scale,
-    GROUP: tl.constexpr, OFFSETS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    CHUNKS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr, BLOCK_OFFSETS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     ROWS: tl.constexpr = BLOCK_POSITIONS * BLOCK_OFFSETS
@@ -60,8 +60,8 @@ def simplicial_attention_kernel(
     maximum = tl.full((BLOCK_POSITIONS,), -3.4e38, tl.float32)
     total = tl.zeros((BLOCK_POSITIONS,), tl.float32)
     output = tl.zeros((BLOCK_POSITIONS, HEAD_DIM), tl.float32)
-    for first_offset in range(0, OFFSETS, BLOCK_OFFSETS):
-        offset = first_offset + tl.arange(0, ROWS) % BLOCK_OFFSETS
+    for chunk in range(CHUNKS):
+        offset = chunk * BLOCK_OFFSETS + tl.arange(0, ROWS) % BLOCK_OFFSETS
         row_key2 = row_query - offset
         exists = (row_query < length) & (row_key2 >= 0) & (offset < window2)
         pair = load_rows(q, row_query, exists, HEAD_DIM).to(tl.float32) * load_rows(k2, row_key2, exists, HEAD_DIM)
@@ -142,11 +142,12 @@ def simplicial_attention_forward(
     q = inputs[0]
     out, lse = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
     if not problem.is_empty:
-        chosen = problem.rows_that_are_pairs(problem.shipped.forward)
-        grid = (triton.cdiv(problem.length, chosen.constants["BLOCK_POSITIONS"]), problem.heads)
+        tiles = problem.shipped.forward
+        chosen = problem.rows_that_are_pairs(tiles)
+        grid = triton.cdiv(problem.length, chosen.constants["BLOCK_POSITIONS"]), problem.heads
         simplicial_attention_kernel[grid](
             *inputs, out, lse, problem.length, problem.window1, problem.window2, problem.scale,
-            **chosen.options(),
+            CHUNKS=problem.chunks(tiles), **chosen.options(),
         )  # fmt: skip
     return out, lse
 

@@ -52,12 +52,13 @@ def gradients_of_rows(
 @triton.jit
 def simplicial_grad_q_kernel(
     q, k1, k2, v1, v2, out, grad_out, lse, delta, grad_q, length, window1, window2, scale,
-    GROUP: tl.constexpr, OFFSETS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr, BLOCK_OFFSETS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """dq of BLOCK_POSITIONS queries, and their delta for the two other kernels."""
+    """What one chunk of offsets gives to dq of BLOCK_POSITIONS queries; and their delta, for the two other kernels."""
     ROWS: tl.constexpr = BLOCK_POSITIONS * BLOCK_OFFSETS
     head = tl.program_id(1).to(tl.int64)
+    chunk = tl.program_id(2)
     q += head * length * HEAD_DIM
     grad_out += head * length * HEAD_DIM
     k1 += head // GROUP * length * HEAD_DIM
@@ -69,72 +70,71 @@ def simplicial_grad_q_kernel(
     queries = first_query + tl.arange(0, BLOCK_POSITIONS)
     out_tile = load_rows(out + head * length * HEAD_DIM, queries, queries < length, HEAD_DIM)
     query_delta = tl.sum(out_tile.to(tl.float32) * load_rows(grad_out, queries, queries < length, HEAD_DIM), 1)
-    tl.store(delta + head * length + queries, query_delta, mask=queries < length)
+    tl.store(delta + head * length + queries, query_delta, mask=(queries < length) & (chunk == 0))
 
     row_query = first_query + tl.arange(0, ROWS) // BLOCK_OFFSETS
+    offset = chunk * BLOCK_OFFSETS + tl.arange(0, ROWS) % BLOCK_OFFSETS
+    row_key2 = row_query - offset
+    exists = (row_query < length) & (row_key2 >= 0) & (offset < window2)
+    k2_rows = load_rows(k2, row_key2, exists, HEAD_DIM)
+    pair = load_rows(q, row_query, exists, HEAD_DIM).to(tl.float32) * k2_rows * (scale * LOG2_E)
+    grad_pair = load_rows(grad_out, row_query, exists, HEAD_DIM).to(tl.float32)
+    grad_pair *= load_rows(v2, row_key2, exists, HEAD_DIM)
+    row_lse = tl.load(lse + head * length + row_query, mask=exists, other=float("inf"))
     first_key = tl.maximum(first_query - window1 + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
     end_key = tl.minimum(first_query + BLOCK_POSITIONS, length)
-    total = tl.zeros((BLOCK_POSITIONS, HEAD_DIM), tl.float32)
-    for first_offset in range(0, OFFSETS, BLOCK_OFFSETS):
-        offset = first_offset + tl.arange(0, ROWS) % BLOCK_OFFSETS
-        row_key2 = row_query - offset
-        exists = (row_query < length) & (row_key2 >= 0) & (offset < window2)
-        k2_rows = load_rows(k2, row_key2, exists, HEAD_DIM)
-        pair = load_rows(q, row_query, exists, HEAD_DIM).to(tl.float32) * k2_rows * (scale * LOG2_E)
-        grad_pair = load_rows(grad_out, row_query, exists, HEAD_DIM).to(tl.float32)
-        grad_pair *= load_rows(v2, row_key2, exists, HEAD_DIM)
-        row_lse = tl.load(lse + head * length + row_query, mask=exists, other=float("inf"))
-        by_keys, _ = gradients_of_rows(
-            pair.to(k1.dtype.element_ty), grad_pair.to(k1.dtype.element_ty), row_query, row_lse,
-            to_rows(query_delta, ROWS), k1, v1, first_key, end_key, length, window1, HEAD_DIM, BLOCK_KEYS, False,
-        )  # fmt: skip
-        total += sum_rows(by_keys * k2_rows, BLOCK_POSITIONS)
+    by_keys, _ = gradients_of_rows(
+        pair.to(k1.dtype.element_ty), grad_pair.to(k1.dtype.element_ty), row_query, row_lse,
+        to_rows(query_delta, ROWS), k1, v1, first_key, end_key, length, window1, HEAD_DIM, BLOCK_KEYS, False,
+    )  # fmt: skip
+    total = (sum_rows(by_keys * k2_rows, BLOCK_POSITIONS) * scale).to(grad_q.dtype.element_ty)
     at = queries[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-    total = (total * scale).to(grad_q.dtype.element_ty)
-    tl.store(grad_q + head * length * HEAD_DIM + at, total, mask=queries[:, None] < length)
+    part = chunk * tl.num_programs(1) + head
+    tl.store(grad_q + part * length * HEAD_DIM + at, total, mask=queries[:, None] < length)
 
 
 @triton.jit
 def simplicial_grad_k2_v2_kernel(
     q, k1, k2, v1, v2, grad_out, lse, delta, grad_k2, grad_v2, length, window1, window2, scale,
-    GROUP: tl.constexpr, OFFSETS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr, BLOCK_OFFSETS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """dk2 and dv2 of BLOCK_POSITIONS positions k. Here the rows of k are the queries k, k + 1, … that may see it."""
+    """What one head of q and one chunk of offsets give to dk2 and dv2 of BLOCK_POSITIONS positions k. Here the rows of k
+    are the queries k, k + 1, … that may see it."""
     ROWS: tl.constexpr = BLOCK_POSITIONS * BLOCK_OFFSETS
-    kv_head = tl.program_id(1).to(tl.int64)
-    k1 += kv_head * length * HEAD_DIM
-    k2 += kv_head * length * HEAD_DIM
-    v1 += kv_head * length * HEAD_DIM
-    v2 += kv_head * length * HEAD_DIM
+    head = tl.program_id(1).to(tl.int64)
+    chunk = tl.program_id(2)
+    q += head * length * HEAD_DIM
+    grad_out += head * length * HEAD_DIM
+    k1 += head // GROUP * length * HEAD_DIM
+    k2 += head // GROUP * length * HEAD_DIM
+    v1 += head // GROUP * length * HEAD_DIM
+    v2 += head // GROUP * length * HEAD_DIM
 
     first_key2 = tl.program_id(0) * BLOCK_POSITIONS
     row_key2 = first_key2 + tl.arange(0, ROWS) // BLOCK_OFFSETS
-    first_key = tl.maximum(first_key2 - window1 + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
-    total_k2 = tl.zeros((BLOCK_POSITIONS, HEAD_DIM), tl.float32)
-    total_v2 = tl.zeros((BLOCK_POSITIONS, HEAD_DIM), tl.float32)
-    for member in range(GROUP):
-        head = kv_head * GROUP + member
-        for first_offset in range(0, OFFSETS, BLOCK_OFFSETS):
-            offset = first_offset + tl.arange(0, ROWS) % BLOCK_OFFSETS
-            row_query = row_key2 + offset
-            exists = (row_query < length) & (offset < window2)
-            end_key = tl.minimum(first_key2 + BLOCK_POSITIONS + first_offset + BLOCK_OFFSETS - 1, length)
-            q_rows = load_rows(q + head * length * HEAD_DIM, row_query, exists, HEAD_DIM)
-            grad_out_rows = load_rows(grad_out + head * length * HEAD_DIM, row_query, exists, HEAD_DIM)
-            pair = q_rows.to(tl.float32) * load_rows(k2, row_key2, exists, HEAD_DIM) * (scale * LOG2_E)
-            grad_pair = grad_out_rows.to(tl.float32) * load_rows(v2, row_key2, exists, HEAD_DIM)
-            row_lse = tl.load(lse + head * length + row_query, mask=exists, other=float("inf"))
-            row_delta = tl.load(delta + head * length + row_query, mask=exists, other=0.0)
-            by_keys, by_values = gradients_of_rows(
-                pair.to(k1.dtype.element_ty), grad_pair.to(k1.dtype.element_ty), row_query, row_lse, row_delta,
-                k1, v1, first_key, end_key, length, window1, HEAD_DIM, BLOCK_KEYS, True,
-            )  # fmt: skip
-            total_k2 += sum_rows(by_keys * q_rows, BLOCK_POSITIONS)
-            total_v2 += sum_rows(by_values * grad_out_rows, BLOCK_POSITIONS)
+    offset = chunk * BLOCK_OFFSETS + tl.arange(0, ROWS) % BLOCK_OFFSETS
+    row_query = row_key2 + offset
+    exists = (row_query < length) & (offset < window2)
+    q_rows = load_rows(q, row_query, exists, HEAD_DIM)
+    grad_out_rows = load_rows(grad_out, row_query, exists, HEAD_DIM)
+    pair = q_rows.to(tl.float32) * load_rows(k2, row_key2, exists, HEAD_DIM) * (scale * LOG2_E)
+    grad_pair = grad_out_rows.to(tl.float32) * load_rows(v2, row_key2, exists, HEAD_DIM)
+    row_lse = tl.load(lse + head * length + row_query, mask=exists, other=float("inf"))
+    row_delta = tl.load(delta + head * length + row_query, mask=exists, other=0.0)
+    first_query = first_key2 + chunk * BLOCK_OFFSETS
+    first_key = tl.maximum(first_query - window1 + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
+    end_key = tl.minimum(first_query + BLOCK_POSITIONS + BLOCK_OFFSETS - 1, length)
+    by_keys, by_values = gradients_of_rows(
+        pair.to(k1.dtype.element_ty), grad_pair.to(k1.dtype.element_ty), row_query, row_lse, row_delta,
+        k1, v1, first_key, end_key, length, window1, HEAD_DIM, BLOCK_KEYS, True,
+    )  # fmt: skip
+    total_k2 = sum_rows(by_keys * q_rows, BLOCK_POSITIONS) * scale
+    total_v2 = sum_rows(by_values * grad_out_rows, BLOCK_POSITIONS)
     keys2 = first_key2 + tl.arange(0, BLOCK_POSITIONS)
-    at = kv_head * length * HEAD_DIM + keys2[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-    tl.store(grad_k2 + at, (total_k2 * scale).to(grad_k2.dtype.element_ty), mask=keys2[:, None] < length)
+    at = keys2[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
+    at += (chunk * tl.num_programs(1) + head) * length * HEAD_DIM
+    tl.store(grad_k2 + at, total_k2.to(grad_k2.dtype.element_ty), mask=keys2[:, None] < length)
     tl.store(grad_v2 + at, total_v2.to(grad_v2.dtype.element_ty), mask=keys2[:, None] < length)
 
 
@@ -197,22 +197,43 @@ def simplicial_attention_backward(
         grad_out: gradient of out, any strides.
     """
     grad_out = grad_out.contiguous()
-    grads = tuple(torch.empty_like(each) for each in inputs)
-    grad_q, grad_k1, grad_k2, grad_v1, grad_v2 = grads
-    if problem.is_empty:
-        return grads
-    delta = torch.empty_like(lse)
-    sizes = (problem.length, problem.window1, problem.window2, problem.scale)
-    for_q = problem.rows_that_are_pairs(problem.shipped.grad_q)
-    for_k2_v2 = problem.rows_that_are_pairs(problem.shipped.grad_k2_v2)
-    for_k1_v1 = problem.rows_of_all_pairs(problem.shipped.grad_k1_v1)
-    simplicial_grad_q_kernel[triton.cdiv(problem.length, for_q.constants["BLOCK_POSITIONS"]), problem.heads](
-        *inputs, out, grad_out, lse, delta, grad_q, *sizes, **for_q.options()
-    )
-    simplicial_grad_k2_v2_kernel[triton.cdiv(problem.length, for_k2_v2.constants["BLOCK_POSITIONS"]), problem.kv_heads](
-        *inputs, grad_out, lse, delta, grad_k2, grad_v2, *sizes, **for_k2_v2.options()
-    )
-    simplicial_grad_k1_v1_kernel[triton.cdiv(problem.length, for_k1_v1.constants["BLOCK_KEYS"]), problem.kv_heads](
-        *inputs, grad_out, lse, delta, grad_k1, grad_v1, *sizes, **for_k1_v1.options()
-    )
-    return grads
+    q, k1, k2, v1, _ = inputs
+    grad_k1, grad_v1 = (torch.empty_like(each) for each in (k1, v1))
+    tiles = problem.shipped
+    grad_q = _parts_of(q, problem.chunks(tiles.grad_q))
+    grad_k2, grad_v2 = (_parts_of(k2, problem.chunks(tiles.grad_k2_v2), problem.group) for _ in range(2))
+    if not problem.is_empty:
+        delta = torch.empty_like(lse)
+        sizes = (problem.length, problem.window1, problem.window2, problem.scale)
+        chosen = problem.rows_that_are_pairs(tiles.grad_q)
+        positions = triton.cdiv(problem.length, chosen.constants["BLOCK_POSITIONS"])
+        simplicial_grad_q_kernel[positions, problem.heads, len(grad_q)](
+            *inputs, out, grad_out, lse, delta, grad_q, *sizes, **chosen.options()
+        )
+        chosen = problem.rows_that_are_pairs(tiles.grad_k2_v2)
+        positions = triton.cdiv(problem.length, chosen.constants["BLOCK_POSITIONS"])
+        simplicial_grad_k2_v2_kernel[positions, problem.heads, len(grad_k2)](
+            *inputs, grad_out, lse, delta, grad_k2, grad_v2, *sizes, **chosen.options()
+        )
+        chosen = problem.rows_of_all_pairs(tiles.grad_k1_v1)
+        simplicial_grad_k1_v1_kernel[triton.cdiv(problem.length, tiles.grad_k1_v1.keys), problem.kv_heads](
+            *inputs, grad_out, lse, delta, grad_k1, grad_v1, *sizes, **chosen.options()
+        )
+    return _sum_of(grad_q, q), grad_k1, _sum_of(grad_k2, k2), grad_v1, _sum_of(grad_v2, k2)
+
+
+def _parts_of(like: torch.Tensor, chunks: int, group: int = 1) -> torch.Tensor:
+    """Room for (chunks, batch, heads, group, sequence, head_dim): what programs add to a gradient that is not theirs alone.
+
+    A program that summed over chunks and heads itself would need more registers than it has. Parts are float32; a single
+    part is the gradient.
+    """
+    batch, heads, length, head_dim = like.shape
+    dtype = like.dtype if chunks * group == 1 else torch.float32
+    return like.new_empty((chunks, batch, heads, group, length, head_dim), dtype=dtype)
+
+
+def _sum_of(parts: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if parts.shape[0] * parts.shape[3] == 1:
+        return parts.view_as(like)
+    return parts.sum((0, 3)).to(like.dtype)

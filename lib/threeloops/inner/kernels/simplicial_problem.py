@@ -1,7 +1,7 @@
 """What the 2-simplicial attention kernels share: checked sizes, and the tiles they are shipped with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -52,10 +52,24 @@ SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
 }
 """By target and head_dim, for 16 bits. Each compiles without spills and fits the target's shared memory."""
 
-FLOAT32 = {
+_EXACT = {
     32: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),
-    64: Shipped(Tiles(64, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),
-    128: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 16, 8, 1), Tiles(32, 16, 8, 1), Tiles(16, 32, 8, 1)),
+    64: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),
+    128: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 16, 4, 1), Tiles(32, 32, 4, 1), Tiles(16, 32, 8, 1)),
+}
+FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
+    "sm_80": {
+        32: _EXACT[32],
+        64: replace(_EXACT[64], forward=Tiles(64, 32, 8, 1), grad_k2_v2=Tiles(32, 32, 4, 1)),
+        128: replace(_EXACT[128], grad_k2_v2=Tiles(32, 32, 8, 1)),
+    },
+    "sm_90": _EXACT,
+    "sm_100": {
+        32: _EXACT[32],
+        64: replace(_EXACT[64], grad_k2_v2=Tiles(32, 32, 4, 1)),
+        128: replace(_EXACT[128], grad_k2_v2=Tiles(64, 16, 8, 1)),
+    },
+    "gfx942": _EXACT,
 }
 """Float32 is multiplied in full, without tensor cores, where small tiles are as good and big ones spill."""
 
@@ -78,16 +92,20 @@ class Problem:
         return self.heads * self.length == 0
 
     @property
+    def group(self) -> int:
+        """Heads of q that share one head of the keys."""
+        return self.heads // self.kv_heads if self.kv_heads else 1
+
+    @property
     def shipped(self) -> Shipped:
-        return (FLOAT32 if self.dtype == torch.float32 else SHIPPED[target()])[self.head_dim]
+        return (FLOAT32 if self.dtype == torch.float32 else SHIPPED)[target()][self.head_dim]
 
     def rows_that_are_pairs(self, tiles: Tiles) -> Configuration:
         """Divide a tile's rows between positions and, for each of them, the offsets of its pairs: as many as the
-        smaller window, rounded up to a power of two; where those are more than the rows, in several chunks."""
+        smaller window, rounded up to a power of two; where those are more than the rows, one of several chunks."""
         chunk = min(triton.next_power_of_2(self.window2), tiles.rows)
         constants = {
-            "GROUP": self.heads // self.kv_heads,
-            "OFFSETS": triton.cdiv(self.window2, chunk) * chunk,
+            "GROUP": self.group,
             "HEAD_DIM": self.head_dim,
             "BLOCK_POSITIONS": tiles.rows // chunk,
             "BLOCK_OFFSETS": chunk,
@@ -95,10 +113,14 @@ class Problem:
         }
         return tiles.configuration(constants)
 
+    def chunks(self, tiles: Tiles) -> int:
+        """Into how many chunks these tiles cut the offsets of the smaller window."""
+        return triton.cdiv(self.window2, min(triton.next_power_of_2(self.window2), tiles.rows))
+
     def rows_of_all_pairs(self, tiles: Tiles) -> Configuration:
         """For a kernel that sums over the rows: any pairs may share a tile."""
         constants = {
-            "GROUP": self.heads // self.kv_heads,
+            "GROUP": self.group,
             "HEAD_DIM": self.head_dim,
             "ROWS": tiles.rows,
             "BLOCK_KEYS": tiles.keys,

@@ -6,6 +6,7 @@ what the traffic meter counts must be equal to it, to the byte and to the FLOP.
 
 from collections.abc import Mapping
 
+import torch
 from triton import cdiv
 
 from threeloops.inner.costs import Work, require_positive
@@ -63,16 +64,19 @@ def backward_cost(
     kv_heads: int | None = None,
 ) -> Work:
     """The least of the three backward kernels. Each reads q, k1, k2, v1, v2, grad_out and the log-sum-exp once, the
-    first also the output, the others the delta that it wrote. FLOPs of a triple: (6 + 8 + 8)·head_dim, and five a
-    kernel for the exponential and the subtractions and products around it."""
+    first also the output, the others the delta that it wrote; they write five gradients, some of them in parts. FLOPs of
+    a triple: (6 + 8 + 8)·head_dim, and five a kernel for what surrounds the exponential."""
     kv_heads = heads if kv_heads is None else kv_heads
     require_positive(batch=batch, heads=heads, length=length, head_dim=head_dim, kv_heads=kv_heads)
     require_positive(window1=window1, window2=window2, bytes_per_element=bytes_per_element)
-    of_queries, of_keys = 3 * 2 + 2, 3 * 4 + 4
-    elements = batch * length * head_dim * (of_queries * heads + of_keys * kv_heads)
-    flops = (22 * head_dim + 3 * 5) * triples(length, window1, window2)
-    flops += (4 + 6 + 2) * head_dim * pairs(length, min(window1, window2))
-    return Work(elements * bytes_per_element + 6 * 4 * batch * heads * length, batch * heads * flops)
+    small, large = sorted((min(window1, length), min(window2, length)))
+    dtype = torch.float32 if bytes_per_element == 4 else torch.bfloat16
+    problem = Problem(batch * heads, batch * kv_heads, length, head_dim, large, small, 1.0, dtype)
+    read = 3 * (2 * problem.heads + 4 * problem.kv_heads) + problem.heads
+    written = length * head_dim * 2 * problem.kv_heads * bytes_per_element + sum(_gradient_bytes(problem))
+    flops = (22 * head_dim + 3 * 5) * triples(length, small, large) + (4 + 6 + 2) * head_dim * pairs(length, small)
+    traffic = read * length * head_dim * bytes_per_element + written + 6 * 4 * problem.heads * length
+    return Work(traffic, problem.heads * flops)
 
 
 def forward_traffic(problem: Problem) -> TiledTraffic:
@@ -96,20 +100,21 @@ def backward_traffic(problem: Problem) -> tuple[TiledTraffic, TiledTraffic, Tile
     of_k1_v1 = problem.rows_of_all_pairs(problem.shipped.grad_k1_v1).constants
     heads, length = problem.heads, problem.length
     row_bytes = problem.head_dim * problem.dtype.itemsize
-    rows = pairs(length, problem.window2)
+    rows, chunks = pairs(length, problem.window2), problem.chunks(problem.shipped.grad_q)
+    of_q_bytes, of_k2_v2_bytes = _gradient_bytes(problem)
 
     tiles, keys = _visits(problem, of_q)
     grad_q = TiledTraffic(
         tiles=heads * tiles,
-        loaded=heads * ((2 * length + 4 * rows + 2 * keys) * row_bytes + 4 * rows),
-        stored=heads * length * (row_bytes + 4),
+        loaded=heads * ((2 * length * chunks + 4 * rows + 2 * keys) * row_bytes + 4 * rows),
+        stored=of_q_bytes + heads * length * 4,
         dot_flops=heads * tiles * 6 * _tile_products(problem, of_q),
     )
     tiles, keys = _visits(problem, of_k2_v2, seen_by_later_queries=True)
     grad_k2_v2 = TiledTraffic(
         tiles=heads * tiles,
         loaded=heads * ((4 * rows + 2 * keys) * row_bytes + 8 * rows),
-        stored=problem.kv_heads * length * 2 * row_bytes,
+        stored=of_k2_v2_bytes,
         dot_flops=heads * tiles * 8 * _tile_products(problem, of_k2_v2),
     )
     tiles, rows = 0, 0
@@ -151,16 +156,25 @@ def _tile_products(problem: Problem, constants: Mapping[str, int]) -> int:
     return rows * constants["BLOCK_KEYS"] * problem.head_dim
 
 
+def _gradient_bytes(problem: Problem) -> tuple[int, int]:
+    """What is written of dq, and of dk2 and dv2: float32 parts where chunks of offsets, or heads, share a gradient."""
+    chunks, chunks2 = (problem.chunks(tiles) for tiles in (problem.shipped.grad_q, problem.shipped.grad_k2_v2))
+    elements, whole = problem.heads * problem.length * problem.head_dim, problem.dtype.itemsize
+    of_q = elements * (whole if chunks == 1 else 4 * chunks)
+    return of_q, 2 * elements * (whole if chunks2 * problem.group == 1 else 4 * chunks2)
+
+
 def _visits(problem: Problem, constants: Mapping[str, int], *, seen_by_later_queries: bool = False) -> tuple[int, int]:
     """Tiles of keys, and keys in them, that the programs of one head visit."""
     tiles = keys = 0
     block, length = constants["BLOCK_KEYS"], problem.length
     for first in range(0, length, constants["BLOCK_POSITIONS"]):
-        first_key = max(first - problem.window1 + 1, 0) // block * block
-        for first_offset in range(0, constants["OFFSETS"], constants["BLOCK_OFFSETS"]):
-            ahead = first_offset + constants["BLOCK_OFFSETS"] - 1 if seen_by_later_queries else 0
-            end = min(first + constants["BLOCK_POSITIONS"] + ahead, length)
-            visited = cdiv(end - first_key, block)
+        for offset in range(0, problem.window2, constants["BLOCK_OFFSETS"]):
+            first_query, last_query = first, first + constants["BLOCK_POSITIONS"] - 1
+            if seen_by_later_queries:
+                first_query, last_query = first + offset, last_query + offset + constants["BLOCK_OFFSETS"] - 1
+            first_key = max(first_query - problem.window1 + 1, 0) // block * block
+            visited = max(0, cdiv(min(last_query + 1, length) - first_key, block))
             tiles += visited
-            keys += min(visited * block, length - first_key)
+            keys += min(visited * block, max(0, length - first_key))
     return tiles, keys

@@ -1,7 +1,7 @@
 """What the windowed and the block-sparse kernels are shipped with, and how they are handed tensors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -45,17 +45,25 @@ SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
 }
 """By target and head_dim (64: up to 64), for 16 bits. Each compiles without spills and fits into shared memory."""
 
-_EXACT = Tiles(32, 32, 8, 1)
-FLOAT32 = {
-    64: Shipped(_EXACT, _EXACT, Tiles(16, 32, 8, 1)),
-    128: Shipped(_EXACT, Tiles(32, 16, 8, 1), Tiles(16, 32, 8, 1)),
+_EXACT = {
+    64: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),
+    128: Shipped(Tiles(32, 32, 8, 1), Tiles(16, 16, 8, 1), Tiles(16, 32, 8, 1)),
+}
+FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
+    "sm_80": _EXACT,
+    "sm_90": {64: _EXACT[64], 128: replace(_EXACT[128], grad_k_v=Tiles(16, 32, 4, 1))},
+    "sm_100": _EXACT,
+    "gfx942": {
+        64: _EXACT[64],
+        128: replace(_EXACT[128], forward=Tiles(64, 32, 8, 1), grad_k_v=Tiles(16, 32, 4, 1)),
+    },
 }
 """Float32 is multiplied in full, without tensor cores, where small tiles are as good and big ones spill."""
 
 
 def shipped(dtype: torch.dtype, head_dim: int) -> Shipped:
     """The tiles for the current target."""
-    return (FLOAT32 if dtype == torch.float32 else SHIPPED[target()])[max(head_dim, 64)]
+    return (FLOAT32 if dtype == torch.float32 else SHIPPED)[target()][max(head_dim, 64)]
 
 
 def with_whole_rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ class Entry:
 
     `inputs(shape, dtype, device, seed)` makes the positional arguments of both `launch` and `reference`, which return
     one tensor or a tuple of tensors. `cost(shape, dtype)` is the least it needs. Shapes: `metered` ones are small
-    enough for the interpreter (up to about 300 programs together), `compiled` ones are typical of real models (arguments are
+    enough for the interpreter (about 300 programs together), `compiled` ones are typical of real models (arguments are
     never filled: the kernel is only compiled for them), `timed` ones are for a GPU, round and ragged.
     """
 
