@@ -27,6 +27,7 @@ def rows(quick: bool, share: Share) -> Iterator[Row]:
                 "output": output,
                 "rms": ours.rms,
                 "max": ours.max,
+                "rounding_rms": ours.rounding_rms,
                 "torch_rms": theirs.rms,
                 "torch_max": theirs.max,
                 "rms_ratio": ratio(ours.rms, theirs.rms),
@@ -35,12 +36,14 @@ def rows(quick: bool, share: Share) -> Iterator[Row]:
 
 
 class Error:
-    """Distance of `found` from `exact`."""
+    """Distance of `found` from `exact`; `rounding_rms`: that of a result which is rounded once and otherwise exact."""
 
     def __init__(self, found: torch.Tensor, exact: torch.Tensor):
         same = found == exact  # infinities too, whose difference is no number
         distance = torch.where(same, 0.0, (found.double() - exact).abs())
         self.rms, self.max = distance.square().mean().sqrt().item(), distance.max().item()
+        half_a_step = exact.where(exact.isfinite(), 0.0) * torch.finfo(found.dtype).eps / 2
+        self.rounding_rms = half_a_step.square().mean().sqrt().item()
 
 
 def errors(entry: Entry, inputs: tuple[Any, ...]) -> Iterator[tuple[int, Error, Error]]:

@@ -291,7 +291,7 @@ EXPLOITS = {
     "raises": (answers(launcher="def softmax(x): raise ValueError('no idea')"), "ValueError: no idea"),
     "forges a plan: nonsense": (forged("[1, 2, 3]"), "a form that cannot be read"),
     "forges a plan: no steps": (forged("{'steps': 5, 'outputs': None}"), "a form that cannot be read (steps)"),
-    "forges a plan: an unknown step": (forged("{'steps': [{'do': 'eval', 'code': '1'}], 'outputs': None}"), "cannot be read"),
+    "forges a plan: an unknown step": (forged("{'steps': [{'do': 'eval', 'code': '1'}, launch()], 'outputs': None}"), "cannot be read"),
     "forges a plan: steps without end": (forged("{'steps': [allocate] * 5000, 'outputs': None}"), "5,000 steps"),
     "forges a plan: a huge allocation": (
         forged("{'steps': [dict(allocate, elements=1 << 50), launch()], 'outputs': out}"),
@@ -359,7 +359,7 @@ def test_a_loop_without_end_costs_its_own_points_only(lab):
 
 
 SUMS = {
-    "sums with torch alone": ("return x.sum(0), torch.empty(3, 33)", "sums with torch what no kernel wrote"),
+    "sums with torch alone": ("return x.sum(0), torch.empty(3, 33)", "launches no kernel"),
     "sums its input with torch beside a kernel": (
         "part = torch.empty(3, 33)\n    partial_sums[(3,)](x, part, 10, 33, ROWS=4, BLOCK=64)\n    return x.sum(0), part",
         "sums with torch what no kernel wrote",

@@ -108,9 +108,9 @@ class _Reader:
     def read(self, data: Any) -> Plan:
         given = mapping(data, ("steps", "outputs"))
         steps = sequence(given["steps"], self.limits.steps, "steps")
-        plan = Plan(tuple(self._step(step) for step in steps), self._outputs(given["outputs"], 0))
-        if not self.launches:
+        if not any(type(step) is dict and step.get("do") == "launch" for step in steps):
             raise PlanRefused("launches no kernel: what it returns must come from a kernel of its cell")
+        plan = Plan(tuple(self._step(step) for step in steps), self._outputs(given["outputs"], 0))
         if not self.outputs:
             raise PlanRefused("returns no tensor: return what the kernel wrote")
         return plan
@@ -270,6 +270,6 @@ class _Reader:
                 f"returns {self.outputs:,} tensors of {self.returned / 2**20:,.0f} MiB: at most {self.limits.outputs} "
                 f"and {self.limits.output_bytes >> 20} MiB"
             )
-        if self.launches and place.storage not in self.launched:
+        if place.storage not in self.launched:
             raise PlanRefused("returns a tensor that no launch touched: what it returns must come from a kernel")
         return place

@@ -1,7 +1,7 @@
 """FlashAttention-2, backwards, for keys and values: each tile of keys asks all queries that saw it.
 
-dV = Pᵀ dO and dK = dSᵀ Q · scale. Everything is kept transposed, keys down and queries across, so that P and dS leave the
-registers as the left factor of a product and never pass through shared memory. See `flash_attention_backward`.
+dV = Pᵀ dO and dK = dSᵀ Q · scale. Everything is kept transposed, keys down and queries across, so that P and dS leave
+the registers as the left factor of a product and never pass through shared memory. See `flash_attention_backward`.
 """
 
 import triton
@@ -63,7 +63,7 @@ def key_gradient_kernel(
         scores = tl.dot(k_values, q_values.T, input_precision=INPUT_PRECISION)
         weight_gradient = tl.dot(v_values, gradient.T, input_precision=INPUT_PRECISION)
         weights = tl.exp2(scores * scale - tl.load(lse + row + rows)[None, :])
-        if CAUSAL:
+        if CAUSAL:  # noqa: SIM102 (known when the kernel is compiled; what follows, only when it runs)
             if start < diagonal + BLOCK_N - 1:
                 weights = tl.where((diagonal + columns)[:, None] <= (start + rows)[None, :], weights, 0.0)
         score_gradient = weights * (weight_gradient - tl.load(delta + row + rows)[None, :])

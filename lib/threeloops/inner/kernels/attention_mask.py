@@ -1,8 +1,8 @@
 """Which keys a tile of queries sees, for the attention kernels.
 
-A causal mask is aligned at the last query and the last key, as in FlashAttention-2: of n queries and m keys, query i sees
-keys 0 … i + m − n. So a single query after a long prefix sees all of it. With as many keys as queries this is the usual
-lower triangle. Where n > m the first n − m queries see nothing.
+A causal mask is aligned at the last query and the last key, as in FlashAttention-2: of n queries and m keys, query i
+sees keys 0 … i + m − n. So a single query after a long prefix sees all of it. With as many keys as queries this is the
+usual lower triangle. Where n > m the first n − m queries see nothing.
 """
 
 import triton

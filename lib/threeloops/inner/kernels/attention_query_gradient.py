@@ -53,7 +53,7 @@ def query_gradient_kernel(
         scores = tl.dot(q_values, k_values.T, input_precision=INPUT_PRECISION)
         weight_gradient = tl.dot(gradient, v_values.T, input_precision=INPUT_PRECISION)
         weights = tl.exp2(scores * scale - row_lse[:, None])
-        if CAUSAL or not KEYS_ARE_WHOLE:
+        if CAUSAL or not KEYS_ARE_WHOLE:  # noqa: SIM102 (known when compiled; what follows, when the kernel runs)
             if start + BLOCK_N > seen_by_all:
                 weights = tl.where((start + columns)[None, :] <= last_visible[:, None], weights, 0.0)
         score_gradient = weights * (weight_gradient - row_delta[:, None])

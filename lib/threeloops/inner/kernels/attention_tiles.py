@@ -1,52 +1,64 @@
 """The tiles that the attention kernels are shipped with, for each target, head size and dtype.
 
-Each compiles without spills and fits the target's shared memory. Float32 is multiplied in full, without tensor cores,
-and its rows are twice as long: it takes small tiles.
+All compile without spills and fit the target's shared memory, causal or not, with ragged lengths or whole ones.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
 from threeloops.inner.kernels.configuration import Configuration, target
 
-LARGEST_BLOCK = 256
+WIDE_HEAD = 128
 
 
-def tiles(block_m: int, block_n: int, num_warps: int, num_stages: int) -> Configuration:
+def _tiles(block_m: int, block_n: int, num_warps: int, num_stages: int) -> Configuration:
     return Configuration({"BLOCK_M": block_m, "BLOCK_N": block_n}, num_warps, num_stages)
 
 
-_FULL = tiles(32, 32, 8, 1)
-_FORWARD: Mapping[str, Configuration] = {
-    "sm_80": tiles(128, 64, 8, 2),
-    "sm_90": tiles(128, 64, 8, 2),
-    "sm_100": tiles(128, 64, 8, 2),
-    "gfx942": tiles(128, 64, 8, 1),
+_FORWARD = {
+    "sm_80": (_tiles(128, 64, 8, 3), _tiles(128, 64, 8, 3)),
+    "sm_90": (_tiles(128, 64, 8, 4), _tiles(128, 128, 8, 3)),
+    "sm_100": (_tiles(128, 64, 8, 3), _tiles(128, 64, 8, 3)),
+    "gfx942": (_tiles(128, 64, 8, 1), _tiles(128, 64, 8, 1)),
 }
-_QUERY_GRADIENT: Mapping[bool, Configuration] = {False: tiles(128, 64, 8, 1), True: tiles(128, 32, 8, 1)}
-_KEY_GRADIENT: Mapping[bool, Configuration] = {False: tiles(64, 64, 8, 1), True: tiles(32, 64, 8, 1)}
-"""By whether head_dim is 128."""
+"""fp16 and bf16, for heads up to 64 and of 128. On sm_90, 64 keys at a time leave a multiprocessor registers for two
+programs; heads of 128 fill it with one, whose two warpgroups take turns at tensor cores and exponentials."""
+
+_KEY_GRADIENT = {
+    "sm_80": (_tiles(32, 128, 8, 2), _tiles(64, 64, 8, 2)),
+    "sm_90": (_tiles(64, 128, 8, 3), _tiles(64, 128, 8, 3)),
+    "sm_100": (_tiles(64, 128, 8, 3), _tiles(64, 128, 8, 3)),
+    "gfx942": (_tiles(64, 128, 8, 1), _tiles(32, 64, 4, 1)),
+}
+_QUERY_GRADIENT = {
+    "sm_80": (_tiles(128, 64, 8, 2), _tiles(128, 32, 8, 2)),
+    "sm_90": (_tiles(128, 128, 8, 3), _tiles(128, 64, 8, 3)),
+    "sm_100": (_tiles(128, 64, 8, 3), _tiles(128, 64, 8, 3)),
+    "gfx942": (_tiles(128, 64, 8, 1), _tiles(64, 64, 4, 1)),
+}
+_FLOAT32_FORWARD = _tiles(64, 32, 8, 1)
+_FLOAT32_BACKWARD = _tiles(32, 32, 8, 1)
+"""Float32 is multiplied in full, without tensor cores: small tiles are as good, and big ones spill."""
 
 
 def forward_tiles(
     head_dim: int, dtype: torch.dtype, block_m: int | None = None, block_n: int | None = None
 ) -> Configuration:
-    """The forward kernel's, with the blocks that the caller gave in their place. Raises ValueError for such a block."""
-    shipped = _FULL if dtype == torch.float32 else _FORWARD[target()]
+    """Tiles of the forward kernel, with the blocks that the caller gave in place of the shipped ones."""
+    shipped = _FLOAT32_FORWARD if dtype == torch.float32 else _FORWARD[target()][head_dim >= WIDE_HEAD]
     given = {name: block for name, block in (("BLOCK_M", block_m), ("BLOCK_N", block_n)) if block is not None}
     for name, block in given.items():
-        if not 16 <= block <= LARGEST_BLOCK or block & (block - 1):
-            raise ValueError(f"{name.lower()} = {block}: expected a power of two from 16 to {LARGEST_BLOCK}")
+        if not 16 <= block <= 256 or block & (block - 1):
+            raise ValueError(f"{name.lower()} = {block}: expected a power of two from 16 to 256")
     return replace(shipped, constants={**shipped.constants, **given})
 
 
-def query_gradient_tiles(head_dim: int, dtype: torch.dtype) -> Configuration:
-    """Those of the kernel that sums dQ: it keeps BLOCK_M queries and walks over the keys."""
-    return _FULL if dtype == torch.float32 else _QUERY_GRADIENT[head_dim == 128]
-
-
 def key_gradient_tiles(head_dim: int, dtype: torch.dtype) -> Configuration:
-    """Those of the kernel that sums dK and dV: it keeps BLOCK_N keys and walks over the queries."""
-    return _FULL if dtype == torch.float32 else _KEY_GRADIENT[head_dim == 128]
+    """Tiles of the kernel for dK and dV, which walks over BLOCK_M queries at a time."""
+    return _FLOAT32_BACKWARD if dtype == torch.float32 else _KEY_GRADIENT[target()][head_dim >= WIDE_HEAD]
+
+
+def query_gradient_tiles(head_dim: int, dtype: torch.dtype) -> Configuration:
+    """Tiles of the kernel for dQ."""
+    return _FLOAT32_BACKWARD if dtype == torch.float32 else _QUERY_GRADIENT[target()][head_dim >= WIDE_HEAD]

@@ -1,9 +1,9 @@
 """What the attention kernels ask of the memory system, exactly: closed forms in the lengths and the tile sizes.
 
 `cost` says what must move between memory and chip once. Tiles ask for more: forwards each of the ⌈n / BLOCK_M⌉ query
-tiles of n queries asks for all keys that it sees, so K and V of m keys are asked for ⌈n / BLOCK_M⌉ times: with n = m = N
-that is N² · head_dim / BLOCK_M elements each. Under a causal mask tile i sees the keys up to its last query, rounded up to
-a whole tile: about half. Dots are counted whole, masked halves and padded edges included.
+tiles of n queries asks for all keys that it sees, so K and V of m keys are asked for ⌈n / BLOCK_M⌉ times: with n = m =
+N that is N² · head_dim / BLOCK_M elements each. Under a causal mask tile i sees the keys up to its last query, rounded
+up to a whole tile: about half. Dots are counted whole, masked halves and padded edges included.
 """
 
 from dataclasses import dataclass

@@ -66,7 +66,7 @@ def descriptor_matmul(
     block_m: int | None = None,
     block_n: int | None = None,
     block_k: int | None = None,
-    group_m: int = 8,
+    group_m: int | None = None,
 ) -> torch.Tensor:
     """a @ b: (m, k) @ (k, n) → (m, n), like `matmul`, for matrices that descriptors can describe.
 
@@ -74,15 +74,15 @@ def descriptor_matmul(
     one; a ValueError says which does not. Where the target has no such engine, `matmul`'s kernel is launched instead.
     """
     precision = input_precision_of(a.dtype, input_precision)
-    blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k}
-    return MatrixProduct.apply(a, b, partial(_multiply, precision=precision, group_m=group_m, blocks=blocks))
+    blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_M": group_m}
+    return MatrixProduct.apply(a, b, partial(_multiply, precision=precision, blocks=blocks))
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor, *, precision: str, group_m: int, blocks: Blocks) -> torch.Tensor:
+def _multiply(a: torch.Tensor, b: torch.Tensor, *, precision: str, blocks: Blocks) -> torch.Tensor:
     product = product_of(a, b, batched=False)
     if target() in WITHOUT_COPY_ENGINE:
         return pointers.matmul(
-            a, b, input_precision=precision, group_m=group_m, **{name.lower(): block for name, block in blocks.items()}
+            a, b, input_precision=precision, **{name.lower(): block for name, block in blocks.items()}
         )
     c = a.new_empty(product.m, product.n)
     if product.is_empty:
@@ -98,7 +98,6 @@ def _multiply(a: torch.Tensor, b: torch.Tensor, *, precision: str, group_m: int,
         a_described, b_described, c_described, product.m, product.n, product.k,
         A_IS_TRANSPOSED=a_is_transposed,
         B_IS_TRANSPOSED=b_is_transposed,
-        GROUP_M=group_m,
         INPUT_PRECISION=precision,
         **chosen.options(),
     )  # fmt: skip

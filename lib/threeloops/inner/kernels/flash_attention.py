@@ -3,8 +3,9 @@
 Source: Dao, "FlashAttention-2" (2023), https://arxiv.org/abs/2307.08691; online softmax: Milakov and Gimelshein (2018).
 
 One program keeps BLOCK_M queries and walks over the keys, BLOCK_N at a time. It carries each row's maximum so far, the
-sum of its exponentials so far, and the weighted values so far; when a tile brings a new maximum, what was summed before is
-scaled down to it. Under a causal mask, tiles above the diagonal are never visited and only those on it are masked.
+sum of its exponentials so far, and the weighted values so far; when a tile brings a new maximum, what was summed
+before is scaled down to it. Under a causal mask, tiles above the diagonal are never visited and only those on it are
+masked.
 
 Exponentials are powers of two: exp(x) = 2^(x · log₂e), and log₂e disappears in the scale.
 """
@@ -26,7 +27,7 @@ from threeloops.inner.kernels.flash_attention_backward import backward, backward
 __all__ = ["cost", "flash_attention", "reference", "tile_traffic"]
 
 LOWEST = tl.constexpr(-3.4e38)
-"""The maximum of no scores yet: finite, so that a row that sees nothing computes 2^(−∞ + 3.4e38) = 0 and never ∞ − ∞."""
+"""The maximum of no scores yet: finite, so that a row that sees nothing gets 2^(−∞ + 3.4e38) = 0 and never ∞ − ∞."""
 
 LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -67,7 +68,7 @@ def flash_attention_kernel(
             k_values = tl.load(k + k_offsets, mask=key_exists, other=0.0)
             v_values = tl.load(v + v_offsets, mask=key_exists, other=0.0)
         scores = tl.dot(q_values, k_values.T, input_precision=INPUT_PRECISION)
-        if CAUSAL or not KEYS_ARE_WHOLE:
+        if CAUSAL or not KEYS_ARE_WHOLE:  # noqa: SIM102 (known when compiled; what follows, when the kernel runs)
             if start + BLOCK_N > seen_by_all:
                 scores = tl.where((start + columns)[None, :] <= last_visible[:, None], scores, float("-inf"))
         new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)

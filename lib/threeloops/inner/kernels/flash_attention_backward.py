@@ -2,10 +2,11 @@
 
 Source: Dao, "FlashAttention-2" (2023), https://arxiv.org/abs/2307.08691, algorithm 2.
 
-With the log-sum-exp of each row, P = exp(S − lse) needs no softmax over again. dV = Pᵀ dO and dP = dO Vᵀ; the softmax gives
-dS = P ∘ (dP − delta), where delta is the row sum of dO ∘ O; then dQ = dS K and dK = dSᵀ Q, both times the scale. One kernel
-walks over the queries for each tile of keys and sums dK and dV, for all query heads that share them; a second walks over
-the keys for each tile of queries and sums dQ. So every sum has one owner: no atomics, the same bits every time.
+With the log-sum-exp of each row, P = exp(S − lse) needs no softmax over again. dV = Pᵀ dO and dP = dO Vᵀ; the softmax
+gives dS = P ∘ (dP − delta), where delta is the row sum of dO ∘ O; then dQ = dS K and dK = dSᵀ Q, both times the scale.
+One kernel walks over the queries for each tile of keys and sums dK and dV, for all query heads that share them; a
+second walks over the keys for each tile of queries and sums dQ. So every sum has one owner: no atomics, the same bits
+every time.
 """
 
 import torch
@@ -27,8 +28,8 @@ def prepare_rows_kernel(
     stride_ob, stride_oh, stride_on, stride_gb, stride_gh, stride_gn, queries, padded_queries,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """For each row lse · log₂e and delta = rowsum(dO ∘ O) − dlse, with zeros up to a multiple of BLOCK_M rows: the other
-    kernels read whole tiles of them and need no mask."""
+    """For each row lse · log₂e and delta = rowsum(dO ∘ O) − dlse, with zeros up to a multiple of BLOCK_M rows: the
+    other kernels read whole tiles of them and need no mask."""
     first_query = tl.program_id(0) * BLOCK_M
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)

@@ -98,7 +98,7 @@ def matmul(
     block_m: int | None = None,
     block_n: int | None = None,
     block_k: int | None = None,
-    group_m: int = 8,
+    group_m: int | None = None,
 ) -> torch.Tensor:
     """a @ b: (m, k) @ (k, n) → (m, n), or (batch, m, k) @ (batch, k, n) → (batch, m, n), in the dtype of a and b.
 
@@ -107,11 +107,11 @@ def matmul(
     the plain order, row of tiles by row of tiles. Differentiable. Raises ValueError for what cannot be multiplied.
     """
     precision = input_precision_of(a.dtype, input_precision)
-    blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k}
-    return MatrixProduct.apply(a, b, partial(_multiply, precision=precision, group_m=group_m, blocks=blocks))
+    blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_M": group_m}
+    return MatrixProduct.apply(a, b, partial(_multiply, precision=precision, blocks=blocks))
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor, *, precision: str, group_m: int, blocks: Blocks) -> torch.Tensor:
+def _multiply(a: torch.Tensor, b: torch.Tensor, *, precision: str, blocks: Blocks) -> torch.Tensor:
     product = product_of(a, b, batched=True)
     c = a.new_empty(*a.shape[:-1], product.n)
     if product.is_empty:
@@ -120,7 +120,6 @@ def _multiply(a: torch.Tensor, b: torch.Tensor, *, precision: str, group_m: int,
     strides = [(each.stride(0) if each.ndim == 3 else 0, *each.stride()[-2:]) for each in (a, b, c)]
     matmul_kernel[(tiles(product, chosen) // product.matrices, product.matrices)](
         a, b, c, product.m, product.n, product.k, *strides[0], *strides[1], *strides[2],
-        GROUP_M=group_m,
         K_IS_WHOLE=product.k % chosen.constants["BLOCK_K"] == 0,
         INPUT_PRECISION=precision,
         **chosen.options(),

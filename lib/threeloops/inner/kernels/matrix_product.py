@@ -16,27 +16,33 @@ from threeloops.inner.kernels.arguments import LARGEST_INT32, require_dimensions
 from threeloops.inner.kernels.configuration import Configuration, target
 
 Blocks = Mapping[str, int | None]
-"""BLOCK_M, BLOCK_N and BLOCK_K, None where the shipped one is wanted."""
+"""BLOCK_M, BLOCK_N, BLOCK_K and GROUP_M, None where the shipped one is wanted."""
 
 LARGEST_BLOCK = 256
 PRECISIONS = ("tf32", "ieee")
 
+
+def _tiles(block_m: int, block_n: int, block_k: int, num_warps: int, num_stages: int) -> Configuration:
+    blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_M": 8}
+    return Configuration(blocks, num_warps, num_stages)
+
+
 _LARGE = {
-    "sm_80": Configuration({"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32}, num_warps=8, num_stages=4),
-    "sm_90": Configuration({"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64}, num_warps=8, num_stages=4),
-    "sm_100": Configuration({"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64}, num_warps=8, num_stages=4),
-    "gfx942": Configuration({"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32}, num_warps=8, num_stages=2),
+    "sm_80": _tiles(128, 256, 32, 8, 4),
+    "sm_90": _tiles(128, 256, 64, 8, 4),
+    "sm_100": _tiles(128, 256, 64, 8, 4),
+    "gfx942": _tiles(128, 256, 32, 8, 2),
 }
 _MEDIUM = {
-    "sm_80": Configuration({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}, num_warps=8, num_stages=3),
-    "sm_90": Configuration({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}, num_warps=8, num_stages=3),
-    "sm_100": Configuration({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}, num_warps=8, num_stages=3),
-    "gfx942": Configuration({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}, num_warps=8, num_stages=2),
+    "sm_80": _tiles(128, 128, 64, 8, 3),
+    "sm_90": _tiles(128, 128, 64, 8, 3),
+    "sm_100": _tiles(128, 128, 64, 8, 3),
+    "gfx942": _tiles(128, 128, 64, 8, 2),
 }
-_UNALIGNED = Configuration({"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 32}, num_warps=8, num_stages=2)
-_TF32 = Configuration({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32}, num_warps=8, num_stages=3)
-_TF32_UNALIGNED = Configuration({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}, num_warps=4, num_stages=2)
-_IEEE = Configuration({"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 16}, num_warps=8, num_stages=3)
+_UNALIGNED = _tiles(64, 128, 32, 8, 2)
+_TF32 = _tiles(128, 128, 32, 8, 3)
+_TF32_UNALIGNED = _tiles(64, 64, 32, 4, 2)
+_IEEE = _tiles(128, 64, 16, 8, 3)
 """Each compiles without spills and fits the target's shared memory. Rows that do not begin at multiples of 16 bytes are
 read element by element: they need an address each, and so leave registers for small tiles only. Float32 without tensor
 cores is bound by its multiply-adds, whatever the tile."""
@@ -138,7 +144,10 @@ def choose(
         shipped = _MEDIUM[target()]
     replaced = {name: block for name, block in given.items() if block is not None}
     for name, block in replaced.items():
-        if not 16 <= block <= LARGEST_BLOCK or block & (block - 1):
+        if name == "GROUP_M":
+            if block < 1:
+                raise ValueError(f"group_m = {block}: expected at least 1 row of tiles; 1 is the plain order")
+        elif not 16 <= block <= LARGEST_BLOCK or block & (block - 1):
             raise ValueError(f"{name.lower()} = {block}: expected a power of two from 16 to {LARGEST_BLOCK}")
     return replace(shipped, constants={**shipped.constants, **replaced})
 

@@ -54,7 +54,7 @@ def persistent_matmul(
     block_m: int | None = None,
     block_n: int | None = None,
     block_k: int | None = None,
-    group_m: int = 8,
+    group_m: int | None = None,
 ) -> torch.Tensor:
     """a @ b: (m, k) @ (k, n) → (m, n), like `matmul`, by `programs` programs.
 
@@ -64,14 +64,12 @@ def persistent_matmul(
     if programs is not None and programs < 1:
         raise ValueError(f"programs = {programs}: expected at least 1; leave it out for one a multiprocessor")
     precision = input_precision_of(a.dtype, input_precision)
-    blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k}
-    return MatrixProduct.apply(
-        a, b, partial(_multiply, precision=precision, group_m=group_m, programs=programs, blocks=blocks)
-    )
+    blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_M": group_m}
+    return MatrixProduct.apply(a, b, partial(_multiply, precision=precision, programs=programs, blocks=blocks))
 
 
 def _multiply(
-    a: torch.Tensor, b: torch.Tensor, *, precision: str, group_m: int, programs: int | None, blocks: Blocks
+    a: torch.Tensor, b: torch.Tensor, *, precision: str, programs: int | None, blocks: Blocks
 ) -> torch.Tensor:
     product = product_of(a, b, batched=False)
     c = a.new_empty(product.m, product.n)
@@ -80,7 +78,6 @@ def _multiply(
     chosen = choose(a, b, product, precision, blocks, large=False)
     persistent_matmul_kernel[(min(programs or multiprocessors(a), tiles(product, chosen)),)](
         a, b, c, product.m, product.n, product.k, *a.stride(), *b.stride(), *c.stride(),
-        GROUP_M=group_m,
         K_IS_WHOLE=product.k % chosen.constants["BLOCK_K"] == 0,
         INPUT_PRECISION=precision,
         **chosen.options(),

@@ -1,68 +1,119 @@
-"""FlashAttention: forward, and forward with backward."""
+"""FlashAttention, forward and with its gradients: full, causal, with grouped heads, and one query after a prefix."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.nn import functional
+from torch.nn.functional import scaled_dot_product_attention
 
 from threeloops.inner.costs import Work
-from threeloops.inner.kernels.attention_sizes import cost
+from threeloops.inner.kernels import attention_traffic, flash_attention
 from threeloops.inner.kernels.catalog import Entry, Shape
-from threeloops.inner.kernels.catalog.rows_functions import normal
-from threeloops.inner.kernels.flash_attention import flash_attention, reference
-
-HALF = (torch.float16, torch.bfloat16)
-SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "causal")
+from threeloops.inner.kernels.catalog.matrices import normal
+from threeloops.inner.kernels.catalog.sparse_functions import gradients_of
 
 
-def sizes(*each: tuple[Any, ...]) -> tuple[Mapping[str, Any], ...]:
-    return tuple(dict(zip(SIZES, size, strict=True)) for size in each)
+def sized(
+    batch: int, heads: int, kv_heads: int, queries: int, keys: int, head_dim: int, *, causal: bool
+) -> dict[str, Any]:
+    return {
+        "batch": batch,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "queries": queries,
+        "keys": keys,
+        "head_dim": head_dim,
+        "causal": causal,
+    }
 
 
-def heads(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    query = (shape["batch"], shape["heads"], shape["queries"], shape["head_dim"])
-    key = (shape["batch"], shape["kv_heads"], shape["keys"], shape["head_dim"])
-    return *normal(dtype, device, seed, query, key, key), shape["causal"]
-
-
-def attention_cost(shape: Shape, dtype: torch.dtype) -> Work:
-    named = {name: shape[name] for name in SIZES}
-    return cost(**named, bytes_per_element=dtype.itemsize)
-
-
-def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    return flash_attention(q, k, v, causal=causal)
-
-
-def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    return reference(q, k, v, causal=causal)
-
-
-def torch_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """PyTorch's operator; its causal mask is ours where there are as many keys as queries."""
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+METERED = (
+    sized(1, 2, 1, 512, 512, 64, causal=True),
+    sized(1, 2, 2, 256, 256, 128, causal=False),
+    sized(2, 2, 1, 127, 300, 64, causal=True),
+)
+COMPILED = (
+    sized(4, 32, 8, 4096, 4096, 128, causal=True),
+    sized(4, 32, 32, 4096, 4096, 64, causal=True),
+    sized(4, 32, 8, 4096, 4096, 128, causal=False),
+    sized(4, 16, 16, 4097, 4097, 128, causal=True),
+    sized(4, 16, 16, 1000, 4097, 64, causal=False),
+)
+TIMED = (
+    sized(4, 32, 8, 4096, 4096, 128, causal=True),
+    sized(1, 32, 32, 16384, 16384, 128, causal=False),
+    sized(4, 32, 32, 4096, 4096, 64, causal=True),
+    sized(16, 16, 16, 1024, 1024, 64, causal=False),
+    sized(4, 32, 8, 4097, 4097, 128, causal=True),
+)
+ONE_QUERY = sized(8, 32, 8, 1, 8192, 128, causal=False)
 
 
 def entries() -> tuple[Entry, ...]:
-    large = sizes(
-        (4, 16, 16, 4096, 4096, 128, True),
-        (4, 16, 16, 4096, 4096, 64, True),
-        (4, 16, 16, 4096, 4096, 128, False),
-        (2, 32, 8, 4097, 4097, 128, True),
-    )
     return (
         Entry(
             "flash_attention",
             launch,
-            plain,
-            heads,
-            attention_cost,
-            metered=sizes((1, 2, 1, 256, 256, 64, True), (1, 1, 1, 129, 129, 128, True), (1, 2, 2, 130, 130, 64, False)),
-            compiled=large,
-            timed=large,
-            dtypes=HALF,
+            reference,
+            inputs,
+            cost,
+            METERED,
+            COMPILED,
+            (*TIMED, ONE_QUERY),
             tensor_cores=True,
             peers={"torch": torch_attention},
         ),
+        Entry(
+            "flash_attention_with_gradients",
+            gradients_of(launch),
+            gradients_of(reference),
+            inputs_with_gradient,
+            lambda shape, dtype: cost(shape, dtype) + backward_cost(shape, dtype),
+            METERED,
+            COMPILED,
+            TIMED,
+            tensor_cores=True,
+            peers={"torch": gradients_of(torch_attention)},
+        ),
     )
+
+
+def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    output = flash_attention.flash_attention(q, k, v, causal=causal)
+    assert isinstance(output, torch.Tensor)
+    return output
+
+
+def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    return flash_attention.reference(q, k, v, causal=causal)
+
+
+def torch_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """PyTorch's own. Its `is_causal` aligns the first query with the first key; for other lengths it takes a mask."""
+    queries, keys = q.shape[2], k.shape[2]
+    grouped = q.shape[1] != k.shape[1]
+    if causal and queries != keys:
+        mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
+    return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+
+
+def cost(shape: Shape, dtype: torch.dtype) -> Work:
+    return flash_attention.cost(**shape, bytes_per_element=dtype.itemsize)
+
+
+def backward_cost(shape: Shape, dtype: torch.dtype) -> Work:
+    return attention_traffic.backward_cost(**shape, bytes_per_element=dtype.itemsize)
+
+
+def inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
+    query, key = _tensor_shapes(shape)
+    return (*(normal(size, dtype, device, 4 * seed + i) for i, size in enumerate((query, key, key))), shape["causal"])
+
+
+def inputs_with_gradient(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
+    return normal(_tensor_shapes(shape)[0], dtype, device, 4 * seed + 3), *inputs(shape, dtype, device, seed)
+
+
+def _tensor_shapes(shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    query = (shape["batch"], shape["heads"], shape["queries"], shape["head_dim"])
+    return query, (shape["batch"], shape["kv_heads"], shape["keys"], shape["head_dim"])
