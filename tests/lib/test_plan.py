@@ -22,8 +22,9 @@ from threeloops.inner.meter import L2, meter
 from threeloops.inner.plan import Allocate, Copy, Count, Fill, LaunchStep, Place, Plan, PlanRefused, Sum
 from threeloops.inner.plan_execution import execute, execute_compiled
 from threeloops.inner.plan_inputs import inputs_from, inputs_of, view
+from threeloops.inner.plan_limits import Limits
 from threeloops.inner.plan_messages import answer_from, perform, question
-from threeloops.inner.plan_reader import Limits, read
+from threeloops.inner.plan_reader import read
 from threeloops.inner.plan_recorder import record
 from threeloops.inner.plan_records import from_plain, to_plain
 

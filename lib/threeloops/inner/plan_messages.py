@@ -19,7 +19,8 @@ from threeloops.inner.plan_execution import Execution, execute, execute_compiled
 from threeloops.inner.plan_frames import Buffer
 from threeloops.inner.plan_inputs import Inputs, inputs_from
 from threeloops.inner.plan_launches import described
-from threeloops.inner.plan_reader import UNEXECUTED, Limits, read
+from threeloops.inner.plan_limits import EXECUTED, UNEXECUTED
+from threeloops.inner.plan_reader import read
 from threeloops.inner.plan_records import from_plain, to_plain
 
 FILE = "cell"
@@ -83,7 +84,7 @@ def _admitted(tree: dict[str, Any], execute: bool) -> tuple[Admitted, Plan, tupl
     """The kernels and the plan of a question, checked."""
     admitted = admit(tree["cell"], _names(tree["plan"]), FILE)
     inputs = inputs_from(tree["inputs"])
-    limits = Limits() if execute else UNEXECUTED
+    limits = EXECUTED if execute else UNEXECUTED
     return admitted, read(tree["plan"], inputs.sizes, admitted.kernels, limits, inputs.places), inputs.sizes
 
 

@@ -18,7 +18,7 @@ from threeloops.inner import launches
 from threeloops.inner.launch_binding import TRITON_TO_TORCH
 from threeloops.inner.plan import Descriptor, Dtype, LaunchStep, Plan, PlanRefused
 from threeloops.inner.plan_ledger import FOREIGN, Ledger, identity, tensors
-from threeloops.inner.plan_reader import OPTIONS
+from threeloops.inner.plan_limits import OPTIONS
 
 _ALLOCATIONS = {
     "aten::empty": None, "aten::empty_like": None, "aten::empty_strided": None, "aten::new_empty": None,

@@ -114,12 +114,12 @@ def test_traffic_of_whole_tiles_in_closed_form(rows, inner, columns):
 
 
 def test_grouped_order_reads_less_from_memory(interpreted, normal):
-    """16 × 16 tiles, 16 programs at a time, and a cache that holds a quarter of the two factors."""
-    a, b = normal(256, 64, dtype=torch.float16), normal(64, 256, dtype=torch.float16, seed=1)
+    """16 × 16 tiles, 16 programs at a time, and a cache that holds half of the two factors."""
+    a, b = normal(256, 32, dtype=torch.float16), normal(32, 256, dtype=torch.float16, seed=1)
 
     def from_memory(group_m):
         with meter(L2(16384, ways=16, resident_programs=16)) as traffic:
-            matmul(a, b, block_m=16, block_n=16, block_k=64, group_m=group_m)
+            matmul(a, b, block_m=16, block_n=16, block_k=32, group_m=group_m)
         return traffic.total.dram_bytes
 
     assert from_memory(4) < 0.7 * from_memory(1)
