@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from threeloops.inner.codegen import Code, inspect
+from threeloops.inner.codegen import Code, CompileError, inspect
 from threeloops.inner.kernels.configuration import TARGETS
 
 from benchmarks.kernel_cases import cases, label
@@ -17,9 +17,13 @@ def rows(quick: bool, share: Share) -> Iterator[Row]:
     """One row for each launch of each kernel at its compiled shapes, dtypes and targets."""
     for entry, shape, dtype in cases(lambda entry: entry.compiled, quick, share):
         inputs = entry.inputs(shape, dtype, "meta", 0)
+        about = {**label(entry, shape, dtype), "by": OURS, "tensor_core_kernel": entry.tensor_cores}
         for target in QUICK_TARGETS if quick else TARGETS:
-            for code in inspect(lambda: entry.launch(*inputs), target):  # noqa: B023  called at once
-                yield {**label(entry, shape, dtype), "by": OURS, "tensor_core_kernel": entry.tensor_cores, **row(code)}
+            try:
+                for code in inspect(lambda: entry.launch(*inputs), target):  # noqa: B023  called at once
+                    yield {**about, **row(code)}
+            except CompileError as error:
+                yield {**about, "target": target, "not_compiled": str(error).splitlines()[0]}
 
 
 def row(code: Code) -> Row:

@@ -119,7 +119,8 @@ def summary(facts: dict[str, Any]) -> dict[str, Any]:
     def named(row: Row) -> str:
         return row.get("not_measured") or row.get("launched") or row["kernel"]
 
-    code = [row for row in facts["code"] if row["by"] == OURS]
+    tried = [row for row in facts["code"] if row["by"] == OURS]
+    code = [row for row in tried if "not_compiled" not in row]
     cores = [row for row in code if row["tensor_core_kernel"] and row["dtype"] != "float32"]
     apart = [row for row in facts["traffic"] if abs(row["unique_bytes"] / row["least_bytes"] - 1) > TRAFFIC_TOLERANCE]
     inaccurate = [
@@ -135,6 +136,7 @@ def summary(facts: dict[str, Any]) -> dict[str, Any]:
             [r for r in facts["traffic"] if r["findings"]],
         ),
         "RMS error at most torch's, times 1.05 in 16 bits, 3 in float32": (facts["error"], inaccurate),
+        "compiled": (tried, [row for row in tried if "not_compiled" in row]),
         "compiled without spills": (code, [row for row in code if row["spilled_bytes"]]),
         "compiled and fit the target": (code, [row for row in code if not row["fits"]]),
         "16-bit kernels of matrix operations on tensor cores": (

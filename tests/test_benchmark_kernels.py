@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 from threeloops.hardware import device
 from threeloops.inner import costs, interpreter
+from threeloops.inner.codegen import CompileError
 from threeloops.inner.kernels import saxpy, softmax
 from threeloops.inner.kernels.catalog import Entry, catalog
 from threeloops.inner.kernels.configuration import TARGETS
@@ -134,6 +135,17 @@ def test_each_kernel_is_compiled_for_each_target(small, monkeypatch):
         assert row["spilled_bytes"] == 0 and row["fits"] and row["widest_load"] == row["widest_store"] == 128
         assert row["registers"] > 0 and 0 < row["occupancy"] <= 1 and row["tensor_cores"] is None
     json.dumps(rows, allow_nan=False)
+
+
+def test_a_kernel_that_does_not_compile_is_a_row_and_stops_nothing(small, monkeypatch):
+    def refuse(call, target):
+        raise CompileError("k", target, "no such instruction\nand a trace")
+
+    monkeypatch.setattr(kernel_code, "inspect", refuse)
+    rows = list(kernel_code.rows(True, WHOLE))
+    assert [row["not_compiled"] for row in rows] == ["k does not compile for sm_90: no such instruction"] * 3
+    facts = {"traffic": [], "error": [], "time": [], "code": rows}
+    assert summary(facts)["compiled"] == {"of": 3, "are": 0, "not": ["saxpy", "softmax", "softmax_backward"]}
 
 
 def test_what_cannot_be_compared_with_says_why(small, monkeypatch):

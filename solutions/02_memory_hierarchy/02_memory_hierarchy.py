@@ -891,6 +891,10 @@ with check("coalescing", "sectors of a request, and a transpose that wastes none
         x = torch.arange(rows * columns, dtype=torch.float32).reshape(rows, columns)
         run = replay(transpose, x)
         check.shape(run.outputs, (columns, rows), what="the transposed shape")
+        check.true(
+            run.outputs.is_contiguous(),
+            "the transpose is a view with exchanged strides: expected a contiguous result, each element moved by the kernel",
+        )
         check.equal(
             run.outputs.tolist(),
             x.T.tolist(),

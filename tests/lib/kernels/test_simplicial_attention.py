@@ -41,14 +41,14 @@ def with_gradients(function, tensors, *windows, dtype=None):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("batch", "heads", "kv_heads", "length", "head_dim", "window1", "window2"),
-    [(1, 2, 1, 127, 64, 30, 8), (2, 1, 1, 128, 32, 20, 5), (1, 1, 1, 129, 128, 33, 1)],
+    [(1, 2, 1, 127, 64, 30, 8), (2, 1, 1, 33, 32, 20, 5), (1, 1, 1, 129, 128, 33, 2)],
 )
 def test_as_accurate_as_einsum(
     normal, as_accurate_as, dtype, batch, heads, kv_heads, length, head_dim, window1, window2
 ):
-    # The gradients have a few large elements, and errors to match: two draws are judged together.
+    # The gradients have a few large elements, and errors to match: four draws are judged together.
     results = []
-    for seed in (0, 10):
+    for seed in (0, 10, 20, 30):
         tensors = case(normal, batch, heads, kv_heads, length, head_dim, dtype, seed)
         actual = with_gradients(simplicial_attention, tensors, window1, window2)
         exact = with_gradients(reference, tensors, window1, window2, dtype=torch.float64)

@@ -64,8 +64,8 @@ def backward_cost(
     kv_heads: int | None = None,
 ) -> Work:
     """The least of the three backward kernels. Each reads q, k1, k2, v1, v2, grad_out and the log-sum-exp once, the
-    first also the output, the others the delta that it wrote; they write five gradients, some of them in parts. FLOPs of
-    a triple: (6 + 8 + 8)·head_dim, and five a kernel for what surrounds the exponential."""
+    first also the output, the others the delta that it wrote; they write five gradients, some of them in parts. FLOPs
+    of a triple: (6 + 8 + 8)·head_dim, and five a kernel for what surrounds the exponential."""
     kv_heads = heads if kv_heads is None else kv_heads
     require_positive(batch=batch, heads=heads, length=length, head_dim=head_dim, kv_heads=kv_heads)
     require_positive(window1=window1, window2=window2, bytes_per_element=bytes_per_element)
