@@ -59,13 +59,13 @@ _EXACT = {
 }
 FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
     "sm_80": {
-        32: _EXACT[32],
+        **_EXACT,
         64: replace(_EXACT[64], forward=Tiles(64, 32, 8, 1), grad_k2_v2=Tiles(32, 32, 4, 1)),
         128: replace(_EXACT[128], grad_k2_v2=Tiles(32, 32, 8, 1)),
     },
-    "sm_90": _EXACT,
+    "sm_90": {**_EXACT, 64: replace(_EXACT[64], grad_k2_v2=Tiles(32, 16, 8, 1))},
     "sm_100": {
-        32: _EXACT[32],
+        **_EXACT,
         64: replace(_EXACT[64], grad_k2_v2=Tiles(32, 32, 4, 1)),
         128: replace(_EXACT[128], grad_k2_v2=Tiles(64, 16, 8, 1)),
     },

@@ -51,10 +51,10 @@ _EXACT = {
 }
 FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
     "sm_80": _EXACT,
-    "sm_90": {64: _EXACT[64], 128: replace(_EXACT[128], grad_k_v=Tiles(16, 32, 4, 1))},
+    "sm_90": {**_EXACT, 128: replace(_EXACT[128], grad_k_v=Tiles(16, 32, 4, 1))},
     "sm_100": _EXACT,
     "gfx942": {
-        64: _EXACT[64],
+        **_EXACT,
         128: replace(_EXACT[128], forward=Tiles(64, 32, 8, 1), grad_k_v=Tiles(16, 32, 4, 1)),
     },
 }
