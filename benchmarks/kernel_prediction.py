@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from threeloops.hardware import Accelerator, accelerator, this_machine
 from threeloops.inner import costs
-from threeloops.inner.calibration import Calibration, calibrate
+from threeloops.inner.bench.predict.calibration import Calibration, calibrate
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels.saxpy import saxpy
 from threeloops.inner.predict import predict

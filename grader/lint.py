@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 
-from threeloops.inner.admission import NotAdmitted, admit
+from threeloops.inner.bench.admission.admit import NotAdmitted, admit
 
 from grader.data_files import data_files
 from grader.labs import Lab, LabError, Limits

@@ -47,6 +47,6 @@ def import_all(modules: Sequence[str]) -> None:
 
 def record_once() -> None:
     """Record one launch, so that a student's first replay finds Triton and the recorder imported."""
-    from threeloops.inner.plan_warmth import record_once
+    from threeloops.inner.bench.plan.warmth import record_once
 
     record_once()

@@ -201,7 +201,7 @@ EXPLOITS = {
         answers(
             KERNEL.replace("    tl.store", "    tl.load(x + row * columns + offsets, mask=offsets < columns)\n    tl.store"),
             after="""
-            import threeloops.inner.meter as m, threeloops.inner.meter_traffic as t, threeloops.inner.plan_records as r
+            import threeloops.inner.meter as m, threeloops.inner.bench.meter.traffic as t, threeloops.inner.bench.plan.records as r
             m.meter = m.traffic_of = t.together = r.from_plain = r.to_plain = lambda *a, **k: None
             t.Traffic.requested_bytes = property(lambda self: 0)
             """,

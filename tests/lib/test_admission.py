@@ -14,8 +14,8 @@ import threeloops.inner.kernels
 import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
-from threeloops.inner import admission_names
-from threeloops.inner.admission import PRELUDE, NotAdmitted, admit
+from threeloops.inner.bench.admission import names as admission_names
+from threeloops.inner.bench.admission.admit import PRELUDE, NotAdmitted, admit
 
 HONEST = '''\
 @triton.jit

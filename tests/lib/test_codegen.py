@@ -10,11 +10,11 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from threeloops.inner.code_report import plot_code, report
+from threeloops.inner.bench.codegen.occupancy import compilation_target, occupancy
+from threeloops.inner.bench.codegen.report import plot_code, report
 from threeloops.inner.codegen import TARGETS, CompileError, compile_kernel, compile_launches, from_source, inspect
 from threeloops.inner.kernels.configuration import TARGETS as CONFIGURED
 from threeloops.inner.launches import Launch, record
-from threeloops.inner.occupancy import compilation_target, occupancy
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from threeloops.inner import codegen_process
+from threeloops.inner.bench.codegen import process as codegen_process
 from threeloops.inner.codegen import CompileError, compile_kernel, end_worker, from_source
 
 IMPORTS = "import os, sys, triton\nimport triton.language as tl\n"
@@ -104,7 +104,7 @@ def interrupt(*_):
 
 FORK = """
 import os, sys
-from threeloops.inner import codegen_process
+from threeloops.inner.bench.codegen import process as codegen_process
 from threeloops.inner.codegen import compile_kernel, from_source
 
 def pid():

@@ -1,11 +1,11 @@
 """Reading machine code: excerpts of what nvdisasm, cuobjdump and LLVM print, with every form of what is counted."""
 
 import pytest
-from threeloops.inner.amdgcn import kernel_needs, read_amdgcn
-from threeloops.inner.generated_code import read_code
-from threeloops.inner.occupancy import compilation_target
-from threeloops.inner.sass import read_sass, resource_usage
-from threeloops.inner.source_lines import instructions_by_line
+from threeloops.inner.bench.codegen.amdgcn import kernel_needs, read_amdgcn
+from threeloops.inner.bench.codegen.generated_code import read_code
+from threeloops.inner.bench.codegen.occupancy import compilation_target
+from threeloops.inner.bench.codegen.sass import read_sass, resource_usage
+from threeloops.inner.bench.codegen.source_lines import instructions_by_line
 
 SASS = """\
 	.headerflags	@"EF_CUDA_SM90 LDG.E.128"

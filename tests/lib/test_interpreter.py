@@ -8,8 +8,8 @@ import pytest
 import torch
 from threeloops.hardware import device
 from threeloops.inner import interpreter
-from threeloops.inner.interpreter_formats import BF16 as BF16_FORMAT
-from threeloops.inner.interpreter_formats import multiply_add
+from threeloops.inner.bench.interpreter.formats import BF16 as BF16_FORMAT
+from threeloops.inner.bench.interpreter.formats import multiply_add
 
 INTERPRETED = interpreter.enable_without_gpu()
 
@@ -266,7 +266,7 @@ def test_masked_lanes_warn_of_nothing():
 
 @needs_interpreter
 def test_other_fp8_formats_are_left_to_triton():
-    from threeloops.inner.interpreter_repairs import ORIGINAL
+    from threeloops.inner.bench.interpreter.repairs import ORIGINAL
     from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
     handle = TensorHandle(every(E4M3).view(torch.uint8).numpy(), tl.float8e4b15)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from threeloops.inner.interpreter_formats import BF16, FORMATS, FP8E4NV, FP8E5, multiply_add, round_toward_zero
+from threeloops.inner.bench.interpreter.formats import BF16, FORMATS, FP8E4NV, FP8E5, multiply_add, round_toward_zero
 
 TORCH = {"bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
 FLOAT64 = st.one_of(

@@ -8,7 +8,8 @@ import sys
 import pytest
 import torch
 from threeloops.hardware import device
-from threeloops.inner import interpreter, interpreter_preflight
+from threeloops.inner import interpreter
+from threeloops.inner.bench.interpreter import preflight as interpreter_preflight
 
 INTERPRETED = interpreter.enable_without_gpu()
 
@@ -137,7 +138,7 @@ def test_the_preflight_finds_everything_right():
 
 
 PROBES_WITHOUT_REPAIRS = """
-from threeloops.inner import interpreter_preflight
+from threeloops.inner.bench.interpreter import preflight as interpreter_preflight
 found = interpreter_preflight.run({"reductions": "no such place"}, interpreted=True)
 print(not found.ok, sorted(check.name for check in found.checks if not check.ok), found.report().count("pip install"))
 """
@@ -166,9 +167,7 @@ def test_where_kernels_are_compiled_there_is_nothing_to_check():
 
 
 def test_a_repair_without_a_place_warns_and_the_rest_goes_on(monkeypatch):
-    monkeypatch.setattr(
-        interpreter, "REPAIRS", (("tea", "interpreter_language", "no_such"), ("rest", "interpreter_dots", "install"))
-    )
+    monkeypatch.setattr(interpreter, "REPAIRS", (("tea", "language", "no_such"), ("rest", "dots", "install")))
     monkeypatch.setattr(interpreter, "_repairs", {})
     with pytest.warns(RuntimeWarning, match=r"tea could not be repaired \(AttributeError.*preflight"):
         interpreter.enable_without_gpu()

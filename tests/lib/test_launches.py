@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.hardware import device
 from threeloops.inner import interpreter
-from threeloops.inner.launch_binding import Storages
+from threeloops.inner.bench.launches.binding import Storages
 from threeloops.inner.launches import DescriptorArgument, Launch, TensorArgument, observe, record
 
 INTERPRETED = interpreter.enable_without_gpu()

@@ -9,6 +9,7 @@ interpreter.enable_without_gpu()
 
 import triton
 import triton.language as tl
+from threeloops.inner.codegen import inspect
 from threeloops.inner.launches import record
 from threeloops.inner.meter import ArgumentTraffic, meter
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -350,13 +351,50 @@ def transposed_kernel(x, y, n, BM: tl.constexpr, BN: tl.constexpr):
     tl.store(y + columns[None, :] * BM + rows[:, None], tl.load(x + rows[:, None] * n + columns[None, :]))
 
 
-def test_lanes_are_numbered_with_the_last_axis_fastest():
+def test_lanes_are_numbered_along_the_contiguous_axis():
     x = torch.randn(32, 64)
     y = torch.zeros(64, 32)
     total = metered(transposed_kernel[(1,)], x, y, 64, BM=32, BN=64).total
     assert torch.equal(y, x.T)
     assert total.requests == 2 * 64
-    assert total.sectors == 64 * 4 + 64 * 32, "rows are read 4 sectors a request, columns written 32"
+    assert total.sectors == 2 * 64 * 4, "read by rows and written by columns, both without waste"
+
+
+def test_so_does_the_compiler_read_rows_and_write_columns():
+    x, y = torch.randn(32, 64), torch.zeros(64, 32)
+    (code,) = inspect(lambda: transposed_kernel[(1,)](x, y, 64, BM=32, BN=64), "sm_90")
+    assert code.widest_load == code.widest_store == 128
+
+
+@triton.jit
+def every_other_kernel(x, y, BM: tl.constexpr, BN: tl.constexpr):
+    row, column = tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :]
+    tl.store(y + row * BN + column, tl.load(x + (row * BN + column) * 2))
+
+
+def test_a_tile_with_no_contiguous_axis_is_numbered_in_the_order_of_its_axes():
+    x, y = torch.randn(32, 64 * 2), torch.zeros(32, 64)
+    total = metered(every_other_kernel[(1,)], x, y, BM=32, BN=64).total
+    assert torch.equal(y, x[:, ::2])
+    assert total.sectors == 64 * 8 + 64 * 4
+
+
+@triton.jit
+def masked_transpose_kernel(x, y, rows, columns, BM: tl.constexpr, BN: tl.constexpr):
+    row, column = tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :]
+    inside = (row < rows) & (column < columns)
+    tl.store(y + column * rows + row, tl.load(x + row * columns + column, mask=inside), mask=inside)
+
+
+def test_masked_lanes_change_no_order():
+    x, y = torch.randn(24, 40), torch.zeros(40, 24)
+    total = metered(masked_transpose_kernel[(1,)], x, y, 24, 40, BM=32, BN=64).total
+    assert torch.equal(y, x.T) and not total.arguments["y"].requested_loaded
+    # Row by row: 24 requests of 32 lanes (4 sectors) and 24 of 8 (1 or 2). Column by column: 40 of 24 lanes, 3 sectors.
+    starts = [row * 40 + 32 for row in range(24)]
+    loaded = sum(len({4 * (row * 40 + lane) // 32 for lane in range(32)}) for row in range(24))
+    loaded += sum(len({4 * (start + lane) // 32 for lane in range(8)}) for start in starts)
+    assert (total.requests, total.sectors) == (24 + 24 + 40, loaded + 40 * 3)
 
 
 @triton.jit

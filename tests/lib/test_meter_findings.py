@@ -5,14 +5,15 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from threeloops.inner import interpreter, meter_uninitialised
+from threeloops.inner import interpreter
+from threeloops.inner.bench.meter import uninitialised as meter_uninitialised
 
 interpreter.enable_without_gpu()
 
 import triton
 import triton.language as tl
+from threeloops.inner.bench.meter.addresses import ordinal_of
 from threeloops.inner.meter import meter
-from threeloops.inner.meter_addresses import ordinal_of
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from triton.tools.tensor_descriptor import TensorDescriptor
 

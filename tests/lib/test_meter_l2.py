@@ -13,11 +13,11 @@ interpreter.enable_without_gpu()
 
 import triton
 import triton.language as tl
+from threeloops.inner.bench.meter.l2 import launch_order, simulate
+from threeloops.inner.bench.meter.lines import Stream, lines_of
+from threeloops.inner.bench.meter.patterns import Patterns
+from threeloops.inner.bench.meter.recorder import ATOMIC, LOAD, STORE
 from threeloops.inner.meter import L2, meter
-from threeloops.inner.meter_l2 import launch_order, simulate
-from threeloops.inner.meter_lines import Stream, lines_of
-from threeloops.inner.meter_patterns import Patterns
-from threeloops.inner.meter_recorder import ATOMIC, LOAD, STORE
 
 pytestmark = pytest.mark.skipif(
     not interpreter.interpreted(),

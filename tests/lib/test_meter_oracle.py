@@ -5,16 +5,17 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from threeloops.inner import interpreter, meter_analysis
+from threeloops.inner import interpreter
+from threeloops.inner.bench.meter import analysis as meter_analysis
 
 interpreter.enable_without_gpu()
 
 import triton
 import triton.language as tl
+from threeloops.inner.bench.meter.addresses import Spaces
+from threeloops.inner.bench.meter.patterns import Pattern, Patterns
+from threeloops.inner.bench.meter.recorder import LOAD, Recording
 from threeloops.inner.meter import ArgumentTraffic, meter
-from threeloops.inner.meter_addresses import Spaces
-from threeloops.inner.meter_patterns import Pattern, Patterns
-from threeloops.inner.meter_recorder import LOAD, Recording
 
 pytestmark = pytest.mark.skipif(
     not interpreter.interpreted(),

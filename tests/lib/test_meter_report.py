@@ -12,9 +12,9 @@ interpreter.enable_without_gpu()
 
 import triton
 import triton.language as tl
+from threeloops.inner.bench.meter.report import readable_bytes, readable_count
 from threeloops.inner.costs import saxpy as saxpy_cost
 from threeloops.inner.meter import L2, meter
-from threeloops.inner.meter_report import readable_bytes, readable_count
 
 pytestmark = pytest.mark.skipif(
     not interpreter.interpreted(),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.hardware.accelerators import accelerator
-from threeloops.inner.occupancy import COMPILATION_TARGETS, Occupancy, compilation_target, occupancy
+from threeloops.inner.bench.codegen.occupancy import COMPILATION_TARGETS, Occupancy, compilation_target, occupancy
 
 DEVICES = {"sm_75": "T4", "sm_80": "A100", "sm_86": "RTX A6000", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200"}
 

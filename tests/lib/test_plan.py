@@ -16,17 +16,19 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from threeloops.inner import interpreter, plan_frames, plan_server
-from threeloops.inner.admission import admit
+from threeloops.inner import interpreter
+from threeloops.inner.bench.admission.admit import admit
+from threeloops.inner.bench.plan import frames as plan_frames
+from threeloops.inner.bench.plan import server as plan_server
+from threeloops.inner.bench.plan.execution import execute, execute_compiled
+from threeloops.inner.bench.plan.inputs import inputs_from, inputs_of, view
+from threeloops.inner.bench.plan.limits import Limits
+from threeloops.inner.bench.plan.messages import answer_from, perform, question
+from threeloops.inner.bench.plan.plan import Allocate, Copy, Count, Fill, LaunchStep, Place, Plan, PlanRefused, Sum
+from threeloops.inner.bench.plan.reader import read
+from threeloops.inner.bench.plan.recorder import record
+from threeloops.inner.bench.plan.records import from_plain, to_plain
 from threeloops.inner.meter import L2, meter
-from threeloops.inner.plan import Allocate, Copy, Count, Fill, LaunchStep, Place, Plan, PlanRefused, Sum
-from threeloops.inner.plan_execution import execute, execute_compiled
-from threeloops.inner.plan_inputs import inputs_from, inputs_of, view
-from threeloops.inner.plan_limits import Limits
-from threeloops.inner.plan_messages import answer_from, perform, question
-from threeloops.inner.plan_reader import read
-from threeloops.inner.plan_recorder import record
-from threeloops.inner.plan_records import from_plain, to_plain
 
 pytestmark = pytest.mark.skipif(not interpreter.enable_without_gpu(), reason="kernels are compiled in this process")
 
@@ -590,7 +592,7 @@ def test_records_are_this_librarys_dataclasses_and_nothing_else():
     value = {"a": (1, 2.5, None), "b": [L2.of("H100 SXM")], 3: np.int64(4)}
     assert from_plain(json.loads(json.dumps(to_plain(value)))) == {**value, 3: 4}
     for bad in ({"record": ["os", "stat_result", []]}, {"record": ["threeloops.inner.meter", "meter", []]}, {"x": 1},
-                {"record": ["threeloops.inner.meter_l2", "L2", [["size_bytes", 1]]]}, {"a": 1, "b": 2}):  # fmt: skip
+                {"record": ["threeloops.inner.bench.meter.l2", "L2", [["size_bytes", 1]]]}, {"a": 1, "b": 2}):  # fmt: skip
         with pytest.raises((ValueError, TypeError)):
             from_plain(bad)
     with pytest.raises(TypeError, match="no plain data"):

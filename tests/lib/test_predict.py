@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.hardware.accelerators import accelerator
-from threeloops.inner.calibration import Calibration, calibrate, effective_l2
+from threeloops.inner.bench.codegen.generated_code import Code
+from threeloops.inner.bench.codegen.occupancy import compilation_target, occupancy
+from threeloops.inner.bench.codegen.sass import Counts
+from threeloops.inner.bench.meter.flops import KINDS
+from threeloops.inner.bench.meter.traffic import Traffic
+from threeloops.inner.bench.predict.calibration import Calibration, calibrate, effective_l2
+from threeloops.inner.bench.predict.report import plot_predictions, report
 from threeloops.inner.costs import Work, matmul
-from threeloops.inner.generated_code import Code
-from threeloops.inner.meter_flops import KINDS
-from threeloops.inner.meter_traffic import Traffic
-from threeloops.inner.occupancy import compilation_target, occupancy
 from threeloops.inner.predict import Latency, Prediction, predict
-from threeloops.inner.predict_report import plot_predictions, report
-from threeloops.inner.sass import Counts
 
 H100, A100, MI300X = (accelerator(name) for name in ("H100 SXM", "A100", "MI300X"))
 SOURCE = "a number chosen for this test"

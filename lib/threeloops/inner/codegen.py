@@ -8,12 +8,12 @@ of `occupancy.COMPILATION_TARGETS`, as Triton's just-in-time compiler would on t
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from threeloops.inner.codegen_process import WorkerFailed, ask_worker, end_worker
-from threeloops.inner.generated_code import Code, read_code
-from threeloops.inner.kernel_source import KernelName, KernelText, from_source, portable, undecorated
-from threeloops.inner.launch_binding import Storages, tensor
+from threeloops.inner.bench.codegen.generated_code import Code, read_code
+from threeloops.inner.bench.codegen.kernel_source import KernelName, KernelText, from_source, portable, undecorated
+from threeloops.inner.bench.codegen.occupancy import Target, compilation_target
+from threeloops.inner.bench.codegen.process import WorkerFailed, ask_worker, end_worker
+from threeloops.inner.bench.launches.binding import Storages, tensor
 from threeloops.inner.launches import DescriptorArgument, Launch, TensorArgument, record
-from threeloops.inner.occupancy import Target, compilation_target
 
 __all__ = [
     "TARGETS",
@@ -113,7 +113,7 @@ def compile_request(name: str, request: Mapping[str, Any], target: Target, secon
 
 
 def argument(name: str, value: Any) -> Any:
-    """JSON for `codegen_worker.argument`."""
+    """JSON for `bench.codegen.worker.argument`."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, TensorArgument):

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from threeloops.hardware import device
 
 if TYPE_CHECKING:
-    from threeloops.inner.interpreter_preflight import Preflight
+    from threeloops.inner.bench.interpreter.preflight import Preflight
 
 __all__ = ["enable_without_gpu", "interpreted", "preflight"]
 
@@ -39,13 +39,13 @@ TRUE = ("1", "true", "yes", "on", "y")
 """What Triton takes for true in an environment variable."""
 
 REPAIRS = (
-    ("its library", "interpreter_language", "interpret_library"),
-    ("arithmetic", "interpreter_repairs", "install"),
-    ("tl.dot", "interpreter_dots", "install"),
-    ("reductions", "interpreter_reductions", "install"),
-    ("launches", "interpreter_language", "install"),
+    ("its library", "language", "interpret_library"),
+    ("arithmetic", "repairs", "install"),
+    ("tl.dot", "dots", "install"),
+    ("reductions", "reductions", "install"),
+    ("launches", "language", "install"),
 )
-"""What is repaired, where, and by which function."""
+"""What is repaired, in which file of `bench/interpreter`, and by which function."""
 
 _repairs: dict[str, str] = {}
 """Name of a repair → why it failed; empty where it did not."""
@@ -79,7 +79,7 @@ def preflight() -> "Preflight":
 
     Less than a second. On a GPU there is nothing to try, and all is well.
     """
-    from threeloops.inner import interpreter_preflight
+    from threeloops.inner.bench.interpreter import preflight as interpreter_preflight
 
     enabled = enable_without_gpu()
     return interpreter_preflight.run({name: why for name, why in _repairs.items() if why}, interpreted=enabled)
@@ -90,7 +90,7 @@ def repair() -> None:
     for name, module, function in REPAIRS:
         _repairs[name] = ""
         try:
-            getattr(import_module(f"threeloops.inner.{module}"), function)()
+            getattr(import_module(f"threeloops.inner.bench.interpreter.{module}"), function)()
         except (ImportError, AttributeError, KeyError, TypeError) as error:
             _repairs[name] = f"{type(error).__name__}: {error}"
             warnings.warn(

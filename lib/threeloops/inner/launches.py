@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from threeloops.inner.launch_binding import Call, Storages, bind, describe
-from threeloops.inner.launch_record import Argument, DescriptorArgument, FunctionName, Launch, TensorArgument
+from threeloops.inner.bench.launches.binding import Call, Storages, bind, describe
+from threeloops.inner.bench.launches.record import Argument, DescriptorArgument, FunctionName, Launch, TensorArgument
 
 __all__ = [
     "Argument",

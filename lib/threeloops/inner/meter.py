@@ -6,9 +6,9 @@
 
 What is counted is what the kernel's source asks for: bytes, 32-byte sectors, floating-point operations, atomics,
 program by program. What a GPU would make of it is modelled, and said so: unique bytes are the memory traffic of a
-cache that never evicts within a launch, `dram_bytes` those of an L2 (`meter_l2`). Accesses outside an argument are
-masked and reported, so are reads of memory that nothing has written (`meter_uninitialised`: while metering,
-`torch.empty` hands out NaN) and races between programs (`meter_races`).
+cache that never evicts within a launch, `dram_bytes` those of an L2 (`bench.meter.l2`). Accesses outside an argument
+are masked and reported, so are reads of memory that nothing has written (`bench.meter.uninitialised`: while metering,
+`torch.empty` hands out NaN) and races between programs (`bench.meter.races`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,17 +16,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from threeloops.inner import meter_plot, meter_report
+from threeloops.inner.bench.meter import plot as meter_plot
+from threeloops.inner.bench.meter import report as meter_report
+from threeloops.inner.bench.meter.analysis import count, rows
+from threeloops.inner.bench.meter.findings import Finding
+from threeloops.inner.bench.meter.hooks import recording
+from threeloops.inner.bench.meter.l2 import L2, model
+from threeloops.inner.bench.meter.races import find_races
+from threeloops.inner.bench.meter.recorder import Recording
+from threeloops.inner.bench.meter.traffic import ArgumentTraffic, LaunchTraffic, Traffic, together
+from threeloops.inner.bench.meter.uninitialised import Watch
 from threeloops.inner.costs import Work
 from threeloops.inner.launches import Launch, observe
-from threeloops.inner.meter_analysis import count, rows
-from threeloops.inner.meter_findings import Finding
-from threeloops.inner.meter_hooks import recording
-from threeloops.inner.meter_l2 import L2, model
-from threeloops.inner.meter_races import find_races
-from threeloops.inner.meter_recorder import Recording
-from threeloops.inner.meter_traffic import ArgumentTraffic, LaunchTraffic, Traffic, together
-from threeloops.inner.meter_uninitialised import Watch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from threeloops.hardware.accelerators import Accelerator, dtype_name
-from threeloops.inner.calibration import Calibration, calibrate
+from threeloops.inner.bench.codegen.generated_code import Code
+from threeloops.inner.bench.codegen.occupancy import compilation_target
+from threeloops.inner.bench.meter.traffic import Traffic
+from threeloops.inner.bench.predict.calibration import Calibration, calibrate
+from threeloops.inner.bench.predict.parts import Latency, demand_of, latency_time, memory_time, wave_factors
 from threeloops.inner.costs import Work
-from threeloops.inner.generated_code import Code
-from threeloops.inner.meter_traffic import Traffic
-from threeloops.inner.occupancy import compilation_target
-from threeloops.inner.predict_parts import Latency, demand_of, latency_time, memory_time, wave_factors
 
 __all__ = ["Calibration", "Latency", "Prediction", "calibrate", "predict"]
 
@@ -63,7 +63,7 @@ class Prediction:
         return measured_seconds / nearest - 1
 
     def report(self) -> str:
-        from threeloops.inner.predict_report import report
+        from threeloops.inner.bench.predict.report import report
 
         return report({"": self})
 

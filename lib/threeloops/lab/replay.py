@@ -21,10 +21,10 @@ from threeloops.lab import wall
 from threeloops.lab.failure import CheckFailed
 
 if TYPE_CHECKING:
-    from threeloops.inner.generated_code import Code
+    from threeloops.inner.bench.codegen.generated_code import Code
+    from threeloops.inner.bench.plan.messages import Answer
     from threeloops.inner.launches import Launch
     from threeloops.inner.meter import L2, Finding, Metered
-    from threeloops.inner.plan_messages import Answer
 
 SECONDS = 60.0
 """Time limit of one replay where no wall sets another."""
@@ -99,9 +99,9 @@ replay = Replayer()
 @wall.student_side
 def record(launcher: Callable[..., Any], inputs: dict[str, Any]) -> dict[str, Any]:
     """What a launcher does with inputs of these shapes, as plain data: a plan, or why there is none."""
-    from threeloops.inner.plan import PlanRefused
-    from threeloops.inner.plan_inputs import inputs_from
-    from threeloops.inner.plan_recorder import record as record_plan
+    from threeloops.inner.bench.plan.inputs import inputs_from
+    from threeloops.inner.bench.plan.plan import PlanRefused
+    from threeloops.inner.bench.plan.recorder import record as record_plan
 
     args, kwargs = inputs_from(inputs).zeros()
     try:
@@ -114,8 +114,8 @@ def _judge(
     launcher: Callable[..., Any], args: Any, kwargs: Any, *, execute: bool, l2: L2 | str | None = None
 ) -> tuple[Answer, Any]:
     """The answer to a replay, and its outputs on the device of the inputs."""
-    from threeloops.inner.plan_inputs import inputs_of
-    from threeloops.inner.plan_messages import answer_from, question
+    from threeloops.inner.bench.plan.inputs import inputs_of
+    from threeloops.inner.bench.plan.messages import answer_from, question
 
     inputs, storages = inputs_of(args, kwargs)
     recorded = record(launcher, inputs.to_dict())
@@ -128,7 +128,7 @@ def _judge(
     if answer.refused:
         raise _failure(launcher, answer.refused)
     if execute and wall.link is None and inputs.device != "cpu":
-        from threeloops.inner.plan_messages import perform_compiled
+        from threeloops.inner.bench.plan.messages import perform_compiled
 
         return answer, perform_compiled(asked[0], storages)
     return answer, answer.outputs
@@ -136,10 +136,10 @@ def _judge(
 
 def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Have a question answered where kernels are interpreted: over there, here, or in a process beside this one."""
+    from threeloops.inner.bench.plan.frames import FrameError
+    from threeloops.inner.bench.plan.messages import perform
+    from threeloops.inner.bench.plan.server import ask
     from threeloops.inner.interpreter import interpreted
-    from threeloops.inner.plan_frames import FrameError
-    from threeloops.inner.plan_messages import perform
-    from threeloops.inner.plan_server import ask
 
     try:
         if wall.link is not None:

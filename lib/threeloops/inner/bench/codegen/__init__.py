@@ -1,0 +1,1 @@
+"""Compiling with no GPU, and reading what came out."""

@@ -1,0 +1,1 @@
+"""How a launch becomes plain data."""

@@ -1,0 +1,1 @@
+"""How the traffic meter counts."""

@@ -1,0 +1,1 @@
+"""From traffic and code to seconds."""
