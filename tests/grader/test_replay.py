@@ -20,7 +20,7 @@ from grader.lint import lint
 from grader.sandbox import seccomp
 from grader.sandbox.warmth import REPLAY, modules_of, without_withheld
 
-LIMITS = replace(QUICK, test_seconds=30, cell_seconds=20, notebook_seconds=120, memory_mb=2048)
+LIMITS = replace(QUICK, test_seconds=30, cell_seconds=20, notebook_seconds=120, memory_mb=1024)
 
 
 @pytest.fixture(scope="module")
@@ -275,9 +275,9 @@ EXPLOITS = {
             """
             @triton.jit
             def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
-                for kept in ((),):
+                for kept in ((columns,),):
                     while columns > 0:
-                        kept += (tl.zeros((1024, 1024), tl.float32) + columns,)
+                        kept += kept
             """
         ),
         "emory",
