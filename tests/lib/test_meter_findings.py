@@ -494,3 +494,29 @@ def inner_function(pointer, BLOCK: tl.constexpr):
 @triton.jit
 def outer_kernel(x, BLOCK: tl.constexpr):
     tl.store(x + 0, tl.sum(inner_function(x, BLOCK)))
+
+
+@triton.jit
+def row_sum_kernel(x, out, columns, OTHER: tl.constexpr, BLOCK: tl.constexpr):
+    column = tl.arange(0, BLOCK)
+    if OTHER is None:
+        values = tl.load(x + column, mask=column < columns)
+    else:
+        values = tl.load(x + column, mask=column < columns, other=OTHER)
+    tl.store(out, tl.sum(values, 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
+def test_masked_lanes_without_other_are_not_zeros(dtype):
+    """Triton leaves them undefined: a kernel that counts on zeros must not look right."""
+    x, out = torch.ones(5, dtype=dtype), torch.zeros(1, dtype=dtype)
+    with meter():
+        row_sum_kernel[(1,)](x, out, 5, OTHER=None, BLOCK=8)
+    assert out.item() != 5
+    with meter():
+        row_sum_kernel[(1,)](x, out, 5, OTHER=0, BLOCK=8)
+    assert out.item() == 5
+    full = torch.ones(8, dtype=dtype)
+    with meter():
+        row_sum_kernel[(1,)](full, out, 8, OTHER=None, BLOCK=8)
+    assert out.item() == 8

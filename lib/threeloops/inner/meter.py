@@ -7,8 +7,9 @@
 What is counted is what the kernel's source asks for: bytes, 32-byte sectors, floating-point operations, atomics,
 program by program. What a GPU would make of it is modelled, and said so: unique bytes are the memory traffic of a
 cache that never evicts within a launch, `dram_bytes` those of an L2 (`bench.meter.l2`). Accesses outside an argument
-are masked and reported, so are reads of memory that nothing has written (`bench.meter.uninitialised`: while metering,
-`torch.empty` hands out NaN) and races between programs (`bench.meter.races`).
+are masked and reported; so are reads of memory that nothing has written (`bench.meter.uninitialised`: while metering,
+`torch.empty` hands out NaN) and races between programs (`bench.meter.races`). Masked lanes of a load without `other`,
+which Triton leaves undefined, hold NaN or an odd integer.
 """
 
 from collections.abc import Iterator, Mapping

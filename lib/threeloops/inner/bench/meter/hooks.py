@@ -14,7 +14,10 @@ import numpy as np
 
 from threeloops.inner.bench.meter.addresses import tensors
 from threeloops.inner.bench.meter.recorder import ATOMIC, LOAD, RELAXED_ATOMIC, STORE, Recording
-from threeloops.inner.bench.meter.uninitialised import Watch
+from threeloops.inner.bench.meter.uninitialised import NAN_BYTE, Watch
+
+ODD_INTEGER = 91
+"""Stands for an integer that nobody specified: no neutral element of anything, and no sum of a tile overflows."""
 
 
 @contextmanager
@@ -81,6 +84,21 @@ def converted(recorded: Recording, original: Callable) -> Callable:
     return implicit_cvt
 
 
+def unspecified(pointers: Any, mask: Any) -> Any:
+    """What the masked lanes of a load without `other` hold. On a GPU that is anything; here NaN, or an odd integer, as
+    the interpreter's zeros would hide that a kernel counts on zeros. None where all lanes are loaded."""
+    active = mask if mask is None or isinstance(mask, np.ndarray) else mask.data
+    element = pointers.get_element_ty()
+    if active is None or element.is_bool() or active.all():
+        return None
+    from triton.runtime.interpreter import _get_np_dtype
+
+    dtype = np.dtype(_get_np_dtype(element))
+    nan = np.frombuffer(bytes([NAN_BYTE]) * dtype.itemsize, dtype)[0]
+    anything = nan if element.is_floating() else dtype.type(ODD_INTEGER)
+    return type(pointers)(np.where(np.broadcast_to(active, pointers.data.shape), dtype.type(0), anything), element)
+
+
 def wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
     """What the builder's methods become during a launch, by name."""
     from triton._C.libtriton import ir
@@ -98,10 +116,12 @@ def wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
         recorded.program += 1
         set_grid_idx(*place)
 
-    def masked_load(pointers: Any, mask: Any, *rest: Any, **options: Any) -> Any:
+    def masked_load(pointers: Any, mask: Any, other: Any, *rest: Any, **options: Any) -> Any:
         since = len(recorded.accesses)
+        if other is None:
+            other = unspecified(pointers, mask)
         pointers, mask = recorded.access(LOAD, pointers, mask)
-        result = load(pointers, mask, *rest, **options)
+        result = load(pointers, mask, other, *rest, **options)
         if recorded.unwritten:
             recorded.check_read(since, result.data)
         return result
