@@ -38,7 +38,7 @@ def lint(lab: Lab) -> list[str]:
     """Every broken rule of one lab."""
     source = read(lab)
     unreadable = list(_cells_parse(source))
-    rules = [_header, _roles, _exercises, _reflection, _markers]
+    rules = [_header, _roles, _exercises, _reflection, _hints, _markers]
     if not unreadable:
         rules += [_solutions, _tests, _replayed, _withheld_imports, _wrong_answers]
     found = unreadable + [message for rule in rules for message in rule(source)]
@@ -135,6 +135,13 @@ def _reflection(source: Source) -> Iterator[str]:
     for before, cell in zip(source.cells, source.cells[1:], strict=False):
         if cell.role == "reflection" and before.role != "prose":
             yield f"cell {cell.name}: its question belongs into a prose cell before it"
+
+
+def _hints(source: Source) -> Iterator[str]:
+    """A hint that stands in plain sight above its own fold is read before it is wanted."""
+    for cell in source.of("demo"):
+        if cell.source.lstrip().startswith("hint(") and not cell.hidden:
+            yield f'cell {cell.name} shows its hints: give it jupyter={{"source_hidden": true}}'
 
 
 def _markers(source: Source) -> Iterator[str]:

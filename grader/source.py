@@ -18,6 +18,8 @@ class Cell:
     source: str
     code: bool
     tags: tuple[str, ...]
+    hidden: bool
+    """Its code is folded away: the reader sees what it shows."""
     meta: dict[str, Any]
 
     @property
@@ -59,5 +61,6 @@ def _cell(position: int, cell: NotebookNode) -> Cell:
         source=cell.source,
         code=cell.cell_type == "code",
         tags=tuple(cell.metadata.get("tags", ())),
+        hidden=bool(cell.metadata.get("jupyter", {}).get("source_hidden")),
         meta=dict(cell.metadata.get("nbgrader", {})),
     )

@@ -220,7 +220,7 @@ def capability_report(probe: Probe) -> Report:
     ### END SOLUTION
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "capability_report",
     "Build the list of visible GPUs first. The rest follows from three lists: all, visible, usable.",
@@ -406,7 +406,7 @@ def saxpy_work(n: int, dtype: str) -> Work:
     ### END SOLUTION
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "saxpy_work",
     "Write down every array access of one step of the loop. There are three.",
@@ -559,7 +559,7 @@ def throughput(bytes_moved: list[float], seconds: list[float], warmup: int) -> f
     ### END SOLUTION
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "repaired_throughput",
     "Which single rate, held for the whole time, would have moved the same bytes?",
@@ -746,7 +746,7 @@ def predict_seconds(n: int, dtype: str, machine: Machine) -> float:
     ### END SOLUTION
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "first_prediction",
     "Two amounts matter and they differ: the bytes touched (which level?) and moved (how long?).",

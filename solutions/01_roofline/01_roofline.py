@@ -251,7 +251,7 @@ def require_positive(**sizes: float) -> None:
     ### END SOLUTION
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "intensity",
     "Draw a box around the chip. Every arrow that crosses the line is traffic, once for each tensor; nothing inside counts. For attention draw the box three times: S leaves the first, enters the second, and so on.",
@@ -507,7 +507,7 @@ def require_rates(peak_flops: float, bandwidth: float) -> None:
     ### END SOLUTION
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "roofline",
     "Two dictionaries, one from rate units to factors, one from bandwidth units to factors, are both the conversion and the test for unknown units.",
@@ -930,7 +930,7 @@ def classify(measured: Measured, machine: Machine) -> Verdict:
     ### END SOLUTION
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "classify",
     "Put all three floors and the device time into µs first. Most wrong verdicts are unit errors.",
@@ -1332,7 +1332,7 @@ def peak_memory(profile: Profile) -> tuple:
     ### END SOLUTION
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "account",
     "One pass gives all self times: start from a list of every `cpu_us`, then let each event subtract its own `cpu_us` from its parent's entry.",

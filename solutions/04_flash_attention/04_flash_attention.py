@@ -95,7 +95,7 @@ right.minorticks_off()
 show.figure(fig)
 
 # %% [markdown]
-# The arithmetic is the same. The naive version hangs at some 60 FLOP per byte however long the sequence is, far left of
+# The arithmetic is the same. The naive version hangs at some 60 FLOP per byte however long the sequence is, far below
 # the ridge; without the table the same work is limited by the tensor cores from a thousand tokens on.
 #
 # You will get there in four steps:
@@ -143,8 +143,8 @@ predict(
 # `naive_traffic(p) -> Traffic`, three kernels, nothing skipped, no mask, and K and V read once for each **query** head:
 # scores (Q, K in, S out), softmax (S in, P out), values (P, V in, O out); `dot_flops` 4 · queries · keys · head_dim a head.
 #
-# Elements have `p.bytes_per_element` bytes. `kv_heads` divides `heads`; a K/V head is loaded anew for every query head
-# that uses it. All results are ints.
+# Elements have `p.bytes_per_element` bytes. K and V are loaded anew for every query head, even where heads share them.
+# All results are ints.
 
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_problem", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -218,10 +218,10 @@ def naive_traffic(p: Problem) -> Traffic:
     ### END SOLUTION
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "traffic",
-    "For one block of queries, find the range of keys that *some* query of it may see: the end comes from its last existing query, the beginning, with a window, from its first.",
+    "For one block of queries, find the range of keys that at least one query of it may see: the end comes from its last existing query, the beginning, with a window, from its first.",
     "A range low … high − 1 of keys lies in tiles low // block_n … ⌈high / block_n⌉ − 1. The range is empty when high ≤ low, for instance for early queries when there are more queries than keys.",
     "The last tile may stick out beyond the keys: it is computed in full, but only rows that exist are loaded: min(end · block_n, keys) − first · block_n.",
 )
@@ -242,18 +242,32 @@ with check("traffic", "what attention moves, tile by tile"):
         what="tiles of a causal mask",
         hint="the first 128 queries see no key after number 127",
     )
-    window = Problem(queries=512, keys=512, head_dim=64, window=100)
+    ragged = Problem(queries=100, keys=60, head_dim=64, causal=True)
+    check.equal(
+        visible_tiles(ragged, 32, 16),
+        [(0, 0), (0, 2), (0, 4), (0, 4)],
+        what="tiles of 100 causal queries and 60 keys",
+        hint="query 39 is the last that sees nothing: j ≤ i + (keys − queries); an empty range is (0, 0)",
+    )
+    window = Problem(queries=512, keys=512, head_dim=64, window=65)
     check.equal(
         visible_tiles(window, 128, 64),
-        [(0, 2), (0, 4), (2, 6), (4, 8)],
-        what="tiles of a window of 100",
-        hint="query 128 sees keys 29 … 128; the block's first query decides where the window begins",
+        [(0, 2), (1, 4), (3, 6), (5, 8)],
+        what="tiles of a window of 65",
+        hint="query 128 sees keys 64 … 128; the block's first query decides where the window begins",
     )
     check.equal(
         fused_traffic(full, 128, 64),
         Traffic(loaded=(256 + 2 * 2 * 256) * 128, stored=256 * (128 + 4), dot_flops=8 * 4 * 128 * 64 * 64),
         what="traffic of 256 × 256, not causal",
         hint="Q once, K and V once for each of two blocks of queries; output and logsumexp",
+    )
+    decoding = Problem(queries=3, keys=100, head_dim=64, heads=2, causal=True, bytes_per_element=4)
+    check.equal(
+        fused_traffic(decoding, 16, 64),
+        Traffic(loaded=2 * (3 + 2 * 100) * 64 * 4, stored=2 * 3 * (64 * 4 + 4), dot_flops=2 * 2 * 4 * 16 * 64 * 64),
+        what="traffic of 3 queries at the end of 100 keys, two heads, float32",
+        hint="all 100 keys are seen: two tiles, the second with 36 rows, computed in full",
     )
     check.equal(
         naive_traffic(full),
@@ -326,7 +340,8 @@ with check("traffic", "what attention moves, tile by tile"):
 # %% [markdown]
 # ### What the count says
 #
-# Three claims of the source texts can be settled with a pencil now, and a fourth with a sweep.
+# The course was written after a set of popular texts, and checks what they claim. Two claims can be settled with a
+# pencil now, and a third with a sweep.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 scores = 4096 * 4096
@@ -346,7 +361,7 @@ audit(
     "GB",
     "model",
     "holds",
-    how="1,024 sequences × 96 heads × 2,048² scores × 2 bytes = 824.6 GB, for one of 96 layers: the text's 822 is a rounding",
+    how="1,024 sequences × 96 heads × 2,048² scores × 2 bytes = 824.6 GB, for one of 96 layers: the text's 822 is 0.3% low",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -355,7 +370,7 @@ BLOCKS = [16, 32, 64, 128, 256, 512]
 exact = [(N + 2 * N * -(-N // m)) * D * 2 for m in BLOCKS]  # Q once, K and V once for each block of queries
 doubled = [(n + 2 * n * -(-n // 128)) * D * 2 for n in (2048, 4096, 8192)]
 fig, axes = figure(width=8.5, height=3.4)
-axes.plot(BLOCKS, [b / 2**20 for b in exact], "o-", color=palette.blue, label="loaded by a fused kernel, exactly")
+axes.plot(BLOCKS, [b / 2**20 for b in exact], "o-", color=palette.blue, label="asked for by a fused kernel, exactly")
 axes.plot(
     BLOCKS,
     [2 * N * N * D * 2 / m / 2**20 for m in BLOCKS],
@@ -364,7 +379,9 @@ axes.plot(
     lw=1.5,
     label="2·N²·d / block_m elements",
 )
-axes.axhline(attention(1, 1, N, N, D).bytes / 2**20, color=palette.vermillion, lw=1.5, label="naive, loads and stores")
+axes.axhline(
+    attention(1, 1, N, N, D).bytes / 2**20, color=palette.vermillion, lw=1.5, label="naive, every tensor once each way"
+)
 axes.set(
     xscale="log",
     yscale="log",
@@ -383,13 +400,13 @@ audit(
     "× the loads for twice the tokens",
     "model",
     "corrected",
-    how="K and V are read once for each block of queries: 2·N²·d / block_m elements, quadratic in N. The block, bounded by the on-chip memory M, divides the constant: Θ(N²d²/M). At 4,096 tokens and blocks of 16 a fused kernel even asks for more than the naive one moves",
+    how="K and V are read once for each block of queries: 2·N²·d / block_m elements, quadratic in N. The block, bounded by the on-chip memory M, divides the constant: Θ(N²d²/M). At 4,096 tokens and blocks of 16 or 32 a fused kernel even asks for more than the naive one moves, though L2 answers most of it",
 )
 
 # %% [markdown]
 # So FlashAttention is **not** sub-quadratic in traffic. It divides a quadratic term by the block, and it removes the
-# quadratic *memory*. What K and V ask for again and again comes from L2, not from DRAM, as long as one head's K and V fit
-# there.
+# quadratic *memory*. What is asked of K and V again and again comes from L2, not from DRAM, as long as those of the heads
+# at work fit there.
 
 # %% [markdown]
 # ## 2 · A summary that can be merged
@@ -401,8 +418,8 @@ audit(
 # - *s*, the sum of exp(score − m),
 # - *a*, the sum of exp(score − m) · value: a vector.
 #
-# Two such summaries, of different keys, merge into one: take the larger maximum, and multiply the sum and the vector
-# of each side by exp(its own m − the new m). When all blocks are merged the answer is a / s. The division comes last,
+# Two such summaries, of different keys, merge into one: take the larger maximum, multiply the sum and the vector of each
+# side by exp(its own m − the new m), and add. When all blocks are merged the answer is a / s. The division comes last,
 # once.
 #
 # Merging is associative and commutative, so the blocks can be summarised in any order, by anyone: in a loop (the next
@@ -476,7 +493,7 @@ def finish(summary: Summary) -> tuple[torch.Tensor, torch.Tensor]:
     ### END SOLUTION
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "merging",
     "Everything in a summary is measured against its own m. To compare two, express both against the larger one: multiply by exp(own m − larger m), which is at most 1.",
@@ -520,6 +537,11 @@ with check("merging", "summaries of blocks of keys, merged in any order"):
     check.equal(
         hidden.s.tolist(), [0.0] * 5, what="s of a masked block", hint="exp(−inf − 0) is 0; exp(−inf − (−inf)) is NaN"
     )
+    nothing, unseen = finish(hidden)
+    check.equal(nothing.tolist(), [[0.0] * 3] * 5, what="the output of queries that saw nothing", hint="0 / 0 is NaN")
+    check.equal(unseen.tolist(), [-math.inf] * 5, what="the logsumexp of queries that saw nothing")
+    empty = summarise(scores[:, :0], values[:0])
+    check.equal(empty.m.tolist(), [-math.inf] * 5, what="m of a block with no keys", hint="amax of nothing raises")
     check.close(
         finish(merge(hidden, whole))[0],
         scores.softmax(1) @ values,
@@ -585,8 +607,9 @@ with check("merging", "summaries of blocks of keys, merged in any order"):
 # Everything is there now. One program owns `BLOCK_M` queries of one head. It keeps m, s and a for each of them, in
 # registers, and walks along the keys: two matrix products a tile, with the update of the summary between them.
 #
-# Watch it. Blue tiles are done, the orange one is at work, grey ones are never visited. The number in a tile is its turn
-# in its program; different rows of tiles are different programs, and run at the same time.
+# Watch it. Blue tiles are done, orange ones are at work, white ones wait, grey ones are never visited. The number in a
+# tile, where there is room for one, is its turn in its program; different rows of tiles are different programs, and run at
+# the same time.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from matplotlib.patches import Rectangle
@@ -631,12 +654,12 @@ def draw_tiles(mask, tokens, block_m, block_n, step):
                     ha="center",
                     va="center",
                     fontsize=9,
-                    color="white" if turn <= step else palette.grey,
+                    color="white" if turn < step else palette.ink,
                 )
     if mask != "none":
-        axes.plot([0, tokens], [0, tokens], color=palette.ink, lw=1.2)
+        axes.plot([0, tokens], [0, tokens], color=palette.ink, lw=1.2, alpha=0.5)
     if window:
-        axes.plot([0, tokens - window], [window, tokens], color=palette.ink, lw=1.2, ls="--")
+        axes.plot([0, tokens - window], [window, tokens], color=palette.ink, lw=1.2, ls="--", alpha=0.5)
     total = len(programs) * columns
     axes.set(xlim=(0, tokens), ylim=(tokens, 0), xlabel="keys", ylabel="queries", aspect="equal")
     axes.set_title(f"{visited} of {total} tiles are visited: {100 * visited / total:.0f}%", fontsize=11)
@@ -654,8 +677,9 @@ def draw_tiles(mask, tokens, block_m, block_n, step):
     turns = range(len(history))
     side.plot(turns, [m for m, _ in history], "o-", color=palette.vermillion, label="m")
     side.plot(turns, [s for _, s in history], "o-", color=palette.green, label="s")
-    side.set(title="The last query's m and s, turn by turn", xlabel="turn", xlim=(-0.3, columns - 0.7))
-    side.legend(loc="upper left")
+    side.set(title="The last query's m and s (of made-up scores)", xlabel="turn", xlim=(-0.3, columns - 0.7))
+    side.xaxis.get_major_locator().set_params(integer=True)
+    side.legend(loc="best")
     return fig
 
 
@@ -665,7 +689,7 @@ explore(
     tokens=(64, 320, 16, 256),
     block_m=[64, 32, 128],
     block_n=[32, 16, 64],
-    step=(0, 9, 1, 2),
+    step=(0, 19, 1, 2),
 )
 
 # %% [markdown]
@@ -683,6 +707,7 @@ explore(
 #   exactly the tiles of exercise 1, and loads their K and V once each. Both products are `tl.dot`s of a whole tile with
 #   `input_precision="ieee"`, accumulated in float32; probabilities are rounded to the dtype of v for the second one.
 # - Nothing but out and lse is written.
+# - A kernel may call `tl` and `@triton.jit` functions of its own cell, and nothing else. So it is in exercise 4.
 
 
 # %% nbgrader={"grade": false, "grade_id": "flash", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -759,12 +784,12 @@ def flash_attention(
     ### END SOLUTION
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "flash",
     "Begin without causal, without groups, with one head. Three blocks live through the loop: m and s of shape (BLOCK_M,), a of shape (BLOCK_M, HEAD_DIM). The loop body is exercise 2's `summarise` and `merge` in one.",
     "Keys beyond the end are loaded as zeros, and a score of 0 is not nothing: set it to −inf with `tl.where` before the maximum.",
-    "Batch and heads can share one program id: K/V head of flat head number h is `h // group`, since `heads` is a multiple of `kv_heads`. Causal: the loop ends after the last key that the block's last *existing* query may see; inside, compare column with row + keys − queries.",
+    "Batch and heads can share one program id: K/V head of flat head number h is `h // group`, since `heads` is a multiple of `kv_heads`. Causal: the loop ends after the last key that the block's last existing query may see; inside, compare column with row + keys − queries.",
 )
 
 # %% nbgrader={"grade": true, "grade_id": "flash_test", "locked": true, "points": 30, "schema_version": 3, "solution": false, "task": false}
@@ -794,27 +819,27 @@ with check("flash", "fused attention: values, tiles, bytes"):
         return weights @ v, lse
 
     for (batch, heads, kv_heads, queries, keys, head_dim), causal in (
-        ((1, 1, 1, 64, 64, 32), False),
-        ((1, 2, 1, 70, 70, 16), True),
+        ((1, 1, 1, 64, 50, 16), False),
+        ((1, 2, 1, 70, 40, 16), True),
         ((1, 1, 1, 1, 100, 32), True),
     ):
         q, k, v = tensors(batch, heads, kv_heads, queries, keys, head_dim, torch.float32)
         out, lse = exact(q, k, v, causal)
         run = replay(flash_attention, q, k, v, causal, 32, 32)
-        case = f"{queries} queries, {keys} keys, {heads} heads on {kv_heads}, {'causal' if causal else 'no mask'}"
+        case = f"queries {queries}, keys {keys}, heads {heads} on {kv_heads}, {'causal' if causal else 'no mask'}"
         check.close(
             run.outputs[0],
             out,
             rtol=1e-4,
             atol=1e-5,
             what=f"out of {case}",
-            hint="scores are divided by √head_dim; a running sum and vector that are not rescaled by exp(old m − new m); keys beyond the end count as −inf",
+            hint="scores are divided by √head_dim; a running sum and vector that are not rescaled by exp(old m − new m); keys beyond the end count as −inf; causal is column ≤ row + keys − queries; NaN: a query that has seen nothing yet, or masked lanes loaded without `other`",
         )
         check.close(
             run.outputs[1], lse, rtol=1e-4, atol=1e-5, what=f"lse of {case}", hint="m + log(s) of the scaled scores"
         )
         tiles = sum(
-            -(-(min(keys, min(top + 32, queries) + keys - queries) if causal else keys) // 32)
+            -(-(max(0, min(keys, min(top + 32, queries) + keys - queries)) if causal else keys) // 32)
             for top in range(0, queries, 32)
         )
         check.equal(
@@ -829,6 +854,18 @@ with check("flash", "fused attention: values, tiles, bytes"):
             what=f"bytes written, {case}",
             hint="the output and the logsumexp: no scores",
         )
+    q, k, v = tensors(1, 1, 1, 20, 70, 32, torch.float16)
+    run = replay(flash_attention, q, k, v, False, 16, 64)
+    check.dtype(run.outputs[0], torch.float16, what="out of float16")
+    check.dtype(run.outputs[1], torch.float32, what="lse of float16")
+    check.close(
+        run.outputs[0],
+        exact(q, k, v, False)[0],
+        rtol=3e-3,
+        atol=3e-3,
+        what="out of float16, blocks 16 × 64",
+        hint="probabilities are cast to the dtype of v for the second product; sums stay in float32",
+    )
     ### BEGIN HIDDEN TESTS
     cases = [
         ((2, 4, 2, 33, 33, 16), True, 16, 32, torch.float32),
@@ -842,7 +879,7 @@ with check("flash", "fused attention: values, tiles, bytes"):
         q, k, v = tensors(batch, heads, kv_heads, queries, keys, head_dim, dtype, seed=9)
         out, lse = exact(q, k, v, causal)
         run = replay(flash_attention, q, k, v, causal, block_m, block_n)
-        case = f"batch {batch}, {heads} heads on {kv_heads}, {queries} queries, {keys} keys, head_dim {head_dim}, {'causal' if causal else 'no mask'}, blocks {block_m} × {block_n}, {str(dtype).removeprefix('torch.')}"
+        case = f"batch {batch}, heads {heads} on {kv_heads}, queries {queries}, keys {keys}, head_dim {head_dim}, {'causal' if causal else 'no mask'}, blocks {block_m} × {block_n}, {str(dtype).removeprefix('torch.')}"
         check.dtype(run.outputs[0], dtype, what="out")
         check.dtype(run.outputs[1], torch.float32, what="lse")
         tolerance = 2e-4 if dtype == torch.float32 else 3e-3
@@ -881,7 +918,7 @@ with check("flash", "fused attention: values, tiles, bytes"):
             total.requested_loaded,
             batch * heads * (queries + 2 * rows) * head_dim * size,
             what=f"bytes asked for: {case}",
-            hint="queries once, K and V of the visited tiles once each; the last *existing* query of a block decides where it ends",
+            hint="queries once, K and V of the visited tiles once each; the last existing query of a block decides where it ends",
         )
         check.equal(
             total.requested_stored,
@@ -891,6 +928,13 @@ with check("flash", "fused attention: values, tiles, bytes"):
         )
         check.equal([f.message for f in run.traffic.findings], [], what=f"what the meter objects to: {case}")
         check.equal(len(run.launches), 1, what="launches")
+    for code in replay.code("sm_90", flash_attention, *tensors(1, 1, 1, 64, 64, 32, torch.float32), False, 32, 32):
+        check.equal(
+            code.tensor_core_instructions,
+            0,
+            what="tensor-core instructions in the code for float32",
+            hint='without input_precision="ieee" a product of float32 is rounded to TF32',
+        )
     q = torch.zeros(1, 1, 2, 16)
     q[..., 0] = 4000.0
     k = torch.zeros(1, 1, 40, 16)
@@ -909,9 +953,9 @@ with check("flash", "fused attention: values, tiles, bytes"):
 # %% [markdown]
 # ### Is it exact?
 #
-# Claim att-4 says that FlashAttention is *exact*, equal to standard attention. In real arithmetic it is. In floating
+# Those texts say that FlashAttention is *exact* (claim att-4), equal to standard attention. In real arithmetic it is. In floating
 # point both round, in different places, so the question is which of them is nearer to the truth. Compare each with
-# float64, in FP16, causal:
+# float64, causal, in FP16 and BF16:
 
 # %% tags=["demo"]
 predict(
@@ -978,7 +1022,7 @@ audit(
 # ## 4 · Skip, do not mask
 #
 # With a sliding window each query sees only the last *w* keys, as in Mistral's first models or in every other layer of
-# many since. The arithmetic that is needed falls from N² to N·w. The arithmetic that is *done* falls only if tiles
+# many since. The arithmetic that is needed falls from N²/2 to N·w. The arithmetic that is *done* falls only if tiles
 # outside the window are not visited. A kernel that visits them and masks everything is right, and as slow as before. No
 # test of values can tell the two apart. The meter can.
 
@@ -1062,11 +1106,11 @@ def window_attention(
     ### END SOLUTION
 
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "window",
     "It is the causal kernel with another beginning of the loop. Which query of the block sees furthest back, and how far?",
-    "The first query of the block, row `top`, sees keys from top − window + 1 on, and not below 0. The loop must begin at the *tile* that holds this key: round down to a multiple of BLOCK_N.",
+    "The first query of the block, row `top`, sees keys from top − window + 1 on, and not below 0. The loop must begin at the tile that holds this key: round down to a multiple of BLOCK_N.",
     "A tile can be hidden altogether from some of its queries, so m may still be −inf after it. `exp(−inf − reference)` with reference 0 is 0, and that is right.",
 )
 
@@ -1100,7 +1144,7 @@ with check("window", "a sliding window whose hidden tiles are never visited"):
             rtol=1e-4,
             atol=1e-5,
             what=f"out of {case}",
-            hint="query i sees i − window < j ≤ i: window keys, its own among them",
+            hint="query i sees i − window < j ≤ i: window keys, its own among them; NaN: m is still −inf after a tile that is hidden from this query",
         )
         tiles = 0
         for top in range(0, tokens, block_m):
@@ -1124,7 +1168,7 @@ with check("window", "a sliding window whose hidden tiles are never visited"):
     ):
         q, k, v = tensors(batch, heads, kv_heads, tokens, head_dim, dtype)
         run = replay(window_attention, q, k, v, window, block_m, block_n)
-        case = f"batch {batch}, {heads} heads on {kv_heads}, {tokens} tokens, window {window}, blocks {block_m} × {block_n}, {str(dtype).removeprefix('torch.')}"
+        case = f"batch {batch}, heads {heads} on {kv_heads}, tokens {tokens}, window {window}, blocks {block_m} × {block_n}, {str(dtype).removeprefix('torch.')}"
         tolerance = 2e-4 if dtype == torch.float32 else 3e-3
         check.dtype(run.outputs, dtype, what="out")
         check.equal(
@@ -1207,8 +1251,9 @@ axes.legend(loc="upper left", fontsize=9)
 show.figure(fig)
 
 # %% [markdown]
-# A window of 64 with tiles of 128 computes more than twice what is visible. Small windows want small tiles, and small
-# tiles starve the tensor cores: it is a real trade, and the shipped kernel makes it by device.
+# A window of 64 with tiles of 128 computes four times what is visible; with tiles of 64, twice. Small windows want small
+# tiles, and small tiles starve the tensor cores: a real trade. The shipped kernel decides it by device, dtype and head_dim,
+# not by window.
 
 # %% [markdown]
 # ## Deep dive: the way back
@@ -1217,10 +1262,11 @@ show.figure(fig)
 # logsumexp: P = exp(score − lse). One more trick avoids a second look at each row. The gradient through the softmax needs
 # Σⱼ Pᵢⱼ · dPᵢⱼ, and that equals the dot product of the output with its own gradient, one number a query, computed before.
 #
-# > dV = Pᵀ dO,  dP = dO Vᵀ,  dS = P ∘ (dP − rowsum(dO ∘ O)),  dQ = dS K,  dK = dSᵀ Q
+# > dV = Pᵀ dO,  dP = dO Vᵀ,  dS = P ∘ (dP − rowsum(dO ∘ O)),  dQ = dS K / √d,  dK = dSᵀ Q / √d
 #
-# Five products instead of two, and still no table. The library splits it in two kernels, one that owns keys and sums dK
-# and dV, one that owns queries and sums dQ, so that nothing is added by atomics and two runs agree to the last bit.
+# Five products instead of two, q kᵀ again and these four, and still no table. The library splits them in two kernels, one
+# that owns keys and sums dK and dV, one that owns queries and sums dQ. Both need the scores and dP, so it does seven: the
+# price of no atomics, and of two runs that agree to the last bit.
 
 # %% tags=["demo"]
 generator = torch.Generator().manual_seed(0)
@@ -1247,7 +1293,7 @@ kept_fused = [4 * n * 128 * 2 + 4 * n for n in SIZES]
 fig, axes = figure(width=8.5, height=3.2)
 axes.plot(SIZES, [a / b for a, b in zip(kept_naive, kept_fused, strict=True)], "o-", color=palette.blue)
 axes.axhspan(5, 20, color=palette.orange, alpha=0.2, lw=0)
-axes.text(SIZES[0], 10, "claim att-3: 5–20×", fontsize=10, va="center")
+axes.text(SIZES[0], 13, "claim att-3: 5–20×", fontsize=10, va="center")
 axes.set(
     xscale="log",
     yscale="log",
@@ -1255,6 +1301,7 @@ axes.set(
     ylabel="× less memory kept",
     title="What one head keeps for its backward pass, head_dim 128, BF16",
 )
+axes.set_yticks([2, 5, 10, 20, 50], [2, 5, 10, 20, 50])
 axes.set_xticks(SIZES, [f"{n // 1024}k" if n >= 1024 else n for n in SIZES])
 axes.minorticks_off()
 show.figure(fig)
@@ -1292,7 +1339,7 @@ else:
         "× less memory kept at 4,096 tokens",
         "model",
         "needs a GPU",
-        how="counted: the factor is about 1 + N / 512, so 5–20× belongs to 2,048 … 8,192 tokens; the time was not measured by the course yet, and on a GPU this cell sweeps the length",
+        how="counted: the factor is about 1 + N / 512, so 5–20× belongs to some 2,000 … 9,700 tokens; the time was not measured by the course yet, and on a GPU this cell sweeps the length",
     )
 
 # %% [markdown]
@@ -1309,8 +1356,8 @@ else:
 # %% tags=["demo"]
 predict(
     "simplicial",
-    "Windows of 512 and 32: how many scores does each query have, compared with the 4,096 of full attention over 4,096 tokens?",
-    unit="×",
+    "Windows of 512 and 32, head_dim 128, BF16: how many FLOP for each byte of q, k1, k2, v1, v2 and the output?",
+    unit="FLOP/byte",
     guess=None,
 )
 
@@ -1331,7 +1378,6 @@ for name, mine, exact_one in zip(("q", "k1", "k2", "v1", "v2"), five, exact_five
     worst_error = float((mine.grad.double() - exact_one.grad).abs().max() / exact_one.grad.abs().max())
     assert worst_error < 1e-4, (name, worst_error)
     print(f"gradient of {name}: largest error {worst_error:.1e} of the largest gradient")
-show.against_prediction("simplicial", 512 * 32 / 4096, unit="×", source="model: counted")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 N, D = 4096, 128
@@ -1339,8 +1385,12 @@ PAIRS = [(64, 16), (256, 16), (512, 32), (1024, 32)]
 intensity = [
     N * w1 * w2 * 6 * D / (6 * N * D * 2) for w1, w2 in PAIRS
 ]  # 6·d FLOPs a score as the paper counts; q, four keys and values, the output
+show.against_prediction("simplicial", intensity[2], unit="FLOP/byte", source="model: counted")
 fig, axes = figure(width=8.5, height=2.9)
-axes.bar_label(axes.bar([f"{a} × {b}" for a, b in PAIRS], intensity, color=palette.blue), fmt="%.0f")
+axes.plot(range(len(PAIRS)), intensity, "o", ms=9, color=palette.blue)
+for place, value in enumerate(intensity):
+    axes.annotate(f"{value:,.0f}", (place, value), (9, -3), textcoords="offset points", fontsize=10)
+axes.set_xticks(range(len(PAIRS)), [f"{a} × {b}" for a, b in PAIRS])
 axes.axhline(roof.ridge_point, color=palette.ink, ls=":", lw=1.3)
 axes.text(-1.25, roof.ridge_point * 1.12, "ridge point\nof an H100", fontsize=10)
 axes.set_xlim(-1.3, 3.6)
@@ -1355,7 +1405,7 @@ axes.grid(axis="x", visible=False)
 show.figure(fig)
 audit(
     "att-5",
-    588 / 337,
+    round(588 / 337, 2),
     "× the plain Triton kernel",
     "published",
     "cannot be tested here",
@@ -1364,8 +1414,8 @@ audit(
 
 # %% [markdown]
 # Compute-bound means that the tensor cores decide. The trilinear product is not a matrix product, but it becomes one when
-# one of its factors is folded into another: for a fixed k, q ∘ k2[k] is a made-up query, and its scores against all j are
-# an ordinary matmul. That is what the library's kernel does.
+# one of its factors is folded into another: for each pair (i, k), q[i] ∘ k2[k] is a made-up query, and the scores of many
+# such queries against all j are an ordinary matmul. That is what the library's kernel does.
 
 # %% [markdown]
 # ## In your own words
@@ -1385,6 +1435,6 @@ audit(
 # - Traffic stays quadratic, 2·N²·d / block_m; *memory* becomes linear. Say which one you mean.
 # - Causal and window: a tile that is skipped is saved, a tile that is masked is not. Values cannot show the difference.
 # - −inf − (−inf) is NaN. Ask what your kernel does with a query that sees nothing.
-# - Backward recomputes: five products, one saved number a query.
+# - Backward recomputes: five products, seven where nothing is added by atomics, and one saved number a query.
 #
 # Next: `05_mixed_precision`. Half the bits, half the bytes, and what they cost.

@@ -57,7 +57,7 @@ def mean(values):
     return sum(values) / len(values)
     ### END SOLUTION
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 hint("mean", "Add them up.", "Divide by how many there are.")
 
 # %% nbgrader={"grade": true, "grade_id": "mean_test", "locked": true, "points": 40, "schema_version": 3, "solution": false, "task": false}

@@ -1,4 +1,4 @@
-# expect: finite
+# expect: a query that has seen nothing yet
 @triton.jit
 def flash_kernel(
     q,

@@ -1,4 +1,4 @@
-# expect: finite
+# expect: 0 / 0 is NaN
 def summarise(scores: torch.Tensor, values: torch.Tensor) -> Summary:
     """The summary of one block of keys."""
     lowest = torch.full((len(scores), 1), -math.inf, dtype=scores.dtype)

@@ -1,4 +1,4 @@
-# expect: only rows that exist
+# expect: second with 36 rows
 def visible_tiles(p: Problem, block_m: int, block_n: int) -> list[tuple[int, int]]:
     """First and end of the visited tiles of keys, for each block of queries."""
     found = []

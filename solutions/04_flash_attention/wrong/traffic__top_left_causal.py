@@ -1,4 +1,4 @@
-# expect: queries are the last of the keys
+# expect: 100 causal queries and 60 keys
 def visible_tiles(p: Problem, block_m: int, block_n: int) -> list[tuple[int, int]]:
     """First and end of the visited tiles of keys, for each block of queries."""
     found = []

@@ -1,4 +1,4 @@
-# expect: visited tiles of
+# expect: tiles of a window of 65
 def visible_tiles(p: Problem, block_m: int, block_n: int) -> list[tuple[int, int]]:
     """First and end of the visited tiles of keys, for each block of queries."""
     found = []
