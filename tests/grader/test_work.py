@@ -196,7 +196,8 @@ def test_prose_that_the_student_edited_stays_beside_the_new_one(started):
 
 def test_a_cell_that_the_release_dropped_goes_unless_the_student_wrote_in_it(started):
     question = "# In your own words: when is a mean a poor summary?\n"
-    demo = '# %% tags=["demo"] jupyter={"source_hidden": true}\nhint("mean", "Add them up.", "Divide by how many there are.")\n'
+    demo = '# %% tags=["demo"] jupyter={"source_hidden": true}\n'
+    demo += 'hint("mean", "Add them up.", "Divide by how many there are.")\n'
 
     def write_in_hint(notebook):
         next(c for c in notebook.cells if c.source.startswith("hint")).source = "print('mine')"
