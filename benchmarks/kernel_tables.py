@@ -1,26 +1,30 @@
-"""The kernels benchmark as tables for people; its JSON holds every row in full."""
+"""The kernels benchmark as tables for people, a line a kernel over all its shapes and dtypes. The JSON has every row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 
-from benchmarks.kernel_part import Row
+from benchmarks.kernel_part import OURS, Row
 from benchmarks.result import readable
 
-Cells = Callable[[Row], tuple[str, ...]]
+Cells = Callable[[Sequence[Row]], tuple[str, ...]]
 
 
 def tables(facts: Mapping[str, Any]) -> Group:
+    ours = {_case(row): row["median_seconds"] for row in facts["time"] if row["by"] == OURS and "median_seconds" in row}
     found = [
-        table("traffic and arithmetic, counted (CPU, exact)", TRAFFIC_COLUMNS, traffic_cells, facts["traffic"]),
-        table("generated code as shipped (CPU, compiled)", CODE_COLUMNS, code_cells, facts["code"]),
-        table("error against float64 (cpu: interpreted, cuda: compiled)", ERROR_COLUMNS, error_cells, facts["error"]),
-        table("time of a call", TIME_COLUMNS, time_cells, facts["time"]),
-    ]
+        table("traffic and arithmetic, counted (CPU, exact)", ("kernel",), TRAFFIC, traffic_cells, facts["traffic"]),
+        table("generated code as shipped (CPU, compiled)", ("kernel", "by", "launched", "target"), CODE, code_cells,
+              facts["code"]),
+        table("error against float64 (cpu: interpreted, cuda: compiled)", ("kernel", "dtype", "on"), ERROR,
+              error_cells, facts["error"]),
+        table("time of a call", ("kernel", "pass", "by"), TIME, lambda rows: time_cells(rows, ours), facts["time"]),
+    ]  # fmt: skip
     return Group(*found, *(f"{what}: {counted(how)}" for what, how in facts["summary"].items()))
 
 
@@ -29,100 +33,117 @@ def counted(how: Mapping[str, Any]) -> str:
     return f"{how['are']} of {how['of']}{missing}"
 
 
-def table(title: str, columns: tuple[str, ...], cells: Cells, rows: Iterable[Row]) -> Table:
-    """A line of cells for each row; a kernel's name, shape and dtype are not repeated."""
+def table(title: str, names: tuple[str, ...], columns: tuple[str, ...], cells: Cells, rows: Iterable[Row]) -> Table:
+    """A line of cells for all rows that agree in `names`; what a line repeats of the one before is left out."""
     made = Table(title=title, title_justify="left", box=None)
-    for name in ("kernel", "shape", "dtype"):
+    for name in names:
         made.add_column(name)
-    for name in columns:
+    for name in ("cases", *columns):
         made.add_column(name, justify="right")
     before: tuple[str, ...] = ()
-    for row in rows:
-        about = (row["kernel"], " ".join(f"{k}={v}" for k, v in row["shape"].items()), row["dtype"])
+    for about, group in grouped(rows, names).items():
         shown = tuple(now if before[: place + 1] != about[: place + 1] else "" for place, now in enumerate(about))
-        made.add_row(*shown, *cells(row))
+        made.add_row(*shown, str(len(group)), *cells(group))
         before = about
     return made
 
 
-TRAFFIC_COLUMNS = (
-    "programs",
-    "requested",
-    "unique",
-    "unique / least",
-    "dot FLOPs",
-    "FLOPs / least",
-    "sectors a request",
-)
+def grouped(rows: Iterable[Row], names: tuple[str, ...]) -> dict[tuple[str, ...], list[Row]]:
+    """Rows by what they say under `names`, in the order of their first; "" where a row says nothing."""
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(str(row.get(name, "")) for name in names), []).append(row)
+    return found
 
 
-def traffic_cells(row: Row) -> tuple[str, ...]:
+def span(values: Iterable[float], form: Callable[[float], str]) -> str:
+    """The least and the largest of some numbers, once where they read the same."""
+    known = list(values)
+    if not known:
+        return ""
+    low, high = form(min(known)), form(max(known))
+    return low if low == high else f"{low} … {high}"
+
+
+TRAFFIC = ("unique / least", "requested / unique", "FLOPs / least", "sectors a request", "findings")
+
+
+def traffic_cells(rows: Sequence[Row]) -> tuple[str, ...]:
     return (
-        str(row["programs"]),
-        readable(row["requested_bytes"], "bytes"),
-        readable(row["unique_bytes"], "bytes"),
-        f"{row['unique_bytes'] / row['least_bytes']:.3f}",
-        f"{row['dot_flops']:,.0f}" if row["dot_flops"] else "",
-        f"{row['flops'] / row['least_flops']:.2f}" if row["least_flops"] else "",
-        f"{row['sectors_per_request']:.1f}",
+        span((row["unique_bytes"] / row["least_bytes"] for row in rows), "{:.3f}".format),
+        span((row["requested_bytes"] / row["unique_bytes"] for row in rows), "{:.2f}".format),
+        span((row["flops"] / row["least_flops"] for row in rows if row["least_flops"]), "{:.2f}".format),
+        span((row["sectors_per_request"] for row in rows), "{:.1f}".format),
+        str(sum(len(row["findings"]) for row in rows)),
     )
 
 
-CODE_COLUMNS = ("by", "launches", "target", "warps", "registers", "spilled", "shared / limit", "load, store bits",
-                "tensor cores", "occupancy")  # fmt: skip
+CODE = ("registers", "spilled", "shared / limit", "load, store bits", "tensor cores", "occupancy")
 
 
-def code_cells(row: Row) -> tuple[str, ...]:
-    if "not_compiled" in row:
-        return (row["by"], row["not_compiled"], *[""] * (len(CODE_COLUMNS) - 2))
-    cores = f"{row['tensor_core_instructions']} {row['tensor_cores']}" if row["tensor_cores"] else ""
+def code_cells(rows: Sequence[Row]) -> tuple[str, ...]:
+    compiled = [row for row in rows if "not_compiled" not in row]
+    if not compiled:
+        return (rows[0]["not_compiled"], *[""] * (len(CODE) - 1))
+    shared, limit = max(row["shared_bytes"] for row in compiled), compiled[0]["shared_limit"]
+    widths = (span((row[name] or 0 for row in compiled), "{:.0f}".format) for name in ("widest_load", "widest_store"))
     return (
-        row["by"],
-        row["launched"],
-        row["target"],
-        str(row["num_warps"]),
-        str(row["registers"]),
-        str(row["spilled_bytes"]),
-        f"{row['shared_bytes'] / 1024:.0f} / {row['shared_limit'] / 1024:.0f} KiB",
-        f"{row['widest_load'] or '–'}, {row['widest_store'] or '–'}",
-        cores,
-        f"{row['occupancy']:.0%} ({row['limited_by']})",
+        span((row["registers"] for row in compiled), "{:.0f}".format),
+        span((row["spilled_bytes"] for row in compiled), "{:.0f}".format),
+        f"{shared / 1024:.0f} / {limit / 1024:.0f} KiB",
+        ", ".join(widths),
+        " ".join(sorted({row["tensor_cores"] or "none" for row in compiled})),
+        span((row["occupancy"] for row in compiled), "{:.0%}".format),
     )
 
 
-ERROR_COLUMNS = ("on", "output", "RMS", "× torch's", "largest", "× torch's")
+ERROR = ("RMS, × torch's", "largest, × torch's")
 
 
-def error_cells(row: Row) -> tuple[str, ...]:
-    def times(value: float | None) -> str:
-        return "torch is exact" if value is None else f"{value:.2f}"
+def error_cells(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Spans over shapes and outputs; where torch is exact there is no ratio."""
+    ratios = ([row[name] for row in rows if row[name] is not None] for name in ("rms_ratio", "max_ratio"))
+    return tuple(span(found, "{:.2f}".format) or "torch is exact" for found in ratios)
 
+
+TIME = ("median", "rate", "of a copy", "ours is faster", "predicted, measured")
+
+
+def time_cells(rows: Sequence[Row], ours: Mapping[str, float]) -> tuple[str, ...]:
+    """Spans over shapes; geometric means of the share of a copy's bandwidth, and of the time over ours."""
+    if "published_flops" in rows[0]:
+        return ("", readable(rows[0]["published_flops"], "FLOP/s"), "", "", "")
+    measured = [row for row in rows if "median_seconds" in row]
+    if not measured:
+        return (f"not measured: {rows[0]['not_measured']}", "", "", "", predicted(rows))
+    shares = [row["share_of_copy"] for row in measured if "share_of_copy" in row]
+    against = [row["median_seconds"] / ours[_case(row)] for row in measured if row["by"] != OURS and _case(row) in ours]
     return (
-        row["on"],
-        str(row["output"]),
-        f"{row['rms']:.3g}",
-        times(row["rms_ratio"]),
-        f"{row['max']:.3g}",
-        times(row["max_ratio"]),
+        span((row["median_seconds"] for row in measured), lambda value: readable(value, "s")),
+        span(map(rate, measured), lambda value: readable(value, unit_of_rate(measured[0]))),
+        f"{geometric_mean(shares):.0%}" if shares else "",
+        f"{geometric_mean(against):.2f}×" if against else "",
+        predicted(rows),
     )
 
 
-TIME_COLUMNS = ("pass", "by", "median", "rate", "of a copy", "predicted")
+def predicted(rows: Sequence[Row]) -> str:
+    found = [row for row in rows if "predicted_low" in row]
+    if not found:
+        return ""
+    times = (row[end] for row in found for end in ("predicted_low", "predicted_high"))
+    text = f"{span(times, lambda value: readable(value, 's'))} on {found[0]['predicted_for']}"
+    errors = [row["prediction_error"] for row in found if row.get("prediction_error") is not None]
+    return text + (f", {span(errors, '{:+.0%}'.format)}" if errors else "")
 
 
-def time_cells(row: Row) -> tuple[str, ...]:
-    who = (row["pass"], row["by"])
-    if "published_flops" in row:
-        return (*who, "", readable(row["published_flops"], "FLOP/s"), "", "")
-    predicted = ""
-    if "predicted_low" in row:
-        low, high = (readable(row[name], "s") for name in ("predicted_low", "predicted_high"))
-        predicted = f"{low} … {high} on {row['predicted_for']}"
-    if error := row.get("prediction_error"):
-        predicted += f", measured {error:+.0%}"
-    if "not_measured" in row:
-        return (*who, f"not measured: {row['not_measured']}", "", "", predicted)
-    seconds = row["median_seconds"]
-    amount, unit = (row["flops"], "FLOP/s") if row["tensor_core_kernel"] else (row["bytes"], "bytes/s")
-    share = f"{row['share_of_copy']:.0%}" if "share_of_copy" in row else ""
-    return (*who, readable(seconds, "s"), readable(amount / seconds, unit), share, predicted)
+def rate(row: Row) -> float:
+    return (row["flops"] if row["tensor_core_kernel"] else row["bytes"]) / row["median_seconds"]
+
+
+def unit_of_rate(row: Row) -> str:
+    return "FLOP/s" if row["tensor_core_kernel"] else "bytes/s"
+
+
+def _case(row: Row) -> str:
+    return f"{row['kernel']} {row['pass']} {row['shape']} {row['dtype']}"

@@ -26,6 +26,8 @@ QUICK_SECONDS, FULL_SECONDS = 110.0, 890.0
 LEAST_SECONDS = 30.0
 """What a part gets that begins when the time is nearly up: on a busy machine rather a late result than none."""
 TRAFFIC_TOLERANCE = 0.02
+WITHOUT_PRODUCTS = ("prepare_rows_kernel",)
+"""Launched by kernels of matrix products, and multiply no matrices themselves: row sums before the backward pass."""
 ERROR_LIMITS = {"float32": 3.0, "float16": 1.05, "bfloat16": 1.05}
 """Times torch's RMS error, or that of rounding alone where torch is luckier than that."""
 
@@ -121,7 +123,11 @@ def summary(facts: dict[str, Any]) -> dict[str, Any]:
 
     tried = [row for row in facts["code"] if row["by"] == OURS]
     code = [row for row in tried if "not_compiled" not in row]
-    cores = [row for row in code if row["tensor_core_kernel"] and row["dtype"] != "float32"]
+    cores = [
+        row
+        for row in code
+        if row["tensor_core_kernel"] and row["dtype"] != "float32" and row["launched"] not in WITHOUT_PRODUCTS
+    ]
     apart = [row for row in facts["traffic"] if abs(row["unique_bytes"] / row["least_bytes"] - 1) > TRAFFIC_TOLERANCE]
     inaccurate = [
         row

@@ -19,7 +19,9 @@ from threeloops.inner.kernels.attention_sizes import LOG2_E, rows_in_one_piece, 
 from threeloops.inner.kernels.attention_tiles import key_gradient_tiles, query_gradient_tiles
 
 ROWS = 128
-"""Of one program of the first kernel; a multiple of every BLOCK_M of the others."""
+"""What rows are padded to; a multiple of every BLOCK_M."""
+PREPARED_ROWS = 64
+"""Of one program of the first kernel."""
 
 
 @triton.jit
@@ -74,11 +76,11 @@ def backward(
         return q_gradient.zero_(), k_gradient.zero_(), v_gradient.zero_()
     padded_queries = triton.cdiv(sizes.queries, ROWS) * ROWS
     padded_lse, delta = lse.new_empty(2, sizes.batch, sizes.heads, padded_queries)
-    prepare_rows_kernel[(padded_queries // ROWS, sizes.heads, sizes.batch)](
+    prepare_rows_kernel[(padded_queries // PREPARED_ROWS, sizes.heads, sizes.batch)](
         output, output_gradient, lse, None if lse_gradient is None else lse_gradient.contiguous(), padded_lse, delta,
         *output.stride()[:3], *output_gradient.stride()[:3], sizes.queries, padded_queries,
         HEAD_DIM=sizes.head_dim,
-        BLOCK_M=ROWS,
+        BLOCK_M=PREPARED_ROWS,
         num_warps=8,
     )  # fmt: skip
     inputs = (q, k, v, output_gradient, padded_lse, delta)
