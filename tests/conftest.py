@@ -7,6 +7,11 @@ in .ci/run, that is a failure: CI installs all parts, so a skip there means that
 import os
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says nothing on a busy machine: tests assert no times.
+settings.register_profile("course", deadline=None)
+settings.load_profile("course")
 
 STRICT = bool(os.environ.get("THREELOOPS_CI"))
 

@@ -324,7 +324,7 @@ def notebook_of(cells):
     return new_notebook(cells=[new_code_cell(text, id=key) for key, text in cells.items()])
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(base=NOTEBOOKS, student=NOTEBOOKS, new=NOTEBOOKS)
 def test_whatever_the_three_notebooks_hold_no_text_of_the_students_is_lost(base, student, new):
     merged = merge(notebook_of(base), notebook_of(student), notebook_of(new)).notebook

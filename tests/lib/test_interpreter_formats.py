@@ -66,7 +66,7 @@ def test_every_value_is_its_own_pattern(format):
     assert (format.encode(values, toward_zero=True) == bits)[kept].all()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(FLOAT64, min_size=1, max_size=30), st.sampled_from(list(FORMATS)))
 def test_float64_rounds_to_the_nearest_number(given_values, name):
     format, finite = FORMATS[name], MAGNITUDES[name]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
     not interpreter.interpreted(),
     reason="the meter counts what Triton's interpreter executes; kernels are compiled here",
 )
-ordinary = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ordinary = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 class NaiveCache:

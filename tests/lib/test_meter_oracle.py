@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 DTYPES = [torch.int8, torch.float16, torch.float32, torch.float64]
-ordinary = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ordinary = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 
 
 @triton.jit

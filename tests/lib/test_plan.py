@@ -426,7 +426,7 @@ def spots(data, path=()):
 
 
 @given(st.sampled_from(list(spots(VALID))), st.sampled_from(JUNK), st.sampled_from(["set", "drop", "double"]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_damaged_plan_is_read_whole_or_refused(path, junk, how):
     plan = copy.deepcopy(VALID)
     at = plan
