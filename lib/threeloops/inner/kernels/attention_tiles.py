@@ -19,7 +19,7 @@ def _tiles(block_m: int, block_n: int, num_warps: int, num_stages: int) -> Confi
 _FORWARD = {
     "sm_80": (_tiles(128, 64, 8, 3), _tiles(128, 64, 8, 3)),
     "sm_90": (_tiles(128, 64, 8, 4), _tiles(128, 128, 8, 3)),
-    "sm_100": (_tiles(128, 64, 8, 3), _tiles(128, 64, 8, 3)),
+    "sm_100": (_tiles(128, 64, 8, 2), _tiles(128, 64, 8, 3)),
     "gfx942": (_tiles(128, 64, 8, 1), _tiles(128, 64, 8, 1)),
 }
 """fp16 and bf16, for heads up to 64 and of 128. On sm_90, 64 keys at a time leave a multiprocessor registers for two
@@ -37,8 +37,9 @@ _QUERY_GRADIENT = {
     "sm_100": (_tiles(128, 64, 8, 3), _tiles(128, 64, 8, 3)),
     "gfx942": (_tiles(128, 64, 8, 1), _tiles(64, 64, 4, 1)),
 }
-_FLOAT32_FORWARD = _tiles(64, 32, 8, 1)
+_FLOAT32_FORWARD = _tiles(64, 16, 8, 1)
 _FLOAT32_BACKWARD = _tiles(32, 32, 8, 1)
+_FLOAT32_BACKWARD_GFX942_WIDE = _tiles(32, 16, 8, 1)
 """Float32 is multiplied in full, without tensor cores: small tiles are as good, and big ones spill."""
 
 
@@ -56,9 +57,14 @@ def forward_tiles(
 
 def key_gradient_tiles(head_dim: int, dtype: torch.dtype) -> Configuration:
     """Tiles of the kernel for dK and dV, which walks over BLOCK_M queries at a time."""
-    return _FLOAT32_BACKWARD if dtype == torch.float32 else _KEY_GRADIENT[target()][head_dim >= WIDE_HEAD]
+    return _float32_backward(head_dim) if dtype == torch.float32 else _KEY_GRADIENT[target()][head_dim >= WIDE_HEAD]
 
 
 def query_gradient_tiles(head_dim: int, dtype: torch.dtype) -> Configuration:
     """Tiles of the kernel for dQ."""
-    return _FLOAT32_BACKWARD if dtype == torch.float32 else _QUERY_GRADIENT[target()][head_dim >= WIDE_HEAD]
+    return _float32_backward(head_dim) if dtype == torch.float32 else _QUERY_GRADIENT[target()][head_dim >= WIDE_HEAD]
+
+
+def _float32_backward(head_dim: int) -> Configuration:
+    wide = target() == "gfx942" and head_dim >= WIDE_HEAD
+    return _FLOAT32_BACKWARD_GFX942_WIDE if wide else _FLOAT32_BACKWARD
