@@ -54,7 +54,7 @@ def test_the_record_is_plain_json():
     [
         ({"claim_id": "roof-99"}, "'roof-99' is not in claims.json; there are roof-1, roof-2"),
         ({"claim_id": "nothing"}, "is not in claims.json"),
-        ({"level": "gpu"}, "level = 'gpu': expected one of model, CPU, GPU, published"),
+        ({"level": "gpu"}, "level = 'gpu': expected one of model, compiled, CPU, GPU, published"),
         ({"verdict": "true"}, "verdict = 'true': expected one of holds"),
         ({"how": " "}, "say how"),
         ({"number": None}, "give the number found"),

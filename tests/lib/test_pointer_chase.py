@@ -2,8 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from threeloops.inner import interpreter
+
+INTERPRETED = interpreter.enable_without_gpu()
+
 from threeloops.inner import pointer_chase
 from threeloops.inner.pointer_chase import NotMeasurable, latency, latency_of_spread, ring
 
@@ -41,6 +46,32 @@ def test_a_load_takes_between_a_clock_and_a_millisecond():
         pytest.skip(str(reason))
     assert len(samples) == 3
     assert all(1e-10 < seconds < 1e-3 for seconds in samples)
+
+
+def test_every_sample_goes_on_where_the_last_one_stopped(monkeypatch):
+    chased = []
+
+    def chase(pointer, at, loads):
+        chased.append((at, loads))
+        return at + loads
+
+    monkeypatch.setattr(pointer_chase, "_compiled_chase", lambda: chase)
+    latency_of_spread(1 << 10, 1, on="cpu", repeats=3)
+    starts, loads = zip(*chased, strict=True)
+    assert starts == tuple(sum(loads[:i]) for i in range(4))
+    assert loads[0] == 1 << 10
+    assert len(set(loads[1:])) == 1
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled in this process")
+def test_the_gpu_kernel_leaves_the_place_that_it_reached():
+    following, place = ring(50, 2, 0), torch.zeros(1, dtype=torch.int64)
+    expected = [0]
+    for _ in range(12):
+        expected.append(int(following[expected[-1]]))
+    for loads in (5, 7):
+        pointer_chase.chase_kernel[(1,)](torch.from_numpy(following), place, loads)
+    assert int(place) == expected[12]
 
 
 def test_without_a_compiler_the_reason_is_named(monkeypatch):

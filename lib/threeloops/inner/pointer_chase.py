@@ -7,11 +7,13 @@ performance and their effect on benchmark run times", IEEE Transactions on Compu
 """
 
 import ctypes
+import mmap
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 from threeloops.hardware import device
 
 _LINE_BYTES = {"cpu": 64, "cuda": 128}
-_LOADS = {"cpu": 1_000_000, "cuda": 50_000}
+_LOADS = {"cpu": 1 << 18, "cuda": 50_000}
 _WARM_UP_LINES = 1 << 20
 
 _C_SOURCE = """
@@ -37,12 +39,12 @@ size_t chase(const size_t *ring, size_t at, size_t loads) {
 
 
 @triton.jit
-def chase_kernel(ring, end, loads):
-    """Follow `ring` for `loads` steps from index 0; one program, one load in flight."""
-    at = tl.load(ring)
-    for _ in range(loads - 1):
+def chase_kernel(ring, place, loads):
+    """Follow `ring` for `loads` steps from the index in `place`, and leave the last one there; one load in flight."""
+    at = tl.load(place)
+    for _ in range(loads):
         at = tl.load(ring + at)
-    tl.store(end, at)
+    tl.store(place, at)
 
 
 class NotMeasurable(RuntimeError):
@@ -52,24 +54,36 @@ class NotMeasurable(RuntimeError):
 def ring(lines: int, line_elements: int, seed: int) -> NDArray[np.int64]:
     """One random cycle through `lines` cache lines, as the index of the next stop at the first element of each line.
 
-    Sattolo's algorithm draws every single cycle with equal probability; a shuffled order that falls into several
-    cycles would stay in a part of the working set. Returns int64 of shape (lines · line_elements,).
+    Every single cycle is equally likely: a shuffled order of visits, closed. A shuffled array would fall into several
+    cycles, and the chase would stay in a part of the working set. Returns int64 of shape (lines · line_elements,).
     """
     for name, value in (("lines", lines), ("line_elements", line_elements)):
         if value < 1:
             raise ValueError(f"{name} = {value}: expected at least 1")
     generator = np.random.default_rng(seed)
     stops = generator.permutation(lines)
-    following = np.zeros(lines * line_elements, np.int64)
+    following = _zeros_in_small_pages(lines * line_elements)
     following[stops * line_elements] = np.roll(stops, -1) * line_elements
     return following
+
+
+def _zeros_in_small_pages(elements: int) -> NDArray[np.int64]:
+    """Zeros in pages of the machine's smallest size: for large arrays NumPy asks Linux for pages of 2 MiB, so few that
+    the TLB holds them all."""
+    memory = mmap.mmap(-1, 8 * elements)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages refuses the advice
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.int64)
 
 
 def latency(working_set_bytes: int, on: str | None = None, seed: int = 0, repeats: int = 5) -> list[float]:
     """Seconds a dependent load takes in a working set of so many bytes: one sample a repeat, after a warm-up lap.
 
-    On a GPU the time of an empty chase is taken off. Raises NotMeasurable where there is neither a GPU nor a C
-    compiler: an interpreted loop is slower than any memory.
+    Each sample goes on where the one before it stopped. Were all to start at line 0, none would leave the first part of
+    a long ring, and a cache that holds this part would pass for memory. The warm-up of a longer ring ends after 2²⁰
+    lines; the others were last touched when the ring was written. On a GPU the time of an empty chase is taken off.
+    Raises NotMeasurable where there is neither a GPU nor a C compiler: an interpreted loop is slower than any memory.
     """
     on = on or device()
     return latency_of_spread(max(working_set_bytes // _LINE_BYTES[on], 1), 1, on, seed, repeats)
@@ -79,35 +93,36 @@ def latency_of_spread(lines: int, spacing: int, on: str | None = None, seed: int
     """The same for so many lines, one in every `spacing`: the lines fit where they fit, their pages may not.
 
     With spacing 64 on a CPU each line lies in a page of 4 KiB of its own, and translating its address costs as well.
+    But addresses a power of two apart also share a few sets of every cache; spacing 65 spreads them over all sets.
     """
     on = on or device()
     following = ring(lines, spacing * _LINE_BYTES[on] // 8, seed)
-    loads = max(_LOADS[on], min(2 * lines, _WARM_UP_LINES))
+    loads = _LOADS[on]
     follow = _follow_on_gpu(following) if on == "cuda" else _follow_on_cpu(following)
     follow(min(lines, _WARM_UP_LINES))
-    follow(loads)
     return [(follow(loads) - (follow(1) if on == "cuda" else 0.0)) / loads for _ in range(repeats)]
 
 
 def _follow_on_cpu(following: NDArray[np.int64]) -> Callable[[int], float]:
-    chase = _compiled_chase()
-    pointer = following.ctypes.data
+    chase, at = _compiled_chase(), 0
 
     def follow(loads: int) -> float:
+        nonlocal at
+        pointer = following.ctypes.data
         started = time.perf_counter()
-        chase(pointer, 0, loads)
+        at = chase(pointer, at, loads)
         return time.perf_counter() - started
 
     return follow
 
 
 def _follow_on_gpu(following: NDArray[np.int64]) -> Callable[[int], float]:
-    on_device, end = torch.from_numpy(following).cuda(), torch.zeros(1, dtype=torch.int64, device="cuda")
+    on_device, place = torch.from_numpy(following).cuda(), torch.zeros(1, dtype=torch.int64, device="cuda")
 
     def follow(loads: int) -> float:
         before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         before.record()
-        chase_kernel[(1,)](on_device, end, loads, num_warps=1)
+        chase_kernel[(1,)](on_device, place, loads, num_warps=1)
         after.record()
         after.synchronize()
         return before.elapsed_time(after) / 1e3

@@ -14,6 +14,7 @@ from threeloops.lab.wording import with_unit
 MIME = "application/vnd.threeloops.audit+json"
 LEVELS = {
     "model": "derived from a model",
+    "compiled": "counted in compiled code",
     "CPU": "measured on a CPU",
     "GPU": "measured on a GPU",
     "published": "as published",

@@ -1,4 +1,4 @@
-# expect: bytes in the sectors of a 96 × 32 transpose
+# expect: programs for
 def sectors(addresses: list[int | None], width: int) -> int:
     """Sectors of 32 bytes that one request touches."""
     touched = set()
