@@ -75,8 +75,8 @@ def _table_text(cells: list[list[tuple[str, bool]]], header: Sequence[str], capt
 def against_prediction(key: str, measured, unit: str = "", source: str = "measured here") -> None:
     """Draw the measured value beside what was predicted under `key`, with the factor between them.
 
-    `source` says where the value is from: "measured here", "recorded on …" or "model". Both in the same unit. Bars start
-    at 0; where one would be more than ten times the other, the axis is logarithmic.
+    `source` says where the value is from: "measured here", "recorded on …" or "model". Both in the same unit. Bars
+    start at 0; where one would be more than ten times the other, the axis is logarithmic.
     """
     value = single_number(measured, "measured", unit)
     made = predictions.get(key)
