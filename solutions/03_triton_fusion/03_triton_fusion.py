@@ -874,6 +874,11 @@ with check("rmsnorm", "RMSNorm forward and backward, and what they move"):
         what="bytes that backward moves",
         hint="dy, x, w and r in; dx and one row of float32 partial sums a program out",
     )
+    least = 3 * x.nbytes + 4 * w.nbytes + 64 * 4 + 4 * 512 * 4
+    check.true(
+        back.traffic.total.requested_bytes <= 1.02 * least,
+        f"backward asks for {back.traffic.total.requested_bytes:,} bytes, expected about {least:,}; usually: w is loaded inside the loop, again for every row",
+    )
     check.true(
         run.torch_bytes == 0 and back.torch_bytes <= (4 + 1) * 512 * 4,
         f"torch moves {run.torch_bytes:,} bytes forward and {back.torch_bytes:,} backward: expected none and at most {(4 + 1) * 512 * 4:,}, the partial sums and dw; usually: zeros instead of torch.empty, or a cast",
