@@ -125,6 +125,13 @@ def test_zero_and_negative_values_are_drawn_too(capsys):
     assert "your prediction: 0" in capsys.readouterr().out
 
 
+def test_bars_of_one_magnitude_start_at_zero():
+    """4 beside 8 is half as long; on a log axis its length would depend on where the axis begins."""
+    near, far = (show._bars([("model", 4.0, "blue"), ("you", guess, "orange")], "×", "Words") for guess in (8.0, 80.0))
+    assert (near.axes[0].get_xscale(), far.axes[0].get_xscale()) == ("linear", "log")
+    assert near.axes[0].get_xlim()[0] == 0
+
+
 @pytest.mark.parametrize("source", ["model", "recorded on one core of a 2-core x86-64 cloud machine, for the course"])
 def test_the_verdict_stays_inside_the_picture(source):
     predict("chain", question="how long?", unit="µs", guess=3000.0)

@@ -6,8 +6,9 @@ outputs back, however soon the next one needs them.
     print(sum(operation.bytes for operation in operations))
 
 Counted is the compulsory traffic of each operator: each input tensor once, each output once; views move nothing. A
-tensor that is broadcast counts at its own size. What an operator moves beyond that, a scratch buffer or a second pass,
-is not seen: the true number is at least this one.
+tensor that is broadcast counts at its own size, one that elements are picked from (an embedding's table, the
+log-probabilities of a loss) at the size of what is picked, and one that is only written over not at all. What an
+operator moves beyond that, a scratch buffer or a second pass, is not seen: the true number is at least this one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 ALLOCATIONS = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
+FILLS = ("copy_", "fill_", "zero_", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
+"""Operators that do not look at the values of their first argument."""
+PICKED_FROM = {
+    "embedding": 0,
+    "gather": 0,
+    "index": 0,
+    "index_select": 0,
+    "nll_loss_forward": 0,
+    "nll_loss_backward": 1,
+}
+"""Operators that read single elements of one argument, and which it is; the backward kernel of the loss reads none."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +64,7 @@ class _Counter(TorchDispatchMode):
         changed = function._schema.is_mutable
         if name in ALLOCATIONS or (is_view and not changed):
             return result
-        read = sum(map(_size, {id(each): each for each in inputs}.values()))
-        if name == "copy_":
-            read -= _size(inputs[0])  # its old values are not looked at
+        read = sum(map(_size, {id(each): each for each in inputs}.values())) - _unread(name, args, outputs)
         self.operations.append(Operation(f"aten.{name}", read, sum(map(_size, outputs))))
         return result
 
@@ -65,6 +75,18 @@ def eager_traffic() -> Iterator[list[Operation]]:
     operations: list[Operation] = []
     with _Counter(operations):
         yield operations
+
+
+def _unread(name: str, args: Sequence[Any], outputs: list[torch.Tensor]) -> int:
+    """Bytes of an argument that the operator is given and does not read."""
+    if name in FILLS:
+        return _size(args[0])
+    if name not in PICKED_FROM:
+        return 0
+    source = args[PICKED_FROM[name]]
+    picked = {"nll_loss_forward": args[1], "nll_loss_backward": None}.get(name, outputs[0])
+    elements = 0 if picked is None else picked.numel()
+    return max(0, _size(source) - elements * source.element_size())
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

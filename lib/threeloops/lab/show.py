@@ -73,9 +73,10 @@ def _table_text(cells: list[list[tuple[str, bool]]], header: Sequence[str], capt
 
 
 def against_prediction(key: str, measured, unit: str = "", source: str = "measured here") -> None:
-    """Draw the measured value beside what was predicted under `key`, on a log axis, with the factor between them.
+    """Draw the measured value beside what was predicted under `key`, with the factor between them.
 
-    `source` says where the value is from: "measured here", "recorded on …" or "model". Both in the same unit.
+    `source` says where the value is from: "measured here", "recorded on …" or "model". Both in the same unit. Bars
+    start at 0; where one would be more than ten times the other, the axis is logarithmic.
     """
     value = single_number(measured, "measured", unit)
     made = predictions.get(key)
@@ -105,7 +106,7 @@ def confront(guess: float | None, measured: float) -> str:
 def _bars(bars, unit: str, verdict: str):
     fig, axes = style.figure(width=7.5, height=1.0 + 0.55 * len(bars))
     names, values, colours = zip(*bars, strict=True)
-    logarithmic = min(values) > 0
+    logarithmic = 0 < 10 * min(values) < max(values)
     drawn = axes.barh([textwrap.fill(name, 24) for name in names], values, color=colours, height=0.62)
     axes.bar_label(drawn, labels=[with_unit(number(v), unit) for v in values], padding=5)
     if logarithmic:

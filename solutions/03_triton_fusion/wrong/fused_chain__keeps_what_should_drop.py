@@ -1,4 +1,4 @@
-# expect: nothing dropped
+# expect: everything is kept
 @triton.jit
 def forward_kernel(x, bias, out, n, columns, p, seed, BLOCK: tl.constexpr):
     """out = dropout(gelu(x + bias)), BLOCK elements a program."""

@@ -1,4 +1,4 @@
-# expect: tl.rand(seed, i)
+# expect: not of the block
 @triton.jit
 def forward_kernel(x, bias, out, n, columns, p, seed, BLOCK: tl.constexpr):
     """out = dropout(gelu(x + bias)), BLOCK elements a program."""

@@ -1,4 +1,4 @@
-# expect: softmax of
+# expect: masked lanes must load
 @triton.jit
 def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
     """The softmax of one row a program."""

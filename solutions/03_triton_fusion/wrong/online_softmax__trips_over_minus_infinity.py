@@ -1,4 +1,4 @@
-# expect: a first block of
+# expect: begin with 32
 @triton.jit
 def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
     """The softmax of one row a program."""

@@ -1,35 +1,38 @@
-# expect: bytes that backward moves
+# expect: atomic operations of backward
 @triton.jit
 def rmsnorm_kernel(x, w, y, r, rows, columns, epsilon, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     """Normalise ROWS rows."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
-    inside = (row[:, None] < rows) & (column[None, :] < columns)
-    at = row[:, None] * columns + column[None, :]
-    values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.load(w + column, mask=column < columns, other=0.0).to(tl.float32)
-    inverse = 1 / tl.sqrt(tl.sum(values * values, axis=1) / columns + epsilon)
-    tl.store(y + at, (values * inverse[:, None] * scale[None, :]).to(y.dtype.element_ty), mask=inside)
-    tl.store(r + row, inverse, mask=row < rows)
+    inside = column < columns
+    scale = tl.load(w + column, mask=inside, other=0.0).to(tl.float32)
+    first = tl.program_id(0) * ROWS
+    for row in range(first, tl.minimum(first + ROWS, rows)):
+        at = row * columns + column
+        values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        inverse = 1 / tl.sqrt(tl.sum(values * values, axis=0) / columns + epsilon)
+        tl.store(y + at, (values * inverse * scale).to(y.dtype.element_ty), mask=inside)
+        tl.store(r + row, inverse)
 
 
 @triton.jit
 def rmsnorm_backward_kernel(dy, x, w, r, dx, partials, rows, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     """dx of ROWS rows, and their part of dw."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
-    inside = (row[:, None] < rows) & (column[None, :] < columns)
-    at = row[:, None] * columns + column[None, :]
-    values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    given = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.load(w + column, mask=column < columns, other=0.0).to(tl.float32)
-    inverse = tl.load(r + row, mask=row < rows, other=0.0)
-    g = given * scale[None, :]
-    mean = tl.sum(g * values, axis=1) / columns
-    result = inverse[:, None] * (g - values * (inverse * inverse * mean)[:, None])
-    tl.store(dx + at, result.to(dx.dtype.element_ty), mask=inside)
-    part = tl.sum(given * values * inverse[:, None], axis=0)
-    tl.atomic_add(partials + column, part, mask=column < columns)
+    inside = column < columns
+    scale = tl.load(w + column, mask=inside, other=0.0).to(tl.float32)
+    part = tl.zeros((BLOCK,), tl.float32)
+    first = tl.program_id(0) * ROWS
+    for row in range(first, tl.minimum(first + ROWS, rows)):
+        at = row * columns + column
+        values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        given = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        inverse = tl.load(r + row)
+        g = given * scale
+        mean = tl.sum(g * values, axis=0) / columns
+        result = inverse * (g - values * (inverse * inverse * mean))
+        tl.store(dx + at, result.to(dx.dtype.element_ty), mask=inside)
+        part += given * values * inverse
+    tl.atomic_add(partials + column, part, mask=inside)
 
 
 def rmsnorm(x: torch.Tensor, w: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
