@@ -20,7 +20,7 @@ from threeloops.inner.kernels.attention_tiles import key_gradient_tiles, query_g
 
 ROWS = 128
 """What rows are padded to; a multiple of every BLOCK_M."""
-PREPARED_ROWS = 64
+PREPARED_ROWS = 32
 """Of one program of the first kernel."""
 
 
