@@ -520,3 +520,17 @@ def test_masked_lanes_without_other_are_not_zeros(dtype):
     with meter():
         row_sum_kernel[(1,)](full, out, 8, OTHER=None, BLOCK=8)
     assert out.item() == 8
+
+
+@triton.jit
+def masked_row_maximum_kernel(x, out, rows, BLOCK: tl.constexpr):
+    row, column = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+    largest = tl.max(tl.load(x + row * BLOCK + column, mask=row < rows), 1)
+    tl.store(out + tl.arange(0, BLOCK), largest, mask=tl.arange(0, BLOCK) < rows)
+
+
+def test_rows_that_nobody_asked_for_warn_of_nothing(recwarn):
+    x, out = torch.randn(3, 8), torch.zeros(3)
+    with meter():
+        masked_row_maximum_kernel[(1,)](x, out, 3, BLOCK=8)
+    assert torch.equal(out, x.max(1).values) and not recwarn.list

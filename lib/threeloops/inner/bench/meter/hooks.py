@@ -6,6 +6,7 @@ interpreter that live there are what the replacements call.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -27,6 +28,10 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
 
     recorded = Recording(watch)
     with ExitStack() as undo:
+        # Of lanes that hold anything, no maximum and no integer can be told; nor is that news.
+        undo.enter_context(warnings.catch_warnings())
+        for what in ("All-NaN slice", "invalid value encountered in cast"):
+            warnings.filterwarnings("ignore", what, RuntimeWarning)
         builder = interpreter.interpreter_builder
         for name, method in wrappers(recorded, builder).items():
             undo.enter_context(replaced(builder, name, method))
