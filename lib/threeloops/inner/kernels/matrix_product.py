@@ -42,8 +42,7 @@ _MEDIUM = {
 _UNALIGNED = _tiles(64, 128, 32, 8, 2)
 _TF32 = _tiles(128, 128, 32, 8, 3)
 _TF32_UNALIGNED = _tiles(64, 64, 32, 4, 2)
-_IEEE = _tiles(128, 64, 16, 8, 3)
-_SMALL_IEEE = _tiles(64, 64, 16, 8, 3)
+_IEEE = _tiles(128, 64, 16, 8, 2)
 """Each compiles without spills and fits the target's shared memory. Rows that do not begin at multiples of 16 bytes are
 read element by element: they need an address each, and so leave registers for small tiles only. Float32 without tensor
 cores is bound by its multiply-adds, whatever the tile."""
@@ -136,10 +135,7 @@ def choose(
     """
     aligned = is_aligned(a) and is_aligned(b)
     if a.dtype == torch.float32:
-        if precision == "ieee":
-            shipped = _IEEE if large or aligned else _SMALL_IEEE
-        else:
-            shipped = _TF32 if aligned else _TF32_UNALIGNED
+        shipped = _IEEE if precision == "ieee" else _TF32 if aligned else _TF32_UNALIGNED
     elif not aligned:
         shipped = _UNALIGNED
     elif large and tiles(product, _LARGE[target()]) >= multiprocessors(a):
