@@ -1,0 +1,112 @@
+"""A linear layer in FP8: activations and weights as float8_e4m3fn, gradients, which span more, as float8_e5m2.
+
+Where the hardware multiplies FP8 (`torch._scaled_mm`, compute capability 8.9 on), it does; elsewhere the same FP8
+numbers are multiplied in float32. The product of two FP8 numbers is exact in float32, so the two differ by the order of
+their sums alone.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from threeloops.inner.formats import FLOAT8_E4M3FN, FLOAT8_E5M2, FloatFormat
+from threeloops.inner.precision.delayed_scaling import Recipe, ScaleState, after_tensor
+
+TORCH_DTYPES = {FLOAT8_E4M3FN: torch.float8_e4m3fn, FLOAT8_E5M2: torch.float8_e5m2}
+TILE = 16
+"""`torch._scaled_mm` takes matrices whose sides are multiples of this."""
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """FP8 `values` of any shape that stand for values / scale."""
+
+    values: Tensor
+    scale: float
+
+    def dequantised(self) -> Tensor:
+        return self.values.float() / self.scale
+
+
+def quantise(x: Tensor, scale: float, format: FloatFormat) -> Quantised:
+    """x · scale, saturated at the format's largest number and rounded to nearest even; NaN stays.
+
+    Saturation is explicit: e5m2 would make an infinity of what exceeds it, and e4m3fn NaN up to torch 2.11.
+    """
+    scaled = (x.float() * scale).clamp(-format.largest, format.largest)
+    return Quantised(scaled.to(TORCH_DTYPES[format]), scale)
+
+
+class Scaler:
+    """The delayed scale of one place in a model: quantises what passes, and remembers its amax."""
+
+    def __init__(self, format: FloatFormat, recipe: Recipe) -> None:
+        self.format, self.recipe, self.state = format, recipe, ScaleState()
+
+    def __call__(self, x: Tensor) -> Quantised:
+        """Quantised with the scale from the tensors before; this one's amax counts from the next on."""
+        quantised = quantise(x, self.state.scale, self.format)
+        amax = float(x.detach().abs().amax()) if x.numel() else 0.0
+        self.state = after_tensor(self.state, amax, self.format, self.recipe)
+        return quantised
+
+
+def multiplies_fp8(x: Tensor) -> bool:
+    """Whether the hardware under `x` has FP8 tensor cores."""
+    return x.is_cuda and torch.cuda.get_device_capability(x.device) >= (8, 9)
+
+
+def product(a: Quantised, b: Quantised, dtype: torch.dtype, *, hardware: bool) -> Tensor:
+    """a @ bᵀ in `dtype`, for a of shape (m, k) and b of shape (n, k); at most one of them e5m2.
+
+    Raises ValueError for sides that the hardware does not take.
+    """
+    if not hardware:
+        return ((a.values.float() @ b.values.float().t()) * (1 / a.scale) * (1 / b.scale)).to(dtype)
+    for name, size in (("m", a.values.shape[0]), ("n", b.values.shape[0]), ("k", a.values.shape[1])):
+        if size % TILE:
+            raise ValueError(f"{name} = {size}: expected a multiple of {TILE} for FP8 tensor cores; pad it")
+    inverse_a, inverse_b = (torch.tensor(1 / q.scale, device=a.values.device) for q in (a, b))
+    # The hardware wants k to run along memory in both: b is row-major as (n, k), so its transpose is column-major.
+    return torch._scaled_mm(a.values.contiguous(), b.values.contiguous().t(), inverse_a, inverse_b, out_dtype=dtype)
+
+
+class _Fp8Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, layer: "Fp8Linear") -> Tensor:
+        ctx.layer, ctx.dtypes = layer, (x.dtype, weight.dtype)
+        ctx.x, ctx.weight = layer.input_scaler(x), layer.weight_scaler(weight)
+        return product(ctx.x, ctx.weight, x.dtype, hardware=multiplies_fp8(x))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        quantised, hardware = ctx.layer.gradient_scaler(gradient), multiplies_fp8(gradient)
+        for_input = product(quantised, _transposed(ctx.weight), ctx.dtypes[0], hardware=hardware)
+        for_weight = product(_transposed(quantised), _transposed(ctx.x), ctx.dtypes[1], hardware=hardware)
+        return for_input, for_weight, None
+
+
+def _transposed(q: Quantised) -> Quantised:
+    return Quantised(q.values.t(), q.scale)
+
+
+class Fp8Linear(nn.Module):
+    """x @ weightᵀ + bias with all three products of a training step in FP8. The weight itself stays as it is, float32
+    or bfloat16; x has shape (…, inputs) and decides the dtype of the result."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, recipe: Recipe | None = None) -> None:
+        super().__init__()
+        plain = nn.Linear(inputs, outputs, bias=bias)
+        self.weight, self.bias = plain.weight, plain.bias
+        recipe = recipe or Recipe()
+        self.input_scaler, self.weight_scaler = Scaler(FLOAT8_E4M3FN, recipe), Scaler(FLOAT8_E4M3FN, recipe)
+        self.gradient_scaler = Scaler(FLOAT8_E5M2, recipe)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = _Fp8Product.apply(x.reshape(-1, x.shape[-1]), self.weight, self)
+        result = flat.reshape(*x.shape[:-1], self.weight.shape[0])
+        return result if self.bias is None else result + self.bias.to(result.dtype)
