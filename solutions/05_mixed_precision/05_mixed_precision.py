@@ -362,10 +362,10 @@ def draw_number_line(format, power_of_two, fraction):
     else:
         up = float(shape.decode(min(here + 1, shape.largest_code)))
         share = (value - down) / (up - down) if up > down else 0.0
-        for target, colour, lift in ((nearest, palette.blue, 1.25), (down, palette.vermillion, 0.9)):
-            axes.annotate(
-                "", (target, lift - 0.1), (value, 1.42), arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.8}
-            )
+        for target, colour, dashes in ((nearest, palette.blue, "-"), (down, palette.vermillion, "--")):
+            height = 1.03 if int(shape.encode(target)) % 2 == 0 else 0.63
+            style = {"arrowstyle": "->", "color": colour, "lw": 1.8, "ls": dashes}
+            axes.annotate("", (target, height), (value, 1.44), arrowprops=style)
         lost = abs(nearest - value) / value if value else 0.0
         says = (
             f"nearest {nearest:.9g} (blue), toward zero {down:.9g} (red); stochastic: up with probability {share:.2f}; "
@@ -532,23 +532,24 @@ LIMITS = {
     for f in (FP16, FLOAT_FORMATS["float8_e5m2"], FLOAT_FORMATS["float8_e4m3fn"])
 }
 fig, axes = figure(width=12, height=3.9)
-bins = np.linspace(-14, 1, 91)
+bins = np.linspace(-11.5, 0.5, 91)
 for values, colour, name in ((EARLY, palette.orange, "before training"), (LATE, palette.blue, "after 12 epochs")):
     axes.hist(
         values.log10().numpy(), bins, color=colour, alpha=0.55, label=f"{name}: {len(values):,} non-zero gradients"
     )
 top = axes.get_ylim()[1] * 1.35
 axes.set_ylim(0, top)
-for height, (name, (vanish, _)) in zip((0.93, 0.8, 0.67), LIMITS.items(), strict=True):
+for side, (name, (vanish, _)) in zip(("right", "right", "left"), LIMITS.items(), strict=True):
     at = np.log10(vanish)
     axes.axvline(at, color=palette.vermillion, lw=1.4, ls="--")
-    axes.text(at - 0.1, top * height, f"zero in {name}", ha="right", fontsize=10, color=palette.vermillion)
+    shift = -0.1 if side == "right" else 0.1
+    axes.text(at + shift, top * 0.93, f"zero in {name}", ha=side, fontsize=10, color=palette.vermillion)
 axes.set(
     xlabel="|gradient|, powers of ten",
     ylabel="elements",
     title="Where gradients live; left of a red line they are rounded to zero",
 )
-axes.legend(loc="upper right")
+axes.legend(loc="center left")
 show.figure(fig)
 
 # %% [markdown]
@@ -589,7 +590,7 @@ axes.set(
     ylim=(-2, 102),
     title="Solid: rounded to zero. Dotted: too large",
 )
-axes.legend(loc="center left", bbox_to_anchor=(0.13, 0.6))
+axes.legend(loc="center", bbox_to_anchor=(0.56, 0.72))
 show.figure(fig)
 show.against_prediction(
     "fp16_zero", round(SHARES["float16"][unscaled, 0], 2), unit="%", source="measured here, emulated"
@@ -600,9 +601,9 @@ show.against_prediction(
 
 # %% [markdown]
 # Each format has a window. For float16 it is wide: from the scale at which almost nothing is zero to the one at which the
-# first gradient overflows lie many powers of two, and any of them will do. bfloat16's solid line lies on the axis: it
-# needs no scale. The two FP8 formats have a window so narrow that one scale for all tensors cannot hit it, which is why
-# exercise 4 gives each tensor its own.
+# first gradient overflows lie well over a dozen powers of two, and any of them will do. bfloat16's solid line lies on the axis:
+# it needs no scale. The window of e5m2 is narrower, and e4m3fn has none: before its last gradient has come up from zero,
+# the first has overflowed. One scale for all tensors will not do there, and exercise 4 gives each its own.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 halves = FP16.rounded(np.array([1e-5, FP16.smallest_normal, FP16.smallest_subnormal, FP16.smallest_subnormal / 2]))
@@ -884,7 +885,7 @@ audit(
 # %% [markdown]
 # ## 3 · Updates that are too small to matter
 #
-# A weight of 1, and an update of 1/4096. In bfloat16 the numbers next to 1 are 1/128 above and 1/256 below it. The sum is
+# A weight of 1, and an update of 1/4096. In bfloat16 the numbers next to 1 lie 1/128 above and 1/256 below it. The sum is
 # rounded back to where it came from. So is the next one. A thousand steps in the same direction go nowhere: no warning,
 # no NaN, a loss that has merely stopped falling.
 #
@@ -903,16 +904,19 @@ for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16)):
     walks[name] = path
 walks["bfloat16, float32 masters"] = (1 + UPDATE * torch.arange(1, STEPS + 1)).bfloat16().tolist()
 fig, axes = figure(width=10, height=3.5)
-for (name, path), colour in zip(walks.items(), (palette.orange, palette.green, palette.blue), strict=True):
-    axes.plot(path, color=colour, label=name)
+for (name, path), colour, dashes in zip(
+    walks.items(), (palette.orange, palette.green, palette.blue), ("-", (0, (6, 6)), "-"), strict=True
+):
+    axes.plot(path, color=colour, ls=dashes, label=name)
 axes.set(xlabel="step", ylabel="weight", title=f"Adding 1/4096 to a weight of 1, {STEPS:,} times", ylim=(0.95, 2.1))
 axes.legend(loc="upper left")
 show.figure(fig)
 show.against_prediction("stuck", walks["bfloat16"][-1])
 
 # %% [markdown]
-# bfloat16 ends where it began. float16, with three bits more, arrives. With masters the model's weight climbs in steps of
-# 1/128, late, but it arrives.
+# bfloat16 ends where it began, and so does float16: three bits more move the smallest step that counts from 1/128 to
+# 1/1024, and this one is smaller still. With masters the model's weight climbs in steps of 1/128: late, each time, but it
+# arrives.
 #
 # ### Exercise 3 (25 points)
 #
@@ -1333,6 +1337,8 @@ axes.set(
     ylabel="largest representable",
     title="Delayed scaling: what lies above a line is clipped",
 )
+axes.set_yticks([3, 5, 10, 20, 30], ["3", "5", "10", "20", "30"])
+axes.minorticks_off()
 axes.legend(loc="upper left")
 show.figure(fig)
 
@@ -1780,7 +1786,7 @@ for name, count in (("float16", 3000), ("bfloat16", 3000), ("float8_e5m2", 3000)
     assert path[-1] == 2 ** (FLOAT_FORMATS[name].mantissa_bits + 1)
 left.set(xlabel="ones added", ylabel="sum", title="A running sum of ones", xscale="log", yscale="log")
 left.legend(loc="upper left")
-grid = np.linspace(-20, 14, 400)
+grid = np.linspace(-14, 14, 400)
 for name in ("float16", "bfloat16"):
     exponentials = FLOAT_FORMATS[name].rounded(np.exp(FLOAT_FORMATS[name].rounded(grid)))
     shown = np.where(np.isfinite(exponentials) & (exponentials > 0), exponentials / np.exp(grid) - 1, np.nan)
@@ -1788,7 +1794,7 @@ for name in ("float16", "bfloat16"):
 right.axvspan(np.log(FP16.largest), 14, color=palette.vermillion, alpha=0.15, lw=0)
 right.text(np.log(FP16.largest) - 0.3, 5.2, "float16: infinite", ha="right", fontsize=10, color=palette.vermillion)
 right.set(xlabel="x", ylabel="error of exp(x), %", title="An exponential of a rounded number", ylim=(-6, 6))
-right.legend(loc="lower left")
+right.legend(loc="upper center")
 show.figure(fig)
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -8,7 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.inner.formats import FLOAT8_E4M3FN, FLOAT8_E5M2
-from threeloops.inner.fp8 import Fp8Linear, Quantised, Recipe, Scaler, ScaleState, after_tensor, product, quantise
+from threeloops.inner.fp8 import (
+    Fp8Linear,
+    Quantised,
+    Recipe,
+    Scaler,
+    ScaleState,
+    after_tensor,
+    product,
+    quantise,
+    with_fp8_linears,
+)
 
 AMAXES = st.lists(st.one_of(st.just(0.0), st.floats(2**-20, 2**20, width=32)), min_size=1, max_size=30)
 
@@ -140,6 +150,19 @@ def test_a_small_network_learns_in_fp8_about_as_well():
         final_loss(lambda i, o: Fp8Linear(i, o, recipe=Recipe(history_length=16))),
     )
     assert low < 3 * single + 0.02
+
+
+def test_a_model_is_converted_in_place_and_keeps_its_parameters():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False)))
+    model.head = torch.nn.Linear(8, 2)
+    before = dict(model.named_parameters())
+    assert with_fp8_linears(model, Recipe(margin=1), but=("head",)) is model
+    assert [type(m) for m in (model[0], model[1][0], model.head)] == [Fp8Linear, Fp8Linear, torch.nn.Linear]
+    after = dict(model.named_parameters())
+    assert after.keys() == before.keys()
+    assert all(after[name] is before[name] for name in before)
+    assert model[1][0].input_scaler.recipe.margin == 1
+    assert model(torch.randn(3, 4)).shape == (3, 2)
 
 
 @pytest.mark.gpu

@@ -5,8 +5,17 @@ layer(x).sum().backward()                   # emulated bit for bit on a CPU, on 
 """
 
 from threeloops.inner.precision.delayed_scaling import Recipe, ScaleState, after_tensor
-from threeloops.inner.precision.fp8_linear import Fp8Linear, Quantised, Scaler, multiplies_fp8, product, quantise
+from threeloops.inner.precision.fp8_linear import (
+    Fp8Linear,
+    Quantised,
+    Scaler,
+    multiplies_fp8,
+    product,
+    quantise,
+    with_fp8_linears,
+)
 
 __all__ = [
     "Fp8Linear", "Quantised", "Recipe", "ScaleState", "Scaler", "after_tensor", "multiplies_fp8", "product", "quantise",
+    "with_fp8_linears",
 ]  # fmt: skip

@@ -106,7 +106,25 @@ class Fp8Linear(nn.Module):
         self.input_scaler, self.weight_scaler = Scaler(FLOAT8_E4M3FN, recipe), Scaler(FLOAT8_E4M3FN, recipe)
         self.gradient_scaler = Scaler(FLOAT8_E5M2, recipe)
 
+    @classmethod
+    def of(cls, linear: nn.Linear, recipe: Recipe | None = None) -> "Fp8Linear":
+        """The same layer in FP8: it shares the parameters of `linear`."""
+        made = cls(1, 1, bias=False, recipe=recipe)
+        made.weight, made.bias = linear.weight, linear.bias
+        return made
+
     def forward(self, x: Tensor) -> Tensor:
         flat = _Fp8Product.apply(x.reshape(-1, x.shape[-1]), self.weight, self)
         result = flat.reshape(*x.shape[:-1], self.weight.shape[0])
         return result if self.bias is None else result + self.bias.to(result.dtype)
+
+
+def with_fp8_linears(model: nn.Module, recipe: Recipe | None = None, *, but: tuple[str, ...] = ()) -> nn.Module:
+    """`model`, its linear layers replaced by FP8 ones of the same parameters, in place; those whose last name is in
+    `but`, such as ("head",), stay. The first and last layers of a network often do."""
+    for name, child in model.named_children():
+        if type(child) is nn.Linear and name not in but:
+            setattr(model, name, Fp8Linear.of(child, recipe))
+        else:
+            with_fp8_linears(child, recipe, but=but)
+    return model

@@ -108,6 +108,8 @@ class LossScaler:
     def step(self, optimizer: Optimizer) -> StepReport:
         """Divide the gradients by the scale, in place; let `optimizer` step if all are finite; move the scale.
 
+        torch looks for infinities before it divides. This looks after: a scale below 1 can make one by dividing.
+
         Raises TypeError for float16 gradients, whose small values the division would lose again (`MasterWeights` keeps
         float32 ones), ValueError where there is no gradient at all, ScaleUnderflow as `after_step` does.
         """
