@@ -34,6 +34,7 @@ Call = Callable[[], object]
 def measure(provenance: Provenance, *, quick: bool = False) -> Result:
     """Seconds of each part, the library's and its peer's, and the facts that they agree."""
     device, samples = provenance.device, 5 if quick else 15
+    torch.set_num_threads(1)  # a thread each: the library's numpy uses no more
     series: list[Series] = []
     for format in FORMATS:
         values = torch.randn(2**18 if quick else 2**20)

@@ -117,9 +117,11 @@ class LossScaler:
         if not gradients:
             raise ValueError("no parameter has a gradient: call scaler.scale(loss).backward() before scaler.step")
         unscale(gradients, self.state.scale)
-        infinite = sum(int(torch.isinf(g).sum()) for g in gradients)
-        nan = sum(int(torch.isnan(g).sum()) for g in gradients)
-        report = StepReport(bool(infinite or nan), self.state.scale, infinite, nan)
+        # One answer for all, so that a GPU is waited for once; elements are counted only where there is something to count.
+        skipped = not bool(torch.stack([torch.isfinite(g).all() for g in gradients]).all())
+        infinite = sum(int(torch.isinf(g).sum()) for g in gradients) if skipped else 0
+        nan = sum(int(torch.isnan(g).sum()) for g in gradients) if skipped else 0
+        report = StepReport(skipped, self.state.scale, infinite, nan)
         if not report.skipped:
             optimizer.step()
         self.state = after_step(self.state, report.skipped)
