@@ -124,7 +124,7 @@ bottom.set(xlim=(-0.2, 15), xlabel="value", ylabel="to the next", ylim=(0, 2.3))
 show.figure(fig)
 
 # %% [markdown]
-# Half of all numbers lie below 1, and the distance between neighbours doubles at each power of two, so the *relative*
+# Nearly half of them lie below 1, and the distance between neighbours doubles at each power of two, so the *relative*
 # distance stays about the same. Next to zero it stops shrinking. There the subnormal numbers fill the gap evenly, and pay
 # with their precision.
 #
@@ -879,7 +879,7 @@ audit(
     "deprecation warnings from two calls",
     "CPU",
     "corrected",
-    how=f"PyTorch {torch.__version__.split('+')[0]} asks for torch.amp.GradScaler('cuda') and torch.amp.autocast('cuda', …); the sample still runs. Its scaler is superfluous with bfloat16, whose range is float32's",
+    how=f"PyTorch {torch.__version__.split('+')[0]} asks for torch.amp.GradScaler('cuda') and torch.amp.autocast('cuda', …); the old calls still work. The sample's scaler is superfluous with bfloat16, whose range is float32's",
 )
 
 # %% [markdown]
@@ -1835,8 +1835,8 @@ show.table(
 
 # %% [markdown]
 # The two columns differ, and neither is a mistake: PyTorch keeps a policy for each kind of device, and the one for CPUs
-# leaves softmax, norms and sums in bfloat16, where the CPU's kernels sum in float32 inside. A model whose numerics were
-# validated under autocast on one kind of device has been validated on that kind.
+# leaves softmax, norms, sums and exponentials in bfloat16. A model whose numerics were validated under autocast on one
+# kind of device has been validated on that kind.
 #
 # ## Deep dive: rounding with a coin
 #
@@ -1884,8 +1884,7 @@ assert 0.8 < final.std() / deviation < 1.2
 
 # %% [markdown]
 # It is unbiased and noisy: the deviation grows with the root of the number of steps, the lost updates grew with the
-# number itself. In the study above the dashed line is exactly this. It needs a good random number for each weight and
-# step, which some accelerators have in hardware.
+# number itself. In the study above the dashed line is exactly this. Its price is a random number for each weight and step.
 
 # %% [markdown]
 # ## In your own words

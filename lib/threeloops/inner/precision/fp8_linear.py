@@ -5,53 +5,18 @@ numbers are multiplied in float32. The product of two FP8 numbers is exact in fl
 their sums alone.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from threeloops.inner.formats import FLOAT8_E4M3FN, FLOAT8_E5M2, FloatFormat
-from threeloops.inner.precision.delayed_scaling import Recipe, ScaleState, after_tensor
+from threeloops.inner.formats import FLOAT8_E4M3FN, FLOAT8_E5M2
+from threeloops.inner.precision.delayed_scaling import Recipe
+from threeloops.inner.precision.fp8_cast import Quantised, Scaler
 
-TORCH_DTYPES = {FLOAT8_E4M3FN: torch.float8_e4m3fn, FLOAT8_E5M2: torch.float8_e5m2}
 TILE = 16
 """`torch._scaled_mm` takes matrices whose sides are multiples of this."""
-
-
-@dataclass(frozen=True)
-class Quantised:
-    """FP8 `values` of any shape that stand for values / scale."""
-
-    values: Tensor
-    scale: float
-
-    def dequantised(self) -> Tensor:
-        return self.values.float() / self.scale
-
-
-def quantise(x: Tensor, scale: float, format: FloatFormat) -> Quantised:
-    """x · scale, saturated at the format's largest number and rounded to nearest even; NaN stays.
-
-    Saturation is explicit: e5m2 would make an infinity of what exceeds it, and e4m3fn NaN up to torch 2.11.
-    """
-    scaled = (x.float() * scale).clamp(-format.largest, format.largest)
-    return Quantised(scaled.to(TORCH_DTYPES[format]), scale)
-
-
-class Scaler:
-    """The delayed scale of one place in a model: quantises what passes, and remembers its amax."""
-
-    def __init__(self, format: FloatFormat, recipe: Recipe) -> None:
-        self.format, self.recipe, self.state = format, recipe, ScaleState()
-
-    def __call__(self, x: Tensor) -> Quantised:
-        """Quantised with the scale from the tensors before; this one's amax counts from the next on."""
-        quantised = quantise(x, self.state.scale, self.format)
-        amax = float(x.detach().abs().amax()) if x.numel() else 0.0
-        self.state = after_tensor(self.state, amax, self.format, self.recipe)
-        return quantised
 
 
 def multiplies_fp8(x: Tensor) -> bool:
@@ -69,7 +34,7 @@ def product(a: Quantised, b: Quantised, dtype: torch.dtype, *, hardware: bool) -
     for name, size in (("m", a.values.shape[0]), ("n", b.values.shape[0]), ("k", a.values.shape[1])):
         if size % TILE:
             raise ValueError(f"{name} = {size}: expected a multiple of {TILE} for FP8 tensor cores; pad it")
-    inverse_a, inverse_b = (torch.tensor(1 / q.scale, device=a.values.device) for q in (a, b))
+    inverse_a, inverse_b = (torch.full((), 1 / q.scale, device=a.values.device) for q in (a, b))
     # The hardware wants k to run along memory in both: b is row-major as (n, k), so its transpose is column-major.
     return torch._scaled_mm(a.values.contiguous(), b.values.contiguous().t(), inverse_a, inverse_b, out_dtype=dtype)
 

@@ -117,7 +117,7 @@ class LossScaler:
         if not gradients:
             raise ValueError("no parameter has a gradient: call scaler.scale(loss).backward() before scaler.step")
         unscale(gradients, self.state.scale)
-        # One answer for all, so that a GPU is waited for once; elements are counted only where there is something to count.
+        # One answer for all, so that a GPU is waited for once; elements are counted only where there are some to count.
         skipped = not bool(torch.stack([torch.isfinite(g).all() for g in gradients]).all())
         infinite = sum(int(torch.isinf(g).sum()) for g in gradients) if skipped else 0
         nan = sum(int(torch.isnan(g).sum()) for g in gradients) if skipped else 0
