@@ -19,6 +19,7 @@ BENCHMARKS = {
     "roofline": "copy bandwidth and matmul rates of this machine against numpy, torch and triton's timers (a minute)",
     "kernels": "traffic, generated code, errors and times of every kernel beside torch and Liger (ten minutes)",
     "meter": "what metering costs, beside triton-viz (two minutes)",
+    "precision": "encoding, loss scaler, masters and FP8 against torch's own; on a GPU FP8 against bf16 (a minute)",
     "replay": "what judging a student's kernel costs (two minutes)",
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }

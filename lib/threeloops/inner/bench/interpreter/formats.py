@@ -5,12 +5,17 @@ Triton's interpreter keeps such numbers as unsigned integers of 16 or 8 bits. Ro
 toward zero where asked; rounding twice (to float32 first, then to bfloat16) can land on the wrong neighbour, so wider
 inputs pass through "round to odd", which leaves the last bit as a witness that something was cut off (Boldo and
 Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 57(4), 2008).
+
+What the patterns mean, and which is nearest, says `threeloops.inner.formats`, in float64 and a dozen passes over the
+array. A kernel's every operation comes through here, so this module looks fp8 up in tables made there, and shifts bf16.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+
+from threeloops.inner.formats import FLOAT8_E4M3FN, FLOAT8_E5M2
 
 Array = np.ndarray
 
@@ -59,45 +64,19 @@ class Format:
 
     @cached_property
     def _values(self) -> Array:
-        code = np.arange(128)
-        exponent, fraction = code >> self.mantissa_bits, code & (2**self.mantissa_bits - 1)
-        bias = 2 ** (self.exponent_bits - 1) - 1
-        implicit = np.where(exponent > 0, 2**self.mantissa_bits, 0)
-        values = np.ldexp(implicit + fraction, np.maximum(exponent, 1) - bias - self.mantissa_bits).astype(np.float32)
-        if self.ieee:
-            values[exponent == exponent.max()] = np.nan
-            values[self._largest + 1] = np.inf
-        else:
-            values[-1] = np.nan
-        return np.concatenate([values, -values])
-
-    @property
-    def _largest(self) -> int:
-        """The pattern of the largest finite number."""
-        return 127 - 2**self.mantissa_bits if self.ieee else 126
-
-    @cached_property
-    def _magnitudes(self) -> Array:
-        """The finite magnitudes, ascending: a pattern is its magnitude's place."""
-        return self._values[: self._largest + 1].astype(np.float64)
+        return FLOAT8[self.name].decode(np.arange(256)).astype(np.float32)
 
     @cached_property
     def _codes(self) -> Array:
-        """The nearest pattern to every bfloat16. A magnitude lies below the midpoint to the next one, or on it if its
-        pattern is even."""
-        middle = (self._magnitudes[1:] + self._magnitudes[:-1]) / 2
-        bounds = np.where(np.arange(middle.size) % 2 == 0, middle, np.nextafter(middle, 0))
-        return self._signed(np.searchsorted(bounds, np.abs(_ALL_BFLOAT16)))
+        """The nearest pattern to every bfloat16."""
+        return FLOAT8[self.name].encode(_ALL_BFLOAT16)
 
     @cached_property
     def _codes_toward_zero(self) -> Array:
-        return self._signed(np.searchsorted(self._magnitudes, np.abs(_ALL_BFLOAT16), side="right") - 1)
-
-    def _signed(self, codes: Array) -> Array:
-        codes = np.where(np.isnan(_ALL_BFLOAT16), self.nan, codes).astype(np.uint8)
-        return codes | (np.signbit(_ALL_BFLOAT16).astype(np.uint8) << np.uint8(7))
+        return FLOAT8[self.name].encode(_ALL_BFLOAT16, "toward-zero")
 
 
+FLOAT8 = {"fp8e4nv": FLOAT8_E4M3FN, "fp8e5": replace(FLOAT8_E5M2, overflow="saturate")}
 BF16 = Format("bf16", exponent_bits=8, mantissa_bits=7, ieee=True)
 FP8E4NV = Format("fp8e4nv", exponent_bits=4, mantissa_bits=3, ieee=False)
 FP8E5 = Format("fp8e5", exponent_bits=5, mantissa_bits=2, ieee=True)

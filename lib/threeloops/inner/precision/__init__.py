@@ -1,0 +1,1 @@
+"""Number formats and training with few bits; `threeloops.inner.formats`, `.amp` and `.fp8` are its doors."""

@@ -1,0 +1,193 @@
+"""Floating-point formats as data: what each bit pattern means, and which pattern a number becomes.
+
+A code is an unsigned integer: sign, exponent, mantissa, from the highest bit down. Read without its sign it counts the
+format's magnitudes in ascending order, zero first. So a carry out of a rounded mantissa runs into the exponent, and
+from the largest finite number into infinity, and both are right: encoding needs no case for either.
+
+IEEE 754-2019 for float16 and float32; Micikevicius et al. 2022, "FP8 Formats for Deep Learning", arXiv:2209.05433, for
+float8; NVIDIA's A100 white paper (2020) for TF32.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from threeloops.inner.precision.rounding import Rounding, round_to_integer
+
+WIDEST_EXPONENT, WIDEST_MANTISSA = 8, 23
+"""Up to float32: float64, in which everything is computed, then holds every intermediate number exactly."""
+
+
+@dataclass(frozen=True)
+class FloatFormat:
+    """A floating-point format: 1 sign bit, `exponent_bits`, `mantissa_bits`.
+
+    `has_infinity`: the highest exponent holds infinity (mantissa 0) and NaN (any other), as in IEEE 754. Otherwise it
+    holds ordinary numbers, and only the code of all ones is NaN ("fn": finite, with NaN).
+
+    `overflow` says what a number becomes whose rounded magnitude exceeds `largest`, and an infinity too: "infinity",
+    "saturate" (the largest finite number) or "nan". The formats below do as torch 2.13's casts on a CPU: float16,
+    bfloat16 and float8_e5m2 go to infinity, float8_e4m3fn saturates. Torch up to 2.11 made NaN of the latter
+    (github.com/pytorch/pytorch/pull/178817): `dataclasses.replace(FLOAT8_E4M3FN, overflow="nan")`.
+
+    Raises ValueError naming the field that cannot be.
+    """
+
+    name: str
+    exponent_bits: int
+    mantissa_bits: int
+    has_infinity: bool = True
+    overflow: Literal["infinity", "saturate", "nan"] = "infinity"
+
+    def __post_init__(self) -> None:
+        for name, most in (("exponent_bits", WIDEST_EXPONENT), ("mantissa_bits", WIDEST_MANTISSA)):
+            if not (least := 2 if name == "exponent_bits" else 1) <= getattr(self, name) <= most:
+                raise ValueError(f"{name} = {getattr(self, name)}: expected from {least} to {most}")
+        if self.overflow not in ("infinity", "saturate", "nan"):
+            raise ValueError(f"overflow = {self.overflow!r}: expected 'infinity', 'saturate' or 'nan'")
+        if self.overflow == "infinity" and not self.has_infinity:
+            raise ValueError(f"overflow = 'infinity': {self.name} has no infinity; expected 'saturate' or 'nan'")
+
+    @property
+    def bits(self) -> int:
+        return 1 + self.exponent_bits + self.mantissa_bits
+
+    @property
+    def bias(self) -> int:
+        """What is subtracted from the exponent field of a normal number."""
+        return 2 ** (self.exponent_bits - 1) - 1
+
+    @property
+    def smallest_exponent(self) -> int:
+        """Of normal numbers, and of the subnormal ones below them."""
+        return 1 - self.bias
+
+    @property
+    def storage(self) -> type[np.unsignedinteger]:
+        """The narrowest numpy dtype that holds a code."""
+        return np.uint8 if self.bits <= 8 else np.uint16 if self.bits <= 16 else np.uint32
+
+    @property
+    def largest_code(self) -> int:
+        """The code of the largest finite number."""
+        ones = 2 ** (self.bits - 1) - 1
+        return ones - 2**self.mantissa_bits if self.has_infinity else ones - 1
+
+    @property
+    def infinity_code(self) -> int | None:
+        return self.largest_code + 1 if self.has_infinity else None
+
+    @property
+    def nan_code(self) -> int:
+        """The NaN that `encode` writes, all ones but the sign, as GPUs do. Others may exist: every code above
+        infinity's decodes to NaN."""
+        return 2 ** (self.bits - 1) - 1
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        return float(self.decode(self.largest_code))
+
+    @property
+    def smallest_normal(self) -> float:
+        return 2.0**self.smallest_exponent
+
+    @property
+    def smallest_subnormal(self) -> float:
+        """The smallest positive number."""
+        return 2.0 ** (self.smallest_exponent - self.mantissa_bits)
+
+    @property
+    def epsilon(self) -> float:
+        """The distance from 1 to the next larger number."""
+        return 2.0**-self.mantissa_bits
+
+    def encode(
+        self,
+        values: ArrayLike,
+        rounding: Rounding = "nearest-even",
+        generator: np.random.Generator | None = None,
+    ) -> NDArray[np.unsignedinteger]:
+        """Codes of real numbers of any shape, as `storage`, rounded once.
+
+        Rounding "toward-zero" never makes an infinity of a finite number. NaN becomes `nan_code`; every sign is kept,
+        also of zero and NaN. torch casts float64 by way of float32 and so rounds twice: give it, and this, float32
+        where their bits shall agree.
+        Raises TypeError or ValueError for what float64 does not hold, ValueError as `round_to_integer` does.
+        """
+        exact = np.asarray(values)
+        if exact.dtype.kind not in "fiub" or exact.dtype.itemsize > 8:
+            raise TypeError(f"values of dtype {exact.dtype}: expected floating point of at most 64 bits, or integers")
+        if exact.dtype.kind in "iu" and exact.size and not -(2**53) <= exact.min() <= exact.max() <= 2**53:
+            raise ValueError(f"values from {exact.min()} to {exact.max()}: expected integers of at most 2**53 in size")
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
+            exact = exact.astype(np.float64)
+        finite = np.isfinite(exact)
+        magnitude = np.where(finite, np.abs(exact), 0.0)
+        exponent = self._exponent(magnitude)
+        steps = round_to_integer(np.ldexp(magnitude, self.mantissa_bits - exponent), rounding, generator)
+        codes = ((exponent - self.smallest_exponent).astype(np.int64) << self.mantissa_bits) + steps.astype(np.int64)
+        if rounding == "toward-zero":
+            codes = np.minimum(codes, self.largest_code)
+        codes = np.where((codes > self.largest_code) | np.isinf(exact), self._overflow_code, codes)
+        codes = np.where(np.isnan(exact), self.nan_code, codes)
+        return (codes | (np.signbit(exact).astype(np.int64) << (self.bits - 1))).astype(self.storage)
+
+    def decode(self, codes: ArrayLike) -> NDArray[np.float64]:
+        """The exact values of codes of any shape. Raises TypeError for codes that are no integers, ValueError for one
+        that has no place in `bits` bits."""
+        given = np.asarray(codes)
+        if given.dtype.kind not in "iu":
+            raise TypeError(f"codes of dtype {given.dtype}: expected integers; encode() makes them of numbers")
+        if given.size and not (given.min() >= 0 and given.max() < 2**self.bits):
+            wrong = given.min() if given.min() < 0 else given.max()
+            raise ValueError(f"code {wrong}: expected 0 to {2**self.bits - 1}, the codes of {self.name}")
+        pattern = given.astype(np.int64)
+        magnitude = pattern & (2 ** (self.bits - 1) - 1)
+        field, mantissa = magnitude >> self.mantissa_bits, magnitude & (2**self.mantissa_bits - 1)
+        significand = mantissa + np.where(field > 0, 2**self.mantissa_bits, 0)
+        exponent = np.maximum(field, 1) - self.bias - self.mantissa_bits
+        values = np.ldexp(significand.astype(np.float64), exponent)
+        values = np.where(magnitude > self.largest_code, np.nan, values)
+        if self.has_infinity:
+            values = np.where(magnitude == self.infinity_code, np.inf, values)
+        return np.where(pattern >> (self.bits - 1) == 1, -values, values)
+
+    def rounded(
+        self,
+        values: ArrayLike,
+        rounding: Rounding = "nearest-even",
+        generator: np.random.Generator | None = None,
+    ) -> NDArray[np.float64]:
+        """The numbers of this format that stand for `values`: encoded and decoded."""
+        return self.decode(self.encode(values, rounding, generator))
+
+    def spacing(self, values: ArrayLike) -> NDArray[np.float64]:
+        """The distance from one number to the next in the binade of each of `values`, which are finite."""
+        return np.ldexp(1.0, self._exponent(np.abs(np.asarray(values, np.float64))) - self.mantissa_bits)
+
+    def magnitudes(self) -> NDArray[np.float64]:
+        """All finite numbers ≥ 0, ascending: each at the place of its code. For at most 19 bits: there are many."""
+        if self.bits > 19:
+            raise ValueError(f"{self.name} has {self.bits} bits: expected at most 19; decode the codes you need")
+        return self.decode(np.arange(self.largest_code + 1))
+
+    def _exponent(self, magnitude: NDArray[np.float64]) -> NDArray[np.int32]:
+        """⌊log₂⌋, but never below that of the smallest normal number, whose spacing subnormal numbers share."""
+        exponent = np.frexp(magnitude)[1] - 1
+        return np.where(magnitude > 0, np.maximum(exponent, self.smallest_exponent), self.smallest_exponent)
+
+    @property
+    def _overflow_code(self) -> int:
+        return {"infinity": self.largest_code + 1, "saturate": self.largest_code, "nan": self.nan_code}[self.overflow]
+
+
+FLOAT32 = FloatFormat("float32", 8, 23)
+TF32 = FloatFormat("tf32", 8, 10)
+FLOAT16 = FloatFormat("float16", 5, 10)
+BFLOAT16 = FloatFormat("bfloat16", 8, 7)
+FLOAT8_E4M3FN = FloatFormat("float8_e4m3fn", 4, 3, has_infinity=False, overflow="saturate")
+FLOAT8_E5M2 = FloatFormat("float8_e5m2", 5, 2)
+FLOAT_FORMATS = {f.name: f for f in (FLOAT32, TF32, FLOAT16, BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2)}

@@ -1,0 +1,95 @@
+"""A linear layer in FP8: activations and weights as float8_e4m3fn, gradients, which span more, as float8_e5m2.
+
+Where the hardware multiplies FP8 (`torch._scaled_mm`, compute capability 8.9 on), it does; elsewhere the same FP8
+numbers are multiplied in float32. The product of two FP8 numbers is exact in float32, so the two differ by the order of
+their sums alone.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from threeloops.inner.formats import FLOAT8_E4M3FN, FLOAT8_E5M2
+from threeloops.inner.precision.delayed_scaling import Recipe
+from threeloops.inner.precision.fp8_cast import Quantised, Scaler
+
+TILE = 16
+"""`torch._scaled_mm` takes matrices whose sides are multiples of this."""
+
+
+def multiplies_fp8(x: Tensor) -> bool:
+    """Whether the hardware under `x` has FP8 tensor cores."""
+    return x.is_cuda and torch.cuda.get_device_capability(x.device) >= (8, 9)
+
+
+def product(a: Quantised, b: Quantised, dtype: torch.dtype, *, hardware: bool) -> Tensor:
+    """a @ bᵀ in `dtype`, for a of shape (m, k) and b of shape (n, k); at most one of them e5m2.
+
+    Raises ValueError for sides that the hardware does not take.
+    """
+    if not hardware:
+        return ((a.values.float() @ b.values.float().t()) * (1 / a.scale) * (1 / b.scale)).to(dtype)
+    for name, size in (("m", a.values.shape[0]), ("n", b.values.shape[0]), ("k", a.values.shape[1])):
+        if size % TILE:
+            raise ValueError(f"{name} = {size}: expected a multiple of {TILE} for FP8 tensor cores; pad it")
+    inverse_a, inverse_b = (torch.full((), 1 / q.scale, device=a.values.device) for q in (a, b))
+    # The hardware wants k to run along memory in both: b is row-major as (n, k), so its transpose is column-major.
+    return torch._scaled_mm(a.values.contiguous(), b.values.contiguous().t(), inverse_a, inverse_b, out_dtype=dtype)
+
+
+class _Fp8Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, layer: "Fp8Linear") -> Tensor:
+        ctx.layer, ctx.dtypes = layer, (x.dtype, weight.dtype)
+        ctx.x, ctx.weight = layer.input_scaler(x), layer.weight_scaler(weight)
+        return product(ctx.x, ctx.weight, x.dtype, hardware=multiplies_fp8(x))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        quantised, hardware = ctx.layer.gradient_scaler(gradient), multiplies_fp8(gradient)
+        for_input = product(quantised, _transposed(ctx.weight), ctx.dtypes[0], hardware=hardware)
+        for_weight = product(_transposed(quantised), _transposed(ctx.x), ctx.dtypes[1], hardware=hardware)
+        return for_input, for_weight, None
+
+
+def _transposed(q: Quantised) -> Quantised:
+    return Quantised(q.values.t(), q.scale)
+
+
+class Fp8Linear(nn.Module):
+    """x @ weightᵀ + bias with all three products of a training step in FP8. The weight itself stays as it is, float32
+    or bfloat16; x has shape (…, inputs) and decides the dtype of the result."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, recipe: Recipe | None = None) -> None:
+        super().__init__()
+        plain = nn.Linear(inputs, outputs, bias=bias)
+        self.weight, self.bias = plain.weight, plain.bias
+        recipe = recipe or Recipe()
+        self.input_scaler, self.weight_scaler = Scaler(FLOAT8_E4M3FN, recipe), Scaler(FLOAT8_E4M3FN, recipe)
+        self.gradient_scaler = Scaler(FLOAT8_E5M2, recipe)
+
+    @classmethod
+    def of(cls, linear: nn.Linear, recipe: Recipe | None = None) -> "Fp8Linear":
+        """The same layer in FP8: it shares the parameters of `linear`."""
+        made = cls(1, 1, bias=False, recipe=recipe)
+        made.weight, made.bias = linear.weight, linear.bias
+        return made
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = _Fp8Product.apply(x.reshape(-1, x.shape[-1]), self.weight, self)
+        result = flat.reshape(*x.shape[:-1], self.weight.shape[0])
+        return result if self.bias is None else result + self.bias.to(result.dtype)
+
+
+def with_fp8_linears(model: nn.Module, recipe: Recipe | None = None, *, but: tuple[str, ...] = ()) -> nn.Module:
+    """`model`, its linear layers replaced by FP8 ones of the same parameters, in place; those whose last name is in
+    `but`, such as ("head",), stay. The first and last layers of a network often do."""
+    for name, child in model.named_children():
+        if type(child) is nn.Linear and name not in but:
+            setattr(model, name, Fp8Linear.of(child, recipe))
+        else:
+            with_fp8_linears(child, recipe, but=but)
+    return model

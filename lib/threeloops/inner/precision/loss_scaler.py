@@ -1,0 +1,137 @@
+"""Dynamic loss scaling: as large a factor as the gradients bear (Micikevicius et al. 2017, arXiv:1710.03740).
+
+The loss is multiplied by a scale before the backward pass and the gradients are divided by it after, so that small ones
+survive float16 on the way. Every so often the scale is doubled. When it was too much, the gradients hold infinities:
+that step is left out, and the scale is halved. `after_step` decides, in the arithmetic of `torch.amp.GradScaler`
+(float32 times a float64 factor, rounded to float32); `LossScaler` acts.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SMALLEST_SCALE = float(np.finfo(np.float32).smallest_normal)
+
+
+class ScaleUnderflow(FloatingPointError):
+    """So many steps in a row were left out that no scale is left to try."""
+
+
+@dataclass(frozen=True)
+class ScalerState:
+    """`clean_steps` in a row since the scale last changed, `skipped_steps` in a row until now. Scales are float32.
+
+    Raises ValueError naming the field that cannot be.
+    """
+
+    scale: float = 65536.0
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+    clean_steps: int = 0
+    skipped_steps: int = 0
+
+    def __post_init__(self) -> None:
+        for name, holds, expected in (
+            ("scale", SMALLEST_SCALE <= self.scale < math.inf, f"a finite number of at least {SMALLEST_SCALE:g}"),
+            ("growth_factor", 1 < self.growth_factor < math.inf, "a number above 1"),
+            ("backoff_factor", 0 < self.backoff_factor < 1, "a number between 0 and 1"),
+            ("growth_interval", self.growth_interval >= 1, "at least one step"),
+        ):
+            if not holds:
+                raise ValueError(f"{name} = {getattr(self, name)}: expected {expected}")
+
+
+def after_step(state: ScalerState, overflow: bool) -> ScalerState:
+    """The state after a step whose gradients did, or did not, hold an infinity or NaN.
+
+    A scale that would grow beyond float32 stays. Raises ScaleUnderflow where torch's goes on to zero, and with 1/0 to
+    NaN in every gradient for ever.
+    """
+    if overflow:
+        scale = float(np.float32(state.scale * state.backoff_factor))
+        if scale < SMALLEST_SCALE:
+            raise ScaleUnderflow(
+                f"scale = {state.scale:g} and {state.skipped_steps + 1} steps in a row overflowed: a smaller scale is "
+                "no cure; expected finite gradients by now. Look for NaN in the data, or a loss that is infinite itself"
+            )
+        return replace(state, scale=scale, clean_steps=0, skipped_steps=state.skipped_steps + 1)
+    if state.clean_steps + 1 < state.growth_interval:
+        return replace(state, clean_steps=state.clean_steps + 1, skipped_steps=0)
+    with np.errstate(over="ignore"):
+        grown = float(np.float32(state.scale * state.growth_factor))
+    return replace(state, scale=grown if math.isfinite(grown) else state.scale, clean_steps=0, skipped_steps=0)
+
+
+class Optimizer(Protocol):
+    """What a scaler needs of an optimiser: torch's have it, and `MasterWeights`."""
+
+    @property
+    def param_groups(self) -> list[dict]: ...
+
+    def step(self) -> object: ...
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """`scale` is the one that the gradients carried; `infinite` and `nan` count such elements in all of them."""
+
+    skipped: bool
+    scale: float
+    infinite: int
+    nan: int
+
+    def __str__(self) -> str:
+        if not self.skipped:
+            return f"step taken at scale {self.scale:g}"
+        cause = "NaN is no overflow: look at the forward pass" if self.nan and not self.infinite else "scale halved"
+        return f"step skipped at scale {self.scale:g}: {self.infinite} infinite and {self.nan} NaN gradients; {cause}"
+
+
+class LossScaler:
+    """Scales losses and takes the steps that are safe to take. `state` is all there is to save.
+
+    A training step: `scaler.scale(loss).backward()`, then `report = scaler.step(optimizer)`.
+    """
+
+    def __init__(self, state: ScalerState | None = None) -> None:
+        self.state = state or ScalerState()
+
+    def scale(self, loss: Tensor) -> Tensor:
+        return loss * loss.new_tensor(self.state.scale, dtype=torch.float32)
+
+    def step(self, optimizer: Optimizer) -> StepReport:
+        """Divide the gradients by the scale, in place; let `optimizer` step if all are finite; move the scale.
+
+        torch looks for infinities before it divides. This looks after: a scale below 1 can make one by dividing.
+
+        Raises TypeError for float16 gradients, whose small values the division would lose again (`MasterWeights` keeps
+        float32 ones), ValueError where there is no gradient at all, ScaleUnderflow as `after_step` does.
+        """
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if not gradients:
+            raise ValueError("no parameter has a gradient: call scaler.scale(loss).backward() before scaler.step")
+        unscale(gradients, self.state.scale)
+        # One answer for all, so that a GPU is waited for once; elements are counted only where there are some to count.
+        skipped = not bool(torch.stack([torch.isfinite(g).all() for g in gradients]).all())
+        infinite = sum(int(torch.isinf(g).sum()) for g in gradients) if skipped else 0
+        nan = sum(int(torch.isnan(g).sum()) for g in gradients) if skipped else 0
+        report = StepReport(skipped, self.state.scale, infinite, nan)
+        if not report.skipped:
+            optimizer.step()
+        self.state = after_step(self.state, report.skipped)
+        return report
+
+
+def unscale(gradients: Iterable[Tensor], scale: float) -> None:
+    """Multiply by the float32 nearest to 1/scale, in place, as torch does: exact where the scale is a power of two."""
+    inverse = float(np.float32(1.0 / scale))
+    for gradient in gradients:
+        if gradient.dtype == torch.float16:
+            raise TypeError("a float16 gradient: expected float32; unscaled in float16 its small values become zero")
+        gradient.mul_(inverse)

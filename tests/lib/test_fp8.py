@@ -1,0 +1,182 @@
+"""FP8: scales that follow the history as Transformer Engine's do, and a linear layer exact about its FP8 numbers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from threeloops.inner.formats import FLOAT8_E4M3FN, FLOAT8_E5M2
+from threeloops.inner.fp8 import (
+    Fp8Linear,
+    Quantised,
+    Recipe,
+    Scaler,
+    ScaleState,
+    after_tensor,
+    product,
+    quantise,
+    with_fp8_linears,
+)
+
+AMAXES = st.lists(st.one_of(st.just(0.0), st.floats(2**-20, 2**20, width=32)), min_size=1, max_size=30)
+
+
+def transformer_engine(amaxes, largest, margin, length, most_recent):
+    """delayed_scaling.cu, transcribed: the newest amax stands first, the window is rolled, and zeros fill it."""
+    history, scale, found = np.zeros(length, np.float32), np.float32(1), []
+    for amax in amaxes:
+        history[0] = max(history[0], np.float32(amax))
+        reference = history[0] if most_recent else history.max()
+        history = np.roll(history, -1)
+        history[0] = 0
+        if np.isfinite(reference) and reference > 0:
+            scale = np.float32(largest * 2.0**-margin) / reference
+        found.append(float(scale))
+    return found
+
+
+@settings(deadline=None)
+@given(AMAXES, st.integers(-1, 3), st.integers(1, 6), st.booleans(), st.sampled_from([FLOAT8_E4M3FN, FLOAT8_E5M2]))
+def test_scales_are_transformer_engine_s(amaxes, margin, length, most_recent, format):
+    recipe = Recipe(margin, length, "most_recent" if most_recent else "max")
+    state, found = ScaleState(), []
+    for amax in amaxes:
+        state = after_tensor(state, amax, format, recipe)
+        found.append(state.scale)
+    assert found == transformer_engine(amaxes, format.largest, margin, length, most_recent)
+
+
+def test_an_amax_leaves_the_window():
+    state = ScaleState()
+    for amax in (100.0, 1.0, 1.0):
+        state = after_tensor(state, amax, FLOAT8_E4M3FN, Recipe(history_length=3))
+        assert state.scale == float(np.float32(448) / np.float32(100))
+    assert after_tensor(state, 1.0, FLOAT8_E4M3FN, Recipe(history_length=3)) == ScaleState(448.0, (1.0, 1.0, 1.0))
+
+
+def test_zeros_and_infinities_change_nothing_and_a_tiny_amax_keeps_the_scale_finite():
+    state = ScaleState(7.0, (2.0,))
+    assert after_tensor(state, math.inf, FLOAT8_E5M2, Recipe()) is state
+    assert after_tensor(state, math.nan, FLOAT8_E5M2, Recipe()) is state
+    assert after_tensor(ScaleState(7.0), 0.0, FLOAT8_E5M2, Recipe()) == ScaleState(7.0, (0.0,))
+    assert math.isfinite(after_tensor(ScaleState(), 1e-40, FLOAT8_E5M2, Recipe()).scale)
+
+
+def test_what_is_refused():
+    for call, words in (
+        (lambda: Recipe(history_length=0), "history_length = 0"),
+        (lambda: Recipe(amax="mean"), "amax = 'mean'"),
+        (lambda: after_tensor(ScaleState(), -1.0, FLOAT8_E5M2, Recipe()), "amax = -1.0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
+@pytest.mark.parametrize("format", [FLOAT8_E4M3FN, FLOAT8_E5M2], ids=lambda f: f.name)
+def test_quantised_values_are_the_format_s(format):
+    x = torch.cat([torch.randn(4000) * 10.0 ** torch.randint(-6, 6, (4000,)), torch.tensor([0.0, math.inf, math.nan])])
+    codes = quantise(x, 3.0, format).values.view(torch.uint8).numpy()
+    wanted = format.encode(np.clip((x * 3.0).numpy(), -format.largest, format.largest))
+    np.testing.assert_array_equal(format.decode(codes), format.decode(wanted))
+
+
+def test_a_tensor_is_scaled_by_those_before_it():
+    scaler = Scaler(FLOAT8_E4M3FN, Recipe(history_length=2))
+    first = scaler(torch.tensor([1.0, -2.0]))
+    assert (first.scale, scaler.state.scale) == (1.0, 224.0)
+    outlier = scaler(torch.tensor([1.0, 8.0]))
+    assert outlier.dequantised().tolist() == [1.0, 2.0]  # 8 · 224 saturates at 448
+    assert scaler.state.scale == 56.0
+    assert scaler(torch.zeros(0)).values.numel() == 0
+
+
+def test_the_three_products_are_those_of_the_quantised_matrices():
+    torch.manual_seed(0)
+    layer = Fp8Linear(32, 48, recipe=Recipe(history_length=4))
+    for step in range(4):
+        x = (torch.randn(2, 16, 32) * 4.0**step).requires_grad_()
+        gradient = torch.randn(2, 16, 48) * 1e-3
+        scalers = (layer.input_scaler, layer.weight_scaler, layer.gradient_scaler)
+        scales = [s.state.scale for s in scalers]
+        y = layer(x)
+        y.backward(gradient)
+        qx, qw, qg = (
+            f.rounded(np.clip(t.detach().reshape(-1, t.shape[-1]).numpy() * np.float32(s), -f.largest, f.largest)) / s
+            for t, s, f in zip((x, layer.weight, gradient), scales, [s.format for s in scalers], strict=True)
+        )
+        bias = layer.bias.detach().double().numpy()
+        np.testing.assert_allclose(y.detach().reshape(-1, 48).numpy(), qx @ qw.T + bias, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(x.grad.reshape(-1, 32).numpy(), qg @ qw, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(layer.weight.grad.numpy(), qg.T @ qx, rtol=1e-4, atol=1e-5 * 4.0**step)
+        layer.weight.grad = None
+    assert layer.gradient_scaler.state.scale > 1e6
+
+
+@pytest.mark.parametrize("formats", [(FLOAT8_E4M3FN, FLOAT8_E4M3FN), (FLOAT8_E5M2, FLOAT8_E4M3FN)])
+def test_the_hardware_s_product_is_the_emulated_one(formats):
+    """`torch._scaled_mm` has a CPU form; on FP8 tensor cores the same call is made."""
+    a, b = (quantise(torch.randn(*shape), 30.0, f) for shape, f in zip([(32, 64), (48, 64)], formats, strict=True))
+    emulated = product(a, b, torch.float32, hardware=False)
+    torch.testing.assert_close(product(a, b, torch.float32, hardware=True), emulated, rtol=1e-5, atol=1e-4)
+    turned = Quantised(b.values.t(), b.scale)  # (k, n): its rows do not lie along memory
+    c = quantise(torch.randn(32, 48), 30.0, formats[0])
+    close = {"rtol": 1e-5, "atol": 1e-4}
+    torch.testing.assert_close(
+        product(c, turned, torch.float32, hardware=True), product(c, turned, torch.float32, hardware=False), **close
+    )
+    with pytest.raises(ValueError, match="k = 15"):
+        product(quantise(torch.ones(16, 15), 1.0, FLOAT8_E4M3FN), quantise(torch.ones(16, 15), 1.0, FLOAT8_E4M3FN),
+                torch.float32, hardware=True)  # fmt: skip
+
+
+def test_a_small_network_learns_in_fp8_about_as_well():
+    def final_loss(make):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(make(16, 64), torch.nn.ReLU(), make(64, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        x = torch.randn(256, 16)
+        y = torch.sin(x.sum(1, keepdim=True))
+        for _ in range(200):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    single, low = (
+        final_loss(torch.nn.Linear),
+        final_loss(lambda i, o: Fp8Linear(i, o, recipe=Recipe(history_length=16))),
+    )
+    assert low < 3 * single + 0.02
+
+
+def test_a_model_is_converted_in_place_and_keeps_its_parameters():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False)))
+    model.head = torch.nn.Linear(8, 2)
+    before = dict(model.named_parameters())
+    assert with_fp8_linears(model, Recipe(margin=1), but=("head",)) is model
+    assert [type(m) for m in (model[0], model[1][0], model.head)] == [Fp8Linear, Fp8Linear, torch.nn.Linear]
+    after = dict(model.named_parameters())
+    assert after.keys() == before.keys()
+    assert all(after[name] is before[name] for name in before)
+    assert model[1][0].input_scaler.recipe.margin == 1
+    assert model(torch.randn(3, 4)).shape == (3, 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="FP8 tensor cores need a GPU")
+def test_a_layer_on_fp8_tensor_cores_agrees_with_its_emulation():
+    torch.manual_seed(0)
+    on_cpu = Fp8Linear(64, 32, bias=False)
+    on_gpu = Fp8Linear(64, 32, bias=False).cuda()
+    on_gpu.weight.data.copy_(on_cpu.weight)
+    for _ in range(3):
+        x, gradient = torch.randn(48, 64), torch.randn(48, 32)
+        a, b = x.clone().requires_grad_(), x.cuda().requires_grad_()
+        y, z = on_cpu(a), on_gpu(b)
+        y.backward(gradient)
+        z.backward(gradient.cuda())
+        torch.testing.assert_close(z.cpu(), y, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-2, atol=1e-2)
