@@ -20,6 +20,7 @@ BENCHMARKS = {
     "kernels": "traffic, generated code, errors and times of every kernel beside torch and Liger (ten minutes)",
     "meter": "what metering costs, beside triton-viz (two minutes)",
     "replay": "what judging a student's kernel costs (two minutes)",
+    "memory": "counted and tracked peaks, recomputation, offloaded AdamW, beside torch's own (two minutes)",
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }
 ON_CPU = {"grading", "meter", "replay"}

@@ -101,10 +101,12 @@ def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30
     """One stacked bar for each name, from bytes by kind, such as `Account.at_peak`; `unit` bytes a tick."""
     names = list(bars)
     left = [0.0] * len(names)
+    visible = 0.003 * max(sum(bar.values()) for bar in bars.values()) / unit
     for kind in kinds:
         sizes = [bars[name].get(kind, 0) / unit for name in names]
         if any(sizes):
-            axes.barh(names, sizes, left=left, color=COLOURS[kind], label=kind, height=0.62)
+            label = kind if max(sizes) > visible else "_" + kind  # matplotlib lists no label with an underscore
+            axes.barh(names, sizes, left=left, color=COLOURS[kind], label=label, height=0.62)
             left = [at + size for at, size in zip(left, sizes, strict=True)]
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
