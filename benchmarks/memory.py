@@ -66,9 +66,7 @@ def peaks(name: str, device: str) -> Row:
     """Counted and tracked peak of one configuration, and what PyTorch's tracker says of the same step."""
     config, batch, length, optimizer, k = SIX[name]
     found: Row = {"configuration": name}
-    predicted = account(
-        config, batch, length, optimizer=optimizer, layers_per_segment=k, decomposed_norm=device == "cpu"
-    )
+    predicted = account(config, batch, length, optimizer=optimizer, layers_per_segment=k, device=device)
     found["counted_bytes"] = predicted.peak_bytes
     model, made, step = a_step(config, batch, length, optimizer, k, device)
     with LiveStorage(model, optimizers=[made]) as live:

@@ -137,11 +137,8 @@ SIX = {
 @pytest.mark.parametrize("case", SIX.values(), ids=SIX)
 def test_the_accountant_predicts_the_peak_of_live_storage_within_5_percent(case):
     config, batch, sequence, optimizer, segment = case
-    on_gpu = device() == "cuda"
     live = tracked(config, batch, sequence, optimizer, segment=segment)
-    predicted = account(
-        config, batch, sequence, optimizer=optimizer, layers_per_segment=segment, decomposed_norm=not on_gpu
-    )
+    predicted = account(config, batch, sequence, optimizer=optimizer, layers_per_segment=segment, device=device())
     assert predicted.peak_bytes == pytest.approx(live.timeline.peak_bytes, rel=0.05)
     assert predicted.timeline.live_bytes == pytest.approx(live.timeline.live_bytes, rel=0.01)
 
@@ -181,6 +178,29 @@ def test_a_layer_keeps_what_autograd_packs(kv_heads, attention):
     kept = account(config, 3, 40, attention=attention).layer
     assert sum(s.nbytes() for s in packed.values()) == sum(kept.values())
     assert out.shape == x.shape
+
+
+def test_a_layer_of_the_courses_kernels_keeps_what_they_save():
+    pytest.importorskip("triton")
+    from threeloops.inner import interpreter
+
+    if not interpreter.enable_without_gpu():
+        pytest.skip("kernels are compiled here: the tracker itself can watch them")
+    config = TINY(kernels="fused", layers=1)
+    model = GPT(config)
+    x = torch.randn(2, 40, config.width, requires_grad=True) * 1
+    fixed = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
+    packed = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in fixed:
+            packed[storage._cdata] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model.blocks[0](x, model.rotation(0, 40))
+    assert sum(s.nbytes() for s in packed.values()) == sum(account(config, 2, 40).layer.values())
 
 
 def test_kinds_and_modules_at_the_peak():
@@ -249,6 +269,7 @@ def test_a_budget_that_is_met_is_not_noticed():
         ({"layers_per_segment": 4}, "layers_per_segment = 4"),
         ({"layers_per_segment": 0}, "layers_per_segment = 0"),
         ({"attention": "linear"}, "attention = 'linear'"),
+        ({"device": "tpu"}, "device = 'tpu'"),
     ],
 )
 def test_a_quantity_that_does_not_fit_is_named(changes, names):
@@ -336,5 +357,5 @@ def test_on_a_gpu_the_allocator_reports_the_live_bytes_and_its_workspace():
     config = GPTConfig.small(layers=4)
     live = tracked(config, 4, 1024, "sgd", torch.bfloat16)
     assert live.allocator_peak_bytes == pytest.approx(live.timeline.peak_bytes, rel=0.05)
-    predicted = account(config, 4, 1024, dtype="bfloat16", optimizer="sgd", decomposed_norm=False)
+    predicted = account(config, 4, 1024, dtype="bfloat16", optimizer="sgd", device="cuda")
     assert predicted.peak_bytes == pytest.approx(live.timeline.peak_bytes, rel=0.05)

@@ -53,9 +53,11 @@ def saved_by_block(step: Step) -> Saved:
         kept["probabilities"] = step.batch * model.heads * step.sequence**2 * element
     else:
         kept["qkv"] = vector * sum(model.qkv_widths)
-        kept |= {"rotated q": vector * width, "rotated k": vector * keys}
+        if not step.fused:  # the course's kernel rotates on the way; PyTorch's rotations make new tensors
+            kept |= {"rotated q": vector * width, "rotated k": vector * keys}
         kept |= {"attention output": vector * width, "log-sum-exp": step.tokens * model.heads * step.wide}
-    kept["heads side by side"] = vector * width
+    if step.heads_are_copied:
+        kept["heads side by side"] = vector * width
     if keeps_stream(step):
         kept["stream between"] = vector * width
     kept |= saved_by_norm(step, "mlp norm")

@@ -41,7 +41,8 @@ class Step:
     dtype: of parameters, gradients and activations ("float32", "bfloat16", …). masters: the optimiser keeps float32
     copies of the parameters, and its states in float32. layers_per_segment: keep only the input of every so many layers
     and recompute the rest (None: keep all). attention: "flash" never holds scores, "scores" keeps the probabilities of
-    all heads. decomposed_norm: RMSNorm runs as single operators, which keep its normalised input; it does on a CPU.
+    all heads. device: on a "cpu" PyTorch's RMSNorm runs as single operators, which keep its normalised input, and the
+    heads are copied side by side; on "cuda" (read from PyTorch's sources, not measured on a GPU yet) neither.
 
     Raises ValueError or TypeError naming the quantity that does not fit.
     """
@@ -54,7 +55,7 @@ class Step:
     masters: bool = False
     layers_per_segment: int | None = None
     attention: Literal["flash", "scores"] = "flash"
-    decomposed_norm: bool = True
+    device: Literal["cpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:
         for name in ("batch", "sequence"):
@@ -68,8 +69,9 @@ class Step:
         for name, known in (("dtype", DTYPE_BYTES), ("optimizer", STATES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: expected one of {', '.join(known)}")
-        if self.attention not in ("flash", "scores"):
-            raise ValueError(f"attention = {self.attention!r}: expected 'flash' or 'scores'")
+        for name, pair in (("attention", ("flash", "scores")), ("device", ("cpu", "cuda"))):
+            if getattr(self, name) not in pair:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: expected {pair[0]!r} or {pair[1]!r}")
         k = self.layers_per_segment
         if k is not None and (k < 1 or self.model.layers % k):
             raise ValueError(
@@ -79,6 +81,21 @@ class Step:
     @property
     def tokens(self) -> int:
         return self.batch * self.sequence
+
+    @property
+    def fused(self) -> bool:
+        """Whether the course's Triton kernels run in place of PyTorch's operators."""
+        return self.model.kernels == "fused"
+
+    @property
+    def decomposed_norm(self) -> bool:
+        """RMSNorm as single operators, each of which keeps what it needs."""
+        return self.device == "cpu" and not self.fused
+
+    @property
+    def heads_are_copied(self) -> bool:
+        """PyTorch's fused attention on a GPU writes its heads side by side; everywhere else that takes a copy."""
+        return self.fused or self.device == "cpu" or self.attention == "scores"
 
     @property
     def element(self) -> int:
