@@ -1117,8 +1117,8 @@ show.table(
 )
 
 # %% [markdown]
-# The best k is 1: a layer keeps some twenty times its input, and a second layer in the segment costs more than half of
-# the inputs can save. The √L of the textbooks belongs to layers that keep no more than their input (pale line). What it
+# The best k is 1: a second layer in the segment costs another c, and saves only half of the inputs, 12·b. It pays from
+# L = 2·c/b layers on. The √L of the textbooks belongs to layers that keep no more than their input (pale line). What it
 # costs is one more forward pass, which is a third of a step's arithmetic:
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1896,7 +1896,7 @@ audit(
     "× the time of a step",
     "CPU",
     "holds" if 1.2 <= factor <= 1.45 else "corrected",
-    how=f"median of {len(rounds['nothing']) - 1} rounds, on this machine; by arithmetic one more forward pass is {1 + forward_share:.2f}×. Claim budg-3's 20–30% leaves out that a forward pass is a third of a step",
+    how=f"median of {len(rounds['nothing']) - 1} rounds, on this machine; by arithmetic one more forward pass is {1 + forward_share:.2f}×, less the products that need no repeating: {costs['every layer'][1] / plain_flops:.2f}× here. So the 20–30% of budg-3 and the 1.3 of this claim are one number",
 )
 audit(
     "budg-5",
