@@ -21,6 +21,7 @@ BENCHMARKS = {
     "meter": "what metering costs, beside triton-viz (two minutes)",
     "precision": "encoding, loss scaler, masters and FP8 against torch's own; on a GPU FP8 against bf16 (a minute)",
     "replay": "what judging a student's kernel costs (two minutes)",
+    "memory": "counted and tracked peaks, recomputation, offloaded AdamW, beside torch's own (two minutes)",
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }
 ON_CPU = {"grading", "meter", "replay"}

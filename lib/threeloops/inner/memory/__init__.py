@@ -1,0 +1,24 @@
+"""The memory of a training step: predicted (`account`), measured (`LiveStorage`), and explained when it runs out."""
+
+from threeloops.inner.memory.account import Account, account, draw_bars, draw_timeline, kv_cache_bytes
+from threeloops.inner.memory.post_mortem import MemoryBudgetExceeded, post_mortem
+from threeloops.inner.memory.sizes import Step
+from threeloops.inner.memory.timeline import KINDS, Change, Storage, Timeline, readable
+from threeloops.inner.memory.tracker import LiveStorage
+
+__all__ = [
+    "KINDS",
+    "Account",
+    "Change",
+    "LiveStorage",
+    "MemoryBudgetExceeded",
+    "Step",
+    "Storage",
+    "Timeline",
+    "account",
+    "draw_bars",
+    "draw_timeline",
+    "kv_cache_bytes",
+    "post_mortem",
+    "readable",
+]

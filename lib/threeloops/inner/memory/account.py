@@ -1,0 +1,127 @@
+"""The accountant: what a training step will hold, before anything runs."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from threeloops.inner.memory.block import saved_by_block
+from threeloops.inner.memory.sizes import DTYPE_BYTES, Model, Step
+from threeloops.inner.memory.step import predicted
+from threeloops.inner.memory.timeline import KINDS, Timeline, readable
+
+
+def account(model: Model, batch: int, sequence: int, **policies: Any) -> "Account":
+    """The account of one training step; `policies` are those of `Step`: dtype, optimizer, masters, …"""
+    return Account(Step(model, batch, sequence, **policies))
+
+
+def kv_cache_bytes(model: Model, batch: int, tokens: int, dtype: str = "bfloat16") -> int:
+    """Keys and values of so many tokens in every layer: what decoding keeps instead of activations."""
+    if batch < 1 or tokens < 1:
+        raise ValueError(f"batch = {batch}, tokens = {tokens}: expected at least 1 of each")
+    _, keys, values = model.qkv_widths
+    return batch * tokens * model.layers * (keys + values) * DTYPE_BYTES[dtype]
+
+
+class Account:
+    """What a step holds, by kind, and when it holds the most; every number in bytes."""
+
+    def __init__(self, step: Step):
+        self.step = step
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return predicted(self.step)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """The most live storage of the step."""
+        return self.timeline.peak_bytes
+
+    @cached_property
+    def layer(self) -> dict[str, int]:
+        """What one layer keeps for its backward pass, its input included, by tensor."""
+        step = self.step
+        stream = {"input": step.tokens * step.model.width * step.element}
+        return stream | saved_by_block(step)
+
+    @property
+    def per_parameter(self) -> float:
+        """Bytes a parameter of everything that does not depend on the batch: weights, gradients, masters, states."""
+        step = self.step
+        return (2 * step.parameters + step.master_bytes + step.states) / step.model.parameters_count()
+
+    @cached_property
+    def parts(self) -> dict[str, int]:
+        """The most of each kind at any moment. Not all at once: gradients grow while activations are freed."""
+        step = self.step
+        fixed = {"parameter": step.parameters, "master": step.master_bytes, "gradient": step.parameters}
+        passing = {kind: self.timeline.peak_of(kind) for kind in ("activation", "temporary")}
+        total = fixed | {"state": step.states, "buffer": step.tables, "input": step.inputs} | passing
+        return {kind: total[kind] for kind in KINDS if total[kind]}
+
+    @cached_property
+    def at_peak(self) -> dict[str, int]:
+        """The peak by kind."""
+        return self.timeline.by("kind")
+
+    def fits(self, budget_bytes: float) -> bool:
+        return self.peak_bytes <= budget_bytes
+
+    def report(self) -> str:
+        """The account as lines of text."""
+        model, step = self.step.model, self.step
+        recompute = "" if step.layers_per_segment is None else f", {step.layers_per_segment} layers a segment"
+        lines = [
+            f"{model.parameters_count():,} parameters, {step.batch} × {step.sequence} tokens, {step.dtype}, "
+            f"{step.optimizer}{recompute}: peak {readable(self.peak_bytes)}",
+            *(
+                f"  {kind:<11}{readable(size):>10}  {readable(self.at_peak.get(kind, 0)):>10} at the peak"
+                for kind, size in self.parts.items()
+            ),
+            f"  a layer keeps {readable(sum(self.layer.values()))}; the largest of it: "
+            + ", ".join(f"{n} {readable(b)}" for n, b in sorted(self.layer.items(), key=lambda p: -p[1])[:3]),
+        ]
+        return "\n".join(lines)
+
+
+COLOURS = {
+    "parameter": "#0072b2",
+    "master": "#56b4e9",
+    "gradient": "#009e73",
+    "state": "#e69f00",
+    "buffer": "#7f7f7f",
+    "input": "#7f7f7f",
+    "activation": "#d55e00",
+    "temporary": "#cc79a7",
+}
+
+
+def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30, kinds: Sequence[str] = KINDS) -> None:
+    """One stacked bar for each name, from bytes by kind, such as `Account.at_peak`; `unit` bytes a tick."""
+    names = list(bars)
+    left = [0.0] * len(names)
+    visible = 0.003 * max(sum(bar.values()) for bar in bars.values()) / unit
+    for kind in kinds:
+        sizes = [bars[name].get(kind, 0) / unit for name in names]
+        if any(sizes):
+            label = kind if max(sizes) > visible else "_" + kind  # matplotlib lists no label with an underscore
+            axes.barh(names, sizes, left=left, color=COLOURS[kind], label=label, height=0.62)
+            left = [at + size for at, size in zip(left, sizes, strict=True)]
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+
+
+def draw_timeline(axes: Any, timeline: Timeline, *, unit: float = 2**20) -> None:
+    """Live bytes by kind, change after change, and a line at the peak."""
+    curve = timeline.curve()
+    kinds = [kind for kind in KINDS if kind in curve]
+    axes.stackplot(
+        range(1, len(timeline.changes) + 1),
+        [[size / unit for size in curve[kind]] for kind in kinds],
+        colors=[COLOURS[kind] for kind in kinds],
+        labels=kinds,
+        lw=0,
+    )
+    axes.axvline(timeline.peak_at, color="#222222", lw=1, ls=":")
+    axes.margins(x=0)

@@ -1,0 +1,143 @@
+"""What one GPT block keeps for its backward pass, and what that backward pass allocates and frees, in order.
+
+Read off autograd's own rules: a matrix product keeps its input (and the weight, which lives anyway), a product keeps
+both factors, SiLU its input, attention queries, keys, values, output and the logarithms of its sums. Two rules save
+memory: tensors that are views of one storage count once (the values are a slice of the projection, so all of it stays),
+and what two operators keep is kept once (the residual stream).
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from threeloops.inner.memory.sizes import Step
+
+Saved = dict[str, int]
+
+
+class Move(NamedTuple):
+    """Allocate `name` (`bytes` > 0), free it (0), or let it go on under another name (`becomes`)."""
+
+    name: str
+    bytes: int = 0
+    becomes: str = ""
+
+
+def free(*names: str) -> list[Move]:
+    return [Move(name) for name in names]
+
+
+def saved_by_norm(step: Step, name: str) -> Saved:
+    """What RMSNorm keeps beyond its input, and its output, which the product behind it keeps."""
+    width, wide = step.model.width, step.wide
+    kept = {f"{name} 1/rms": step.tokens * wide if step.decomposed_norm else step.tokens * 4}
+    if step.decomposed_norm:
+        if step.element < wide:  # computed in float32: a copy of the input in that format
+            kept[f"{name} input in float32"] = step.tokens * width * wide
+        kept[f"{name} normalised"] = step.tokens * width * wide
+    return kept | {f"{name} output": step.tokens * width * step.element}
+
+
+def keeps_stream(step: Step) -> bool:
+    """Whether a norm keeps the residual stream itself; a decomposed one in a short format keeps its float32 copy."""
+    return step.element == step.wide or not step.decomposed_norm
+
+
+def saved_by_block(step: Step) -> Saved:
+    """Bytes by tensor of what one layer keeps until its backward pass, its own input left out."""
+    model, element = step.model, step.element
+    width, keys, _ = model.qkv_widths
+    vector = step.tokens * element  # one number a token
+    kept = saved_by_norm(step, "attention norm")
+    if step.attention == "scores":  # every query head gets keys and values of its own, copied
+        kept |= {"scaled q": vector * width, "scaled k, repeated": vector * width, "v, repeated": vector * width}
+        kept["probabilities"] = step.batch * model.heads * step.sequence**2 * element
+    else:
+        kept["qkv"] = vector * sum(model.qkv_widths)
+        if not step.fused:  # the course's kernel rotates on the way; PyTorch's rotations make new tensors
+            kept |= {"rotated q": vector * width, "rotated k": vector * keys}
+        kept |= {"attention output": vector * width, "log-sum-exp": step.tokens * model.heads * step.wide}
+    if step.heads_are_copied:
+        kept["heads side by side"] = vector * width
+    if keeps_stream(step):
+        kept["stream between"] = vector * width
+    kept |= saved_by_norm(step, "mlp norm")
+    return kept | dict.fromkeys(("gate", "silu(gate)", "up", "product"), vector * model.mlp_width)
+
+
+def block_backward(step: Step) -> Iterator[Move]:
+    """The backward pass of one block: begins with "d stream" alive, ends with the "d stream" of the layer below."""
+    model, vector = step.model, step.tokens * step.element
+    width, hidden = model.width, model.mlp_width
+
+    def gradient(name: str, elements: int) -> Move:
+        return Move(f"gradient of {name}", elements * step.element)
+
+    yield from [gradient("mlp.down", width * hidden), Move("d product", vector * hidden), *free("product")]
+    yield from [Move("d silu", vector * hidden), Move("d up", vector * hidden)]
+    yield from [*free("d product", "up", "silu(gate)"), gradient("mlp.up", width * hidden)]
+    yield from [Move("d norm, by up", vector * width), *free("d up")]
+    yield from [Move("d gate", vector * hidden), *free("d silu", "gate"), gradient("mlp.gate", width * hidden)]
+    yield from [Move("d norm, by gate", vector * width), *free("d gate", "mlp norm output")]
+    yield from [Move("d norm", vector * width), *free("d norm, by up", "d norm, by gate")]
+    yield from norm_backward(step, "mlp norm", "stream between")
+    yield from [gradient("attention.output", width * width), Move("d heads", vector * width)]
+    yield from free("heads side by side")
+    yield from attention_backward(step)
+    yield gradient("attention.qkv", width * sum(model.qkv_widths))
+    yield from [Move("d norm", vector * width), *free("d qkv", "attention norm output")]
+    yield from norm_backward(step, "attention norm", "input")
+
+
+def attention_backward(step: Step) -> Iterator[Move]:
+    """From "d heads" to "d qkv": attention, then the rotations of keys and queries, then all of them side by side."""
+    vector = step.tokens * step.element
+    width, keys, values = step.model.qkv_widths
+    if step.attention == "scores":
+        scores = step.batch * step.model.heads * step.sequence**2 * step.element
+        yield from [Move("d v", vector * values), Move("d probabilities", scores), *free("d heads")]
+        yield from [Move("d scores", scores), *free("d probabilities", "probabilities")]
+        yield from [Move("d q", vector * width), Move("d k", vector * keys), *free("d scores")]
+    else:
+        yield from [Move("d q", vector * width), Move("d k", vector * keys), Move("d v", vector * values)]
+        yield from free("d heads", "attention output", "log-sum-exp")
+    yield from free("rotated k", "rotated q", "qkv", "scaled q", "scaled k, repeated", "v, repeated")
+    for name, size in (("k", keys), ("q", width)):  # four products of half the size, added in pairs, then joined
+        products = [f"{name}, product {i}" for i in range(4)]
+        yield from [Move(product, step.tokens * size * step.wide // 2) for product in products]
+        yield from [*free(products[0], f"d {name}"), Move(f"d unrotated {name}", vector * size), *free(*products[1:])]
+    joined = vector * sum(step.model.qkv_widths)
+    yield from [Move("d heads joined", joined), *free("d unrotated q", "d unrotated k", "d v")]
+    yield from [Move("d qkv", joined), *free("d heads joined")]
+
+
+def norm_backward(step: Step, name: str, stream: str, *, residual: bool = True) -> Iterator[Move]:
+    """From "d norm", the gradient of a norm's output, to "d stream", that of its input; frees what the norm kept.
+
+    residual: another "d stream" flows past the norm, and both are added up.
+    """
+    row, final = step.tokens * step.model.width * step.wide, step.tokens * step.model.width * step.element
+    narrow = step.element < step.wide
+
+    def added(size: int) -> list[Move]:
+        if not residual:
+            return []
+        return [Move("sum", size), *free("d stream", "d input"), Move("sum", becomes="d input")]
+
+    yield Move(f"gradient of {name}", step.model.width * step.element)
+    if step.decomposed_norm:
+        if narrow:
+            yield from [Move("d wide", row), *free("d norm"), Move("d wide", becomes="d norm")]
+        yield from [Move("by weight", row), Move("d normalised", row), *free("by weight", "d norm")]
+        yield from [*free(f"{name} normalised"), Move("by 1/rms", row), Move("d input", row)]
+        yield from free("by 1/rms", "d normalised")
+        if not narrow:
+            yield from added(row)
+        terms = ["d mean", "2x", "scaled", "d square"]
+        yield from [*free(f"{name} 1/rms"), *(Move(term, row) for term in terms)]
+        yield from free(*terms[:3], f"{name} input in float32", *([] if narrow else [stream]))
+        yield from [Move("d both", row), *free("d input", "d square"), Move("d both", becomes="d input")]
+        if narrow:
+            yield from [Move("d rounded", final), *free("d input"), Move("d rounded", becomes="d input"), *added(final)]
+    else:
+        yield from [Move("d input", final), *free("d norm", f"{name} 1/rms", stream), *added(final)]
+    yield Move("d input", becomes="d stream")

@@ -1,0 +1,131 @@
+"""What the accountant must know of a training step: the model's sizes, the batch, the formats, the policies."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+"""Numbers that an optimiser keeps for each parameter."""
+
+
+class Model(Protocol):
+    """The sizes of a GPT; `threeloops.models.gpt_config.GPTConfig` has them all."""
+
+    @property
+    def vocabulary_size(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def mlp_width(self) -> int: ...
+    @property
+    def max_sequence(self) -> int: ...
+    @property
+    def tied_embeddings(self) -> bool: ...
+    @property
+    def kernels(self) -> str: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def qkv_widths(self) -> tuple[int, int, int]: ...
+    def parameters_count(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step of a model.
+
+    dtype: of parameters, gradients and activations ("float32", "bfloat16", …). masters: the optimiser keeps float32
+    copies of the parameters, and its states in float32. layers_per_segment: keep only the input of every so many layers
+    and recompute the rest (None: keep all). attention: "flash" never holds scores, "scores" keeps the probabilities of
+    all heads. device: on a "cpu" PyTorch's RMSNorm runs as single operators, which keep its normalised input, and the
+    heads are copied side by side; on "cuda" (read from PyTorch's sources, not measured on a GPU yet) neither.
+
+    Raises ValueError or TypeError naming the quantity that does not fit.
+    """
+
+    model: Model
+    batch: int
+    sequence: int
+    dtype: str = "float32"
+    optimizer: str = "adamw"
+    masters: bool = False
+    layers_per_segment: int | None = None
+    attention: Literal["flash", "scores"] = "flash"
+    device: Literal["cpu", "cuda"] = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "sequence"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} = {value!r}: expected a whole number, at least 1")
+        if self.model.layers < 1:
+            raise ValueError(f"layers = {self.model.layers}: expected at least 1")
+        if self.sequence > self.model.max_sequence:
+            raise ValueError(f"sequence = {self.sequence}: expected at most max_sequence = {self.model.max_sequence}")
+        for name, known in (("dtype", DTYPE_BYTES), ("optimizer", STATES)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: expected one of {', '.join(known)}")
+        for name, pair in (("attention", ("flash", "scores")), ("device", ("cpu", "cuda"))):
+            if getattr(self, name) not in pair:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: expected {pair[0]!r} or {pair[1]!r}")
+        k = self.layers_per_segment
+        if k is not None and (k < 1 or self.model.layers % k):
+            raise ValueError(
+                f"layers_per_segment = {k}: expected a divisor of layers = {self.model.layers}, or None to keep all"
+            )
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.sequence
+
+    @property
+    def fused(self) -> bool:
+        """Whether the course's Triton kernels run in place of PyTorch's operators."""
+        return self.model.kernels == "fused"
+
+    @property
+    def decomposed_norm(self) -> bool:
+        """RMSNorm as single operators, each of which keeps what it needs."""
+        return self.device == "cpu" and not self.fused
+
+    @property
+    def heads_are_copied(self) -> bool:
+        """PyTorch's fused attention on a GPU writes its heads side by side; everywhere else that takes a copy."""
+        return self.fused or self.device == "cpu" or self.attention == "scores"
+
+    @property
+    def element(self) -> int:
+        """Bytes of an element of parameters, gradients and activations."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def wide(self) -> int:
+        """Bytes of an element where the model computes in float32 at least: norms, rotations, the loss."""
+        return max(self.element, 4)
+
+    @property
+    def parameters(self) -> int:
+        return self.model.parameters_count() * self.element
+
+    @property
+    def master_bytes(self) -> int:
+        return self.model.parameters_count() * 4 if self.masters else 0
+
+    @property
+    def states(self) -> int:
+        element = 4 if self.masters else self.element
+        return STATES[self.optimizer] * self.model.parameters_count() * element
+
+    @property
+    def tables(self) -> int:
+        """Cosines and sines of the rotary positions, float32."""
+        return 2 * self.model.max_sequence * (self.model.head_dim // 2) * 4
+
+    @property
+    def inputs(self) -> int:
+        """Tokens and targets, int64."""
+        return 2 * self.tokens * 8

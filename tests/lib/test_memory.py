@@ -1,0 +1,361 @@
+"""The memory budget: what the tracker counts, what the accountant predicts, and that both agree."""
+
+import gc
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from threeloops.hardware import device
+from threeloops.inner.memory import (
+    LiveStorage,
+    MemoryBudgetExceeded,
+    Step,
+    Storage,
+    Timeline,
+    account,
+    draw_bars,
+    draw_timeline,
+    kv_cache_bytes,
+    readable,
+)
+from threeloops.inner.recompute import Segments
+from threeloops.models.gpt import GPT, GPTConfig
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+MIB = 2**20
+
+
+def peak(run):
+    with LiveStorage() as live:
+        run()
+    return live.timeline.peak_bytes
+
+
+def test_a_storage_counts_once_however_many_tensors_share_it():
+    def run():
+        x = torch.zeros(100, 50)
+        return [x.t(), x[3:7], x.view(-1), x.detach(), x.unfold(0, 2, 1)]
+
+    assert peak(run) == 100 * 50 * 4
+
+
+def test_a_view_keeps_all_of_its_storage_alive():
+    with LiveStorage() as live:
+        row = torch.zeros(1000, 50)[3]
+    assert row.nbytes == 200
+    assert live.timeline.live_bytes == 1000 * 50 * 4
+
+
+def test_storage_ends_with_its_last_reference():
+    def run():
+        for _ in range(10):
+            torch.zeros(MIB // 4)
+
+    assert peak(run) == MIB
+
+
+def test_two_tensors_at_once_are_twice_the_peak_and_nothing_is_left():
+    def run():
+        first = torch.zeros(MIB // 4)
+        second = first + 1
+        del first
+        return second + 1
+
+    with LiveStorage() as live:
+        run()
+    assert live.timeline.peak_bytes == 2 * MIB
+    assert live.timeline.live_bytes == 0
+
+
+def test_what_existed_before_counts_from_its_first_use():
+    before = torch.zeros(MIB // 4)
+    with LiveStorage() as live:
+        assert live.timeline.live_bytes == 0
+        before.sum()
+        assert live.timeline.by("kind", len(live.timeline.changes))["input"] == MIB
+
+
+def test_a_storage_that_is_resized_is_counted_anew():
+    with LiveStorage() as live:
+        out = torch.empty(0)
+        torch.add(torch.ones(1000), 1, out=out)
+    assert live.timeline.live_bytes == 4000
+    assert live.timeline.peak_bytes == 8000
+
+
+def test_a_device_restricts_the_count():
+    with LiveStorage(device="cuda") as live:
+        torch.zeros(1000)
+    assert live.timeline.peak_bytes == 0
+
+
+def model_and_step(config, batch, sequence, optimizer="adamw", dtype=torch.float32, segment=None):
+    """A model that has taken a step, its optimiser, and a function that takes another."""
+    torch.manual_seed(0)
+    model = GPT(config).to(dtype).to(device())
+    if segment:
+        model.blocks = Segments(model.blocks, segment)
+    made = {
+        "adamw": lambda: torch.optim.AdamW(model.parameters(), foreach=False),
+        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.1, foreach=False),
+        "momentum": lambda: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False),
+    }[optimizer]()
+    tokens = torch.randint(config.vocabulary_size, (batch, sequence), device=device())
+    targets = tokens.roll(-1, 1)
+
+    def step():
+        made.zero_grad(set_to_none=True)
+        loss = model(tokens, targets)
+        loss.backward()
+        made.step()
+
+    step()
+    made.zero_grad(set_to_none=True)
+    return model, made, step
+
+
+def tracked(*arguments, **options):
+    model, optimizer, step = model_and_step(*arguments, **options)
+    with LiveStorage(model, optimizers=[optimizer]) as live:
+        step()
+    return live
+
+
+TINY = GPTConfig.tiny
+SIX = {
+    "batch": (TINY(), 5, 64, "adamw", None),
+    "length": (TINY(), 2, 128, "adamw", None),
+    "layers": (TINY(layers=6), 2, 64, "momentum", None),
+    "kv_heads": (TINY(layers=3, kv_heads=1, tied_embeddings=False), 3, 65, "sgd", None),
+    "optimiser, where it is the peak": (TINY(layers=4), 1, 2, "adamw", None),
+    "recompute": (TINY(layers=6), 4, 64, "adamw", 2),
+}
+
+
+@pytest.mark.parametrize("case", SIX.values(), ids=SIX)
+def test_the_accountant_predicts_the_peak_of_live_storage_within_5_percent(case):
+    config, batch, sequence, optimizer, segment = case
+    live = tracked(config, batch, sequence, optimizer, segment=segment)
+    predicted = account(config, batch, sequence, optimizer=optimizer, layers_per_segment=segment, device=device())
+    assert predicted.peak_bytes == pytest.approx(live.timeline.peak_bytes, rel=0.05)
+    assert predicted.timeline.live_bytes == pytest.approx(live.timeline.live_bytes, rel=0.01)
+
+
+@pytest.mark.skipif(device() == "cuda", reason="operators keep other tensors on a GPU")
+@pytest.mark.parametrize("segment", [None, 1, 4])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_on_a_cpu_the_prediction_is_exact_but_for_scalars(dtype, segment):
+    config = TINY(layers=4, kv_heads=1, mlp_width=100)
+    live = tracked(config, 3, 61, "sgd", getattr(torch, dtype), segment)
+    predicted = account(config, 3, 61, dtype=dtype, optimizer="sgd", layers_per_segment=segment)
+    assert predicted.peak_bytes == pytest.approx(live.timeline.peak_bytes, abs=64)
+    for kind in ("parameter", "activation"):
+        assert predicted.at_peak[kind] == pytest.approx(live.timeline.by("kind")[kind], abs=64)
+
+
+@pytest.mark.skipif(device() == "cuda", reason="operators keep other tensors on a GPU")
+@pytest.mark.parametrize("attention", ["flash", "scores"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_a_layer_keeps_what_autograd_packs(kv_heads, attention):
+    """An oracle of another kind: the storages that pass through autograd's own pack hook."""
+    config = TINY(kv_heads=kv_heads, layers=1)
+    model = GPT(config)
+    x = torch.randn(3, 40, config.width, requires_grad=True) * 1
+    fixed = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
+    packed = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in fixed:
+            packed[storage._cdata] = storage
+        return tensor
+
+    backend = SDPBackend.MATH if attention == "scores" else SDPBackend.FLASH_ATTENTION
+    with sdpa_kernel(backend), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = model.blocks[0](x, model.rotation(0, 40))
+    kept = account(config, 3, 40, attention=attention).layer
+    assert sum(s.nbytes() for s in packed.values()) == sum(kept.values())
+    assert out.shape == x.shape
+
+
+def test_a_layer_of_the_courses_kernels_keeps_what_they_save():
+    pytest.importorskip("triton")
+    from threeloops.inner import interpreter
+
+    if not interpreter.enable_without_gpu():
+        pytest.skip("kernels are compiled here: the tracker itself can watch them")
+    config = TINY(kernels="fused", layers=1)
+    model = GPT(config)
+    x = torch.randn(2, 40, config.width, requires_grad=True) * 1
+    fixed = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
+    packed = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in fixed:
+            packed[storage._cdata] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model.blocks[0](x, model.rotation(0, 40))
+    assert sum(s.nbytes() for s in packed.values()) == sum(account(config, 2, 40).layer.values())
+
+
+def test_kinds_and_modules_at_the_peak():
+    config = TINY()
+    live = tracked(config, 3, 100)
+    kinds = live.timeline.by("kind")
+    assert kinds["parameter"] == config.parameters_count() * 4
+    assert kinds["state"] == pytest.approx(2 * config.parameters_count() * 4, abs=200)
+    modules = live.timeline.by("module")
+    assert modules["blocks.0.mlp.gate"] >= 3 * 100 * config.mlp_width * 4
+    end = live.timeline.by("kind", len(live.timeline.changes))
+    assert end["gradient"] == config.parameters_count() * 4 and "activation" not in end
+
+
+def test_a_backward_operator_belongs_to_the_module_whose_forward_made_its_node():
+    model = nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 4))
+    out = []
+    with LiveStorage(model) as live:
+        model(torch.randn(5, 8)).sum().backward()
+        out.append(live.timeline)
+    made = [s for s in out[0].storages if s.operator == "silu_backward of SiluBackward0"]
+    assert [s.module for s in made] == ["1"]
+
+
+def test_the_tracker_changes_no_number():
+    plain_model, _, plain_step = model_and_step(TINY(), 2, 32)
+    model, optimizer, step = model_and_step(TINY(), 2, 32)
+    plain_step()
+    with LiveStorage(model, optimizers=[optimizer]):
+        step()
+    for ours, theirs in zip(model.parameters(), plain_model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_budget_that_is_too_small_names_the_largest_tensors_and_where_they_were_made():
+    model, optimizer, step = model_and_step(TINY(), 4, 128)
+    with (
+        pytest.raises(MemoryBudgetExceeded) as caught,
+        LiveStorage(model, optimizers=[optimizer], budget_bytes=5 * MIB),
+    ):
+        step()
+    text = str(caught.value)
+    for part in ("expected at most 5 MiB", "largest live tensors", "blocks.0.mlp", "gpt.py:", "activations weigh most"):
+        assert part in text
+    assert caught.value.timeline.live_bytes > 5 * MIB
+    del caught
+    gc.collect()
+    step()  # the hooks of the tracker are gone and the model still trains
+
+
+def test_a_budget_that_is_met_is_not_noticed():
+    model, optimizer, step = model_and_step(TINY(), 2, 32)
+    with LiveStorage(model, optimizers=[optimizer]) as live:
+        step()
+    with LiveStorage(model, optimizers=[optimizer], budget_bytes=live.timeline.peak_bytes):
+        step()
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"batch": 0}, "batch = 0"),
+        ({"sequence": 129}, "sequence = 129"),
+        ({"dtype": "int3"}, "dtype = 'int3'"),
+        ({"optimizer": "lion"}, "optimizer = 'lion'"),
+        ({"layers_per_segment": 4}, "layers_per_segment = 4"),
+        ({"layers_per_segment": 0}, "layers_per_segment = 0"),
+        ({"attention": "linear"}, "attention = 'linear'"),
+        ({"device": "tpu"}, "device = 'tpu'"),
+    ],
+)
+def test_a_quantity_that_does_not_fit_is_named(changes, names):
+    sizes = {"model": TINY(layers=6), "batch": 1, "sequence": 16} | changes
+    with pytest.raises(ValueError, match=names):
+        Step(**sizes)
+
+
+def test_no_layers_and_no_budget_are_named():
+    with pytest.raises(ValueError, match="layers = 0"):
+        TINY(layers=0)
+    with pytest.raises(ValueError, match="budget_bytes = 0"):
+        LiveStorage(budget_bytes=0)
+    with pytest.raises(ValueError, match="tokens = 0"):
+        kv_cache_bytes(TINY(), 1, 0)
+
+
+def test_bytes_a_parameter():
+    small = GPTConfig.small()
+    assert account(small, 1, 16).per_parameter == 16  # float32 weights, gradients, two moments
+    assert account(small, 1, 16, dtype="bfloat16", masters=True).per_parameter == 16
+    assert account(small, 1, 16, dtype="bfloat16").per_parameter == 8
+    assert account(small, 1, 16, optimizer="sgd").per_parameter == 8
+
+
+def test_grouped_heads_shrink_the_cache_in_proportion():
+    many, one = (kv_cache_bytes(TINY(kv_heads=h), 3, 50) for h in (4, 1))
+    assert many == 4 * one == 3 * 50 * 2 * 2 * 64 * 2
+
+
+sizes = st.tuples(*(st.integers(1, 6) for _ in range(3)), st.sampled_from([None, 1]), st.booleans())
+
+
+@given(sizes)
+@settings(max_examples=40, deadline=None)
+def test_an_account_adds_up(values):
+    batch, layers, length, segment, tied = values
+    config = TINY(layers=layers, tied_embeddings=tied)
+    found = account(config, batch, 8 * length, layers_per_segment=segment)
+    assert sum(found.at_peak.values()) == found.peak_bytes == found.timeline.peak_bytes
+    assert found.timeline.live_bytes == found.step.parameters * 2 + found.step.states + found.step.tables + (
+        found.step.inputs
+    )
+    assert max(change.live for change in found.timeline.changes) <= sum(found.parts.values())
+    bigger = account(config, batch + 1, 8 * length, layers_per_segment=segment)
+    assert bigger.peak_bytes > found.peak_bytes
+    assert found.fits(found.peak_bytes) and not found.fits(found.peak_bytes - 1)
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=20))
+def test_a_timeline_knows_its_peak_and_who_was_alive(sizes):
+    line = Timeline()
+    for number, size in enumerate(sizes):
+        line.storages.append(Storage(size, "temporary" if number % 2 else "activation", "made"))
+        line.grow(number, size)
+        if number % 3 == 2:
+            line.grow(number - 1, -sizes[number - 1])
+    levels = [sum(c.bytes for c in line.changes[: i + 1]) for i in range(len(line.changes))]
+    assert [c.live for c in line.changes] == levels
+    assert line.peak_bytes == max(levels) == sum(size for _, size in line.alive()) == sum(line.by("kind").values())
+    curve = line.curve()
+    assert [sum(values) for values in zip(*curve.values(), strict=True)] == levels
+
+
+def test_both_pictures_draw_without_a_notebook():
+    from threeloops.lab import figure
+
+    found = account(TINY(), 2, 64)
+    fig, (left, right) = figure(1, 2)
+    draw_bars(left, {"one": found.at_peak, "two": found.parts})
+    draw_timeline(right, found.timeline)
+    assert "100,224 parameters" in found.report() or f"{TINY().parameters_count():,} parameters" in found.report()
+    assert len(left.patches) and len(right.collections)
+    fig.canvas.draw()
+
+
+def test_readable():
+    assert [readable(n) for n in (0, 1023, 1536, 3 * 2**30)] == ["0 B", "1023 B", "1.5 KiB", "3 GiB"]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_allocator_reports_the_live_bytes_and_its_workspace():
+    if device() != "cuda":
+        pytest.skip("no CUDA device")
+    config = GPTConfig.small(layers=4)
+    live = tracked(config, 4, 1024, "sgd", torch.bfloat16)
+    assert live.allocator_peak_bytes == pytest.approx(live.timeline.peak_bytes, rel=0.05)
+    predicted = account(config, 4, 1024, dtype="bfloat16", optimizer="sgd", device="cuda")
+    assert predicted.peak_bytes == pytest.approx(live.timeline.peak_bytes, rel=0.05)

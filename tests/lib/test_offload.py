@@ -1,0 +1,195 @@
+"""Offloaded optimiser state: the resident optimiser's bits, files that are checked, and a time that adds up."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from threeloops.hardware import device
+from threeloops.inner.memory import LiveStorage
+from threeloops.inner.offload import (
+    FileStore,
+    HostStore,
+    OffloadedAdamW,
+    Rates,
+    StateFileError,
+    ThreadChannel,
+    chunks_of,
+    step_seconds,
+)
+
+SHAPES = [(33, 17), (129,), (1,), (40, 50)]
+OPTIONS = {"lr": 3e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+
+
+def parameters(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(s, generator=generator).to(dtype).to(device()).requires_grad_() for s in SHAPES]
+
+
+def give_gradients(weights, step):
+    generator = torch.Generator().manual_seed(100 + step)
+    for weight in weights:
+        scale = 10.0 ** (step % 5 - 3)
+        weight.grad = (scale * torch.randn(weight.shape, generator=generator)).to(weight.dtype).to(weight.device)
+
+
+@pytest.fixture(params=["host", "files"])
+def store(request, tmp_path):
+    return HostStore() if request.param == "host" else FileStore(tmp_path / "states")
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+@pytest.mark.parametrize("chunk", [1, 100, 1 << 20])
+def test_steps_are_those_of_the_resident_optimiser_to_the_last_bit(store, buffers, chunk):
+    ours, theirs = parameters(), parameters()
+    if chunk == 1:
+        ours, theirs = ours[1:3], theirs[1:3]
+    offloaded = OffloadedAdamW(ours, **OPTIONS, store=store, buffers=buffers, chunk_elements=chunk)
+    resident = torch.optim.AdamW(theirs, **OPTIONS, foreach=False)
+    for step in range(8):
+        give_gradients(ours, step)
+        give_gradients(theirs, step)
+        offloaded.step()
+        resident.step()
+    offloaded.close()
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+    for kind in ("exp_avg", "exp_avg_sq"):
+        kept = torch.cat([resident.state[p][kind].reshape(-1) for p in theirs]).cpu()
+        assert torch.equal(store.states[kind], kept)
+
+
+def test_masters_are_a_float32_optimiser_behind_bfloat16_parameters(store):
+    ours = parameters(torch.bfloat16)
+    masters = [p.detach().float().requires_grad_() for p in ours]
+    offloaded = OffloadedAdamW(ours, **OPTIONS, store=store, masters=True, chunk_elements=100)
+    resident = torch.optim.AdamW(masters, **OPTIONS, foreach=False)
+    for step in range(5):
+        give_gradients(ours, step)
+        for master, weight in zip(masters, ours, strict=True):
+            master.grad = weight.grad.float()
+        offloaded.step()
+        resident.step()
+    for a, b in zip(ours, masters, strict=True):
+        assert torch.equal(a, b.bfloat16())
+
+
+def test_training_goes_on_from_the_files_of_another_program(tmp_path):
+    straight, broken = parameters(), parameters()
+    whole = OffloadedAdamW(straight, **OPTIONS)
+    first = OffloadedAdamW(broken, **OPTIONS, store=FileStore(tmp_path))
+    for step in range(6):
+        give_gradients(straight, step)
+        whole.step()
+    for step in range(3):
+        give_gradients(broken, step)
+        first.step()
+    first.save()
+    first.close()
+    second = OffloadedAdamW(broken, **OPTIONS, store=FileStore(tmp_path))
+    assert second.steps == 3
+    for step in range(3, 6):
+        give_gradients(broken, step)
+        second.step()
+    for a, b in zip(straight, broken, strict=True):
+        assert torch.equal(a, b)
+
+
+def saved(folder):
+    optimizer = OffloadedAdamW(parameters(), store=FileStore(folder), masters=True)
+    give_gradients(optimizer.parameters, 0)
+    optimizer.step()
+    optimizer.save()
+    optimizer.close()
+
+
+DAMAGE = {
+    "missing file": (lambda f: (f / "exp_avg.bin").unlink(), "exp_avg.bin is missing"),
+    "cut off": (lambda f: (f / "master.bin").write_bytes((f / "master.bin").read_bytes()[:-4]), "it was cut off"),
+    "one bit": (lambda f: flip(f / "exp_avg_sq.bin"), "checksum"),
+    "no manifest": (lambda f: (f / "states.json").unlink(), "states.json is missing"),
+    "half a manifest": (lambda f: (f / "states.json").write_text('{"step": 1,'), "cannot be read"),
+    "other format": (lambda f: edit(f / "states.json", dtype="float16"), "dtype = 'float16'"),
+    "other model": (lambda f: edit(f / "states.json", elements=7), "elements = 7"),
+}
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(("damage", "names"), DAMAGE.values(), ids=DAMAGE)
+def test_damaged_state_is_named_and_never_used(tmp_path, damage, names):
+    saved(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(StateFileError, match=names):
+        OffloadedAdamW(parameters(), store=FileStore(tmp_path), masters=True)
+
+
+def test_arguments_that_do_not_fit_are_named():
+    with pytest.raises(TypeError, match="torch.bfloat16.*masters=True"):
+        OffloadedAdamW(parameters(torch.bfloat16))
+    with pytest.raises(ValueError, match="buffers = 0"):
+        OffloadedAdamW(parameters(), buffers=0)
+    with pytest.raises(ValueError, match="chunk_elements = 0"):
+        OffloadedAdamW(parameters(), chunk_elements=0)
+    with pytest.raises(ValueError, match="parameters is empty"):
+        OffloadedAdamW([])
+    optimizer = OffloadedAdamW(parameters())
+    with pytest.raises(ValueError, match=r"parameters\[0\].grad"):
+        optimizer.step()
+    assert optimizer.steps == 0
+    with pytest.raises(ValueError, match="bytes_per_second"):
+        ThreadChannel(0)
+    with pytest.raises(ValueError, match="update = 0"):
+        Rates(1, 1, 0)
+
+
+def test_beside_the_parameters_live_only_the_buffers_and_one_chunks_temporaries():
+    weights = parameters()
+    optimizer = OffloadedAdamW(weights, chunk_elements=100)
+    give_gradients(weights, 0)
+    states = [s.untyped_storage()._cdata for s in optimizer.store.states.values()]
+    with LiveStorage() as live:
+        optimizer.step()
+    stored = sum(s.nbytes for s in optimizer.store.states.values())
+    known = stored * (device() == "cpu") + 2 * sum(w.nbytes for w in weights)  # the store, weights and gradients
+    staging = 2 * 2 * 100 * 4
+    assert len(states) == 2
+    assert live.timeline.peak_bytes <= known + staging + 4 * 100 * 4
+
+
+@given(st.lists(st.integers(0, 50), max_size=6), st.integers(1, 20))
+def test_chunks_cover_every_element_once_in_order(sizes, largest):
+    at = 0
+    for chunk in chunks_of(sizes, largest):
+        assert chunk.offset == at and 0 < chunk.elements <= largest
+        assert chunk.end <= sizes[chunk.parameter]
+        at += chunk.elements
+    assert at == sum(sizes)
+
+
+bandwidth = st.floats(1, 1e3)
+
+
+@given(st.lists(st.floats(1, 100), min_size=1, max_size=12), bandwidth, bandwidth, bandwidth)
+def test_a_step_lies_between_the_larger_part_and_the_sum_of_all(sizes, fetch, write, update):
+    rates, total = Rates(fetch, write, update), sum(sizes)
+    channel, work = total / fetch + total / write, total / update
+    alone, double, triple = (step_seconds(sizes, rates, buffers=n) for n in (1, 2, 3))
+    assert alone == pytest.approx(channel + work)
+    assert max(channel, work) * (1 - 1e-9) <= triple <= double * (1 + 1e-9) <= alone * (1 + 2e-9)
+    assert step_seconds(sizes, rates, buffers=2, shared=True) == pytest.approx(alone)
+
+
+def test_many_equal_chunks_hide_all_of_the_shorter_part():
+    rates = Rates(fetch=10, write=10, update=4)
+    assert step_seconds([1.0] * 100, rates, buffers=2) == pytest.approx(100 / 4 + 2 / 10, rel=0.02)
