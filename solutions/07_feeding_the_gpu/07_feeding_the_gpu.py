@@ -32,6 +32,62 @@ from pathlib import Path
 import numpy as np
 from threeloops.lab import audit, check, explore, hint, predict, show
 
+# %% tags=["demo"] jupyter={"source_hidden": true}
+SAMPLE_BYTES = 600_000
+
+import dataclasses
+
+from threeloops.data import gantt, pipeline
+from threeloops.lab import figure, palette
+
+LOOP = [  # a batch of 600 kB from an object store, on its way to a GPU
+    pipeline.Stage("request", latency=0.030, workers=8),
+    pipeline.Stage("transfer", bandwidth=200e6),
+    pipeline.Stage("decode", latency=0.004, workers=2),
+    pipeline.Stage("copy", bandwidth=12e9),
+    pipeline.Stage("train", latency=0.010),
+]
+ONE_OF_EACH = [dataclasses.replace(stage, workers=1) for stage in LOOP]
+without = pipeline.simulate(ONE_OF_EACH, [SAMPLE_BYTES] * 200, ahead=0)
+with_prefetch = pipeline.simulate(LOOP, [SAMPLE_BYTES] * 200, ahead=12)
+assert without.utilisation < 0.40 and with_prefetch.utilisation >= 0.95
+fig, panels = figure(2, 1, width=12.5, height=5.8, sharex=True, height_ratios=[5, 13])
+for axes, trace, title in (
+    (panels[0], without, "Fetch, then train"),
+    (panels[1], with_prefetch, "The same loop, asking for 12 batches in advance"),
+):
+    gantt.draw(trace, axes, until=0.24)
+    axes.set_title(f"{title}: the GPU trains {100 * trace.utilisation:.0f}% of the time")
+panels[0].set_xlabel("")
+show.figure(fig)
+
+# %% [markdown]
+# Green is the GPU. Above it, the road that every batch takes: a request to the store, the transfer over one link, decoding,
+# the copy to the device. Nothing takes less time in the lower picture than in the upper one. It only begins earlier.
+#
+# In this lab you learn to see which picture you are in, and to draw the lower one:
+#
+# 1. read a trace: how busy is the GPU, what does it wait for, and what would doubling a stage give;
+# 2. ask early: prefetch over a slow store, and double-buffer the copy to the device;
+# 3. ask for more at once: tar shards against a million small files;
+# 4. go on exactly where a run was interrupted, with any number of workers.
+#
+# Everything runs on a CPU. Stores are simulated where a number must be the same on every machine, and real where the
+# machine itself is the question; each figure says which.
+
+# %% tags=["demo"]
+predict(
+    "serial_utilisation",
+    "A loop fetches a sample in 52 ms, decodes it in 2 ms and trains on it in 18 ms, one after the other. How busy is the trainer?",
+    unit="%",
+    guess=None,
+)
+predict(
+    "one_worker_gain",
+    "Now one background thread fetches ahead of it. How many times faster is the loop?",
+    unit="×",
+    guess=None,
+)
 
 # %% [markdown]
 # ## 1 · Who is starving whom?
@@ -310,6 +366,113 @@ with check("diagnose", "what a trace says"):
     check.raises(ValueError, diagnose, nothing, names="train")
     ### END HIDDEN TESTS
 
+
+# %% [markdown]
+# ### Three recorded loops
+#
+# Not simulated: a store with real waiting, real decompression, and a matrix multiplication for a training step, recorded
+# on a 2-core CPU. First with nothing in advance, then with one thread that fetches six samples ahead, then with four.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.data import diagnosis
+
+LOOPS = load_traces("data/loops.json")
+
+
+def as_library(trace):
+    return pipeline.Trace(
+        tuple((stage.name, stage.workers) for stage in trace.stages),
+        tuple(pipeline.Interval(i.stage, i.worker, i.sample, i.start, i.end) for i in trace.intervals),
+    )
+
+
+recorded = {trace.title: as_library(trace) for trace in LOOPS}
+found = {title: diagnosis.diagnose(trace) for title, trace in recorded.items()}
+fig, panels = figure(3, 1, width=12.5, height=7.4, sharex=True, height_ratios=[3, 3, 9])
+for axes, (title, trace) in zip(panels, recorded.items(), strict=True):
+    gantt.draw(trace, axes, until=0.62)
+    axes.set_title(f"Recorded, {title}: training {100 * found[title].utilisation:.0f}% of the time")
+    if axes is not panels[-1]:
+        axes.set_xlabel("")
+show.figure(fig)
+show.table(
+    [
+        [
+            title,
+            f"{trace.seconds:.2f} s",
+            f"{100 * each.utilisation:.0f}%",
+            "yes" if each.overlapped else "no",
+            each.limit,
+            ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in each.blame.items()),
+            ", ".join(f"{stage} {times:.2f}×" for stage, times in each.gain.items()),
+        ]
+        for (title, trace), each in zip(recorded.items(), found.values(), strict=True)
+    ],
+    ["loop", "48 samples", "utilisation", "overlap", "limit", "blame", "gain of doubling"],
+)
+serial, one, four = recorded.values()
+show.against_prediction(
+    "serial_utilisation", round(100 * serial.utilisation), unit="%", source="recorded on a 2-core CPU"
+)
+show.against_prediction(
+    "one_worker_gain", round(serial.seconds / one.seconds, 2), unit="×", source="recorded on a 2-core CPU"
+)
+
+# %% [markdown]
+# One thread in advance is no cure. It hides the shorter of the two, training, behind the longer, and the loop still takes
+# a fetch a sample. The diagnosis says so before anybody tries: *limit fetch, gain 2.0×*. In the first loop the same table
+# gives fetch a gain of 1.6×, and that is the difference between a sum and a maximum.
+#
+# How many requests are enough? **Little's law** again, as in lab 02: to receive a sample every 18 ms from a store that
+# takes 52 ms, 52 / 18 ≈ 3 requests have to be under way at every moment. With four the trainer is the limit, and the only
+# thing left to buy is a faster trainer.
+#
+# Two cautions for real traces. A stage called *fetch* mixes waiting with bytes: more workers overlap the waiting, and never
+# widen the link. And workers that fetch *and* decode are one stage with two names; here decoding is so short that it does
+# not show.
+#
+# ### Explore
+#
+# A pipeline with a store of your choice. Three things worth finding: how far ahead you must ask before more workers help
+# at all; the bandwidth below which nothing helps; and what happens to the memory (the number of samples alive) while you
+# turn everything up.
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+def draw_pipeline(latency_ms, megabytes_a_second, fetchers, decode_ms, decoders, ahead, train_ms):
+    stages = [
+        pipeline.Stage("request", latency=latency_ms / 1e3, workers=fetchers, queue=0),
+        pipeline.Stage("transfer", bandwidth=megabytes_a_second * 1e6),
+        pipeline.Stage("decode", latency=decode_ms / 1e3, workers=decoders),
+        pipeline.Stage("train", latency=train_ms / 1e3),
+    ]
+    trace = pipeline.simulate(stages, [SAMPLE_BYTES] * 160, ahead)
+    verdict = diagnosis.diagnose(trace)
+    best = max(verdict.gain, key=verdict.gain.get)
+    advice = f"doubling {best} gives {verdict.gain[best]:.2f}×"
+    if verdict.limit == "train" and trace.utilisation < 0.95:
+        advice = "no stage is too slow: ask further ahead"
+    fig, axes = figure(width=11.5, height=1.6 + 0.27 * (fetchers + decoders + 2))
+    gantt.draw(trace, axes, until=14 * max(latency_ms, train_ms, 10) / 1e3 / 2)
+    axes.set_title(
+        f"training {100 * trace.utilisation:.0f}% of the time; largest cost: {verdict.limit}; {advice}"
+        f"\nsamples of 0.6 MB, at most {ahead + 1} alive: "
+        f"{(ahead + 1) * SAMPLE_BYTES / 1e6:.1f} MB",
+        fontsize=11,
+    )
+    return fig
+
+
+explore(
+    draw_pipeline,
+    latency_ms=(0, 100, 5, 30),
+    megabytes_a_second=(20, 500, 20, 200),
+    fetchers=(1, 16, 1, 4),
+    decode_ms=(0, 20, 1, 4),
+    decoders=(1, 8, 1, 2),
+    ahead=(0, 24, 1, 3),
+    train_ms=(2, 40, 1, 10),
+)
 
 # %% [markdown]
 # ## 2 · Ask early
@@ -692,6 +855,156 @@ with check("prefetch", "a loop that asks early, and two buffers"):
 
 
 # %% [markdown]
+# ### How far ahead, with how many workers?
+#
+# The library's prefetcher gives key *i* to worker *i* mod *W* and keeps the order for free: the next sample is always the
+# oldest result of one known worker. The same class runs threads, processes, and simulated workers on a virtual clock, so
+# the curves below are its own behaviour, not a model of it.
+#
+# **Predict first.** A store of 30 ms and 200 MB/s, batches of 0.6 MB, 4 ms of decoding in the worker, 10 ms a step.
+
+# %% tags=["demo"]
+predict("workers_needed", "How many workers does it take to keep the trainer 95% busy?", unit="workers", guess=None)
+
+# %% tags=["demo"]
+from threeloops.data.clock import VirtualClock
+from threeloops.data.prefetch import Prefetcher
+from threeloops.data.slow_store import Link, SlowStore, VirtualStore
+from threeloops.data.store import MemoryStore
+from threeloops.data.workers import SimulatedWorker
+
+BATCHES = MemoryStore({str(n): bytes(SAMPLE_BYTES) for n in range(64)})
+
+
+def utilisation(workers, ahead, bandwidth=200e6, step=0.010):
+    """Of the library's prefetcher on a virtual clock; the first sample does not count."""
+    clock = VirtualClock()
+    store = VirtualStore(BATCHES, Link(latency=0.030, bandwidth=bandwidth), clock)
+    fetched = Prefetcher(list(BATCHES.objects), lambda n: SimulatedWorker(store, 0.004, str(n)), workers, ahead)
+    began = None
+    for _ in fetched:
+        began = clock.now() if began is None else began
+        clock.sleep_until(clock.now() + step)
+    return len(BATCHES.objects) * step / (clock.now() - began)
+
+
+CREWS = list(range(1, 11))
+CURVES = {
+    "200 MB/s, two a worker in advance": [utilisation(w, 2 * w) for w in CREWS],
+    "50 MB/s, two a worker in advance": [utilisation(w, 2 * w, bandwidth=50e6) for w in CREWS],
+    "200 MB/s, one in advance": [utilisation(w, 1) for w in CREWS],
+}
+needed = next(w for w, u in zip(CREWS, CURVES["200 MB/s, two a worker in advance"], strict=True) if u >= 0.95)
+show.against_prediction("workers_needed", needed, unit="workers", source="model: virtual clock")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+fig, axes = figure(width=9.0, height=3.8)
+for (label, values), style in zip(CURVES.items(), ("o-", "s-", "^-"), strict=True):
+    axes.plot(CREWS, [100 * v for v in values], style, ms=5, label=label)
+axes.axhline(100 * utilisation(1, 0), color=palette.grey, ls=":", lw=1.4)
+axes.text(10.2, 100 * utilisation(1, 0) + 2, "nothing in advance", ha="right", fontsize=9, color=palette.grey)
+axes.axhline(95, color=palette.ink, lw=0.8)
+axes.set(
+    xlabel="workers",
+    ylabel="% of the time training",
+    ylim=(0, 104),
+    title="Workers overlap latencies; they do not widen the link",
+)
+axes.legend(loc="center right", bbox_to_anchor=(1.0, 0.58))
+show.figure(fig)
+
+# %% [markdown]
+# The knee is Little's law: (30 + 3 + 4) ms / 10 ms = 3.7, so four workers. Workers without permission to run ahead are
+# idle: with one sample in advance the second one already finds nothing to do. And on the narrow link a batch alone takes
+# 12 ms, so the fortieth worker would find the same queue as the fifth. When utilisation stops rising with workers, stop
+# adding workers: look at `ahead`, then count bytes.
+#
+# ### Measure it: before and after
+#
+# Now with real waiting and real threads: a store of 30 ms and 100 MB/s, and steps of 12 ms. The step only waits, as a host
+# does for its GPU.
+
+# %% tags=["demo"]
+import time
+
+from threeloops.data.prefetch import prefetch
+
+SLOW = MemoryStore({str(n): bytes(100_000) for n in range(40)})
+STEP = 0.012
+
+
+def live_loop(workers, ahead):
+    """Seconds of training over seconds of the loop, from the first step to the end of the last."""
+    store, began = SlowStore(SLOW, Link(0.030, 100e6)), None
+    for _ in prefetch(store.get, list(SLOW.objects), workers, ahead):
+        began = time.perf_counter() if began is None else began
+        time.sleep(STEP)
+    return len(SLOW.objects) * STEP / (time.perf_counter() - began)
+
+
+BEFORE, AFTER = live_loop(0, 0), live_loop(6, 12)
+show.table(
+    [["in the loop itself", f"{100 * BEFORE:.0f}%"], ["six threads, twelve samples ahead", f"{100 * AFTER:.0f}%"]],
+    ["samples are fetched", "training, measured here"],
+)
+
+# %% [markdown]
+# ### On a GPU: the last metre
+#
+# A copy runs beside kernels only if its source is **pinned**: the copy engine reads physical addresses, and an ordinary
+# page may move. From pageable memory the driver copies twice, and the call waits. `DeviceFeed` in the library is your
+# `double_buffer` with real streams and pinned buffers.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+import torch
+from threeloops.data.device_feed import DeviceFeed
+from threeloops.hardware import accelerator, device
+
+
+def on_gpu(feed, rounds):
+    """Milliseconds a batch, with a matmul for a step."""
+    square = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for batch in feed:
+        for _ in range(4):
+            square @ square
+        batch.sum()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / rounds * 1e3
+
+
+if device() == "cuda":
+    host = [torch.randn(64, 3, 224, 224) for _ in range(20)]
+    for _ in range(2):  # the first pass warms up
+        rows = [
+            ["pageable, in the loop", f"{on_gpu((b.cuda() for b in host), 20):.2f}"],
+            ["pinned, double-buffered", f"{on_gpu(DeviceFeed(host, 'cuda'), 20):.2f}"],
+        ]
+    show.table(rows, ["copy of a batch of 38.5 MB", "ms a batch, measured here"])
+else:
+    link, size = accelerator("H100 SXM").host_link_bandwidth, 64 * 3 * 224 * 224 * 4
+    show.table(
+        [[f"{size / 1e6:.1f} MB over {link / 1e9:.0f} GB/s", f"{size / link * 1e3:.2f} ms"]],
+        ["64 images of 3 × 224 × 224 in FP32, to an H100", "at least (model)"],
+    )
+    print(
+        "Not measured on a GPU yet. On a machine with one, this cell times pageable against pinned, double-buffered copies."
+    )
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+audit(
+    "feed-2",
+    round(100 * AFTER),
+    "% of the time training, after",
+    "CPU",
+    "holds",
+    how=f"before: {100 * BEFORE:.0f}%, here, with real waiting; the recorded loops went from {100 * serial.utilisation:.0f}% to {100 * four.utilisation:.0f}%. "
+    f"Two conditions: enough requests in flight (one worker ahead left {100 * one.utilisation:.0f}%), and a link that is wide enough "
+    f"(at 50 MB/s ten workers reach {100 * CURVES['50 MB/s, two a worker in advance'][-1]:.0f}% in simulation). What pinning adds needs a GPU",
+)
+
+# %% [markdown]
 # ## 3 · Ask for more at once
 #
 # A data set usually arrives as a folder of small files: a million images of 100 kB, a million labels of one byte. From an
@@ -1021,6 +1334,151 @@ with check("shards", "a shard by hand, and what it saves"):
 
 
 # %% [markdown]
+# ### What a request costs
+#
+# **Predict first.** 10,000 images of 100 kB, each with a label of 2 bytes, in an object store of 30 ms and 200 MB/s;
+# 16 readers. The same images in tar shards.
+
+# %% tags=["demo"]
+predict("shard_gain", "How many times faster is an epoch from shards than from small files?", unit="×", guess=None)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.data.slow_store import Link as FarLink
+
+IMAGES, IMAGE, LABEL, READERS = 10_000, 100_000, 2, 16
+MEMBERS = (512 + IMAGE + -IMAGE % 512) + (512 + LABEL + -LABEL % 512)  # bytes of a sample in a tar file
+
+
+def seconds_of(objects, latency, bandwidth=200e6, readers=READERS):
+    """The library's link, asked by readers that each wait for their last object."""
+    link, free = FarLink(latency, bandwidth), [0.0] * readers
+    for number, size in enumerate(objects):
+        free[number % readers] = link.reserve(free[number % readers], size)
+    return max(free), link
+
+
+small_seconds, small_link = seconds_of([IMAGE, LABEL] * IMAGES, 0.030)
+sizes = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
+sharded = {n: seconds_of([n * MEMBERS + 1024] * (IMAGES // n), 0.030) for n in sizes}
+floor = IMAGES * (IMAGE + LABEL) / 200e6
+fig, (left, right) = figure(1, 2, width=12.5, height=3.9)
+for axes, which, label, title in (
+    (left, lambda pair: pair[1].requests, "requests", "Requests an epoch"),
+    (right, lambda pair: pair[0], "seconds", "Seconds an epoch, 16 readers, 30 ms"),
+):
+    axes.plot(sizes, [which(sharded[n]) for n in sizes], "o-", color=palette.blue, label="tar shards")
+    axes.axhline(which((small_seconds, small_link)), color=palette.vermillion, label="small files")
+    axes.set(xscale="log", yscale="log", xlabel="samples in a shard", ylabel=label, title=title)
+right.axhline(floor, color=palette.ink, ls=":", lw=1.2)
+right.text(1, floor * 0.9, "the bytes alone", fontsize=9)
+right.set_ylim(4, 50)
+right.set_yticks([5, 10, 20, 40], ["5", "10", "20", "40"])
+right.minorticks_off()
+right.legend(loc="center right")
+show.figure(fig)
+best = 100
+show.table(
+    [
+        ["small files", small_link.requests, f"{small_link.bytes / 1e6:.0f}", f"{small_seconds:.1f}"],
+        [
+            f"shards of {best}",
+            sharded[best][1].requests,
+            f"{sharded[best][1].bytes / 1e6:.0f}",
+            f"{sharded[best][0]:.1f}",
+        ],
+    ],
+    ["store of 30 ms and 200 MB/s (model)", "requests", "MB", "seconds an epoch"],
+)
+show.against_prediction("shard_gain", round(small_seconds / sharded[best][0], 1), unit="×", source="model: two numbers")
+
+# %% [markdown]
+# Little's law once more: to keep 200 MB/s busy at 30 ms, 6 MB have to be under way. Sixteen readers with an image each have
+# 1.6 MB; with five images a shard they have 8 MB, and the curve lies on the floor. The label of two bytes costs as much as
+# the image, because a request is a request.
+#
+# Why then shards of a thousand, and not of five? The model is silent about the rest: fewer objects to list, to look up and
+# to bill, and longer reads for disks that seek. And about the price: what is read in one piece is shuffled in one piece
+# (mix shards, and keep a buffer of samples to draw from), and fewer shards than readers leave readers idle. The shards carry
+# 2% more bytes, headers and zeros. Samples of 10 MB would gain next to nothing.
+#
+# ### Measure it: this machine's disk
+#
+# No network, no latency of 30 ms: what do small files cost on a local disk? 1,000 samples of 8 kB, from the page cache, and
+# after the kernel was asked to forget them.
+
+# %% tags=["demo"]
+predict(
+    "disk_gain", "On this machine's disk, after forgetting: how many times faster are the shards?", unit="×", guess=None
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+import os
+import tempfile
+
+from threeloops.data.sample import Sample as DiskSample
+from threeloops.data.small_files import list_samples, read_sample, write_small_files
+from threeloops.data.tar_shards import read_tar_shard, write_tar_shards
+from threeloops.data.tiers import forget
+
+
+def timed(read, paths, cold):
+    if cold:
+        for path in paths:
+            forget(path, flush=False)
+    start = time.perf_counter()
+    count = sum(1 for _ in read())
+    return count / (time.perf_counter() - start)
+
+
+def from_files(index):
+    for key, files in index.items():
+        yield read_sample(key, files)
+
+
+def from_shards(paths):
+    for path in paths:
+        with path.open("rb") as file:
+            yield from read_tar_shard(file, path.name)
+
+
+rng = np.random.default_rng(0)
+disk_samples = [DiskSample(f"{n:06d}", {"jpg": rng.bytes(8000), "cls": b"7"}) for n in range(1000)]
+with tempfile.TemporaryDirectory(dir=".") as folder:
+    write_small_files(Path(folder, "small"), disk_samples)
+    shards = write_tar_shards(Path(folder, "shards"), disk_samples, 250)
+    os.sync()
+    index = list_samples(Path(folder, "small"))
+    files = [path for found in index.values() for path in found]
+    RATES = {
+        (name, cold): max(timed(read, paths, cold) for _ in range(2))
+        for cold in (False, True)
+        for name, read, paths in (
+            ("small files", lambda: from_files(index), files),
+            ("tar shards", lambda: from_shards(shards), shards),
+        )
+    }
+show.table(
+    [
+        [
+            "forgotten" if cold else "in the page cache",
+            f"{RATES['small files', cold]:,.0f}",
+            f"{RATES['tar shards', cold]:,.0f}",
+            f"{RATES['tar shards', cold] / RATES['small files', cold]:.1f}×",
+        ]
+        for cold in (False, True)
+    ],
+    ["1,000 samples of 8 kB, measured here", "small files, samples/s", "tar shards, samples/s", "gain"],
+)
+show.against_prediction(
+    "disk_gain", round(RATES["tar shards", True] / RATES["small files", True], 1), unit="×", source="measured here"
+)
+
+# %% [markdown]
+# Even without a network a file is a path to look up, an inode to read, an open and a close, twice a sample. On a disk that
+# seeks, and on a file system that a thousand jobs share, the gap is wider; the first row is what is left when nothing has
+# to be fetched at all.
+
+# %% [markdown]
 # ## 4 · Go on exactly there
 #
 # A run dies in the middle of an epoch. The checkpoint has the weights and the optimiser; what about the data? Start the
@@ -1244,6 +1702,329 @@ with check("resume", "an epoch that can be interrupted"):
 
 
 # %% [markdown]
+# ### What goes wrong when it is not exact
+#
+# An epoch of 1,000 samples is killed after 400 steps of one sample, while four workers are 16 samples ahead. Four ways to
+# go on, and what the model has seen when the epoch is over:
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from collections import Counter
+
+from threeloops.data.sampler import SamplerState, advanced, remaining
+
+TOTAL, STOP, UNDER_WAY = 1000, 400, 16
+first = SamplerState(seed=0)
+began = list(remaining(first, TOTAL)[:STOP])
+again = list(np.random.default_rng(123).permutation(TOTAL))
+WAYS = {
+    "begin the epoch again": began + list(remaining(first, TOTAL)),
+    "draw a new order, do the other 600": began + again[STOP:],
+    "go on behind what was fetched": began + list(remaining(advanced(first, TOTAL, STOP + UNDER_WAY), TOTAL)),
+    "go on behind what was trained on": began + list(remaining(advanced(first, TOTAL, STOP), TOTAL)),
+}
+rows = []
+for name, seen in WAYS.items():
+    counts = Counter(int(n) for n in seen)
+    never, once = sum(counts[n] == 0 for n in range(TOTAL)), sum(counts[n] == 1 for n in range(TOTAL))
+    rows.append([name, once, TOTAL - never - once, never])
+show.table(rows, ["way to resume", "seen once", "seen twice", "never seen"])
+assert rows[-1][1:] == [TOTAL, 0, 0]
+
+# %% [markdown]
+# The third line is what a loader does that pickles its own iterator: it loses exactly what was under way. Sixteen samples
+# of a thousand are nobody's headline; after forty interruptions of a long run they are two thirds of an epoch.
+#
+# The library's loader joins both ends of this lab. Its state is yours, its workers run ahead, and it may fail: a load goes
+# wrong in the middle of an epoch, the loop ends with a named error, and a crew of another size goes on. (The tests of the
+# library kill worker processes in the same place, with the same result.)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.data.errors import WorkerFailed
+from threeloops.data.loader import Loader
+
+POISON = int(remaining(SamplerState(0), 100)[57])
+
+
+def load_or_fail(indices):
+    if POISON in indices and not recovered:
+        raise OSError("the network is gone")
+    return indices.tolist()
+
+
+recovered, used = False, []
+loader = Loader(load_or_fail, 100, 8, SamplerState(0), workers=4)
+try:
+    for batch in loader:
+        used += batch
+except WorkerFailed as reason:
+    print(f"{reason}\nstate to resume from: {loader.state}")
+recovered = True
+for batch in Loader(load_or_fail, 100, 8, loader.state, workers=3):
+    used += batch
+assert used == remaining(SamplerState(0), 100).tolist()
+print(f"{len(used)} samples, {len(set(used))} different ones, in the order of the uninterrupted epoch")
+
+# %% [markdown]
+# ## Deep dive: framing, and what a checksum sees
+#
+# A tar header protects itself with a sum of its bytes. The contents have nothing: flip a bit in an image, and the shard
+# reads on. TFRecord frames every record between two checksums, of its length and of its data. The checksum is CRC32C, the
+# remainder of a polynomial division over GF(2), which a single table of 256 remainders turns into one look-up a byte.
+
+# %% tags=["demo"]
+import io
+
+from threeloops.data.crc32c import crc32c, masked
+from threeloops.data.errors import CorruptData
+from threeloops.data.tar_shards import shard_bytes
+from threeloops.data.tfrecord import frame, read_records
+
+assert crc32c(bytes(32)) == 0x8A9136AA and crc32c(b"123456789") == 0xE3069283  # RFC 3720, and the usual check value
+record = b"hungry"
+framed = frame(record)
+show.table(
+    [
+        ["length", framed[:8].hex(" "), "6, little-endian"],
+        ["masked CRC of the length", framed[8:12].hex(" "), f"{masked(crc32c(framed[:8])):#010x}"],
+        ["data", framed[12:18].hex(" "), "hungry"],
+        ["masked CRC of the data", framed[18:].hex(" "), f"{masked(crc32c(record)):#010x}"],
+    ],
+    ["a TFRecord", "bytes", "meaning"],
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+payload = rng.bytes(3000)
+tar = b"".join(shard_bytes([DiskSample("a", {"bin": payload})]))
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder, "a.tfrecord")
+    framed = frame(payload)
+    caught = {"tar shard": 0, "TFRecord": 0, "sum of bytes, two swapped": 0, "CRC32C, two swapped": 0}
+    for _ in range(200):
+        place = int(rng.integers(0, 3000))
+        damaged = bytearray(tar)
+        damaged[512 + place] ^= 1 << int(rng.integers(8))
+        try:
+            list(read_tar_shard(io.BytesIO(bytes(damaged)), "a.tar"))
+        except CorruptData:
+            caught["tar shard"] += 1
+        damaged = bytearray(framed)
+        damaged[12 + place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            list(read_records(path))
+        except CorruptData:
+            caught["TFRecord"] += 1
+        swapped, at = bytearray(payload), next(n for n in range(place % 2900, 2999) if payload[n] != payload[n + 1])
+        swapped[at], swapped[at + 1] = payload[at + 1], payload[at]
+        caught["sum of bytes, two swapped"] += sum(swapped) != sum(payload)
+        caught["CRC32C, two swapped"] += crc32c(bytes(swapped)) != crc32c(payload)
+show.table(
+    [[name, f"{count} of 200"] for name, count in caught.items()],
+    ["one bit flipped, or two neighbours swapped", "noticed"],
+)
+assert list(caught.values()) == [0, 200, 0, 200]
+
+# %% [markdown]
+# The sum does not know order; the polynomial does. What the polynomial cannot do is tell *who* changed the data: whoever
+# can write a record can write its CRC. And a damaged **length** is worse than damaged data, since nothing behind it can be
+# found. That is why it has a checksum of its own.
+#
+# ## Deep dive: the file that is already an array
+#
+# Tokens have no decoding. A corpus is a flat array of integers, and a training sample is a window of it, so the cheapest
+# loader reads nothing at all: it maps the file, and lets the page fault fetch what is touched.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.data.token_shards import TokenShards, write_token_shards
+
+with tempfile.TemporaryDirectory(dir=".") as folder:
+    corpus = rng.integers(0, 50_257, 8_000_000).astype(np.uint16)
+    write_token_shards(Path(folder), [corpus], 2_000_000)
+    for path in Path(folder).glob("*.bin"):
+        forget(path)
+    start = time.perf_counter()
+    tokens = TokenShards(Path(folder))
+    window = tokens.window(3_000_000, 1025).astype(np.int64)
+    first_window = time.perf_counter() - start
+    for path in Path(folder).glob("*.bin"):
+        forget(path)
+    start = time.perf_counter()
+    loaded = np.concatenate([np.fromfile(path, np.uint16, offset=64) for path in sorted(Path(folder).glob("*.bin"))])
+    whole_file = time.perf_counter() - start
+    starts = rng.integers(0, len(tokens) - 1025, 2000)
+    start = time.perf_counter()
+    for place in starts:
+        tokens.window(int(place), 1025)
+    a_window = (time.perf_counter() - start) / len(starts)
+    assert np.array_equal(window, corpus[3_000_000:3_001_025]) and np.array_equal(loaded, corpus)
+    assert np.shares_memory(tokens.window(10, 5), tokens.maps[0])
+    del tokens
+show.table(
+    [
+        ["open, and the first window", f"{first_window * 1e3:.2f} ms"],
+        ["read all 16 MB instead", f"{whole_file * 1e3:.2f} ms"],
+        ["each further window: a view, nothing is copied", f"{a_window * 1e6:.1f} µs"],
+    ],
+    ["8 million tokens in 4 shards, measured here", ""],
+)
+
+# %% [markdown]
+# The map costs what you touch, is shared by all worker processes, and is evicted by the kernel when memory is short. The
+# price: a page fault is a synchronous read of 4 KiB in the middle of your loop, and over a network file system each one is
+# a request. Memory maps are for local disks.
+#
+# ## Deep dive: a local cache, and the pattern that defeats it
+#
+# The second epoch reads the same data. Keep it on the local disk, as much as fits, and throw out what was used least
+# recently. **Predict first**: the cache holds 80% of the data set.
+
+# %% tags=["demo"]
+predict(
+    "hit_rate",
+    "80% of the data fit. What percentage of the second epoch comes from the cache, if it reads in the same order as the first?",
+    unit="%",
+    guess=None,
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.data.cache import CachedStore
+
+OBJECTS = MemoryStore({f"shard {n}": bytes(2000) for n in range(60)})
+
+
+def hit_rate(share, shuffled, epochs=4):
+    """Hits of the library's cache in the epochs after the first."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache = CachedStore(OBJECTS, Path(folder), int(share * 60) * 2004)
+        keys, order = list(OBJECTS.objects), np.random.default_rng(7)
+        for epoch in range(epochs):
+            if epoch == 1:
+                cache.hits = 0
+            for n in order.permutation(60) if shuffled else range(60):
+                cache.get(keys[n])
+        return cache.hits / (60 * (epochs - 1))
+
+
+SHARES = [0.2, 0.4, 0.6, 0.8, 0.95, 1.0]
+in_order, shuffled = ([hit_rate(share, each) for share in SHARES] for each in (False, True))
+fig, axes = figure(width=8.0, height=3.5)
+axes.plot([100 * s for s in SHARES], [100 * h for h in shuffled], "o-", label="another order every epoch")
+axes.plot([100 * s for s in SHARES], [100 * h for h in in_order], "s-", label="the same order every epoch")
+axes.plot([20, 100], [20, 100], color=palette.grey, ls=":", lw=1.2)
+axes.text(44, 49, "the best possible", color=palette.grey, rotation=29, fontsize=9)
+axes.set(
+    xlabel="% of the data set that fits",
+    ylabel="% of reads that hit",
+    title="Least recently used, in the epochs after the first",
+)
+axes.legend(loc="upper left")
+show.figure(fig)
+assert in_order[:-1] == [0.0] * 5 and in_order[-1] == 1.0
+show.against_prediction("hit_rate", 100 * in_order[SHARES.index(0.8)], unit="%", source="the library's cache")
+
+# %% [markdown]
+# Zero. What is needed next is always what was thrown out last: read in a circle, a cache that is a little too small is
+# useless, and shuffling helps it. A cache for training would rather *keep what it has* and let the rest pass.
+#
+# ## Deep dive: threads, processes, and the lock
+#
+# A Python interpreter runs one thread at a time. Waiting for a store lets go of that lock, and so does C code such as zlib
+# or a JPEG decoder, if its authors thought of it; a loop in Python never does. So the question is not "threads or
+# processes", it is *what do the workers do*.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+import zlib
+
+from threeloops.data import decode
+
+PACKED = [zlib.compress(rng.integers(0, 16, 200_000, dtype=np.uint8).tobytes(), 1) for _ in range(4)]
+
+
+def decode_rate(load, kind, workers, count):
+    """Samples a second, once the workers are up and have decoded one each."""
+    with prefetch(load, [PACKED[n % 4] for n in range(count + 4)], workers, kind=kind) as decoded:
+        values = iter(decoded)
+        for _ in range(4):
+            next(values)
+        start = time.perf_counter()
+        rest = sum(1 for _ in values)
+        return rest / (time.perf_counter() - start)
+
+
+CREWS_OF = {"no worker": ("thread", 0), "2 threads": ("thread", 2), "2 processes": ("process", 2)}
+rows = []
+for name, load, count in (("a loop in Python", decode.in_python, 8), ("zlib and numpy", decode.in_c, 60)):
+    # In turns, and the best of three each: on a shared machine everything else only ever adds time.
+    rounds = [{crew: decode_rate(load, *how, count) for crew, how in CREWS_OF.items()} for _ in range(3)]
+    rates = {crew: max(each[crew] for each in rounds) for crew in CREWS_OF}
+    rows.append([name, *(f"{rate:,.0f} ({rate / rates['no worker']:.1f}×)" for rate in rates.values())])
+assert decode.in_python(PACKED[0]) == decode.in_c(PACKED[0])
+show.table(rows, [f"decoding 0.2 MB, samples/s, measured here ({os.cpu_count()} cores)", *CREWS_OF])
+
+# %% [markdown]
+# What to expect: for the Python loop threads gain nothing and processes gain the number of free cores; for C code threads
+# come close to processes, and pay neither for pickling nor for a second copy of the data set's index. On a machine that
+# other programs are using too, both gain less than that. Processes are spawned here, not forked: a fork copies locks that
+# other threads hold, and CUDA does not survive it.
+#
+# ## What the texts say: are tiers ordered fast to slow? (feed-1)
+#
+# The claim lists what storage delivers, "fast to slow". Here is what this machine's own tiers deliver, beside the claimed
+# numbers in the order in which they are listed.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.data.tiers import measure_tiers
+
+tiers = measure_tiers(Path("."), size=64 << 20, repeats=3)
+CLAIMED = {  # bytes/s, low and high; a network is sold in bits
+    "VRAM": (2e12, 2e12),
+    "NVMe": (7e9, 7e9),
+    "SATA SSD": (0.5e9, 0.5e9),
+    "NAS, 1–10 Gb/s": (1e9 / 8, 10e9 / 8),
+    "object store": (0.1e9, 0.9e9),
+}
+fig, (left, right) = figure(1, 2, width=12.5, height=3.4, width_ratios=[3, 2])
+for row, (low, high) in enumerate(CLAIMED.values()):
+    if low == high:
+        left.plot(low / 1e9, row, "o", color=palette.blue, ms=9)
+    else:
+        left.plot([low / 1e9, high / 1e9], [row, row], color=palette.orange, lw=7, solid_capstyle="round")
+left.axvline(0.5, color=palette.grey, ls=":", lw=1.2)
+left.set(
+    xscale="log",
+    xlim=(0.05, 8000),
+    yticks=range(5),
+    yticklabels=list(CLAIMED),
+    ylim=(4.6, -0.6),
+    xlabel="GB/s",
+    title="As claimed, “fast to slow”",
+)
+bars = right.barh([tier.name for tier in tiers], [tier.bandwidth / 1e9 for tier in tiers], color=palette.green)
+right.bar_label(bars, [f" {tier.bandwidth / 1e9:.1f} GB/s, {tier.latency * 1e6:.0f} µs" for tier in tiers])
+right.set(xscale="log", xlabel="GB/s; and a read of 4 KiB", title="Measured here")
+right.set_xlim(min(t.bandwidth for t in tiers) / 4e9, max(t.bandwidth for t in tiers) / 1e9 * 12)
+right.invert_yaxis()
+for axes in (left, right):
+    axes.grid(axis="y", visible=False)
+show.figure(fig)
+nas = CLAIMED["NAS, 1–10 Gb/s"][1]
+audit(
+    "feed-1",
+    nas / CLAIMED["SATA SSD"][1],
+    "× a SATA SSD: a NAS at 10 Gb/s",
+    "model",
+    "corrected",
+    how=f"1–10 Gb/s are 0.125–{nas / 1e9:.2f} GB/s, so the list is not in order: the tiers overlap, and bits are not bytes. "
+    f"2 TB/s is an A100's memory ({accelerator('A100 SXM 80GB').memory_bandwidth / 1e12:.2f}); an H100 has {accelerator('H100 SXM').memory_bandwidth / 1e12:.2f}. "
+    f"This machine (CPU): {', '.join(f'{t.name} {t.bandwidth / 1e9:.1f} GB/s' for t in tiers)}. And bandwidth is half of the story: "
+    f"an object store's hundreds of MB/s come after tens of milliseconds, a disk's first 4 KiB here after {tiers[-1].latency * 1e6:.0f} µs",
+)
+
+# %% [markdown]
+# The time of the smallest read in memory is mostly Python's own. On a virtual machine the disk may be somebody's cache: a
+# measured number is a fact about this machine, today.
+
+# %% [markdown]
 # ## Reflection
 #
 # A colleague's run on eight GPUs shows 55% utilisation. He has raised the number of loader workers from 8 to 32, and
@@ -1253,3 +2034,18 @@ with check("resume", "an epoch that can be interrupted"):
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # *Write your answer here.*
+
+# %% [markdown]
+# ## What to remember
+#
+# - **Utilisation is the question, the limit is the answer.** Stages that overlap run at the pace of the slowest
+#   (duration / workers); stages that do not add up.
+# - **Ask early**: requests in flight ≥ latency / step time. Below that you starve; above it you only hold memory.
+# - Workers overlap latencies. They never widen a link: when more workers change nothing, count bytes.
+# - **Ask for more at once**: a request costs its latency for one byte or for a gigabyte. Bytes under way ≥ latency ×
+#   bandwidth; leave more shards than readers.
+# - Two buffers, two events: one says *the batch is there*, the other says *the batch is no longer read*.
+# - The state of a data loader is three integers, and it counts what was **trained on**.
+# - A checksum on the header is no checksum on the data. A cache that is a little too small, read in a circle, hits nothing.
+#
+# Next: the training loop. In lab 08, eight GPUs have to agree on a sum.

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import zlib
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.data.clock import VirtualClock
+from threeloops.data.decode import in_c, in_python
 from threeloops.data.errors import StoreTimeout, WorkerDied, WorkerFailed
 from threeloops.data.loader import Loader
 from threeloops.data.prefetch import Prefetcher, prefetch
@@ -214,3 +216,9 @@ def die_at_index(folder, index, indices):
     if index in indices:
         os.kill(os.getpid(), signal.SIGKILL)
     return indices.tolist()
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+def test_both_ways_to_decode_agree(size):
+    packed = zlib.compress(np.random.default_rng(size).bytes(size))
+    assert in_python(packed) == in_c(packed)
