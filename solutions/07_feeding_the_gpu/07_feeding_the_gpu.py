@@ -902,7 +902,7 @@ fig, axes = figure(width=9.0, height=3.8)
 for (label, values), style in zip(CURVES.items(), ("o-", "s-", "^-"), strict=True):
     axes.plot(CREWS, [100 * v for v in values], style, ms=5, label=label)
 axes.axhline(100 * utilisation(1, 0), color=palette.grey, ls=":", lw=1.4)
-axes.text(10.2, 100 * utilisation(1, 0) + 2, "nothing in advance", ha="right", fontsize=9, color=palette.grey)
+axes.text(10.2, 100 * utilisation(1, 0) - 2, "nothing in advance", ha="right", va="top", fontsize=9, color=palette.grey)
 axes.axhline(95, color=palette.ink, lw=0.8)
 axes.set(
     xlabel="workers",

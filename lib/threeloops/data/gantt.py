@@ -26,7 +26,9 @@ def draw(trace: Trace, axes: "Axes", until: float | None = None, unit: float = 1
         start, width = (each.start - first) / unit, (each.end - each.start) / unit
         row = place[each.stage, each.worker]
         shade = 1.0 if each.sample % 2 == 0 else 0.72
-        axes.barh(row, width, left=start, height=0.84, color=colours[each.stage], alpha=shade, lw=0.7)
+        axes.barh(
+            row, width, left=start, height=0.84, color=colours[each.stage], ec=colours[each.stage], alpha=shade, lw=0.6
+        )
         if samples <= _NUMBERS_UP_TO and width > 0.022 * end / unit:
             axes.text(start + width / 2, row, str(each.sample), ha="center", va="center", fontsize=8, color="white")
     labels = [
