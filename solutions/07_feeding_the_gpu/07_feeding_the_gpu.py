@@ -107,8 +107,8 @@ predict(
 # `diagnose(trace: Trace) -> Diagnosis`
 #
 # `trace.stages` lists the stages in the order of the pipeline; the last one is the **consumer** and has one worker.
-# `trace.intervals` come in **any** order, and samples need not be consumed in the order of their numbers. Times are in
-# seconds.
+# `trace.intervals` come in **any** order, and samples need not be consumed in the order of their numbers; each passes a
+# stage once at most. Times are in seconds.
 #
 # | field | meaning |
 # |---|---|
