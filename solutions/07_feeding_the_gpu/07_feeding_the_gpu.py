@@ -855,6 +855,35 @@ with check("prefetch", "a loop that asks early, and two buffers"):
 
 
 # %% [markdown]
+# ### Your loops, drawn
+#
+# What the two simulated machines recorded when your functions drove them. In the upper pictures a row of *fetch* is one
+# of the `ahead + 1` samples that may be alive; in the lowest one the numbers are batches, and the buffers take turns.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+fig, panels = figure(3, 1, width=12.5, height=5.6, height_ratios=[2, 5, 2])
+for axes, ahead in zip(panels, (0, 3), strict=False):
+    store = FarStore({f"{n}": bytes(3000) for n in range(30)}, latency=0.027, bandwidth=1e6, step=0.010)
+    feed(list(store.objects), ahead, store.request, store.receive, store.cancel, store.train)
+    drawn = pipeline.Trace(
+        (("fetch", ahead + 1), ("train", 1)),
+        tuple(
+            pipeline.Interval(i.stage, i.sample % (ahead + 1) if i.stage == "fetch" else 0, i.sample, i.start, i.end)
+            for i in store.trace
+        ),
+    )
+    gantt.draw(drawn, axes, until=0.2)
+    axes.set_title(f"feed, ahead = {ahead}: training {100 * drawn.utilisation:.0f}% of the time")
+    axes.set_xlabel("")
+gpu = TwoStreams([0.006, 0.014, 0.006, 0.006, 0.006, 0.020, 0.006, 0.006] * 2, [0.012] * 16)
+double_buffer(list(range(16)), gpu.copy, gpu.compute, gpu.record, gpu.wait)
+work = [pipeline.Interval("copy", 0, batch, start, end) for _, batch, start, end in gpu.copies]
+work += [pipeline.Interval("compute", 0, number, start, end) for number, (_, start, end) in enumerate(gpu.steps)]
+gantt.draw(pipeline.Trace((("copy", 1), ("compute", 1)), tuple(work)), panels[2], until=0.2)
+panels[2].set_title("double_buffer: short and long copies beside steps of 12 ms")
+show.figure(fig)
+
+# %% [markdown]
 # ### How far ahead, with how many workers?
 #
 # The library's prefetcher gives key *i* to worker *i* mod *W* and keeps the order for free: the next sample is always the

@@ -67,11 +67,13 @@ def test_the_recurrence_is_the_event_simulation(stages, samples, ahead):
     assert {(number[i.stage], i.sample): (i.start, i.end) for i in trace.intervals} == by_events(stages, samples, ahead)
 
 
+@settings(deadline=None)
 @given(STAGES, st.integers(1, 12))
 def test_nothing_ahead_is_a_serial_loop(stages, samples):
     assert simulate(stages, [0] * samples, ahead=0).seconds == samples * sum(stage.latency for stage in stages)
 
 
+@settings(deadline=None)
 @given(STAGES, st.integers(1, 12), st.integers(0, 5))
 def test_laws(stages, samples, ahead):
     trace = simulate(stages, [0] * samples, ahead)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.data.sampler import SamplerState, advanced, epoch_order, remaining, share
 
@@ -22,6 +22,7 @@ def in_turns(shares):
                 yield each.pop(0)
 
 
+@settings(deadline=None)
 @given(SIZES, st.integers(0, 2**40), st.integers(0, 1000))
 def test_an_epoch_is_a_permutation_that_seed_and_epoch_decide(samples, seed, epoch):
     order = epoch_order(samples, seed, epoch)
@@ -35,6 +36,7 @@ def test_seed_and_epoch_are_not_added():
     assert len(set(orders.values())) == 25
 
 
+@settings(deadline=None)
 @given(SIZES, BATCHES, WORKERS, st.data())
 def test_the_shares_of_all_workers_in_turns_are_the_rest_of_the_epoch(samples, batch, workers, data):
     state = SamplerState(3, 5, data.draw(st.integers(0, samples)))
@@ -44,6 +46,7 @@ def test_the_shares_of_all_workers_in_turns_are_the_rest_of_the_epoch(samples, b
     assert all(len(indices) == batch for each in shares for indices in each[:-1])
 
 
+@settings(deadline=None)
 @given(SIZES, BATCHES, st.lists(st.tuples(WORKERS, st.integers(0, 12)), max_size=8), st.integers(0, 99))
 def test_any_history_of_interruptions_uses_each_sample_once_an_epoch(samples, batch, runs, seed):
     """Each run has another number of workers, fetches as far ahead as it likes, and is killed after so many steps."""
@@ -64,6 +67,7 @@ def test_any_history_of_interruptions_uses_each_sample_once_an_epoch(samples, ba
     ].tolist()
 
 
+@settings(deadline=None)
 @given(SIZES, st.integers(0, 200), st.integers(0, 200))
 def test_advancing_twice_is_advancing_once(samples, first, second):
     once = advanced(SamplerState(1), samples, first + second)

@@ -35,7 +35,7 @@ def test_latencies_of_concurrent_requests_overlap_and_bytes_queue():
     assert [when for when, _ in found] == pytest.approx([0.6 + 0.1 * i for i in range(8)])
 
 
-@settings(max_examples=50)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 5000)), min_size=1, max_size=20))
 def test_the_link_is_never_faster_than_its_two_numbers(requests):
     link = Link(0.3, 2_000)
