@@ -1899,8 +1899,8 @@ show.table(
 
 # %% [markdown]
 # The map costs what you touch, is shared by all worker processes, and is evicted by the kernel when memory is short. The
-# price: a page fault is a synchronous read of 4 KiB in the middle of your loop, and over a network file system each one is
-# a request. Memory maps are for local disks.
+# price: a page fault is a synchronous read of a few KiB in the middle of your loop, and over a network file system each
+# one is a request. Memory maps are for local disks.
 #
 # ## Deep dive: a local cache, and the pattern that defeats it
 #
@@ -1940,7 +1940,7 @@ fig, axes = figure(width=8.0, height=3.5)
 axes.plot([100 * s for s in SHARES], [100 * h for h in shuffled], "o-", label="another order every epoch")
 axes.plot([100 * s for s in SHARES], [100 * h for h in in_order], "s-", label="the same order every epoch")
 axes.plot([20, 100], [20, 100], color=palette.grey, ls=":", lw=1.2)
-axes.text(44, 49, "the best possible", color=palette.grey, rotation=29, fontsize=9)
+axes.text(44, 49, "never throw out", color=palette.grey, rotation=29, fontsize=9)
 axes.set(
     xlabel="% of the data set that fits",
     ylabel="% of reads that hit",
@@ -1952,8 +1952,9 @@ assert in_order[:-1] == [0.0] * 5 and in_order[-1] == 1.0
 show.against_prediction("hit_rate", 100 * in_order[SHARES.index(0.8)], unit="%", source="the library's cache")
 
 # %% [markdown]
-# Zero. What is needed next is always what was thrown out last: read in a circle, a cache that is a little too small is
-# useless, and shuffling helps it. A cache for training would rather *keep what it has* and let the rest pass.
+# Zero. What is needed next has always been thrown out already: read in a circle, a cache that is a little too small is
+# useless, and shuffling helps it. The dotted line is the dullest policy of all: keep what came first and let the rest pass.
+# For data that are all read once an epoch it beats the clever one.
 #
 # ## Deep dive: threads, processes, and the lock
 #

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import zlib
 from functools import partial
@@ -222,3 +224,11 @@ def die_at_index(folder, index, indices):
 def test_both_ways_to_decode_agree(size):
     packed = zlib.compress(np.random.default_rng(size).bytes(size))
     assert in_python(packed) == in_c(packed)
+
+
+def test_a_worker_process_need_not_import_torch():
+    """A spawned worker imports what its load needs; torch alone would cost it seconds."""
+    needed = "threeloops.data.loader, threeloops.data.tar_shards, threeloops.data.decode"
+    code = f"import sys, {needed}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
