@@ -2051,8 +2051,9 @@ audit(
 )
 
 # %% [markdown]
-# The time of the smallest read in memory is mostly Python's own. On a virtual machine the disk may be somebody's cache: a
-# measured number is a fact about this machine, today.
+# The page cache can look faster than memory itself: a copy in memory writes as many bytes as it reads, while a file is read
+# into a buffer of 1 MiB that stays in the processor's cache. The time of the smallest reads is mostly Python's own. And on a
+# virtual machine the disk may be somebody's cache: a measured number is a fact about this machine, today.
 
 # %% [markdown]
 # ## Reflection
