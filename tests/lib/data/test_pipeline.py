@@ -153,6 +153,11 @@ def test_a_serial_loop_is_limited_by_everything():
     assert found.blame == pytest.approx({"read": 49 * 0.03})
 
 
+def test_workers_that_never_work_at_once_share_nothing():
+    found = diagnose(simulate([Stage("read", 0.03, workers=8), Stage("train", 0.01)], [0] * 50, ahead=0))
+    assert found.limit == "read" and found.gain["read"] == pytest.approx(0.04 / 0.025)
+
+
 def test_blame_is_where_the_awaited_sample_was():
     trace = Trace(
         (("read", 2), ("decode", 1), ("train", 1)),
