@@ -78,10 +78,7 @@ class Prefetcher(Generic[T]):
             number = self.next_worker
             self.owed.append((number, key))
             self.next_worker = (number + 1) % len(self.workers)
-            try:
-                self.workers[number].send(key)
-            except WorkerDied as death:
-                self._replace(number, death)
+            self.workers[number].send(key)
 
     def _receive(self) -> T:
         number, key = self.owed[0]

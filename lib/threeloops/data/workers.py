@@ -9,6 +9,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
@@ -31,7 +32,7 @@ class Worker(Protocol):
     def send(self, key: Any) -> None: ...
 
     def receive(self) -> Loaded:
-        """The result of the oldest key not yet received. Raises WorkerDied."""
+        """The result of the oldest key not yet received. Raises WorkerDied when there will be none."""
         ...
 
     def close(self) -> None:
@@ -107,10 +108,9 @@ class ProcessWorker:
         theirs.close()  # the worker holds the only other end, so its death ends the stream
 
     def send(self, key: Any) -> None:
-        try:
+        # A dead worker takes no key; what it answered before may still lie in the pipe, so `receive` finds out, in order.
+        with suppress(OSError):
             self.link.send(key)
-        except OSError:
-            raise self._died() from None
 
     def receive(self) -> Loaded:
         try:

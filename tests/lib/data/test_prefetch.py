@@ -20,7 +20,7 @@ from threeloops.data.prefetch import Prefetcher, prefetch
 from threeloops.data.sampler import SamplerState, epoch_order
 from threeloops.data.slow_store import Link, VirtualStore
 from threeloops.data.store import MemoryStore
-from threeloops.data.workers import SimulatedWorker
+from threeloops.data.workers import ProcessWorker, SimulatedWorker
 
 KINDS = [("thread", 0), ("thread", 1), ("thread", 3), ("process", 2)]
 
@@ -101,6 +101,20 @@ def test_a_killed_worker_is_named_with_what_it_owed(tmp_path):
         for n in prefetch(partial(die_once, tmp_path), range(10), workers=2, kind="process"):
             found.append(n)
     assert found == [0, 1, 2, 3]
+
+
+def test_what_a_worker_answered_before_it_died_is_not_lost(tmp_path):
+    """Keys sent to the dead are not an error yet: its answers come first, and then its death."""
+    worker = ProcessWorker(partial(die_once, tmp_path), "worker")
+    for key in (1, 2, 4):
+        worker.send(key)
+    worker.process.join(timeout=60)
+    for key in (5, 6):
+        worker.send(key)
+    assert [worker.receive().value, worker.receive().value] == [1, 2]
+    with pytest.raises(WorkerDied, match="worker was killed by signal 9"):
+        worker.receive()
+    worker.close()
 
 
 def test_a_replaced_worker_loses_and_repeats_nothing(tmp_path):
