@@ -108,7 +108,7 @@ class ProcessWorker:
         theirs.close()  # the worker holds the only other end, so its death ends the stream
 
     def send(self, key: Any) -> None:
-        # A dead worker takes no key; what it answered before may still lie in the pipe, so `receive` finds out, in order.
+        # A dead worker takes no key. What it answered before may still lie in the pipe: `receive` finds out, in order.
         with suppress(OSError):
             self.link.send(key)
 
