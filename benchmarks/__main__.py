@@ -20,12 +20,13 @@ BENCHMARKS = {
     "kernels": "traffic, generated code, errors and times of every kernel beside torch and Liger (ten minutes)",
     "meter": "what metering costs, beside triton-viz (two minutes)",
     "precision": "encoding, loss scaler, masters and FP8 against torch's own; on a GPU FP8 against bf16 (a minute)",
-    "replay": "what judging a student's kernel costs (two minutes)",
     "memory": "counted and tracked peaks, recomputation, offloaded AdamW, beside torch's own (two minutes)",
+    "data": "shards, prefetching and checksums beside small files, webdataset, torch and TensorBoard (a minute)",
+    "replay": "what judging a student's kernel costs (two minutes)",
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }
-ON_CPU = {"grading", "meter", "replay"}
-"""Submissions are graded, and kernels interpreted, on the CPU, whatever else is plugged in."""
+ON_CPU = {"data", "grading", "meter", "replay"}
+"""Submissions are graded, kernels interpreted, and shards read on the CPU, whatever else is plugged in."""
 GRADED_LABS = 2
 """The grading benchmark takes the first labs of the course unless some are named."""
 

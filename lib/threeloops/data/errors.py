@@ -1,0 +1,28 @@
+"""What can go wrong between a store and a training step, each with a name."""
+
+
+class CorruptData(ValueError):
+    """A file does not hold what it promises; the message names the file, the place in it, and what was expected."""
+
+    def __init__(self, file: object, place: str, wrong: str) -> None:
+        super().__init__(f"{file}, {place}: {wrong}")
+        self.file, self.place, self.wrong = str(file), place, wrong
+
+    def __reduce__(self):
+        return CorruptData, (self.file, self.place, self.wrong)
+
+
+class MissingIndex(FileNotFoundError):
+    """A folder of shards has lost the file that says which shards belong to it."""
+
+
+class StoreTimeout(TimeoutError):
+    """A store did not answer in time."""
+
+
+class WorkerFailed(RuntimeError):
+    """A worker's load raised; the message names the worker and the sample, the cause is the exception itself."""
+
+
+class WorkerDied(RuntimeError):
+    """A worker process ended without an answer: killed, out of memory, or crashed in C."""

@@ -1,0 +1,112 @@
+"""An input pipeline as data, and what it does in time: a simulator that gives a trace.
+
+A sample passes the stages in order. A stage works on as many samples at once as it has workers; a finished sample waits
+with its worker until there is room in the queue behind, and samples leave a stage in the order in which they entered.
+With `ahead`, a sample is only started when the one that lies `ahead + 1` before it has left the last stage.
+
+Because the order is kept, the whole simulation is a recurrence over samples and stages: no events, no randomness.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step: `latency` seconds a sample, and its bytes at `bandwidth` bytes/s.
+
+    `workers` samples at once; `queue` is the room behind the stage for samples that the next one has not yet taken.
+    """
+
+    name: str
+    latency: float = 0.0
+    bandwidth: float = float("inf")
+    workers: int = 1
+    queue: int = 1
+
+    def __post_init__(self) -> None:
+        if not (self.latency >= 0 and self.bandwidth > 0 and self.workers >= 1 and self.queue >= 0):
+            raise ValueError(
+                f"stage {self.name!r}: latency {self.latency} s, bandwidth {self.bandwidth} bytes/s, {self.workers} "
+                f"workers, queue {self.queue}: expected ≥ 0, positive, ≥ 1, ≥ 0"
+            )
+
+    def seconds(self, sample_bytes: float) -> float:
+        """The time of one sample in this stage."""
+        return self.latency + sample_bytes / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Sample `sample` was worked on in `stage`, by its `worker`, from `start` to `end`, in seconds."""
+
+    stage: str
+    worker: int
+    sample: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What happened: stages as (name, workers) in the order of the pipeline, intervals in any order.
+
+    The last stage is the consumer.
+    """
+
+    stages: tuple[tuple[str, int], ...]
+    intervals: tuple[Interval, ...]
+
+    @cached_property
+    def by_stage(self) -> dict[str, list[Interval]]:
+        """The intervals of each stage, in the order of their starts."""
+        found: dict[str, list[Interval]] = {name: [] for name, _ in self.stages}
+        for interval in sorted(self.intervals, key=lambda each: (each.start, each.sample)):
+            found[interval.stage].append(interval)
+        return found
+
+    @property
+    def seconds(self) -> float:
+        """From the first start to the last end."""
+        return max(i.end for i in self.intervals) - min(i.start for i in self.intervals)
+
+    @property
+    def utilisation(self) -> float:
+        """The share of time in which the consumer worked, from its first sample to its last: without the fill."""
+        used = self.by_stage[self.stages[-1][0]]
+        return sum(i.end - i.start for i in used) / (used[-1].end - used[0].start) / self.stages[-1][1]
+
+
+def simulate(stages: Sequence[Stage], sample_bytes: Sequence[float], ahead: int | None = None) -> Trace:
+    """The trace of so many samples. `ahead=0` is a loop that fetches a sample when it has finished with the last one.
+
+    start = when the sample has left the stage before and a worker is free (sample i takes the worker of i − W);
+    leave = when it is finished, its predecessor has left, and sample i − queue has been taken by the next stage.
+    """
+    if not stages or not len(sample_bytes):
+        raise ValueError(f"{len(stages)} stages, {len(sample_bytes)} samples: expected at least one of each")
+    if ahead is not None and ahead < 0:
+        raise ValueError(f"ahead = {ahead}: expected at least 0")
+    starts: list[list[float]] = [[] for _ in stages]
+    leaves: list[list[float]] = [[] for _ in stages]
+    intervals = []
+    for sample, size in enumerate(sample_bytes):
+        begin = leaves[-1][sample - ahead - 1] if ahead is not None and sample > ahead else 0.0
+        ends = []
+        for number, stage in enumerate(stages):
+            start = max(begin, leaves[number][sample - stage.workers] if sample >= stage.workers else 0.0)
+            if number and not stages[number - 1].queue:
+                leaves[number - 1].append(start)  # nowhere to wait: handed over when the next stage takes it
+            starts[number].append(start)
+            ends.append(start + stage.seconds(size))
+            intervals.append(Interval(stage.name, sample % stage.workers, sample, start, ends[-1]))
+            begin = ends[-1]
+            if sample:
+                begin = max(begin, leaves[number][sample - 1])
+            last = number + 1 == len(stages)
+            if not last and stage.queue and sample >= stage.queue:
+                begin = max(begin, starts[number + 1][sample - stage.queue])
+            if last or stage.queue:
+                leaves[number].append(begin)
+    return Trace(tuple((stage.name, stage.workers) for stage in stages), tuple(intervals))

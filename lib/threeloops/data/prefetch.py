@@ -1,0 +1,123 @@
+"""Prefetching: samples are asked for before they are needed, given out in order, and never more than a few ahead.
+
+The whole policy runs in the consumer's thread. Key i belongs to worker i mod W, so the next sample in order is always
+the oldest result of one known worker: no shared queue, no reordering buffer, nothing that depends on who was faster.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, Literal, TypeVar
+
+from threeloops.data.errors import WorkerDied, WorkerFailed
+from threeloops.data.workers import Inline, ProcessWorker, ThreadWorker, Worker
+
+T = TypeVar("T")
+
+
+def prefetch(
+    load: Callable[[Any], T],
+    keys: Iterable[Any],
+    workers: int = 1,
+    ahead: int | None = None,
+    kind: Literal["thread", "process"] = "thread",
+    restarts: int = 0,
+) -> "Prefetcher[T]":
+    """`load(key)` for every key, in order, on threads or processes. `workers=0` loads in the consumer's own thread.
+
+    `ahead` samples may be under way or waiting while the consumer has one: it bounds the memory; 2 a worker unless
+    given. Processes need a `load` and samples that can be pickled; a dead one is replaced up to `restarts` times.
+    """
+    if workers < 0:
+        raise ValueError(f"workers = {workers}: expected 0 (load in this thread) or more")
+
+    def hire(number: int) -> Worker:
+        if not workers:
+            return Inline(load)
+        start = ThreadWorker if kind == "thread" else ProcessWorker
+        return start(load, f"worker {number} of {workers}")
+
+    return Prefetcher(keys, hire, max(workers, 1), 2 * max(workers, 1) if ahead is None else ahead, restarts)
+
+
+class Prefetcher(Generic[T]):
+    """Samples in the order of `keys`, from `hire(0)` … `hire(workers - 1)`, at most `ahead` of them in advance.
+
+    - What a load raises ends the iteration as WorkerFailed, which names worker and key, from the exception itself.
+    - A worker that dies raises WorkerDied, or, up to `restarts` times, is replaced, and what it owed is asked again:
+      each sample still comes exactly once.
+    - The workers stop when the iteration ends, however it ends. `with` also closes what was never iterated.
+    """
+
+    def __init__(
+        self, keys: Iterable[Any], hire: Callable[[int], Worker], workers: int, ahead: int, restarts: int = 0
+    ) -> None:
+        if ahead < 0:
+            raise ValueError(f"ahead = {ahead}: expected 0 (nothing in advance) or more")
+        self.keys, self.hire, self.ahead, self.restarts = iter(keys), hire, ahead, restarts
+        self.owed: deque[tuple[int, Any]] = deque()  # (worker, key) of each sample asked for and not given out
+        self.next_worker, self.closed = 0, False
+        self.workers = [hire(number) for number in range(workers)]
+
+    def __iter__(self) -> Iterator[T]:
+        if self.closed:
+            raise RuntimeError("this prefetcher is closed: its workers have stopped; make a new one")
+        try:
+            while True:
+                self._ask(max(self.ahead, 1))
+                if not self.owed:
+                    return
+                sample = self._receive()
+                self._ask(self.ahead)  # before the consumer goes to work, or nothing would happen meanwhile
+                yield sample
+        finally:
+            self.close()
+
+    def _ask(self, limit: int) -> None:
+        """Send keys until `limit` samples are owed or the keys run out."""
+        while len(self.owed) < limit and (key := next(self.keys, _NOTHING)) is not _NOTHING:
+            number = self.next_worker
+            self.owed.append((number, key))
+            self.next_worker = (number + 1) % len(self.workers)
+            self.workers[number].send(key)
+
+    def _receive(self) -> T:
+        number, key = self.owed[0]
+        while True:
+            try:
+                loaded = self.workers[number].receive()
+                break
+            except WorkerDied as death:
+                self._replace(number, death)
+        if (error := loaded.error) is not None:
+            said = f"{type(error).__name__}: {error}"
+            raise WorkerFailed(f"{self.workers[number].name}, sample {key!r}: {said}") from error
+        self.owed.popleft()
+        return loaded.value
+
+    def _replace(self, number: int, death: WorkerDied) -> None:
+        """A new worker in the place of a dead one, with everything that the dead one owed."""
+        self.workers[number].close()
+        lost = [key for owner, key in self.owed if owner == number]
+        if not self.restarts:
+            raise WorkerDied(
+                f"{death}; it owed {len(lost)} samples, the first of them {lost[0]!r}: resume from the last state, or "
+                "allow restarts"
+            ) from death
+        self.restarts -= 1
+        self.workers[number] = self.hire(number)
+        for key in lost:
+            self.workers[number].send(key)
+
+    def close(self) -> None:
+        self.closed = True
+        for worker in self.workers:
+            worker.close()
+
+    def __enter__(self) -> "Prefetcher[T]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_NOTHING = object()

@@ -1,0 +1,55 @@
+"""Which sample comes next, and what has to be remembered to go on exactly there.
+
+The order of an epoch is a function of seed and epoch alone. The state is then three numbers, whoever loads the samples,
+and however many of them are under way: what counts is how many have been *used*.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class SamplerState:
+    """Plain data for a checkpoint: in `epoch`, shuffled by `seed`, `position` samples have been used."""
+
+    seed: int
+    epoch: int = 0
+    position: int = 0
+
+
+def epoch_order(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The order of one epoch: a permutation of shape (samples,). Different for every pair of seed and epoch."""
+    return np.random.default_rng([seed, epoch]).permutation(samples)
+
+
+def remaining(state: SamplerState, samples: int) -> NDArray[np.int64]:
+    """What is left of the epoch, in order. Raises ValueError for a position that the data set does not have."""
+    if not 0 <= state.position <= samples:
+        raise ValueError(
+            f"position = {state.position}: the data set has {samples} samples; was this state written for another one?"
+        )
+    return epoch_order(samples, state.seed, state.epoch)[state.position :]
+
+
+def share(state: SamplerState, samples: int, batch: int, worker: int, workers: int) -> list[NDArray[np.int64]]:
+    """The batches of the rest of the epoch that `worker` of `workers` loads: every W-th, counted from the position.
+
+    The last batch of an epoch may be short. Batches are used in turns: worker 0, 1, …, W−1, 0, …
+    """
+    for name, value, least in (("batch", batch, 1), ("workers", workers, 1), ("worker", worker, 0)):
+        if value < least:
+            raise ValueError(f"{name} = {value}: expected at least {least}")
+    if worker >= workers:
+        raise ValueError(f"worker = {worker}: expected less than workers = {workers}")
+    left = remaining(state, samples)
+    return [left[start : start + batch] for start in range(worker * batch, len(left), workers * batch)]
+
+
+def advanced(state: SamplerState, samples: int, used: int) -> SamplerState:
+    """The state after `used` more samples; a finished epoch begins the next one at position 0."""
+    if samples < 1 or used < 0:
+        raise ValueError(f"samples = {samples}, used = {used}: expected a data set that is not empty, and used ≥ 0")
+    epochs, position = divmod(state.position + used, samples)
+    return replace(state, epoch=state.epoch + epochs, position=position)

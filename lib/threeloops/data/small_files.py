@@ -1,0 +1,28 @@
+"""The baseline: a file for every part of every sample, as most data sets arrive."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from threeloops.data.sample import Sample, split_name
+
+
+def write_small_files(folder: Path, samples: Iterable[Sample]) -> None:
+    """`folder/key.extension` for every part."""
+    for sample in samples:
+        for name, contents in sample.files():
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(contents)
+
+
+def list_samples(folder: Path) -> dict[str, list[Path]]:
+    """The files of each sample by key, in order of names. Listing is itself a request for every thousand files."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(p for p in Path(folder).rglob("*") if p.is_file()):
+        found.setdefault(split_name(path.relative_to(folder).as_posix())[0], []).append(path)
+    return found
+
+
+def read_sample(key: str, files: list[Path]) -> Sample:
+    """One sample: an open, a read and a close a part."""
+    return Sample(key, {split_name(path.name)[1]: path.read_bytes() for path in files})

@@ -1,0 +1,116 @@
+"""The tar format: a chain of members, each a header of 512 bytes, its contents, and zeros up to the next 512.
+
+Two blocks of zeros end the chain. Nothing else holds it together: one wrong size, and everything behind it is lost.
+Source: POSIX.1-1988 (ustar) and POSIX.1-2001 (pax, whose records may replace a name or a size).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from threeloops.data.errors import CorruptData
+
+BLOCK = 512
+_NAME, _SIZE, _CHECKSUM, _TYPE, _MAGIC = slice(0, 100), slice(124, 136), slice(148, 156), 156, slice(257, 265)
+_PREFIX = slice(345, 500)
+USTAR = b"ustar\x0000"
+FILES, FOLDER, PAX, PAX_OF_ALL = ("\0", "0"), "5", "x", "g"
+
+
+@dataclass(frozen=True)
+class Member:
+    """`offset` is that of its header, `data_offset` that of its contents, in bytes from the start of the shard."""
+
+    name: str
+    offset: int
+    data_offset: int
+    contents: bytes
+
+
+def header(name: str, size: int) -> bytes:
+    """The 512 bytes before a member. Its time and owner are zero, so equal samples make equal shards.
+
+    The checksum is the sum of all bytes of the header, its own eight read as spaces.
+    """
+    encoded = name.encode()
+    if not 0 < len(encoded) <= 100:
+        raise ValueError(f"name = {name!r}: {len(encoded)} bytes, a ustar header holds 1 to 100")
+    if not 0 <= size < 8**11:
+        raise ValueError(f"size = {size} of {name!r}: a ustar header holds less than 8 GiB")
+    block = bytearray(BLOCK)
+    block[0 : len(encoded)] = encoded
+    block[100:124] = b"0000644\0" + b"0000000\0" * 2
+    block[_SIZE] = b"%011o\0" % size
+    block[136:148] = b"%011o\0" % 0
+    block[_CHECKSUM] = b" " * 8
+    block[_TYPE] = ord("0")
+    block[_MAGIC] = USTAR
+    block[_CHECKSUM] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
+    """The regular files of a shard in order, from anything with `read(n)`; folders are passed over.
+
+    Raises CorruptData naming shard and offset: a bad checksum, a cut file, a member that is neither.
+    """
+    offset = start = 0
+    extended: dict[str, str] = {}
+    while True:
+        block = file.read(BLOCK)
+        place = f"byte {offset:,}"
+        if len(block) < BLOCK:
+            raise CorruptData(shard, place, f"{len(block)} bytes where a header or the end was expected: a cut shard")
+        if not any(block):
+            return
+        name, size, kind = _parse(block, shard, place)
+        if kind not in (PAX, PAX_OF_ALL):
+            name, size = extended.get("path", name), int(extended.get("size", size))
+            extended = {}
+        padded = size + -size % BLOCK
+        contents = file.read(padded)
+        if len(contents) < padded:
+            there = f"the shard ends after {len(contents):,}"
+            raise CorruptData(shard, place, f"{name}: {size:,} bytes were promised, {there}")
+        offset += BLOCK + padded
+        if kind == PAX:
+            extended = _records(contents[:size], shard, place)
+            continue  # its file follows, and begins, for messages and indexes, here
+        if kind in FILES:
+            yield Member(name, start, offset - padded, contents[:size])
+        elif kind not in (FOLDER, PAX_OF_ALL):
+            raise CorruptData(shard, place, f"{name}: a member of type {kind!r}; a shard holds regular files only")
+        start = offset
+
+
+def _parse(block: bytes, shard: str, place: str) -> tuple[str, int, str]:
+    """(name, size, type) of a header whose checksum is right."""
+    try:
+        stored = int(block[_CHECKSUM].strip(b" \0") or b"0", 8)
+        size = int(block[_SIZE].strip(b" \0") or b"0", 8)
+    except ValueError:
+        raise CorruptData(shard, place, "this is no tar header: its numbers are not octal") from None
+    total = sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")
+    if total != stored:
+        raise CorruptData(shard, place, f"the header's checksum is {total}, stored is {stored}")
+    name = block[_NAME].rstrip(b"\0").decode(errors="replace")
+    if block[_MAGIC] == USTAR and (prefix := block[_PREFIX].rstrip(b"\0")):
+        name = f"{prefix.decode(errors='replace')}/{name}"
+    return name, size, chr(block[_TYPE])
+
+
+def _records(contents: bytes, shard: str, place: str) -> dict[str, str]:
+    """The "length key=value" lines of a pax header."""
+    found, at = {}, 0
+    try:
+        while at < len(contents):
+            length = int(contents[at : contents.index(b" ", at)])
+            line = contents[at : at + length].partition(b" ")[2]
+            key, equals, value = line.rstrip(b"\n").decode().partition("=")
+            if length < 1 or not equals:
+                raise ValueError(line)
+            found[key], at = value, at + length
+        int(found.get("size", "0"))
+    except ValueError:
+        raise CorruptData(shard, place, "a pax header that is not made of records") from None
+    return found

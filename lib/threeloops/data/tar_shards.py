@@ -1,0 +1,73 @@
+"""Tar shards in the WebDataset layout: the files of a sample lie next to each other and share a key.
+
+A shard is read from front to back: one open for thousands of samples, and no look-up for any. Source: Aizman et al.
+2019, "High performance I/O for large scale deep learning", arXiv:2001.01858.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from threeloops.data.errors import CorruptData
+from threeloops.data.sample import Sample, split_name
+from threeloops.data.tar_members import BLOCK, header, read_members
+
+
+def shard_bytes(samples: Iterable[Sample]) -> Iterator[bytes]:
+    """A shard, piece by piece."""
+    for sample in samples:
+        for name, contents in sample.files():
+            yield header(name, len(contents)) + contents + bytes(-len(contents) % BLOCK)
+    yield bytes(2 * BLOCK)
+
+
+def write_tar_shard(path: Path, samples: Iterable[Sample]) -> None:
+    with Path(path).open("wb") as file:
+        for piece in shard_bytes(samples):
+            file.write(piece)
+
+
+def write_tar_shards(folder: Path, samples: Iterable[Sample], samples_per_shard: int) -> list[Path]:
+    """`shard-000000.tar`, … with so many samples each."""
+    if samples_per_shard < 1:
+        raise ValueError(f"samples_per_shard = {samples_per_shard}: expected at least 1")
+    paths: list[Path] = []
+    kept: list[Sample] = []
+    Path(folder).mkdir(parents=True, exist_ok=True)
+
+    def flush() -> None:
+        paths.append(Path(folder) / f"shard-{len(paths):06d}.tar")
+        write_tar_shard(paths[-1], kept)
+        kept.clear()
+
+    for sample in samples:
+        kept.append(sample)
+        if len(kept) == samples_per_shard:
+            flush()
+    if kept:
+        flush()
+    return paths
+
+
+def read_tar_shard(file: BinaryIO, shard: str) -> Iterator[Sample]:
+    """The samples of a shard, in order, from anything with `read(n)`: a file, or a stream that cannot seek.
+
+    Raises CorruptData naming the shard and the offset of the member: what `read_members` refuses, a part that occurs
+    twice in a sample, a file without a name before its extension.
+    """
+    key = ""
+    parts: dict[str, bytes] = {}
+    for member in read_members(file, shard):
+        place = f"byte {member.offset:,}"
+        member_key, extension = split_name(member.name)
+        if member_key == "" or member_key.endswith("/"):
+            raise CorruptData(shard, place, f"{member.name!r} has no key before its extension")
+        if member_key != key and parts:
+            yield Sample(key, parts)
+            parts = {}
+        if extension in parts:
+            raise CorruptData(shard, place, f"{member.name}: sample {key!r} already has a part {extension!r}")
+        key = member_key
+        parts[extension] = member.contents
+    if parts:
+        yield Sample(key, parts)

@@ -1,0 +1,165 @@
+"""Token shards: a corpus as flat arrays of integers, memory-mapped, so that any window is a slice and nothing is read
+before it is used.
+
+A folder holds `index.json` and shards. A shard is a header of 64 bytes and the tokens, little-endian:
+
+    8 bytes   magic "3LTOKENS"
+    4 bytes   version, 1
+    4 bytes   bytes a token: 1, 2 or 4 (unsigned)
+    8 bytes   number of tokens
+    4 bytes   CRC32C of the tokens
+    32 bytes  zero
+    4 bytes   CRC32C of the 60 bytes before
+"""
+
+import json
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threeloops.data.crc32c import crc32c
+from threeloops.data.errors import CorruptData, MissingIndex
+
+MAGIC, VERSION, HEADER_BYTES, INDEX = b"3LTOKENS", 1, 64, "index.json"
+_FIELDS, _CRC = struct.Struct("<8sIIQI32x"), struct.Struct("<I")
+_KINDS = {1: "<u1", 2: "<u2", 4: "<u4"}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a shard says about itself."""
+
+    token_bytes: int
+    tokens: int
+    crc: int
+
+    def pack(self) -> bytes:
+        fields = _FIELDS.pack(MAGIC, VERSION, self.token_bytes, self.tokens, self.crc)
+        return fields + _CRC.pack(crc32c(fields))
+
+
+def write_shard(path: Path, tokens: NDArray) -> Header:
+    """Write tokens, unsigned integers of 1, 2 or 4 bytes and shape (n,), as one shard."""
+    if tokens.ndim != 1 or tokens.dtype.kind != "u" or tokens.itemsize not in _KINDS:
+        raise ValueError(f"tokens are {tokens.dtype} of shape {tokens.shape}: expected uint8, uint16 or uint32, (n,)")
+    stored = np.ascontiguousarray(tokens.astype(_KINDS[tokens.itemsize]))
+    header = Header(tokens.itemsize, len(tokens), crc32c(stored))
+    with Path(path).open("wb") as file:
+        file.write(header.pack())
+        stored.tofile(file)
+    return header
+
+
+def read_header(path: Path) -> Header:
+    """The header of a shard, checked against itself and against the size of the file.
+
+    Raises CorruptData that names the file and the place.
+    """
+    with Path(path).open("rb") as file:
+        raw = file.read(HEADER_BYTES)
+    size = Path(path).stat().st_size
+    if len(raw) < HEADER_BYTES:
+        raise CorruptData(path, "header", f"the file has {size} bytes, a header alone has {HEADER_BYTES}")
+    magic, version, token_bytes, tokens, crc = _FIELDS.unpack_from(raw)
+    if magic != MAGIC:
+        raise CorruptData(path, "byte 0", f"begins with {magic!r}, expected {MAGIC!r}: this is no token shard")
+    if _CRC.unpack_from(raw, _FIELDS.size)[0] != crc32c(raw[: _FIELDS.size]):
+        raise CorruptData(path, "header", "its CRC does not match: the header is damaged")
+    if version != VERSION or token_bytes not in _KINDS:
+        raise CorruptData(path, "header", f"version {version}, {token_bytes} bytes a token: expected version {VERSION}")
+    if size != (wanted := HEADER_BYTES + tokens * token_bytes):
+        raise CorruptData(path, f"byte {size:,}", f"ends here, {wanted:,} bytes were promised by its header")
+    return Header(token_bytes, tokens, crc)
+
+
+def write_token_shards(folder: Path, pieces: Iterable[NDArray], tokens_per_shard: int) -> list[Header]:
+    """Cut a stream of token arrays into shards of equal size (the last may be shorter), and write the index last."""
+    if tokens_per_shard < 1:
+        raise ValueError(f"tokens_per_shard = {tokens_per_shard}: expected at least 1")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    headers: list[Header] = []
+    names: list[str] = []
+
+    def flush(tokens: NDArray) -> None:
+        names.append(f"tokens-{len(names):05d}.bin")
+        headers.append(write_shard(folder / names[-1], tokens))
+
+    kept: list[NDArray] = []
+    for piece in pieces:
+        kept.append(piece)
+        while sum(map(len, kept)) >= tokens_per_shard:
+            joined = np.concatenate(kept)
+            flush(joined[:tokens_per_shard])
+            kept = [joined[tokens_per_shard:]]
+    if sum(map(len, kept)):
+        flush(np.concatenate(kept))
+    rows = [{"file": name, **asdict(header)} for name, header in zip(names, headers, strict=True)]
+    (folder / INDEX).write_text(json.dumps({"version": VERSION, "shards": rows}, indent=1), encoding="utf-8")
+    return headers
+
+
+class TokenShards:
+    """The tokens of a folder as one array that is not in memory.
+
+    Opening reads the index and the headers, nothing else. Raises MissingIndex or CorruptData, naming the file; a damage
+    inside the tokens is found by `verify`, which reads everything once.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        self.names, self.headers = _read_index(self.folder)
+        self.ends = list(accumulate(header.tokens for header in self.headers))
+        self.maps = [
+            np.memmap(self.folder / name, _KINDS[header.token_bytes], "r", HEADER_BYTES, (header.tokens,))
+            if header.tokens
+            else np.empty(0, _KINDS[header.token_bytes])
+            for name, header in zip(self.names, self.headers, strict=True)
+        ]
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def window(self, start: int, length: int) -> NDArray:
+        """Tokens `start` to `start + length`: a view where one shard holds them all, a copy across shards."""
+        if not (start >= 0 and length >= 0 and start + length <= len(self)):
+            raise IndexError(f"window {start}:{start + length} of {len(self):,} tokens in {self.folder.name}")
+        shard, parts = bisect_right(self.ends, start), []
+        begin = start - (self.ends[shard - 1] if shard else 0)
+        while length > 0:
+            parts.append(self.maps[shard][begin : begin + length])
+            length -= len(parts[-1])
+            shard, begin = shard + 1, 0
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, "<u4")])
+
+    def verify(self) -> None:
+        """Read every token once and compare the checksums. Raises CorruptData naming the shard."""
+        for name, header, tokens in zip(self.names, self.headers, self.maps, strict=True):
+            if (found := crc32c(np.ascontiguousarray(tokens))) != header.crc:
+                wrong = f"their CRC is {found:#010x}, the header says {header.crc:#010x}"
+                raise CorruptData(self.folder / name, "tokens", wrong)
+
+
+def _read_index(folder: Path) -> tuple[list[str], list[Header]]:
+    path = folder / INDEX
+    if not path.is_file():
+        raise MissingIndex(f"{path}: missing; without it nobody knows which shards belong together. Write them again")
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["shards"]
+        promised = [(row["file"], Header(row["token_bytes"], row["tokens"], row["crc"])) for row in rows]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptData(path, "index", f"cannot be read ({type(error).__name__}: {error})") from None
+    for name, header in promised:
+        if not (folder / name).is_file():
+            raise CorruptData(path, f"shard {name}", "is listed and not there")
+        if (found := read_header(folder / name)) != header:
+            raise CorruptData(
+                folder / name, "header", f"is {found}, the index says {header}: another shard of this name"
+            )
+    return [name for name, _ in promised], [header for _, header in promised]

@@ -1,0 +1,38 @@
+"""The last metre. What a CPU cannot show (overlap) is left to a GPU; order, values and refusals are the same."""
+
+import pytest
+import torch
+from threeloops.data.device_feed import DeviceFeed
+
+BATCHES = [torch.arange(n * 8, n * 8 + 8).reshape(4, 2) for n in range(5)] + [torch.full((3, 2), 99)]
+
+
+def test_on_the_cpu_batches_pass_through_unchanged():
+    given = list(DeviceFeed(BATCHES, "cpu"))
+    assert all(got is batch for got, batch in zip(given, BATCHES, strict=True))
+
+
+def test_one_buffer_cannot_be_filled_while_it_is_used():
+    with pytest.raises(ValueError, match="buffers = 1"):
+        DeviceFeed(BATCHES, "cpu", buffers=1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("buffers", [2, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 6])
+def test_on_cuda_every_batch_arrives_whole_while_kernels_run(buffers, count):
+    slow = torch.randn(4096, 4096, device="cuda")
+    sums = []
+    for batch in DeviceFeed(BATCHES[:count], "cuda", buffers):
+        slow = slow @ slow / 64  # the stream is still busy when the next batch is asked for
+        sums.append(batch.clone())
+    torch.cuda.synchronize()
+    assert all(torch.equal(got.cpu(), batch) for got, batch in zip(sums, BATCHES[:count], strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_a_batch_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match="expected the same, or fewer rows"):
+        list(DeviceFeed([torch.zeros(4, 2), torch.zeros(4, 3)], "cuda"))
