@@ -27,6 +27,7 @@ PARTS = {
     "interpreter and launches": ["tests/lib/test_interpreter*.py", "tests/lib/test_launches*.py"],
     "meter": ["tests/lib/test_meter*.py"],
     "code inspector": ["tests/lib/test_codegen*.py", "tests/lib/test_predict*.py"],
+    "replay": ["tests/lib/test_admission.py", "tests/lib/test_plan.py", "tests/lab/test_replay.py"],
     "transformer": ["tests/lib/test_gpt.py"],
     "benchmark": ["tests/test_benchmark_kernels.py"],
 }

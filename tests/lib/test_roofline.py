@@ -13,7 +13,8 @@ from threeloops.inner.roofline import Roofline, Work, attainable, classify, ridg
 rates = st.floats(1e6, 1e16)
 intensities = st.floats(0, 1e6)
 sizes = st.integers(1, 300)
-works = st.builds(Work, st.floats(0, 1e15), st.floats(0, 1e18))
+# None at all or at least one: a thousandth of a FLOP at a million a second is no time that a float can divide.
+works = st.builds(Work, *(st.just(0.0) | st.floats(1, most) for most in (1e15, 1e18)))
 TOY = Accelerator(name="toy", vendor="", year=None, memory_bytes=1, memory_bandwidth=100.0, rates={"fp32": 1000.0})
 
 
