@@ -20,8 +20,6 @@
 # Training a model of seven billion parameters begins with a division that everybody does in their head: 2 bytes a
 # parameter, 14 GB, a GPU has 80. It runs for a minute, says `CUDA out of memory`, and the search begins: a smaller batch,
 # another smaller batch, some flag from a forum.
-#
-# None of this needs a GPU to find out. What a training step holds can be **counted** before it runs. Here is such a model, 8 sequences of 2,048 tokens and the usual mixed precision, counted by the accountant that you will write:
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import tempfile
@@ -41,11 +39,15 @@ from torch.utils._pytree import tree_leaves
 torch.set_num_threads(1)  # everything here is small: on a busy machine two threads would mostly wait for each other
 
 
+# %% [markdown]
+# None of this needs a GPU to find out. What a training step holds can be **counted** before it runs. Here is such a model,
+# 8 sequences of 2,048 tokens and the usual mixed precision, counted by the accountant that you will write:
+
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.hardware import accelerator
 from threeloops.inner.memory import account as library_account
 from threeloops.inner.memory import draw_bars, draw_timeline, readable
-from threeloops.lab import figure, palette
+from threeloops.lab import figure, palette, progress
 
 SEVEN = GPTConfig(
     vocabulary_size=32_000,
@@ -72,7 +74,7 @@ bars["… and states in host memory"] = {
 fig, axes = figure(width=11.5, height=3.4)
 draw_bars(axes, bars, unit=1e9)
 axes.axvline(h100.memory_bytes / 1e9, color=palette.ink, lw=1.5, ls="--")
-axes.text(h100.memory_bytes / 1e9 + 1.5, 3.0, "an H100 has this much", fontsize=10, va="center")
+axes.text(h100.memory_bytes / 1e9 + 1.5, 3.0, "an H100: 80 GiB = 86 GB", fontsize=10, va="center")
 for row, (_name, parts) in enumerate(bars.items()):
     axes.text(sum(parts.values()) / 1e9 + 1.5, row, f"{sum(parts.values()) / 1e9:.0f} GB", va="center", weight="bold")
 axes.set(
@@ -282,7 +284,7 @@ with check("account", "the bytes of a training step, counted before it runs"):
         hint="a peak equal to the budget fits",
     )
     check.equal(largest_batch(tiny, 100, 2, 6_170_287), 2, what="largest batch in one byte less")
-    check.raises(ValueError, largest_batch, tiny, 100, 2, 1e6, names=("budget", "PEAK1"))
+    check.raises(ValueError, largest_batch, tiny, 100, 2, 1e6, names=("budget", "2982288"))
     check.raises(ValueError, account, tiny, 0, 100, 2, names="batch = 0")
     check.raises(ValueError, account, tiny, 1, 129, 2, names="sequence = 129")
     ### BEGIN HIDDEN TESTS
@@ -408,6 +410,7 @@ def watched_step(config, batch, length, optimizer="adamw", k=None):
     step()
     made.zero_grad(set_to_none=True)
     with LiveStorage(model, optimizers=[made]) as live:
+        live.mark("forward")  # what is met before it was there before
         step()
     return live.timeline
 
@@ -447,8 +450,8 @@ show.figure(fig)
 
 # %% [markdown]
 # The forward pass climbs, the loss is the summit (dotted), the backward pass descends while gradients grow from below,
-# and the update is the plain at the end. The two pictures differ in width only: the count leaves out temporaries of the
-# forward pass, which come and go far from the peak.
+# and the update is the plain at the end. The heights are alike; the right picture is wider, because the count leaves out
+# temporaries of the forward pass, which come and go far from the peak.
 #
 # ### Explore
 #
@@ -457,6 +460,8 @@ show.figure(fig)
 # which recomputation saves nothing, because the peak is elsewhere.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
+from ipywidgets import SelectionSlider
+
 MODELS = {
     "124 million": GPTConfig.small(max_sequence=1 << 15),
     "1.3 billion": GPTConfig(50_304, 24, 16, 16, 2048, 5632, 1 << 15),
@@ -470,8 +475,8 @@ POLICIES = {
 }
 
 
-def draw_budget(model, policy, recompute, log2_batch, log2_length):
-    config, batch, length = MODELS[model], 2**log2_batch, 2**log2_length
+def draw_budget(model, policy, recompute, batch, length):
+    config = MODELS[model]
     k = {"nothing": None, "every layer": 1, "4 layers a segment": 4}[recompute]
     found = library_account(config, batch, length, layers_per_segment=k, **POLICIES[policy])
     fig, axes = figure(width=9.5, height=2.9)
@@ -481,7 +486,7 @@ def draw_budget(model, policy, recompute, log2_batch, log2_length):
     axes.set(
         xlabel="GB (dashed: an H100)",
         title=f"{model} parameters, {batch} × {length:,} tokens, recomputed: {recompute}\n"
-        f"{found.peak_bytes / 1e9:.1f} GB: {verdict}",
+        f"{found.peak_bytes / 1e9:,.0f} GB: {verdict}",
     )
     axes.set_xlim(right=max(1.1 * sum(found.parts.values()) / 1e9, 90))
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -493,8 +498,8 @@ explore(
     model=["6.7 billion", "124 million", "1.3 billion", "13 billion"],
     policy=list(POLICIES),
     recompute=["nothing", "every layer", "4 layers a segment"],
-    log2_batch=(0, 8, 1, 1),
-    log2_length=(7, 15, 1, 12),
+    batch=SelectionSlider(options=[2**n for n in range(6)], value=2, description="batch"),
+    length=SelectionSlider(options=[2**n for n in range(7, 16)], value=4096, description="length"),
 )
 
 # %% [markdown]
@@ -515,7 +520,7 @@ class Printing(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         shapes = [tuple(leaf.shape) for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        print(f"{str(function):<28}{shapes}")
+        print(f"{str(function):<34}{shapes}")
         return result
 
 
@@ -649,7 +654,7 @@ with check("tracker", "live bytes of storage, from operator to operator"):
     )
 
     def kept_by_a_view():
-        corner = torch.zeros(1000)[:1]
+        corner = torch.zeros(1000).detach()[:1]
         return corner, torch.zeros(500)
 
     check.equal(
@@ -864,7 +869,7 @@ else:
 # **Predict.** A model of 24 layers, where a layer keeps 24 times its input: which k is best?
 
 # %% tags=["demo"]
-predict("best_segment", "24 layers, c = 24·b: how many layers a segment hold the least?", unit="layers", guess=None)
+predict("best_segment", "24 layers, c = 24·b: segments of how many layers hold the least?", unit="of 24 layers", guess=None)
 
 # %% [markdown]
 # The order of the work is a schedule, and a schedule is data: it can be printed, checked, and carried out.
@@ -1067,7 +1072,8 @@ with check("recompute", "segments of k layers: a schedule, its peak, and the bes
 # ### Measure it
 #
 # The library's `Segments` does this to real layers, by PyTorch's own checkpointing inside each segment. Twenty-four
-# layers of the course's GPT, every divisor of 24, and the tracker's count of activations:
+# layers of the course's GPT, every divisor of 24, and the tracker's count of activations (some ten seconds, for the tracker
+# looks at every operator of nine steps):
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.inner.recompute import MATRIX_PRODUCTS, best_segment, divisors, segment_peak
@@ -1100,12 +1106,12 @@ def activations(layers):
 kept = library_account(stack_config, 4, 64).layer
 b, c = kept["input"], sum(kept.values())
 everything = activations(stack)
-measured = {k: activations(Segments(stack, k)) for k in divisors(LAYERS)}
+measured = {k: activations(Segments(stack, k)) for k in progress(divisors(LAYERS), "segment sizes")}
 formula = {k: segment_peak(LAYERS, k, b, c) for k in divisors(LAYERS)}
 assert all(abs(measured[k] / formula[k] - 1) < 0.05 for k in measured)
 assert min(measured, key=measured.get) == best_segment(LAYERS, b, c)
 
-show.against_prediction("best_segment", min(measured, key=measured.get), unit="layers")
+show.against_prediction("best_segment", min(measured, key=measured.get), unit="of 24 layers")
 fig, (left, right) = figure(1, 2, width=12.5, height=3.8)
 at = range(len(measured))
 inputs = [LAYERS // k * b / 2**20 for k in measured]
@@ -1240,8 +1246,7 @@ assert selective_bytes < 0.8 * plain_bytes and selective_flops < 1.02 * plain_fl
 # ## 4 · A batch in pieces
 #
 # Half of a batch needs half of the activations. Gradients are sums over the batch, so take the batch in parts, add up the
-# parts' gradients, and update once: **accumulation**. The texts call it mathematically the same. It is, with one trap
-# that most training loops of the last years have stepped into at least once.
+# parts' gradients, and update once: **accumulation**. The texts call it mathematically the same. It is, with one trap.
 #
 # The loss is a *mean* over the tokens that count; padding, prompts and the like carry the target −100 and do not. The mean
 # of a part's mean is not the mean of the whole, unless every part counts the same number of tokens.
@@ -1459,6 +1464,7 @@ many = torch.randint(256, (8, 64))
 def peak_in_parts(parts):
     accumulating.zero_grad(set_to_none=True)
     with LiveStorage(accumulating) as live:
+        live.mark("forward")
         for part in many.chunk(parts):
             (accumulating(part, part) / parts).backward()
     return live.timeline
@@ -1790,9 +1796,9 @@ print(f"forward and backward pass of 8 × 2,048 tokens at 40% of the peak: {work
 # quarter more a step; with one sequence at a time, the link would be all there is.
 #
 # Now for real, with the library's `OffloadedAdamW`. A CPU has no PCIe between its memory and itself, so the copies run
-# through a channel that is as slow as we say: 100 MB/s, the bandwidth of an old disk. First measure what the prediction
-# needs, then predict, then run. The resident optimiser runs beside it, and after each step the parameters must be equal to
-# the last bit.
+# through a channel that is as slow as we say: a chunk takes as long each way as its update. First measure what the
+# prediction needs, then predict, then run. The resident optimiser takes the same four steps, after which the parameters
+# must be equal to the last bit.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import time
@@ -1800,57 +1806,57 @@ import time
 from threeloops.inner.offload import FileStore, OffloadedAdamW, Rates, ThreadChannel
 from threeloops.inner.offload import step_seconds as predicted_seconds
 
-LINK = 100e6  # bytes a second
-ELEMENTS, CHUNK = 1 << 20, 1 << 17
+ELEMENTS, CHUNK = 1 << 23, 1 << 20
+CHUNKS = ELEMENTS // CHUNK
 ONE_CHUNK = 2 * 4 * CHUNK  # two moments
-generator = torch.Generator().manual_seed(0)
 
 
-def an_optimizer(folder, buffers, link):
-    weight = torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    made = OffloadedAdamW(
-        [weight], store=FileStore(folder), buffers=buffers, chunk_elements=CHUNK, channel=ThreadChannel(link)
-    )
-    return weight, made
+def with_gradient(elements):
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(elements, generator=generator).requires_grad_()
+    weight.grad = torch.randn(elements, generator=generator)
+    return weight
 
 
-def seconds_of(made, steps):
+def seconds_of(optimizer, steps):
     times = []
     for _ in range(steps):
         started = time.perf_counter()
-        made.step()
+        optimizer.step()
         times.append(time.perf_counter() - started)
     return float(np.median(times))
 
 
+in_chunks = torch.optim.AdamW([with_gradient(CHUNK) for _ in range(CHUNKS)], foreach=False)
+seconds_of(in_chunks, 1)  # makes the moments
+update_rate = ONE_CHUNK * CHUNKS / seconds_of(in_chunks, 5)
+LINK = update_rate  # bytes a second
+rates = Rates(fetch=LINK, write=LINK, update=update_rate)
+rows = []
 with tempfile.TemporaryDirectory() as folder:
-    weight, unlimited = an_optimizer(f"{folder}/a", 1, None)
-    weight.grad = torch.randn(ELEMENTS, generator=generator)
-    seconds_of(unlimited, 2)
-    update_rate = ONE_CHUNK * ELEMENTS / CHUNK / seconds_of(unlimited, 5)  # the copies of page-cached files included
-    unlimited.close()
-    rates = Rates(fetch=LINK, write=LINK, update=update_rate)
-    rows, TIMES = [], {}
     for buffers in (1, 2, 3):
-        weight, made = an_optimizer(f"{folder}/{buffers}", buffers, LINK)
-        weight.grad = torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(2))
-        resident = weight.detach().clone().requires_grad_()
-        resident.grad = weight.grad.clone()
+        weight, resident = with_gradient(ELEMENTS), with_gradient(ELEMENTS)
         reference = torch.optim.AdamW([resident], foreach=False)
-        took = seconds_of(made, 4)
-        for _ in range(4):
-            reference.step()
+        offloaded = OffloadedAdamW(
+            [weight],
+            store=FileStore(f"{folder}/{buffers}"),
+            buffers=buffers,
+            chunk_elements=CHUNK,
+            channel=ThreadChannel(LINK),
+        )
+        took = seconds_of(offloaded, 4)
+        seconds_of(reference, 4)
         assert torch.equal(weight, resident), "the same bits as the resident optimiser"
-        foretold = predicted_seconds([ONE_CHUNK] * (ELEMENTS // CHUNK), rates, buffers=buffers)
-        TIMES[buffers] = (foretold, took)
+        foretold = predicted_seconds([ONE_CHUNK] * CHUNKS, rates, buffers=buffers)
         rows.append([buffers, f"{foretold * 1e3:.0f}", f"{took * 1e3:.0f}", f"{100 * (took / foretold - 1):+.0f}%"])
-        made.close()
+        offloaded.close()
 show.table(rows, ["buffers", "predicted, ms", "measured, ms", "difference"])
 
 # %% [markdown]
-# The link decides here, at every number of buffers: what double buffering hides is the update, the smaller part. It pays
-# most where both are alike. The picture is drawn from the same recurrence as your `step_seconds`, for eight chunks whose
-# update takes as long as both journeys together:
+# With one buffer a step is the sum of everything. The second buffer hides the updates behind the link, and a third finds
+# nothing left to hide. The recurrence does not know that copies and updates share this machine's memory; the difference
+# tells how much that matters. It pays most where update and journey are alike: the picture is drawn from the same
+# recurrence as your `step_seconds`, for eight chunks whose update takes as long as both ways together:
 
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1881,12 +1887,15 @@ for axes, buffers in zip(panels, (1, 2, 3), strict=True):
     drawn = lanes([1.0] * 8, [2.0] * 8, [1.0] * 8, buffers)
     for what, chunk, begin, duration in drawn:
         axes.barh(what == "update", duration, left=begin, color=shades[what], edgecolor="white", height=0.8)
-        axes.text(begin + duration / 2, what == "update", chunk, ha="center", va="center", fontsize=8)
+        ink = "white" if what == "write" else palette.ink
+        axes.text(begin + duration / 2, what == "update", chunk, ha="center", va="center", fontsize=8, color=ink)
     end = max(begin + duration for _, _, begin, duration in drawn)
     axes.set(yticks=[0, 1], yticklabels=["link", "update"], xlim=(0, 33))
     axes.set_title(f"{buffers} buffer{'s' * (buffers > 1)}: {end:.0f} units of time", fontsize=11)
     axes.grid(axis="y", visible=False)
 panels[-1].set_xlabel("time")
+lane = [panels[0].barh(0, 0, color=shade, label=what) for what, shade in shades.items()]
+panels[0].legend(handles=lane, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 show.figure(fig)
 
 # %% [markdown]
@@ -1946,7 +1955,7 @@ audit(
 )
 audit(
     "budg-5",
-    rounding,
+    float(f"{rounding:.1e}"),
     "relative distance of the gradients",
     "CPU",
     "corrected",
@@ -1960,8 +1969,8 @@ audit(
 # tokens at which they meet.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-TOKENS = [2**n for n in range(8, 18)]
-fig, axes = figure(width=9.5, height=3.6)
+TOKENS = [2**n for n in range(8, 20)]
+fig, axes = figure(width=11, height=3.6)
 CROSSOVER = {}
 for (name, config), shade in zip(
     MODELS.items(), (palette.sky, palette.green, palette.blue, palette.vermillion), strict=True
@@ -2012,7 +2021,7 @@ audit(
 # The list in the texts is that of Korthikanti et al. 2022 for a layer of GPT-2's kind (layer-norm, GELU, dropout, scores in
 # memory): 34·s·b·h + 5·a·s²·b bytes in 16 bits. Here is that layer, in BF16, and what autograd packs away for it:
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 s_, b_, h_, a_ = 128, 4, 64, 4
 
 
@@ -2066,7 +2075,7 @@ audit(
 # %% [markdown]
 # ### `checkpoint_sequential(…, chunks=4)` (budg-8), and a sample program (code-2)
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 from torch.utils.checkpoint import checkpoint_sequential
 
 
@@ -2103,7 +2112,7 @@ audit(
     "times less activations",
     "CPU",
     "corrected",
-    how=f"tracked, {LAYERS} layers: {readable(without[0])} → {readable(chunked[0])} of activations, and {without[1] / chunked[1]:.2f} times less of all that is alive beside the weights. Four segments hold 4·b + {LAYERS // 4}·c; `chunks` of {LAYERS} would hold {reduction:.1f} times less",
+    how=f"near 4 of activations alone, at this depth ({LAYERS} layers: {readable(without[0])} → {readable(chunked[0])}, tracked); of all that is alive beside the weights {without[1] / chunked[1]:.2f} times less. Four segments hold 4·b + {LAYERS // 4}·c; `chunks` of {LAYERS} would hold {reduction:.1f} times less",
 )
 
 
