@@ -434,8 +434,9 @@ show.table(rows, ["configuration", "counted, bytes", "tracked, bytes", "differen
 assert max(map(abs, differences)) < 0.05
 
 # %% [markdown]
-# Five differ by scalars. With 2 tokens the peak is the update, whose temporaries the count leaves out. A step as a picture,
-# counted on the left and tracked on the right; time runs in allocations:
+# Five differ by scalars. With 2 tokens the peak is the update, where PyTorch's loop holds one temporary more than the count
+# knows: the last parameter's denominator lives until the next one's is made. A step as a picture, counted on the left and
+# tracked on the right; time runs in allocations:
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 config, batch, length = GPTConfig.tiny(layers=4), 2, 128
@@ -869,7 +870,9 @@ else:
 # **Predict.** A model of 24 layers, where a layer keeps 24 times its input: which k is best?
 
 # %% tags=["demo"]
-predict("best_segment", "24 layers, c = 24·b: segments of how many layers hold the least?", unit="of 24 layers", guess=None)
+predict(
+    "best_segment", "24 layers, c = 24·b: segments of how many layers hold the least?", unit="of 24 layers", guess=None
+)
 
 # %% [markdown]
 # The order of the work is a schedule, and a schedule is data: it can be printed, checked, and carried out.
@@ -1518,7 +1521,9 @@ assert distance["layer-norm"] < 1e-14 < 1e-3 < distance["batch-norm"]
 # one direction at a time): how many seconds does the journey take, every step?
 
 # %% tags=["demo"]
-predict("journey", "Moments of 6.7 billion parameters, there and back at 63 GB/s: seconds a step?", unit="s", guess=None)
+predict(
+    "journey", "Moments of 6.7 billion parameters, there and back at 63 GB/s: seconds a step?", unit="s", guess=None
+)
 
 # %% [markdown]
 #

@@ -56,7 +56,8 @@ def test_other_right_schedules_pass():
     )
     frugal = frugal.replace(
         "    for first in reversed(range(0, layers, k)):\n        actions.append",
-        '    actions.append(("keep", layers - k))\n    for first in reversed(range(0, layers, k)):\n        actions.append',
+        '    actions.append(("keep", layers - k))\n'
+        "    for first in reversed(range(0, layers, k)):\n        actions.append",
     )
     assert frugal.count("layers - k") == 2
     assert run_exercise(LAB, "recompute", frugal) is None

@@ -113,7 +113,7 @@ def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30
 
 
 def draw_timeline(axes: Any, timeline: Timeline, *, unit: float = 2**20) -> None:
-    """Live bytes by kind, change after change from the first mark on (what is met before it was there), and the peak."""
+    """Live bytes by kind, change after change, and a line at the peak; what stands before the first mark was there."""
     curve = timeline.curve()
     begin = timeline.marks[0][0] if timeline.marks else 0
     kinds = [kind for kind in KINDS if kind in curve]
@@ -130,4 +130,6 @@ def draw_timeline(axes: Any, timeline: Timeline, *, unit: float = 2**20) -> None
 
 def _label(kind: str, visible: bool) -> str:
     """The legend names every kind but the two grey ones, which must be large enough to be seen."""
-    return kind if visible or kind not in ("buffer", "input") else "_" + kind  # matplotlib lists none with an underscore
+    if visible or kind not in ("buffer", "input"):
+        return kind
+    return f"_{kind}"  # matplotlib lists no label with an underscore
