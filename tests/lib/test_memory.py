@@ -343,6 +343,10 @@ def test_both_pictures_draw_without_a_notebook():
     draw_timeline(right, found.timeline)
     assert "100,224 parameters" in found.report() or f"{TINY().parameters_count():,} parameters" in found.report()
     assert len(left.patches) and len(right.collections)
+    assert right.get_xlim() == (1, len(found.timeline.changes) - found.timeline.marks[0][0]), (
+        "drawn from the first mark"
+    )
+    assert "input" not in right.get_legend_handles_labels()[1]
     fig.canvas.draw()
 
 

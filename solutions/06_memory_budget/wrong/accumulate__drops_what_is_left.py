@@ -1,4 +1,4 @@
-# expect: loss of 7 sequences
+# expect: the last, shorter part is missing
 def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: int) -> tuple[Tensor, list[Tensor]]:
     """Mean loss of a batch and its gradients, `micro` sequences at a time."""
     if micro < 1:

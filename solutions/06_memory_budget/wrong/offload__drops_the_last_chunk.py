@@ -1,4 +1,4 @@
-# expect: parameter of shape (7, 11, 3) after step 1
+# expect: parameter of shape (6, 5) after step 1
 def adamw_from_files(folder: str, parameter: Tensor, gradient: Tensor, step: int, chunk: int, options: AdamW) -> Tensor:
     """The parameter after one AdamW step whose moments lie in `folder`."""
     for name, value in (("step", step), ("chunk", chunk)):

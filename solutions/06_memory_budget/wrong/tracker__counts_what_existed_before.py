@@ -1,4 +1,4 @@
-# expect: an operation in place and a view
+# expect: a tensor that existed before
 def live_bytes(run) -> Live:
     """Peak and rest of the storages that operators make while `run()` runs."""
     watching = Watching()

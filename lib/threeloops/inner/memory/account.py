@@ -101,11 +101,11 @@ def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30
     """One stacked bar for each name, from bytes by kind, such as `Account.at_peak`; `unit` bytes a tick."""
     names = list(bars)
     left = [0.0] * len(names)
-    visible = 0.003 * max(sum(bar.values()) for bar in bars.values()) / unit
+    worth_seeing = 0.003 * max(sum(bar.values()) for bar in bars.values()) / unit
     for kind in kinds:
         sizes = [bars[name].get(kind, 0) / unit for name in names]
         if any(sizes):
-            label = kind if max(sizes) > visible else "_" + kind  # matplotlib lists no label with an underscore
+            label = _label(kind, max(sizes) > worth_seeing)
             axes.barh(names, sizes, left=left, color=COLOURS[kind], label=label, height=0.62)
             left = [at + size for at, size in zip(left, sizes, strict=True)]
     axes.invert_yaxis()
@@ -113,15 +113,23 @@ def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30
 
 
 def draw_timeline(axes: Any, timeline: Timeline, *, unit: float = 2**20) -> None:
-    """Live bytes by kind, change after change, and a line at the peak."""
+    """Live bytes by kind, change after change, and a line at the peak; what stands before the first mark was there."""
     curve = timeline.curve()
+    begin = timeline.marks[0][0] if timeline.marks else 0
     kinds = [kind for kind in KINDS if kind in curve]
     axes.stackplot(
-        range(1, len(timeline.changes) + 1),
-        [[size / unit for size in curve[kind]] for kind in kinds],
+        range(1, len(timeline.changes) + 1 - begin),
+        [[size / unit for size in curve[kind][begin:]] for kind in kinds],
         colors=[COLOURS[kind] for kind in kinds],
-        labels=kinds,
+        labels=[_label(kind, max(curve[kind]) > 0.003 * timeline.peak_bytes) for kind in kinds],
         lw=0,
     )
-    axes.axvline(timeline.peak_at, color="#222222", lw=1, ls=":")
+    axes.axvline(timeline.peak_at - begin, color="#222222", lw=1, ls=":")
     axes.margins(x=0)
+
+
+def _label(kind: str, visible: bool) -> str:
+    """The legend names every kind but the two grey ones, which must be large enough to be seen."""
+    if visible or kind not in ("buffer", "input"):
+        return kind
+    return f"_{kind}"  # matplotlib lists no label with an underscore

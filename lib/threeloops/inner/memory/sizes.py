@@ -42,7 +42,7 @@ class Step:
     copies of the parameters, and its states in float32. layers_per_segment: keep only the input of every so many layers
     and recompute the rest (None: keep all). attention: "flash" never holds scores, "scores" keeps the probabilities of
     all heads. device: on a "cpu" PyTorch's RMSNorm runs as single operators, which keep its normalised input, and the
-    heads are copied side by side; on "cuda" (read from PyTorch's sources, not measured on a GPU yet) neither.
+    heads are copied side by side; on "cuda" neither (assumed; not measured on a GPU yet).
 
     Raises ValueError or TypeError naming the quantity that does not fit.
     """
