@@ -486,7 +486,7 @@ def draw_pipeline(latency_ms, megabytes_a_second, fetchers, decode_ms, decoders,
     ]
     trace = pipeline.simulate(stages, [SAMPLE_BYTES] * 160, ahead)
     verdict = diagnosis.diagnose(trace)
-    advice = f"halving its cost gives {verdict.gain[verdict.limit]:.2f}×"
+    advice = f"halving its cost gives up to {verdict.gain[verdict.limit]:.2f}×"
     pace = train_ms / 1e3 / trace.utilisation
     if pace > 1.05 * max(busy_seconds(trace, name) / workers for name, workers in trace.stages) / 160:
         advice = "the loop is slower than that: ask further ahead"

@@ -35,7 +35,7 @@ def draw(trace: Trace, axes: "Axes", until: float | None = None, unit: float = 1
         edge = "white" if width > 0.006 * end else colour  # a white edge would leave nothing of a thin bar
         axes.barh(row, width, left=start, height=0.84, color=colour, ec=edge, alpha=shade, lw=0.8)
         visible = min(start + width, end) - start
-        if samples <= _NUMBERS_UP_TO and visible > 0.022 * end:
+        if samples <= _NUMBERS_UP_TO and visible > 0.018 * end:
             ink = "white" if colour == BLUE else INK
             axes.text(start + visible / 2, row, str(each.sample), ha="center", va="center", fontsize=9, color=ink)
     labels = [

@@ -1,6 +1,7 @@
 """The pipeline simulator against laws it must obey and an event simulation; traces and what they say."""
 
 import heapq
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -193,7 +194,7 @@ def test_neighbours_in_a_row_differ_and_a_stage_keeps_its_colour():
     row = sorted(
         (bar for bar in axes.patches if round(bar.get_y() + bar.get_height() / 2) == 0), key=lambda b: b.get_x()
     )
-    assert len(row) == 5 and all(a.get_alpha() != b.get_alpha() for a, b in zip(row, row[1:], strict=False))
+    assert len(row) == 5 and all(a.get_alpha() != b.get_alpha() for a, b in pairwise(row))
     short = Figure().subplots()
     draw(simulate([STORE[2], STORE[4]], [1] * 3), short)
     decode = next(b for b in axes.patches if round(b.get_y() + b.get_height() / 2) == 9)
