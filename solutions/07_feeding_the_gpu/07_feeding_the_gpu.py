@@ -1291,6 +1291,12 @@ with check("shards", "a shard by hand, and what it saves"):
         what="what Python's tarfile reads in your shard",
         hint="names, sizes in octal, and contents in their places",
     )
+    check.equal(
+        shard[154:156],
+        b"\0 ",
+        what="the last two bytes of the checksum field",
+        hint="6 octal digits, a zero byte, a space",
+    )
     check.equal(read_shard("train-000000.tar", shard), samples, what="read_shard of your own shard")
     dotted = [Sample("v1.2/000", {"jpg": b"image", "seg.png": b"mask"})]
     check.equal(
