@@ -62,7 +62,7 @@ class Trace:
     def by_stage(self) -> dict[str, list[Interval]]:
         """The intervals of each stage, in the order of their starts."""
         found: dict[str, list[Interval]] = {name: [] for name, _ in self.stages}
-        for interval in sorted(self.intervals, key=lambda each: (each.start, each.sample)):
+        for interval in sorted(self.intervals, key=lambda each: (each.start, each.end, each.sample)):
             found[interval.stage].append(interval)
         return found
 

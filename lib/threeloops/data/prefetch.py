@@ -40,8 +40,10 @@ def prefetch(
 
 
 class Prefetcher(Generic[T]):
-    """Samples in the order of `keys`, from `hire(0)` … `hire(workers - 1)`, at most `ahead` of them in advance.
+    """Samples in the order of `keys`, from `hire(0)` … `hire(workers - 1)`, `ahead` of them in advance.
 
+    - Before it waits for a sample, that one and the `ahead` behind it have been asked for, and nothing else: at most
+      `ahead + 1` are alive, with the one that the consumer has.
     - What a load raises ends the iteration as WorkerFailed, which names worker and key, from the exception itself.
     - A worker that dies raises WorkerDied, or, up to `restarts` times, is replaced, and what it owed is asked again:
       each sample still comes exactly once.
@@ -63,12 +65,10 @@ class Prefetcher(Generic[T]):
             raise RuntimeError("this prefetcher is closed: its workers have stopped; make a new one")
         try:
             while True:
-                self._ask(max(self.ahead, 1))
+                self._ask(self.ahead + 1)  # the sample that is awaited, and `ahead` behind it
                 if not self.owed:
                     return
-                sample = self._receive()
-                self._ask(self.ahead)  # before the consumer goes to work, or nothing would happen meanwhile
-                yield sample
+                yield self._receive()
         finally:
             self.close()
 

@@ -3,7 +3,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     """What a loop did with its time, and what would make it faster."""
     stages = {stage.name: [] for stage in trace.stages}
     workers = {stage.name: stage.workers for stage in trace.stages}
-    for each in sorted(trace.intervals, key=lambda interval: interval.start):
+    for each in sorted(trace.intervals, key=lambda interval: (interval.start, interval.end)):
         if each.stage not in stages:
             raise ValueError(f"stage {each.stage!r} of sample {each.sample} is not one of {', '.join(stages)}")
         stages[each.stage].append(each)

@@ -1,4 +1,4 @@
-# expect: is copied into buffer 0 while step 0 reads it
+# expect: a step starts before its batch is complete
 def feed(keys: list, ahead: int, request, receive, cancel, train) -> int:
     """Train on every key's data in order, with `ahead` samples requested in advance."""
     if ahead < 0:

@@ -1,4 +1,4 @@
-# expect: history
+# expect: from the position on
 class Sampler:
     """Hands out the rest of an epoch, and remembers what was trained on."""
 

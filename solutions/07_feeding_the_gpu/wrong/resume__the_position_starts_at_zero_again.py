@@ -1,4 +1,4 @@
-# expect: history
+# expect: where this sampler began
 class Sampler:
     """Hands out the rest of an epoch, and remembers what was trained on."""
 

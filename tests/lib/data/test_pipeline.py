@@ -1,6 +1,7 @@
 """The pipeline simulator against laws it must obey and an event simulation; traces and what they say."""
 
 import heapq
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -183,3 +184,18 @@ def test_a_trace_can_be_drawn_with_a_row_for_each_worker():
     draw(simulate(STORE, [1000] * 5), axes, until=0.1)
     assert [label.get_text() for label in axes.get_yticklabels()][:2] == ["request 1", "request 2"]
     assert len(axes.patches) == 25
+
+
+def test_neighbours_in_a_row_differ_and_a_stage_keeps_its_colour():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    draw(simulate(STORE, [600_000] * 40), axes)
+    row = sorted(
+        (bar for bar in axes.patches if round(bar.get_y() + bar.get_height() / 2) == 0), key=lambda b: b.get_x()
+    )
+    assert len(row) == 5 and all(a.get_alpha() != b.get_alpha() for a, b in pairwise(row))
+    short = Figure().subplots()
+    draw(simulate([STORE[2], STORE[4]], [1] * 3), short)
+    decode = next(b for b in axes.patches if round(b.get_y() + b.get_height() / 2) == 9)
+    assert short.patches[0].get_facecolor()[:3] == decode.get_facecolor()[:3]

@@ -16,6 +16,7 @@ from threeloops.data.clock import VirtualClock
 from threeloops.data.decode import in_c, in_python
 from threeloops.data.errors import StoreTimeout, WorkerDied, WorkerFailed
 from threeloops.data.loader import Loader
+from threeloops.data.pipeline import Stage, simulate
 from threeloops.data.prefetch import Prefetcher, prefetch
 from threeloops.data.sampler import SamplerState, epoch_order
 from threeloops.data.slow_store import Link, VirtualStore
@@ -78,6 +79,14 @@ def test_no_more_is_asked_for_than_ahead(ahead):
 
     for given_out, _ in enumerate(prefetch(abs, keys(), workers=3, ahead=ahead), 1):
         assert len(drawn) == min(30, given_out + ahead)
+
+
+@pytest.mark.parametrize("ahead", range(5))
+def test_a_sample_is_awaited_with_as_many_behind_it_as_the_pipeline_has(ahead):
+    """One meaning of `ahead`: the simulated pipeline and the prefetcher take the same time, to the last step."""
+    stages = [Stage("fetch", 0.23, workers=9), Stage("train", 0.05)]
+    expected = simulate(stages, [1] * 40, ahead).seconds
+    assert epoch_seconds(workers=9, ahead=ahead, link=Link(0.21, float("inf"))) == pytest.approx(expected)
 
 
 def test_threads_load_while_the_consumer_works():
@@ -156,11 +165,11 @@ def test_impossible_numbers_are_refused(workers, ahead, word):
         prefetch(abs, [], workers, ahead)
 
 
-def epoch_seconds(workers, ahead, step=0.05, samples=40, timeout=float("inf")):
+def epoch_seconds(workers, ahead, step=0.05, samples=40, timeout=float("inf"), link=None):
     """A loop over a store of 200 ms and 1 MB/s, samples of 10 kB, on a virtual clock."""
     clock = VirtualClock()
     objects = MemoryStore({str(n): n.to_bytes(2, "big") * 5000 for n in range(samples)})
-    store = VirtualStore(objects, Link(0.2, 1e6), clock, timeout)
+    store = VirtualStore(objects, link or Link(0.2, 1e6), clock, timeout)
     keys = [str(n) for n in range(samples)]
     found = []
     for data in Prefetcher(keys, lambda n: SimulatedWorker(store, 0.02, f"worker {n}"), workers, ahead):

@@ -1,0 +1,32 @@
+# expect: is closed: received, cancelled, or given up
+def feed(keys: list, ahead: int, request, receive, cancel, train) -> int:
+    """Train on every key's data in order, with `ahead` samples requested in advance."""
+    if ahead < 0:
+        raise ValueError(f"ahead = {ahead}: expected 0 or more samples in advance")
+    tickets = []
+    asked = 0
+    try:
+        for number in range(len(keys)):
+            while asked < len(keys) and asked <= number + ahead:
+                tickets.append(request(keys[asked]))
+                asked += 1
+            data = receive(tickets[0])
+            tickets.pop(0)
+            train(data)
+    finally:
+        for ticket in tickets:
+            cancel(ticket)
+    return len(keys)
+
+
+def double_buffer(batches: list, copy, compute, record, wait) -> None:
+    """Queue copies and steps so that each copy runs beside the step before it."""
+    used = [None, None]
+    for number, batch in enumerate(batches):
+        buffer = number % 2
+        if used[buffer] is not None:
+            wait("copy", used[buffer])
+        copy(buffer, batch)
+        wait("compute", record("copy"))
+        compute(buffer)
+        used[buffer] = record("compute")
