@@ -23,7 +23,7 @@ def fp8_linear(
     """y = x · weightᵀ and both gradients, all three products in FP8."""
     tensors = {"x": x, "weight": weight, "gradient": gradient}
     dtypes = {"x": torch.float8_e4m3fn, "weight": torch.float8_e4m3fn, "gradient": torch.float8_e5m2}
-    quantised = {n: t for n, t in tensors.items()}
+    quantised = tensors
     following = {
         n: next_delayed(states[n], float(t.abs().max()), LARGEST[dtypes[n]], recipe) for n, t in tensors.items()
     }
