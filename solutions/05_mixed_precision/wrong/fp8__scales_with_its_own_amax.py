@@ -1,4 +1,4 @@
-# expect: step 0
+# expect: y of x = 0.3
 def quantise(x: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
     """x · scale in FP8, saturated."""
     return (x.float() * scale).clamp(-LARGEST[dtype], LARGEST[dtype]).to(dtype)
@@ -12,7 +12,9 @@ def next_delayed(state: Delayed, amax: float, largest: float, recipe: Recipe8) -
     reference = max(history)
     if reference == 0:
         return Delayed(state.scale, history)
-    return Delayed(float(np.float32(largest * 2.0**-recipe.margin) / np.float32(reference)), history)
+    with np.errstate(over="ignore"):
+        scale = float(np.float32(largest * 2.0**-recipe.margin) / np.float32(reference))
+    return Delayed(min(scale, LARGEST_SCALE), history)
 
 
 def fp8_linear(

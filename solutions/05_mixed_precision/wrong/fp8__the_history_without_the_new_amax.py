@@ -12,7 +12,9 @@ def next_delayed(state: Delayed, amax: float, largest: float, recipe: Recipe8) -
     reference = max(state.history, default=0)
     if reference == 0:
         return Delayed(state.scale, history)
-    return Delayed(float(np.float32(largest * 2.0**-recipe.margin) / np.float32(reference)), history)
+    with np.errstate(over="ignore"):
+        scale = float(np.float32(largest * 2.0**-recipe.margin) / np.float32(reference))
+    return Delayed(min(scale, LARGEST_SCALE), history)
 
 
 def fp8_linear(

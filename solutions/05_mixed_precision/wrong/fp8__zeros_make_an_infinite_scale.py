@@ -11,7 +11,9 @@ def next_delayed(state: Delayed, amax: float, largest: float, recipe: Recipe8) -
     history = (*state.history, float(np.float32(amax)))[-recipe.window :]
     reference = max(history)
     reference = max(reference, 1e-12)
-    return Delayed(float(np.float32(largest * 2.0**-recipe.margin) / np.float32(reference)), history)
+    with np.errstate(over="ignore"):
+        scale = float(np.float32(largest * 2.0**-recipe.margin) / np.float32(reference))
+    return Delayed(min(scale, LARGEST_SCALE), history)
 
 
 def fp8_linear(

@@ -1,4 +1,4 @@
-# expect: weights after step
+# expect: needs more than 16 bits
 def lost(weights: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
     """Where an update that is not zero leaves a 16-bit weight as it was."""
     require_same_shape(weights, updates)

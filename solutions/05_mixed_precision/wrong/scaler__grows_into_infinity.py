@@ -1,4 +1,4 @@
-# expect: scale after step
+# expect: a growth that float32 cannot hold
 def next_scaler(scaler: Scaler, overflow: bool) -> Scaler:
     """The scaler after a step whose gradients did, or did not, overflow."""
     if overflow:

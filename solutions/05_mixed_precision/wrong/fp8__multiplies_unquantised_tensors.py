@@ -1,0 +1,31 @@
+# expect: y of x = 0.3
+def quantise(x: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
+    """x · scale in FP8, saturated."""
+    return (x.float() * scale).clamp(-LARGEST[dtype], LARGEST[dtype]).to(dtype)
+
+
+def next_delayed(state: Delayed, amax: float, largest: float, recipe: Recipe8) -> Delayed:
+    """The state after a tensor whose largest magnitude was `amax`."""
+    if not np.isfinite(amax):
+        return state
+    history = (*state.history, float(np.float32(amax)))[-recipe.window :]
+    reference = max(history)
+    if reference == 0:
+        return Delayed(state.scale, history)
+    with np.errstate(over="ignore"):
+        scale = float(np.float32(largest * 2.0**-recipe.margin) / np.float32(reference))
+    return Delayed(min(scale, LARGEST_SCALE), history)
+
+
+def fp8_linear(
+    x: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor, states: dict[str, Delayed], recipe: Recipe8
+) -> Products:
+    """y = x · weightᵀ and both gradients, all three products in FP8."""
+    tensors = {"x": x, "weight": weight, "gradient": gradient}
+    dtypes = {"x": torch.float8_e4m3fn, "weight": torch.float8_e4m3fn, "gradient": torch.float8_e5m2}
+    quantised = tensors
+    following = {
+        n: next_delayed(states[n], float(t.abs().max()), LARGEST[dtypes[n]], recipe) for n, t in tensors.items()
+    }
+    qx, qw, qg = (quantised[n] for n in ("x", "weight", "gradient"))
+    return Products(qx @ qw.t(), qg @ qw, qg.t() @ qx, following)
