@@ -29,7 +29,7 @@ def tables(facts: Mapping[str, Any]) -> Group:
 
 
 def counted(how: Mapping[str, Any]) -> str:
-    missing = f"; not {', '.join(how['not'])}" if how["not"] else ""
+    missing = f"; not: {', '.join(how['not'])}" if how["not"] else ""
     return f"{how['are']} of {how['of']}{missing}"
 
 

@@ -263,7 +263,7 @@ def test_the_result_prints_and_is_written_with_every_sample(small, about):
     text = console.export_text()
     assert "saxpy" in text and "4.1 GB/s" in text and "published: TLX, H100" in text and "588 TFLOP/s" in text
     assert "50%" in text, "ours moves half as many bytes a second as the copy"
-    assert "compiled without spills: 0 of 1; not k" in text
+    assert "compiled without spills: 0 of 1; not: k" in text
 
 
 def test_a_part_that_fails_says_so(monkeypatch):
