@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from threeloops.models.resnet import BasicBlock, Bottleneck, ResNet, resnet18, resnet50
+from threeloops.models.resnet import BasicBlock, Bottleneck, ResNet, resnet18, resnet20, resnet50
 from torch.utils.flop_counter import FlopCounterMode
 
 
@@ -10,7 +10,7 @@ def parameters(model):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(("make", "expected"), [(resnet18, 11_689_512), (resnet50, 25_557_032)])
+@pytest.mark.parametrize(("make", "expected"), [(resnet18, 11_689_512), (resnet50, 25_557_032), (resnet20, 272_474)])
 def test_parameter_count_is_the_published_one(make, expected):
     with torch.device("meta"):
         assert parameters(make()) == expected
@@ -50,6 +50,36 @@ def test_flops_at_224_are_the_closed_form_and_the_published_number(make, bottlen
     expected = multiply_adds(bottleneck, blocks, 224)
     assert counter.get_total_flops() == 2 * expected
     assert expected == pytest.approx(published, rel=3e-3)
+
+
+def test_small_images_pass_a_stem_that_keeps_their_size():
+    """The table of He et al. 2015, section 4.2: 32×32 through three stages, 40.8 million multiply-adds."""
+    with torch.device("meta"):
+        model, image = resnet20(), torch.empty(1, 3, 32, 32)
+    shapes = []
+    for stage in (model.layer1, model.layer2, model.layer3):
+        stage.register_forward_hook(lambda module, inputs, output: shapes.append(tuple(output.shape)))
+    with FlopCounterMode(display=False) as counter:
+        model(image)
+    assert shapes == [(1, 16, 32, 32), (1, 32, 16, 16), (1, 64, 8, 8)]
+    plain = 32**2 * 9 * (3 * 16 + 6 * 16**2) + 16**2 * 9 * (16 * 32 + 5 * 32**2) + 8**2 * 9 * (32 * 64 + 5 * 64**2)
+    shortcuts = 16**2 * 16 * 32 + 8**2 * 32 * 64
+    assert counter.get_total_flops() == 2 * (plain + shortcuts + 64 * 10)
+    assert plain == pytest.approx(40.8e6, rel=0.01)
+
+
+def test_it_learns_grey_images_of_8_by_8():
+    torch.manual_seed(0)
+    model, images = resnet20(channels=1, width=4), torch.randn(16, 1, 8, 8)
+    labels = torch.arange(16) % 10
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    first = torch.nn.functional.cross_entropy(model(images), labels).item()
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.5 * first
 
 
 @pytest.mark.parametrize("block", [BasicBlock, Bottleneck])
@@ -106,10 +136,12 @@ def test_parameters_carry_the_names_of_published_checkpoints():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"blocks": (2, 2, 2)}, "blocks = "),
+        ({"blocks": ()}, "blocks = "),
+        ({"blocks": (2, 2, 2, 2, 2)}, "blocks = "),
         ({"blocks": (2, 2, 0, 2)}, "blocks = "),
         ({"blocks": (1, 1, 1, 1), "classes": 0}, "classes = 0"),
         ({"blocks": (1, 1, 1, 1), "width": 0}, "width = 0"),
+        ({"blocks": (1, 1, 1), "channels": 0}, "channels = 0"),
     ],
 )
 def test_impossible_models_are_rejected(arguments, message):

@@ -65,29 +65,33 @@ def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 class ResNet(nn.Module):
-    """A stem, four stages of blocks, each half as high and wide and twice as deep as the one before, a classifier.
+    """A stem, stages of blocks, each half as high and wide and twice as deep as the one before, a classifier.
 
-    block: BasicBlock or Bottleneck; blocks: blocks in each of the four stages; width: channels of the first stage.
-    Raises ValueError for a wrong number of stages or a size below 1.
+    block: BasicBlock or Bottleneck; blocks: blocks in each stage, one to four; width: channels of the first stage;
+    channels: of an image. The stem halves height and width twice; with `small_images` it keeps them, as He et al. do
+    for the 32×32 images of CIFAR (section 4.2). Raises ValueError for a wrong number of stages or a size below 1.
     """
 
     def __init__(
         self,
         block: type[BasicBlock] | type[Bottleneck],
-        blocks: tuple[int, int, int, int],
+        blocks: tuple[int, ...],
         *,
         classes: int = 1000,
         width: int = 64,
+        channels: int = 3,
+        small_images: bool = False,
     ):
         super().__init__()
-        if len(blocks) != 4 or min(blocks) < 1:
-            raise ValueError(f"blocks = {blocks}: expected four positive numbers of blocks, such as (3, 4, 6, 3)")
-        for name, value in (("classes", classes), ("width", width)):
+        if not 1 <= len(blocks) <= 4 or min(blocks) < 1:
+            raise ValueError(f"blocks = {blocks}: expected one to four positive numbers, such as (3, 4, 6, 3)")
+        for name, value in (("classes", classes), ("width", width), ("channels", channels)):
             if value < 1:
                 raise ValueError(f"{name} = {value}: expected a positive number")
-        self.conv1 = convolution(3, width, 7, stride=2)
+        self.conv1 = convolution(channels, width, 3) if small_images else convolution(channels, width, 7, stride=2)
         self.bn1 = nn.BatchNorm2d(width)
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.maxpool = nn.Identity() if small_images else nn.MaxPool2d(3, stride=2, padding=1)
+        self.stages = len(blocks)
         channels = width
         for stage, count in enumerate(blocks):
             stage_width = width * 2**stage
@@ -102,14 +106,12 @@ class ResNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, x: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch classes"]:
+    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
         # Shapes for ResNet-50 at 224×224.
         x = functional.relu(self.bn1(self.conv1(x)))  # batch 64 112 112
         x = self.maxpool(x)  # batch 64 56 56
-        x = self.layer1(x)  # batch 256 56 56
-        x = self.layer2(x)  # batch 512 28 28
-        x = self.layer3(x)  # batch 1024 14 14
-        x = self.layer4(x)  # batch 2048 7 7
+        for stage in range(self.stages):  # batch 256 56 56, batch 512 28 28, batch 1024 14 14, batch 2048 7 7
+            x = getattr(self, f"layer{stage + 1}")(x)
         x = x.mean(dim=(2, 3))  # batch 2048
         return self.fc(x)  # batch 1000
 
@@ -125,3 +127,11 @@ def resnet50(*, classes: int = 1000, width: int = 64) -> ResNet:
     `width=16` makes a sixteenth of it, for machines without a GPU.
     """
     return ResNet(Bottleneck, (3, 4, 6, 3), classes=classes, width=width)
+
+
+def resnet20(*, classes: int = 10, width: int = 16, channels: int = 3) -> ResNet:
+    """ResNet-20 for small images, randomly initialised: 272,474 parameters, 41 M multiply-adds at 32×32.
+
+    He et al. 2015, section 4.2, with convolutions as shortcuts where the shape changes.
+    """
+    return ResNet(BasicBlock, (3, 3, 3), classes=classes, width=width, channels=channels, small_images=True)

@@ -1,0 +1,89 @@
+"""The labs in a real browser: each opens, runs from top to bottom, and every control of its explorers redraws."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from conftest import jupyter_lab
+
+from grader.labs import all_labs, find_lab
+
+pytestmark = pytest.mark.browser
+
+RUN_MS = 300_000
+REDRAWN_MS = 20_000
+# One of them in every run, the others in the long ones.
+LABS = [
+    pytest.param(lab.slug, marks=[] if lab.slug.startswith("01") else pytest.mark.slow)
+    for lab in all_labs()
+    if "explore(" in lab.source.read_text()
+]
+
+
+@pytest.fixture(params=LABS)
+def slug(request):
+    return request.param
+
+
+@pytest.fixture
+def page(chromium, tmp_path, slug):
+    lab = find_lab(slug[:2])
+    nbformat.write(lab.master(), tmp_path / f"{slug}.ipynb")
+    if lab.data.is_dir():
+        shutil.copytree(lab.data, tmp_path / "data")
+    with jupyter_lab(tmp_path, tmp_path / ".runtime", THREELOOPS_HOME=str(tmp_path / ".home")) as url:
+        page = chromium.new_page(viewport={"width": 1400, "height": 1000})
+        page.goto(f"{url}lab/tree/{slug}.ipynb?reset")
+        page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=120_000)
+        yield page
+        page.close()
+
+
+def run_all(page) -> None:
+    """Run All Cells, as the menu does, once the kernel is up; ends when the last cell has."""
+    page.wait_for_function("window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel", timeout=90_000)
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.ready")
+    page.evaluate(
+        "() => { jupyterapp.commands.execute('notebook:run-all-cells').then(() => { window.done = true; }); }"
+    )
+    page.wait_for_function("window.done === true", timeout=RUN_MS)
+
+
+def move(control) -> None:
+    """The last option of a list, or the first; a step of a slider towards its middle."""
+    if control.evaluate("control => control.tagName") == "SELECT":
+        chosen, options = control.evaluate("control => [control.selectedIndex, control.options.length]")
+        control.select_option(index=options - 1 if chosen < options - 1 else 0)
+    else:
+        low, at, high = (float(control.get_attribute(f"aria-value{what}")) for what in ("min", "now", "max"))
+        control.focus()
+        control.press("ArrowRight" if at < (low + high) / 2 else "ArrowLeft")
+
+
+def test_it_runs_from_top_to_bottom_and_every_control_redraws(page, slug, tmp_path):
+    run_all(page)
+    assert page.locator('.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]').count() == 0
+    assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']").count() == 0
+    explorers = page.locator(".widget-vbox:has(.widget-image)")
+    assert explorers.count() > 0
+    target = Path(os.environ.get("THREELOOPS_SCREENSHOTS", tmp_path))
+    target.mkdir(parents=True, exist_ok=True)
+    for number in range(explorers.count()):
+        explorer = explorers.nth(number)
+        explorer.scroll_into_view_if_needed()
+        picture = explorer.locator("img").first
+        picture.wait_for(timeout=60_000)
+        controls = explorer.locator(".noUi-handle, select")
+        assert controls.count() > 0
+        for index in range(controls.count()):
+            before = picture.get_attribute("src")
+            move(controls.nth(index))
+            page.wait_for_function(
+                "([e, src]) => e.src !== src", arg=[picture.element_handle(), before], timeout=REDRAWN_MS
+            )
+        page.screenshot(path=target / f"lab_{slug[:2]}_explorer_{number}.png")
