@@ -3,10 +3,13 @@
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import nbformat
 import pytest
+from playwright.sync_api import TimeoutError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from conftest import jupyter_lab
@@ -16,7 +19,7 @@ from grader.labs import all_labs, find_lab
 pytestmark = pytest.mark.browser
 
 RUN_MS = 300_000
-REDRAWN_MS = 20_000
+WAIT_MS = 15_000
 # One of them in every run, the others in the long ones.
 LABS = [
     pytest.param(lab.slug, marks=[] if lab.slug.startswith("01") else pytest.mark.slow)
@@ -54,15 +57,30 @@ def run_all(page) -> None:
     page.wait_for_function("window.done === true", timeout=RUN_MS)
 
 
-def move(control) -> None:
-    """The last option of a list, or the first; a step of a slider towards its middle."""
+def moves(control) -> Iterator[None]:
+    """Every other option of a list, one after the other; a step of a slider towards its middle."""
     if control.evaluate("control => control.tagName") == "SELECT":
         chosen, options = control.evaluate("control => [control.selectedIndex, control.options.length]")
-        control.select_option(index=options - 1 if chosen < options - 1 else 0)
+        for index in (*range(chosen + 1, options), *range(chosen)):
+            control.select_option(index=index)
+            yield
     else:
         low, at, high = (float(control.get_attribute(f"aria-value{what}")) for what in ("min", "now", "max"))
         control.focus()
         control.press("ArrowRight" if at < (low + high) / 2 else "ArrowLeft")
+        yield
+
+
+def redraws(page, picture, control) -> bool:
+    """Whether the picture changes; two options of a list may well look the same."""
+    before = picture.get_attribute("src")
+    for _ in moves(control):
+        with suppress(TimeoutError):
+            page.wait_for_function(
+                "([e, src]) => e.src !== src", arg=[picture.element_handle(), before], timeout=WAIT_MS
+            )
+            return True
+    return False
 
 
 def test_it_runs_from_top_to_bottom_and_every_control_redraws(page, slug, tmp_path):
@@ -81,9 +99,5 @@ def test_it_runs_from_top_to_bottom_and_every_control_redraws(page, slug, tmp_pa
         controls = explorer.locator(".noUi-handle, select")
         assert controls.count() > 0
         for index in range(controls.count()):
-            before = picture.get_attribute("src")
-            move(controls.nth(index))
-            page.wait_for_function(
-                "([e, src]) => e.src !== src", arg=[picture.element_handle(), before], timeout=REDRAWN_MS
-            )
+            assert redraws(page, picture, controls.nth(index)), f"explorer {number}, control {index}"
         page.screenshot(path=target / f"lab_{slug[:2]}_explorer_{number}.png")

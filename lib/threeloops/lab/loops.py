@@ -39,7 +39,7 @@ LABS = (
     Lab(3, "triton_fusion", "Fusion in Triton", "Why do fewer, fatter kernels win?", "inner"),
     Lab(4, "flash_attention", "FlashAttention", "Can an algorithm move less memory?", "inner"),
     Lab(5, "mixed_precision", "Mixed precision", "How few bits can you train with?", "inner"),
-    Lab(6, "memory_budget", "The memory budget", "Will it fit?", "inner"),
+    Lab(6, "memory_budget", "The memory budget", "Will it fit?", "inner", exercises=5),
     Lab(7, "feeding_the_gpu", "Feeding the GPU", "Is the GPU hungry?", "inner"),
     Lab(8, "collectives", "Collectives", "How do many GPUs add up one number?", "training"),
     Lab(9, "data_parallel", "Data parallelism", "When do more GPUs train faster?", "training"),
