@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
+from threeloops.files import replace_text
 
 from benchmarks.result import Result, Unmeasured
-from grader.files import replace_text
 from grader.provenance import Provenance, provenance
 from grader.sandbox.bwrap import SandboxError
 

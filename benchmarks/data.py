@@ -6,7 +6,6 @@ where the question is the machine. Peers that are not installed are named as not
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import tempfile
 import time
@@ -30,6 +29,7 @@ from threeloops.data.tiers import forget, measure_tiers
 from threeloops.data.workers import SimulatedWorker
 
 from benchmarks.result import Result, Series
+from grader.installed import installed_version
 from grader.provenance import Provenance
 
 LIBRARY, SMALL_FILES, WEBDATASET = "threeloops.data", "small files", "webdataset"
@@ -49,8 +49,8 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         "utilisation": utilisations(),
         "store": {"latency_s": LATENCY, "bandwidth_bytes_s": BANDWIDTH, "readers": READERS, "level": "model"},
         "tiers": {tier.name: {"bytes_per_s": tier.bandwidth, "latency_s": tier.latency} for tier in tiers},
-        "versions": {name: version(name) for name in ("numpy", "torch", "webdataset", "tensorboard")},
-        "not_measured": [name for name in ("webdataset", "tensorboard") if version(name) is None],
+        "versions": {name: installed_version(name) for name in ("numpy", "torch", "webdataset", "tensorboard")},
+        "not_measured": [name for name in ("webdataset", "tensorboard") if installed_version(name) is None],
     }
     return Result("data", about, {"quick": quick}, series, facts)
 
@@ -85,7 +85,7 @@ def disk(folder: Path, count: int, rounds: int) -> list[Series]:
         LIBRARY: (shards, lambda: (sample for path in shards for sample in from_shard(path))),
         SMALL_FILES: (files, lambda: (read_sample(key, found) for key, found in index.items())),
     }
-    if version("webdataset") is not None:
+    if installed_version("webdataset") is not None:
         import webdataset
 
         names = [str(path) for path in shards]
@@ -164,7 +164,7 @@ def checksums(rounds: int) -> list[Series]:
     small = data[: 64 << 10]
     parties: list[tuple[str, Callable[[bytes], int], bytes]] = [("threeloops.data.crc32c, 4 MiB", crc32c, data)]
     parties.append(("threeloops.data.crc32c, 64 KiB", crc32c, small))
-    if version("tensorboard") is not None:
+    if installed_version("tensorboard") is not None:
         from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 
         parties.append(("tensorboard's own, 64 KiB", pywrap_tensorflow.crc32c, small))
@@ -205,10 +205,3 @@ def utilisations() -> dict[str, float]:
         "prefetcher on a virtual clock, nothing in advance": prefetched(1, 0),
         "prefetcher on a virtual clock, 4 workers, 8 ahead": prefetched(4, 8),
     }
-
-
-def version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

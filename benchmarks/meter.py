@@ -6,13 +6,13 @@ in a process of its own, because an interpreter that was repaired or patched sta
 
 from __future__ import annotations
 
-import importlib.metadata
 import time
 from statistics import median
 from typing import Any
 
 from benchmarks.kernel_part import Row, run_part
 from benchmarks.result import Result, Series
+from grader.installed import installed_version
 from grader.provenance import Provenance
 
 QUICK_SECONDS, FULL_SECONDS = 120.0, 900.0
@@ -36,7 +36,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         "same_bytes": all(row["counted_bytes"] == row["requested_bytes"]
                           for row in rows if row.get("counted_bytes") is not None),
         "not_measured": [row for row in rows if "not_measured" in row],
-        "versions": {name: version(name) for name in ("triton", "torch", "numpy", "triton-viz")},
+        "versions": {name: installed_version(name) for name in ("triton", "torch", "numpy", "triton-viz")},
         "seconds": "CPU seconds of the measuring process",
         "rows": rows,
     }  # fmt: skip
@@ -66,10 +66,3 @@ def overheads(rows: list[Row]) -> list[Row]:
             times = median(row["seconds"]) / plain
             found.append({"interpreter": row["interpreter"], "kernel": row["kernel"], "by": row["by"], "times": times})
     return found
-
-
-def version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

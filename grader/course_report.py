@@ -8,10 +8,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 from nbformat import NotebookNode
+from threeloops.files import replace_text
 
 from grader import pages, records
 from grader.course import CourseReport, LabOutcome
-from grader.files import replace_text
 from grader.pages import Cell
 
 AUDIT = "application/vnd.threeloops.audit+json"

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
+from threeloops.files import replace_text
 
 from grader.child import CODE
 from grader.doctor import Diagnosis, diagnose
 from grader.evidence_parts import Failed, Part, Skipped, benchmark, gpu_tests, solution
-from grader.files import replace_text
 from grader.provenance import Device, Provenance, anonymous, course, provenance
 
 EVIDENCE = CODE / "benchmarks" / "evidence"

@@ -16,10 +16,10 @@ import papermill
 from nbformat import NotebookNode
 from papermill.engines import papermill_engines
 from papermill.exceptions import PapermillExecutionError
+from threeloops.files import replace_text
 
 from grader import records, submissions
 from grader.engine import Report, TestResult
-from grader.files import replace_text
 from grader.labs import Lab, Limits
 from grader.manifest import Exercise, Manifest, NotThisLab, manifest, rebuild
 from grader.records import ClassReport, Record

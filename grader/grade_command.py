@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from threeloops.files import replace_text
 
 from grader import pages, records
-from grader.files import replace_text
 from grader.grade import Options, grade_class
 from grader.labs import Lab
 from grader.manifest import manifest

@@ -18,10 +18,11 @@ from nbformat import NotebookNode
 from nbgrader.converters import GenerateAssignment
 from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
+from threeloops.files import replace_text
 from traitlets.config import Config
 
 from grader.data_files import data_files
-from grader.files import differences, replace_text
+from grader.files import differences
 from grader.labs import LABS, SOLUTIONS, Lab, LabError, all_labs
 from grader.leaks import leaks
 from grader.lint import require_sound

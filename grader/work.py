@@ -11,8 +11,9 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+from threeloops.files import replace_text
 
-from grader.files import files_below, replace_file, replace_text, sha256
+from grader.files import files_below, replace_file, sha256
 from grader.labs import WORK, Lab, LabError
 from grader.merge import Merge, merge
 

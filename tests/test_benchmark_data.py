@@ -1,7 +1,5 @@
 """The data benchmark keeps its targets where they are exact, and compares like with like where they are measured."""
 
-import pytest
-
 from benchmarks.data import LIBRARY, SMALL_FILES, checksums, disk, far_store, utilisations
 
 
@@ -26,10 +24,3 @@ def test_every_party_reads_the_same_samples_from_disk(tmp_path):
 
 def test_checksums_are_rates():
     assert all(series.unit == "bytes/s" and series.median > 0 for series in checksums(rounds=1))
-
-
-@pytest.mark.parametrize("name", ["numpy", "torch"])
-def test_versions_are_known(name):
-    from benchmarks.data import version
-
-    assert version(name) and version("no such package") is None

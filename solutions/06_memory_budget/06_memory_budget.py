@@ -46,7 +46,8 @@ torch.set_num_threads(1)  # everything here is small: on a busy machine two thre
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.hardware import accelerator
 from threeloops.inner.memory import account as library_account
-from threeloops.inner.memory import draw_bars, draw_timeline, readable
+from threeloops.inner.memory import draw_bars, draw_timeline
+from threeloops.inner.readable import readable_bytes
 from threeloops.lab import figure, palette, progress
 
 SEVEN = GPTConfig(
@@ -371,7 +372,7 @@ show.against_prediction(
     "kept_by_a_layer", round(sum(layer.values()) / layer["input"], 1), unit="×", source="model: counted"
 )
 show.table(
-    [[name, f"{size / layer['input']:.2f}", readable(size / 2048)] for name, size in layer.items()],
+    [[name, f"{size / layer['input']:.2f}", readable_bytes(size / 2048)] for name, size in layer.items()],
     ["one layer keeps", "× its input", "a token"],
 )
 
@@ -849,7 +850,7 @@ if device() == "cuda":
     with LiveStorage(on_gpu) as live:
         on_gpu(batch_on_gpu, batch_on_gpu).backward()
     print(
-        f"tracker {readable(live.timeline.peak_bytes)}, max_memory_allocated {readable(live.allocator_peak_bytes)}: "
+        f"tracker {readable_bytes(live.timeline.peak_bytes)}, max_memory_allocated {readable_bytes(live.allocator_peak_bytes)}: "
         f"{live.allocator_peak_bytes / live.timeline.peak_bytes - 1:+.1%}, which is workspace and rounding"
     )
 else:
@@ -1230,7 +1231,13 @@ for name, blocks in VARIANTS.items():
 plain_bytes, plain_flops = costs["nothing"]
 show.table(
     [
-        [name, readable(size), f"{100 * size / plain_bytes:.0f}%", f"{work / plain_flops:.3f}×", f"{LONGER[name]:.2f}×"]
+        [
+            name,
+            readable_bytes(size),
+            f"{100 * size / plain_bytes:.0f}%",
+            f"{work / plain_flops:.3f}×",
+            f"{LONGER[name]:.2f}×",
+        ]
         for name, (size, work) in costs.items()
     ],
     ["recomputed", "activations", "of all", "FLOPs of matrix products", "time, here"],
@@ -1964,7 +1971,7 @@ audit(
     "relative distance of the gradients",
     "CPU",
     "corrected",
-    how=f"equal to float64 rounding if parts are weighed by their counted targets ({error:.0%} off if they are averaged); gradients must be held all the time ({readable(IN_PARTS[4].by('kind').get('gradient', 0))} at the peak of four parts, {readable(IN_PARTS[1].by('kind').get('gradient', 0))} at that of one); with batch-norm the accumulated gradient is {distance['batch-norm']:.0%} off",
+    how=f"equal to float64 rounding if parts are weighed by their counted targets ({error:.0%} off if they are averaged); gradients must be held all the time ({readable_bytes(IN_PARTS[4].by('kind').get('gradient', 0))} at the peak of four parts, {readable_bytes(IN_PARTS[1].by('kind').get('gradient', 0))} at that of one); with batch-norm the accumulated gradient is {distance['batch-norm']:.0%} off",
 )
 
 # %% [markdown]
@@ -2117,7 +2124,7 @@ audit(
     "times less activations",
     "CPU",
     "corrected",
-    how=f"near 4 of activations alone, at this depth ({LAYERS} layers: {readable(without[0])} → {readable(chunked[0])}, tracked); of all that is alive beside the weights {without[1] / chunked[1]:.2f} times less. Four segments hold 4·b + {LAYERS // 4}·c; `chunks` of {LAYERS} would hold {reduction:.1f} times less",
+    how=f"near 4 of activations alone, at this depth ({LAYERS} layers: {readable_bytes(without[0])} → {readable_bytes(chunked[0])}, tracked); of all that is alive beside the weights {without[1] / chunked[1]:.2f} times less. Four segments hold 4·b + {LAYERS // 4}·c; `chunks` of {LAYERS} would hold {reduction:.1f} times less",
 )
 
 

@@ -85,23 +85,25 @@ def exercise_of(wrong_answer: Path) -> str:
     return wrong_answer.name.split("__")[0]
 
 
-def run_exercise(source: LabSource, exercise: str, answer: str, *, test: str | None = None, hidden: bool = True):
-    """Give `answer` for `exercise`, reference answers for the rest, and run the test cell of `test`.
+def run_exercise(
+    source: LabSource, exercise: str, answer: str, *, others: dict[str, str] | None = None, hidden: bool = True
+) -> Exception | None:
+    """Give `answer` for `exercise`, `others` for the rest, and run the exercise's test cell.
 
-    `test` is the exercise whose test runs (default: `exercise` itself); `hidden=False` runs its visible part.
+    `others` are the reference answers unless they are given; `hidden=False` runs what a student sees of the test.
     Returns None when the test passed, otherwise the exception that it raised.
     """
-    test = test or exercise
     tests = source.tests if hidden else source.visible_tests
     with contextlib.chdir(source.folder):
         shared = {"__name__": "__main__"}
         execute(source.setup, f"<{source.name} setup>", shared)
         student, exported = dict(shared), set()
         try:
-            for name, text in (source.solutions | {exercise: answer}).items():
+            for name, text in ((others or source.solutions) | {exercise: answer}).items():
                 execute(text, f"<{source.name} {name}>", student)
                 exported |= top_level_names(text)
-            execute(tests[test], f"<{source.name} {test}_test>", shared | {name: student[name] for name in exported})
+            visible = shared | {name: student[name] for name in exported}
+            execute(tests[exercise], f"<{source.name} {exercise}_test>", visible)
         except Exception as error:
             return error
     return None

@@ -131,7 +131,7 @@ def test_torch_rounds_float64_twice_and_this_does_not():
     assert FLOAT16.rounded(value) == 1 + 2.0**-10 == np.float16(value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=200))
 @example([0x7F800001, 0x7FC00000, 0xFFC00000, 0xFF800001, 0x7FFFFFFF, 0x80000000, 1, 0x80000001, 0x807FFFFF])
 def test_any_float32_becomes_torch_s_code(bits):
@@ -142,13 +142,13 @@ def test_any_float32_becomes_torch_s_code(bits):
         np.testing.assert_array_equal(FLOAT32.rounded(values), values.astype(np.float64))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(REAL, min_size=1, max_size=20), st.sampled_from([*SMALL, *UNUSUAL]))
 def test_any_float64_becomes_the_nearest_number(values, format):
     assert format.encode(values).tolist() == [encode_exactly(v, format) for v in values]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(REAL, min_size=1, max_size=20))
 def test_float32_and_float16_are_numpy_s(values):
     with np.errstate(over="ignore"):
@@ -157,7 +157,7 @@ def test_float32_and_float16_are_numpy_s(values):
     assert (FLOAT16.encode(values) == half.view(np.uint16)).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(REAL.filter(math.isfinite), min_size=1, max_size=20), st.sampled_from([*SMALL, *UNUSUAL]))
 def test_toward_zero_takes_the_next_smaller_magnitude(values, format):
     for value, got in zip(values, format.rounded(values, "toward-zero"), strict=True):
@@ -249,7 +249,6 @@ def test_what_is_refused(call, error, words):
         call()
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-300, 300, width=32), min_size=1, max_size=50), st.sampled_from([INT8, INT4]))
 def test_integers_are_torch_s_symmetric_quantisation(values, format):
     theirs = torch.fake_quantize_per_tensor_affine(torch.tensor(values), 0.5, 0, -format.largest, format.largest)

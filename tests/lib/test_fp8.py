@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.inner.formats import FLOAT8_E4M3FN, FLOAT8_E5M2
 from threeloops.inner.fp8 import (
@@ -37,7 +37,6 @@ def transformer_engine(amaxes, largest, margin, length, most_recent):
     return found
 
 
-@settings(deadline=None)
 @given(AMAXES, st.integers(-1, 3), st.integers(1, 6), st.booleans(), st.sampled_from([FLOAT8_E4M3FN, FLOAT8_E5M2]))
 def test_scales_are_transformer_engine_s(amaxes, margin, length, most_recent, format):
     recipe = Recipe(margin, length, "most_recent" if most_recent else "max")

@@ -80,7 +80,6 @@ def test_float64_rounds_to_the_nearest_number(given_values, name):
         assert np.signbit(result) == np.signbit(value)
 
 
-@settings(deadline=None)
 @given(st.lists(FLOAT64.filter(np.isfinite), min_size=1, max_size=30), st.sampled_from(list(FORMATS)))
 def test_toward_zero_takes_the_next_smaller_magnitude(given_values, name):
     values = np.array(given_values)
@@ -90,7 +89,6 @@ def test_toward_zero_takes_the_next_smaller_magnitude(given_values, name):
         assert abs(float(result)) == float(MAGNITUDES[name][next_above - 1])
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=200))
 def test_float32_to_bf16_and_e4m3_is_torch_s(bits):
     values = np.array(bits, dtype=np.uint32).view(np.float32)
@@ -116,7 +114,6 @@ def test_nan_stays_nan_whatever_its_payload(format, dtype):
     assert np.isnan(format.decode(format.encode(payloads, toward_zero=True))).all()
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=30))
 def test_integers_round_once(integers):
     for dtype in (np.int64, np.uint64, np.int32, np.int8):
@@ -135,7 +132,6 @@ def test_an_integer_just_above_a_tie_rounds_up():
             assert rounded.tolist() == [sign * (each << shift) for each in (2**8, 2**8 + 2, 2**8)]
 
 
-@settings(deadline=None)
 @given(FLOAT32, FLOAT32, FLOAT32)
 def test_a_fused_multiply_add_is_rounded_once(x, y, z):
     exact = Fraction(x) * Fraction(y) + Fraction(z)
@@ -160,7 +156,6 @@ def test_a_fused_multiply_add_sees_what_a_sum_in_float64_loses():
     assert multiply_add(x, x, np.float32([0])).astype(np.float32)[0] == tie[0]
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30))
 def test_cutting_off_never_grows(values):
     values = np.array(values)

@@ -6,7 +6,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.hardware import device
 from threeloops.inner import interpreter
@@ -180,7 +180,6 @@ def test_a_recording_keeps_no_tensor_alive():
     assert reference.expired()
 
 
-@settings(deadline=None)
 @given(st.integers(0, 40), st.sampled_from([torch.int8, torch.float16, torch.float32, torch.float64]))
 def test_alignment_is_that_of_the_address(offset, dtype):
     x = torch.zeros(64, dtype=dtype, device=DEVICE)

@@ -91,7 +91,7 @@ def test_scale_and_parameters_follow_torch_for_500_steps(settings, optimizer):
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 5), st.sampled_from([1.0, 65536.0, 2.0**127]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_decisions_are_torch_s(overflows, interval, start):
     scale, tracker = torch.tensor(start), torch.tensor(0, dtype=torch.int32)
     state = ScalerState(scale=start, growth_interval=interval)

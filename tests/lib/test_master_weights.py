@@ -96,7 +96,7 @@ def test_a_saved_state_resumes_exactly_and_a_wrong_one_is_named():
         again.load_state_dict(saved | {"masters": [torch.zeros(6)]})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(-4, 4, width=16), min_size=1, max_size=20), st.floats(2**-14, 0.25, width=16))
 def test_an_update_is_lost_below_half_the_spacing_and_kept_above(values, share):
     for dtype, format in ((torch.float16, FLOAT16), (torch.bfloat16, BFLOAT16)):

@@ -12,7 +12,6 @@ interpreter.enable_without_gpu()
 
 import triton
 import triton.language as tl
-from threeloops.inner.bench.meter.report import readable_bytes, readable_count
 from threeloops.inner.costs import saxpy as saxpy_cost
 from threeloops.inner.meter import L2, meter
 
@@ -110,18 +109,6 @@ def test_nothing_metered_is_said_so():
     with meter() as traffic:
         pass
     assert traffic.report() == "no launch was metered"
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(0, "0 B"), (1023, "1023 B"), (8388608, "8 MiB"), (1536, "1.5 KiB"), (3 * 2**30, "3 GiB")]
-)
-def test_bytes_are_readable(number, text):
-    assert readable_bytes(number) == text
-
-
-@pytest.mark.parametrize(("number", "text"), [(0, "0"), (999, "999"), (268435456, "268.4 M"), (2e12, "2 T")])
-def test_counts_are_readable(number, text):
-    assert readable_count(number) == text
 
 
 @pytest.mark.parametrize("l2", [None, "H100 SXM"])

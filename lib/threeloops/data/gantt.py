@@ -3,13 +3,18 @@
 from typing import TYPE_CHECKING
 
 from threeloops.data.pipeline import Trace
+from threeloops.palette import palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SKY, BLUE, ORANGE, PURPLE, GREEN = "#56b4e9", "#0072b2", "#e69f00", "#cc79a7", "#009e73"
-COLOURS = {"request": SKY, "fetch": SKY, "transfer": BLUE, "decode": ORANGE, "copy": PURPLE}
-INK = "#222222"
+COLOURS = {
+    "request": palette.sky,
+    "fetch": palette.sky,
+    "transfer": palette.blue,
+    "decode": palette.orange,
+    "copy": palette.purple,
+}
 _NUMBERS_UP_TO = 24
 
 
@@ -21,7 +26,7 @@ def draw(trace: Trace, axes: "Axes", until: float | None = None, unit: float = 1
     first = min(each.start for each in trace.intervals)
     rows = [(name, worker) for name, workers in trace.stages for worker in range(workers)]
     consumer = trace.stages[-1][0]
-    colours = {name: COLOURS.get(name, BLUE) for name, _ in trace.stages} | {consumer: GREEN}
+    colours = {name: COLOURS.get(name, palette.blue) for name, _ in trace.stages} | {consumer: palette.green}
     place = {row: i for i, row in enumerate(rows)}
     shown = sorted((i for i in trace.intervals if until is None or i.start - first < until), key=lambda i: i.start)
     samples = len({each.sample for each in shown})
@@ -36,7 +41,7 @@ def draw(trace: Trace, axes: "Axes", until: float | None = None, unit: float = 1
         axes.barh(row, width, left=start, height=0.84, color=colour, ec=edge, alpha=shade, lw=0.8)
         visible = min(start + width, end) - start
         if samples <= _NUMBERS_UP_TO and visible > 0.018 * end:
-            ink = "white" if colour == BLUE else INK
+            ink = "white" if colour == palette.blue else palette.ink
             axes.text(start + visible / 2, row, str(each.sample), ha="center", va="center", fontsize=9, color=ink)
     labels = [
         name if workers == 1 else f"{name} {worker + 1}" for name, workers in trace.stages for worker in range(workers)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from threeloops.data.prefetch import prefetch
-from threeloops.data.sampler import SamplerState, advanced, remaining
+from threeloops.data.sampler import SamplerState, advanced, batches
 
 
 class Loader:
@@ -32,9 +32,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """To the end of the present epoch; iterate again for the next one."""
-        left = remaining(self.state, self.samples)
-        batches = [left[start : start + self.batch] for start in range(0, len(left), self.batch)]
-        with prefetch(self.load, batches, self.workers, self.ahead, self.kind, self.restarts) as fetched:
-            for indices, value in zip(batches, fetched, strict=True):
+        left = batches(self.state, self.samples, self.batch)
+        with prefetch(self.load, left, self.workers, self.ahead, self.kind, self.restarts) as fetched:
+            for indices, value in zip(left, fetched, strict=True):
                 self.state = advanced(self.state, self.samples, len(indices))
                 yield value

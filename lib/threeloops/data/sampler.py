@@ -33,18 +33,12 @@ def remaining(state: SamplerState, samples: int) -> NDArray[np.int64]:
     return epoch_order(samples, state.seed, state.epoch)[state.position :]
 
 
-def share(state: SamplerState, samples: int, batch: int, worker: int, workers: int) -> list[NDArray[np.int64]]:
-    """The batches of the rest of the epoch that `worker` of `workers` loads: every W-th, counted from the position.
-
-    The last batch of an epoch may be short. Batches are used in turns: worker 0, 1, …, W−1, 0, …
-    """
-    for name, value, least in (("batch", batch, 1), ("workers", workers, 1), ("worker", worker, 0)):
-        if value < least:
-            raise ValueError(f"{name} = {value}: expected at least {least}")
-    if worker >= workers:
-        raise ValueError(f"worker = {worker}: expected less than workers = {workers}")
+def batches(state: SamplerState, samples: int, batch: int) -> list[NDArray[np.int64]]:
+    """The batches of the rest of the epoch, in order; the last may be short. Raises ValueError as `remaining` does."""
+    if batch < 1:
+        raise ValueError(f"batch = {batch}: expected at least 1")
     left = remaining(state, samples)
-    return [left[start : start + batch] for start in range(worker * batch, len(left), workers * batch)]
+    return [left[start : start + batch] for start in range(0, len(left), batch)]
 
 
 def advanced(state: SamplerState, samples: int, used: int) -> SamplerState:

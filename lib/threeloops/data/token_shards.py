@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from threeloops.data.crc32c import crc32c
 from threeloops.data.errors import CorruptData, MissingIndex
+from threeloops.files import replace_text
 
 MAGIC, VERSION, HEADER_BYTES, INDEX = b"3LTOKENS", 1, 64, "index.json"
 _FIELDS, _CRC = struct.Struct("<8sIIQI32x"), struct.Struct("<I")
@@ -92,16 +93,18 @@ def write_token_shards(folder: Path, pieces: Iterable[NDArray], tokens_per_shard
         headers.append(write_shard(folder / names[-1], tokens))
 
     kept: list[NDArray] = []
+    waiting = 0
     for piece in pieces:
         kept.append(piece)
-        while sum(map(len, kept)) >= tokens_per_shard:
+        waiting += len(piece)
+        while waiting >= tokens_per_shard:
             joined = np.concatenate(kept)
             flush(joined[:tokens_per_shard])
-            kept = [joined[tokens_per_shard:]]
-    if sum(map(len, kept)):
+            kept, waiting = [joined[tokens_per_shard:]], waiting - tokens_per_shard
+    if waiting:
         flush(np.concatenate(kept))
     rows = [{"file": name, **asdict(header)} for name, header in zip(names, headers, strict=True)]
-    (folder / INDEX).write_text(json.dumps({"version": VERSION, "shards": rows}, indent=1), encoding="utf-8")
+    replace_text(folder / INDEX, json.dumps({"version": VERSION, "shards": rows}, indent=1))
     return headers
 
 

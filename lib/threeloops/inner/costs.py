@@ -73,6 +73,14 @@ def softmax(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
     return Work(2 * rows * columns * bytes_per_element, 5 * rows * columns)
 
 
+def visible_pairs(queries: int, keys: int, causal: bool) -> int:
+    """Pairs of query and key that attend, in one head. Causal: query i sees keys 0 … i + keys − queries."""
+    if not causal:
+        return queries * keys
+    full = min(queries, keys)
+    return full * (full + 1) // 2 + full * (keys - full)
+
+
 def attention(
     batch: int,
     heads: int,
@@ -103,10 +111,9 @@ def attention(
     if causal and queries > keys:
         raise ValueError(f"queries = {queries}, keys = {keys}: a causal query needs its own key; give at least as many")
     outer_elements = 2 * batch * (heads * queries + kv_heads * keys) * head_dim
-    scores = batch * heads * queries * keys
-    hidden = batch * heads * queries * (queries - 1) // 2 if causal and fused else 0
-    traffic = outer_elements if fused else outer_elements + 4 * scores
-    return Work(traffic * bytes_per_element, (4 * head_dim + 6) * (scores - hidden))
+    traffic = outer_elements if fused else outer_elements + 4 * batch * heads * queries * keys
+    pairs = batch * heads * visible_pairs(queries, keys, causal and fused)
+    return Work(traffic * bytes_per_element, (4 * head_dim + 6) * pairs)
 
 
 def embedding(

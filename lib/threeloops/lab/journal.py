@@ -7,11 +7,11 @@ written costs the colours of the course map and nothing else.
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from threeloops.files import replace_text
 from threeloops.lab.display import in_kernel
 from threeloops.lab.loops import Lab, labs
 
@@ -54,7 +54,7 @@ def note(lab: str, grade_id: str) -> None:
     with _alone():
         known = _read()
         known.setdefault(lab, {}).setdefault(grade_id, datetime.now(UTC).isoformat(timespec="seconds"))
-        _replace(home() / "progress.json", json.dumps({"version": VERSION, "passed": known}, indent=1))
+        replace_text(home() / "progress.json", json.dumps({"version": VERSION, "passed": known}, indent=1))
 
 
 def _read() -> dict[str, dict[str, str]]:
@@ -74,15 +74,3 @@ def _alone() -> Iterator[None]:
     with (home() / "progress.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _replace(path: Path, text: str) -> None:
-    """A reader finds the old record or the new one, never half of either."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -1,26 +1,12 @@
 """The look of the course's figures: one palette that colour-blind readers can tell apart, one set of sizes.
 
-Colours: Okabe and Ito, "Color Universal Design" (2008). Figures stand on opaque white, so they read on dark pages too.
+Figures stand on opaque white, so they read on dark pages too.
 """
 
 import io
 import sys
-from typing import NamedTuple
 
-
-class Palette(NamedTuple):
-    blue: str = "#0072b2"
-    orange: str = "#e69f00"
-    green: str = "#009e73"
-    vermillion: str = "#d55e00"
-    purple: str = "#cc79a7"
-    sky: str = "#56b4e9"
-    yellow: str = "#f0e442"
-    grey: str = "#7f7f7f"
-    ink: str = "#222222"
-
-
-palette = Palette()
+from threeloops.palette import palette
 
 DPI = 144
 SETTINGS = {

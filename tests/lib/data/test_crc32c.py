@@ -46,13 +46,12 @@ def test_long_data_cut_into_lanes_have_the_crc_of_the_definition(size):
     assert crc32c(data) == one_bit_at_a_time(data)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=64), st.binary(max_size=64))
 def test_a_crc_can_be_taken_in_pieces(first, second):
     assert crc32c(second, crc32c(first)) == crc32c(first + second)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 30_000), st.integers(0, 30_000))
 def test_pieces_of_any_length_agree(size, cut):
     data = np.random.default_rng(size).bytes(size)
@@ -66,7 +65,6 @@ def test_arrays_are_summed_as_their_bytes():
     assert TABLE.shape == (256,) and int(TABLE[1]) == 0xF26B8303
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_masking_can_be_undone_and_changes_every_crc(crc):
     assert unmasked(masked(crc)) == crc
@@ -93,7 +91,6 @@ def test_we_read_what_tensorboard_writes(tmp_path):
     assert list(read_records(tmp_path / "theirs")) == records
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=50), max_size=6))
 def test_what_was_written_is_read(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("records") / "file"

@@ -60,7 +60,7 @@ def by_events(stages, samples, ahead):
     return times
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(STAGES, st.integers(1, 14), st.one_of(st.none(), st.integers(0, 6)))
 def test_the_recurrence_is_the_event_simulation(stages, samples, ahead):
     trace = simulate(stages, [0] * samples, ahead)
@@ -68,13 +68,11 @@ def test_the_recurrence_is_the_event_simulation(stages, samples, ahead):
     assert {(number[i.stage], i.sample): (i.start, i.end) for i in trace.intervals} == by_events(stages, samples, ahead)
 
 
-@settings(deadline=None)
 @given(STAGES, st.integers(1, 12))
 def test_nothing_ahead_is_a_serial_loop(stages, samples):
     assert simulate(stages, [0] * samples, ahead=0).seconds == samples * sum(stage.latency for stage in stages)
 
 
-@settings(deadline=None)
 @given(STAGES, st.integers(1, 12), st.integers(0, 5))
 def test_laws(stages, samples, ahead):
     trace = simulate(stages, [0] * samples, ahead)

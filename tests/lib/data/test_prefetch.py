@@ -59,7 +59,7 @@ def test_an_error_names_worker_and_sample_and_what_was_before_it_is_given_out(ki
     assert found == [n * n for n in range(13)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 25), st.integers(1, 5), st.integers(0, 9))
 def test_any_number_of_workers_and_samples_ahead(samples, workers, ahead):
     assert list(prefetch(squared, range(samples) if samples < 13 else range(14, 14 + samples), workers, ahead)) == [
@@ -215,7 +215,7 @@ def trained_with(workers, state, stop, samples=23, batch=4, **how):
     return used, loader.state
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 5), st.integers(0, 100))
 def test_an_interrupted_epoch_goes_on_where_it_was(before, after, stop, seed):
     first, state = trained_with(before, SamplerState(seed), stop)

@@ -3,26 +3,18 @@
 import json
 from collections import Counter
 from dataclasses import asdict
+from itertools import islice
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from threeloops.data.sampler import SamplerState, advanced, epoch_order, remaining, share
+from threeloops.data.loader import Loader
+from threeloops.data.sampler import SamplerState, advanced, batches, epoch_order, remaining
 
 SIZES, WORKERS, BATCHES = st.integers(1, 60), st.integers(1, 7), st.integers(1, 9)
 
 
-def in_turns(shares):
-    """The batches of all workers in the order in which they are used."""
-    shares = [list(each) for each in shares]
-    while any(shares):
-        for each in shares:
-            if each:
-                yield each.pop(0)
-
-
-@settings(deadline=None)
 @given(SIZES, st.integers(0, 2**40), st.integers(0, 1000))
 def test_an_epoch_is_a_permutation_that_seed_and_epoch_decide(samples, seed, epoch):
     order = epoch_order(samples, seed, epoch)
@@ -36,29 +28,24 @@ def test_seed_and_epoch_are_not_added():
     assert len(set(orders.values())) == 25
 
 
-@settings(deadline=None)
 @given(SIZES, BATCHES, WORKERS, st.data())
-def test_the_shares_of_all_workers_in_turns_are_the_rest_of_the_epoch(samples, batch, workers, data):
+def test_workers_give_out_the_rest_of_the_epoch_in_order(samples, batch, workers, data):
     state = SamplerState(3, 5, data.draw(st.integers(0, samples)))
-    shares = [share(state, samples, batch, worker, workers) for worker in range(workers)]
-    together = [int(i) for indices in in_turns(shares) for i in indices]
-    assert together == remaining(state, samples).tolist()
-    assert all(len(indices) == batch for each in shares for indices in each[:-1])
+    given_out = list(Loader(np.copy, samples, batch, state, workers))
+    assert [int(i) for indices in given_out for i in indices] == remaining(state, samples).tolist()
+    assert all(len(indices) == batch for indices in given_out[:-1])
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(SIZES, BATCHES, st.lists(st.tuples(WORKERS, st.integers(0, 12)), max_size=8), st.integers(0, 99))
 def test_any_history_of_interruptions_uses_each_sample_once_an_epoch(samples, batch, runs, seed):
     """Each run has another number of workers, fetches as far ahead as it likes, and is killed after so many steps."""
     state, used = SamplerState(seed), []
     for workers, steps in [*runs, (1, samples)]:
-        shares = [share(state, samples, batch, worker, workers) for worker in range(workers)]
-        for indices, _ in zip(in_turns(shares), range(steps), strict=False):
-            used += [(state.epoch, int(i)) for i in indices]
-            state = advanced(state, samples, len(indices))
-            if state.position == 0:
-                break
-        state = SamplerState(**json.loads(json.dumps(asdict(state))))
+        loader, epoch = Loader(np.copy, samples, batch, state, workers), state.epoch
+        for indices in islice(loader, steps):
+            used += [(epoch, int(i)) for i in indices]
+        state = SamplerState(**json.loads(json.dumps(asdict(loader.state))))
     for epoch in range(state.epoch):
         assert Counter(i for e, i in used if e == epoch) == Counter(range(samples))
     assert len([1 for e, _ in used if e == state.epoch]) == state.position
@@ -67,7 +54,6 @@ def test_any_history_of_interruptions_uses_each_sample_once_an_epoch(samples, ba
     ].tolist()
 
 
-@settings(deadline=None)
 @given(SIZES, st.integers(0, 200), st.integers(0, 200))
 def test_advancing_twice_is_advancing_once(samples, first, second):
     once = advanced(SamplerState(1), samples, first + second)
@@ -80,9 +66,8 @@ def test_advancing_twice_is_advancing_once(samples, first, second):
     [
         (lambda: remaining(SamplerState(0, 0, 11), 10), "position = 11: the data set has 10 samples"),
         (lambda: remaining(SamplerState(0, 0, -1), 10), "position = -1"),
-        (lambda: share(SamplerState(0), 10, 0, 0, 1), "batch = 0"),
-        (lambda: share(SamplerState(0), 10, 1, 0, 0), "workers = 0"),
-        (lambda: share(SamplerState(0), 10, 1, 2, 2), "worker = 2: expected less than workers = 2"),
+        (lambda: batches(SamplerState(0), 10, 0), "batch = 0"),
+        (lambda: list(Loader(np.copy, 10, 1, SamplerState(0), workers=-1)), "workers = -1"),
         (lambda: advanced(SamplerState(0), 0, 1), "samples = 0"),
         (lambda: advanced(SamplerState(0), 5, -1), "used = -1"),
     ],

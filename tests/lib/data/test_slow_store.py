@@ -35,7 +35,7 @@ def test_latencies_of_concurrent_requests_overlap_and_bytes_queue():
     assert [when for when, _ in found] == pytest.approx([0.6 + 0.1 * i for i in range(8)])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 5000)), min_size=1, max_size=20))
 def test_the_link_is_never_faster_than_its_two_numbers(requests):
     link = Link(0.3, 2_000)
@@ -127,7 +127,7 @@ def test_the_least_recently_used_goes_first(tmp_path):
     assert source.asked == ["object 1", "object 2", "object 3", "object 2"]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 7), max_size=40), st.integers(0, 6))
 def test_a_cache_never_exceeds_its_bytes_and_never_lies(tmp_path_factory, keys, objects):
     folder = tmp_path_factory.mktemp("cache")

@@ -5,7 +5,7 @@ import tarfile
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.data.errors import CorruptData
 from threeloops.data.sample import Sample, split_name
@@ -72,7 +72,6 @@ def test_a_key_ends_at_the_first_dot_of_the_file_name(name, expected):
     assert split_name(name) == expected
 
 
-@settings(deadline=None)
 @given(st.integers(0, 8**11 - 1), st.text("abc/ü_1", min_size=1, max_size=40))
 def test_a_header_is_what_tarfile_reads_in_it(size, name):
     info = tarfile.TarInfo.frombuf(header(name, size), "utf-8", "strict")
@@ -96,7 +95,6 @@ def test_a_damaged_header_is_named_with_its_offset(position):
         read(bytes(damaged))
 
 
-@settings(deadline=None)
 @given(st.integers(0, len(SHARD) - 2 * BLOCK))
 def test_a_shard_cut_anywhere_is_never_a_short_shard(length):
     with pytest.raises(CorruptData, match=r"shard-000000\.tar, byte [\d,]+: "):

@@ -26,7 +26,7 @@ def test_the_shards_are_cut_where_they_should_be(corpus):
     shards.verify()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_window_is_that_of_the_stream(tmp_path_factory, data):
     kind = data.draw(st.sampled_from([np.uint8, np.uint16, np.uint32]))

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.inner.codegen import inspect
-from threeloops.inner.kernels.attention_sizes import cost, visible_pairs
+from threeloops.inner.costs import visible_pairs
+from threeloops.inner.kernels.attention_sizes import cost
 from threeloops.inner.kernels.attention_tiles import forward_tiles, key_gradient_tiles, query_gradient_tiles
 from threeloops.inner.kernels.attention_traffic import backward_cost, backward_tile_traffic, tile_traffic
 from threeloops.inner.kernels.catalog import attention

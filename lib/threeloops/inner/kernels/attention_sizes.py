@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from threeloops.inner.costs import Work
+from threeloops.inner.costs import Work, visible_pairs
 from threeloops.inner.kernels import arguments
 
 HEAD_DIMS = (16, 32, 64, 128)
@@ -64,14 +64,6 @@ def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) ->
 def rows_in_one_piece(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The kernels take any stride but that of head_dim, which must be 1: tensors with another are copied."""
     return tuple(each if each.stride(-1) == 1 else each.contiguous() for each in tensors)
-
-
-def visible_pairs(queries: int, keys: int, causal: bool) -> int:
-    """Pairs of query and key that attend, in one head. Causal: query i sees keys 0 … i + keys − queries."""
-    if not causal:
-        return queries * keys
-    full = min(queries, keys)
-    return full * (full + 1) // 2 + full * (keys - full)
 
 
 def cost(

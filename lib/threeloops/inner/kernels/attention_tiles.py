@@ -38,8 +38,10 @@ _QUERY_GRADIENT = {
     "gfx942": (_tiles(128, 64, 8, 1), _tiles(64, 64, 4, 1)),
 }
 _FLOAT32_FORWARD = _tiles(64, 16, 8, 1)
-_FLOAT32_BACKWARD = _tiles(32, 32, 8, 1)
-_FLOAT32_BACKWARD_GFX942_WIDE = _tiles(32, 16, 8, 1)
+_FLOAT32_BACKWARD = {
+    **dict.fromkeys(("sm_80", "sm_90", "sm_100"), (_tiles(32, 32, 8, 1),) * 2),
+    "gfx942": (_tiles(32, 32, 8, 1), _tiles(32, 16, 8, 1)),
+}
 """Float32 is multiplied in full, without tensor cores: small tiles are as good, and big ones spill."""
 
 
@@ -57,14 +59,11 @@ def forward_tiles(
 
 def key_gradient_tiles(head_dim: int, dtype: torch.dtype) -> Configuration:
     """Tiles of the kernel for dK and dV, which walks over BLOCK_M queries at a time."""
-    return _float32_backward(head_dim) if dtype == torch.float32 else _KEY_GRADIENT[target()][head_dim >= WIDE_HEAD]
+    shipped = _FLOAT32_BACKWARD if dtype == torch.float32 else _KEY_GRADIENT
+    return shipped[target()][head_dim >= WIDE_HEAD]
 
 
 def query_gradient_tiles(head_dim: int, dtype: torch.dtype) -> Configuration:
     """Tiles of the kernel for dQ."""
-    return _float32_backward(head_dim) if dtype == torch.float32 else _QUERY_GRADIENT[target()][head_dim >= WIDE_HEAD]
-
-
-def _float32_backward(head_dim: int) -> Configuration:
-    wide = target() == "gfx942" and head_dim >= WIDE_HEAD
-    return _FLOAT32_BACKWARD_GFX942_WIDE if wide else _FLOAT32_BACKWARD
+    shipped = _FLOAT32_BACKWARD if dtype == torch.float32 else _QUERY_GRADIENT
+    return shipped[target()][head_dim >= WIDE_HEAD]

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import triton
 
-from threeloops.inner.costs import Work
-from threeloops.inner.kernels.attention_sizes import visible_pairs
+from threeloops.inner.costs import Work, visible_pairs
 
 LSE_BYTES = 4
 

@@ -3,7 +3,7 @@
 from threeloops.inner.memory.account import Account, account, draw_bars, draw_timeline, kv_cache_bytes
 from threeloops.inner.memory.post_mortem import MemoryBudgetExceeded, post_mortem
 from threeloops.inner.memory.sizes import Step
-from threeloops.inner.memory.timeline import KINDS, Change, Storage, Timeline, readable
+from threeloops.inner.memory.timeline import KINDS, Change, Storage, Timeline
 from threeloops.inner.memory.tracker import LiveStorage
 
 __all__ = [
@@ -20,5 +20,4 @@ __all__ = [
     "draw_timeline",
     "kv_cache_bytes",
     "post_mortem",
-    "readable",
 ]

@@ -7,7 +7,9 @@ from typing import Any
 from threeloops.inner.memory.block import saved_by_block
 from threeloops.inner.memory.sizes import DTYPE_BYTES, Model, Step
 from threeloops.inner.memory.step import predicted
-from threeloops.inner.memory.timeline import KINDS, Timeline, readable
+from threeloops.inner.memory.timeline import KINDS, Timeline
+from threeloops.inner.readable import readable_bytes
+from threeloops.palette import palette
 
 
 def account(model: Model, batch: int, sequence: int, **policies: Any) -> "Account":
@@ -74,26 +76,26 @@ class Account:
         recompute = "" if step.layers_per_segment is None else f", {step.layers_per_segment} layers a segment"
         lines = [
             f"{model.parameters_count():,} parameters, {step.batch} × {step.sequence} tokens, {step.dtype}, "
-            f"{step.optimizer}{recompute}: peak {readable(self.peak_bytes)}",
+            f"{step.optimizer}{recompute}: peak {readable_bytes(self.peak_bytes)}",
             *(
-                f"  {kind:<11}{readable(size):>10}  {readable(self.at_peak.get(kind, 0)):>10} at the peak"
+                f"  {kind:<11}{readable_bytes(size):>10}  {readable_bytes(self.at_peak.get(kind, 0)):>10} at the peak"
                 for kind, size in self.parts.items()
             ),
-            f"  a layer keeps {readable(sum(self.layer.values()))}; the largest of it: "
-            + ", ".join(f"{n} {readable(b)}" for n, b in sorted(self.layer.items(), key=lambda p: -p[1])[:3]),
+            f"  a layer keeps {readable_bytes(sum(self.layer.values()))}; the largest of it: "
+            + ", ".join(f"{n} {readable_bytes(b)}" for n, b in sorted(self.layer.items(), key=lambda p: -p[1])[:3]),
         ]
         return "\n".join(lines)
 
 
 COLOURS = {
-    "parameter": "#0072b2",
-    "master": "#56b4e9",
-    "gradient": "#009e73",
-    "state": "#e69f00",
-    "buffer": "#7f7f7f",
-    "input": "#7f7f7f",
-    "activation": "#d55e00",
-    "temporary": "#cc79a7",
+    "parameter": palette.blue,
+    "master": palette.sky,
+    "gradient": palette.green,
+    "state": palette.orange,
+    "buffer": palette.grey,
+    "input": palette.grey,
+    "activation": palette.vermillion,
+    "temporary": palette.purple,
 }
 
 
@@ -124,7 +126,7 @@ def draw_timeline(axes: Any, timeline: Timeline, *, unit: float = 2**20) -> None
         labels=[_label(kind, max(curve[kind]) > 0.003 * timeline.peak_bytes) for kind in kinds],
         lw=0,
     )
-    axes.axvline(timeline.peak_at - begin, color="#222222", lw=1, ls=":")
+    axes.axvline(timeline.peak_at - begin, color=palette.ink, lw=1, ls=":")
     axes.margins(x=0)
 
 

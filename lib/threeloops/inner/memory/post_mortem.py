@@ -1,6 +1,7 @@
 """What was in memory when it ran out."""
 
-from threeloops.inner.memory.timeline import Timeline, readable
+from threeloops.inner.memory.timeline import Timeline
+from threeloops.inner.readable import readable_bytes
 
 LARGEST = 10
 
@@ -23,11 +24,11 @@ def post_mortem(budget_bytes: int, timeline: Timeline, largest: int = LARGEST) -
     kinds = timeline.by("kind", now)
     width = max(map(len, kinds))
     lines = [
-        f"{readable(timeline.live_bytes)} of live storage: expected at most {readable(budget_bytes)} (budget_bytes = "
-        f"{budget_bytes:,}); the tensor that no longer fits:",
+        f"{readable_bytes(timeline.live_bytes)} of live storage: expected at most {readable_bytes(budget_bytes)} "
+        f"(budget_bytes = {budget_bytes:,}); the tensor that no longer fits:",
         f"  {last.describe()}",
         "by kind:",
-        *(f"  {kind:<{width}}  {readable(size):>10}" for kind, size in kinds.items()),
+        *(f"  {kind:<{width}}  {readable_bytes(size):>10}" for kind, size in kinds.items()),
         "largest live tensors:",
         *(f"  {storage.describe()}" for storage, _ in timeline.alive(now)[:largest]),
         f"next: {_advice(max(kinds, key=lambda kind: kinds[kind]))}",

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from threeloops.inner.recompute import require_divisor
+
 DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each parameter."""
@@ -72,11 +74,8 @@ class Step:
         for name, pair in (("attention", ("flash", "scores")), ("device", ("cpu", "cuda"))):
             if getattr(self, name) not in pair:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: expected {pair[0]!r} or {pair[1]!r}")
-        k = self.layers_per_segment
-        if k is not None and (k < 1 or self.model.layers % k):
-            raise ValueError(
-                f"layers_per_segment = {k}: expected a divisor of layers = {self.model.layers}, or None to keep all"
-            )
+        if self.layers_per_segment is not None:
+            require_divisor(self.model.layers, self.layers_per_segment)
 
     @property
     def tokens(self) -> int:

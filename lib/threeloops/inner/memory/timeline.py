@@ -7,6 +7,8 @@ Both sides of a memory budget have this form: what the tracker measured (`tracke
 from collections import Counter
 from dataclasses import dataclass, field
 
+from threeloops.inner.readable import readable_bytes
+
 KINDS = ("parameter", "master", "gradient", "state", "buffer", "input", "activation", "temporary")
 """What a storage is for. An activation is made by a forward pass and freed by a backward pass; a temporary is neither
 that nor any of the others."""
@@ -28,7 +30,7 @@ class Storage:
         form = f" {self.dtype} {list(self.shape)}" if self.dtype else ""
         place = f" in {self.module}" if self.module else ""
         line = f", {self.where}" if self.where else ""
-        return f"{readable(self.bytes):>10}  {self.kind}{form}, made by {self.operator}{place}{line}"
+        return f"{readable_bytes(self.bytes):>10}  {self.kind}{form}, made by {self.operator}{place}{line}"
 
 
 @dataclass(frozen=True)
@@ -106,15 +108,6 @@ class Timeline:
 
     def report(self, largest: int = 8) -> str:
         """The peak in words: by kind, then the largest storages."""
-        kinds = ", ".join(f"{kind} {readable(size)}" for kind, size in self.by("kind").items())
-        lines = [f"peak of live storage {readable(self.peak_bytes)}: {kinds}"]
+        kinds = ", ".join(f"{kind} {readable_bytes(size)}" for kind, size in self.by("kind").items())
+        lines = [f"peak of live storage {readable_bytes(self.peak_bytes)}: {kinds}"]
         return "\n".join(lines + [storage.describe() for storage, _ in self.alive()[:largest]])
-
-
-def readable(size: float) -> str:
-    """Bytes in a unit of fitting size: 1536 → "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.4g} {unit}"
-        size /= 1024
-    return f"{size:.4g} TiB"

@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from threeloops.files import replace_text
+
 MANIFEST = "states.json"
 ELEMENT_BYTES = 4
 
@@ -87,7 +89,7 @@ class FileStore:
         sums = {kind: _checksum(state) for kind, state in self.states.items()}
         elements = len(next(iter(self.states.values())))
         content = {"step": step, "elements": elements, "dtype": "float32", "crc32": sums}
-        (self.folder / MANIFEST).write_text(json.dumps(content), encoding="utf-8")
+        replace_text(self.folder / MANIFEST, json.dumps(content))
 
     def _path(self, kind: str) -> Path:
         return self.folder / f"{kind}.bin"

@@ -4,21 +4,22 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from threeloops.inner.bench.codegen.generated_code import Code
+from threeloops.palette import palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_COLOURS = {
-    8: "#d55e00",
-    16: "#e69f00",
-    32: "#f0e442",
-    64: "#56b4e9",
+    8: palette.vermillion,
+    16: palette.orange,
+    32: palette.yellow,
+    64: palette.sky,
     96: "#3f8fd0",
-    128: "#0072b2",
+    128: palette.blue,
     256: "#00405f",
 }
-"""From few bits an access (warm) to many (dark): Okabe and Ito's palette, and darker steps of its blue."""
-RESIDENT, ABSENT, INK = "#0072b2", "#e4e4e4", "#222222"
+"""From few bits an access (warm) to many (dark): the palette, and darker steps of its blue."""
+RESIDENT, ABSENT, INK = palette.blue, "#e4e4e4", palette.ink
 
 HEADER = ("kernel", "target", "warps", "registers", "spilled", "shared", "occupancy", "loads", "stores", "tensor cores")
 

@@ -5,6 +5,7 @@ keeps, for each access, a pattern and a base address, and works out sectors, run
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -112,12 +113,12 @@ class Pattern:
 
     def by_thread(self, lanes: np.ndarray) -> np.ndarray:
         """One value a lane, in C order of the tile, put in the order of threads: the contiguous axis runs fastest."""
-        axis = self.contiguous_axis
+        axis = self.contiguous_axis if len(self.shape) > 1 else 0
         if axis == len(self.shape) - 1:
             return lanes
         return np.moveaxis(lanes.reshape(self.shape), axis, -1).reshape(-1)
 
-    @property
+    @cached_property
     def contiguous_axis(self) -> int:
         """The axis along which most neighbours lie one item apart; the last one where that is a tie."""
         offsets = self.relative.reshape(self.shape)

@@ -4,16 +4,17 @@ from collections.abc import Mapping, Sequence
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any
 
-from threeloops.inner.bench.meter.report import by_kernel, readable_bytes
+from threeloops.inner.bench.meter.report import by_kernel
 from threeloops.inner.bench.meter.traffic import LaunchTraffic, together
 from threeloops.inner.costs import Work
+from threeloops.inner.readable import readable_bytes
+from threeloops.palette import palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = {"requested": "#56b4e9", "unique": "#0072b2", "DRAM, modelled": "#009e73"}
-"""Okabe and Ito, told apart by colour-blind readers."""
-COST = "#d55e00"
+COLOURS = {"requested": palette.sky, "unique": palette.blue, "DRAM, modelled": palette.green}
+COST = palette.vermillion
 
 
 def draw(launches: Sequence[LaunchTraffic], ax: "Axes | None", cost: Work | Mapping[str, Work] | None) -> "Axes":

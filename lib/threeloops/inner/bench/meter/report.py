@@ -6,6 +6,7 @@ from itertools import groupby
 from threeloops.inner.bench.meter.findings import amount
 from threeloops.inner.bench.meter.l2 import L2
 from threeloops.inner.bench.meter.traffic import LaunchTraffic, Traffic, together
+from threeloops.inner.readable import readable_bytes, readable_count
 
 HEADER = (
     *("kernel", "launches", "programs", "requested", "unique", "DRAM, modelled"),
@@ -85,19 +86,3 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         for row in (header, *rows)
     ]
     return [lines[0], "─" * len(lines[0]), *lines[1:]]
-
-
-def readable_bytes(number: float) -> str:
-    """8388608 → "8 MiB"; exact below 1 KiB."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if number >= size:
-            return f"{number / size:.4g} {unit}"
-    return f"{number:.0f} B"
-
-
-def readable_count(number: float) -> str:
-    """268435456 → "268 M"."""
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.4g} {unit}"
-    return f"{number:.0f}"

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from threeloops.inner.predict import Prediction
+from threeloops.palette import palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PREDICTED, INSIDE, OUTSIDE = "#56b4e9", "#009e73", "#d55e00"
+PREDICTED, INSIDE, OUTSIDE = palette.sky, palette.green, palette.vermillion
 
 
 def report(predictions: Mapping[str, Prediction], measured: Mapping[str, float] | None = None) -> str:
