@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
             console.print(f"{name}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
             failed = True
             continue
-        console.print(result.table())
+        console.print(result.tables())
         place = options.out or Path(__file__).parent / "evidence" / about.slug
         place.mkdir(parents=True, exist_ok=True)
         replace_text(place / f"{name}.json", result.to_json())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from threeloops.data.tar_shards import read_tar_shard, write_tar_shards
 from threeloops.data.tiers import forget, measure_tiers
 from threeloops.data.workers import SimulatedWorker
 
-from benchmarks.result import Result, Series
+from benchmarks.result import Result, Series, readable
 from grader.installed import installed_version
 from grader.provenance import Provenance
 
@@ -52,7 +53,15 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         "versions": {name: installed_version(name) for name in ("numpy", "torch", "webdataset", "tensorboard")},
         "not_measured": [name for name in ("webdataset", "tensorboard") if installed_version(name) is None],
     }
-    return Result("data", about, {"quick": quick}, series, facts)
+    notes = [
+        "utilisation of the consumer: " + "; ".join(f"{how} {busy:.1%}" for how, busy in facts["utilisation"].items()),
+        "storage tiers: "
+        + "; ".join(
+            f"{tier.name} {readable(tier.bandwidth, 'bytes/s')}, {readable(tier.latency, 's')}" for tier in tiers
+        ),
+        *(f"not measured: {name} is not installed" for name in facts["not_measured"]),
+    ]
+    return Result("data", about, {"quick": quick}, series, facts, notes=notes)
 
 
 def far_store(samples: int = 2000) -> list[Series]:
@@ -141,14 +150,18 @@ def loaders(rounds: int, count: int = 200, workers: int = 4) -> list[Series]:
         ),
     }
     seconds: dict[str, list[tuple[float, float]]] = {by: [] for by in parties}
-    for _ in range(rounds):
-        for by, make in parties.items():
-            start = time.perf_counter()
-            samples = iter(make())
-            next(samples)
-            first = time.perf_counter()
-            rest = sum(1 for _ in samples)
-            seconds[by].append((first - start, rest / (time.perf_counter() - first)))
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "This DataLoader will create"
+        )  # they wait, so more of them than cores is right
+        for _ in range(rounds):
+            for by, make in parties.items():
+                start = time.perf_counter()
+                samples = iter(make())
+                next(samples)
+                first = time.perf_counter()
+                rest = sum(1 for _ in samples)
+                seconds[by].append((first - start, rest / (time.perf_counter() - first)))
     found = []
     for by, pairs in seconds.items():
         peer = by.startswith("torch")

@@ -51,7 +51,7 @@ PUBLISHED: list[Row] = [
 class KernelResult(Result):
     """A result whose tables are those of its parts."""
 
-    def table(self) -> Group:  # type: ignore[override]
+    def tables(self) -> Group:
         return tables(self.facts)
 
 

@@ -7,6 +7,7 @@ others, and threads that wait for each other on a busy machine would be all that
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,11 +20,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.memory_offload import offloading
-from benchmarks.result import Result, Series
+from benchmarks.result import Prediction, Result, Series
 from benchmarks.turns import in_turns
 from grader.provenance import Provenance
 
-Row = dict[str, Any]
 TORCH_CHECKPOINT = "torch.utils.checkpoint, every block"
 CLAIMED_RECOMPUTE = (1.20, 1.33)
 SIX = {
@@ -49,34 +49,49 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
 
 
 def _measure(about: Provenance, device: str, quick: bool) -> Result:
-    recompute, recompute_facts = recomputing(device, rounds=3 if quick else 15)
-    offload, offload_facts = offloading(device, elements=(1 << 18) if quick else (1 << 23), rounds=3 if quick else 9)
+    recompute = recomputing(device, rounds=3 if quick else 15)
+    offload = offloading(device, elements=(1 << 18) if quick else (1 << 25), rounds=3 if quick else 9)
+    depths = [segments(layers) for layers in ((4, 12) if quick else (4, 6, 8, 12, 16, 24, 36, 48))]
+    times = times_without_recomputing(recompute)
     facts = {
-        "peaks": [peaks(name, device) for name in SIX],
-        "segments": segments((4, 12) if quick else (4, 6, 8, 12, 16, 24, 36, 48)),
-        "recompute": recompute_facts,
-        "offload": offload_facts,
+        "best_layers_per_segment": [best for _, best in depths],
+        "times_longer_for_recomputing": times,
+        "offload": offload.facts,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
     }
-    return Result("memory", about, {"quick": quick}, recompute + offload, facts)
+    notes = [
+        "recomputing takes times as long as nothing recomputed: "
+        + "; ".join(f"{name} {ratio:.2f}" for name, ratio in times.items())
+        + f"; claimed {CLAIMED_RECOMPUTE[0]:.2f} to {CLAIMED_RECOMPUTE[1]:.2f}",
+        f"best layers a segment as by the formula: {sum(best['by_formula'] == best['found'] for _, best in depths)} of "
+        f"{len(depths)} depths",
+    ]
+    predictions = [
+        *(row for name in SIX for row in peaks(name, device)),
+        *(row for rows, _ in depths for row in rows),
+        *offload.predictions,
+    ]
+    return Result("memory", about, {"quick": quick}, recompute + offload.series, facts, predictions, notes)
 
 
-def peaks(name: str, device: str) -> Row:
-    """Counted and tracked peak of one configuration, and what PyTorch's tracker says of the same step."""
+def peaks(name: str, device: str) -> list[Prediction]:
+    """Counted peak of one configuration beside what was tracked, and what PyTorch says of the same step."""
     config, batch, length, optimizer, k = SIX[name]
-    found: Row = {"configuration": name}
-    predicted = account(config, batch, length, optimizer=optimizer, layers_per_segment=k, device=device)
-    found["counted_bytes"] = predicted.peak_bytes
+    counted = account(config, batch, length, optimizer=optimizer, layers_per_segment=k, device=device).peak_bytes
     model, made, step = a_step(config, batch, length, optimizer, k, device)
     with LiveStorage(model, optimizers=[made]) as live:
         step()
-    found["tracked_bytes"] = live.timeline.peak_bytes
-    found["difference"] = predicted.peak_bytes / live.timeline.peak_bytes - 1
-    if live.allocator_peak_bytes is not None:
-        found["max_memory_allocated"] = live.allocator_peak_bytes
-    found["MemTracker_bytes"] = torch_tracked(model, made, step, device)
-    return found
+    measured = {
+        "LiveStorage": live.timeline.peak_bytes,
+        "torch.cuda.max_memory_allocated": live.allocator_peak_bytes,
+        "PyTorch's MemTracker": torch_tracked(model, made, step, device),
+    }
+    return [
+        Prediction("peak of live storage", name, by, "bytes", counted, found)
+        for by, found in measured.items()
+        if found is not None
+    ]
 
 
 def a_step(config: GPTConfig, batch: int, length: int, optimizer: str, k: int | None, device: str) -> tuple:
@@ -112,7 +127,8 @@ def torch_tracked(
 
         tracker = MemTracker()
         tracker.track_external(model, optimizer)
-        with tracker:
+        with tracker, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Module is None")  # said of segments, whose lambdas are no modules
             step()
         (snapshot,) = (s for d, s in tracker.get_tracker_snapshot("peak").items() if d.type == device)
         return int(snapshot["Total"])
@@ -120,32 +136,30 @@ def torch_tracked(
         return None
 
 
-def segments(depths: tuple[int, ...]) -> list[Row]:
-    """Tracked activations of every divisor k of each depth beside (L/k)·b + k·c."""
+def segments(layers: int) -> tuple[list[Prediction], dict[str, int]]:
+    """Tracked activations of every divisor k of one depth beside (L/k)·b + k·c, and the best k of both."""
     config = GPTConfig.tiny(width=32, mlp_width=96)
     rotation, rows = RotaryPositions(config.head_dim, 32, 1e4)(0, 32), []
     kept = account(config, 2, 32).layer
     b, c = kept["input"], sum(kept.values())
-    for layers in depths:
-        blocks = nn.ModuleList(Block(config) for _ in range(layers))
-        found = {}
-        for k in divisors(layers):
-            blocks.zero_grad(set_to_none=True)
-            x = torch.randn(2, 32, config.width, requires_grad=True)
-            with LiveStorage(blocks) as live:
-                for segment in Segments(blocks, k):
-                    x = segment(x, rotation)
-                x.sum().backward()
-            found[k] = live.timeline.peak_of("activation")
-            del x
-        off = [found[k] / segment_peak(layers, k, b, c) - 1 for k in found]
-        best = min(found, key=lambda k: found[k])
-        rows.append({"layers": layers, "worst_difference": max(off, key=abs), "best_k": best,
-                     "best_k_by_formula": best_segment(layers, b, c), "tracked_bytes": found})  # fmt: skip
-    return rows
+    blocks = nn.ModuleList(Block(config) for _ in range(layers))
+    found = {}
+    for k in divisors(layers):
+        blocks.zero_grad(set_to_none=True)
+        x = torch.randn(2, 32, config.width, requires_grad=True)
+        with LiveStorage(blocks) as live:
+            for segment in Segments(blocks, k):
+                x = segment(x, rotation)
+            x.sum().backward()
+        found[k] = live.timeline.peak_of("activation")
+        del x
+        case, peak = f"{layers} layers, {k} a segment", segment_peak(layers, k, b, c)
+        rows.append(Prediction("activations, (L/k)·b + k·c", case, "LiveStorage", "bytes", peak, found[k]))
+    best = min(found, key=lambda k: found[k])
+    return rows, {"layers": layers, "found": best, "by_formula": best_segment(layers, b, c)}
 
 
-def recomputing(device: str, rounds: int) -> tuple[list[Series], Row]:
+def recomputing(device: str, rounds: int) -> list[Series]:
     """Seconds of forward and backward pass: nothing recomputed, every layer (ours, PyTorch's), matrix products kept."""
     config = GPTConfig.tiny(layers=4, width=256, mlp_width=768)
     model = GPT(config).to(device)
@@ -164,12 +178,13 @@ def recomputing(device: str, rounds: int) -> tuple[list[Series], Row]:
         model(tokens, tokens).backward()
 
     samples = in_turns({name: lambda made=made: run(made) for name, made in variants.items()}, device, rounds)
-    series = [
-        Series("forward and backward pass", n, "s", s, "lower", n == TORCH_CHECKPOINT) for n, s in samples.items()
-    ]
-    plain = next(each.median for each in series if each.by == "nothing recomputed")
-    times = {each.by: each.median / plain for each in series if each.by != "nothing recomputed"}
-    return series, {"times_longer_than_without": times, "claimed": CLAIMED_RECOMPUTE}
+    return [Series("forward and backward pass", n, "s", s, "lower", n == TORCH_CHECKPOINT) for n, s in samples.items()]
+
+
+def times_without_recomputing(series: list[Series]) -> dict[str, float]:
+    """How many times as long each way takes as the first, which recomputes nothing."""
+    plain, *others = series
+    return {each.by: each.median / plain.median for each in others}
 
 
 class EachCheckpointed(nn.ModuleList):

@@ -6,71 +6,104 @@ import contextlib
 import tempfile
 from collections.abc import Callable
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from threeloops.inner.offload import FileStore, OffloadedAdamW, Rates, ThreadChannel, step_seconds
+from threeloops.inner.offload import Channel, FileStore, OffloadedAdamW, Rates, ThreadChannel, step_seconds
+from threeloops.inner.offload.channel import Pairs, channel_for
 
-from benchmarks.result import Series
-from benchmarks.turns import in_turns
+from benchmarks.result import Prediction, Series
+from benchmarks.turns import in_turns, timed
 
-RESIDENT = "torch.optim.AdamW, resident"
-PARTS = ("fetch", "write", "update")
-CHUNKS = 16
+STEP = "AdamW step"
+FUSED, SAME_BITS = "torch.optim.AdamW(fused=True), resident", "torch.optim.AdamW(foreach=False), resident"
+"""The peer, and the one whose arithmetic is ours to the last bit."""
+CHUNKS = 8
 LINKS = {"host memory": None, "a link of 200 MB/s": 200e6}
+STATE_BYTES = 2 * 4
+"""Of one parameter: two moments in float32."""
 
 
-def offloading(device: str, elements: int, rounds: int) -> tuple[list[Series], dict[str, Any]]:
-    """Seconds of an AdamW step with its state in host memory, in files, and behind a slow link; and as predicted."""
-    chunk = elements // CHUNKS
-
-    def weight() -> torch.Tensor:
-        made = torch.randn(elements, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
-        made.grad = torch.ones_like(made)
-        return made
-
-    with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
-        resident = torch.optim.AdamW([weight()], foreach=False)
-        parties: dict[str, Callable[[], Any]] = {RESIDENT: resident.step, **parts_of_a_step(device, chunk)}
-        predicted: dict[str, tuple[float | None, int]] = {}
-        for place, link in LINKS.items():
-            for buffers in (1, 2):
-                if link is not None and device != "cpu":
-                    continue
-                channel = ThreadChannel(link) if device == "cpu" else None
-                made = OffloadedAdamW([weight()], buffers=buffers, chunk_elements=chunk, channel=channel)
-                stack.callback(made.close)
-                name = f"OffloadedAdamW, {place}, {buffers} buffer{'s' * (buffers > 1)}"
-                parties[name], predicted[name] = made.step, (link, buffers)
-        filed = OffloadedAdamW([weight()], store=FileStore(folder), chunk_elements=chunk)
-        stack.callback(filed.close)
-        parties["OffloadedAdamW, mapped files, 2 buffers"] = filed.step
-        samples = in_turns(parties, device, rounds)
-    rates = {part: 2 * 4 * chunk / median(samples.pop(part)) for part in PARTS}
-    series = [Series("AdamW step", name, "s", times, "lower", name == RESIDENT) for name, times in samples.items()]
-    facts = []
-    for name, (link, buffers) in predicted.items():
-        here = Rates(**(rates if link is None else rates | {"fetch": link, "write": link}))
-        shared = link is None and device == "cpu"  # copies and update both draw on the memory of the CPU
-        seconds = step_seconds([2 * 4 * chunk] * CHUNKS, here, buffers=buffers, shared=shared)
-        measured = median(samples[name])
-        facts.append({"by": name, "predicted_seconds": seconds, "measured_seconds": measured,
-                      "difference": measured / seconds - 1})  # fmt: skip
-    return series, {"parameters": elements, "chunks": CHUNKS, "bytes_per_second": rates, "predicted": facts}
+class Offloading(NamedTuple):
+    series: list[Series]
+    predictions: list[Prediction]
+    facts: dict[str, Any]
 
 
-def parts_of_a_step(device: str, chunk: int) -> dict[str, Callable[[], Any]]:
-    """What a step consists of, each by itself: one chunk of both moments there, back, and through the update.
+def offloading(device: str, elements: int, rounds: int) -> Offloading:
+    """Seconds of an AdamW step with its state in host memory, in files, and behind a slow link; and as predicted.
 
-    Measured in turns with whole steps, so that each finds its memory as cold as a step does.
+    The rates behind a prediction are those of two chunks, each part by itself. They are measured in turns with whole
+    steps, so that each finds its memory as cold as a step does.
     """
-    host = [torch.zeros(chunk, pin_memory=device == "cuda") for _ in range(2)]
-    near = [torch.zeros(chunk, device=device) for _ in range(2)]
-    weight = torch.zeros(chunk, device=device, requires_grad=True)
-    weight.grad = torch.ones_like(weight)
-    update = torch.optim.AdamW([weight], foreach=False)
-    return {
-        "fetch": lambda: [to.copy_(of) for to, of in zip(near, host, strict=True)],
-        "write": lambda: [to.copy_(of) for to, of in zip(host, near, strict=True)],
-        "update": update.step,
-    }
+    chunk = elements // CHUNKS
+    with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+
+        def offloaded(size: int = elements, **how: Any) -> OffloadedAdamW:
+            made = OffloadedAdamW([weight(size, device)], chunk_elements=chunk, **how)
+            stack.callback(made.close)
+            return made
+
+        clock = ChannelClock(device)
+        two_chunks = offloaded(2 * chunk, buffers=1, channel=clock)
+        parties: dict[str, Callable[[], Any]] = {
+            FUSED: torch.optim.AdamW([weight(elements, device)], fused=True).step,
+            SAME_BITS: torch.optim.AdamW([weight(elements, device)], foreach=False).step,
+            **{
+                name: offloaded(buffers=buffers, channel=None if link is None else ThreadChannel(link)).step
+                for name, link, buffers in links(device)
+            },
+            "OffloadedAdamW, mapped files, 2 buffers": offloaded(store=FileStore(folder)).step,
+        }
+        samples = in_turns(parties | {"two chunks": two_chunks.step}, device, rounds)
+    whole = samples.pop("two chunks")
+    rates = clock.rates(whole, 2 * STATE_BYTES * chunk)
+    series = [Series(STEP, name, "s", times, "lower", name == FUSED) for name, times in samples.items()]
+    predictions = []
+    for name, link, buffers in links(device):
+        here = rates if link is None else Rates(link, link, rates.update)
+        seconds = step_seconds([STATE_BYTES * chunk] * CHUNKS, here, buffers=buffers)
+        predictions.append(Prediction(STEP, name, name, "s", seconds, median(samples[name])))
+    return Offloading(series, predictions, {"parameters": elements, "chunks": CHUNKS, "bytes_per_second": vars(rates)})
+
+
+def links(device: str) -> list[tuple[str, float | None, int]]:
+    """Name, bytes per second and buffers of each place that is predicted; only a CPU has a link that is simulated."""
+    return [
+        (f"OffloadedAdamW, {place}, {buffers} buffer{'s' * (buffers > 1)}", link, buffers)
+        for place, link in LINKS.items()
+        if link is None or device == "cpu"
+        for buffers in (1, 2)
+    ]
+
+
+def weight(elements: int, device: str) -> torch.Tensor:
+    made = torch.randn(elements, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
+    made.grad = torch.ones_like(made)
+    return made
+
+
+class ChannelClock:
+    """The device's own channel, but each submission is carried out at once and timed.
+
+    An optimiser with one buffer fetches and writes in turns, and what its step takes beyond that is the update.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device, self.seconds = device, list[float]()
+        self._channel: Channel = channel_for(torch.device(device))
+
+    def submit(self, pairs: Pairs) -> Callable[[], None]:
+        self.seconds.append(timed(lambda: self._channel.submit(pairs)(), self.device))
+        return lambda: None
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def rates(self, steps: tuple[float, ...], step_bytes: int) -> Rates:
+        """From the seconds of whole steps, each of so many bytes of state; earlier submissions were warm-up."""
+        copies = len(self.seconds) // (len(steps) + 1)
+        of_steps = [self.seconds[at : at + copies] for at in range(copies, len(self.seconds), copies)]
+        fetch, write = (median(sum(each[which::2]) for each in of_steps) for which in (0, 1))
+        update = median(step - sum(each) for step, each in zip(steps, of_steps, strict=True))
+        return Rates(step_bytes / fetch, step_bytes / write, step_bytes / update)

@@ -56,7 +56,18 @@ def measure(provenance: Provenance, *, quick: bool = False) -> Result:
         series += fp8_forward(8192, samples) + gpt_step(samples)
     else:
         facts["not_measured"] = "FP8 linear at 8192³ and the GPT's step: need a GPU with FP8 tensor cores"
-    return Result("precision", provenance, {"quick": quick, "samples": samples}, series, facts)
+    return Result("precision", provenance, {"quick": quick, "samples": samples}, series, facts, notes=notes(facts))
+
+
+def notes(facts: dict[str, Any]) -> list[str]:
+    differing = ", ".join(f"{name} {count}" for name, count in facts["codes_that_differ_from_torch"].items())
+    found = [
+        f"codes that differ from torch's casts: {differing}",
+        f"scale and parameters equal to torch.amp.GradScaler's for {facts['scaler_steps_equal_to_torch']} of "
+        f"{SCALER_STEPS} steps",
+        f"loss of the tiny GPT in FP8 over that in float32: {facts['gpt_loss']['fp8_over_float32']:.4f}",
+    ]
+    return found + ([f"not measured: {facts['not_measured']}"] if "not_measured" in facts else [])
 
 
 def _pair(what: str, ours: tuple[str, Call], peer: tuple[str, Call], device: Device, samples: int) -> list[Series]:

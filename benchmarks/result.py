@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Literal
 
+from rich.console import Group
 from rich.table import Table
 
 from grader.provenance import Provenance, anonymous
@@ -43,15 +44,35 @@ class Series:
         return peer.median / self.median if self.better == "lower" else self.median / peer.median
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """One case of a quantity, `what`: computed before, and as one party, `by`, then measured it."""
+
+    what: str
+    case: str
+    by: str
+    unit: str
+    predicted: float
+    measured: float
+
+    @property
+    def difference(self) -> float:
+        """Of the measured from the predicted, as a part of the predicted."""
+        return self.measured / self.predicted - 1
+
+
 @dataclass
 class Result:
-    """One benchmark's outcome. `facts` are numbers beside the comparison, and whatever makes it reproducible."""
+    """One benchmark's outcome. `facts` are numbers beside the comparison, and whatever makes it reproducible; `notes`
+    are sentences that a reader of the tables should not miss."""
 
     name: str
     provenance: Provenance
     settings: dict[str, Any]
     series: list[Series]
     facts: dict[str, Any] = field(default_factory=dict)
+    predictions: list[Prediction] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def peer_of(self, series: Series) -> Series | None:
         return next((s for s in self.series if s.what == series.what and s.peer and s is not series), None)
@@ -70,6 +91,8 @@ class Result:
                 "provenance": provenance,
                 "settings": self.settings,
                 "series": rows,
+                "predictions": [{**asdict(each), "difference": each.difference} for each in self.predictions],
+                "notes": self.notes,
                 "facts": self.facts,
             }
         )
@@ -77,10 +100,32 @@ class Result:
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
+    def tables(self) -> Group:
+        """All of it for people: how parties compare, how predictions did, and the notes."""
+        return Group(self.table(), *([self.differences()] if self.predictions else []), *self.notes)
+
+    def differences(self) -> Table:
+        """A line for each quantity and party: how far all its cases were from their predictions."""
+        table = Table(title="predicted, then measured", title_justify="left", box=None)
+        table.add_column("quantity", overflow="fold")
+        table.add_column("measured by", overflow="fold")
+        table.add_column("cases", justify="right")
+        table.add_column("measured over predicted", justify="right")
+        grouped: dict[tuple[str, str], list[float]] = {}
+        for each in self.predictions:
+            grouped.setdefault((each.what, each.by), []).append(each.difference)
+        before = None
+        for (what, by), found in grouped.items():
+            ends = dict.fromkeys(f"{round(100 * end, 1) or 0.0:+.1f}%" for end in (min(found), max(found)))
+            table.add_row(what if what != before else "", by, str(len(found)), " … ".join(ends))
+            before = what
+        return table
+
     def table(self) -> Table:
+        """A line for each quantity and party, and how it compares to the peer."""
         table = Table(title=f"{self.name} on {self.provenance.verified_on}", title_justify="left", box=None)
-        table.add_column("quantity")
-        table.add_column("by")
+        table.add_column("quantity", overflow="fold")
+        table.add_column("by", overflow="fold")
         table.add_column("median", justify="right")
         table.add_column("lowest … highest", justify="right")
         table.add_column("better than the peer", justify="right")

@@ -259,7 +259,7 @@ def test_the_result_prints_and_is_written_with_every_sample(small, about):
     ours = next(row for row in written["series"] if row["by"] == OURS)
     assert ours["samples"] == [1e-6, 2e-6, 3e-6] and ours["times_better"] == pytest.approx(2)
     console = Console(width=240, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(result.table())
+    console.print(result.tables())
     text = console.export_text()
     assert "saxpy" in text and "4.1 GB/s" in text and "published: TLX, H100" in text and "588 TFLOP/s" in text
     assert "50%" in text, "ours moves half as many bytes a second as the copy"

@@ -1,5 +1,6 @@
 """The benchmarks measure what they say: a fair class, every sample kept, nobody's machine named."""
 
+import io
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent / "grader"))
 
@@ -20,7 +22,7 @@ from benchmarks.classroom import MIX, Student, classroom
 from benchmarks.grading import HARNESSES, grade_lab, require_fair
 from benchmarks.harnesses import OURS, STOCK, Bench, HarnessFailed, Run
 from benchmarks.process_tree import TookTooLong, Usage, run_measured
-from benchmarks.result import Result, Series, readable
+from benchmarks.result import Prediction, Result, Series, readable
 from benchmarks.wall import KERNEL, WALL, Effort, wall_costs
 from grader.child import CODE, environment
 from grader.manifest import manifest, rebuild
@@ -76,7 +78,7 @@ def test_the_grading_benchmark_of_a_toy_class_of_two(lab, about, harnesses):
     series, facts = grade_lab(lab, 2, 1, harnesses)
     written = json.loads(json.dumps(Result("grading", about, {"class": 2}, series, {lab.slug: facts}).to_dict()))
 
-    assert written.keys() == {"benchmark", "provenance", "settings", "series", "facts"}
+    assert written.keys() == {"benchmark", "provenance", "settings", "series", "predictions", "notes", "facts"}
     wall = {s["by"]: s for s in written["series"] if s["what"].endswith("wall time")}
     assert wall.keys() == set(harnesses)
     assert wall[STOCK]["peer"] and "times_better" not in wall[STOCK]
@@ -96,6 +98,22 @@ def test_the_grading_benchmark_of_a_toy_class_of_two(lab, about, harnesses):
     text = json.dumps(written)
     assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)
     assert str(CODE) not in text and str(lab.root) not in text
+
+
+def test_predictions_stand_in_one_table_a_line_for_each_party(about):
+    rows = [
+        Prediction("peak", "small", "tracker", "bytes", 100.0, 97.0),
+        Prediction("peak", "large", "tracker", "bytes", 200.0, 202.0),
+        Prediction("peak", "small", "allocator", "bytes", 100.0, 100.0),
+    ]
+    result = Result("memory", about, {}, [], predictions=rows, notes=["nothing else was looked at"])
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(result.tables())
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert ["peak", "tracker", "2", "-3.0%", "…", "+1.0%"] in lines
+    assert ["allocator", "1", "+0.0%"] in lines
+    assert lines[-1] == ["nothing", "else", "was", "looked", "at"]
+    assert [row["difference"] for row in result.to_dict()["predictions"]] == pytest.approx([-0.03, 0.01, 0.0])
 
 
 def test_a_harness_that_gives_unearned_points_is_not_compared(lab, tmp_path):

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.inner.amp import SMALLEST_SCALE, LossScaler, MasterWeights, ScalerState, ScaleUnderflow, after_step
+from threeloops.inner.precision.loss_scaler import all_finite
 
 STEPS = 500
 
@@ -168,3 +169,14 @@ def test_no_gradient_and_impossible_settings_are_named():
             ScalerState(**{field: value})
     with pytest.raises(ValueError, match="growth_interval = 0"):
         ScalerState(growth_interval=0)
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_one_element_that_is_not_finite_is_found_wherever_it_is(bad, dtype):
+    tensors = [torch.zeros(0), torch.randn(3, 5).to(dtype), torch.full((7,), torch.finfo(torch.float32).max)]
+    assert all_finite(tensors) and all_finite([]) and all_finite(tensors[:1])
+    for element in range(15):
+        spoiled = tensors[1].clone()
+        spoiled.view(-1)[element] = bad
+        assert not all_finite([tensors[0], spoiled, tensors[2]])

@@ -187,7 +187,6 @@ def test_a_step_lies_between_the_larger_part_and_the_sum_of_all(sizes, fetch, wr
     alone, double, triple = (step_seconds(sizes, rates, buffers=n) for n in (1, 2, 3))
     assert alone == pytest.approx(channel + work)
     assert max(channel, work) * (1 - 1e-9) <= triple <= double * (1 + 1e-9) <= alone * (1 + 2e-9)
-    assert step_seconds(sizes, rates, buffers=2, shared=True) == pytest.approx(alone)
 
 
 def test_many_equal_chunks_hide_all_of_the_shorter_part():

@@ -1,7 +1,8 @@
 """AdamW whose moments (and master weights) do not live beside the parameters: fetched, updated, put back, in chunks.
 
 The arithmetic is that of `torch.optim.AdamW(foreach=False)`, operation by operation, so its steps are the same to the
-last bit. Memory beside the parameters: `buffers` chunks of state instead of all of it.
+last bit. Memory beside the parameters: `buffers` chunks of state instead of all of it, and one of workspace, two with
+masters. It is kept from step to step: fresh pages for every chunk would cost more than the arithmetic on them.
 """
 
 from collections.abc import Callable, Iterable
@@ -78,6 +79,7 @@ class OffloadedAdamW:
             {kind: torch.empty(largest, device=device) for kind in self.kinds}
             for _ in range(min(buffers, len(self.chunks)))
         ]
+        self._workspace = torch.empty(2 if masters else 1, largest, device=device)
         self._channel = channel or channel_for(device)
 
     def _require(self, masters: bool, buffers: int) -> None:
@@ -141,14 +143,17 @@ class OffloadedAdamW:
     def _update(self, chunk: Chunk, state: dict[str, Tensor]) -> None:
         parameter = self.parameters[chunk.parameter]
         values = parameter.view(-1)[chunk.first : chunk.end]
-        gradient = parameter.grad.view(-1)[chunk.first : chunk.end].float()
+        gradient = parameter.grad.view(-1)[chunk.first : chunk.end]
+        divisor, *others = self._workspace[:, : chunk.elements]
+        if others:
+            gradient = others[0].copy_(gradient)
         target = state.get("master", values)
         beta1, beta2 = self.betas
         target.mul_(1 - self.lr * self.weight_decay)
         state["exp_avg"].lerp_(gradient, 1 - beta1)
         state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = (1 - beta2**self.steps) ** 0.5
-        divisor = (state["exp_avg_sq"].sqrt() / root).add_(self.eps)
+        torch.sqrt(state["exp_avg_sq"], out=divisor).div_(root).add_(self.eps)
         target.addcdiv_(state["exp_avg"], divisor, value=-self.lr / (1 - beta1**self.steps))
         if target is not values:
             values.copy_(target)

@@ -18,18 +18,15 @@ class Rates:
                 raise ValueError(f"{name} = {getattr(self, name)}: expected a positive number of bytes per second")
 
 
-def step_seconds(chunk_bytes: Sequence[float], rates: Rates, *, buffers: int = 2, shared: bool = False) -> float:
+def step_seconds(chunk_bytes: Sequence[float], rates: Rates, *, buffers: int = 2) -> float:
     """Seconds of a step whose chunks hold so many bytes of state each.
 
     One channel carries fetches and writes, in the order in which they are queued; an update begins when its chunk has
     arrived and the one before is done. With one buffer that is the sum of everything; with two or more it comes close
-    to the larger of channel and update. `shared`: both draw on one resource, as a copy in host memory and an update on
-    the CPU do on its memory bus, so neither hides the other and the sum remains.
+    to the larger of channel and update.
     """
     if buffers < 1:
         raise ValueError(f"buffers = {buffers}: expected at least 1")
-    if shared:
-        buffers = 1
     channel = updated = 0.0
     arrived: list[float] = []
     for size in chunk_bytes[:buffers]:

@@ -117,8 +117,7 @@ class LossScaler:
         if not gradients:
             raise ValueError("no parameter has a gradient: call scaler.scale(loss).backward() before scaler.step")
         unscale(gradients, self.state.scale)
-        # One answer for all, so that a GPU is waited for once; elements are counted only where there are some to count.
-        skipped = not bool(torch.stack([torch.isfinite(g).all() for g in gradients]).all())
+        skipped = not all_finite(gradients)
         infinite = sum(int(torch.isinf(g).sum()) for g in gradients) if skipped else 0
         nan = sum(int(torch.isnan(g).sum()) for g in gradients) if skipped else 0
         report = StepReport(skipped, self.state.scale, infinite, nan)
@@ -126,6 +125,13 @@ class LossScaler:
             optimizer.step()
         self.state = after_step(self.state, report.skipped)
         return report
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether no element is infinite or NaN: one pass over each tensor, since the least and the largest element show
+    both, and one answer for all, so that a GPU is waited for once."""
+    extremes = [extreme for each in tensors if each.numel() for extreme in torch.aminmax(each)]
+    return not extremes or bool(torch.stack(extremes).isfinite().all())
 
 
 def unscale(gradients: Iterable[Tensor], scale: float) -> None:
