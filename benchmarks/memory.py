@@ -50,7 +50,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
 
 def _measure(about: Provenance, device: str, quick: bool) -> Result:
     recompute = recomputing(device, rounds=3 if quick else 15)
-    offload = offloading(device, elements=(1 << 18) if quick else (1 << 25), rounds=3 if quick else 9)
+    offload = offloading(device, elements=(1 << 18) if quick else (1 << 25), rounds=3 if quick else 21)
     depths = [segments(layers) for layers in ((4, 12) if quick else (4, 6, 8, 12, 16, 24, 36, 48))]
     times = times_without_recomputing(recompute)
     facts = {

@@ -19,7 +19,7 @@ STEP = "AdamW step"
 FUSED, SAME_BITS = "torch.optim.AdamW(fused=True), resident", "torch.optim.AdamW(foreach=False), resident"
 """The peer, and the one whose arithmetic is ours to the last bit."""
 CHUNKS = 8
-LINKS = {"host memory": None, "a link of 200 MB/s": 200e6}
+LINKS = {"host memory": None, "a link of 1 GB/s": 1e9}
 STATE_BYTES = 2 * 4
 """Of one parameter: two moments in float32."""
 
