@@ -1,0 +1,103 @@
+"""CIFAR-10 where a copy lies on this machine: 60,000 colour images of 32 × 32 in ten classes (Krizhevsky 2009,
+https://www.cs.toronto.edu/~kriz/cifar.html). The course neither ships nor downloads it.
+
+It is published in two forms, and both are read: `cifar-10-batches-bin` (a byte of label and 3,072 of image a record)
+and `cifar-10-batches-py` (pickles, which torchvision unpacks). Pickles run what they name: only arrays may be named.
+"""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from threeloops.data.errors import CorruptData
+
+FOLDER = "THREELOOPS_CIFAR10"
+"""Environment variable that names the folder."""
+TRAINING, HELD_OUT = tuple(f"data_batch_{number}" for number in range(1, 6)), ("test_batch",)
+SHAPE, CLASSES = (3, 32, 32), 10
+_PIXELS = 3 * 32 * 32
+_HARMLESS = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("_codecs", "encode"),  # how Python 3 writes bytes in an old protocol
+}
+
+
+class Cifar10(NamedTuple):
+    """Images (N, 3, 32, 32) uint8, red, green, blue; labels (N,) int64, 0 … 9. First those to train on."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    training: int
+
+    @property
+    def held_out(self) -> int:
+        return len(self.labels) - self.training
+
+
+def local_cifar10() -> Cifar10 | None:
+    """What THREELOOPS_CIFAR10 points to; None where it is not set. Raises as `read_cifar10` does."""
+    folder = os.environ.get(FOLDER)
+    return read_cifar10(Path(folder)) if folder else None
+
+
+def read_cifar10(folder: Path) -> Cifar10:
+    """Both forms, whichever `folder` holds. Raises FileNotFoundError naming what is missing, CorruptData for a file
+    that is not what its form says."""
+    for suffix, read in ((".bin", _records), ("", _pickled)):
+        if (folder / f"{TRAINING[0]}{suffix}").is_file():
+            parts = [read(_required(folder / f"{name}{suffix}")) for name in TRAINING + HELD_OUT]
+            images, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
+            return Cifar10(images, labels, sum(len(part[1]) for part in parts[: len(TRAINING)]))
+    raise FileNotFoundError(
+        f"{folder}: neither {TRAINING[0]}.bin nor {TRAINING[0]} lies here; expected the unpacked folder "
+        f"cifar-10-batches-bin or cifar-10-batches-py. Point {FOLDER} to it, or unset {FOLDER}"
+    )
+
+
+def _required(path: Path) -> Path:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: unpack the whole archive again")
+    return path
+
+
+def _records(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    content = np.fromfile(path, np.uint8)
+    if not len(content) or len(content) % (1 + _PIXELS):
+        raise CorruptData(path, f"byte {len(content)}", f"it ends here; expected records of {1 + _PIXELS} bytes")
+    records = content.reshape(-1, 1 + _PIXELS)
+    return _checked(path, records[:, 1:], records[:, 0])
+
+
+def _pickled(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        with path.open("rb") as file:
+            content = _Arrays(file, encoding="bytes").load()
+        images, labels = content[b"data"], content[b"labels"]
+    except Exception as error:  # a damaged pickle may raise anything
+        raise CorruptData(path, "pickle", f"{error}; expected a dictionary with b'data' and b'labels'") from None
+    return _checked(path, images, labels)
+
+
+def _checked(path: Path, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = np.asarray(images), np.asarray(labels)
+    if images.shape != (len(labels), _PIXELS) or images.dtype != np.uint8:
+        found = f"{images.dtype} {images.shape} for {len(labels)} labels"
+        raise CorruptData(path, "images", f"{found}; expected uint8 ({len(labels)}, {_PIXELS})")
+    if labels.dtype.kind not in "iu" or not ((labels >= 0) & (labels < CLASSES)).all():
+        raise CorruptData(path, "labels", f"expected whole numbers from 0 to {CLASSES - 1}")
+    return images.reshape(-1, *SHAPE), labels.astype(np.int64)
+
+
+class _Arrays(pickle.Unpickler):
+    """Unpickles numbers, texts, containers and numpy arrays, nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _HARMLESS:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no array needs")
+        return super().find_class(module, name)
