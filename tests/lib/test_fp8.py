@@ -1,6 +1,8 @@
 """FP8: scales that follow the history as Transformer Engine's do, and a linear layer exact about its FP8 numbers."""
 
+import copy
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from threeloops.inner.fp8 import (
     quantise,
     with_fp8_linears,
 )
+from threeloops.inner.precision import fp8_cast
 
 AMAXES = st.lists(st.one_of(st.just(0.0), st.floats(2**-20, 2**20, width=32)), min_size=1, max_size=30)
 
@@ -45,6 +48,59 @@ def test_scales_are_transformer_engine_s(amaxes, margin, length, most_recent, fo
         state = after_tensor(state, amax, format, recipe)
         found.append(state.scale)
     assert found == transformer_engine(amaxes, format.largest, margin, length, most_recent)
+
+
+ANY_AMAX = st.lists(
+    st.one_of(st.sampled_from([0.0, math.inf, math.nan, 1e-40]), st.floats(0, 2.0**100, width=32)), max_size=12
+)
+
+
+@given(ANY_AMAX, st.integers(-1, 3), st.integers(1, 4), st.sampled_from(["max", "most_recent"]))
+def test_a_scaler_does_the_same_arithmetic_in_tensors(amaxes, margin, length, amax):
+    recipe, state = Recipe(margin, length, amax), ScaleState()
+    scaler = Scaler(FLOAT8_E5M2, recipe)
+    for number in amaxes:
+        scaler(torch.tensor([-number, 0.0]))
+        state = after_tensor(state, number, FLOAT8_E5M2, recipe)
+        assert scaler.state == state
+
+
+def test_a_scaler_s_state_is_part_of_the_model_and_stays_float32():
+    torch.manual_seed(0)
+    recipe = Recipe(history_length=3)
+    layer = Fp8Linear(8, 8, recipe=recipe).bfloat16()
+    x = torch.randn(4, 8, dtype=torch.bfloat16)
+    for _ in range(5):
+        layer(x).sum().backward()
+    assert layer.weight.dtype == torch.bfloat16
+    assert layer.input_scaler.scale.dtype == layer.input_scaler.history.dtype == torch.float32
+    assert layer.input_scaler.state.scale == float(np.float32(448) / np.float32(x.float().abs().max()))
+    again = Fp8Linear(8, 8, recipe=recipe).bfloat16()
+    again.load_state_dict(layer.state_dict())
+    assert torch.equal(again(3 * x), layer(3 * x))
+    assert again.input_scaler.state == layer.input_scaler.state and len(again.input_scaler.state.history) == 3
+    assert copy.deepcopy(layer).gradient_scaler.state == layer.gradient_scaler.state
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile on a CPU needs g++")
+def test_the_compiled_pass_is_the_eager_one():
+    """On a GPU it is compiled; a CPU's compiler reads the same source."""
+    torch._dynamo.reset()
+    x = torch.randn(1000) * 100
+    state = (torch.tensor(3.0), torch.tensor([2.0, 500.0, 0.0]), torch.tensor(2))
+    for most_recent, values in ((False, x), (True, x[:77]), (False, torch.tensor([1.0, math.nan]))):
+        arguments = (values, *state, 448.0, 448.0, most_recent, torch.float8_e4m3fn)
+        for compiled, eager in zip(fp8_cast.compiled_pass()(*arguments), fp8_cast._pass(*arguments), strict=True):
+            assert compiled.dtype == eager.dtype
+            torch.testing.assert_close(compiled.double(), eager.double(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_autocast_does_not_reach_the_emulated_product():
+    torch.manual_seed(0)
+    layer, x = Fp8Linear(32, 16), torch.randn(8, 32)
+    plain = copy.deepcopy(layer)(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer(x), plain)
 
 
 def test_an_amax_leaves_the_window():

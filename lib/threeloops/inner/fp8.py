@@ -5,10 +5,10 @@ layer(x).sum().backward()                   # emulated bit for bit on a CPU, on 
 """
 
 from threeloops.inner.precision.delayed_scaling import Recipe, ScaleState, after_tensor
-from threeloops.inner.precision.fp8_cast import Quantised, Scaler, cast_and_amax, quantise
+from threeloops.inner.precision.fp8_cast import Quantised, Scaler, quantise
 from threeloops.inner.precision.fp8_linear import Fp8Linear, multiplies_fp8, product, with_fp8_linears
 
 __all__ = [
-    "Fp8Linear", "Quantised", "Recipe", "ScaleState", "Scaler", "after_tensor", "cast_and_amax", "multiplies_fp8",
-    "product", "quantise", "with_fp8_linears",
+    "Fp8Linear", "Quantised", "Recipe", "ScaleState", "Scaler", "after_tensor", "multiplies_fp8", "product",
+    "quantise", "with_fp8_linears",
 ]  # fmt: skip

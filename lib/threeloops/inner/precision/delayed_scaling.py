@@ -32,6 +32,11 @@ class Recipe:
         if self.amax not in ("max", "most_recent"):
             raise ValueError(f"amax = {self.amax!r}: expected 'max' or 'most_recent'")
 
+    def highest(self, format: FloatFormat) -> float:
+        """What the largest magnitude is scaled to, in float32."""
+        with np.errstate(over="ignore"):
+            return float(np.float32(format.largest * 2.0**-self.margin))
+
 
 @dataclass(frozen=True)
 class ScaleState:
@@ -56,5 +61,5 @@ def after_tensor(state: ScaleState, amax: float, format: FloatFormat, recipe: Re
     if reference == 0:
         return ScaleState(state.scale, history)
     with np.errstate(over="ignore"):
-        scale = np.float32(format.largest * 2.0**-recipe.margin) / np.float32(reference)
+        scale = np.float32(recipe.highest(format)) / np.float32(reference)
     return ScaleState(min(float(scale), LARGEST_SCALE), history)

@@ -1,8 +1,8 @@
 """Tensors into FP8 and back: a scale, a saturating cast, and the amax that the next scale is made of.
 
-On a GPU the cast and the amax are one pass over the tensor, compiled by `torch.compile`; eager operators would read it
-five times. The amax stays on the GPU until the next tensor asks for a scale, so that the host does not wait for a step
-that it has just launched.
+Scales, amaxes and their history are tensors on the device of what they scale: a host that asked for one of them would
+wait for all kernels before it, in every layer anew. On a GPU the cast, the amax and the next scale are compiled by
+`torch.compile` into one pass over the tensor; eager operators would read it five times.
 """
 
 import functools
@@ -10,69 +10,109 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from threeloops.inner.formats import FLOAT8_E4M3FN, FLOAT8_E5M2, FloatFormat
-from threeloops.inner.precision.delayed_scaling import Recipe, ScaleState, after_tensor
+from threeloops.inner.precision.delayed_scaling import LARGEST_SCALE, Recipe, ScaleState
 
 TORCH_DTYPES = {FLOAT8_E4M3FN: torch.float8_e4m3fn, FLOAT8_E5M2: torch.float8_e5m2}
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """FP8 `values` of any shape that stand for values / scale."""
+    """FP8 `values` of any shape that stand for values / scale; `scale` is a float32 scalar on their device."""
 
     values: Tensor
-    scale: float
+    scale: Tensor
 
     def dequantised(self) -> Tensor:
         return self.values.float() / self.scale
 
 
-def _cast_and_amax(x: Tensor, scale: Tensor, largest: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def quantise(x: Tensor, scale: float | Tensor, format: FloatFormat) -> Quantised:
+    """x · scale, saturated at the format's largest number and rounded to nearest even; NaN stays."""
+    factor = torch.as_tensor(scale, dtype=torch.float32, device=x.device)
+    return Quantised(_cast(x.detach().float(), factor, format.largest, TORCH_DTYPES[format]), factor)
+
+
+def _cast(single: Tensor, scale: Tensor, largest: float, dtype: torch.dtype) -> Tensor:
     """Saturation is explicit: e5m2 would make an infinity of what exceeds it, and e4m3fn NaN up to torch 2.11."""
+    return (single * scale).clamp(-largest, largest).to(dtype)
+
+
+def next_scale(
+    scale: Tensor, history: Tensor, remembered: Tensor, amax: Tensor, highest: float, most_recent: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`after_tensor` without a host: the scale, history and count after a tensor of this amax.
+
+    `history` is a ring of float32 in which `remembered` amaxes were written so far; places not written yet are zero.
+    `highest` is what the largest amax shall be scaled to.
+    """
+    finite = amax.isfinite()
+    here = torch.arange(len(history), device=history.device) == remembered % len(history)
+    history = torch.where(here & finite, amax, history)
+    reference = amax if most_recent else history.amax()
+    # Tensor by tensor: a Python number over a tensor would be a reciprocal first, and rounded twice.
+    wanted = (torch.full_like(reference, highest) / reference).clamp(max=LARGEST_SCALE)
+    return torch.where(finite & (reference > 0), wanted, scale), history, remembered + finite
+
+
+def _pass(
+    x: Tensor, scale: Tensor, history: Tensor, remembered: Tensor, highest: float, largest: float, most_recent: bool,
+    dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     single = x.float()
-    return (single * scale).clamp(-largest, largest).to(dtype), single.abs().amax()
+    after = next_scale(scale, history, remembered, single.abs().amax(), highest, most_recent)
+    return _cast(single, scale, largest, dtype), *after
 
 
 @functools.cache
-def _compiled() -> Callable[[Tensor, Tensor, float, torch.dtype], tuple[Tensor, Tensor]]:
-    return torch.compile(_cast_and_amax, dynamic=True)
+def compiled_pass() -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
+    return torch.compile(_pass, dynamic=True)
 
 
-def cast_and_amax(x: Tensor, scale: float, format: FloatFormat) -> tuple[Quantised, Tensor]:
-    """x · scale, saturated at the format's largest number and rounded to nearest even, and max |x| as a float32 scalar
-    on the device of x; NaN stays in both."""
-    if not x.numel():
-        return Quantised(x.to(TORCH_DTYPES[format]), scale), x.new_zeros((), dtype=torch.float32)
-    cast = _compiled() if x.is_cuda else _cast_and_amax
-    # Flat, and the scale as a tensor: one compilation does for all shapes and scales.
-    factor = torch.full((), scale, dtype=torch.float32, device=x.device)
-    values, amax = cast(x.detach().contiguous().view(-1), factor, format.largest, TORCH_DTYPES[format])
-    return Quantised(values.view(x.shape), scale), amax
+class Scaler(nn.Module):
+    """The delayed scale of one place in a model: quantises what passes, and remembers its amax.
 
+    Its buffers are part of the model's state: a training that goes on from a checkpoint goes on with its scales. They
+    stay float32 whatever the model is cast to.
+    """
 
-def quantise(x: Tensor, scale: float, format: FloatFormat) -> Quantised:
-    """x · scale in `format`, as `cast_and_amax` makes it."""
-    return cast_and_amax(x, scale, format)[0]
-
-
-class Scaler:
-    """The delayed scale of one place in a model: quantises what passes, and remembers its amax."""
+    scale: Tensor
+    history: Tensor
+    remembered: Tensor
 
     def __init__(self, format: FloatFormat, recipe: Recipe) -> None:
+        super().__init__()
         self.format, self.recipe = format, recipe
-        self._state, self._latest_amax = ScaleState(), None
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("history", torch.zeros(recipe.history_length))
+        self.register_buffer("remembered", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Quantised:
+        """Quantised with the scale from the tensors before; this one's amax counts from the next on."""
+        scale, dtype = self.scale, TORCH_DTYPES[self.format]
+        before = (scale, self.history, self.remembered)
+        highest, most_recent = self.recipe.highest(self.format), self.recipe.amax == "most_recent"
+        if x.numel():
+            once = compiled_pass() if x.is_cuda else _pass
+            # Flat, so that one compilation does for all shapes.
+            flat = x.detach().contiguous().view(-1)
+            values, *after = once(flat, *before, highest, self.format.largest, most_recent, dtype)
+        else:
+            values, after = x.detach().to(dtype), [*next_scale(*before, scale.new_zeros(()), highest, most_recent)]
+        self.scale, self.history, self.remembered = after
+        return Quantised(values.view(x.shape), scale)
 
     @property
     def state(self) -> ScaleState:
-        """The scale for the next tensor; waits for the GPU where the last tensor's amax is not there yet."""
-        if self._latest_amax is not None:
-            self._state = after_tensor(self._state, float(self._latest_amax), self.format, self.recipe)
-            self._latest_amax = None
-        return self._state
+        """The scale for the next tensor and the amaxes behind it, for people and tests: waits for the device."""
+        count, length = int(self.remembered), len(self.history)
+        order = range(max(0, count - length), count)
+        return ScaleState(float(self.scale), tuple(float(self.history[number % length]) for number in order))
 
-    def __call__(self, x: Tensor) -> Quantised:
-        """Quantised with the scale from the tensors before; this one's amax counts from the next on."""
-        quantised, self._latest_amax = cast_and_amax(x, self.state.scale, self.format)
-        return quantised
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Scaler":
+        """Follow the model to another device, but to no other dtype."""
+        for name, buffer in self.named_buffers(recurse=False):
+            self.register_buffer(name, buffer.to(fn(buffer).device))
+        return self

@@ -29,12 +29,13 @@ def product(a: Quantised, b: Quantised, dtype: torch.dtype, *, hardware: bool) -
 
     Raises ValueError for sides that the hardware does not take.
     """
+    inverse_a, inverse_b = a.scale.reciprocal(), b.scale.reciprocal()
     if not hardware:
-        return ((a.values.float() @ b.values.float().t()) * (1 / a.scale) * (1 / b.scale)).to(dtype)
+        with torch.autocast(a.values.device.type, enabled=False):  # it would multiply in fewer bits
+            return ((a.values.float() @ b.values.float().t()) * inverse_a * inverse_b).to(dtype)
     for name, size in (("m", a.values.shape[0]), ("n", b.values.shape[0]), ("k", a.values.shape[1])):
         if size % TILE:
             raise ValueError(f"{name} = {size}: expected a multiple of {TILE} for FP8 tensor cores; pad it")
-    inverse_a, inverse_b = (torch.full((), 1 / q.scale, device=a.values.device) for q in (a, b))
     # The hardware wants k to run along memory in both: b is row-major as (n, k), so its transpose is column-major.
     return torch._scaled_mm(a.values.contiguous(), b.values.contiguous().t(), inverse_a, inverse_b, out_dtype=dtype)
 
@@ -61,20 +62,21 @@ def _transposed(q: Quantised) -> Quantised:
 
 class Fp8Linear(nn.Module):
     """x @ weightᵀ + bias with all three products of a training step in FP8. The weight itself stays as it is, float32
-    or bfloat16; x has shape (…, inputs) and decides the dtype of the result."""
+    or bfloat16; x has shape (…, inputs) and decides the dtype of the result. `state_dict` holds the scales as well."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, recipe: Recipe | None = None) -> None:
         super().__init__()
         plain = nn.Linear(inputs, outputs, bias=bias)
         self.weight, self.bias = plain.weight, plain.bias
         recipe = recipe or Recipe()
-        self.input_scaler, self.weight_scaler = Scaler(FLOAT8_E4M3FN, recipe), Scaler(FLOAT8_E4M3FN, recipe)
+        self.input_scaler = Scaler(FLOAT8_E4M3FN, recipe)
+        self.weight_scaler = Scaler(FLOAT8_E4M3FN, recipe)
         self.gradient_scaler = Scaler(FLOAT8_E5M2, recipe)
 
     @classmethod
     def of(cls, linear: nn.Linear, recipe: Recipe | None = None) -> "Fp8Linear":
         """The same layer in FP8: it shares the parameters of `linear`."""
-        made = cls(1, 1, bias=False, recipe=recipe)
+        made = cls(1, 1, bias=False, recipe=recipe).to(linear.weight.device)
         made.weight, made.bias = linear.weight, linear.bias
         return made
 
