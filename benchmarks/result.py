@@ -98,7 +98,7 @@ class Result:
         )
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return a_row_a_line(self.to_dict()) + "\n"
 
     def tables(self) -> Group:
         """All of it for people: how parties compare, how predictions did, and the notes."""
@@ -139,6 +139,22 @@ class Result:
             table.add_row(what, series.by, readable(series.median, series.unit), spread, ratio)
             before = series.what
         return table
+
+
+def a_row_a_line(value: Any, indent: str = "") -> str:
+    """JSON whose lists of records stand a record a line, so that a difference between two runs can be read."""
+    if isinstance(value, dict) and any(isinstance(each, dict | list) for each in value.values()):
+        parts, ends = [f"{_plain(name)}: {a_row_a_line(each, indent + ' ')}" for name, each in value.items()], "{}"
+    elif isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
+        parts, ends = [_plain(each) for each in value], "[]"
+    else:
+        return _plain(value)
+    lines = ",\n".join(f"{indent} {part}" for part in parts)
+    return f"{ends[0]}\n{lines}\n{indent}{ends[1]}"
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def readable(value: float, unit: str) -> str:

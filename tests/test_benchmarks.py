@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent / "grader"))
@@ -22,7 +24,7 @@ from benchmarks.classroom import MIX, Student, classroom
 from benchmarks.grading import HARNESSES, grade_lab, require_fair
 from benchmarks.harnesses import OURS, STOCK, Bench, HarnessFailed, Run
 from benchmarks.process_tree import TookTooLong, Usage, run_measured
-from benchmarks.result import Prediction, Result, Series, readable
+from benchmarks.result import Prediction, Result, Series, a_row_a_line, readable
 from benchmarks.wall import KERNEL, WALL, Effort, wall_costs
 from grader.child import CODE, environment
 from grader.manifest import manifest, rebuild
@@ -114,6 +116,32 @@ def test_predictions_stand_in_one_table_a_line_for_each_party(about):
     assert ["allocator", "1", "+0.0%"] in lines
     assert lines[-1] == ["nothing", "else", "was", "looked", "at"]
     assert [row["difference"] for row in result.to_dict()["predictions"]] == pytest.approx([-0.03, 0.01, 0.0])
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        max_leaves=12,
+    )
+)
+def test_json_with_a_row_a_line_is_the_same_json(value):
+    assert json.loads(a_row_a_line(value)) == value
+
+
+def test_a_record_stands_on_one_line():
+    text = a_row_a_line(
+        {"rows": [{"a": 1, "samples": [1.0, 2.0]}, {"a": 2, "samples": []}], "settings": {"quick": True}}
+    )
+    assert text.splitlines() == [
+        "{",
+        ' "rows": [',
+        '  {"a": 1, "samples": [1.0, 2.0]},',
+        '  {"a": 2, "samples": []}',
+        " ],",
+        ' "settings": {"quick": true}',
+        "}",
+    ]
 
 
 def test_a_harness_that_gives_unearned_points_is_not_compared(lab, tmp_path):
