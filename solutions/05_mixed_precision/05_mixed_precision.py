@@ -66,7 +66,7 @@ right.set_xticks(range(-40, 41, 10))
 show.figure(fig)
 
 # %% [markdown]
-# float16 and bfloat16 have the same sixteen bits and spend them differently: float16 is eight times as precise, and
+# float16 and bfloat16 both have sixteen bits and spend them differently: float16 is eight times as precise, and
 # bfloat16 reaches as far as float32. That one choice decides what goes wrong in training:
 #
 # - too little **range**, and gradients become zero, or infinite: *loss scaling* (exercise 2), *FP8 scaling* (exercise 4);
@@ -77,7 +77,7 @@ show.figure(fig)
 # will not pretend to.
 
 # %% tags=["demo"]
-predict("bf16_one", "What is the smallest number above 1 in bfloat16?", guess=None)
+predict("bf16_one", "By how much is the next bfloat16 number larger than 1?", guess=None)
 predict(
     "stuck",
     "A bfloat16 weight is 1. You add 1/4096 to it, four thousand and ninety-six times. What is it then?",
@@ -126,7 +126,7 @@ show.figure(fig)
 
 # %% [markdown]
 # Not quite half of them lie below 1, and the distance between neighbours doubles at each power of two, so the *relative*
-# distance stays about the same. Next to zero it stops shrinking. There the subnormal numbers fill the gap evenly, and pay
+# distance stays about the same. Next to zero the distance itself stops shrinking: the subnormal numbers fill the gap evenly, and pay
 # with their precision.
 #
 # ### Exercise 1 (25 points)
@@ -418,7 +418,7 @@ from threeloops.inner.formats import BFLOAT16 as BF16
 from threeloops.inner.formats import FLOAT16 as FP16
 from threeloops.inner.formats import FLOAT32 as FP32
 
-show.against_prediction("bf16_one", 1 + BF16.epsilon, source="model")
+show.against_prediction("bf16_one", BF16.epsilon, source="model")
 show.table(
     [
         [
@@ -445,8 +445,8 @@ audit(
 # %% [markdown]
 # ## 2 · Gradients that become zero
 #
-# Weights and activations are numbers around 1. Gradients are not: a loss that is a mean over a batch hands each element a
-# share of 1/batch, and every layer on the way back multiplies by something small. Here are the gradients of a small
+# Weights and activations stay within two or three powers of ten of 1. Gradients do not: a loss that is a mean over a batch
+# hands each element a share of 1/batch, and every layer on the way back multiplies by something small. Here are the gradients of a small
 # convolutional network on 8 × 8 images of handwritten digits, on the way back through it, before and after a training of
 # some ten seconds.
 
@@ -506,7 +506,7 @@ def gradients_of(network, batch, scale=1.0):
 
 
 def trained(dtype, *, epochs, rate, scaler=None, weights=None, seed=0):
-    """A network after training with Adam, at a rate that falls to zero, its loss of every step, and the share of weight updates that were lost.
+    """A network after training with Adam, at a rate that falls epoch by epoch, its loss of every step, and the share of weight updates that were lost.
 
     `weights` rounds the weights after each step, for a training without masters: function(tensor, before) -> tensor.
     """
@@ -572,8 +572,11 @@ axes.legend(loc="center left")
 show.figure(fig)
 
 # %% [markdown]
-# The better the network, the smaller its gradients. They slide to the left, out of reach of float16, and there is empty
-# room on the right where float16 has all of its large numbers. So multiply: by a **scale**, before the backward pass,
+# Training spreads the gradients. The median falls to a third of what it was, and the left flank slides out of reach of
+# float16; the largest ones even grow. But right of them there is still empty room, where float16 has all of its large
+# numbers.
+#
+# So multiply: by a **scale**, before the backward pass,
 # and divide after it. By how much? As much as the largest gradient bears, and nobody knows that beforehand.
 #
 # **Predict first.** What percentage of the blue gradients is zero in float16, unscaled? And in bfloat16?
@@ -661,7 +664,7 @@ audit(
     "% of gradients vanish in bfloat16, unscaled",
     "CPU",
     "holds",
-    how=f"on the gradients of a small network; a scaler with bfloat16, as in one of the samples, does nothing but skip steps. The price is precision: the mean relative error is {100 * errors.mean():.2g}%, against {100 * np.abs(FP16.rounded(LATE.double().numpy() * 2.0**14) / (LATE.double().numpy() * 2.0**14) - 1).mean():.2g}% in scaled float16, and it bites in the weights: exercise 3",
+    how=f"on the gradients of a small network; a scaler with bfloat16, as in one of the samples, has nothing to rescue: all it can still do is skip a step whose gradient is not finite. The price is precision: the mean relative error is {100 * errors.mean():.2g}%, against {100 * np.abs(FP16.rounded(LATE.double().numpy() * 2.0**14) / (LATE.double().numpy() * 2.0**14) - 1).mean():.2g}% in scaled float16, and it bites in the weights: exercise 3",
 )
 
 # %% [markdown]
@@ -1001,9 +1004,9 @@ show.figure(fig)
 show.against_prediction("stuck", walks["bfloat16"][-1])
 
 # %% [markdown]
-# bfloat16 ends where it began, and so does float16: next to a weight of 1 every step up to 1/256 is lost in bfloat16, up
-# to 1/2048 in float16, and this one is smaller still. With masters the model's weight climbs in steps of 1/128: late, each time, but it
-# arrives.
+# bfloat16 ends where it began, and so does float16: next to a weight of 1 every increase of at most 1/256 is lost in
+# bfloat16, of at most 1/2048 in float16, and this one is smaller still. With masters the model's weight climbs in steps of
+# 1/128, never more than half a spacing from its master, and arrives.
 #
 # ### Exercise 3 (25 points)
 #
@@ -1206,7 +1209,7 @@ with check("masters", "lost updates, and float32 masters that lose none"):
 # ### Measure it
 #
 # Does any of this matter to a real training? Five of them, the same network, data, order and seed, with Adam at a rate that
-# falls from 5·10⁻⁴ to zero, as rates do. Only the formats differ; rounding is emulated on this CPU, exactly. All five
+# falls from 5·10⁻⁴ to a twelfth of it, as rates do. Only the formats differ; rounding is emulated on this CPU, exactly. All five
 # together take about half a minute.
 #
 # **Predict first.** With its weights in bfloat16 and no masters: what share of all weight updates is lost in the last
@@ -1272,7 +1275,7 @@ for name, (_, losses, _) in STUDY.items():
 axes.set(
     xlabel="epoch",
     ylabel="training loss",
-    title="The format of the sums hardly matters; where the weights are kept does",
+    title="The format of the products hardly matters; where the weights are kept does",
 )
 axes.legend(loc="lower left")
 show.figure(fig)
@@ -1283,7 +1286,7 @@ show.table(
             name,
             f"{np.mean(losses[last]):.3f}",
             f"{100 * accuracy(network):.1f}%",
-            f"{100 * np.mean(gone[last]):.0f}%" if gone else "none",
+            f"{100 * np.mean(gone[last]):.0f}%" if gone else "not counted",
         ]
         for name, (network, losses, gone) in STUDY.items()
     ],
@@ -1302,7 +1305,7 @@ assert without > with_masters
 
 # %% [markdown]
 # float32, bfloat16 and scaled float16 lie on top of each other: what the products were computed in makes no visible
-# difference to this network. What makes one is the orange line, where the *weights* are stored in bfloat16. Look at how it
+# difference to this network. What does make one is the red line, where the *weights* are stored in bfloat16. Look at how it
 # fails. The rate falls, the updates shrink with it, and one weight after another no longer feels them. There is no
 # warning; 360 held-out images hardly tell. Nobody would see it without the broad grey line beside it, float32's. (The last line of the
 # table belongs to a deep dive below: there too most updates move nothing, but the others make up for them.)
@@ -1318,7 +1321,12 @@ if device() == "cuda":
     from threeloops.data.cifar import local_cifar10
     from threeloops.models.resnet import resnet18, resnet20
 
-    PRECISIONS = (("float32", None), ("bfloat16", torch.bfloat16), ("float16", torch.float16))
+    PRECISIONS = (
+        ("float32", None, False),
+        ("float32, convolutions in TF32 (the default)", None, True),
+        ("bfloat16", torch.bfloat16, True),
+        ("float16", torch.float16, True),
+    )
 
     def autocast_step(model, optimizer, scaler, low, images, labels):
         """One step with PyTorch's own autocast and scaler."""
@@ -1330,7 +1338,8 @@ if device() == "cuda":
         scaler.update()
 
     rows = []
-    for name, low in PRECISIONS:
+    for name, low, tf32 in PRECISIONS:
+        torch.backends.cudnn.allow_tf32 = tf32
         model = resnet18(classes=10).to(device())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         scaler = torch.amp.GradScaler(device(), enabled=low is torch.float16)
@@ -1355,7 +1364,8 @@ if device() == "cuda":
         labels, batch_size, what = torch.from_numpy(cifar.labels), 256, "CIFAR-10"
         training, held_out = torch.arange(len(labels)).split([cifar.training, cifar.held_out])
     rows, images, labels = [], images.to(device()), labels.to(device())
-    for name, low in PRECISIONS:
+    for name, low, tf32 in PRECISIONS:
+        torch.backends.cudnn.allow_tf32 = tf32
         torch.manual_seed(0)
         model, shuffle = resnet20(channels=images.shape[1]).to(device()), torch.Generator().manual_seed(1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -1502,12 +1512,16 @@ for length, colour in ((16, palette.blue), (1, palette.orange)):
         state = after_tensor(state, float(amax), E4M3, Recipe(history_length=length))
     CLIPPED[length] = int((amaxes > np.array(ceiling) * 1.0001).sum())
     axes.step(
-        range(60), ceiling, where="mid", color=colour, label=f"history of {length}: {CLIPPED[length]} tensors clipped"
+        range(60),
+        ceiling,
+        where="mid",
+        color=colour,
+        label=f"ceiling, history of {length}: {CLIPPED[length]} tensors clipped",
     )
 axes.set(
     yscale="log",
     xlabel="step",
-    ylabel="largest representable",
+    ylabel="magnitude",
     title="Delayed scaling: what lies above a line is clipped",
 )
 axes.set_yticks([3, 5, 10, 20, 30], ["3", "5", "10", "20", "30"])
@@ -1885,8 +1899,13 @@ assert ERRORS["e4m3fn, scale 16 × too large"] > 5 * ERRORS["e4m3fn, scaled to i
 # Too small a scale costs little, as long as the small elements stay normal numbers; too large a scale clips, and that is
 # another order of error. So a recipe takes the *largest* amax of its window, not the mean. Without a scale it is luck:
 # most of this x lies below the smallest e4m3fn number, 0.002, and becomes zero; a thousand times as large, the same x
-# would hardly have needed one. A few per cent of noise in
-# each product sounds like much. Whether a training minds is a question for a training:
+# would hardly have needed one.
+#
+# Why is a sum of 512 products no more exact than that? Rounding to e4m3fn changes each factor by 2.6% (root mean square),
+# each product by √2 times as much. The errors have random signs and partly cancel in the sum; but so do the products
+# themselves, and the ratio stays.
+#
+# A few per cent of noise in each product sounds like much. Whether a training minds is a question for a training:
 
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1928,7 +1947,7 @@ audit(
     "× end to end, at most",
     "published",
     "corrected",
-    how=f"The matmul rate doubles ({h100.rates['fp8'] / 1e12:.0f} against {h100.rates['bf16'] / 1e12:.0f} TFLOP/s on an H100), the step does not: torchao reports 1.25 × for Llama 3 8B on 8 H100s and up to 1.5 × at 405B on 512 (pytorch/ao, torchao/float8/README.md). Llama 3.1 was not trained in FP8: its paper (arXiv:2407.21783, section 6) uses FP8 for inference. Losses on this MLP: {in_fp8[0]:.3f} in emulated FP8, {in_single[0]:.3f} in float32",
+    how=f"The matmul rate doubles ({h100.rates['fp8'] / 1e12:.0f} against {h100.rates['bf16'] / 1e12:.0f} TFLOP/s on an H100), the step does not: torchao reports 1.25 × for Llama 3 8B on 8 H100s and up to 1.5 × at 405B on 512 (pytorch/ao, torchao/float8/README.md). Llama 3.1 was not trained in FP8: its paper (arXiv:2407.21783, section 6) uses FP8 for inference. DeepSeek-V3 (arXiv:2412.19437, section 3.3) was, and reports a loss within 0.25% of bfloat16's, with a scale for each tile of 1 × 128 or block of 128 × 128 instead of one for each tensor. Losses on this MLP: {in_fp8[0]:.3f} in emulated FP8, {in_single[0]:.3f} in float32",
 )
 
 # %% [markdown]
@@ -1965,8 +1984,8 @@ else:
 #
 # `torch.autocast` casts nothing by magic. It holds four lists of operators, and the library has them as data. Matrix
 # products go to the low dtype: they are where the time is, and they sum in float32 inside. Exponentials, logarithms,
-# norms, long sums and losses go to float32. A few that combine tensors take the widest dtype among them. One is refused:
-# it is unsafe in 16 bits, and there is a safe form of it. All others run in whatever they are given.
+# norms, long sums and losses go to float32. A few that combine tensors take the widest dtype among them. One,
+# `binary_cross_entropy`, is refused: it is unsafe in 16 bits, and `binary_cross_entropy_with_logits` is its safe form. All others run in whatever they are given.
 #
 # Why is a *sum* on the float32 list? Inside, PyTorch's kernels sum in float32 anyway. What would be lost is in the
 # *result*: 70,000 ones are infinity in float16. And a sum that kept its running total in 16 bits too would stop much
@@ -2041,7 +2060,10 @@ show.table(
 )  # fmt: skip
 
 # %% [markdown]
-# The two columns differ, and neither is a mistake: PyTorch keeps a policy for each kind of device, and the one for CPUs
+# An exponential turns the absolute error of its argument into a relative error of its result. Near x = 10 bfloat16 rounds x
+# by up to 1/32, and exp(x) is off by up to 3%. And from x = 11.1 on float16 has no number for it.
+#
+# In the table the two columns differ, and neither is a mistake: PyTorch keeps a policy for each kind of device, and the one for CPUs
 # leaves softmax, norms, sums and exponentials in bfloat16. A model whose numerics were validated under autocast on one
 # kind of device has been validated on that kind.
 #

@@ -74,7 +74,7 @@ show.figure(fig)
 # 4. go on exactly where a run was interrupted, with any number of workers.
 #
 # Everything runs on a CPU. Stores are simulated where a number must be the same on every machine, and real where the
-# machine itself is the question; each figure says which.
+# machine itself is the question; the text at each figure says which.
 
 # %% tags=["demo"]
 predict(
@@ -442,7 +442,7 @@ show.table(
         ]
         for (title, trace), each in zip(recorded.items(), found.values(), strict=True)
     ],
-    ["loop", "48 samples", "utilisation", "overlap", "limit", "blame", "gain of half the cost"],
+    ["loop", "time of 48 samples", "utilisation", "overlap", "limit", "blame", "gain if its cost is halved"],
 )
 serial, one, four = recorded.values()
 show.against_prediction(
@@ -1503,7 +1503,8 @@ show.against_prediction("shard_gain", round(small_seconds / sharded[best][0], 1)
 #
 # Why then shards of a thousand, and not of five? The model is silent about the rest: fewer objects to list, to look up and
 # to bill, and longer reads for disks that seek. And about the price: what is read in one piece is shuffled in one piece
-# (mix shards, and keep a buffer of samples to draw from), and fewer shards than readers leave readers idle. The shards carry
+# (mix shards, and keep a buffer of samples to draw from), and fewer shards than readers leave readers idle. (In the model
+# that costs nothing, because one reader fills the link; a single connection to a real store rarely does.) The shards carry
 # 2% more bytes, headers and zeros. Samples of 10 MB would gain next to nothing.
 #
 # ### Measure it: this machine's disk
@@ -1892,7 +1893,9 @@ print(f"{len(used)} samples, {len(set(used))} different ones, in the order of th
 #
 # A tar header protects itself with a sum of its bytes. The contents have nothing: flip a bit in an image, and the shard
 # reads on. TFRecord frames every record between two checksums, of its length and of its data. The checksum is CRC32C, the
-# remainder of a polynomial division over GF(2), which a single table of 256 remainders turns into one look-up a byte.
+# remainder of a polynomial division over GF(2), which a single table of 256 remainders turns into one look-up a byte. TFRecord
+# stores it *masked*, rotated by 15 bits and with a constant added, because a CRC over data that contain their own CRC is a
+# weak check.
 
 # %% tags=["demo"]
 import io
@@ -2055,13 +2058,13 @@ assert in_order[:-1] == [0.0] * 5 and in_order[-1] == 1.0
 show.against_prediction("hit_rate", 100 * in_order[SHARES.index(0.8)], unit="%", source="the library's cache")
 
 # %% [markdown]
-# Zero. What is needed next has always been thrown out already: read in a circle, a cache that is a little too small is
-# useless, and shuffling helps it. The dotted line is the dullest policy of all: keep what came first and let the rest pass.
+# Zero. What is needed next has always been thrown out already: for data that are read in a circle, a cache that is a little
+# too small is useless, and shuffling helps it. The dotted line is the dullest policy of all: keep what came first and let the rest pass.
 # For data that are all read once an epoch it beats the clever one.
 #
 # ## Deep dive: threads, processes, and the lock
 #
-# A Python interpreter runs one thread at a time. Waiting for a store lets go of that lock, and so does C code such as zlib
+# A Python interpreter runs one thread at a time (unless it is a free-threaded build, which exists from 3.13 on). Waiting for a store lets go of that lock, and so does C code such as zlib
 # or a JPEG decoder, if its authors thought of it; a loop in Python never does. So the question is not "threads or
 # processes", it is *what do the workers do*.
 
@@ -2096,8 +2099,8 @@ show.table(rows, [f"decoding 0.2 MB, samples/s, measured here ({os.cpu_count()} 
 
 # %% [markdown]
 # What to expect: for the Python loop threads gain nothing and processes gain the number of free cores; for C code threads
-# come close to processes, and pay neither for pickling nor for a second copy of the data set's index. On a machine that
-# other programs are using too, both gain less than that, and a number below 1× may be that noise. Processes are spawned here, not forked: a fork copies locks that
+# come close to processes or pass them, because they pay neither for pickling nor for a second copy of the data set's index.
+# On a machine that other programs are using too, both gain less than that, and a fifth more or less may be noise. Processes are spawned here, not forked: a fork copies locks that
 # other threads hold, and CUDA does not survive it.
 #
 # ## What the texts say: are tiers ordered fast to slow? (feed-1)
@@ -2123,6 +2126,7 @@ for row, (low, high) in enumerate(CLAIMED.values()):
     else:
         left.plot([low / 1e9, high / 1e9], [row, row], color=palette.orange, lw=7, solid_capstyle="round")
 left.axvline(0.5, color=palette.grey, ls=":", lw=1.2)
+left.text(0.55, -0.3, "a SATA SSD", fontsize=9, color=palette.grey)
 left.set(
     xscale="log",
     xlim=(0.05, 8000),
@@ -2189,6 +2193,6 @@ audit(
 #   bandwidth; leave more shards than readers.
 # - Two buffers, two events: one says *the batch is there*, the other says *the batch is no longer read*.
 # - The state of a data loader is three integers, and it counts what was **trained on**.
-# - A checksum on the header is no checksum on the data. A cache that is a little too small, read in a circle, hits nothing.
+# - A checksum on the header is no checksum on the data. A cache that is a little too small for data read in a circle hits nothing.
 #
 # Next: the training loop. In lab 08, eight GPUs have to agree on a sum.
