@@ -21,7 +21,9 @@ from threeloops.inner.fp8 import (
     quantise,
     with_fp8_linears,
 )
-from threeloops.inner.precision import fp8_cast
+from threeloops.inner.memory import LiveStorage
+from threeloops.inner.precision.fp8_cast import _pass, compiled
+from threeloops.inner.recompute import Segments
 
 AMAXES = st.lists(st.one_of(st.just(0.0), st.floats(2**-20, 2**20, width=32)), min_size=1, max_size=30)
 
@@ -89,10 +91,11 @@ def test_the_compiled_pass_is_the_eager_one():
     x = torch.randn(1000) * 100
     state = (torch.tensor(3.0), torch.tensor([2.0, 500.0, 0.0]), torch.tensor(2))
     for most_recent, values in ((False, x), (True, x[:77]), (False, torch.tensor([1.0, math.nan]))):
-        arguments = (values, *state, 448.0, 448.0, most_recent, torch.float8_e4m3fn)
-        for compiled, eager in zip(fp8_cast.compiled_pass()(*arguments), fp8_cast._pass(*arguments), strict=True):
-            assert compiled.dtype == eager.dtype
-            torch.testing.assert_close(compiled.double(), eager.double(), rtol=0, atol=0, equal_nan=True)
+        arguments = (values, state, torch.tensor(7.0), 448.0, 448.0, most_recent, torch.float8_e4m3fn)
+        (a, a_state, a_amax), (b, b_state, b_amax) = (run(*arguments) for run in (compiled(_pass), _pass))
+        for got, wanted in zip((a, *a_state, a_amax), (b, *b_state, b_amax), strict=True):
+            assert got.dtype == wanted.dtype
+            torch.testing.assert_close(got.double(), wanted.double(), rtol=0, atol=0, equal_nan=True)
 
 
 def test_autocast_does_not_reach_the_emulated_product():
@@ -123,6 +126,7 @@ def test_what_is_refused():
     for call, words in (
         (lambda: Recipe(history_length=0), "history_length = 0"),
         (lambda: Recipe(amax="mean"), "amax = 'mean'"),
+        (lambda: Recipe(margin=200), "margin = 200"),
         (lambda: after_tensor(ScaleState(), -1.0, FLOAT8_E5M2, Recipe()), "amax = -1.0"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -184,6 +188,77 @@ def test_the_hardware_s_product_is_the_emulated_one(formats):
     with pytest.raises(ValueError, match="k = 15"):
         product(quantise(torch.ones(16, 15), 1.0, FLOAT8_E4M3FN), quantise(torch.ones(16, 15), 1.0, FLOAT8_E4M3FN),
                 torch.float32, hardware=True)  # fmt: skip
+
+
+def layers(count=4, width=64):
+    torch.manual_seed(0)
+    return torch.nn.ModuleList(
+        torch.nn.Sequential(Fp8Linear(width, width, recipe=Recipe(history_length=8)), torch.nn.SiLU())
+        for _ in range(count)
+    )
+
+
+def through(model, x):
+    for layer in model:
+        x = layer(x)
+    return x
+
+
+def test_recomputed_activations_are_those_of_the_first_time():
+    """The same scales, the same gradients, and each tensor remembered once."""
+    kept, recomputed = layers(), layers()
+    segments = Segments(recomputed, 2)
+    for step in range(4):
+        x = torch.randn(16, 64, generator=torch.Generator().manual_seed(step)) * 3.0**step
+        through(kept, x).square().mean().backward()
+        through(segments, x).square().mean().backward()
+        for ours, theirs in zip(recomputed.parameters(), kept.parameters(), strict=True):
+            assert torch.equal(ours.grad, theirs.grad)
+            ours.grad = theirs.grad = None
+    assert len(recomputed[0][0].input_scaler.state.history) == 4
+
+
+def test_what_is_kept_for_the_backward_pass_is_autograd_s_to_free():
+    """So recomputation drops it, and a second backward pass is refused as everywhere."""
+    model, x = layers(), torch.randn(512, 64)
+    held = {}
+    for name, made in (("kept", model), ("recomputed", Segments(model, 1))):
+        with LiveStorage(model) as live:
+            loss = through(made, x).sum()
+            held[name] = live.timeline.live_bytes
+            loss.backward()
+    assert held["recomputed"] < held["kept"] - 3 * x.numel()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+
+
+def test_an_evaluation_leaves_the_scales_alone():
+    layer = Fp8Linear(4, 4)
+    layer(torch.ones(2, 4)).sum().backward()
+    before = layer.input_scaler.state
+    layer.eval()
+    with torch.no_grad():
+        assert layer(torch.full((2, 4), 1e6)).isfinite().all()
+    assert layer.input_scaler.state == before
+    layer.train()
+    layer(torch.ones(2, 4))
+    assert len(layer.input_scaler.state.history) == len(before.history) + 1
+
+
+def test_a_layer_under_two_names_stays_one_layer():
+    shared = torch.nn.Linear(4, 4)
+    model = with_fp8_linears(torch.nn.Sequential(shared, torch.nn.Sequential(torch.nn.ReLU(), shared)))
+    assert type(model[0]) is Fp8Linear and model[1][1] is model[0]
+    alone = with_fp8_linears(shared)
+    assert type(alone) is Fp8Linear and alone.weight is shared.weight
+
+
+def test_scales_stay_where_they_have_a_reciprocal():
+    scaler = Scaler(FLOAT8_E4M3FN, Recipe(margin=40))
+    huge = torch.tensor([1e30, -1e30])
+    scaler(huge)
+    assert scaler(huge).dequantised().isfinite().all()
+    assert after_tensor(ScaleState(), 1e39, FLOAT8_E4M3FN, Recipe()) == ScaleState()
 
 
 def test_a_small_network_learns_in_fp8_about_as_well():

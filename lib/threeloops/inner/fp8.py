@@ -1,7 +1,7 @@
 """FP8 training: per-tensor scales with a delayed amax history, and a linear layer that uses them.
 
 layer = Fp8Linear(512, 2048, recipe=Recipe(history_length=16))
-layer(x).sum().backward()                   # emulated bit for bit on a CPU, on FP8 tensor cores where there are any
+layer(x).sum().backward()                   # emulated on a CPU, on FP8 tensor cores where there are any
 """
 
 from threeloops.inner.precision.delayed_scaling import Recipe, ScaleState, after_tensor

@@ -14,7 +14,9 @@ import numpy as np
 
 from threeloops.inner.formats import FloatFormat
 
-LARGEST_SCALE = float(np.finfo(np.float32).max)
+SMALLEST_SCALE, LARGEST_SCALE = float(np.finfo(np.float32).smallest_normal), float(np.finfo(np.float32).max)
+"""Both have a reciprocal that is finite and not zero."""
+LARGEST_MARGIN = 64
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Recipe:
     amax: Literal["max", "most_recent"] = "max"
 
     def __post_init__(self) -> None:
+        if not -LARGEST_MARGIN <= self.margin <= LARGEST_MARGIN:
+            raise ValueError(f"margin = {self.margin}: expected {-LARGEST_MARGIN} to {LARGEST_MARGIN} powers of two")
         if self.history_length < 1:
             raise ValueError(f"history_length = {self.history_length}: expected at least one step")
         if self.amax not in ("max", "most_recent"):
@@ -34,8 +38,7 @@ class Recipe:
 
     def highest(self, format: FloatFormat) -> float:
         """What the largest magnitude is scaled to, in float32."""
-        with np.errstate(over="ignore"):
-            return float(np.float32(format.largest * 2.0**-self.margin))
+        return float(np.float32(format.largest * 2.0**-self.margin))
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,14 @@ def after_tensor(state: ScaleState, amax: float, format: FloatFormat, recipe: Re
     """
     if amax < 0:
         raise ValueError(f"amax = {amax}: expected the largest magnitude of a tensor, at least 0")
+    with np.errstate(over="ignore"):
+        amax = float(np.float32(amax))
     if not math.isfinite(amax):
         return state
-    history = (*state.history, float(np.float32(amax)))[-recipe.history_length :]
+    history = (*state.history, amax)[-recipe.history_length :]
     reference = max(history) if recipe.amax == "max" else history[-1]
     if reference == 0:
         return ScaleState(state.scale, history)
     with np.errstate(over="ignore"):
-        scale = np.float32(recipe.highest(format)) / np.float32(reference)
-    return ScaleState(min(float(scale), LARGEST_SCALE), history)
+        scale = float(np.float32(recipe.highest(format)) / np.float32(reference))
+    return ScaleState(min(max(scale, SMALLEST_SCALE), LARGEST_SCALE), history)

@@ -6,6 +6,7 @@ wait for all kernels before it, in every layer anew. On a GPU the cast, the amax
 """
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from threeloops.inner.formats import FLOAT8_E4M3FN, FLOAT8_E5M2, FloatFormat
-from threeloops.inner.precision.delayed_scaling import LARGEST_SCALE, Recipe, ScaleState
+from threeloops.inner.precision.delayed_scaling import LARGEST_SCALE, SMALLEST_SCALE, Recipe, ScaleState
 
+State = tuple[Tensor, Tensor, Tensor]
+"""Scale, history and count of a place in a model, as `next_scale` has them."""
 TORCH_DTYPES = {FLOAT8_E4M3FN: torch.float8_e4m3fn, FLOAT8_E5M2: torch.float8_e5m2}
 
 
@@ -32,17 +35,19 @@ class Quantised:
 def quantise(x: Tensor, scale: float | Tensor, format: FloatFormat) -> Quantised:
     """x · scale, saturated at the format's largest number and rounded to nearest even; NaN stays."""
     factor = torch.as_tensor(scale, dtype=torch.float32, device=x.device)
-    return Quantised(_cast(x.detach().float(), factor, format.largest, TORCH_DTYPES[format]), factor)
+    cast = compiled(_cast) if x.is_cuda else _cast
+    values = cast(x.detach().contiguous().view(-1), factor, format.largest, TORCH_DTYPES[format])
+    return Quantised(values.view(x.shape), factor)
 
 
-def _cast(single: Tensor, scale: Tensor, largest: float, dtype: torch.dtype) -> Tensor:
+def _cast(x: Tensor, scale: Tensor, largest: float, dtype: torch.dtype) -> Tensor:
     """Saturation is explicit: e5m2 would make an infinity of what exceeds it, and e4m3fn NaN up to torch 2.11."""
-    return (single * scale).clamp(-largest, largest).to(dtype)
+    return (x.float() * scale).clamp(-largest, largest).to(dtype)
 
 
 def next_scale(
     scale: Tensor, history: Tensor, remembered: Tensor, amax: Tensor, highest: float, most_recent: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> State:
     """`after_tensor` without a host: the scale, history and count after a tensor of this amax.
 
     `history` is a ring of float32 in which `remembered` amaxes were written so far; places not written yet are zero.
@@ -53,34 +58,34 @@ def next_scale(
     history = torch.where(here & finite, amax, history)
     reference = amax if most_recent else history.amax()
     # Tensor by tensor: a Python number over a tensor would be a reciprocal first, and rounded twice.
-    wanted = (torch.full_like(reference, highest) / reference).clamp(max=LARGEST_SCALE)
+    wanted = (torch.full_like(reference, highest) / reference).clamp(SMALLEST_SCALE, LARGEST_SCALE)
     return torch.where(finite & (reference > 0), wanted, scale), history, remembered + finite
 
 
 def _pass(
-    x: Tensor, scale: Tensor, history: Tensor, remembered: Tensor, highest: float, largest: float, most_recent: bool,
-    dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    single = x.float()
-    after = next_scale(scale, history, remembered, single.abs().amax(), highest, most_recent)
-    return _cast(single, scale, largest, dtype), *after
+    x: Tensor, state: State, amax: Tensor, highest: float, largest: float, most_recent: bool, dtype: torch.dtype
+) -> tuple[Tensor, State, Tensor]:
+    """The values of x, the state with which they were made, and the amax of x; `amax` is that of the tensor before."""
+    state = next_scale(*state, amax, highest, most_recent)
+    return _cast(x, state[0], largest, dtype), state, x.abs().amax().float()
 
 
 @functools.cache
-def compiled_pass() -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
-    return torch.compile(_pass, dynamic=True)
+def compiled(function: Callable) -> Callable:
+    return torch.compile(function, dynamic=True)
 
 
 class Scaler(nn.Module):
     """The delayed scale of one place in a model: quantises what passes, and remembers its amax.
 
     Its buffers are part of the model's state: a training that goes on from a checkpoint goes on with its scales. They
-    stay float32 whatever the model is cast to.
+    stay float32 whatever the model is cast to. In `eval` mode nothing is remembered.
     """
 
     scale: Tensor
     history: Tensor
     remembered: Tensor
+    amax: Tensor
 
     def __init__(self, format: FloatFormat, recipe: Recipe) -> None:
         super().__init__()
@@ -88,28 +93,41 @@ class Scaler(nn.Module):
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("history", torch.zeros(recipe.history_length))
         self.register_buffer("remembered", torch.zeros((), dtype=torch.int64))
+        # Of the latest tensor, for the next: until then its scale is there to quantise the same tensor again.
+        self.register_buffer("amax", torch.full((), math.nan))
 
-    def forward(self, x: Tensor) -> Quantised:
-        """Quantised with the scale from the tensors before; this one's amax counts from the next on."""
-        scale, dtype = self.scale, TORCH_DTYPES[self.format]
-        before = (scale, self.history, self.remembered)
-        highest, most_recent = self.recipe.highest(self.format), self.recipe.amax == "most_recent"
-        if x.numel():
-            once = compiled_pass() if x.is_cuda else _pass
-            # Flat, so that one compilation does for all shapes.
-            flat = x.detach().contiguous().view(-1)
-            values, *after = once(flat, *before, highest, self.format.largest, most_recent, dtype)
-        else:
-            values, after = x.detach().to(dtype), [*next_scale(*before, scale.new_zeros(()), highest, most_recent)]
-        self.scale, self.history, self.remembered = after
-        return Quantised(values.view(x.shape), scale)
+    def forward(self, x: Tensor, again: bool = False) -> Quantised:
+        """Quantised with the scale from the tensors before; this one's amax counts from the next on.
+
+        `again`: x is the latest tensor once more, as when a forward pass is recomputed, and gets the same scale.
+        """
+        if again or not self.training or not x.numel():
+            return quantise(x, self.scale if again else self._next()[0], self.format)
+        once = compiled(_pass) if x.is_cuda else _pass
+        recipe, now = self.recipe, (self.scale, self.history, self.remembered)
+        how = (
+            recipe.highest(self.format),
+            self.format.largest,
+            recipe.amax == "most_recent",
+            TORCH_DTYPES[self.format],
+        )
+        # Flat, so that one compilation does for all shapes.
+        values, state, self.amax = once(x.detach().contiguous().view(-1), now, self.amax, *how)
+        self.scale, self.history, self.remembered = state
+        return Quantised(values.view(x.shape), self.scale)
 
     @property
     def state(self) -> ScaleState:
         """The scale for the next tensor and the amaxes behind it, for people and tests: waits for the device."""
-        count, length = int(self.remembered), len(self.history)
+        scale, history, remembered = self._next()
+        count, length = int(remembered), len(history)
         order = range(max(0, count - length), count)
-        return ScaleState(float(self.scale), tuple(float(self.history[number % length]) for number in order))
+        return ScaleState(float(scale), tuple(float(history[number % length]) for number in order))
+
+    def _next(self) -> State:
+        recipe = self.recipe
+        now = (self.scale, self.history, self.remembered)
+        return next_scale(*now, self.amax, recipe.highest(self.format), recipe.amax == "most_recent")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Scaler":
         """Follow the model to another device, but to no other dtype."""

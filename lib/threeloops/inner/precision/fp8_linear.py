@@ -44,15 +44,19 @@ class _Fp8Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, layer: "Fp8Linear") -> Tensor:
         ctx.layer, ctx.dtypes = layer, (x.dtype, weight.dtype)
-        ctx.x, ctx.weight = layer.input_scaler(x), layer.weight_scaler(weight)
-        return product(ctx.x, ctx.weight, x.dtype, hardware=multiplies_fp8(x))
+        again = torch._C._current_graph_task_id() != -1  # within a backward pass: activations are recomputed
+        a, b = layer.input_scaler(x, again), layer.weight_scaler(weight, again)
+        ctx.save_for_backward(a.values, a.scale, b.values, b.scale)
+        return product(a, b, x.dtype, hardware=multiplies_fp8(x))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        saved = ctx.saved_tensors
+        x, weight = Quantised(*saved[:2]), Quantised(*saved[2:])
         quantised, hardware = ctx.layer.gradient_scaler(gradient), multiplies_fp8(gradient)
-        for_input = product(quantised, _transposed(ctx.weight), ctx.dtypes[0], hardware=hardware)
-        for_weight = product(_transposed(quantised), _transposed(ctx.x), ctx.dtypes[1], hardware=hardware)
+        for_input = product(quantised, _transposed(weight), ctx.dtypes[0], hardware=hardware)
+        for_weight = product(_transposed(quantised), _transposed(x), ctx.dtypes[1], hardware=hardware)
         return for_input, for_weight, None
 
 
@@ -88,10 +92,16 @@ class Fp8Linear(nn.Module):
 
 def with_fp8_linears(model: nn.Module, recipe: Recipe | None = None, *, but: tuple[str, ...] = ()) -> nn.Module:
     """`model`, its linear layers replaced by FP8 ones of the same parameters, in place; those whose last name is in
-    `but`, such as ("head",), stay. The first and last layers of a network often do."""
-    for name, child in model.named_children():
-        if type(child) is nn.Linear and name not in but:
-            setattr(model, name, Fp8Linear.of(child, recipe))
-        else:
-            with_fp8_linears(child, recipe, but=but)
+    `but`, such as ("head",), stay. The first and last layers of a network often do. A layer that a model uses under two
+    names stays one layer. A model that is itself a linear layer cannot be replaced in place: its replacement is
+    returned."""
+    if type(model) is nn.Linear:
+        return Fp8Linear.of(model, recipe)
+    replaced: dict[nn.Module, nn.Module] = {}
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if type(child) is nn.Linear and name not in but:
+                if child not in replaced:
+                    replaced[child] = Fp8Linear.of(child, recipe)
+                setattr(parent, name, replaced[child])
     return model
