@@ -264,9 +264,9 @@ with check("formats", "encode and decode four formats"):
         hint="−0.0 is negative too: np.signbit, not x < 0; and round before you ask whether it is too large: what rounds to 65504, the last number before overflow, is 65504",
     )
     check.equal(
-        encode(np.array([1e9, -np.inf, np.nan]), E4M3FN),
-        np.array([0x7E, 0xFE, 0x7F]),
-        what="encode of 1e9, −infinity and NaN in float8_e4m3fn",
+        encode(np.array([1e9, -np.inf, np.nan, -np.nan]), E4M3FN),
+        np.array([0x7E, 0xFE, 0x7F, 0x7F]),
+        what="encode of 1e9, −infinity, NaN and NaN with a sign in float8_e4m3fn",
         hint="without infinities what is too large becomes the largest finite number",
     )
     check.raises(ValueError, decode, np.array([3, 256]), E5M2, names="256")
@@ -785,9 +785,8 @@ with check("scaler", "a loss scaler that follows torch.amp.GradScaler bit for bi
             f"FloatingPointError: {error}: expected the old scale, {last_scale:g}, in it",
         )
     start = [torch.tensor([1.0, 2.0]), torch.tensor([[3.0]])]
-    scaler, stepped, skipped = scaled_step(
-        Scaler(4.0), inout(start), [torch.tensor([4.0, -8.0]), torch.tensor([[0.0]])], 0.5
-    )
+    gradients = [torch.tensor([4.0, -8.0]), torch.tensor([[0.0]])]
+    scaler, stepped, skipped = scaled_step(Scaler(4.0), inout(start), inout(gradients), 0.5)
     check.equal(
         [stepped[0].tolist(), stepped[1].tolist(), skipped],
         [[0.5, 3.0], [[3.0]], False],
@@ -799,6 +798,12 @@ with check("scaler", "a loss scaler that follows torch.amp.GradScaler bit for bi
         [[1.0, 2.0], [[3.0]]],
         what="the parameters that scaled_step was given, after it",
         hint="the parameters you were given must not change: return new tensors, p − …, not p.sub_(…) or p −= …",
+    )
+    check.equal(
+        [g.tolist() for g in gradients],
+        [[4.0, -8.0], [[0.0]]],
+        what="the gradients that scaled_step was given, after it",
+        hint="`.float()` of a float32 tensor is that tensor: multiply with `*`, not with `mul_`",
     )
     for bad, name in ((float("inf"), "an infinite"), (float("nan"), "a NaN")):
         scaler, stepped, skipped = scaled_step(

@@ -1279,8 +1279,10 @@ predict("padded_weight", "The weight of a padded part's token, relative to the o
 # - Returns what the whole batch at once would give: the mean loss over **all targets that count** (a scalar), and its
 #   gradient for each weight, in the shapes and the dtype of the weights.
 # - `mean_loss(weights, tokens, targets)` from the setup cell is the model and its loss in one: the mean cross-entropy over
-#   the targets that count among those it is given. On this machine it takes at most `CAPACITY` sequences; more raise
-#   `OutOfMemory`. Where no target counts, the mean is 0/0: it returns NaN, and so are its gradients.
+#   the targets that count among those it is given. Where no target counts, the mean is 0/0: it returns NaN, and so are its
+#   gradients.
+# - It takes at most `CAPACITY` sequences at once, and this machine holds the activations of at most twice as many: who keeps
+#   every part's graph to the end meets `OutOfMemory` too.
 # - Give it `micro` sequences at a time, in order; the last time what is left.
 #
 # **Errors**, `ValueError`: `micro` below 1, containing `micro = ` and the value; no target that counts in the whole batch,
@@ -1288,7 +1290,11 @@ predict("padded_weight", "The weight of a padded part's token, relative to the o
 
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_accumulate", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from torch.multiprocessing.reductions import StorageWeakRef
+
 CAPACITY = 4
+
+ALIVE = []  # activations of earlier calls, as references that keep nothing alive, and of how many sequences
 
 
 class OutOfMemory(RuntimeError):
@@ -1299,10 +1305,14 @@ def mean_loss(weights: list[Tensor], tokens: Tensor, targets: Tensor) -> Tensor:
     """A small model that guesses the next token from the last three, and its mean cross-entropy."""
     if len(tokens) > CAPACITY:
         raise OutOfMemory(f"{len(tokens)} sequences at once: at most {CAPACITY} fit")
+    ALIVE[:] = [(reference, count) for reference, count in ALIVE if not reference.expired()]
+    if (held := sum(count for _, count in ALIVE) + len(tokens)) > 2 * CAPACITY:
+        raise OutOfMemory(f"the activations of {held} sequences are alive: at most {2 * CAPACITY} fit")
     table, mix, head = weights
     x = functional.embedding(tokens, table)
     before = functional.pad(x, (0, 0, 2, 0))
     hidden = torch.tanh(torch.cat([before[:, :-2], before[:, 1:-1], x], dim=-1) @ mix)
+    ALIVE.append((StorageWeakRef(hidden.untyped_storage()), len(tokens)))
     return functional.cross_entropy((hidden @ head).flatten(0, 1), targets.flatten(), ignore_index=-100)
 
 
@@ -1357,14 +1367,21 @@ with check("accumulate", "gradients of parts, added up to those of the whole"):
     def at_once(weights, tokens, targets):
         """The whole batch, one sequence at a time, by sums: no mean is ever taken before the end."""
         copies = [weight.detach().clone().requires_grad_() for weight in weights]
-        total = 0.0
+        counted, total, sums = (targets != -100).sum(), 0.0, [torch.zeros_like(weight) for weight in weights]
         for row, goal in zip(tokens, targets, strict=True):
             if (goal != -100).any():
-                total = total + mean_loss(copies, row[None], goal[None]) * (goal != -100).sum()
-        loss = total / (targets != -100).sum()
-        return loss.detach(), list(torch.autograd.grad(loss, copies))
+                here = mean_loss(copies, row[None], goal[None]) * (goal != -100).sum()
+                sums = [a + b for a, b in zip(sums, torch.autograd.grad(here, copies), strict=True)]
+                total += here.detach()
+        return total / counted, [each.detach() / counted for each in sums]
 
-    for batch, micro, ignored, empty in ((8, 4, 0.0, 0), (6, 2, 0.3, 0), (7, 3, 0.3, 0), (6, 2, 0.3, 2)):
+    for batch, micro, ignored, empty in (
+        (8, 4, 0.0, 0),
+        (6, 2, 0.3, 0),
+        (7, 3, 0.3, 0),
+        (6, 2, 0.3, 2),
+        (16, 4, 0.3, 0),
+    ):
         weights, tokens, targets = a_batch(batch, batch, 11, ignored)
         targets[:empty] = -100
         loss, gradients = accumulated(weights, tokens, targets, micro)
@@ -1442,8 +1459,8 @@ show.against_prediction("padded_weight", counts[1] / counts[0], unit="×", sourc
 
 def gradient_of(parts):
     """Gradients of a weighted sum of the losses of parts, [(rows, weight)]."""
-    total = sum(mean_loss(weights, tokens[rows], targets[rows]) * weight for rows, weight in parts)
-    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(total, weights)])
+    shares = [torch.autograd.grad(mean_loss(weights, tokens[r], targets[r]) * weight, weights) for r, weight in parts]
+    return torch.cat([sum(each).reshape(-1) for each in zip(*shares, strict=True)])
 
 
 first, second = slice(0, 4), slice(4, 8)
@@ -1545,7 +1562,8 @@ predict(
 # - `step` counts from 1. At step 1 the folder (if it is missing) and the files are made, full of zeros; what is left
 #   there from an earlier run is overwritten. Later steps find the moments of the step before and leave their own.
 # - Returns the updated parameter, a new tensor; `parameter` and `gradient` (float32, any shape, contiguous) stay as they
-#   are. Work on `chunk` elements at a time; the last chunk may be shorter.
+#   are. Work on `chunk` elements at a time; the last chunk may be shorter. (The check cannot see that: the bits are the same
+#   for any chunk. What it saves is memory.)
 # - The result, and the moments, are those of `torch.optim.AdamW(foreach=False)` **to the last bit**. For that the same
 #   operations must happen in the same order, on float32 tensors `p`, `g`, `m`, `v`, with Python numbers for the rest
 #   (`t` is the step):
@@ -1741,6 +1759,10 @@ with check("offload", "AdamW with its moments in files, and how long a step take
         check.raises(
             ValueError, adamw_from_files, folder, torch.ones(12), torch.ones(12), 2, 4, AdamW(), names=("exp_avg", "40")
         )
+        for spoil, error in ((lambda path: path.write_bytes(bytes(36)), ValueError), (Path.unlink, FileNotFoundError)):
+            adamw_from_files(folder, weight, gradient, 1, 4, AdamW())
+            spoil(Path(folder) / "exp_avg_sq.bin")
+            check.raises(error, adamw_from_files, folder, weight, gradient, 2, 4, AdamW(), names="exp_avg_sq")
         check.raises(ValueError, adamw_from_files, folder, weight, gradient, 1, 0, AdamW(), names="chunk = 0")
         check.raises(ValueError, adamw_from_files, folder, weight, gradient, 0, 4, AdamW(), names="step = 0")
         half = torch.ones(3).half()
