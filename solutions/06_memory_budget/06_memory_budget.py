@@ -1759,10 +1759,6 @@ with check("offload", "AdamW with its moments in files, and how long a step take
         check.raises(
             ValueError, adamw_from_files, folder, torch.ones(12), torch.ones(12), 2, 4, AdamW(), names=("exp_avg", "40")
         )
-        for spoil, error in ((lambda path: path.write_bytes(bytes(36)), ValueError), (Path.unlink, FileNotFoundError)):
-            adamw_from_files(folder, weight, gradient, 1, 4, AdamW())
-            spoil(Path(folder) / "exp_avg_sq.bin")
-            check.raises(error, adamw_from_files, folder, weight, gradient, 2, 4, AdamW(), names="exp_avg_sq")
         check.raises(ValueError, adamw_from_files, folder, weight, gradient, 1, 0, AdamW(), names="chunk = 0")
         check.raises(ValueError, adamw_from_files, folder, weight, gradient, 0, 4, AdamW(), names="step = 0")
         half = torch.ones(3).half()
