@@ -21,6 +21,7 @@ from threeloops.inner.formats import (
     INT8,
     TF32,
     FloatFormat,
+    IntegerFormat,
 )
 
 OLD_E4M3FN = bool(torch.tensor(1e9).to(torch.float8_e4m3fn).float().isnan())
@@ -242,6 +243,8 @@ def test_shape_storage_and_integers():
         (lambda: INT8.encode([1.0], 0.0), ValueError, "scale = 0.0"),
         (lambda: INT8.scale_for(np.inf), ValueError, "amax = inf"),
         (lambda: INT4.decode([16], 1.0), ValueError, "0 to 15"),
+        (lambda: IntegerFormat("int16", 16), ValueError, "bits = 16"),
+        (lambda: IntegerFormat("int1", 1), ValueError, "bits = 1"),
     ],
 )
 def test_what_is_refused(call, error, words):
@@ -253,6 +256,15 @@ def test_what_is_refused(call, error, words):
 def test_integers_are_torch_s_symmetric_quantisation(values, format):
     theirs = torch.fake_quantize_per_tensor_affine(torch.tensor(values), 0.5, 0, -format.largest, format.largest)
     np.testing.assert_array_equal(format.rounded(values, 0.5), theirs.double().numpy())
+
+
+@given(st.floats(0, 1e308), st.integers(2, 8))
+@example(5e-324, 8)
+@example(190 * 5e-324, 8)
+def test_the_scale_for_any_amax_holds_it_without_saturation(amax, bits):
+    format = IntegerFormat(f"int{bits}", bits)
+    scale = format.scale_for(amax)
+    assert abs(format.rounded([amax], scale)[0] - amax) <= scale / 2
 
 
 def test_every_integer_code_is_its_own():

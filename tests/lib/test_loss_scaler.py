@@ -56,8 +56,14 @@ def make(kind, model):
             "backoff_factor": 0.3,
             "growth_interval": 7,
         },  # rounds at every turn
+        {
+            "init_scale": 12345.678901,  # no float32
+            "growth_factor": 1.7,
+            "backoff_factor": 0.3,
+            "growth_interval": 7,
+        },
     ],
-    ids=["usual", "at the top", "no powers of two"],
+    ids=["usual", "at the top", "no powers of two", "from between two float32 numbers"],
 )
 def test_scale_and_parameters_follow_torch_for_500_steps(settings, optimizer):
     rng = torch.Generator().manual_seed(2)
@@ -124,14 +130,30 @@ def test_a_report_tells_nan_from_overflow():
     weight.grad = torch.tensor([8.0, math.inf, -math.inf, 0.0])
     report = scaler.step(optimizer)
     assert (report.skipped, report.scale, report.infinite, report.nan) == (True, 8.0, 2, 0)
-    assert "scale halved" in str(report)
+    assert str(report) == "step skipped at scale 8: 2 infinite and 0 NaN gradients; the scale is now 4"
     weight.grad = torch.tensor([math.nan, 0.0, 0.0, 0.0])
-    assert "look at the forward pass" in str(scaler.step(optimizer))
+    assert "the scale is now 2, but NaN is no overflow: look at the forward pass" in str(scaler.step(optimizer))
     assert scaler.state.skipped_steps == 2
     weight.grad = torch.full((4,), 2.0)
     assert str(scaler.step(optimizer)) == "step taken at scale 2"
     assert weight.tolist() == [0.0] * 4
     assert scaler.state.skipped_steps == 0
+
+
+def test_a_report_names_the_scale_that_comes_next_whatever_the_factor():
+    weight = torch.nn.Parameter(torch.ones(1))
+    weight.grad = torch.tensor([math.inf])
+    scaler = LossScaler(ScalerState(scale=1024.0, backoff_factor=0.25))
+    report = scaler.step(torch.optim.SGD([weight], lr=1.0))
+    assert report.next_scale == scaler.state.scale == 256.0
+    assert str(report).endswith("the scale is now 256")
+
+
+@pytest.mark.parametrize("given", [12345.678901, 0.1, 1e5 / 3, SMALLEST_SCALE * (1 - 2**-30)])
+def test_a_scale_is_rounded_to_float32_as_torch_s_is(given):
+    theirs = torch.amp.GradScaler("cpu", init_scale=given)
+    theirs.scale(torch.zeros(()))
+    assert ScalerState(scale=given).scale == theirs.get_scale()
 
 
 def test_small_gradients_survive_float16_only_with_a_scale():
@@ -161,10 +183,63 @@ def test_float16_gradients_are_refused_and_masters_take_them():
     assert all(bool((m < b).all()) for m, b in zip(masters.masters, before, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: torch.ones(2, dtype=torch.float16), "a float16 gradient"),
+        (lambda: torch.ones(2, dtype=torch.complex64), "complex64 gradient"),
+        (lambda: torch.eye(2).to_sparse_csr(), "sparse_csr"),
+    ],
+    ids=["float16", "complex64", "compressed rows"],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_a_gradient_that_is_refused_leaves_the_others_as_they_were(make, words):
+    refused = make()
+    weights = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones_like(refused))]
+    weights[0].grad, weights[1].grad = torch.full((2,), 65536.0), refused
+    scaler = LossScaler()
+    for _ in range(2):
+        with pytest.raises(TypeError, match=words):
+            scaler.step(torch.optim.SGD(weights, lr=1.0))
+    assert weights[0].grad.tolist() == [65536.0] * 2
+    assert scaler.state == ScalerState()
+
+
+@pytest.mark.parametrize("spoil", [None, math.inf, math.nan])
+def test_sparse_gradients_follow_torch(spoil):
+    tokens, scale = torch.tensor([1, 3, 1, 1]), 1000.0  # a row met three times; no power of two
+    tables, scales = [], []
+    for ours in (True, False):
+        torch.manual_seed(0)
+        table = torch.nn.Embedding(5, 3, sparse=True)
+        optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+        scaler = LossScaler(ScalerState(scale)) if ours else torch.amp.GradScaler("cpu", init_scale=scale)
+        scaler.scale((table(tokens) * torch.randn(4, 3)).sum()).backward()
+        if spoil is not None:
+            table.weight.grad._values()[2, 1] = spoil
+        report = scaler.step(optimizer)
+        if ours:
+            assert report.skipped == (spoil is not None)
+            assert (report.infinite, report.nan) == (int(spoil == math.inf), int(spoil is not None and spoil != spoil))
+            scales.append(scaler.state.scale)
+        else:
+            scaler.update()
+            scales.append(scaler.get_scale())
+        tables.append(table.weight.detach())
+    assert torch.equal(*tables)
+    assert scales[0] == scales[1]
+
+
 def test_no_gradient_and_impossible_settings_are_named():
     with pytest.raises(ValueError, match="no parameter has a gradient"):
         LossScaler().step(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0))
-    for field, value in (("scale", 0.0), ("scale", math.inf), ("growth_factor", 1.0), ("backoff_factor", 1.0)):
+    for field, value in (
+        ("scale", 0.0),
+        ("scale", math.inf),
+        ("scale", 1e39),
+        ("growth_factor", 1.0),
+        ("backoff_factor", 1.0),
+    ):
         with pytest.raises(ValueError, match=field):
             ScalerState(**{field: value})
     with pytest.raises(ValueError, match="growth_interval = 0"):

@@ -1,5 +1,10 @@
 """Float32 masters: 16-bit weights that follow float32 training, and the update that is lost without them."""
 
+import copy
+import gc
+import io
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -94,6 +99,66 @@ def test_a_saved_state_resumes_exactly_and_a_wrong_one_is_named():
     assert torch.equal(again.masters[0], masters.masters[0])
     with pytest.raises(ValueError, match=r"expected \[\(5,\)\]"):
         again.load_state_dict(saved | {"masters": [torch.zeros(6)]})
+
+
+def test_a_state_that_the_optimiser_refuses_changes_neither_masters_nor_model():
+    def layer(groups):
+        model = torch.nn.Linear(3, 3).bfloat16()
+        return model, MasterWeights(model.parameters(), lambda p: sgd(groups(p)))
+
+    _, whole = layer(lambda p: p)
+    model, halves = layer(lambda p: [{"params": p[:1]}, {"params": p[1:]}])
+    before = [t.detach().clone() for t in (*model.parameters(), *halves.masters)]
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        halves.load_state_dict(whole.state_dict())
+    assert all(map(torch.equal, before, (*model.parameters(), *halves.masters)))
+
+
+def test_masters_made_a_second_time_take_over():
+    """As a notebook's cell does that is run again."""
+    model = torch.nn.Linear(4, 4).bfloat16()
+    older, newer = (MasterWeights(model.parameters(), sgd) for _ in range(2))
+    model(torch.ones(2, 4).bfloat16()).sum().backward()
+    assert [m.grad for m in older.masters] == [None, None]
+    assert [m.grad.dtype for m in newer.masters] == [torch.float32] * 2
+    newer.step()
+    stepped = [p.detach().clone() for p in model.parameters()]
+    for act in (older.step, lambda: older.load_state_dict(newer.state_dict())):
+        with pytest.raises(RuntimeError, match="2 of 2 parameters hand their gradients to newer masters"):
+            act()
+    assert all(map(torch.equal, stepped, model.parameters()))
+
+
+def test_masters_that_nobody_holds_are_freed_and_leave_the_gradient_to_the_model():
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    masters = MasterWeights([weight], sgd)
+    master = weakref.ref(masters.masters[0])
+    del masters
+    gc.collect()
+    assert master() is None
+    weight.sum().backward()
+    assert weight.grad.tolist() == [1.0] * 3
+
+
+def test_a_model_with_masters_can_be_copied_and_saved_whole():
+    model = torch.nn.Linear(2, 2).bfloat16()
+    masters = MasterWeights(model.parameters(), sgd)
+    torch.save(model, file := io.BytesIO())
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        other(torch.ones(1, 2).bfloat16()).sum().backward()
+        assert other.weight.grad is not None and masters.masters[0].grad is None
+    _, copied = copy.deepcopy((model, masters))  # hooks are not copied: it would stand still
+    with pytest.raises(RuntimeError, match="make this one anew"):
+        copied.step()
+
+
+def test_a_parameter_given_twice_has_one_master():
+    weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    masters = MasterWeights([weight, weight], lambda p: sgd(p, lr=0.5))
+    weight.sum().backward()
+    masters.step()
+    assert len(masters.masters) == 1 and weight.item() == 0.5
 
 
 @settings(max_examples=60)

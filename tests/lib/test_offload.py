@@ -15,6 +15,7 @@ from threeloops.inner.offload import (
     Rates,
     StateFileError,
     ThreadChannel,
+    TornStateError,
     chunks_of,
     step_seconds,
 )
@@ -112,7 +113,19 @@ DAMAGE = {
     "no manifest": (lambda f: (f / "states.json").unlink(), "states.json is missing"),
     "half a manifest": (lambda f: (f / "states.json").write_text('{"step": 1,'), "cannot be read"),
     "other format": (lambda f: edit(f / "states.json", dtype="float16"), "dtype = 'float16'"),
-    "other model": (lambda f: edit(f / "states.json", elements=7), "elements = 7"),
+    "other model": (lambda f: edit(f / "states.json", shapes=[[7]]), r"shapes\[0\] = \[7\], expected \[33, 17\]"),
+    "a parameter less": (lambda f: edit_shapes(f, lambda s: s[:-1]), r"shapes\[3\] = None, expected \[40, 50\]"),
+    "a parameter more": (lambda f: edit_shapes(f, lambda s: [*s, [2]]), r"shapes\[4\] = \[2\], expected None"),
+    "other order": (lambda f: edit_shapes(f, lambda s: s[::-1]), r"shapes\[0\] = \[40, 50\]"),
+    "transposed": (lambda f: edit_shapes(f, lambda s: [s[0][::-1], *s[1:]]), r"shapes\[0\] = \[17, 33\]"),
+    "a list": (lambda f: (f / "states.json").write_text("[]"), "cannot be read"),
+    "no step": (lambda f: edit(f / "states.json", step=None), "step = None"),
+    "step in quotes": (lambda f: edit(f / "states.json", step="7"), "step = '7'"),
+    "step before the first": (lambda f: edit(f / "states.json", step=-1), "step = -1"),
+    "no checksums": (lambda f: edit(f / "states.json", crc32=None), "crc32 = None"),
+    "checksums of no states": (lambda f: edit(f / "states.json", crc32=[1, 2, 3]), r"crc32 = \[1, 2, 3\]"),
+    "one checksum missing": (lambda f: edit(f / "states.json", crc32={"exp_avg": 1}), "holds exp_avg, expected"),
+    "shapes that are sizes": (lambda f: edit(f / "states.json", shapes=[8, 3]), r"shapes = \[8, 3\]"),
 }
 
 
@@ -126,6 +139,10 @@ def edit(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def edit_shapes(folder, change):
+    edit(folder / "states.json", shapes=change([list(shape) for shape in SHAPES]))
+
+
 @pytest.mark.parametrize(("damage", "names"), DAMAGE.values(), ids=DAMAGE)
 def test_damaged_state_is_named_and_never_used(tmp_path, damage, names):
     saved(tmp_path)
@@ -134,7 +151,108 @@ def test_damaged_state_is_named_and_never_used(tmp_path, damage, names):
         OffloadedAdamW(parameters(), store=FileStore(tmp_path), masters=True)
 
 
+@pytest.mark.parametrize("masters", [True, False])
+def test_states_are_not_opened_by_an_optimiser_that_keeps_others(tmp_path, masters):
+    OffloadedAdamW(parameters(), store=FileStore(tmp_path), masters=masters).close()
+    with pytest.raises(StateFileError, match="holds exp_avg, exp_avg_sq(, master)?, expected"):
+        OffloadedAdamW(parameters(), store=FileStore(tmp_path), masters=not masters)
+
+
+def test_a_store_that_was_opened_and_never_stepped_is_opened_again(tmp_path):
+    for weights in (parameters(), [p.detach() + 1 for p in parameters()]):
+        optimizer = OffloadedAdamW(weights, store=FileStore(tmp_path), masters=True)
+        optimizer.close()
+        assert optimizer.steps == 0
+        assert torch.equal(optimizer.store.states["master"], torch.cat([p.detach().reshape(-1).cpu() for p in weights]))
+
+
+def test_a_store_is_saved_after_it_was_opened():
+    with pytest.raises(StateFileError, match="open it first"):
+        FileStore("nowhere").save(1)
+
+
+class FailingChannel(ThreadChannel):
+    """Its copy number `fails`, counted from 0, is not made."""
+
+    def __init__(self, fails):
+        super().__init__()
+        self.copies, self.fails = 0, fails
+
+    def submit(self, pairs):
+        number, self.copies = self.copies, self.copies + 1
+        return super().submit(pairs) if number != self.fails else self.fail
+
+    def fail(self):
+        raise OSError("no space left on device")
+
+
+COPIES_OF_A_STEP = 2 * len(chunks_of([33 * 17, 129, 1, 40 * 50], 500))
+
+
+@pytest.mark.parametrize("fails", range(COPIES_OF_A_STEP, 2 * COPIES_OF_A_STEP, 3))
+def test_a_step_that_failed_is_neither_counted_nor_saved_nor_gone_on_from(tmp_path, fails):
+    weights = parameters()
+    optimizer = OffloadedAdamW(weights, store=FileStore(tmp_path), chunk_elements=500, channel=FailingChannel(fails))
+    give_gradients(weights, 0)
+    optimizer.step()
+    optimizer.save()
+    with pytest.raises(OSError, match="no space left"):
+        optimizer.step()
+    assert optimizer.steps == 1
+    at_failure = [w.detach().clone() for w in weights]
+    for act in (optimizer.step, optimizer.save):
+        with pytest.raises(TornStateError, match="step 2 failed half-way.*load the weights and the state of a save"):
+            act()
+    assert all(map(torch.equal, at_failure, weights))
+    optimizer.close()
+    assert json.loads((tmp_path / "states.json").read_text())["step"] == 1
+
+
+def test_a_torn_state_in_files_is_not_opened_again(tmp_path):
+    weights = parameters()
+    channel = FailingChannel(2 * COPIES_OF_A_STEP - 1)
+    optimizer = OffloadedAdamW(weights, store=FileStore(tmp_path), chunk_elements=500, channel=channel)
+    give_gradients(weights, 0)
+    optimizer.step()
+    optimizer.save()
+    with pytest.raises(OSError, match="no space left"):
+        optimizer.step()
+    optimizer.close()
+    with pytest.raises(StateFileError, match="changed after its last save"):
+        OffloadedAdamW(weights, store=FileStore(tmp_path))
+
+
+def test_after_close_no_step_is_taken_and_the_last_one_can_be_saved(store):
+    weights = parameters()
+    optimizer = OffloadedAdamW(weights, store=store)
+    give_gradients(weights, 0)
+    optimizer.step()
+    before = [w.detach().clone() for w in weights]
+    optimizer.close()
+    optimizer.close()
+    with pytest.raises(RuntimeError, match="closed.*make a new OffloadedAdamW"):
+        optimizer.step()
+    assert optimizer.steps == 1 and all(map(torch.equal, before, weights))
+    optimizer.save()
+    if isinstance(store, FileStore):
+        assert OffloadedAdamW(weights, store=FileStore(store.folder)).steps == 1
+
+
+def test_a_gradient_that_is_missing_tears_nothing():
+    weights = parameters()
+    optimizer = OffloadedAdamW(weights)
+    with pytest.raises(ValueError, match=r"parameters\[0\].grad"):
+        optimizer.step()
+    give_gradients(weights, 0)
+    optimizer.step()
+    assert optimizer.steps == 1
+
+
 def test_arguments_that_do_not_fit_are_named():
+    with pytest.raises(TypeError, match="torch.float64.*at most 4 bytes"):
+        OffloadedAdamW(parameters(torch.float64), masters=True)
+    with pytest.raises(ValueError, match="no element"):
+        OffloadedAdamW([torch.zeros(0), torch.zeros(3, 0)])
     with pytest.raises(TypeError, match="torch.bfloat16.*masters=True"):
         OffloadedAdamW(parameters(torch.bfloat16))
     with pytest.raises(ValueError, match="buffers = 0"):

@@ -100,6 +100,25 @@ def test_offloaded_steps_are_the_resident_ones_whatever_the_copies_do(monkeypatc
         assert same(offloaded(monkeypatch, seed, buffers), expected), seed
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_step_on_a_stream_never_makes_the_host_wait_to_say_that_it_is_whole(monkeypatch, seed):
+    device, store, parameters = SimulatedDevice(seed), HostStore(), weights()
+    device.install(monkeypatch)
+    optimizer = OffloadedAdamW(parameters, store=store, chunk_elements=4, channel=StreamChannel())
+    device.host(*store.states.values())
+    give_gradients(parameters, 0)
+
+    def refused(*_):
+        raise AssertionError("the host waited for the device")
+
+    for waiting in (Stream, Event):
+        monkeypatch.setattr(waiting, "synchronize", refused)
+    with device:
+        optimizer.step()
+    assert optimizer.steps == 1
+    optimizer.save()
+
+
 @pytest.mark.parametrize("forgotten", ["wait_stream", "wait_event"])
 def test_a_channel_that_forgets_to_wait_is_found_out(monkeypatch, forgotten):
     monkeypatch.setattr(Stream, forgotten, lambda *_: None)

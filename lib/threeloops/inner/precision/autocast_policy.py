@@ -60,9 +60,10 @@ class AutocastPolicy:
 
 GPU_POLICY = AutocastPolicy(
     low=frozenset(
-        "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu addmm "
-        "addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot "
-        "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention".split()
+        "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution "
+        "prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul "
+        "linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell "
+        "_scaled_dot_product_flash_attention scaled_dot_product_attention".split()
     ),
     float32=frozenset(
         "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm "
@@ -71,7 +72,9 @@ GPU_POLICY = AutocastPolicy(
         "mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss "
         "binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp prod softmax log_softmax cumprod cumsum "
         "linalg_vector_norm linalg_matrix_norm sum upsample_nearest1d upsample_nearest2d upsample_nearest3d "
-        "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d".split()
+        "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d "
+        "upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d "
+        "_upsample_bicubic2d_aa".split()
     ),
     promote=frozenset(
         "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add cat stack".split()

@@ -1,6 +1,7 @@
 """Symmetric integer formats: a number is an integer times a scale, and the scale is all the range it has."""
 
 import math
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +13,14 @@ from threeloops.inner.precision.rounding import Rounding, round_to_integer
 @dataclass(frozen=True)
 class IntegerFormat:
     """Integers from −`largest` to `largest`, in two's complement; the one code below −`largest` is left out, so that
-    x and −x are represented alike."""
+    x and −x are represented alike. Raises ValueError unless 2 ≤ `bits` ≤ 8: a code is kept in one byte."""
 
     name: str
     bits: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 8:
+            raise ValueError(f"bits = {self.bits}: expected 2 to 8, a sign and a magnitude in one byte")
 
     @property
     def largest(self) -> int:
@@ -23,10 +28,11 @@ class IntegerFormat:
 
     def scale_for(self, amax: float) -> float:
         """The scale with which `amax`, the largest magnitude to be represented, becomes `largest`; 1 for nothing but
-        zeros. Raises ValueError for one that is negative or not finite."""
+        zeros. Never less than the smallest normal float64: below it the quotient loses its digits, and becomes zero.
+        Raises ValueError for an `amax` that is negative or not finite."""
         if not 0 <= amax < math.inf:
             raise ValueError(f"amax = {amax}: expected a finite number ≥ 0; look for NaN or infinity in the tensor")
-        return amax / self.largest if amax else 1.0
+        return max(amax / self.largest, sys.float_info.min) if amax else 1.0
 
     def encode(
         self,

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 SMALLEST_SCALE = float(np.finfo(np.float32).smallest_normal)
+UNSCALED = (torch.float32, torch.bfloat16, torch.float64)
+"""Dtypes in which a gradient can be divided by the scale and keep what the scale has saved."""
 
 
 class ScaleUnderflow(FloatingPointError):
@@ -24,9 +26,9 @@ class ScaleUnderflow(FloatingPointError):
 
 @dataclass(frozen=True)
 class ScalerState:
-    """`clean_steps` in a row since the scale last changed, `skipped_steps` in a row until now. Scales are float32.
+    """`clean_steps` in a row since the scale last changed, `skipped_steps` in a row until now.
 
-    Raises ValueError naming the field that cannot be.
+    A scale is rounded to float32, as torch keeps it. Raises ValueError naming the field that cannot be.
     """
 
     scale: float = 65536.0
@@ -37,14 +39,17 @@ class ScalerState:
     skipped_steps: int = 0
 
     def __post_init__(self) -> None:
+        with np.errstate(over="ignore"):
+            scale = float(np.float32(self.scale))
         for name, holds, expected in (
-            ("scale", SMALLEST_SCALE <= self.scale < math.inf, f"a finite number of at least {SMALLEST_SCALE:g}"),
+            ("scale", SMALLEST_SCALE <= scale < math.inf, f"a finite float32 number of at least {SMALLEST_SCALE:g}"),
             ("growth_factor", 1 < self.growth_factor < math.inf, "a number above 1"),
             ("backoff_factor", 0 < self.backoff_factor < 1, "a number between 0 and 1"),
             ("growth_interval", self.growth_interval >= 1, "at least one step"),
         ):
             if not holds:
                 raise ValueError(f"{name} = {getattr(self, name)}: expected {expected}")
+        object.__setattr__(self, "scale", scale)
 
 
 def after_step(state: ScalerState, overflow: bool) -> ScalerState:
@@ -79,18 +84,23 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class StepReport:
-    """`scale` is the one that the gradients carried; `infinite` and `nan` count such elements in all of them."""
+    """`scale` is the one that the gradients carried, `next_scale` the one that the next loss is multiplied by;
+    `infinite` and `nan` count such elements in all gradients."""
 
     skipped: bool
     scale: float
+    next_scale: float
     infinite: int
     nan: int
 
     def __str__(self) -> str:
         if not self.skipped:
             return f"step taken at scale {self.scale:g}"
-        cause = "NaN is no overflow: look at the forward pass" if self.nan and not self.infinite else "scale halved"
-        return f"step skipped at scale {self.scale:g}: {self.infinite} infinite and {self.nan} NaN gradients; {cause}"
+        only_nan = ", but NaN is no overflow: look at the forward pass" if self.nan and not self.infinite else ""
+        return (
+            f"step skipped at scale {self.scale:g}: {self.infinite} infinite and {self.nan} NaN gradients; "
+            f"the scale is now {self.next_scale:g}{only_nan}"
+        )
 
 
 class LossScaler:
@@ -110,21 +120,39 @@ class LossScaler:
 
         torch looks for infinities before it divides. This looks after: a scale below 1 can make one by dividing.
 
-        Raises TypeError for float16 gradients, whose small values the division would lose again (`MasterWeights` keeps
-        float32 ones), ValueError where there is no gradient at all, ScaleUnderflow as `after_step` does.
+        Of a sparse gradient the stored values count. Raises TypeError, before any gradient is touched, for float16
+        ones, whose small values the division would lose again (`MasterWeights` keeps float32 ones), and for dtypes and
+        layouts that cannot be divided; ValueError where there is no gradient at all; ScaleUnderflow as `after_step`.
         """
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if not gradients:
             raise ValueError("no parameter has a gradient: call scaler.scale(loss).backward() before scaler.step")
-        unscale(gradients, self.state.scale)
-        skipped = not all_finite(gradients)
-        infinite = sum(int(torch.isinf(g).sum()) for g in gradients) if skipped else 0
-        nan = sum(int(torch.isnan(g).sum()) for g in gradients) if skipped else 0
-        report = StepReport(skipped, self.state.scale, infinite, nan)
-        if not report.skipped:
+        values = [stored_values(gradient) for gradient in gradients]
+        unscale(values, self.state.scale)
+        skipped = not all_finite(values)
+        infinite = sum(int(torch.isinf(v).sum()) for v in values) if skipped else 0
+        nan = sum(int(torch.isnan(v).sum()) for v in values) if skipped else 0
+        if not skipped:
             optimizer.step()
-        self.state = after_step(self.state, report.skipped)
-        return report
+        before, self.state = self.state, after_step(self.state, skipped)
+        return StepReport(skipped, before.scale, self.state.scale, infinite, nan)
+
+
+def stored_values(gradient: Tensor) -> Tensor:
+    """The elements that `gradient` keeps, sharing its memory: all of a dense one, those of a sparse one as they are
+    stored. A row met twice is stored twice; torch's scaler leaves the sum to the optimiser, and so does this.
+
+    Raises TypeError for a dtype or a layout that cannot be unscaled.
+    """
+    if gradient.dtype not in UNSCALED:
+        dtype = str(gradient.dtype).removeprefix("torch.")
+        raise TypeError(
+            f"a {dtype} gradient: expected float32, bfloat16 or float64; unscaled in float16 small values become zero "
+            "again, and MasterWeights keeps float32 gradients of float16 weights"
+        )
+    if gradient.layout not in (torch.strided, torch.sparse_coo):
+        raise TypeError(f"a gradient of layout {gradient.layout}: expected torch.strided or torch.sparse_coo")
+    return gradient._values() if gradient.is_sparse else gradient
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
@@ -138,6 +166,4 @@ def unscale(gradients: Iterable[Tensor], scale: float) -> None:
     """Multiply by the float32 nearest to 1/scale, in place, as torch does: exact where the scale is a power of two."""
     inverse = float(np.float32(1.0 / scale))
     for gradient in gradients:
-        if gradient.dtype == torch.float16:
-            raise TypeError("a float16 gradient: expected float32; unscaled in float16 its small values become zero")
         gradient.mul_(inverse)
