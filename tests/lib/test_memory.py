@@ -297,6 +297,61 @@ def test_bytes_a_parameter():
 def test_grouped_heads_shrink_the_cache_in_proportion():
     many, one = (kv_cache_bytes(TINY(kv_heads=h), 3, 50) for h in (4, 1))
     assert many == 4 * one == 3 * 50 * 2 * 2 * 64 * 2
+def hooks(model):
+    return [len(parameter._post_accumulate_grad_hooks or ()) for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_a_frozen_parameter_counts_and_makes_no_gradient(frozen):
+    model = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Linear(10, 10, bias=False))
+    model[frozen].requires_grad_(False)
+    with LiveStorage(model) as live:
+        model(torch.ones(2, 10)).sum().backward()
+    assert live.timeline.peak_of("parameter") == 800
+    assert live.timeline.peak_of("gradient") == 400
+
+
+def test_a_budget_that_is_exceeded_at_entry_leaves_nothing_behind():
+    model = nn.Linear(100, 100)
+    with pytest.raises(MemoryBudgetExceeded), LiveStorage(model, budget_bytes=40_100):  # the weight fits, the bias not
+        raise AssertionError("entered")
+    assert hooks(model) == [0, 0]
+    model(torch.ones(2, 100)).sum().backward()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_sparse_gradient_counts_its_indices_and_values(before):
+    model = nn.Embedding(10, 4, sparse=True)
+
+    def backward():
+        model(torch.tensor([1, 2])).sum().backward()
+
+    if before:
+        backward()
+    with LiveStorage(model) as live:
+        if not before:
+            backward()
+        kinds = live.timeline.by("kind", len(live.timeline.changes))
+    assert kinds["gradient"] == 2 * 8 + 2 * 4 * 4
+
+
+def test_a_sparse_buffer_counts_its_indices_and_values():
+    model = nn.Module()
+    model.register_buffer("mask", torch.eye(3).to_sparse())
+    with LiveStorage(model) as live:
+        pass
+    assert live.timeline.peak_of("buffer") == 3 * 2 * 8 + 3 * 4
+
+
+def test_a_tracker_counts_once():
+    live = LiveStorage(nn.Linear(100, 100))
+    with live:
+        pass
+    with pytest.raises(RuntimeError, match="a second `with`: expected a new LiveStorage"), live:
+        pass
+    assert live.timeline.peak_bytes == 40_400
+
+
 
 
 sizes = st.tuples(*(st.integers(1, 6) for _ in range(3)), st.sampled_from([None, 1]), st.booleans())
