@@ -437,8 +437,9 @@ show.table(rows, ["configuration", "counted, bytes", "tracked, bytes", "differen
 assert max(map(abs, differences)) < 0.05
 
 # %% [markdown]
-# Five differ by less than 200 bytes: a few scalars. With 2 tokens (half a per cent off) the peak is the update, where PyTorch's loop holds one temporary more than the count
-# knows: the last parameter's denominator lives until the next one's is made. A step as a picture, counted on the left and
+# All six differ by less than 200 bytes: a few scalars. With 2 tokens the peak is the update, where PyTorch's loop holds
+# three temporaries at once, and the count knows them: beside the two that make a parameter's denominator, the one before
+# lives on until the new one is made. A step as a picture, counted on the left and
 # tracked on the right; time runs in allocations:
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

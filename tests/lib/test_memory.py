@@ -1,12 +1,14 @@
 """The memory budget: what the tracker counts, what the accountant predicts, and that both agree."""
 
 import gc
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.hardware import device
+from threeloops.inner.amp import MasterWeights
 from threeloops.inner.memory import (
     LiveStorage,
     MemoryBudgetExceeded,
@@ -18,6 +20,7 @@ from threeloops.inner.memory import (
     draw_timeline,
     kv_cache_bytes,
 )
+from threeloops.inner.memory.step import parameter_sizes
 from threeloops.inner.recompute import Segments
 from threeloops.models.gpt import GPT, GPTConfig
 from torch import nn
@@ -131,6 +134,12 @@ SIX = {
     "optimiser, where it is the peak": (TINY(layers=4), 1, 2, "adamw", None),
     "recompute": (TINY(layers=6), 4, 64, "adamw", 2),
 }
+NARROW = {"layers": 1, "heads": 4, "kv_heads": 4, "width": 64, "max_sequence": 8}
+UPDATES = {
+    "gate and up are the largest": GPTConfig(vocabulary_size=16, mlp_width=512, **NARROW),
+    "the head is": GPTConfig(vocabulary_size=512, mlp_width=16, tied_embeddings=False, **NARROW),
+    "qkv is": GPTConfig(vocabulary_size=16, mlp_width=16, **NARROW),
+}
 
 
 @pytest.mark.parametrize("case", SIX.values(), ids=SIX)
@@ -140,6 +149,25 @@ def test_the_accountant_predicts_the_peak_of_live_storage_within_5_percent(case)
     predicted = account(config, batch, sequence, optimizer=optimizer, layers_per_segment=segment, device=device())
     assert predicted.peak_bytes == pytest.approx(live.timeline.peak_bytes, rel=0.05)
     assert predicted.timeline.live_bytes == pytest.approx(live.timeline.live_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("config", UPDATES.values(), ids=UPDATES)
+def test_adamws_update_is_predicted_but_for_scalars(config):
+    live = tracked(config, 1, 2)
+    predicted = account(config, 1, 2, device=device())
+    assert predicted.at_peak["gradient"] == predicted.step.parameters, "the peak is the update"
+    scalars = 4 * len(list(GPT(config).parameters()))  # AdamW counts each parameter's steps in a tensor of its own
+    assert predicted.peak_bytes == pytest.approx(live.timeline.peak_bytes, abs=scalars + 64)
+
+
+@pytest.mark.skipif(device() == "cuda", reason="operators keep other tensors on a GPU")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kv_heads", [1, 32])
+def test_heads_of_two_numbers_hold_no_scores_either(kv_heads, dtype):
+    config = TINY(heads=32, kv_heads=kv_heads)
+    live = tracked(config, 2, 128, "sgd", getattr(torch, dtype))
+    predicted = account(config, 2, 128, dtype=dtype, optimizer="sgd")
+    assert predicted.peak_bytes == pytest.approx(live.timeline.peak_bytes, rel=0.05)
 
 
 @pytest.mark.skipif(device() == "cuda", reason="operators keep other tensors on a GPU")
@@ -158,10 +186,30 @@ def test_on_a_cpu_the_prediction_is_exact_but_for_scalars(dtype, segment):
 @pytest.mark.parametrize("attention", ["flash", "scores"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_a_layer_keeps_what_autograd_packs(kv_heads, attention):
-    """An oracle of another kind: the storages that pass through autograd's own pack hook."""
     config = TINY(kv_heads=kv_heads, layers=1)
-    model = GPT(config)
-    x = torch.randn(3, 40, config.width, requires_grad=True) * 1
+    kept = account(config, 3, 40, attention=attention).layer
+    assert packed_bytes(config, attention, torch.float32) == sum(kept.values())
+
+
+@pytest.mark.skipif(device() == "cuda", reason="operators keep other tensors on a GPU")
+def test_a_single_head_is_side_by_side_already():
+    config = TINY(heads=1, kv_heads=1, layers=1)
+    assert packed_bytes(config, "flash", torch.float32) == sum(account(config, 3, 40).layer.values())
+
+
+@pytest.mark.skipif(device() == "cuda", reason="operators keep other tensors on a GPU")
+@pytest.mark.parametrize(("dtype", "keeps_input"), [("bfloat16", False), ("float16", False), ("float64", True)])
+def test_a_layer_counts_its_input_only_where_it_keeps_it(dtype, keeps_input):
+    config = TINY(layers=1)
+    kept = account(config, 3, 40, dtype=dtype).layer
+    assert packed_bytes(config, "flash", getattr(torch, dtype)) == sum(kept.values())
+    assert ("input" in kept) == keeps_input
+
+
+def packed_bytes(config, attention, dtype):
+    """An oracle of another kind: the storages that pass through autograd's own pack hook, of a block at 3 × 40."""
+    model = GPT(config).to(dtype)
+    x = torch.randn(3, 40, config.width, dtype=dtype, requires_grad=True) * 1
     fixed = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
     packed = {}
 
@@ -174,9 +222,8 @@ def test_a_layer_keeps_what_autograd_packs(kv_heads, attention):
     backend = SDPBackend.MATH if attention == "scores" else SDPBackend.FLASH_ATTENTION
     with sdpa_kernel(backend), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         out = model.blocks[0](x, model.rotation(0, 40))
-    kept = account(config, 3, 40, attention=attention).layer
-    assert sum(s.nbytes() for s in packed.values()) == sum(kept.values())
     assert out.shape == x.shape
+    return sum(storage.nbytes() for storage in packed.values())
 
 
 def test_a_layer_of_the_courses_kernels_keeps_what_they_save():
@@ -250,6 +297,61 @@ def test_a_budget_that_is_too_small_names_the_largest_tensors_and_where_they_wer
     step()  # the hooks of the tracker are gone and the model still trains
 
 
+def hooks(model):
+    return [len(parameter._post_accumulate_grad_hooks or ()) for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_a_frozen_parameter_counts_and_makes_no_gradient(frozen):
+    model = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Linear(10, 10, bias=False))
+    model[frozen].requires_grad_(False)
+    with LiveStorage(model) as live:
+        model(torch.ones(2, 10)).sum().backward()
+    assert live.timeline.peak_of("parameter") == 800
+    assert live.timeline.peak_of("gradient") == 400
+
+
+def test_a_budget_that_is_exceeded_at_entry_leaves_nothing_behind():
+    model = nn.Linear(100, 100)
+    with pytest.raises(MemoryBudgetExceeded), LiveStorage(model, budget_bytes=40_100):  # the weight fits, the bias not
+        raise AssertionError("entered")
+    assert hooks(model) == [0, 0]
+    model(torch.ones(2, 100)).sum().backward()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_sparse_gradient_counts_its_indices_and_values(before):
+    model = nn.Embedding(10, 4, sparse=True)
+
+    def backward():
+        model(torch.tensor([1, 2])).sum().backward()
+
+    if before:
+        backward()
+    with LiveStorage(model) as live:
+        if not before:
+            backward()
+        kinds = live.timeline.by("kind", len(live.timeline.changes))
+    assert kinds["gradient"] == 2 * 8 + 2 * 4 * 4
+
+
+def test_a_sparse_buffer_counts_its_indices_and_values():
+    model = nn.Module()
+    model.register_buffer("mask", torch.eye(3).to_sparse())
+    with LiveStorage(model) as live:
+        pass
+    assert live.timeline.peak_of("buffer") == 3 * 2 * 8 + 3 * 4
+
+
+def test_a_tracker_counts_once():
+    live = LiveStorage(nn.Linear(100, 100))
+    with live:
+        pass
+    with pytest.raises(RuntimeError, match="a second `with`: expected a new LiveStorage"), live:
+        pass
+    assert live.timeline.peak_bytes == 40_400
+
+
 def test_a_budget_that_is_met_is_not_noticed():
     model, optimizer, step = model_and_step(TINY(), 2, 32)
     with LiveStorage(model, optimizers=[optimizer]) as live:
@@ -284,6 +386,8 @@ def test_no_layers_and_no_budget_are_named():
         LiveStorage(budget_bytes=0)
     with pytest.raises(ValueError, match="tokens = 0"):
         kv_cache_bytes(TINY(), 1, 0)
+    with pytest.raises(ValueError, match="dtype = 'int8': expected one of float64, float32, float16, bfloat16"):
+        kv_cache_bytes(TINY(), 1, 1, "int8")
 
 
 def test_bytes_a_parameter():
@@ -294,12 +398,42 @@ def test_bytes_a_parameter():
     assert account(small, 1, 16, optimizer="sgd").per_parameter == 8
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_sizes_of_parameters_come_in_the_models_own_order(tied):
+    config = TINY(layers=3, kv_heads=1, tied_embeddings=tied)
+    assert parameter_sizes(config) == [parameter.numel() for parameter in GPT(config).parameters()]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_masters_are_of_the_published_convention_and_the_courses_hold_two_bytes_more(optimizer):
+    config = TINY(layers=1)
+    model = GPT(config).to(torch.bfloat16)
+    made = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[optimizer]
+    masters = MasterWeights(model.parameters(), partial(made, foreach=False))
+    tokens = torch.randint(config.vocabulary_size, (1, 4))
+    model(tokens, tokens).backward()
+    masters.step()
+    held = [*model.parameters(), *masters.masters, *(master.grad for master in masters.masters)]
+    for state in masters.optimizer.state.values():
+        held += [state["exp_avg"], state["exp_avg_sq"]]
+    published = account(config, 1, 4, dtype="bfloat16", masters=True, optimizer=optimizer).per_parameter
+    assert sum(tensor.nbytes for tensor in held) / config.parameters_count() == published + 2
+
+
 def test_grouped_heads_shrink_the_cache_in_proportion():
     many, one = (kv_cache_bytes(TINY(kv_heads=h), 3, 50) for h in (4, 1))
     assert many == 4 * one == 3 * 50 * 2 * 2 * 64 * 2
 
 
 sizes = st.tuples(*(st.integers(1, 6) for _ in range(3)), st.sampled_from([None, 1]), st.booleans())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_parts_are_the_most_of_each_kind_at_any_moment(tied):
+    found = account(TINY(layers=4, vocabulary_size=1000, tied_embeddings=tied), 1, 2, optimizer="sgd")
+    assert found.parts == {kind: found.timeline.peak_of(kind) for kind in found.parts}
+    assert set(found.parts) >= set(found.at_peak)
+    assert all(found.parts[kind] >= size for kind, size in found.at_peak.items())
 
 
 @given(sizes)

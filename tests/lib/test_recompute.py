@@ -93,6 +93,47 @@ def test_the_course_gpt_trains_in_segments_under_its_own_names():
         assert torch.equal(model(tokens, tokens), plain)
 
 
+class Cache:
+    """The keys and values of one layer, one behind the other."""
+
+    def __init__(self):
+        self.held = []
+
+    def update(self, *new):
+        held = self.held or [part[:, :, :0] for part in new]
+        self.held = [torch.cat(parts, dim=2) for parts in zip(held, new, strict=True)]
+        return self.held
+
+
+def test_decoding_in_segments_gives_every_layer_its_own_cache():
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny(layers=4))
+    tokens = torch.randint(256, (2, 8))
+    model.blocks = Segments(model.blocks, 2)
+    caches = [Cache() for _ in range(4)]
+    with torch.no_grad():
+        full = model(tokens)
+        decoded = [model(tokens[:, :5], caches=caches), model(tokens[:, 5:], start=5, caches=caches)]
+    assert torch.allclose(torch.cat(decoded, 1), full, atol=1e-5)
+    assert all(cache.held[0].shape[2] == 8 for cache in caches)
+
+
+def test_caches_where_segments_would_share_them_are_refused():
+    model = GPT(GPTConfig.tiny(layers=4))
+    model.blocks = Segments(model.blocks, 2)
+    caches = [Cache() for _ in range(4)]
+    with pytest.raises(ValueError, match=r"caches for 4 layers in 2 segments: .* torch\.no_grad"):
+        model(torch.randint(256, (2, 8)), caches=caches)
+    assert not any(cache.held for cache in caches)
+
+
+def test_a_slice_of_segments_holds_the_layers_themselves():
+    blocks = stack(6)
+    part = Segments(blocks, 3)[1:5]
+    assert type(part) is nn.ModuleList
+    assert [*part] == [*blocks][1:5]
+
+
 def test_selective_recomputation_keeps_more_than_full_and_less_than_none():
     torch.manual_seed(0)
     model = GPT(GPTConfig.tiny(layers=8))

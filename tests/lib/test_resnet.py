@@ -52,6 +52,13 @@ def test_flops_at_224_are_the_closed_form_and_the_published_number(make, bottlen
     assert expected == pytest.approx(published, rel=3e-3)
 
 
+def test_a_narrow_resnet50_has_the_parameters_and_multiply_adds_of_its_docstring():
+    with torch.device("meta"):
+        found = parameters(resnet50(width=16)), round(multiply_adds(True, (3, 4, 6, 3), 224, width=16) / 1e6)
+    assert found == (1_993_976, 278)
+    assert "1,993,976 parameters and 278 M multiply-adds" in resnet50.__doc__
+
+
 def test_small_images_pass_a_stem_that_keeps_their_size():
     """The table of He et al. 2015, section 4.2: 32×32 through three stages, 40.8 million multiply-adds."""
     with torch.device("meta"):

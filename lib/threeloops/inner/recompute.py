@@ -90,10 +90,11 @@ def keep_results_of(operators: frozenset) -> Callable[..., CheckpointPolicy]:
 
 
 class Segments(nn.ModuleList):
-    """The same layers under the same names, but whoever runs over them meets segments of `layers_per_segment`.
+    """The same layers under the same names, but whoever runs over them to train meets segments of `layers_per_segment`.
 
     `model.blocks = Segments(model.blocks, 4)` changes how the course GPT trains and neither its parameters nor its
-    state dict. `keep`: operators whose results are kept, such as MATRIX_PRODUCTS. Raises ValueError where the segments
+    state dict. Without gradients nothing is kept and nothing recomputed: there, by index and in slices, the layers are
+    themselves. `keep`: operators whose results are kept, such as MATRIX_PRODUCTS. Raises ValueError where the segments
     do not divide the layers.
     """
 
@@ -104,5 +105,11 @@ class Segments(nn.ModuleList):
 
     def __iter__(self) -> Iterator[nn.Module]:
         layers = list(super().__iter__())
+        if not torch.is_grad_enabled():
+            yield from layers  # decoding gives each layer a cache of its own
+            return
         for first in range(0, len(layers), self.layers_per_segment):
             yield Segment(nn.ModuleList(layers[first : first + self.layers_per_segment]), self.keep)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return nn.ModuleList(nn.ModuleList.__iter__(self))[index]

@@ -178,7 +178,7 @@ class GPT(nn.Module):
         """Logits; with `targets` the mean cross-entropy in nats instead, where a target of −100 does not count.
 
         Decoding passes only the new tokens, the position `start` of the first (one for all or one each), and a cache a
-        layer. Raises ValueError where tokens do not fit.
+        layer. Raises ValueError where tokens or caches do not fit.
         """
         if tokens.ndim != 2:
             raise ValueError(
@@ -190,9 +190,15 @@ class GPT(nn.Module):
             )
         if caches is not None and len(caches) != len(self.blocks):
             raise ValueError(f"caches: {len(caches)} of them; expected one for each of the {len(self.blocks)} layers")
+        blocks = list(self.blocks)  # fewer than len(self.blocks), where those are recomputed in segments
+        if caches is not None and len(blocks) != len(self.blocks):
+            raise ValueError(
+                f"caches for {len(self.blocks)} layers in {len(blocks)} segments: expected a cache for each that runs; "
+                "decode under torch.no_grad(), where nothing is recomputed and layers run one by one"
+            )
         x = self.embedding(tokens)
         rotation = self.rotation(start, tokens.shape[1])
-        for layer, block in enumerate(self.blocks):
+        for layer, block in enumerate(blocks):
             x = block(x, rotation, caches[layer] if caches else None)
         x = self.norm(x)
         return self.head(x) if targets is None else self.loss(x, self.head, targets)

@@ -32,7 +32,8 @@ def rotate(x: Float[Tensor, "batch heads tokens dim"], rotation: Rotation) -> Fl
     cosines, sines = rotation
     left, right = x.chunk(2, dim=-1)
     turned = torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=-1)
-    return turned.to(x.dtype)
+    # Heads of two numbers leave cat in channels-last order, and of such tensors PyTorch's attention holds all scores.
+    return turned.to(x.dtype).contiguous()
 
 
 def eager_rms_norm(x: Float[Tensor, "... width"], weight: Tensor, epsilon: float) -> Float[Tensor, "... width"]:

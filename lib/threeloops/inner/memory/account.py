@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from threeloops.inner.memory.block import saved_by_block
-from threeloops.inner.memory.sizes import DTYPE_BYTES, Model, Step
+from threeloops.inner.memory.block import keeps_stream, saved_by_block
+from threeloops.inner.memory.sizes import DTYPE_BYTES, Model, Step, require_one_of
 from threeloops.inner.memory.step import predicted
 from threeloops.inner.memory.timeline import KINDS, Timeline
 from threeloops.inner.readable import readable_bytes
@@ -18,9 +18,13 @@ def account(model: Model, batch: int, sequence: int, **policies: Any) -> "Accoun
 
 
 def kv_cache_bytes(model: Model, batch: int, tokens: int, dtype: str = "bfloat16") -> int:
-    """Keys and values of so many tokens in every layer: what decoding keeps instead of activations."""
+    """Bytes of the keys and values of so many tokens in every layer: what decoding keeps instead of activations.
+
+    Raises ValueError naming the quantity that does not fit.
+    """
     if batch < 1 or tokens < 1:
         raise ValueError(f"batch = {batch}, tokens = {tokens}: expected at least 1 of each")
+    require_one_of("dtype", dtype, DTYPE_BYTES)
     _, keys, values = model.qkv_widths
     return batch * tokens * model.layers * (keys + values) * DTYPE_BYTES[dtype]
 
@@ -42,25 +46,27 @@ class Account:
 
     @cached_property
     def layer(self) -> dict[str, int]:
-        """What one layer keeps for its backward pass, its input included, by tensor."""
+        """What one layer keeps for its backward pass, by tensor: its input among them or, in 16 bits on a CPU, the
+        norm's float32 copy in its place.
+        """
         step = self.step
-        stream = {"input": step.tokens * step.model.width * step.element}
+        stream = {"input": step.tokens * step.model.width * step.element} if keeps_stream(step) else {}
         return stream | saved_by_block(step)
 
     @property
     def per_parameter(self) -> float:
-        """Bytes a parameter of everything that does not depend on the batch: weights, gradients, masters, states."""
+        """Bytes a parameter of everything that does not depend on the batch: weights, gradients, masters, states.
+
+        Of bfloat16 with masters and AdamW: 2 + 2 + 4 + 8 = 16, as published (see `Step` for `MasterWeights`).
+        """
         step = self.step
         return (2 * step.parameters + step.master_bytes + step.states) / step.model.parameters_count()
 
     @cached_property
     def parts(self) -> dict[str, int]:
         """The most of each kind at any moment. Not all at once: gradients grow while activations are freed."""
-        step = self.step
-        fixed = {"parameter": step.parameters, "master": step.master_bytes, "gradient": step.parameters}
-        passing = {kind: self.timeline.peak_of(kind) for kind in ("activation", "temporary")}
-        total = fixed | {"state": step.states, "buffer": step.tables, "input": step.inputs} | passing
-        return {kind: total[kind] for kind in KINDS if total[kind]}
+        peaks = {kind: self.timeline.peak_of(kind) for kind in KINDS}
+        return {kind: peak for kind, peak in peaks.items() if peak}
 
     @cached_property
     def at_peak(self) -> dict[str, int]:

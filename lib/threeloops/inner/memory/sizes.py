@@ -1,5 +1,6 @@
 """What the accountant must know of a training step: the model's sizes, the batch, the formats, the policies."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -8,6 +9,12 @@ from threeloops.inner.recompute import require_divisor
 DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each parameter."""
+
+
+def require_one_of(name: str, value: str, known: Collection[str]) -> None:
+    """Raises ValueError, naming the quantity, unless its value is one of the known ones."""
+    if value not in known:
+        raise ValueError(f"{name} = {value!r}: expected one of {', '.join(known)}")
 
 
 class Model(Protocol):
@@ -41,10 +48,12 @@ class Step:
     """One training step of a model.
 
     dtype: of parameters, gradients and activations ("float32", "bfloat16", …). masters: the optimiser keeps float32
-    copies of the parameters, and its states in float32. layers_per_segment: keep only the input of every so many layers
-    and recompute the rest (None: keep all). attention: "flash" never holds scores, "scores" keeps the probabilities of
-    all heads. device: on a "cpu" PyTorch's RMSNorm runs as single operators, which keep its normalised input, and the
-    heads are copied side by side; on "cuda" neither (assumed; not measured on a GPU yet).
+    copies of the parameters, and its states in float32; gradients stay in `dtype`, the convention of the published 16
+    bytes a parameter (`inner.amp.MasterWeights` holds two more: it keeps 16-bit gradients in float32).
+    layers_per_segment: keep only the input of every so many layers and recompute the rest (None: keep all). attention:
+    "flash" never holds scores, "scores" keeps the probabilities of all heads. device: on a "cpu" PyTorch's RMSNorm runs
+    as single operators, which keep its normalised input, and the heads are copied side by side; on "cuda" neither
+    (assumed; not measured on a GPU yet).
 
     Raises ValueError or TypeError naming the quantity that does not fit.
     """
@@ -69,8 +78,7 @@ class Step:
         if self.sequence > self.model.max_sequence:
             raise ValueError(f"sequence = {self.sequence}: expected at most max_sequence = {self.model.max_sequence}")
         for name, known in (("dtype", DTYPE_BYTES), ("optimizer", STATES)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} = {getattr(self, name)!r}: expected one of {', '.join(known)}")
+            require_one_of(name, getattr(self, name), known)
         for name, pair in (("attention", ("flash", "scores")), ("device", ("cpu", "cuda"))):
             if getattr(self, name) not in pair:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: expected {pair[0]!r} or {pair[1]!r}")
@@ -93,8 +101,9 @@ class Step:
 
     @property
     def heads_are_copied(self) -> bool:
-        """PyTorch's fused attention on a GPU writes its heads side by side; everywhere else that takes a copy."""
-        return self.fused or self.device == "cpu" or self.attention == "scores"
+        """PyTorch's fused attention on a GPU writes its heads side by side, and so does every one that has a single
+        head; everywhere else that takes a copy."""
+        return self.attention == "scores" or (self.model.heads > 1 and (self.fused or self.device == "cpu"))
 
     @property
     def element(self) -> int:

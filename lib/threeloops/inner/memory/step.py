@@ -6,6 +6,7 @@ step but the first: the optimiser's moments exist, the gradients were freed befo
 """
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from threeloops.inner.memory.block import (
     Move,
@@ -15,7 +16,7 @@ from threeloops.inner.memory.block import (
     saved_by_block,
     saved_by_norm,
 )
-from threeloops.inner.memory.sizes import Step
+from threeloops.inner.memory.sizes import Model, Step
 from threeloops.inner.memory.timeline import Storage, Timeline
 
 
@@ -146,12 +147,25 @@ def _embedding(ledger: Ledger, step: Step) -> None:
 
 
 def _update(ledger: Ledger, step: Step) -> None:
-    """AdamW's update of the largest matrix makes a root and a quotient of its size; SGD works in place."""
+    """AdamW's update of a parameter makes a root and a quotient of its size, in a loop whose variable still holds the
+    preceding parameter's quotient. The largest of these moments is told. SGD works in place.
+    """
     ledger.timeline.mark("update")
     if step.optimizer in ("adam", "adamw"):
-        model = step.model
-        largest = model.width * max(model.vocabulary_size, model.mlp_width, sum(model.qkv_widths))
-        for name in ("root", "quotient"):
-            ledger.make(name, largest * (4 if step.masters else step.element), "temporary")
-        for name in ("root", "quotient"):
+        sizes = [0, *parameter_sizes(step.model)]
+        preceding, updated = max(pairwise(sizes), key=lambda pair: pair[0] + 2 * pair[1])
+        element = 4 if step.masters else step.element
+        temporaries = {"preceding quotient": preceding, "root": updated, "quotient": updated}
+        for name, size in temporaries.items():
+            if size:
+                ledger.make(name, size * element, "temporary")
+        for name in temporaries:
             ledger.end(name)
+
+
+def parameter_sizes(model: Model) -> list[int]:
+    """Numbers in each of the model's parameters, in the order in which an optimiser updates them."""
+    width, hidden = model.width, model.mlp_width
+    attention, mlp = [width, width * sum(model.qkv_widths), width * width], [width, *[width * hidden] * 3]
+    head = [] if model.tied_embeddings else [model.vocabulary_size * width]
+    return [model.vocabulary_size * width, *(attention + mlp) * model.layers, width, *head]

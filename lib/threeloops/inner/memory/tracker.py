@@ -36,7 +36,7 @@ class LiveStorage(TorchDispatchMode):
     already, and every storage that an operator reads or makes while the tracker is open: each once, in its full size,
     however many tensors share it. Which of them are activations is known when the tracker closes. `device` ("cpu",
     "cuda") restricts the count to one device. With `budget_bytes` the operator that first exceeds it raises
-    MemoryBudgetExceeded.
+    MemoryBudgetExceeded. A tracker counts once: entering it again raises RuntimeError.
 
     `allocator_peak_bytes` is CUDA's own count of the same time, None without CUDA.
     """
@@ -62,16 +62,37 @@ class LiveStorage(TorchDispatchMode):
         self._created: tuple[list[int], list[str]] = ([], [])  # from this autograd node on, this module is running
         self._phase = "forward"
         self._handles: list[Any] = []
+        self._entered = False
 
     def __enter__(self) -> "LiveStorage":
+        if self._entered:
+            raise RuntimeError(
+                "this LiveStorage in a second `with`: expected a new LiveStorage, as a timeline begins empty"
+            )
+        self._entered = True
+        try:
+            self._begin()
+        except BaseException:  # nobody calls __exit__ then
+            self._end()
+            raise
+        return super().__enter__()
+
+    def __exit__(self, *reason: Any) -> None:
+        super().__exit__(*reason)
+        if torch.cuda.is_available():
+            self.allocator_peak_bytes = torch.cuda.max_memory_allocated()
+        self._end()
+
+    def _begin(self) -> None:
+        """Count what exists already, and have the models and optimisers tell what they make."""
         for model in self._models:
             for name, parameter in model.named_parameters():
-                self._see(parameter, "parameter", "the model", module=name)
-                self._handles.append(parameter.register_post_accumulate_grad_hook(self._gradient))
-                if parameter.grad is not None:
-                    self._see(parameter.grad, "gradient", "an earlier backward pass", module=name)
+                self._see_all(parameter, "parameter", "the model", module=name)
+                if parameter.requires_grad:
+                    self._handles.append(parameter.register_post_accumulate_grad_hook(self._gradient))
+                self._see_all(parameter.grad, "gradient", "an earlier backward pass", module=name)
             for name, buffer in model.named_buffers():
-                self._see(buffer, "buffer", "the model", module=name)
+                self._see_all(buffer, "buffer", "the model", module=name)
         for optimizer in self._optimizers:
             self._states(optimizer)
         self._handles += [
@@ -81,12 +102,9 @@ class LiveStorage(TorchDispatchMode):
         ]
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        return super().__enter__()
 
-    def __exit__(self, *reason: Any) -> None:
-        super().__exit__(*reason)
-        if torch.cuda.is_available():
-            self.allocator_peak_bytes = torch.cuda.max_memory_allocated()
+    def _end(self) -> None:
+        """Take the hooks back and settle what every storage was."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -102,20 +120,22 @@ class LiveStorage(TorchDispatchMode):
         kwargs = kwargs or {}
         node = torch._C._current_autograd_node()
         self._phase = self._phase_of(node)
-        for tensor in _tensors((args, kwargs)):
-            self._see(tensor, "input", "code before the tracker")
+        self._see_all((args, kwargs), "input", "code before the tracker")
         result = function(*args, **kwargs)
         operator = function.overloadpacket.__name__
         if node is not None and self._phase == "backward":
             operator += f" of {node.name().rpartition('::')[2]}"
-        for tensor in _tensors(result):
-            self._see(tensor, "temporary", operator, node)
+        self._see_all(result, "temporary", operator, node)
         return result
 
     def _phase_of(self, node: Any) -> str:
         if node is not None:
             return "recompute" if torch.is_grad_enabled() else "backward"
         return "forward" if torch.is_grad_enabled() or self._modules else "update"
+
+    def _see_all(self, tree: Any, kind: str, operator: str, node: Any = None, module: str = "") -> None:
+        for tensor in _tensors(tree):
+            self._see(tensor, kind, operator, node, module)
 
     def _see(self, tensor: Tensor, kind: str, operator: str, node: Any = None, module: str = "") -> None:
         """Count the tensor's storage if it is new, and notice a storage that was resized in place."""
@@ -153,8 +173,8 @@ class LiveStorage(TorchDispatchMode):
             storage.kind = "activation"
 
     def _gradient(self, parameter: Tensor) -> None:
-        if parameter.grad is not None:
-            self._become(parameter.grad, "gradient")
+        for tensor in _tensors(parameter.grad):
+            self._become(tensor, "gradient")
 
     def _states(self, optimizer: torch.optim.Optimizer) -> None:
         for state in optimizer.state.values():
