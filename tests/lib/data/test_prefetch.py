@@ -296,7 +296,7 @@ def test_no_load_begins_once_the_iteration_is_left():
         begun.append(left.is_set())
         if n:
             left.wait(timeout=30)
-            time.sleep(0.1 * (n % 6))
+            time.sleep(0.2 + 0.1 * (5 - n % 6))  # the first worker takes the longest
         return n
 
     for _ in prefetch(load, range(100), workers=6):
@@ -413,8 +413,9 @@ def trained_with(workers, state, stop, samples=23, batch=4, **how):
     """Batches until `stop` of them were used, and the state to save then."""
     loader = Loader(np.ndarray.tolist, samples, batch, state, workers, **how)
     used = []
-    for number, indices in enumerate(loader, 1):
+    for number, (indices, after) in enumerate(loader.with_states(), 1):
         used.append(indices)
+        loader.state = after
         if number == stop:
             break
     return used, loader.state
