@@ -4,11 +4,14 @@ The order is a simulated device's. Whether copies and kernels do overlap is a qu
 """
 
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 from threeloops.data.device_feed import DeviceFeed
+from threeloops.data.loader import Loader
+from threeloops.data.sampler import SamplerState, epoch_order
 from threeloops.inner.offload import HostStore, OffloadedAdamW, StreamChannel
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -47,6 +50,39 @@ def test_a_feed_that_forgets_to_wait_is_found_out(monkeypatch, forgotten):
     monkeypatch.setattr(*forgotten, lambda *_: None)
     expected = [(step, batch.tolist()) for step, batch in enumerate(BATCHES) for _ in range(2)]
     assert any(fed(monkeypatch, seed, 2, 7) != expected for seed in SEEDS)
+
+
+@pytest.mark.parametrize("buffers", [2, 3])
+@pytest.mark.parametrize("steps", range(5))
+def test_a_loader_behind_a_feed_counts_what_was_trained_on(monkeypatch, buffers, steps):
+    """The feed draws batches in advance; the state of each comes out beside it."""
+    for seed in SEEDS:
+        device, trained_on = SimulatedDevice(seed), []
+        device.install(monkeypatch)
+        loader = Loader(host_batch(device), 10, 3, SamplerState(5))
+        with device:
+            for batch, after in islice(DeviceFeed(loader.with_states(), "cuda", buffers), steps):
+                device.launch(lambda batch=batch, into=trained_on: into.extend(batch.tolist()))
+                loader.state = after
+            device.synchronize()
+        assert trained_on == epoch_order(10, 5, 0)[: 3 * steps].tolist(), seed
+        assert loader.state == (SamplerState(5, 0, 3 * steps) if steps < 4 else SamplerState(5, 1, 0))
+
+
+def host_batch(device):
+    def load(indices):
+        batch = torch.as_tensor(indices)
+        device.host(batch)
+        return batch
+
+    return load
+
+
+def test_several_tensors_in_a_batch_are_refused_and_not_left_on_the_host(monkeypatch):
+    device = SimulatedDevice(0)
+    device.install(monkeypatch)
+    with device, pytest.raises(ValueError, match="several tensors"):
+        list(DeviceFeed([(torch.zeros(3), torch.zeros(3))], "cuda"))
 
 
 SHAPES = [(5, 3), (7,), (1,)]

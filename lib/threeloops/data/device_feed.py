@@ -5,7 +5,9 @@ it is queued on a stream of its own. Two pinned buffers and two device buffers a
 other is used. Events say when a buffer may be used again; nothing waits for the whole device.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
@@ -16,47 +18,58 @@ class DeviceFeed:
     On CUDA a batch is valid until the next one is asked for: its buffer is then filled again, behind the work that
     the current stream has queued by that moment.
     On the CPU batches pass through unchanged.
+
+    A batch may be a tuple of the tensor and what belongs to it and stays on the host, as `Loader.with_states()` gives
+    them: it comes out as such a tuple. A Loader itself is refused, because batches are drawn `buffers - 1` in advance,
+    and it would count them as trained on.
     """
 
-    def __init__(self, batches: Iterable[torch.Tensor], device: str | torch.device, buffers: int = 2) -> None:
+    def __init__(self, batches: Iterable[Any], device: str | torch.device, buffers: int = 2) -> None:
         if buffers < 2:
             raise ValueError(f"buffers = {buffers}: expected at least 2, one to fill while one is used")
+        if hasattr(batches, "with_states"):
+            raise TypeError(
+                "batches: a loader counts a batch as trained on when the next is drawn, and a feed draws in advance; "
+                "expected loader.with_states(), and `loader.state = after` behind each step"
+            )
         self.batches, self.device, self.buffers = batches, torch.device(device), buffers
+        if self.device.type not in ("cpu", "cuda"):
+            raise ValueError(f"device = {str(self.device)!r}: expected cpu or cuda")
 
-    def __iter__(self) -> Iterator[torch.Tensor]:
+    def __iter__(self) -> Iterator[Any]:
         return self._on_cuda() if self.device.type == "cuda" else iter(self.batches)
 
-    def _on_cuda(self) -> Iterator[torch.Tensor]:
+    def _on_cuda(self) -> Iterator[Any]:
         copies = torch.cuda.Stream(self.device)
         try:
             yield from self._through(copies)
         finally:
             copies.synchronize()  # no copy may write to a buffer that is being freed
 
-    def _through(self, copies: "torch.cuda.Stream") -> Iterator[torch.Tensor]:
+    def _through(self, copies: "torch.cuda.Stream") -> Iterator[Any]:
         slots: list[_Slot] = []
-        waiting: list[tuple[_Slot, int]] = []
-        given: _Slot | None = None
-        for number, batch in enumerate(self.batches):
+        waiting: deque[_Slot] = deque()
+        for number, given in enumerate(self.batches):
+            batch, *companions = given if isinstance(given, tuple) else (given,)
+            if any(isinstance(each, torch.Tensor) for each in companions):
+                raise ValueError("a batch is a tuple of several tensors: expected one, and companions for the host")
             if len(slots) < self.buffers:
                 slots.append(_Slot(batch, self.device))
             slot = slots[number % self.buffers]
-            waiting.append((slot, slot.fill(batch, copies)))
+            slot.fill(batch, copies)
+            slot.companions = companions
+            waiting.append(slot)
             # The copies of the next buffers - 1 batches are queued before a batch is given out.
             if len(waiting) == self.buffers:
-                given = self._give(waiting)
-                yield given.device[: given.rows]
-                given.release()
+                yield from self._give(waiting.popleft())
         while waiting:
-            given = self._give(waiting)
-            yield given.device[: given.rows]
-            given.release()
+            yield from self._give(waiting.popleft())
 
-    def _give(self, waiting: list[tuple["_Slot", int]]) -> "_Slot":
-        slot, rows = waiting.pop(0)
-        slot.rows = rows
+    def _give(self, slot: "_Slot") -> Iterator[Any]:
         torch.cuda.current_stream(self.device).wait_event(slot.copied)
-        return slot
+        batch = slot.device[: slot.rows]
+        yield (batch, *slot.companions) if slot.companions else batch
+        slot.release()
 
 
 class _Slot:
@@ -65,10 +78,11 @@ class _Slot:
     def __init__(self, like: torch.Tensor, device: torch.device) -> None:
         self.host = torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
         self.device = torch.empty(like.shape, dtype=like.dtype, device=device)
-        self.copied, self.used, self.rows = torch.cuda.Event(), torch.cuda.Event(), 0
+        self.copied, self.used = torch.cuda.Event(), torch.cuda.Event()
+        self.rows, self.companions = 0, list[Any]()
         self.release()  # the allocator may have handed out memory that queued work still uses
 
-    def fill(self, batch: torch.Tensor, copies: "torch.cuda.Stream") -> int:
+    def fill(self, batch: torch.Tensor, copies: "torch.cuda.Stream") -> None:
         """Queue the copy of a batch. The host waits for this pinned buffer, the stream for the device buffer."""
         if batch.shape[1:] != self.host.shape[1:] or len(batch) > len(self.host) or batch.dtype != self.host.dtype:
             raise ValueError(
@@ -76,13 +90,12 @@ class _Slot:
                 f"{tuple(self.host.shape)}: expected the same, or fewer rows"
             )
         self.copied.synchronize()
-        rows = len(batch)
+        self.rows = rows = len(batch)
         self.host[:rows].copy_(batch)
         copies.wait_event(self.used)
         with torch.cuda.stream(copies):
             self.device[:rows].copy_(self.host[:rows], non_blocking=True)
             self.copied.record(copies)
-        return rows
 
     def release(self) -> None:
         """The consumer has queued everything that reads this buffer."""

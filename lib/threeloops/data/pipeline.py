@@ -75,7 +75,8 @@ class Trace:
     def utilisation(self) -> float:
         """The share of time in which the consumer worked, from its first sample to its last: without the fill."""
         used = self.by_stage[self.stages[-1][0]]
-        return sum(i.end - i.start for i in used) / (used[-1].end - used[0].start) / self.stages[-1][1]
+        seconds = max(i.end for i in used) - used[0].start  # with several workers the last to start may end first
+        return sum(i.end - i.start for i in used) / seconds / self.stages[-1][1]
 
 
 def simulate(stages: Sequence[Stage], sample_bytes: Sequence[float], ahead: int | None = None) -> Trace:

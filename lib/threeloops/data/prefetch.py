@@ -12,6 +12,7 @@ from threeloops.data.errors import WorkerDied, WorkerFailed
 from threeloops.data.workers import Inline, ProcessWorker, ThreadWorker, Worker
 
 T = TypeVar("T")
+_KINDS: dict[str, Callable[[Callable[[Any], Any], str], Worker]] = {"thread": ThreadWorker, "process": ProcessWorker}
 
 
 def prefetch(
@@ -29,12 +30,13 @@ def prefetch(
     """
     if workers < 0:
         raise ValueError(f"workers = {workers}: expected 0 (load in this thread) or more")
+    if kind not in _KINDS:
+        raise ValueError(f"kind = {kind!r}: expected one of {', '.join(map(repr, _KINDS))}")
 
     def hire(number: int) -> Worker:
         if not workers:
             return Inline(load)
-        start = ThreadWorker if kind == "thread" else ProcessWorker
-        return start(load, f"worker {number} of {workers}")
+        return _KINDS[kind](load, f"worker {number} of {workers}")
 
     return Prefetcher(keys, hire, max(workers, 1), 2 * max(workers, 1) if ahead is None else ahead, restarts)
 
@@ -42,8 +44,9 @@ def prefetch(
 class Prefetcher(Generic[T]):
     """Samples in the order of `keys`, from `hire(0)` … `hire(workers - 1)`, `ahead` of them in advance.
 
-    - Before it waits for a sample, that one and the `ahead` behind it have been asked for, and nothing else: at most
-      `ahead + 1` are alive, with the one that the consumer has.
+    - Before it waits for a sample, that one and the `ahead` behind it have been asked for, and nothing else. At most
+      `ahead + 1` are alive while the consumer works on one, and one more while it waits for the next and still has the
+      last, as the variable of a `for` loop does.
     - What a load raises ends the iteration as WorkerFailed, which names worker and key, from the exception itself.
     - A worker that dies raises WorkerDied, or, up to `restarts` times, is replaced, and what it owed is asked again:
       each sample still comes exactly once.
@@ -55,10 +58,18 @@ class Prefetcher(Generic[T]):
     ) -> None:
         if ahead < 0:
             raise ValueError(f"ahead = {ahead}: expected 0 (nothing in advance) or more")
+        if restarts < 0:
+            raise ValueError(f"restarts = {restarts}: expected 0 (a dead worker ends the iteration) or more")
         self.keys, self.hire, self.ahead, self.restarts = iter(keys), hire, ahead, restarts
         self.owed: deque[tuple[int, Any]] = deque()  # (worker, key) of each sample asked for and not given out
         self.next_worker, self.closed = 0, False
-        self.workers = [hire(number) for number in range(workers)]
+        self.workers: list[Worker] = []
+        try:
+            for number in range(workers):
+                self.workers.append(hire(number))
+        except BaseException:
+            self.close()
+            raise
 
     def __iter__(self) -> Iterator[T]:
         if self.closed:
@@ -110,6 +121,8 @@ class Prefetcher(Generic[T]):
 
     def close(self) -> None:
         self.closed = True
+        for worker in self.workers:  # all of them, before waiting for one: the others would begin other jobs
+            worker.stop()
         for worker in self.workers:
             worker.close()
 

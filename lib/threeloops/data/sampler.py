@@ -20,16 +20,21 @@ class SamplerState:
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The order of one epoch: a permutation of shape (samples,). Different for every pair of seed and epoch."""
+    """The order of one epoch: a permutation of shape (samples,), drawn from a generator of the pair's own.
+
+    Raises ValueError for a seed that is not 32 bits: the generator takes words of 32 bits, and what does not fit into
+    the seed's would count as epochs.
+    """
+    if not 0 <= seed < 1 << 32:
+        raise ValueError(f"seed = {seed}: expected 0 … 2³² − 1")
+    if epoch < 0:
+        raise ValueError(f"epoch = {epoch}: expected 0 or more")
     return np.random.default_rng([seed, epoch]).permutation(samples)
 
 
 def remaining(state: SamplerState, samples: int) -> NDArray[np.int64]:
     """What is left of the epoch, in order. Raises ValueError for a position that the data set does not have."""
-    if not 0 <= state.position <= samples:
-        raise ValueError(
-            f"position = {state.position}: the data set has {samples} samples; was this state written for another one?"
-        )
+    _check(state, samples)
     return epoch_order(samples, state.seed, state.epoch)[state.position :]
 
 
@@ -42,8 +47,19 @@ def batches(state: SamplerState, samples: int, batch: int) -> list[NDArray[np.in
 
 
 def advanced(state: SamplerState, samples: int, used: int) -> SamplerState:
-    """The state after `used` more samples; a finished epoch begins the next one at position 0."""
+    """The state after `used` more samples; a finished epoch begins the next one at position 0.
+
+    Raises ValueError for a position that the data set does not have.
+    """
     if samples < 1 or used < 0:
         raise ValueError(f"samples = {samples}, used = {used}: expected a data set that is not empty, and used ≥ 0")
+    _check(state, samples)
     epochs, position = divmod(state.position + used, samples)
     return replace(state, epoch=state.epoch + epochs, position=position)
+
+
+def _check(state: SamplerState, samples: int) -> None:
+    if not 0 <= state.position <= samples:
+        raise ValueError(
+            f"position = {state.position}: the data set has {samples} samples; was this state written for another one?"
+        )

@@ -2,7 +2,8 @@
 
 The model has two numbers. A request's first byte could arrive `latency` after it was asked; the link carries
 `bandwidth` bytes a second and serves requests one after another, in the order in which they were asked. So latencies
-overlap, and bytes do not. It is the same for real waiting and for a virtual clock.
+overlap, and bytes do not. That something is not there is an answer of no bytes. It is the same for real waiting and for
+a virtual clock.
 """
 
 import math
@@ -43,6 +44,8 @@ class Link:
 class SlowStore:
     """`contents` behind `link`. A request that would take longer than `timeout` seconds raises StoreTimeout then.
 
+    What `contents` raises, KeyError for what it does not have, is raised when the answer would be there.
+
     The link does not notice that a client has given up: the bytes are sent all the same.
     """
 
@@ -53,14 +56,13 @@ class SlowStore:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        data = self.contents.get(key, offset, length)
+        found = _found(self.contents, key, offset, length)
         with self._lock:
-            asked = self.clock.now()
-            arrives = self.link.reserve(asked, len(data))
-        self.clock.sleep_until(min(arrives, asked + self.timeout))
-        if arrives - asked > self.timeout:
-            raise late(key, arrives - asked, self.timeout)
-        return data
+            moment, answer = _answer(self.link, key, found, self.clock.now(), self.timeout)
+        self.clock.sleep_until(moment)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 @dataclass(frozen=True)
@@ -74,17 +76,25 @@ class VirtualStore:
 
     def request(self, key: str, answer: Callable[[bytes | Exception], None]) -> None:
         """Ask now; `answer` is called with the bytes, or with the exception, when they are there."""
-        try:
-            data = self.contents.get(key)
-        except KeyError as error:
-            self.clock.at(self.clock.now() + self.link.latency, partial(answer, error))
-            return
-        asked = self.clock.now()
-        arrives = self.link.reserve(asked, len(data))
-        if arrives - asked > self.timeout:
-            self.clock.at(asked + self.timeout, partial(answer, late(key, arrives - asked, self.timeout)))
-        else:
-            self.clock.at(arrives, partial(answer, data))
+        moment, what = _answer(self.link, key, _found(self.contents, key), self.clock.now(), self.timeout)
+        self.clock.at(moment, partial(answer, what))
+
+
+def _found(contents: Store, key: str, offset: int = 0, length: int | None = None) -> bytes | Exception:
+    try:
+        return contents.get(key, offset, length)
+    except Exception as error:
+        return error
+
+
+def _answer(
+    link: Link, key: str, found: bytes | Exception, asked: float, timeout: float
+) -> tuple[float, bytes | Exception]:
+    """When the answer to a request made at `asked` is there, in the clock's seconds, and what it is."""
+    arrives = link.reserve(asked, 0 if isinstance(found, Exception) else len(found))
+    if arrives - asked > timeout:
+        return asked + timeout, late(key, arrives - asked, timeout)
+    return arrives, found
 
 
 def late(key: str, would_take: float, timeout: float) -> StoreTimeout:

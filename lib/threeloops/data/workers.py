@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 from threeloops.data.errors import WorkerDied, WorkerFailed
@@ -23,7 +24,7 @@ class Loaded:
     """What came back for one key: a value, or the exception that its load raised."""
 
     value: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 class Worker(Protocol):
@@ -35,15 +36,19 @@ class Worker(Protocol):
         """The result of the oldest key not yet received. Raises WorkerDied when there will be none."""
         ...
 
+    def stop(self) -> None:
+        """Begin no other job: a thread finishes the one at hand, a process drops it. Does not wait."""
+        ...
+
     def close(self) -> None:
-        """Stop after the job at hand, drop the rest; safe to call twice."""
+        """Stop, and wait until that is done; safe to call twice."""
         ...
 
 
-def attempt(load: Callable[[Any], Any], key: Any) -> Loaded:
+def attempt(load: Callable[[Any], Any], key: Any, caught: type[BaseException] = Exception) -> Loaded:
     try:
         return Loaded(load(key))
-    except Exception as error:
+    except caught as error:
         return Loaded(error=error)
 
 
@@ -59,8 +64,11 @@ class Inline:
     def receive(self) -> Loaded:
         return attempt(self.load, self.keys.popleft())
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self.keys.clear()
+
+    def close(self) -> None:
+        self.stop()
 
 
 class ThreadWorker:
@@ -76,7 +84,8 @@ class ThreadWorker:
 
     def _run(self) -> None:
         while (key := self.jobs.get()) is not _STOP and not self.stopped.is_set():
-            self.results.put(attempt(self.load, key))
+            # sys.exit() and a cancellation too: a thread that died of them would leave its consumer waiting for ever.
+            self.results.put(attempt(self.load, key, BaseException))
 
     def send(self, key: Any) -> None:
         self.jobs.put(key)
@@ -84,9 +93,12 @@ class ThreadWorker:
     def receive(self) -> Loaded:
         return self.results.get()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self.stopped.set()
         self.jobs.put(_STOP)
+
+    def close(self) -> None:
+        self.stop()
         self.thread.join()
 
 
@@ -97,55 +109,117 @@ class ProcessWorker:
     """A process of its own: right for Python code that computes. `load` and what it returns have to be picklable.
 
     Processes are spawned: a fork of a process that already runs threads, or has initialised CUDA, may hang.
+    `load` is the first message on the link, its keys follow; one that cannot be pickled raises here, at once. What
+    fails on the way, a load, a key, a value or an exception, is a WorkerFailed in the place of that result.
     """
 
     def __init__(self, load: Callable[[Any], Any], name: str) -> None:
         self.name = name
+        packed = ForkingPickler.dumps(load)  # before there is a process: what cannot be pickled leaves none behind
         context = multiprocessing.get_context("spawn")
         self.link, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, load), name=name, daemon=True)
+        # Nothing large goes to the process but over the link: to a process that dies, `start` would write for ever.
+        self.process = context.Process(target=_serve, args=(theirs,), name=name, daemon=True)
         self.process.start()
         theirs.close()  # the worker holds the only other end, so its death ends the stream
+        self._post(packed)
 
     def send(self, key: Any) -> None:
+        self._post(ForkingPickler.dumps(key))
+
+    def _post(self, packed: memoryview) -> None:
         # A dead worker takes no key. What it answered before may still lie in the pipe: `receive` finds out, in order.
         with suppress(OSError):
-            self.link.send(key)
+            self.link.send_bytes(packed)
 
     def receive(self) -> Loaded:
         try:
-            return self.link.recv()
+            packed = self.link.recv_bytes()
         except (EOFError, OSError):
             raise self._died() from None
+        try:
+            return ForkingPickler.loads(packed)
+        except Exception as error:
+            return _stuck(error)
 
     def _died(self) -> WorkerDied:
-        self.process.join()
+        self.process.join(timeout=10)
         code = self.process.exitcode
-        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        if code is None:
+            return WorkerDied(f"{self.name} closed its link, and its process {self.process.pid} goes on without it")
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return WorkerDied(f"{self.name} {how}")
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self.link.close()
         self.process.terminate()
+
+    def close(self) -> None:
+        self.stop()
         self.process.join()
 
 
-def _serve(link: Connection, load: Callable[[Any], Any]) -> None:
-    while True:
-        try:
-            key = link.recv()
-            loaded = attempt(load, key)
-        except (EOFError, KeyboardInterrupt):
-            return
-        try:
-            link.send(loaded)
-        except OSError:
-            return
-        except Exception as error:  # what was loaded, or the exception itself, cannot be pickled
-            said = (
-                f"{type(loaded.error).__name__}: {loaded.error}" if loaded.error else f"{type(error).__name__}: {error}"
-            )
-            link.send(Loaded(error=WorkerFailed(f"cannot cross to the main process: {said}")))
+def _serve(link: Connection) -> None:
+    """What runs in a worker process: the first message is the load, every other one a key."""
+    messages: queue.SimpleQueue = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(link, messages), daemon=True).start()
+    try:
+        made = attempt(_unpacked_load, messages.get())
+
+        def load_packed(key: bytes) -> Any:
+            if made.error is not None:
+                raise made.error
+            return made.value(_unpacked_key(key))
+
+        while (key := messages.get()) is not _STOP:
+            link.send_bytes(_packed(attempt(load_packed, key, BaseException)))
+    except (KeyboardInterrupt, OSError):  # interrupted with the whole program, or there is nobody to answer any more
+        return
+
+
+def _read(link: Connection, messages: queue.SimpleQueue) -> None:
+    """Take messages off the link as they come: else both sides may write, with full pipes, and neither read."""
+    with suppress(EOFError, OSError):
+        while True:
+            messages.put(link.recv_bytes())
+    messages.put(_STOP)  # for whoever awaits the load
+    messages.put(_STOP)
+
+
+def _unpacked_load(packed: bytes) -> Callable[[Any], Any]:
+    try:
+        return ForkingPickler.loads(packed)
+    except Exception as error:
+        raise WorkerFailed(
+            f"the load cannot be made in a worker process: {_said(error)}. What a notebook defines cannot be imported "
+            'there: put it into a module, or use kind="thread"'
+        ) from error
+
+
+def _unpacked_key(packed: bytes) -> Any:
+    try:
+        return ForkingPickler.loads(packed)
+    except Exception as error:
+        raise WorkerFailed(f"the key cannot cross to the worker process: {_said(error)}") from error
+
+
+def _packed(loaded: Loaded) -> memoryview:
+    """A result as bytes that the other side can read. Exceptions are tried: many pickle and do not come back."""
+    try:
+        packed = ForkingPickler.dumps(loaded)
+        if loaded.error is not None:
+            ForkingPickler.loads(packed)
+        return packed
+    except Exception as error:
+        return ForkingPickler.dumps(_stuck(error if loaded.error is None else loaded.error))
+
+
+def _stuck(error: BaseException) -> Loaded:
+    return Loaded(error=WorkerFailed(f"cannot cross to the main process: {_said(error)}"))
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 class SimulatedWorker:
@@ -180,5 +254,8 @@ class SimulatedWorker:
         self.store.clock.run_until(lambda: bool(self.results))
         return self.results.popleft()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self.jobs.clear()
+
+    def close(self) -> None:
+        self.stop()

@@ -3,6 +3,8 @@
 import pytest
 import torch
 from threeloops.data.device_feed import DeviceFeed
+from threeloops.data.loader import Loader
+from threeloops.data.sampler import SamplerState
 
 BATCHES = [torch.arange(n * 8, n * 8 + 8).reshape(4, 2) for n in range(5)] + [torch.full((3, 2), 99)]
 
@@ -15,6 +17,18 @@ def test_on_the_cpu_batches_pass_through_unchanged():
 def test_one_buffer_cannot_be_filled_while_it_is_used():
     with pytest.raises(ValueError, match="buffers = 1"):
         DeviceFeed(BATCHES, "cpu", buffers=1)
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", torch.device("xpu", 0)])
+def test_a_device_that_nothing_would_be_copied_to_is_refused(device):
+    with pytest.raises(ValueError, match=f"'{device}': expected cpu or cuda"):
+        DeviceFeed(BATCHES, device)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_loader_that_would_count_what_is_drawn_in_advance_is_refused(device):
+    with pytest.raises(TypeError, match=r"expected loader\.with_states\(\)"):
+        DeviceFeed(Loader(torch.as_tensor, 10, 3, SamplerState(0)), device)
 
 
 @pytest.mark.gpu

@@ -104,6 +104,18 @@ def test_the_stated_pipeline_is_starved_without_prefetch_and_fed_with_it():
     assert simulate(STORE, sizes, ahead=16).utilisation >= 0.95
 
 
+def test_utilisation_lasts_until_the_last_end_and_not_until_the_end_of_the_last_start():
+    """Two consumers: one works from 1 s to 11 s, the other from 2 s to 3 s."""
+    stages = [Stage("fetch", latency=1.0), Stage("train", bandwidth=1.0, workers=2)]
+    assert simulate(stages, [10, 1]).utilisation == pytest.approx((10 + 1) / 10 / 2)
+
+
+@given(STAGES, st.integers(1, 12))
+def test_a_consumer_is_never_busier_than_always(stages, samples):
+    stages = [*stages, Stage("consumer", 1.0, workers=3)]
+    assert 0 < simulate(stages, [0] * samples).utilisation <= 1 + 1e-9
+
+
 def test_bytes_take_their_time():
     (only,) = simulate([Stage("a", 0.5, 100.0)], [250]).intervals
     assert (only.start, only.end) == (0.0, 3.0)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from functools import partial
 
@@ -21,7 +22,7 @@ from threeloops.data.prefetch import Prefetcher, prefetch
 from threeloops.data.sampler import SamplerState, epoch_order
 from threeloops.data.slow_store import Link, VirtualStore
 from threeloops.data.store import MemoryStore
-from threeloops.data.workers import ProcessWorker, SimulatedWorker
+from threeloops.data.workers import ProcessWorker, SimulatedWorker, ThreadWorker
 
 KINDS = [("thread", 0), ("thread", 1), ("thread", 3), ("process", 2)]
 
@@ -42,6 +43,73 @@ def die_once(folder, n):
 
 def unpicklable(n):
     return threading.Lock()
+
+
+class Coded(Exception):
+    """Pickles, and does not come back: unpickling calls it with one argument."""
+
+    def __init__(self, code, text):
+        super().__init__(f"{text} ({code})")
+
+
+class Opens:
+    """Its pickle opens a file that is not there, in whatever process reads it."""
+
+    def __reduce__(self):
+        return open, ("/nowhere/at all",)
+
+
+class Full:
+    def __reduce__(self):
+        raise OSError(24, "Too many open files")
+
+
+def raises_coded(n):
+    raise Coded(5, "gone")
+
+
+def gives_what_cannot_be_read(n):
+    return Opens()
+
+
+def gives_what_cannot_be_written(n):
+    return Full()
+
+
+def megabyte(n):
+    return bytes(1_000_000)
+
+
+def leaves(n):
+    if n == 1:
+        sys.exit("no configuration")
+    return n
+
+
+def writes_slowly(path):
+    path.write_text("begun")
+    time.sleep(30)
+    path.write_text("done")
+
+
+def in_time(call, seconds=60):
+    """What `call` returns, or raises; a call that never comes back fails the test, and does not hang it."""
+    done = []
+
+    def run():
+        try:
+            done.append((call(), None))
+        except BaseException as error:
+            done.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert done, f"still waiting after {seconds} s"
+    value, error = done[0]
+    if error is not None:
+        raise error
+    return value
 
 
 @pytest.mark.parametrize(("kind", "workers"), KINDS)
@@ -137,6 +205,137 @@ def test_what_cannot_cross_is_a_named_error():
         list(prefetch(unpicklable, [1], workers=1, kind="process"))
 
 
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (raises_coded, r"Coded: gone \(5\)"),
+        (gives_what_cannot_be_read, "FileNotFoundError"),
+        (gives_what_cannot_be_written, "Too many open files"),
+        (Opens(), "the load cannot be made in a worker process: FileNotFoundError"),
+    ],
+)
+def test_whatever_fails_on_the_way_is_named_with_worker_and_sample(load, said):
+    """An OSError of pickling is not the death of a worker, whose end would be awaited for ever."""
+    with pytest.raises(WorkerFailed, match=rf"worker 0 of 1, sample 1: .*{said}"):
+        in_time(lambda: list(prefetch(load, [1], workers=1, kind="process")))
+
+
+def test_a_key_that_a_worker_cannot_read_is_named():
+    with pytest.raises(WorkerFailed, match="the key cannot cross to the worker process: FileNotFoundError"):
+        in_time(lambda: list(prefetch(repr, [Opens()], workers=1, kind="process")))
+
+
+def test_large_results_and_many_keys_do_not_wait_for_each_other():
+    """Both sides of a link write more than fits into it: one of them has to read all the same."""
+    sizes = in_time(lambda: [len(data) for data in prefetch(megabyte, range(800), 1, ahead=300, kind="process")])
+    assert sizes == [1_000_000] * 800
+
+
+def test_large_keys_and_large_results_do_not_wait_for_each_other():
+    keys = [bytes(1_000_000)] * 4
+    assert in_time(lambda: list(prefetch(bytes, keys, 1, kind="process"))) == keys
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_a_load_that_wants_to_end_everything_ends_the_iteration_by_name(kind):
+    with pytest.raises(WorkerFailed, match="worker 1 of 2, sample 1: SystemExit: no configuration") as caught:
+        in_time(lambda: list(prefetch(leaves, range(4), 2, kind=kind)))
+    assert isinstance(caught.value.__cause__, SystemExit)
+
+
+def test_a_function_of_a_notebook_is_named_with_what_to_do_instead():
+    """A notebook is a main module that a spawned process cannot import. With little or much bound to the function."""
+    for size in (10, 1_000_000):
+        code = f"""if True:
+            from functools import partial
+            from threeloops.data.prefetch import prefetch
+
+            def load(images, n):
+                return len(images)
+
+            list(prefetch(partial(load, bytes({size})), range(3), 2, kind="process"))
+        """
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert "WorkerFailed: worker 0 of 2, sample 0" in done.stderr and 'kind="thread"' in done.stderr
+
+
+def test_a_worker_that_dies_before_it_takes_its_load_is_dead_and_no_more(tmp_path):
+    """The main module of this program cannot be imported by a worker; the load is larger than any pipe."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from functools import partial\n"
+        "from threeloops.data.prefetch import prefetch\n"
+        "assert __name__ == '__main__', 'no worker may import this'\n"
+        "list(prefetch(partial(max, bytes(1_000_000)), range(3), 2, kind='process'))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert "WorkerDied: worker 0 of 2 ended with exit code 1" in done.stderr
+
+
+@pytest.mark.parametrize("kind", [ThreadWorker, ProcessWorker])
+def test_workers_that_were_hired_before_one_could_not_be_are_gone(kind):
+    hired = []
+
+    def hire(number):
+        if number == 2:
+            raise RuntimeError("can't start new thread")
+        hired.append(kind(abs, f"worker {number}"))
+        return hired[-1]
+
+    with pytest.raises(RuntimeError, match="can't start"):
+        Prefetcher(range(3), hire, 3, 2)
+    for worker in hired:
+        assert not (worker.thread if kind is ThreadWorker else worker.process).is_alive()
+
+
+def test_no_load_begins_once_the_iteration_is_left():
+    """All threads are told to stop before the first is waited for."""
+    begun, left = [], threading.Event()
+
+    def load(n):
+        begun.append(left.is_set())
+        if n:
+            left.wait(timeout=30)
+            time.sleep(0.2 + 0.1 * (5 - n % 6))  # the first worker takes the longest
+        return n
+
+    for _ in prefetch(load, range(100), workers=6):
+        while len(begun) < 7:
+            time.sleep(0.01)
+        left.set()
+        break
+    assert begun.count(True) == 0
+
+
+def test_a_process_drops_the_job_at_hand(tmp_path):
+    path = tmp_path / "written"
+    worker = ProcessWorker(writes_slowly, "worker")
+    worker.send(path)
+    while not path.exists() or not path.read_text():
+        time.sleep(0.01)
+    in_time(worker.close, seconds=20)
+    assert path.read_text() == "begun"
+
+
+def test_as_many_samples_are_alive_as_is_said():
+    """`ahead + 1`, and one more while the consumer waits with the last one still in its hands."""
+    alive, most, lock = set(), [], threading.Lock()
+
+    class Counted:
+        def __init__(self):
+            with lock:
+                alive.add(id(self))
+                most.append(len(alive))
+
+        def __del__(self):
+            alive.discard(id(self))
+
+    for _ in prefetch(lambda _: Counted(), range(40), workers=3, ahead=2):
+        time.sleep(0.005)
+        assert len(alive) <= 3
+    assert max(most) <= 4
+
+
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_workers_are_gone_when_the_iteration_is_left(kind):
     threads = threading.active_count()
@@ -163,6 +362,12 @@ def test_a_prefetcher_that_is_never_iterated_can_be_closed():
 def test_impossible_numbers_are_refused(workers, ahead, word):
     with pytest.raises(ValueError, match=word):
         prefetch(abs, [], workers, ahead)
+
+
+@pytest.mark.parametrize(("how", "word"), [({"restarts": -1}, "restarts = -1"), ({"kind": "threads"}, "'threads'")])
+def test_impossible_ways_are_refused(how, word):
+    with pytest.raises(ValueError, match=word):
+        prefetch(abs, [], 1, **how)
 
 
 def epoch_seconds(workers, ahead, step=0.05, samples=40, timeout=float("inf"), link=None):
@@ -208,8 +413,9 @@ def trained_with(workers, state, stop, samples=23, batch=4, **how):
     """Batches until `stop` of them were used, and the state to save then."""
     loader = Loader(np.ndarray.tolist, samples, batch, state, workers, **how)
     used = []
-    for number, indices in enumerate(loader, 1):
+    for number, (indices, after) in enumerate(loader.with_states(), 1):
         used.append(indices)
+        loader.state = after
         if number == stop:
             break
     return used, loader.state

@@ -2,6 +2,9 @@
 
 import math
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -70,6 +73,29 @@ def test_a_request_that_takes_too_long_is_a_named_error_at_its_time():
 def test_an_unknown_object_is_a_key_error_after_the_latency():
     ((when, error),) = arrivals(Link(0.5, 1), ["nothing"])
     assert when == 0.5 and isinstance(error, KeyError) and "nothing" in str(error)
+
+
+@pytest.mark.parametrize(("key", "latency"), [("object 1", 0.2), ("object 1", 3.0), ("nothing", 0.2), ("nothing", 3.0)])
+def test_real_waiting_and_events_give_the_same_answer_at_the_same_time(key, latency):
+    """Objects that are there and that are not, in time and too late, behind a first request."""
+    serial, seen = VirtualClock(), []
+    store = SlowStore(OBJECTS, one := Link(latency, 10_000), timeout=1.0, clock=serial)
+    other = Link(latency, 10_000)
+    ((when, answer),) = arrivals(other, [key], timeout=1.0)
+    try:
+        seen.append(store.get(key))
+    except Exception as error:
+        seen.append(error)
+    assert (serial.now(), repr(seen[0]), one) == (when, repr(answer), other)
+    assert when == pytest.approx(min(1.0, latency + (0.1 if key in OBJECTS.objects else 0.0)))
+
+
+def test_what_a_store_raises_is_an_answer_too(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    clock, found = VirtualClock(), []
+    VirtualStore(FolderStore(tmp_path), Link(0.5, 1), clock).request("file/inside", found.append)
+    clock.run_until(lambda: bool(found))
+    assert clock.now() == 0.5 and isinstance(found[0], (OSError, KeyError))
 
 
 @pytest.mark.parametrize(("latency", "bandwidth"), [(-1, 1), (0, 0), (math.nan, 1), (0, math.nan)])
@@ -171,3 +197,69 @@ def test_an_object_larger_than_the_cache_passes_through(tmp_path):
     assert cache.get("object 1") == b"\1" * 1000 and cache.stored_bytes == 0
     with pytest.raises(ValueError, match="limit_bytes = -1"):
         CachedStore(OBJECTS, tmp_path, -1)
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_data(tmp_path):
+    """The limit on the size of files stands for the end of the disk; it holds in a process of its own."""
+    code = f"""if True:
+        import resource, signal
+        from pathlib import Path
+        from threeloops.data.cache import CachedStore
+        from threeloops.data.store import MemoryStore
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
+        objects = MemoryStore({{"large": bytes(1_000_000), "small": b"1234"}})
+        cache = CachedStore(objects, Path({str(tmp_path)!r}), 2_000_000)
+        for _ in range(3):
+            assert cache.get("large") == bytes(1_000_000) and cache.get("small") == b"1234"
+        assert (cache.misses, cache.hits, cache.stored_bytes) == (4, 2, 8)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 8
+
+
+def test_what_another_process_is_writing_is_not_swept(tmp_path):
+    """A writer is stopped in the middle, and another cache opens the folder; when it is dead, the next one sweeps."""
+    code = f"""if True:
+        import os, time
+        from pathlib import Path
+        from threeloops.data.cache import CachedStore
+        from threeloops.data.store import MemoryStore
+
+        def replace(*_):
+            print("writing", flush=True)
+            time.sleep(60)
+
+        os.replace = replace
+        CachedStore(MemoryStore({{"a": bytes(1000)}}), Path({str(tmp_path)!r}), 10_000).get("a")
+    """
+    writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert writer.stdout.readline() == "writing\n"
+        CachedStore(OBJECTS, tmp_path, 10_000)
+        assert len(list(tmp_path.glob("*.unfinished"))) == 1
+    finally:
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+    CachedStore(OBJECTS, tmp_path, 10_000)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_entry_that_another_process_throws_out_meanwhile_is_not_there(tmp_path, monkeypatch):
+    cache = CachedStore(OBJECTS, tmp_path, 10_000)
+    for i in range(3):
+        cache.get(f"object {i}")
+    stat = Path.stat
+
+    def thrown_out(path, **how):
+        if path.suffix == ".cached" and path.name == names[0]:
+            path.unlink(missing_ok=True)
+        return stat(path, **how)
+
+    names = sorted(path.name for path in tmp_path.iterdir())
+    monkeypatch.setattr(Path, "stat", thrown_out)
+    assert CachedStore(OBJECTS, tmp_path, 10_000).stored_bytes == 2 * 1004
+    assert all(cache.get(f"object {i}") == bytes([i]) * 1000 for i in range(3))
