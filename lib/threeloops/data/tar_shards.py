@@ -11,6 +11,7 @@ from typing import BinaryIO
 from threeloops.data.errors import CorruptData
 from threeloops.data.sample import Sample, split_name
 from threeloops.data.tar_members import BLOCK, header, read_members
+from threeloops.files import replacing
 
 
 def shard_bytes(samples: Iterable[Sample]) -> Iterator[bytes]:
@@ -22,7 +23,8 @@ def shard_bytes(samples: Iterable[Sample]) -> Iterator[bytes]:
 
 
 def write_tar_shard(path: Path, samples: Iterable[Sample]) -> None:
-    with Path(path).open("wb") as file:
+    """Write one shard, whole or not at all."""
+    with replacing(path) as file:
         for piece in shard_bytes(samples):
             file.write(piece)
 

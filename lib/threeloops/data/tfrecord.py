@@ -11,6 +11,7 @@ from pathlib import Path
 
 from threeloops.data.crc32c import crc32c, masked
 from threeloops.data.errors import CorruptData
+from threeloops.files import replacing
 
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 
@@ -22,9 +23,12 @@ def frame(record: bytes) -> bytes:
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> int:
-    """Write a TFRecord file; returns the number of records."""
+    """Write a TFRecord file, whole or not at all; returns the number of records.
+
+    The format has no end mark, so a file that was cut between two records could not be told from a shorter one.
+    """
     count = 0
-    with Path(path).open("wb") as file:
+    with replacing(path) as file:
         for count, record in enumerate(records, 1):  # noqa: B007
             file.write(frame(record))
     return count

@@ -121,3 +121,15 @@ def test_a_cut_file_is_not_a_short_one(tmp_path, left):
     path.write_bytes(good + good[:left])
     with pytest.raises(CorruptData, match=f"record 1 at byte {len(good)}"):
         list(read_records(path))
+
+
+def test_a_writer_that_fails_leaves_the_old_records(tmp_path):
+    def dying():
+        yield from [b"new"] * 3
+        raise OSError("the source went away")
+
+    path = tmp_path / "train.tfrecord"
+    write_records(path, [b"old"] * 5)
+    with pytest.raises(OSError, match="the source went away"):
+        write_records(path, dying())
+    assert list(read_records(path)) == [b"old"] * 5

@@ -11,7 +11,7 @@ from threeloops.data.errors import CorruptData
 from threeloops.data.sample import Sample, split_name
 from threeloops.data.small_files import list_samples, read_sample, write_small_files
 from threeloops.data.tar_members import BLOCK, header
-from threeloops.data.tar_shards import read_tar_shard, shard_bytes, write_tar_shards
+from threeloops.data.tar_shards import read_tar_shard, shard_bytes, write_tar_shard, write_tar_shards
 
 SAMPLES = [
     Sample(f"train/{i:05d}", {"jpg": np.random.default_rng(i).bytes(size), "cls": str(i).encode()})
@@ -130,3 +130,11 @@ def test_the_small_files_hold_the_same_samples(tmp_path):
 def test_a_key_with_a_dot_would_be_read_back_as_another(key):
     with pytest.raises(ValueError, match="expected a name without a dot"):
         Sample(key, {"cls": b""})
+
+
+def test_a_shard_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    path = tmp_path / "shard-000000.tar"
+    write_tar_shard(path, SAMPLES)
+    with pytest.raises(ValueError, match="a ustar header holds 1 to 100"):
+        write_tar_shard(path, [SAMPLES[0], Sample("n" * 101, {"cls": b""})])
+    assert path.read_bytes() == SHARD and list(tmp_path.iterdir()) == [path]

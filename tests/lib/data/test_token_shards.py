@@ -123,3 +123,34 @@ def test_a_broken_index_is_named(corpus, text):
 def test_only_flat_unsigned_tokens_are_written(tmp_path, tokens):
     with pytest.raises(ValueError, match="expected uint8, uint16 or uint32"):
         write_shard(tmp_path / "x", tokens)
+
+
+def test_a_corpus_that_is_written_again_and_fails_is_still_the_old_one(corpus):
+    def dying():
+        yield np.full(700, 7, np.uint16)
+        raise OSError("the tokeniser died")
+
+    folder, tokens = corpus
+    before = sorted(folder.iterdir())
+    with pytest.raises(OSError, match="the tokeniser died"):
+        write_token_shards(folder, dying(), 300)
+    shards = TokenShards(folder)
+    shards.verify()
+    np.testing.assert_array_equal(shards.window(0, 1000), tokens)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_corpus_that_is_written_again_replaces_the_old_one(corpus):
+    folder, tokens = corpus
+    opened_before = TokenShards(folder)
+    write_token_shards(folder, [np.arange(10, dtype=np.uint16)], 300)
+    np.testing.assert_array_equal(TokenShards(folder).window(0, 10), np.arange(10))
+    np.testing.assert_array_equal(opened_before.window(0, 1000), tokens)
+    assert len(list(folder.glob("*.bin"))) == 1
+
+
+def test_a_shard_that_is_written_again_does_not_change_under_a_reader(corpus):
+    folder, tokens = corpus
+    shards = TokenShards(folder)
+    write_shard(folder / "tokens-00001.bin", np.zeros(1, np.uint16))
+    np.testing.assert_array_equal(shards.window(300, 300), tokens[300:600])

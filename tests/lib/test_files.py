@@ -1,0 +1,34 @@
+"""A file is written whole or not at all: whoever reads the path meets the old contents or the new ones."""
+
+import pytest
+from threeloops.files import replace_text, replacing
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_file_is_there_when_the_block_ends(tmp_path):
+    path = tmp_path / "weights.bin"
+    with replacing(path) as file:
+        file.write(b"12")
+        assert not path.exists()
+        file.write(b"34")
+    assert path.read_bytes() == b"1234" and names(tmp_path) == ["weights.bin"]
+
+
+def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(OSError, match="disk full"), replacing(path) as file:
+        file.write(b"half of it")
+        raise OSError("disk full")
+    assert path.read_bytes() == b"old" and names(tmp_path) == ["weights.bin"]
+
+
+def test_a_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path):
+    path = tmp_path / "notes.txt"
+    replace_text(path, "grün\n")
+    with pytest.raises(UnicodeEncodeError):
+        replace_text(path, "half \udce4")
+    assert path.read_bytes() == "grün\n".encode() and names(tmp_path) == ["notes.txt"]
