@@ -237,3 +237,71 @@ def test_a_shard_that_cannot_be_written_leaves_the_old_one(tmp_path):
     with pytest.raises(ValueError, match="a ustar header holds 1 to 100"):
         write_tar_shard(path, [SAMPLES[0], Sample("n" * 101, {"cls": b""})])
     assert path.read_bytes() == SHARD and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("", "expected a name without a dot"),
+        ("a/", "expected a name below the folder"),
+        ("/tmp/abs", "expected a name below the folder"),
+        ("../escaped", "expected a name below the folder"),
+        ("a/../../escaped", "expected a name below the folder"),
+        ("a\0b", "expected a name below the folder"),
+    ],
+)
+def test_a_key_leads_to_a_file_below_the_folder(key, says):
+    with pytest.raises(ValueError, match=says):
+        Sample(key, {"cls": b""})
+
+
+@pytest.mark.parametrize("extension", ["x/y", "/", "a\0b", 7])
+def test_an_extension_that_would_be_read_back_as_another_name_is_refused(extension):
+    with pytest.raises(ValueError, match="sample 'a': extension"):
+        Sample("a", {extension: b""})
+
+
+@pytest.mark.parametrize("contents", [7, "text", None, [1, 2]])
+def test_a_part_is_bytes(contents):
+    """bytes(7) is seven zeros."""
+    with pytest.raises(TypeError, match=r"part 'cls' of sample 'a' is .*: expected bytes"):
+        Sample("a", {"cls": contents})
+
+
+def test_any_buffer_is_a_part_and_its_size_counts_bytes():
+    sample = Sample("a", {"tokens": np.arange(3, dtype="<u2"), "raw": bytearray(b"12")})
+    assert sample.size == 8
+    assert read(b"".join(shard_bytes([sample]))) == [
+        Sample("a", {"tokens": b"\0\0\1\0\2\0", "raw": b"12"}),
+    ]
+
+
+REPEATED = [Sample("a", {"x": b"1"}), Sample("b", {"x": b"2"}), Sample("a", {"y": b"3"})]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        write_small_files,
+        lambda folder, samples: write_tar_shard(folder / "shard.tar", samples),
+        lambda folder, samples: write_tar_shards(folder, samples, 2),
+    ],
+)
+@pytest.mark.parametrize("samples", [REPEATED, REPEATED[::2], REPEATED[:1] * 2])
+def test_a_key_that_comes_twice_is_refused_by_every_writer(write, samples, tmp_path):
+    with pytest.raises(ValueError, match=rf"sample {len(samples) - 1}: key 'a' was already written"):
+        write(tmp_path, samples)
+
+
+@pytest.mark.parametrize("key", ["./a", "x//a", "x/./a"])
+def test_small_files_refuse_a_key_that_the_file_system_would_shorten(tmp_path, key):
+    sample = Sample(key, {"cls": b"1"})
+    assert read(b"".join(shard_bytes([sample]))) == [sample]
+    with pytest.raises(ValueError, match="listed as"):
+        write_small_files(tmp_path, [sample])
+
+
+@pytest.mark.parametrize("name", ["../escaped.cls", "/tmp/abs.cls", "a/../b.cls"])
+def test_a_shard_with_names_outside_its_folder_is_refused_with_the_place(name):
+    with pytest.raises(CorruptData, match=r"shard-000000\.tar, byte 0: key = .* below the folder"):
+        read(header(name, 0) + bytes(1024))
