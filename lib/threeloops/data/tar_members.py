@@ -69,9 +69,7 @@ def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
             raise CorruptData(shard, place, f"{len(block)} bytes where a header or the end was expected: a cut shard")
         if not any(block):
             if extended:
-                raise CorruptData(
-                    shard, place, f"the shard ends here: a header gave {sorted(extended)}, no file follows"
-                )
+                raise CorruptData(shard, place, f"a header gave {sorted(extended)} and no file follows: a cut shard")
             return _require_zeros(file, shard, offset)
         name, size, kind = _parse(block, shard, place)
         if kind not in (PAX, PAX_OF_ALL, LONG_NAME):
@@ -143,9 +141,7 @@ def _records(contents: bytes, shard: str, place: str) -> dict[str, str]:
     except ValueError:
         raise CorruptData(shard, place, "a pax header that is not made of records") from None
     if sparse := next((key for key in found if key.startswith(_SPARSE)), None):
-        wrong = (
-            "a file with its holes left out, which would be read as a map of them; write the shard by tar without -S"
-        )
+        wrong = "a file without its holes, which would be read as a map of them; write it with tar without -S"
         raise CorruptData(shard, place, f"{sparse}: {wrong}")
     return found
 

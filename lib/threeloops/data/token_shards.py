@@ -12,6 +12,7 @@ A folder holds `index.json` and shards. A shard is a header of 64 bytes and the 
     4 bytes   CRC32C of the 60 bytes before
 """
 
+import errno
 import json
 import re
 import struct
@@ -142,19 +143,33 @@ class TokenShards:
     """The tokens of a folder as one array that is not in memory.
 
     Opening reads the index and the headers, nothing else. Raises MissingIndex or CorruptData, naming the file; a damage
-    inside the tokens is found by `verify`, which reads everything once.
+    inside the tokens is found by `verify`, which reads everything once. Raises OSError where the process may not open
+    as many files as there are shards. Pickled, as for a worker process, it is its folder, which is opened again there.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         self.names, self.headers = _read_index(self.folder)
         self.ends = list(accumulate(header.tokens for header in self.headers))
-        self.maps = [
-            np.memmap(self.folder / name, _KINDS[header.token_bytes], "r", HEADER_BYTES, (header.tokens,))
-            if header.tokens
-            else np.empty(0, _KINDS[header.token_bytes])
-            for name, header in zip(self.names, self.headers, strict=True)
-        ]
+        self.maps = [self._map(name, header) for name, header in zip(self.names, self.headers, strict=True)]
+
+    def _map(self, name: str, header: Header) -> NDArray:
+        kind = _KINDS[header.token_bytes]
+        if not header.tokens:  # an empty file cannot be mapped
+            return np.empty(0, kind)
+        try:
+            return np.memmap(self.folder / name, kind, "r", HEADER_BYTES, (header.tokens,))
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            many = (
+                f"{len(self.names):,} shards are mapped with one file descriptor each, more than this process may open"
+            )
+            advice = "raise the limit (ulimit -n) or write fewer, larger shards"
+            raise OSError(errno.EMFILE, f"{self.folder}: {many}; {advice}") from None
+
+    def __reduce__(self):
+        return type(self), (self.folder,)
 
     def __len__(self) -> int:
         return self.ends[-1] if self.ends else 0
@@ -169,7 +184,8 @@ class TokenShards:
             parts.append(self.maps[shard][begin : begin + length])
             length -= len(parts[-1])
             shard, begin = shard + 1, 0
-        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, "<u4")])
+        nothing = np.empty(0, self.maps[0].dtype if self.maps else "<u4")
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [nothing])
 
     def verify(self) -> None:
         """Read every token once and compare the checksums. Raises CorruptData naming the shard."""
@@ -197,7 +213,24 @@ def _read_index(folder: Path) -> tuple[list[str], list[Header]]:
 def _read_rows(path: Path) -> list[tuple[str, Header]]:
     """Name and header of each shard that an index lists. Raises CorruptData naming what is wrong with the index."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["shards"]
-        return [(row["file"], Header(row["token_bytes"], row["tokens"], row["crc"])) for row in rows]
-    except (ValueError, KeyError, TypeError) as error:
+        index = json.loads(path.read_text(encoding="utf-8"))
+        if type(version := index.get("version")) is not int or version != VERSION:
+            raise ValueError(f"version {version!r}, expected {VERSION}")
+        return [
+            (_file_name(row["file"]), Header(*_whole(row, "token_bytes", "tokens", "crc"))) for row in index["shards"]
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptData(path, "index", f"cannot be read ({type(error).__name__}: {error})") from None
+
+
+def _file_name(name: object) -> str:
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"file {name!r}, expected the name of a file in this folder")
+    return name
+
+
+def _whole(row: dict[str, object], *fields: str) -> Iterator[int]:
+    for field in fields:
+        if type(value := row[field]) is not int:
+            raise ValueError(f"{field} = {value!r} of {row['file']}, expected whole numbers")
+        yield value
