@@ -25,11 +25,8 @@ class Sample:
         for extension, data in self.parts.items():
             if not isinstance(extension, str) or "/" in extension or "\0" in extension:
                 raise ValueError(f"sample {self.key!r}: extension {extension!r}, expected a text without '/', as 'cls'")
-            try:
-                memoryview(data)
-            except TypeError:
-                wrong = f"part {extension!r} of sample {self.key!r} is {type(data).__name__}"
-                raise TypeError(f"{wrong}: expected bytes; encode it first, a number as str(7).encode()") from None
+            if not isinstance(data, bytes):
+                _require_buffer(self.key, extension, data)
 
     def files(self) -> list[tuple[str, bytes]]:
         """(name, contents) of each part, in order."""
@@ -38,6 +35,14 @@ class Sample:
     @property
     def size(self) -> int:
         return sum(memoryview(data).nbytes for data in self.parts.values())
+
+
+def _require_buffer(key: str, extension: str, data: object) -> None:
+    try:
+        memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        wrong = f"part {extension!r} of sample {key!r} is {type(data).__name__}"
+        raise TypeError(f"{wrong}: expected bytes; encode it first, a number as str(7).encode()") from None
 
 
 def unrepeated(samples: Iterable[Sample]) -> Iterator[Sample]:

@@ -5,7 +5,6 @@ Sources: POSIX.1-1988 (ustar), POSIX.1-2001 (pax, whose records may replace a na
 "Basic Tar Format" (a name above 100 bytes is the contents of a member of type L, before the file it belongs to).
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -18,7 +17,6 @@ _PREFIX = slice(345, 500)
 USTAR = b"ustar\x0000"
 FILES, FOLDER, PAX, PAX_OF_ALL, LONG_NAME = ("\0", "0"), "5", "x", "g", "L"
 _SPARSE = "GNU.sparse."
-_OCTAL, _DECIMAL = re.compile(rb"[0-7]+"), re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -109,10 +107,10 @@ def _require_zeros(file: BinaryIO, shard: str, end: int) -> None:
 
 def _parse(block: bytes, shard: str, place: str) -> tuple[str, int, str]:
     """(name, size, type) of a header whose checksum is right."""
-    numbers = [block[field].strip(b" \0") or b"0" for field in (_CHECKSUM, _SIZE)]
-    if not all(map(_OCTAL.fullmatch, numbers)):  # int() alone would take a sign, a prefix and underscores
-        raise CorruptData(shard, place, "this is no tar header: its numbers are not octal")
-    stored, size = (int(number, 8) for number in numbers)
+    try:
+        stored, size = _octal(block[_CHECKSUM]), _octal(block[_SIZE])
+    except ValueError:
+        raise CorruptData(shard, place, "this is no tar header: its numbers are not octal") from None
     total = sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")
     if total != stored:
         raise CorruptData(shard, place, f"the header's checksum is {total}, stored is {stored}")
@@ -146,8 +144,16 @@ def _records(contents: bytes, shard: str, place: str) -> dict[str, str]:
     return found
 
 
+def _octal(field: bytes) -> int:
+    """A number of a header; int() alone would take a sign, a prefix and underscores."""
+    digits = field.strip(b" \0") or b"0"
+    if not digits.isdigit():
+        raise ValueError(digits)
+    return int(digits, 8)
+
+
 def _decimal(digits: str) -> int:
-    """A number as pax writes it; int() alone would take a sign, spaces, underscores and other alphabets."""
-    if not _DECIMAL.fullmatch(digits):
+    """A number of a pax record; int() alone would take a sign, spaces, underscores and other alphabets."""
+    if not (digits.isascii() and digits.isdigit()):
         raise ValueError(digits)
     return int(digits)
