@@ -1,6 +1,7 @@
 """Files that are written whole or not at all."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     A block that raises leaves `path` as it was. Whoever has the old file open, or mapped, keeps the old contents.
     """
     path = Path(path)
-    half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    half = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with half.open("wb") as stream:
+        with half.open("xb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

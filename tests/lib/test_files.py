@@ -32,3 +32,14 @@ def test_a_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         replace_text(path, "half \udce4")
     assert path.read_bytes() == "grün\n".encode() and names(tmp_path) == ["notes.txt"]
+
+
+def test_of_two_writers_of_a_path_each_writes_a_whole_file(tmp_path):
+    """Two threads, or two machines with a shared folder, whose process ids may be equal."""
+    path = tmp_path / "weights.bin"
+    with replacing(path) as first:
+        first.write(b"first")
+        with replacing(path) as second:
+            second.write(b"the second")
+        assert path.read_bytes() == b"the second"
+    assert path.read_bytes() == b"first" and names(tmp_path) == ["weights.bin"]
