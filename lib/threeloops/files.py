@@ -1,17 +1,32 @@
 """Files that are written whole or not at all."""
 
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing: a reader, a full disk or a crash never meets half of it."""
-    half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """An open file that becomes `path` when the block ends: a reader, a full disk or a crash never meets half of it.
+
+    A block that raises leaves `path` as it was. Whoever has the old file open, or mapped, keeps the old contents.
+    """
+    path = Path(path)
+    half = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with half.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+        with half.open("xb") as stream:
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         half.replace(path)
     finally:
         half.unlink(missing_ok=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a whole text file, UTF-8, or nothing."""
+    with replacing(path) as stream:
+        stream.write(text.encode())

@@ -85,13 +85,22 @@ def _pickled(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _checked(path: Path, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = np.asarray(images), np.asarray(labels)
+    expected = f"expected whole numbers from 0 to {CLASSES - 1} of shape (N,)"
+    labels = _array(path, "labels", labels, expected)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not ((labels >= 0) & (labels < CLASSES)).all():
+        raise CorruptData(path, "labels", f"{labels.dtype} {labels.shape}, {expected}")
+    expected = f"expected uint8 ({len(labels)}, {_PIXELS})"
+    images = _array(path, "images", images, expected)
     if images.shape != (len(labels), _PIXELS) or images.dtype != np.uint8:
-        found = f"{images.dtype} {images.shape} for {len(labels)} labels"
-        raise CorruptData(path, "images", f"{found}; expected uint8 ({len(labels)}, {_PIXELS})")
-    if labels.dtype.kind not in "iu" or not ((labels >= 0) & (labels < CLASSES)).all():
-        raise CorruptData(path, "labels", f"expected whole numbers from 0 to {CLASSES - 1}")
+        raise CorruptData(path, "images", f"{images.dtype} {images.shape} for {len(labels)} labels; {expected}")
     return images.reshape(-1, *SHAPE), labels.astype(np.int64)
+
+
+def _array(path: Path, what: str, values: Any, expected: str) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except ValueError:  # rows of different lengths
+        raise CorruptData(path, what, f"no array at all, {expected}") from None
 
 
 class _Arrays(pickle.Unpickler):

@@ -1,12 +1,16 @@
 """A sample as every format here stores it: a key, and its parts by extension."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Sample:
-    """`parts` maps an extension without its dot ("jpg", "cls") to bytes; a file of it is named `key.extension`."""
+    """`parts` maps an extension without its dot ("jpg", "cls") to bytes; a file of it is named `key.extension`.
+
+    A sample that exists can be written by every format and is read back under the same key and extensions. Raises
+    ValueError for names that are not, TypeError for a part that is not bytes or another buffer.
+    """
 
     key: str
     parts: Mapping[str, bytes]
@@ -14,8 +18,15 @@ class Sample:
     def __post_init__(self) -> None:
         if not self.key or "." in self.key.rpartition("/")[2]:
             raise ValueError(f"key = {self.key!r}: expected a name without a dot, which begins the extension")
+        if self.key.startswith("/") or self.key.endswith("/") or ".." in self.key.split("/") or "\0" in self.key:
+            raise ValueError(f"key = {self.key!r}: expected a name below the folder, as 'train/0001'")
         if not self.parts:
             raise ValueError(f"sample {self.key!r} has no parts")
+        for extension, data in self.parts.items():
+            if not isinstance(extension, str) or "/" in extension or "\0" in extension:
+                raise ValueError(f"sample {self.key!r}: extension {extension!r}, expected a text without '/', as 'cls'")
+            if not isinstance(data, bytes):
+                _require_buffer(self.key, extension, data)
 
     def files(self) -> list[tuple[str, bytes]]:
         """(name, contents) of each part, in order."""
@@ -23,7 +34,26 @@ class Sample:
 
     @property
     def size(self) -> int:
-        return sum(map(len, self.parts.values()))
+        return sum(memoryview(data).nbytes for data in self.parts.values())
+
+
+def _require_buffer(key: str, extension: str, data: object) -> None:
+    try:
+        memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        wrong = f"part {extension!r} of sample {key!r} is {type(data).__name__}"
+        raise TypeError(f"{wrong}: expected bytes; encode it first, a number as str(7).encode()") from None
+
+
+def unrepeated(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """The samples as they come, each key once: a second sample of a key would be merged with the first on reading, or
+    replace it. Raises ValueError naming key and number."""
+    seen: set[str] = set()
+    for number, sample in enumerate(samples):
+        if sample.key in seen:
+            raise ValueError(f"sample {number}: key {sample.key!r} was already written; expected a key of its own")
+        seen.add(sample.key)
+        yield sample
 
 
 def split_name(name: str) -> tuple[str, str]:

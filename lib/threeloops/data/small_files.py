@@ -1,15 +1,20 @@
 """The baseline: a file for every part of every sample, as most data sets arrive."""
 
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from threeloops.data.sample import Sample, split_name
+from threeloops.data.sample import Sample, split_name, unrepeated
 
 
 def write_small_files(folder: Path, samples: Iterable[Sample]) -> None:
-    """`folder/key.extension` for every part."""
-    for sample in samples:
+    """`folder/key.extension` for every part.
+
+    Raises ValueError for a key that comes twice, and for one that a path shortens ("./a", "x//a").
+    """
+    for sample in unrepeated(samples):
         for name, contents in sample.files():
+            if (listed := PurePosixPath(name).as_posix()) != name:
+                raise ValueError(f"key = {sample.key!r}: its file {name!r} would be listed as {listed!r}; use that key")
             path = Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(contents)

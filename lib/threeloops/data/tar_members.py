@@ -1,7 +1,8 @@
 """The tar format: a chain of members, each a header of 512 bytes, its contents, and zeros up to the next 512.
 
 Two blocks of zeros end the chain. Nothing else holds it together: one wrong size, and everything behind it is lost.
-Source: POSIX.1-1988 (ustar) and POSIX.1-2001 (pax, whose records may replace a name or a size).
+Sources: POSIX.1-1988 (ustar), POSIX.1-2001 (pax, whose records may replace a name or a size), and the GNU tar manual,
+"Basic Tar Format" (a name above 100 bytes is the contents of a member of type L, before the file it belongs to).
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ BLOCK = 512
 _NAME, _SIZE, _CHECKSUM, _TYPE, _MAGIC = slice(0, 100), slice(124, 136), slice(148, 156), 156, slice(257, 265)
 _PREFIX = slice(345, 500)
 USTAR = b"ustar\x0000"
-FILES, FOLDER, PAX, PAX_OF_ALL = ("\0", "0"), "5", "x", "g"
+FILES, FOLDER, PAX, PAX_OF_ALL, LONG_NAME = ("\0", "0"), "5", "x", "g", "L"
+_SPARSE = "GNU.sparse."
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ def header(name: str, size: int) -> bytes:
 
     The checksum is the sum of all bytes of the header, its own eight read as spaces.
     """
-    encoded = name.encode()
+    encoded = name.encode(errors="surrogateescape")
     if not 0 < len(encoded) <= 100:
         raise ValueError(f"name = {name!r}: {len(encoded)} bytes, a ustar header holds 1 to 100")
     if not 0 <= size < 8**11:
@@ -52,7 +54,9 @@ def header(name: str, size: int) -> bytes:
 def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
     """The regular files of a shard in order, from anything with `read(n)`; folders are passed over.
 
-    Raises CorruptData naming shard and offset: a bad checksum, a cut file, a member that is neither.
+    Bytes of a name that are not UTF-8 become lone surrogates, as Python does for file names, so different names stay
+    different. Raises CorruptData naming shard and offset: a bad checksum, a cut file, a member that is neither, a
+    sparse file, anything but zeros behind the block of zeros that ends the shard.
     """
     offset = start = 0
     extended: dict[str, str] = {}
@@ -62,11 +66,15 @@ def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
         if len(block) < BLOCK:
             raise CorruptData(shard, place, f"{len(block)} bytes where a header or the end was expected: a cut shard")
         if not any(block):
-            return
+            if extended:
+                raise CorruptData(shard, place, f"a header gave {sorted(extended)} and no file follows: a cut shard")
+            return _require_zeros(file, shard, offset)
         name, size, kind = _parse(block, shard, place)
-        if kind not in (PAX, PAX_OF_ALL):
+        if kind not in (PAX, PAX_OF_ALL, LONG_NAME):
             name, size = extended.get("path", name), int(extended.get("size", size))
             extended = {}
+        if kind == FOLDER:
+            size = 0  # some writers give the size of what lies in it, none writes contents
         padded = size + -size % BLOCK
         contents = file.read(padded)
         if len(contents) < padded:
@@ -74,8 +82,11 @@ def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
             raise CorruptData(shard, place, f"{name}: {size:,} bytes were promised, {there}")
         offset += BLOCK + padded
         if kind == PAX:
-            extended = _records(contents[:size], shard, place)
+            extended |= _records(contents[:size], shard, place)
             continue  # its file follows, and begins, for messages and indexes, here
+        if kind == LONG_NAME:
+            extended["path"] = _text(contents[:size].partition(b"\0")[0])
+            continue
         if kind in FILES:
             yield Member(name, start, offset - padded, contents[:size])
         elif kind not in (FOLDER, PAX_OF_ALL):
@@ -83,34 +94,66 @@ def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
         start = offset
 
 
+def _require_zeros(file: BinaryIO, shard: str, end: int) -> None:
+    """A block of zeros with members behind it is no end: a block that never reached the disk reads as zeros too."""
+    offset = end + BLOCK
+    while chunk := file.read(128 * BLOCK):
+        if behind := chunk.lstrip(b"\0"):
+            found = f"byte {offset + len(chunk) - len(behind):,}"
+            wrong = f"expected zeros to the end of the file, since those at byte {end:,} end the shard"
+            raise CorruptData(shard, found, f"{wrong}: a hole there, or two shards joined")
+        offset += len(chunk)
+
+
 def _parse(block: bytes, shard: str, place: str) -> tuple[str, int, str]:
     """(name, size, type) of a header whose checksum is right."""
     try:
-        stored = int(block[_CHECKSUM].strip(b" \0") or b"0", 8)
-        size = int(block[_SIZE].strip(b" \0") or b"0", 8)
+        stored, size = _octal(block[_CHECKSUM]), _octal(block[_SIZE])
     except ValueError:
         raise CorruptData(shard, place, "this is no tar header: its numbers are not octal") from None
     total = sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")
     if total != stored:
         raise CorruptData(shard, place, f"the header's checksum is {total}, stored is {stored}")
-    name = block[_NAME].rstrip(b"\0").decode(errors="replace")
+    name = _text(block[_NAME].rstrip(b"\0"))
     if block[_MAGIC] == USTAR and (prefix := block[_PREFIX].rstrip(b"\0")):
-        name = f"{prefix.decode(errors='replace')}/{name}"
+        name = f"{_text(prefix)}/{name}"
     return name, size, chr(block[_TYPE])
 
 
+def _text(name: bytes) -> str:
+    return name.decode(errors="surrogateescape")
+
+
 def _records(contents: bytes, shard: str, place: str) -> dict[str, str]:
-    """The "length key=value" lines of a pax header."""
+    """The "length key=value" lines of a pax header, each closed by a newline that its length counts."""
     found, at = {}, 0
     try:
         while at < len(contents):
-            length = int(contents[at : contents.index(b" ", at)])
+            length = _decimal(contents[at : contents.index(b" ", at)].decode())
             line = contents[at : at + length].partition(b" ")[2]
-            key, equals, value = line.rstrip(b"\n").decode().partition("=")
-            if length < 1 or not equals:
+            key, equals, value = line[:-1].decode().partition("=")
+            if len(contents) < at + length or not line.endswith(b"\n") or not equals:
                 raise ValueError(line)
             found[key], at = value, at + length
-        int(found.get("size", "0"))
+        _decimal(found.get("size", "0"))
     except ValueError:
         raise CorruptData(shard, place, "a pax header that is not made of records") from None
+    if sparse := next((key for key in found if key.startswith(_SPARSE)), None):
+        wrong = "a file without its holes, which would be read as a map of them; write it with tar without -S"
+        raise CorruptData(shard, place, f"{sparse}: {wrong}")
     return found
+
+
+def _octal(field: bytes) -> int:
+    """A number of a header; int() alone would take a sign, a prefix and underscores."""
+    digits = field.strip(b" \0") or b"0"
+    if not digits.isdigit():
+        raise ValueError(digits)
+    return int(digits, 8)
+
+
+def _decimal(digits: str) -> int:
+    """A number of a pax record; int() alone would take a sign, spaces, underscores and other alphabets."""
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(digits)
+    return int(digits)

@@ -9,26 +9,28 @@ from pathlib import Path
 from typing import BinaryIO
 
 from threeloops.data.errors import CorruptData
-from threeloops.data.sample import Sample, split_name
+from threeloops.data.sample import Sample, split_name, unrepeated
 from threeloops.data.tar_members import BLOCK, header, read_members
+from threeloops.files import replacing
 
 
 def shard_bytes(samples: Iterable[Sample]) -> Iterator[bytes]:
-    """A shard, piece by piece."""
-    for sample in samples:
+    """A shard, piece by piece. Raises ValueError for a key that comes twice."""
+    for sample in unrepeated(samples):
         for name, contents in sample.files():
             yield header(name, len(contents)) + contents + bytes(-len(contents) % BLOCK)
     yield bytes(2 * BLOCK)
 
 
 def write_tar_shard(path: Path, samples: Iterable[Sample]) -> None:
-    with Path(path).open("wb") as file:
+    """Write one shard, whole or not at all."""
+    with replacing(path) as file:
         for piece in shard_bytes(samples):
             file.write(piece)
 
 
 def write_tar_shards(folder: Path, samples: Iterable[Sample], samples_per_shard: int) -> list[Path]:
-    """`shard-000000.tar`, … with so many samples each."""
+    """`shard-000000.tar`, … with so many samples each. Raises ValueError for a key that comes twice, in any of them."""
     if samples_per_shard < 1:
         raise ValueError(f"samples_per_shard = {samples_per_shard}: expected at least 1")
     paths: list[Path] = []
@@ -40,7 +42,7 @@ def write_tar_shards(folder: Path, samples: Iterable[Sample], samples_per_shard:
         write_tar_shard(paths[-1], kept)
         kept.clear()
 
-    for sample in samples:
+    for sample in unrepeated(samples):
         kept.append(sample)
         if len(kept) == samples_per_shard:
             flush()
@@ -53,21 +55,28 @@ def read_tar_shard(file: BinaryIO, shard: str) -> Iterator[Sample]:
     """The samples of a shard, in order, from anything with `read(n)`: a file, or a stream that cannot seek.
 
     Raises CorruptData naming the shard and the offset of the member: what `read_members` refuses, a part that occurs
-    twice in a sample, a file without a name before its extension.
+    twice in a sample, a file without a name before its extension, a name that leads out of the folder.
     """
-    key = ""
+    key, place = "", ""
     parts: dict[str, bytes] = {}
     for member in read_members(file, shard):
-        place = f"byte {member.offset:,}"
         member_key, extension = split_name(member.name)
-        if member_key == "" or member_key.endswith("/"):
-            raise CorruptData(shard, place, f"{member.name!r} has no key before its extension")
         if member_key != key and parts:
-            yield Sample(key, parts)
+            yield _sample(key, parts, shard, place)
             parts = {}
+        here = f"byte {member.offset:,}"
+        if member_key == "" or member_key.endswith("/"):
+            raise CorruptData(shard, here, f"{member.name!r} has no key before its extension")
         if extension in parts:
-            raise CorruptData(shard, place, f"{member.name}: sample {key!r} already has a part {extension!r}")
-        key = member_key
+            raise CorruptData(shard, here, f"{member.name}: sample {key!r} already has a part {extension!r}")
+        key, place = member_key, place if parts else here
         parts[extension] = member.contents
     if parts:
-        yield Sample(key, parts)
+        yield _sample(key, parts, shard, place)
+
+
+def _sample(key: str, parts: dict[str, bytes], shard: str, place: str) -> Sample:
+    try:
+        return Sample(key, parts)
+    except ValueError as error:
+        raise CorruptData(shard, place, str(error)) from None

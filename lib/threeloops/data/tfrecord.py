@@ -5,12 +5,14 @@ the data. There is no index and no header: the file can only be read from the fr
 `core/lib/io/record_writer.h`.
 """
 
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from threeloops.data.crc32c import crc32c, masked
 from threeloops.data.errors import CorruptData
+from threeloops.files import replacing
 
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 
@@ -22,9 +24,12 @@ def frame(record: bytes) -> bytes:
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> int:
-    """Write a TFRecord file; returns the number of records."""
+    """Write a TFRecord file, whole or not at all; returns the number of records.
+
+    The format has no end mark, so a file that was cut between two records could not be told from a shorter one.
+    """
     count = 0
-    with Path(path).open("wb") as file:
+    with replacing(path) as file:
         for count, record in enumerate(records, 1):  # noqa: B007
             file.write(frame(record))
     return count
@@ -36,9 +41,8 @@ def read_records(path: Path) -> Iterator[bytes]:
     Raises CorruptData naming the file, the record's number (from 0) and its offset, for a cut file, a wrong CRC, or a
     length that runs past the end. After a damaged length nothing behind it can be found.
     """
-    size = Path(path).stat().st_size
     with Path(path).open("rb") as file:
-        number = 0
+        size, number = os.fstat(file.fileno()).st_size, 0
         while file.tell() < size:
             yield _record(file, path, number, size)
             number += 1
@@ -54,8 +58,12 @@ def _record(file, path: Path, number: int, size: int) -> bytes:
     _require_crc(path, place, "its length", stored, head[: _LENGTH.size])
     if (left := size - file.tell() - _CRC.size) < length:
         raise CorruptData(path, place, f"{length:,} bytes were promised and {max(left, 0):,} are there: a cut file")
-    data = file.read(length)
-    _require_crc(path, place, "its data", _CRC.unpack(file.read(_CRC.size))[0], data)
+    data, crc = file.read(length), file.read(_CRC.size)
+    if (found := len(data) + len(crc)) < length + _CRC.size:
+        raise CorruptData(
+            path, place, f"its {length:,} bytes and their CRC were there and {found:,} are left: a cut file"
+        )
+    _require_crc(path, place, "its data", _CRC.unpack(crc)[0], data)
     return data
 
 

@@ -75,6 +75,14 @@ def test_a_label_of_an_eleventh_class_is_refused(binary):
         read_cifar10(binary)
 
 
+NO_LABELS = [
+    ([1, [2]], r"labels: .*expected whole numbers from 0 to 9 of shape \(N,\)"),
+    (None, r"labels: object \(\), expected whole numbers from 0 to 9 of shape \(N,\)"),
+    ([[1], [2]], r"labels: int64 \(2, 1\), expected whole numbers from 0 to 9 of shape \(N,\)"),
+    (7, r"labels: int64 \(\), expected whole numbers from 0 to 9 of shape \(N,\)"),
+]
+
+
 class Hostile:
     def __reduce__(self):
         return os.mkdir, ("here_it_ran",)
@@ -88,6 +96,12 @@ class Hostile:
         (pickle.dumps({b"data": np.zeros((1, 7), np.uint8), b"labels": [1]}), r"expected uint8 \(1, 3072\)"),
         (pickle.dumps({b"data": np.zeros((1, 3072)), b"labels": [1]}), "float64"),
         (pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": ["cat"]}), "0 to 9"),
+        *(
+            (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": wrong}), says)
+            for wrong, says in NO_LABELS
+        ),
+        (pickle.dumps({b"data": [[1], [2, 3]], b"labels": [1, 2]}), r"images: .*expected uint8 \(2, 3072\)"),
+        (pickle.dumps({b"data": None, b"labels": [1, 2]}), r"images: .*expected uint8 \(2, 3072\)"),
         (b"not a pickle", "pickle"),
     ],
 )

@@ -121,3 +121,28 @@ def test_a_cut_file_is_not_a_short_one(tmp_path, left):
     path.write_bytes(good + good[:left])
     with pytest.raises(CorruptData, match=f"record 1 at byte {len(good)}"):
         list(read_records(path))
+
+
+def test_a_writer_that_fails_leaves_the_old_records(tmp_path):
+    def dying():
+        yield from [b"new"] * 3
+        raise OSError("the source went away")
+
+    path = tmp_path / "train.tfrecord"
+    write_records(path, [b"old"] * 5)
+    with pytest.raises(OSError, match="the source went away"):
+        write_records(path, dying())
+    assert list(read_records(path)) == [b"old"] * 5
+
+
+@pytest.mark.parametrize("left", [0, 5, 12, 1 << 19, (1 << 20) + 13])
+def test_a_file_that_is_cut_while_it_is_read_is_no_shorter_file(tmp_path, left):
+    """Records longer than a read buffer, so that each is read when it is asked for."""
+    path, size = tmp_path / "train.tfrecord", 1 << 20
+    write_records(path, [bytes(size)] * 3)
+    records = read_records(path)
+    next(records)
+    with path.open("r+b") as file:
+        file.truncate(size + 16 + left)
+    with pytest.raises(CorruptData, match=f"record 1 at byte {size + 16:,}: .*cut"):
+        next(records)

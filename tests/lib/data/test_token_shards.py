@@ -1,6 +1,8 @@
 """Token shards: any window of the stream, and a name for every damage."""
 
 import json
+import pickle
+import resource
 
 import numpy as np
 import pytest
@@ -110,7 +112,16 @@ def test_a_shard_that_is_listed_and_gone_is_named(corpus):
         TokenShards(corpus[0])
 
 
-@pytest.mark.parametrize("text", ["{", "{}", json.dumps({"shards": [{"file": "a"}]})])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "{}",
+        "[]",
+        "7",
+        *(json.dumps({"version": 1, "shards": wrong}) for wrong in (7, {"a": 1}, [{"file": "a"}], ["a"])),
+    ],
+)
 def test_a_broken_index_is_named(corpus, text):
     (corpus[0] / "index.json").write_text(text)
     with pytest.raises(CorruptData, match=r"index\.json, index"):
@@ -123,3 +134,89 @@ def test_a_broken_index_is_named(corpus, text):
 def test_only_flat_unsigned_tokens_are_written(tmp_path, tokens):
     with pytest.raises(ValueError, match="expected uint8, uint16 or uint32"):
         write_shard(tmp_path / "x", tokens)
+
+
+def test_a_corpus_that_is_written_again_and_fails_is_still_the_old_one(corpus):
+    def dying():
+        yield np.full(700, 7, np.uint16)
+        raise OSError("the tokeniser died")
+
+    folder, tokens = corpus
+    before = sorted(folder.iterdir())
+    with pytest.raises(OSError, match="the tokeniser died"):
+        write_token_shards(folder, dying(), 300)
+    shards = TokenShards(folder)
+    shards.verify()
+    np.testing.assert_array_equal(shards.window(0, 1000), tokens)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_corpus_that_is_written_again_replaces_the_old_one(corpus):
+    folder, tokens = corpus
+    opened_before = TokenShards(folder)
+    write_token_shards(folder, [np.arange(10, dtype=np.uint16)], 300)
+    np.testing.assert_array_equal(TokenShards(folder).window(0, 10), np.arange(10))
+    np.testing.assert_array_equal(opened_before.window(0, 1000), tokens)
+    assert len(list(folder.glob("*.bin"))) == 1
+
+
+def test_a_shard_that_is_written_again_does_not_change_under_a_reader(corpus):
+    folder, tokens = corpus
+    shards = TokenShards(folder)
+    write_shard(folder / "tokens-00001.bin", np.zeros(1, np.uint16))
+    np.testing.assert_array_equal(shards.window(300, 300), tokens[300:600])
+
+
+def test_a_worker_process_is_sent_the_folder_and_not_the_tokens(corpus, monkeypatch, tmp_path_factory):
+    folder, tokens = corpus
+    monkeypatch.chdir(folder.parent)
+    sent = pickle.dumps(TokenShards(folder.relative_to(folder.parent)))
+    assert len(sent) < 500 + len(str(folder))
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    arrived = pickle.loads(sent)
+    np.testing.assert_array_equal(arrived.window(0, 1000), tokens)
+    assert isinstance(arrived.maps[0], np.memmap)
+
+
+def test_an_empty_window_has_the_type_of_the_tokens(corpus):
+    shards = TokenShards(corpus[0])
+    assert [shards.window(start, 0).dtype for start in (0, 5, 300, 1000)] == [np.uint16] * 4
+
+
+def test_more_shards_than_file_descriptors_are_refused_with_the_way_out(tmp_path):
+    write_token_shards(tmp_path, [np.arange(100, dtype=np.uint8)], 1)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"100 shards .* one file descriptor each.*ulimit"):
+            TokenShards(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def rewrite_index(folder, change):
+    index = json.loads((folder / "index.json").read_text())
+    change(index)
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize("version", [99, "1", True, None])
+def test_an_index_of_another_version_is_refused(corpus, version):
+    rewrite_index(corpus[0], lambda index: index.update(version=version))
+    with pytest.raises(CorruptData, match=rf"index\.json, index: .*version {version!r}.* expected 1"):
+        TokenShards(corpus[0])
+
+
+@pytest.mark.parametrize("name", [5, None, "", ".", "..", "../tokens-00000.bin", "/etc/hostname", "a/b", "a\0b"])
+def test_an_index_lists_files_of_its_folder(corpus, name):
+    rewrite_index(corpus[0], lambda index: index["shards"][1].update(file=name))
+    with pytest.raises(CorruptData, match=r"index\.json, index: .* expected the name of a file in this folder"):
+        TokenShards(corpus[0])
+
+
+@pytest.mark.parametrize("field", ["token_bytes", "tokens", "crc"])
+@pytest.mark.parametrize("kind", [float, str])
+def test_the_numbers_of_an_index_are_whole(corpus, field, kind):
+    rewrite_index(corpus[0], lambda index: index["shards"][1].update({field: kind(index["shards"][1][field])}))
+    with pytest.raises(CorruptData, match=r"index\.json, index: .* expected whole numbers"):
+        TokenShards(corpus[0])

@@ -1,0 +1,45 @@
+"""A file is written whole or not at all: whoever reads the path meets the old contents or the new ones."""
+
+import pytest
+from threeloops.files import replace_text, replacing
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_file_is_there_when_the_block_ends(tmp_path):
+    path = tmp_path / "weights.bin"
+    with replacing(path) as file:
+        file.write(b"12")
+        assert not path.exists()
+        file.write(b"34")
+    assert path.read_bytes() == b"1234" and names(tmp_path) == ["weights.bin"]
+
+
+def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(OSError, match="disk full"), replacing(path) as file:
+        file.write(b"half of it")
+        raise OSError("disk full")
+    assert path.read_bytes() == b"old" and names(tmp_path) == ["weights.bin"]
+
+
+def test_a_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path):
+    path = tmp_path / "notes.txt"
+    replace_text(path, "grün\n")
+    with pytest.raises(UnicodeEncodeError):
+        replace_text(path, "half \udce4")
+    assert path.read_bytes() == "grün\n".encode() and names(tmp_path) == ["notes.txt"]
+
+
+def test_of_two_writers_of_a_path_each_writes_a_whole_file(tmp_path):
+    """Two threads, or two machines with a shared folder, whose process ids may be equal."""
+    path = tmp_path / "weights.bin"
+    with replacing(path) as first:
+        first.write(b"first")
+        with replacing(path) as second:
+            second.write(b"the second")
+        assert path.read_bytes() == b"the second"
+    assert path.read_bytes() == b"first" and names(tmp_path) == ["weights.bin"]
