@@ -2,67 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 
 from benchmarks.kernel_part import OURS, Row
 from benchmarks.result import readable
-
-Cells = Callable[[Sequence[Row]], tuple[str, ...]]
+from benchmarks.tables import span, summary_table
 
 
 def tables(facts: Mapping[str, Any]) -> Group:
     ours = {_case(row): row["median_seconds"] for row in facts["time"] if row["by"] == OURS and "median_seconds" in row}
+    traffic = "traffic and arithmetic, counted (CPU, exact)"
+    code = "generated code as shipped (CPU, compiled)"
+    error = "error against float64 (cpu: interpreted, cuda: compiled)"
     found = [
-        table("traffic and arithmetic, counted (CPU, exact)", ("kernel",), TRAFFIC, traffic_cells, facts["traffic"]),
-        table("generated code as shipped (CPU, compiled)", ("kernel", "by", "launched", "target"), CODE, code_cells,
-              facts["code"]),
-        table("error against float64 (cpu: interpreted, cuda: compiled)", ("kernel", "dtype", "on"), ERROR,
-              error_cells, facts["error"]),
-        table("time of a call", ("kernel", "pass", "by"), TIME, lambda rows: time_cells(rows, ours), facts["time"]),
-    ]  # fmt: skip
+        summary_table(traffic, ("kernel",), TRAFFIC, traffic_cells, facts["traffic"]),
+        summary_table(code, ("kernel", "by", "launched", "target"), CODE, code_cells, facts["code"]),
+        summary_table(error, ("kernel", "dtype", "on"), ERROR, error_cells, facts["error"]),
+        summary_table(
+            "time of a call", ("kernel", "pass", "by"), TIME, lambda rows: time_cells(rows, ours), facts["time"]
+        ),
+    ]
     return Group(*found, *(f"{what}: {counted(how)}" for what, how in facts["summary"].items()))
 
 
 def counted(how: Mapping[str, Any]) -> str:
     missing = f"; not: {', '.join(how['not'])}" if how["not"] else ""
     return f"{how['are']} of {how['of']}{missing}"
-
-
-def table(title: str, names: tuple[str, ...], columns: tuple[str, ...], cells: Cells, rows: Iterable[Row]) -> Table:
-    """A line of cells for all rows that agree in `names`; what a line repeats of the one before is left out."""
-    made = Table(title=title, title_justify="left", box=None)
-    for name in names:
-        made.add_column(name)
-    for name in ("cases", *columns):
-        made.add_column(name, justify="right")
-    before: tuple[str, ...] = ()
-    for about, group in grouped(rows, names).items():
-        shown = tuple(now if before[: place + 1] != about[: place + 1] else "" for place, now in enumerate(about))
-        made.add_row(*shown, str(len(group)), *cells(group))
-        before = about
-    return made
-
-
-def grouped(rows: Iterable[Row], names: tuple[str, ...]) -> dict[tuple[str, ...], list[Row]]:
-    """Rows by what they say under `names`, in the order of their first; "" where a row says nothing."""
-    found: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        found.setdefault(tuple(str(row.get(name, "")) for name in names), []).append(row)
-    return found
-
-
-def span(values: Iterable[float], form: Callable[[float], str]) -> str:
-    """The least and the largest of some numbers, once where they read the same."""
-    known = list(values)
-    if not known:
-        return ""
-    low, high = form(min(known)), form(max(known))
-    return low if low == high else f"{low} … {high}"
 
 
 TRAFFIC = ("unique / least", "requested / unique", "FLOPs / least", "sectors a request", "findings")

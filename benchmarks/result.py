@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rich.console import Group
 from rich.table import Table
 
+from benchmarks.tables import span, summary_table
 from grader.provenance import Provenance, anonymous
 
 _SCALES = {
@@ -106,20 +107,14 @@ class Result:
 
     def differences(self) -> Table:
         """A line for each quantity and party: how far all its cases were from their predictions."""
-        table = Table(title="predicted, then measured", title_justify="left", box=None)
-        table.add_column("quantity", overflow="fold")
-        table.add_column("measured by", overflow="fold")
-        table.add_column("cases", justify="right")
-        table.add_column("measured over predicted", justify="right")
-        grouped: dict[tuple[str, str], list[float]] = {}
-        for each in self.predictions:
-            grouped.setdefault((each.what, each.by), []).append(each.difference)
-        before = None
-        for (what, by), found in grouped.items():
-            ends = dict.fromkeys(f"{round(100 * end, 1) or 0.0:+.1f}%" for end in (min(found), max(found)))
-            table.add_row(what if what != before else "", by, str(len(found)), " … ".join(ends))
-            before = what
-        return table
+        rows = [{"quantity": each.what, "measured by": each.by, "off": each.difference} for each in self.predictions]
+        return summary_table(
+            "predicted, then measured",
+            ("quantity", "measured by"),
+            ("measured over predicted",),
+            lambda cases: (span((case["off"] for case in cases), percent),),
+            rows,
+        )
 
     def table(self) -> Table:
         """A line for each quantity and party, and how it compares to the peer."""
@@ -139,6 +134,10 @@ class Result:
             table.add_row(what, series.by, readable(series.median, series.unit), spread, ratio)
             before = series.what
         return table
+
+
+def percent(part: float) -> str:
+    return f"{round(100 * part, 1) or 0.0:+.1f}%"
 
 
 def a_row_a_line(value: Any, indent: str = "") -> str:

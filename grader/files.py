@@ -1,22 +1,19 @@
-"""Files written whole or not at all, and folders compared by content."""
+"""Files copied whole or not at all, and folders compared by content."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from filecmp import cmp
 from pathlib import Path
+
+from threeloops.files import replacing
 
 
 def replace_file(path: Path, source: Path) -> None:
     """Make `path` a copy of `source`, whole or not at all; missing folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        half.write_bytes(source.read_bytes())
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(source.read_bytes())
 
 
 def sha256(path: Path) -> str:

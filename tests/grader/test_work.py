@@ -91,7 +91,7 @@ def test_start_before_a_release_says_what_to_run_and_makes_nothing(toy):
 
 def test_a_start_that_is_cut_short_leaves_no_half_copy_and_can_be_repeated(toy, monkeypatch):
     release([toy])
-    monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(os, "fsync", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         start(toy)
     assert not toy.work.parent.exists()

@@ -8,7 +8,7 @@ import hashlib
 import json
 
 import pytest
-from lab_source import exercise_of, load, run_exercise
+from lab_source import SOLUTIONS, exercise_of, load, run_exercise
 from threeloops.lab.audit import claims
 
 POINTS = {
@@ -127,6 +127,12 @@ WRONG = [
     for name, lab in LABS.items()
     for path in lab.wrong_answers
 ]
+
+
+def test_every_lab_and_no_other_answer_stands_in_the_tables():
+    assert set(POINTS) == set(ONLY_HIDDEN) == {path.parent.name for path in SOLUTIONS.glob("*/*.py")}
+    for name, stems in ONLY_HIDDEN.items():
+        assert stems <= {path.stem for path in LABS[name].wrong_answers}
 
 
 @pytest.mark.parametrize("name", LABS)

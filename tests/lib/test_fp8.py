@@ -91,7 +91,7 @@ def test_the_compiled_pass_is_the_eager_one():
     x = torch.randn(1000) * 100
     state = (torch.tensor(3.0), torch.tensor([2.0, 500.0, 0.0]), torch.tensor(2))
     for most_recent, values in ((False, x), (True, x[:77]), (False, torch.tensor([1.0, math.nan]))):
-        arguments = (values, state, torch.tensor(7.0), 448.0, 448.0, most_recent, torch.float8_e4m3fn)
+        arguments = (values, (*state, torch.tensor(7.0), 448.0, most_recent), 448.0, torch.float8_e4m3fn)
         (a, a_state, a_amax), (b, b_state, b_amax) = (run(*arguments) for run in (compiled(_pass), _pass))
         for got, wanted in zip((a, *a_state, a_amax), (b, *b_state, b_amax), strict=True):
             assert got.dtype == wanted.dtype

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from threeloops.data.crc32c import crc32c
-from threeloops.data.store import Store
+from threeloops.data.store import Store, part, require_range
 
 _CRC = struct.Struct("<I")
 _SUFFIX, _UNFINISHED = ".cached", ".unfinished"
@@ -51,12 +51,13 @@ class CachedStore:
         return sum(self._sizes.values())
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        require_range(key, offset, length)
         data = self._read(key)
         if data is None:
             self.misses += 1
             data = self.store.get(key)
             self._write(key, data)
-        return data[offset:] if length is None else data[offset : offset + length]
+        return part(data, offset, length)
 
     def _read(self, key: str) -> bytes | None:
         name = _file_name(key)

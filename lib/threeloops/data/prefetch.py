@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Literal, TypeVar
 
 from threeloops.data.errors import WorkerDied, WorkerFailed
-from threeloops.data.workers import Inline, ProcessWorker, ThreadWorker, Worker
+from threeloops.data.workers import Inline, ProcessWorker, ThreadWorker, Worker, said
 
 T = TypeVar("T")
 _KINDS: dict[str, Callable[[Callable[[Any], Any], str], Worker]] = {"thread": ThreadWorker, "process": ProcessWorker}
@@ -100,8 +100,7 @@ class Prefetcher(Generic[T]):
             except WorkerDied as death:
                 self._replace(number, death)
         if (error := loaded.error) is not None:
-            said = f"{type(error).__name__}: {error}"
-            raise WorkerFailed(f"{self.workers[number].name}, sample {key!r}: {said}") from error
+            raise WorkerFailed(f"{self.workers[number].name}, sample {key!r}: {said(error)}") from error
         self.owed.popleft()
         return loaded.value
 

@@ -27,6 +27,11 @@ def require_range(key: str, offset: int, length: int | None) -> None:
             raise ValueError(f"{name} = {value} of {key}: expected at least 0")
 
 
+def part(data: bytes, offset: int, length: int | None) -> bytes:
+    """The range of an object that is in memory."""
+    return data[offset:] if length is None else data[offset : offset + length]
+
+
 @dataclass(frozen=True)
 class MemoryStore:
     """A store in memory: what simulations serve."""
@@ -37,8 +42,7 @@ class MemoryStore:
         require_range(key, offset, length)
         if key not in self.objects:
             raise KeyError(f"{key}: no such object among {len(self.objects)}")
-        data = self.objects[key]
-        return data[offset:] if length is None else data[offset : offset + length]
+        return part(self.objects[key], offset, length)
 
 
 @dataclass(frozen=True)

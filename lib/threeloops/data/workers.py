@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
@@ -164,12 +165,12 @@ def _serve(link: Connection) -> None:
     messages: queue.SimpleQueue = queue.SimpleQueue()
     threading.Thread(target=_read, args=(link, messages), daemon=True).start()
     try:
-        made = attempt(_unpacked_load, messages.get())
+        made = attempt(partial(_unpacked, wrong=_NO_LOAD, advice=_ADVICE), messages.get())
 
         def load_packed(key: bytes) -> Any:
             if made.error is not None:
                 raise made.error
-            return made.value(_unpacked_key(key))
+            return made.value(_unpacked(key, _NO_KEY))
 
         while (key := messages.get()) is not _STOP:
             link.send_bytes(_packed(attempt(load_packed, key, BaseException)))
@@ -186,21 +187,16 @@ def _read(link: Connection, messages: queue.SimpleQueue) -> None:
     messages.put(_STOP)
 
 
-def _unpacked_load(packed: bytes) -> Callable[[Any], Any]:
+def _unpacked(packed: bytes, wrong: str, advice: str = "") -> Any:
     try:
         return ForkingPickler.loads(packed)
     except Exception as error:
-        raise WorkerFailed(
-            f"the load cannot be made in a worker process: {_said(error)}. What a notebook defines cannot be imported "
-            'there: put it into a module, or use kind="thread"'
-        ) from error
+        raise WorkerFailed(f"{wrong}: {said(error)}{advice}") from error
 
 
-def _unpacked_key(packed: bytes) -> Any:
-    try:
-        return ForkingPickler.loads(packed)
-    except Exception as error:
-        raise WorkerFailed(f"the key cannot cross to the worker process: {_said(error)}") from error
+_NO_KEY = "the key cannot cross to the worker process"
+_NO_LOAD = "the load cannot be made in a worker process"
+_ADVICE = '. What a notebook defines cannot be imported there: put it into a module, or use kind="thread"'
 
 
 def _packed(loaded: Loaded) -> memoryview:
@@ -215,10 +211,10 @@ def _packed(loaded: Loaded) -> memoryview:
 
 
 def _stuck(error: BaseException) -> Loaded:
-    return Loaded(error=WorkerFailed(f"cannot cross to the main process: {_said(error)}"))
+    return Loaded(error=WorkerFailed(f"cannot cross to the main process: {said(error)}"))
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 

@@ -25,7 +25,7 @@ class Sampler:
         if number >= len(self.batches):
             return None
         self.handed_out[worker] += 1
-        return self.batches[number]
+        return list(self.batches[number])
 
     def trained(self) -> None:
         """The next batch in order has been trained on."""

@@ -56,7 +56,10 @@ def read_shard(shard: str, data: bytes) -> list:
 
 
 def digits(field: bytes) -> int:
-    return int(field.replace(b"\0", b" ").split()[0] if field.strip(b" \0") else b"0", 8)
+    text = field.replace(b"\0", b" ").split()[0] if field.strip(b" \0") else b"0"
+    if text.strip(b"01234567"):  # int() would also take a sign, an underscore and "0o"
+        raise ValueError(text)
+    return int(text, 8)
 
 
 def epoch_cost(objects: list, store: Store, readers: int) -> Cost:

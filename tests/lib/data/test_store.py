@@ -1,15 +1,25 @@
 """Every store answers alike: the same bytes for a range, the same error for what it does not hold."""
 
 import pytest
+from threeloops.data.cache import CachedStore
+from threeloops.data.clock import VirtualClock
+from threeloops.data.slow_store import Link, SlowStore
 from threeloops.data.store import FolderStore, MemoryStore
 
 OBJECTS = {"f": b"0123456789", "train/a.jpg": b"abc", "empty": b""}
 
 
-@pytest.fixture(params=["memory", "folder"])
+@pytest.fixture(params=["memory", "cached", "cached before", "slow", "folder"])
 def store(request, tmp_path):
     if request.param == "memory":
         return MemoryStore(OBJECTS)
+    if request.param == "slow":
+        return SlowStore(MemoryStore(OBJECTS), Link(0.0, 1e9), clock=VirtualClock())
+    if request.param.startswith("cached"):
+        cached = CachedStore(MemoryStore(OBJECTS), tmp_path, 1000)
+        for key in OBJECTS if request.param == "cached before" else ():
+            cached.get(key)
+        return cached
     (tmp_path / "outside").write_bytes(b"secret")
     for key, data in OBJECTS.items():
         path = tmp_path / "data" / key

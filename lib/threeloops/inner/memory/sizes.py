@@ -77,11 +77,13 @@ class Step:
             raise ValueError(f"layers = {self.model.layers}: expected at least 1")
         if self.sequence > self.model.max_sequence:
             raise ValueError(f"sequence = {self.sequence}: expected at most max_sequence = {self.model.max_sequence}")
-        for name, known in (("dtype", DTYPE_BYTES), ("optimizer", STATES)):
+        for name, known in (
+            ("dtype", DTYPE_BYTES),
+            ("optimizer", STATES),
+            ("attention", ("flash", "scores")),
+            ("device", ("cpu", "cuda")),
+        ):
             require_one_of(name, getattr(self, name), known)
-        for name, pair in (("attention", ("flash", "scores")), ("device", ("cpu", "cuda"))):
-            if getattr(self, name) not in pair:
-                raise ValueError(f"{name} = {getattr(self, name)!r}: expected {pair[0]!r} or {pair[1]!r}")
         if self.layers_per_segment is not None:
             require_divisor(self.model.layers, self.layers_per_segment)
 

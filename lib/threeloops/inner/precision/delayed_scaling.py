@@ -12,9 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from threeloops.inner.formats import FloatFormat
+from threeloops.inner.formats import FLOAT32, FloatFormat
 
-SMALLEST_SCALE, LARGEST_SCALE = float(np.finfo(np.float32).smallest_normal), float(np.finfo(np.float32).max)
+SMALLEST_SCALE, LARGEST_SCALE = FLOAT32.smallest_normal, FLOAT32.largest
 """Both have a reciprocal that is finite and not zero."""
 LARGEST_MARGIN = 64
 

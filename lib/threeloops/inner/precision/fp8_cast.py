@@ -1,8 +1,8 @@
 """Tensors into FP8 and back: a scale, a saturating cast, and the amax that the next scale is made of.
 
 Scales, amaxes and their history are tensors on the device of what they scale: a host that asked for one of them would
-wait for all kernels before it, in every layer anew. On a GPU the cast, the amax and the next scale are compiled by
-`torch.compile` into one pass over the tensor; eager operators would read it five times.
+wait for all kernels before it, in every layer anew. On a GPU the next scale, the cast and the amax are compiled
+together by `torch.compile`; eager operators would each read the tensor again.
 """
 
 import functools
@@ -18,6 +18,8 @@ from threeloops.inner.precision.delayed_scaling import LARGEST_SCALE, SMALLEST_S
 
 State = tuple[Tensor, Tensor, Tensor]
 """Scale, history and count of a place in a model, as `next_scale` has them."""
+Before = tuple[Tensor, Tensor, Tensor, Tensor, float, bool]
+"""What `next_scale` takes."""
 TORCH_DTYPES = {FLOAT8_E4M3FN: torch.float8_e4m3fn, FLOAT8_E5M2: torch.float8_e5m2}
 
 
@@ -62,11 +64,9 @@ def next_scale(
     return torch.where(finite & (reference > 0), wanted, scale), history, remembered + finite
 
 
-def _pass(
-    x: Tensor, state: State, amax: Tensor, highest: float, largest: float, most_recent: bool, dtype: torch.dtype
-) -> tuple[Tensor, State, Tensor]:
-    """The values of x, the state with which they were made, and the amax of x; `amax` is that of the tensor before."""
-    state = next_scale(*state, amax, highest, most_recent)
+def _pass(x: Tensor, before: Before, largest: float, dtype: torch.dtype) -> tuple[Tensor, State, Tensor]:
+    """The values of x, the state with which they were made, and the amax of x."""
+    state = next_scale(*before)
     return _cast(x, state[0], largest, dtype), state, x.abs().amax().float()
 
 
@@ -102,32 +102,26 @@ class Scaler(nn.Module):
         `again`: x is the latest tensor once more, as when a forward pass is recomputed, and gets the same scale.
         """
         if again or not self.training or not x.numel():
-            return quantise(x, self.scale if again else self._next()[0], self.format)
+            return quantise(x, self.scale if again else next_scale(*self._before)[0], self.format)
         once = compiled(_pass) if x.is_cuda else _pass
-        recipe, now = self.recipe, (self.scale, self.history, self.remembered)
-        how = (
-            recipe.highest(self.format),
-            self.format.largest,
-            recipe.amax == "most_recent",
-            TORCH_DTYPES[self.format],
-        )
         # Flat, so that one compilation does for all shapes.
-        values, state, self.amax = once(x.detach().contiguous().view(-1), now, self.amax, *how)
+        flat = x.detach().contiguous().view(-1)
+        values, state, self.amax = once(flat, self._before, self.format.largest, TORCH_DTYPES[self.format])
         self.scale, self.history, self.remembered = state
         return Quantised(values.view(x.shape), self.scale)
 
     @property
     def state(self) -> ScaleState:
         """The scale for the next tensor and the amaxes behind it, for people and tests: waits for the device."""
-        scale, history, remembered = self._next()
+        scale, history, remembered = next_scale(*self._before)
         count, length = int(remembered), len(history)
         order = range(max(0, count - length), count)
         return ScaleState(float(scale), tuple(float(history[number % length]) for number in order))
 
-    def _next(self) -> State:
-        recipe = self.recipe
-        now = (self.scale, self.history, self.remembered)
-        return next_scale(*now, self.amax, recipe.highest(self.format), recipe.amax == "most_recent")
+    @property
+    def _before(self) -> Before:
+        highest, most_recent = self.recipe.highest(self.format), self.recipe.amax == "most_recent"
+        return self.scale, self.history, self.remembered, self.amax, highest, most_recent
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Scaler":
         """Follow the model to another device, but to no other dtype."""

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SMALLEST_SCALE = float(np.finfo(np.float32).smallest_normal)
+from threeloops.inner.formats import FLOAT32
+
+SMALLEST_SCALE = FLOAT32.smallest_normal
 UNSCALED = (torch.float32, torch.bfloat16, torch.float64)
 """Dtypes in which a gradient can be divided by the scale and keep what the scale has saved."""
 
