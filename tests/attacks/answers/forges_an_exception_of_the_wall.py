@@ -1,0 +1,8 @@
+# Sends an exception that claims to be the wall's own word for a dead link.
+# says: LinkDead: x
+# after: forge.py
+
+def reply(self, tree):
+
+    names = ["grader.link.LinkDead", "builtins.BaseException", "builtins.Exception"]
+    frame({"error": {"classes": names, "message": "x"}})

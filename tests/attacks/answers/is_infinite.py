@@ -1,0 +1,5 @@
+# Returns infinity.
+# says: inf
+
+def mean(values):
+    return float('inf')

@@ -1,0 +1,5 @@
+# Returns None.
+# says: None
+
+def mean(values):
+    return None

@@ -1,0 +1,5 @@
+# Calls itself for ever.
+# says: RecursionError
+
+def mean(values):
+    return mean(values)

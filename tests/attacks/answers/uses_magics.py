@@ -1,0 +1,5 @@
+# Uses IPython magics and shell commands, which a notebook allows.
+# says: mean
+
+%%bash
+exit 3

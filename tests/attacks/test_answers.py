@@ -1,0 +1,40 @@
+"""Hostile answers on the route of `threeloops grade`: each earns what an honest answer would have earned.
+
+Nobody else notices: an honest submission is graded by the same warm processes afterwards, and at the end of the file no
+process, no folder and no control group is left.
+"""
+
+import os
+
+import pytest
+from attack import ANSWERS
+from grading import fresh_course, grade, needs, points, said, submission
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("attacks")
+    (folder / "marks_of_everybody.db").touch()
+    os.environ["THREELOOPS_TOKEN"] = "TOKEN"
+    try:
+        with fresh_course(folder) as lab:
+            yield lab
+    finally:
+        del os.environ["THREELOOPS_TOKEN"]
+
+
+@pytest.mark.parametrize(("name", "sandbox"), [(a.name, s) for a in ANSWERS.values() for s in a.sandboxes])
+def test_an_attack_earns_what_an_honest_answer_would(lab, aims, name, sandbox):
+    needs(sandbox)
+    attack = ANSWERS[name]
+    text = attack.aimed({**aims, "ROOT": str(lab.root)})
+    answers = {"before": text} if attack.before else {"mean": text}
+    record = grade(lab, submission(lab, **answers), sandbox, attack.limits)
+    earned = points(record)
+    assert earned["mean"] == attack.earns, said(record)
+    assert attack.other in (earned["rescale"], None), said(record)
+    assert attack.says in said(record)
+    assert record.status == "graded"
+    honest = grade(lab, submission(lab), sandbox)
+    assert points(honest) == {"mean": 40.0, "rescale": 60.0}, said(honest)
+    assert honest.notes == []
