@@ -67,6 +67,7 @@ def run(
     report: Report,
     *,
     sandbox: str,
+    jobs: int,
     only: str | None,
     limits: Limits | None,
     on_test: Callable[[TestResult], None] | None,
@@ -90,7 +91,7 @@ def run(
             nb_man.cell_exception(cell, index[cell.id])
         nb_man.cell_complete(cell, index[cell.id])
 
-    with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits) as session:
+    with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits, jobs) as session:
         session.run(select(nb_man.nb.cells, trusted, only), start, end)
 
 

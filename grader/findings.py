@@ -58,6 +58,7 @@ def judge(
         _torch_compile(answers["cxx"]),
         _ranks(answers["ranks"], machine),
         _sandbox(answers["sandbox"]),
+        _limits(answers["sandbox"]),
         _gpu(answers.get("gpu"), machine, report),
         _disk(free_bytes),
     ]
@@ -140,6 +141,16 @@ def _sandbox(answer: Answer) -> Finding:
         return Finding("sandbox", "missing", "bubblewrap is not installed", f"apt install bubblewrap; {until}")
     step = "allow user namespaces (Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
     return Finding("sandbox", "broken", answer["why_not"], f"{step}; {until}")
+
+
+def _limits(answer: Answer) -> Finding:
+    if not answer["ok"]:
+        return Finding("limits", "missing", "control groups were not looked for, because the sandbox failed", _AGAIN)
+    if answer["no_groups"] is None:
+        return Finding("limits", "ok", "control groups hold a submission's memory, processes and cores")
+    instead = "memory, processes and sockets are looked at 20 times a second, and cores are not shared out"
+    step = "systemd-run --user --scope -p Delegate=yes threeloops grade …"
+    return Finding("limits", "missing", f"{answer['no_groups']}: {instead}", step)
 
 
 def _gpu(answer: Answer | None, machine: Machine | None, report: Report | None) -> Finding:

@@ -39,7 +39,7 @@ class Options:
     where finished records are kept for a resumed run."""
 
     sandbox: Sandbox
-    jobs: int = 2
+    jobs: int = 1
     only: str | None = None
     visible: bool = False
     records: Path | None = None
@@ -87,6 +87,7 @@ def execute(
             progress_bar=False,
             lab=lab,
             sandbox=options.sandbox,
+            jobs=options.jobs,
             only=options.only,
             visible=options.visible,
             limits=options.limits,

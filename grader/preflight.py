@@ -139,11 +139,14 @@ def _all_reduce(rank: int, port: int, announce: Callable[[int], object] | None =
 
 
 def sandbox() -> Answer:
-    """Whether bubblewrap really starts here."""
-    from grader.sandbox.bwrap import why_not
+    """Whether bubblewrap really starts here, and whether control groups can be made."""
+    from grader.sandbox import bwrap, cgroup
 
-    reason = why_not()
-    return {"why_not": reason, "installed": shutil.which("bwrap") is not None}
+    return {
+        "why_not": bwrap.why_not(),
+        "installed": shutil.which("bwrap") is not None,
+        "no_groups": cgroup.why_not(),
+    }
 
 
 def gpu() -> Answer:

@@ -24,14 +24,14 @@ _ANSWER_GRACE_SECONDS = 10.0
 class Session:
     """Runs the cells of one rebuilt submission; use as a context manager."""
 
-    def __init__(self, trusted: Manifest, pool: Pool, limits: Limits | None = None) -> None:
-        self.manifest, self.pool = trusted, pool
+    def __init__(self, trusted: Manifest, pool: Pool, limits: Limits | None = None, jobs: int = 1) -> None:
+        self.manifest, self.pool, self.jobs = trusted, pool, jobs
         self.limits = limits or trusted.lab.limits
         self.deadline = time.monotonic() + self.limits.notebook_seconds
         self.restarts_left = len(trusted.exercises) + 2
         self.history: list[tuple[Kind, str]] = []
         self.answers: dict[str, str] = {}
-        self.connection: Connection | None = pool.connect(self.limits)
+        self.connection: Connection | None = pool.connect(self.limits, jobs)
 
     def __enter__(self) -> Session:
         return self
@@ -106,7 +106,7 @@ class Session:
             if self.restarts_left == 0 or time.monotonic() > self.deadline:
                 return
             self.restarts_left -= 1
-            self.connection = self.pool.connect(self.limits)
+            self.connection = self.pool.connect(self.limits, self.jobs)
             fatal = self._replay()
             if fatal is None:
                 return

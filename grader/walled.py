@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 class WalledEngine(Engine):
     """papermill's engine interface to the wall.
 
-    Engine arguments: `lab` (a `Lab` or its name; else `$THREELOOPS_LAB`), `sandbox` ("auto", "bwrap" or "none"), `only`
-    (an exercise), `visible` (leave out hidden tests and withhold nothing: a student's own check), `limits`, `report`
-    (a `grader.engine.Report` to fill), `on_test` (called with each `TestResult` as it is known).
+    Engine arguments: `lab` (a `Lab` or its name; else `$THREELOOPS_LAB`), `sandbox` ("auto", "bwrap" or "none"), `jobs`
+    (submissions graded at a time: each gets its part of the cores), `only` (an exercise), `visible` (leave out hidden
+    tests and withhold nothing: a student's own check), `limits`, `report` (a `grader.engine.Report` to fill), `on_test`
+    (called with each `TestResult` as it is known).
     """
 
     @classmethod
@@ -42,6 +43,6 @@ class WalledEngine(Engine):
     def execute_managed_notebook(cls, nb_man: NotebookExecutionManager, kernel_name: str, **kwargs: Any) -> None:
         from grader.engine import run
 
-        options: dict[str, Any] = {"sandbox": "auto", "only": None, "limits": None, "on_test": None}
+        options: dict[str, Any] = {"sandbox": "auto", "jobs": 1, "only": None, "limits": None, "on_test": None}
         options |= {k: v for k, v in kwargs.items() if k in options}
         run(nb_man, kwargs["trusted"], kwargs["report"], **options)

@@ -1,4 +1,4 @@
-"""What every test shares: GPU tests say that they were skipped, and CI accepts no other absence.
+"""What every test shares: GPU tests say that they were skipped, and CI accepts the absence of nothing that can be installed.
 
 A part that a machine lacks (bubblewrap, Chromium, g++) skips its tests with the reason. Where THREELOOPS_CI is set, as
 in .ci/run, that is a failure: CI installs all parts, so a skip there means that something was not tested.
@@ -12,6 +12,9 @@ from hypothesis import settings
 # How long an example takes says nothing on a busy machine: tests assert no times.
 settings.register_profile("course", deadline=None)
 settings.load_profile("course")
+
+NOT_INSTALLABLE = ("gpu", "cgroup")
+"""Markers of tests that need what no package brings: a device, a machine that lets control groups be made."""
 
 STRICT = bool(os.environ.get("THREELOOPS_CI"))
 
@@ -27,7 +30,8 @@ def pytest_runtest_setup(item):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    if STRICT and report.skipped and not hasattr(report, "wasxfail") and not item.get_closest_marker("gpu"):
+    excused = hasattr(report, "wasxfail") or any(map(item.get_closest_marker, NOT_INSTALLABLE))
+    if STRICT and report.skipped and not excused:
         refuse_absence(report)
     return report
 

@@ -12,6 +12,7 @@ import os
 import resource
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ _LAST_CAPABILITY = 63
 
 _MAX_FILE_BYTES = 64 << 20
 _MAX_OPEN_FILES = 256
+_MAX_BUFFER_BYTES = 128 << 10
 
 
 def prctl(option: int, value: int = 0) -> int:
@@ -58,7 +60,7 @@ def _mount(source: str, target: str, kind: str, flags: int, data: str | None = N
         raise OSError(ctypes.get_errno(), f"mount {target}")
 
 
-def confine(config: dict[str, Any]) -> None:
+def confine(config: dict[str, Any], *, grouped: bool) -> None:
     """Private mounts, loopback, limits and no privileges: for the first process of a new pid namespace.
 
     It enters the other namespaces itself, after the fork: the monitor must keep a /proc that shows its own processes,
@@ -71,22 +73,24 @@ def confine(config: dict[str, Any]) -> None:
         _mount("tmpfs", target, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     _raise_loopback()
+    _bound_socket_buffers()
     os.symlink(config["data"], f"{HOME}/data")
     os.chdir(HOME)
     _drop_privileges(config.get("uid"))
     # Last: the kernel counts processes by user namespace, and only the innermost one is this submission's alone.
-    limit(config)
+    limit(config, grouped=grouped)
 
 
-def limit(config: dict[str, Any]) -> None:
-    """Resource limits that hold for every process of the submission."""
-    limit_memory(config["memory_mb"])
+def limit(config: dict[str, Any], *, grouped: bool) -> None:
+    """Resource limits of every process of the submission; `grouped`: its control group holds memory and processes."""
     limits = {
         resource.RLIMIT_FSIZE: _MAX_FILE_BYTES,
         resource.RLIMIT_NOFILE: _MAX_OPEN_FILES,
-        resource.RLIMIT_NPROC: config["processes"],
         resource.RLIMIT_CORE: 0,
     }
+    if not grouped:
+        limit_memory(config["memory_mb"])
+        limits[resource.RLIMIT_NPROC] = config["processes"]
     for kind, value in limits.items():
         _set_limit(kind, value)
 
@@ -107,6 +111,16 @@ def _set_limit(kind: int, value: int) -> None:
 def _raise_loopback() -> None:
     with socket.socket() as sock:
         fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
+
+
+def _bound_socket_buffers() -> None:
+    """Let no TCP socket of this network namespace hold more than `_MAX_BUFFER_BYTES` each way.
+
+    Other sockets stay at the kernel's default, because the system call filter lets nobody raise it.
+    """
+    for name in ("tcp_wmem", "tcp_rmem"):
+        with suppress(OSError):  # an old kernel has one value for all namespaces
+            Path(f"/proc/sys/net/ipv4/{name}").write_text(f"4096 16384 {_MAX_BUFFER_BYTES}")
 
 
 def _drop_privileges(uid: int | None) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import psutil
 import threeloops.lab  # noqa: F401  (warm: every lab's setup cell imports it)
 import torch
 
@@ -34,6 +35,8 @@ _REAP_SECONDS = 0.002
 _WAIT_SECONDS = 5
 _CHANNEL_FD = 200
 _MAX_FD = 4096
+_MAX_FDS = 8
+_MAX_SOCKETS = 1024
 
 
 def main(fd: int, mode: str, modules: list[str]) -> None:
@@ -49,7 +52,7 @@ def main(fd: int, mode: str, modules: list[str]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control.send(b"R")
     while True:
-        message, fds, *_ = socket.recv_fds(control, 65536, 2)
+        message, fds, *_ = socket.recv_fds(control, 65536, _MAX_FDS)
         if not message:
             return
         if os.fork():
@@ -58,7 +61,8 @@ def main(fd: int, mode: str, modules: list[str]) -> None:
             continue
         control.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _monitor(socket.socket(fileno=fds[0]), socket.socket(fileno=fds[1]), json.loads(message), mode, shell)
+        channel, life, *entries = fds
+        _monitor(socket.socket(fileno=channel), socket.socket(fileno=life), entries, json.loads(message), mode, shell)
 
 
 def _warm_up(modules: list[str]) -> None:
@@ -73,8 +77,13 @@ def _warm_up(modules: list[str]) -> None:
         record_once()
 
 
-def _monitor(channel: socket.socket, life: socket.socket, config: dict[str, Any], mode: str, shell: Any) -> NoReturn:
-    """Start the submission's process, then watch it until it ends or the grader closes `life`."""
+def _monitor(
+    channel: socket.socket, life: socket.socket, entries: list[int], config: dict[str, Any], mode: str, shell: Any
+) -> NoReturn:
+    """Start the submission's process, then watch it until it ends or the grader closes `life`.
+
+    `entries` lead into its control group. Where there are none, its limits are held from here, by looking.
+    """
     os.setsid()
     confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
     confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
@@ -83,15 +92,17 @@ def _monitor(channel: socket.socket, life: socket.socket, config: dict[str, Any]
         confine.unshare(confine.NEW_PID)
     pid = os.fork()
     if pid == 0:
-        _submission(channel, config, home, shell)
+        _submission(channel, entries, config, home, shell)
     channel.close()
+    for entry in entries:
+        os.close(entry)
     life.send(b"U")
     ended = os.pidfd_open(pid)
     while True:
-        ready, _, _ = select.select([life.fileno(), ended], [], [], _POLL_SECONDS)
+        ready, _, _ = select.select([life.fileno(), ended], [], [], None if entries else _POLL_SECONDS)
         if ended in ready or (life.fileno() in ready and not life.recv(1)):
             break
-        if reason := _over_limit(config):
+        if not entries and (reason := _over_limit(config, pid if mode != "none" else None)):
             with suppress(OSError):
                 life.send(reason.encode())
             break
@@ -109,8 +120,12 @@ def _wait_for_monitors() -> None:
             os.waitpid(-1, 0)
 
 
-def _submission(channel: socket.socket, config: dict[str, Any], home: str | None, shell: Any) -> NoReturn:
+def _submission(
+    channel: socket.socket, entries: list[int], config: dict[str, Any], home: str | None, shell: Any
+) -> NoReturn:
     confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
+    for entry in entries:
+        os.write(entry, b"0")  # the one who writes joins
     os.setsid()  # a signal to its own process group must not reach the monitor
     os.dup2(channel.fileno(), _CHANNEL_FD, inheritable=False)
     os.closerange(3, _CHANNEL_FD)
@@ -119,9 +134,9 @@ def _submission(channel: socket.socket, config: dict[str, Any], home: str | None
         Path("/proc/self/oom_score_adj").write_text("1000")
     printed = os.memfd_create("output", os.MFD_CLOEXEC)
     if home is None:
-        confine.confine(config)
+        confine.confine(config, grouped=bool(entries))
     else:
-        confine.limit(config)
+        confine.limit(config, grouped=bool(entries))
         os.environ["HOME"] = os.environ["TMPDIR"] = home
         os.symlink(config["data"], f"{home}/data")
         os.chdir(home)
@@ -132,56 +147,50 @@ def _submission(channel: socket.socket, config: dict[str, Any], home: str | None
     os._exit(0)
 
 
-def _over_limit(config: dict[str, Any]) -> str | None:
-    """Why the submission must end now, or None. Looks at every process below this monitor."""
-    pids = _descendants()
-    if len(pids) > config["processes"]:
+def _over_limit(config: dict[str, Any], namespace: int | None) -> str | None:
+    """Why the submission must end now, or None: what its control group would hold, seen from outside at intervals.
+
+    `namespace`: a process in its network namespace, where it has one.
+    """
+    processes = psutil.Process().children(recursive=True)  # orphans count, because this process is their reaper
+    if len(processes) > config["processes"]:
         return f"it started more than {config['processes']} processes"
     limit = config["memory_mb"] << 20
-    if sum(map(_resident, pids)) > limit and sum(map(_proportional, pids)) > limit:
+    if sum(map(_resident, processes)) > limit and sum(map(_proportional, processes)) > limit:
         return f"it used more than {config['memory_mb']} MiB of memory"
+    if namespace is not None and _sockets(namespace) > _MAX_SOCKETS:
+        return f"it held more than {_MAX_SOCKETS:,} sockets"
     return None
 
 
-def _descendants() -> list[int]:
-    """Processes below this one; orphans count, because the monitor is their reaper."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with suppress(OSError, ValueError):
-                stat = Path(f"/proc/{name}/stat").read_text()
-                children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(name))
-    found, queue = [], [os.getpid()]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return found
-
-
-def _resident(pid: int) -> int:
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def _resident(process: psutil.Process) -> int:
+    with suppress(psutil.Error):
+        return process.memory_info().rss
     return 0
 
 
-def _proportional(pid: int) -> int:
+def _proportional(process: psutil.Process) -> int:
     """Resident bytes with shared pages split among their users: forks share the libraries they started with."""
-    with suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) << 10
-    return _resident(pid)
+    with suppress(psutil.Error):
+        return process.memory_full_info().pss
+    return _resident(process)
+
+
+def _sockets(pid: int) -> int:
+    """Sockets of a network namespace, also those that no process holds any longer: each can hold unread data."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/net/sockstat").read_text().split()[2])
+    return 0
 
 
 def _end_all(pid: int) -> None:
     """Kill the submission and whatever it left: with namespaces the first kill ends them all."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    while left := _descendants():
+    while left := psutil.Process().children(recursive=True):
         for child in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(child, signal.SIGKILL)
+            with suppress(psutil.Error):
+                child.kill()
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -19,7 +19,7 @@ from typing import Literal
 
 from grader.labs import Lab, Limits
 from grader.link import Link
-from grader.sandbox import bwrap
+from grader.sandbox import bwrap, cgroup
 from grader.sandbox.bwrap import SandboxError
 from grader.sandbox.stage import stage
 from grader.sandbox.warmth import modules_of, without_withheld
@@ -35,13 +35,17 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Connection:
-    """Two live processes of one submission: `grader` answers cells, closing `life` ends the student's side."""
+    """Two live processes of one submission: `grader` answers cells, closing `life` ends the student's side.
+
+    `group` limits the student's side; None where this machine has no control groups for us.
+    """
 
     grader: Link
     life: socket.socket
+    group: cgroup.Group | None
 
     def close(self) -> None:
-        """Hang up, and wait until the monitor has ended every process of the submission."""
+        """Hang up, wait until the monitor has ended every process of the submission, and remove its group."""
         with suppress(OSError):  # the monitor is gone already, or too slow to wait for
             self.life.shutdown(socket.SHUT_WR)
             self.life.settimeout(_END_SECONDS)
@@ -49,9 +53,13 @@ class Connection:
                 pass
         self.life.close()
         self.grader.close()
+        if self.group is not None:
+            self.group.end()
 
     def reason(self) -> str:
-        """Why the monitor ended the submission, or an empty string."""
+        """Why the kernel or the monitor ended the submission, or an empty string."""
+        if self.group is not None and (exceeded := self.group.exceeded()):
+            return exceeded
         self.life.settimeout(0.5)
         try:
             return self.life.recv(256).decode()
@@ -128,8 +136,8 @@ class Pool:
             last = " / ".join(t.splitlines()[-1] for t in logs if t) or "it printed nothing"
             raise SandboxError(f"the {name} side did not start: {last}. `threeloops doctor` looks closer.")
 
-    def connect(self, limits: Limits) -> Connection:
-        """Fork a fresh pair of processes for one submission.
+    def connect(self, limits: Limits, jobs: int = 1) -> Connection:
+        """Fork a fresh pair of processes for one submission, of `jobs` that run at a time.
 
         Without a sandbox a submission can end the warm process that it was forked from; the next one starts it anew.
 
@@ -137,16 +145,21 @@ class Pool:
             SandboxError: the processes cannot be had; the machine is at fault.
         """
         try:
-            return self._connect(limits)
+            return self._connect(limits, jobs)
         except SandboxError:
             with self._lock:
                 if all(process.poll() is None for process in self._processes):
                     raise
                 self.close()
                 self._begin()
-            return self._connect(limits)
+            return self._connect(limits, jobs)
 
-    def _connect(self, limits: Limits) -> Connection:
+    def _connect(self, limits: Limits, jobs: int) -> Connection:
+        try:
+            group = cgroup.make(limits, jobs)
+            entries = group.entries() if group else []
+        except OSError as error:
+            raise SandboxError(f"no control group could be made for a submission ({error})") from None
         engine, engine_end = socket.socketpair()
         channel, channel_end = socket.socketpair()
         life, life_end = socket.socketpair()
@@ -156,17 +169,19 @@ class Pool:
         half = {"folder": str(self.lab.folder), "memory_mb": limits.memory_mb}
         try:
             with engine_end, channel, channel_end, life_end, self._lock:
-                socket.send_fds(self._student, [json.dumps(config).encode()], [channel_end.fileno(), life_end.fileno()])
+                inside = [channel_end.fileno(), life_end.fileno(), *entries]
+                socket.send_fds(self._student, [json.dumps(config).encode()], inside)
                 socket.send_fds(self._grader, [json.dumps(half).encode()], [engine_end.fileno(), channel.fileno()])
             life.settimeout(_START_SECONDS)
             forked = life.recv(1) == b"U"
         except OSError:
             forked = False
+        for entry in entries:
+            os.close(entry)
         if not forked:
-            engine.close()
-            life.close()
+            Connection(Link(engine), life, group).close()
             raise SandboxError("the sandbox could not fork a submission: the machine may be out of memory or processes")
-        return Connection(Link(engine), life)
+        return Connection(Link(engine), life, group)
 
     def close(self) -> None:
         """End both warm processes and everything below them; safe to call twice."""

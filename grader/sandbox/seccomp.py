@@ -1,7 +1,8 @@
-"""System calls that no answer needs: they reach memory that the monitor cannot count, or corners of the kernel.
+"""System calls that no answer needs: they reach memory that belongs to no process, or corners of the kernel.
 
-A process's memory is counted by what it has mapped. Three kinds outlive their mapping and are refused: anonymous files
-(memfd), System V segments and shared anonymous mappings; files in the sandbox's own tmpfs have a size limit instead.
+Where there are no control groups, a process's memory is counted by what it has mapped. Three kinds outlive their
+mapping and are refused: anonymous files (memfd), System V segments and shared anonymous mappings. Files in the
+sandbox's own tmpfs have a size limit instead, and socket buffers keep their default size.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import socket
 import struct
 
 _X86_64, _AARCH64 = "x86_64", "aarch64"
@@ -84,19 +86,23 @@ _REFUSED_TO_KERNELS = {
 }
 """What a process that only interprets an admitted kernel has no use for, and one that was taken over would."""
 
-_MMAP, _OPENAT = (9, 222), (257, 56)
+_MMAP, _OPENAT, _SOCKET, _SOCKETPAIR, _SETSOCKOPT = (9, 222), (257, 56), (41, 198), (53, 199), (54, 208)
 _MAP_SHARED_ANONYMOUS = 0x21
 _OPEN_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+"""Those that a network namespace holds in; AF_VSOCK, for one, reaches the machine below this one."""
 _X32_CALLS = 0x40000000
 
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
-_ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
-_CALL, _ARCHITECTURE, _THIRD_ARGUMENT, _FOURTH_ARGUMENT = 0, 4, 32, 40  # offsets in struct seccomp_data
+_ALLOW, _KILL, _REFUSE, _PRETEND = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM, 0x00050000
+_CALL, _ARCHITECTURE, _ARGUMENTS = 0, 4, (16, 24, 32, 40)  # offsets in struct seccomp_data
 
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
 Instruction = tuple[int, int, int, int]
 """Code, jump if true, jump if false, operand."""
+Step = tuple[int, str, str, int]
+"""An instruction whose jumps are named: "next", "skip" to the next block, or one of the ends."""
 
 
 def program(machine: str, *, kernels_only: bool = False) -> list[Instruction]:
@@ -107,35 +113,46 @@ def program(machine: str, *, kernels_only: bool = False) -> list[Instruction]:
     audit, column = _AUDIT[machine], _COLUMNS.index(machine)
     refused = [*_REFUSED.values(), *(_REFUSED_TO_KERNELS.values() if kernels_only else ())]
     numbers = sorted(number for row in refused if (number := row[column]) is not None)
-    # From the end: [allow] [refuse] [kill]; every jump is counted forward to one of them.
-    body: list[tuple[int, str, str, int]] = [(_EQUAL, "next", "kill", audit), (_LOAD, "", "", _CALL)]
+    first: list[Step] = [(_EQUAL, "next", "kill", audit), (_LOAD, "", "", _CALL)]
     if machine == _X86_64:
-        body.append((_AT_LEAST, "refuse", "next", _X32_CALLS))
-    body += [(_EQUAL, "refuse", "next", number) for number in numbers]
+        first.append((_AT_LEAST, "refuse", "next", _X32_CALLS))
+    blocks = [[*first, *((_EQUAL, "refuse", "next", number) for number in numbers)]]
     if kernels_only:
-        body += [
-            (_EQUAL, "next", "other", _OPENAT[column]),
-            (_LOAD, "", "", _THIRD_ARGUMENT),
-            (_AND, "", "", _OPEN_TO_WRITE),
-            (_EQUAL, "allow", "refuse", 0),
-        ]
-    other = len(body)
-    body += [
-        (_EQUAL, "next", "allow", _MMAP[column]),
-        (_LOAD, "", "", _FOURTH_ARGUMENT),
-        (_AND, "", "", _MAP_SHARED_ANONYMOUS),
-        (_EQUAL, "refuse", "allow", _MAP_SHARED_ANONYMOUS),
-    ]
-    allow = len(body)
-    ends = {"": None, "next": None, "other": other, "allow": allow, "refuse": allow + 1, "kill": allow + 2}
+        blocks.append(_block(_OPENAT[column], _load(2), (_AND, "", "", _OPEN_TO_WRITE), (_EQUAL, "allow", "refuse", 0)))
+    flags = (_AND, "", "", _MAP_SHARED_ANONYMOUS)
+    blocks.append(_block(_MMAP[column], _load(3), flags, (_EQUAL, "refuse", "allow", _MAP_SHARED_ANONYMOUS)))
+    families: list[Step] = [(_EQUAL, "allow", "next", family) for family in _FAMILIES[:-1]]
+    blocks.append(_block(_SOCKET[column], _load(0), *families, (_EQUAL, "allow", "refuse", _FAMILIES[-1])))
+    blocks.append(_block(_SOCKETPAIR[column], _load(0), (_EQUAL, "allow", "refuse", socket.AF_UNIX)))
+    # A larger buffer is promised and not given: honest code works without, and nobody gets megabytes per socket.
+    sizes: list[Step] = [(_EQUAL, "pretend", "next", socket.SO_SNDBUF), (_EQUAL, "pretend", "allow", socket.SO_RCVBUF)]
+    level = (_EQUAL, "next", "allow", socket.SOL_SOCKET)
+    blocks.append(_block(_SETSOCKOPT[column], _load(1), level, _load(2), *sizes))
+    return _assembled(blocks)
 
-    def jump(where: str, at: int) -> int:
-        target = ends[where]
-        return 0 if target is None else target - at - 1
 
-    code = [(_LOAD, 0, 0, _ARCHITECTURE)]
-    code += [(op, jump(yes, i), jump(no, i), k) for i, (op, yes, no, k) in enumerate(body)]
-    return [*code, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _KILL)]
+def _load(argument: int) -> Step:
+    return (_LOAD, "", "", _ARGUMENTS[argument])
+
+
+def _block(call: int, *steps: Step) -> list[Step]:
+    """Steps for one system call; another one skips them, with its number still loaded."""
+    return [(_EQUAL, "next", "skip", call), *steps]
+
+
+def _assembled(blocks: list[list[Step]]) -> list[Instruction]:
+    """Jumps are counted forward, from the instruction after the one that jumps."""
+    total = sum(map(len, blocks))
+    ends = {"allow": total, "refuse": total + 1, "pretend": total + 2, "kill": total + 3}
+    code: list[Instruction] = [(_LOAD, 0, 0, _ARCHITECTURE)]
+    start = 0
+    for steps in blocks:
+        targets = {**ends, "skip": start + len(steps)}
+        for at, (operation, yes, no, operand) in enumerate(steps, start):
+            jumps = (targets.get(where, at + 1) - at - 1 for where in (yes, no))
+            code.append((operation, *jumps, int(operand)))  # type: ignore[arg-type]
+        start += len(steps)
+    return [*code, *((_RETURN, 0, 0, result) for result in (_ALLOW, _REFUSE, _PRETEND, _KILL))]
 
 
 def install(*, kernels_only: bool = False) -> None:

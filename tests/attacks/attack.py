@@ -2,10 +2,10 @@
 
 A file starts with comment lines: a sentence that says what it tries, then what is not the default of
 
-    # says: words that must stand in the record
+    # says: words that must stand in the record; of several, "these | or those", one must
     # earns: 0                  points of exercise `mean`, which it answers
     # other: 60                 points of exercise `rescale`, which is answered honestly; any: the attack may ruin it
-    # sandboxes: bwrap none     where it is tried
+    # sandboxes: bwrap none     where it is tried; ungrouped: bubblewrap on a machine without control groups
     # limits: memory_mb=512     fields of `Limits` that differ from `grading.QUICK`
     # cell: before              it stands in a cell of the student's own, in front of honest answers
     # after: forge.py           a file of this folder whose text goes before it

@@ -10,6 +10,8 @@ import pytest
 from attack import ANSWERS
 from grading import fresh_course, grade, needs, points, said, submission
 
+from grader.sandbox import cgroup
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
@@ -24,7 +26,10 @@ def lab(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("name", "sandbox"), [(a.name, s) for a in ANSWERS.values() for s in a.sandboxes])
-def test_an_attack_earns_what_an_honest_answer_would(lab, aims, name, sandbox):
+def test_an_attack_earns_what_an_honest_answer_would(lab, aims, monkeypatch, name, sandbox):
+    if sandbox == "ungrouped":
+        monkeypatch.setattr(cgroup, "why_not", lambda: "this test makes none")
+        sandbox = "bwrap"
     needs(sandbox)
     attack = ANSWERS[name]
     text = attack.aimed({**aims, "ROOT": str(lab.root)})
@@ -33,7 +38,7 @@ def test_an_attack_earns_what_an_honest_answer_would(lab, aims, name, sandbox):
     earned = points(record)
     assert earned["mean"] == attack.earns, said(record)
     assert attack.other in (earned["rescale"], None), said(record)
-    assert attack.says in said(record)
+    assert any(words in said(record) for words in attack.says.split(" | ")), said(record)
     assert record.status == "graded"
     honest = grade(lab, submission(lab), sandbox)
     assert points(honest) == {"mean": 40.0, "rescale": 60.0}, said(honest)

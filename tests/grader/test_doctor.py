@@ -42,7 +42,7 @@ def answers(on=HEALTHY, **changed):
         "compiler": {"ok": True},
         "cxx": {"ok": True, "compiler": "g++"},
         "ranks": {"ok": True},
-        "sandbox": {"ok": True, "why_not": None, "installed": True},
+        "sandbox": {"ok": True, "why_not": None, "installed": True, "no_groups": None},
         "gpu": {"ok": True},
     }
     return {**good, **changed}
@@ -67,6 +67,7 @@ def test_a_healthy_machine_without_a_gpu_runs_the_course():
         "torch.compile": "ok",
         "ranks": "ok",
         "sandbox": "ok",
+        "limits": "ok",
         "gpu": "missing",
     }
 
@@ -90,13 +91,18 @@ FAULTS = {
     "no headers": ("cxx", failed("Python.h: No such file or directory"), "broken", "Python.h: No such file"),
     "no sandbox": (
         "sandbox",
-        {"ok": True, "why_not": "bubblewrap is not installed (apt)", "installed": False},
+        {"ok": True, "why_not": "bubblewrap is not installed (apt)", "installed": False, "no_groups": None},
         "missing",
         "bubblewrap is not installed",
     ),
     "no namespaces": (
         "sandbox",
-        {"ok": True, "why_not": "bubblewrap does not work here: setting up uid map", "installed": True},
+        {
+            "ok": True,
+            "why_not": "bubblewrap does not work here: setting up uid map",
+            "installed": True,
+            "no_groups": None,
+        },
         "broken",
         "setting up uid map",
     ),
@@ -114,6 +120,14 @@ def test_each_fault_has_its_sentence_and_its_next_step(fault):
     assert finding.next_step
     others = {f.name for f in found.findings if f.status == "broken"} - {"packages", "disk", finding.name}
     assert not others, "one fault was counted as several"
+
+
+def test_a_machine_without_control_groups_is_told_what_holds_instead():
+    answer = {"ok": True, "why_not": None, "installed": True, "no_groups": "this process may not make control groups"}
+    found = diagnosis(sandbox=answer)
+    assert (found["sandbox"].status, found["limits"].status) == ("ok", "missing")
+    assert "may not make control groups: memory, processes and sockets are looked at" in found["limits"].sentence
+    assert "Delegate=yes" in found["limits"].next_step
 
 
 def test_only_the_interpreter_stops_the_course():

@@ -1,6 +1,7 @@
 # Allocates memory in eight processes at once, each of them below the limit at first.
 # says: MiB of memory
 # limits: memory_mb=600
+# sandboxes: bwrap ungrouped none
 
 import os, time
 hold = []

@@ -1,6 +1,6 @@
 # Fills every folder it may write to, then answers honestly.
 # earns: 40
-# sandboxes: bwrap
+# sandboxes: bwrap ungrouped
 
 full = 0
 for folder in ('.', '/tmp', '/dev/shm'):

@@ -1,5 +1,6 @@
 # Starts processes that sleep until the limit stops it.
 # says: mean
+# sandboxes: bwrap ungrouped none
 
 import os, time
 for _ in range(200):

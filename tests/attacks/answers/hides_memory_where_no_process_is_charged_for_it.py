@@ -1,6 +1,6 @@
 # Looks for memory that belongs to no process: anonymous files, System V segments, /dev/zero.
 # says: hidden in []
-# sandboxes: bwrap
+# sandboxes: bwrap ungrouped
 
 import ctypes, mmap, os
 libc, hidden = ctypes.CDLL(None), []

@@ -1,5 +1,6 @@
 # Leaves a daemon behind that would outlive the submission.
 # earns: 40
+# sandboxes: bwrap ungrouped none
 
 import os, time
 if os.fork() == 0:

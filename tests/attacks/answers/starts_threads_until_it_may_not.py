@@ -1,6 +1,6 @@
 # Starts threads until the limit stops it.
 # says: mean
-# sandboxes: bwrap
+# sandboxes: bwrap ungrouped
 
 import threading, time
 for _ in range(5000):
