@@ -1,6 +1,9 @@
-"""The hostile answers in `answers/`, one file each, and what grading must make of them.
+"""The hostile answers in `answers/` and folders in `submissions/`, one file each, and what grading must make of them.
 
-A file starts with comment lines: a sentence that says what it tries, then what is not the default of
+A module of `submissions/` has a sentence as its docstring, `SAYS` (words that must stand in the record, or in
+nbgrader's log), `EARNS` (points of the whole submission) and `write(folder, lab)`, which fills one student's folder.
+
+A file of `answers/` starts with comment lines: a sentence that says what it tries, then what is not the default of
 
     # says: words that must stand in the record; of several, "these | or those", one must
     # earns: 0                  points of exercise `mean`, which it answers
@@ -11,9 +14,11 @@ A file starts with comment lines: a sentence that says what it tries, then what 
     # after: forge.py           a file of this folder whose text goes before it
 """
 
+import importlib.util
 import re
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import ModuleType
 
 from grading import QUICK, SANDBOXES
 
@@ -74,3 +79,14 @@ def _split(line: str, path: Path) -> tuple[str, str]:
 
 
 ANSWERS = {path.stem: read(path) for path in sorted((HERE / "answers").glob("*.py"))}
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"submission_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SUBMISSIONS = {path.stem: load(path) for path in sorted((HERE / "submissions").glob("*.py"))}

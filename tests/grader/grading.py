@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
@@ -52,6 +53,14 @@ def submission(lab: Lab, before: str = "", **answers: str) -> NotebookNode:
     if before:
         notebook.cells.insert(0, new_code_cell(before))
     return notebook
+
+
+def hand_in(notebook: NotebookNode, lab: Lab, student: str) -> Path:
+    """Write a student's notebook where nbgrader and `threeloops grade` look for it."""
+    path = lab.root / "submitted" / student / lab.slug / f"{lab.slug}.ipynb"
+    path.parent.mkdir(parents=True)
+    nbformat.write(notebook, path)
+    return path
 
 
 def grade(lab: Lab, notebook: NotebookNode, sandbox: str, limits: Limits = QUICK) -> Record:

@@ -1,0 +1,96 @@
+"""Every attack on the other route, stock `nbgrader autograde`: the same points, and honest neighbours keep theirs."""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from attack import ANSWERS, SUBMISSIONS
+from grading import fresh_course, hand_in, needs, processes_of, submission
+from toy_course import SOURCE, make_course
+
+from grader.release import release
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HEADER = "limits: {cell_seconds: 5, notebook_seconds: 60}"
+TIGHT = "limits: {cell_seconds: 8, test_seconds: 4, notebook_seconds: 40, memory_mb: 600, processes: 24, disk_mb: 16}"
+"""One set for the whole class, as on this route a lab has only its own."""
+ROOMY = {"searches_every_folder"}
+"""Answers that need more time than that to search: tried on the other route alone."""
+HONEST = ("ada", "zoe")
+CLASSES = 3
+NAMES = [name for name, attack in ANSWERS.items() if "bwrap" in attack.sandboxes and name not in ROOMY]
+
+
+def nbgrader(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.run(
+        [sys.executable, "-m", "nbgrader", *words],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=600,
+        env={**os.environ, "THREELOOPS_ROOT": str(root), "PATH": path, "THREELOOPS_TOKEN": "TOKEN"},
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module", params=range(CLASSES))
+def graded(request, aims, tmp_path_factory):
+    """A class of attackers between two honest students: who was in it, the scores, the log and what was executed."""
+    needs("bwrap")
+    folder = tmp_path_factory.mktemp("nbgrader")
+    with fresh_course(folder, lambda root: make_course(root, SOURCE.replace(HEADER, TIGHT))) as lab:
+        shutil.copy(REPOSITORY / "nbgrader_config.py", lab.root)
+        (folder / "marks_of_everybody.db").touch()
+        release([lab])
+        here = {name: ANSWERS[name] for name in NAMES[request.param :: CLASSES]}
+        for name, attack in here.items():
+            text = attack.aimed({**aims, "ROOT": str(lab.root)})
+            hand_in(submission(lab, **({"before": text} if attack.before else {"mean": text})), lab, name)
+        for student in HONEST:
+            hand_in(lab.master(), lab, student)
+        folders = dict(list(SUBMISSIONS.items())[request.param :: CLASSES])
+        for name, module in folders.items():
+            own = lab.root / "submitted" / name / lab.slug
+            own.mkdir(parents=True)
+            module.write(own, lab)
+        done = nbgrader(lab.root, "generate_assignment", lab.slug, "--force")
+        assert done.returncode == 0, done.stderr
+        log = nbgrader(lab.root, "autograde", lab.slug).stderr
+        exported = nbgrader(lab.root, "export", "--to", "grades.csv")
+        assert exported.returncode == 0, exported.stderr
+        with (lab.root / "grades.csv").open() as file:
+            scores = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
+        yield here, folders, scores, log, lab
+        assert processes_of(folder) == []
+
+
+def executed(lab, name: str) -> str:
+    """What the graded notebook of a student says."""
+    path = lab.root / "autograded" / name / lab.slug / f"{lab.slug}.ipynb"
+    if not path.is_file():
+        return ""
+    cells = nbformat.read(path, as_version=4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    return "\n".join(output.get("text", "") or output.get("evalue", "") for output in outputs)
+
+
+def test_every_attack_earns_what_an_honest_answer_would(graded):
+    here, folders, scores, log, lab = graded
+    for name, attack in here.items():
+        expected = {attack.earns + other for other in ((0.0, 60.0) if attack.other is None else (attack.other,))}
+        assert scores.get(name, 0.0) in expected, f"{name}: {executed(lab, name)}"
+    for name, module in folders.items():
+        assert scores.get(name, 0.0) == module.EARNS, f"{name}: {executed(lab, name)}"
+        assert module.SAYS in log + executed(lab, name), name
+
+
+def test_their_neighbours_earn_everything(graded):
+    *_, scores, _, _ = graded
+    assert [scores[name] for name in HONEST] == [100.0] * len(HONEST)
