@@ -90,6 +90,8 @@ def _monitor(channel: socket.socket, life: socket.socket, config: dict[str, Any]
     while True:
         ready, _, _ = select.select([life.fileno(), ended], [], [], _POLL_SECONDS)
         if ended in ready or (life.fileno() in ready and not life.recv(1)):
+            with suppress(OSError):
+                life.send(confine.ENDED_BY_ITSELF.encode())
             break
         if reason := _over_limit(config):
             with suppress(OSError):

@@ -21,6 +21,7 @@ from grader.labs import Lab, Limits
 from grader.link import Link
 from grader.sandbox import bwrap
 from grader.sandbox.bwrap import SandboxError
+from grader.sandbox.confine import ENDED_BY_ITSELF
 from grader.sandbox.stage import stage
 from grader.sandbox.warmth import modules_of, without_withheld
 
@@ -50,13 +51,14 @@ class Connection:
         self.life.close()
         self.grader.close()
 
-    def reason(self) -> str:
-        """Why the monitor ended the submission, or an empty string."""
+    def reason(self) -> str | None:
+        """Why the monitor ended the submission: empty where it did not, None where the monitor itself is gone."""
         self.life.settimeout(0.5)
         try:
-            return self.life.recv(256).decode()
+            word = self.life.recv(256).decode()
         except OSError:
             return ""
+        return word.removesuffix(ENDED_BY_ITSELF) if word else None
 
 
 class Pool:

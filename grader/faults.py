@@ -1,0 +1,48 @@
+"""Faults of the machine, or of the course on it: they stop a run, and are never a student's points."""
+
+from __future__ import annotations
+
+import errno
+
+_NO_SPACE = "free some space there (temporary files go to $TMPDIR, or else /tmp)"
+_NO_MEMORY = "free some memory, or grade fewer submissions at a time (--jobs 1)"
+_NO_FILES = "raise the limit of open files (ulimit -n), or grade fewer submissions at a time (--jobs 1)"
+_NO_RIGHT = "give yourself the right to read and write there"
+_NEXT_STEP = {
+    errno.ENOSPC: _NO_SPACE,
+    errno.EDQUOT: _NO_SPACE,
+    errno.EFBIG: _NO_SPACE,
+    errno.ENOMEM: _NO_MEMORY,
+    errno.EAGAIN: _NO_MEMORY,
+    errno.EMFILE: _NO_FILES,
+    errno.ENFILE: _NO_FILES,
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: _NO_RIGHT,
+}
+_OF_THE_MACHINE = frozenset({*_NEXT_STEP, errno.EIO}) - {errno.EACCES, errno.EPERM, errno.EAGAIN}
+
+
+class MachineFault(Exception):
+    """Grading cannot go on and no submission is to blame. The message names the cause and the next step."""
+
+
+def is_machines(error: BaseException) -> bool:
+    """Whether an exception of the grader's own code tells of this machine, and not of the values it was given."""
+    if isinstance(error, OSError):
+        return error.errno in _OF_THE_MACHINE
+    return isinstance(error, ImportError)
+
+
+def cause(error: BaseException) -> str:
+    """An exception as one sentence with a next step."""
+    if isinstance(error, MemoryError):
+        return f"this machine is out of memory: {_NO_MEMORY}"
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        step = _NEXT_STEP.get(error.errno or 0, "`threeloops doctor` looks at the machine")
+        return f"the machine refused: {error.strerror or error}{where}; {step}, then give the same command again"
+    return (
+        f"the grader failed with {type(error).__name__}: {error}; `threeloops doctor` looks at the machine, and if it "
+        "finds nothing, please report this message"
+    )
