@@ -43,6 +43,15 @@ def require_student(name: str) -> None:
     raise BadSubmission(f"the folder's name {name!r} is no student's: {why}; rename the folder and grade again")
 
 
+def is_student(name: str) -> bool:
+    """Whether `require_student` takes the name."""
+    try:
+        require_student(name)
+    except BadSubmission:
+        return False
+    return True
+
+
 def spelling(name: str) -> str:
     """What a reader sees of a name: two folders whose spelling is equal cannot be told apart."""
     return "".join(c for c in unicodedata.normalize("NFC", name) if c not in _JOINERS)
