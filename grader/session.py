@@ -114,7 +114,8 @@ class Session:
         except LinkDead as gone:
             outcome = Outcome(ended=_TIME_UP if time.monotonic() > started + seconds else str(gone))
         except WallError:
-            return _lost(f"the cell has {len(request['source']):,} characters: too long to execute")
+            length = len(request["source"]) + len(request.get("answer", ""))
+            return _lost(f"the cell, with the answer that it tests, has {length:,} characters: too long to execute")
         if outcome.ended:
             return _half_ended(outcome.ended, request["op"], seconds)
         if outcome.fault:
