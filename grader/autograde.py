@@ -6,6 +6,8 @@ preprocessor sees it, takes every exception for the student's, and skips whoever
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -54,6 +56,18 @@ class GuardedAutograde(Autograde):
     """
 
     exporter_class = Type(SubmissionExporter, klass=Exporter).tag(config=True)
+
+    def init_notebooks(self) -> None:
+        """Find the notebooks, also below a folder like `[ab]`, whose name nbgrader takes for a pattern."""
+        wanted = self._format_source(self.coursedir.assignment_id, self.coursedir.student_id)
+        folders = [wanted] if os.path.isdir(wanted) else glob.glob(wanted)
+        pattern = f"{self.coursedir.notebook_id}.ipynb"
+        found = {folder: glob.glob(os.path.join(glob.escape(folder), pattern)) for folder in folders}
+        for folder in [folder for folder in folders if not found[folder]]:
+            self.log.warning("%s holds no notebook; nobody is graded there", folder)
+        self.assignments = {folder: notebooks for folder, notebooks in found.items() if notebooks}
+        if not self.assignments:
+            super().init_notebooks()  # names what might have been meant
 
     def convert_notebooks(self) -> None:
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 
 _NO_SPACE = "free some space there (temporary files go to $TMPDIR, or else /tmp)"
 _NO_MEMORY = "free some memory, or grade fewer submissions at a time (--jobs 1)"
@@ -30,7 +32,7 @@ class MachineFault(Exception):
 def is_machines(error: BaseException) -> bool:
     """Whether an exception of the grader's own code tells of this machine, and not of the values it was given."""
     if isinstance(error, OSError):
-        return error.errno in _OF_THE_MACHINE
+        return _number(error) in _OF_THE_MACHINE
     return isinstance(error, ImportError)
 
 
@@ -40,9 +42,17 @@ def cause(error: BaseException) -> str:
         return f"this machine is out of memory: {_NO_MEMORY}"
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
-        step = _NEXT_STEP.get(error.errno or 0, "`threeloops doctor` looks at the machine")
-        return f"the machine refused: {error.strerror or error}{where}; {step}, then give the same command again"
+        number = _number(error)
+        step = _NEXT_STEP.get(number, "`threeloops doctor` looks at the machine")
+        what = os.strerror(number) if number else str(error)
+        return f"the machine refused: {what}{where}; {step}, then give the same command again"
     return (
         f"the grader failed with {type(error).__name__}: {error}; `threeloops doctor` looks at the machine, and if it "
         "finds nothing, please report this message"
     )
+
+
+def _number(error: OSError) -> int:
+    """The error's number; the first one in the text of shutil.Error, which collects those of many files. 0: none."""
+    named = re.search(r"\[Errno (\d+)\]", str(error))
+    return error.errno or (int(named.group(1)) if named else 0)

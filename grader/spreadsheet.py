@@ -18,7 +18,7 @@ def to_csv(rows: Iterable[Sequence[Any]]) -> str:
     A text that is quoted already gets one more, so that removing one always gives the text. A single `-` is no formula.
     """
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([[_shown(cell) for cell in row] for row in rows])
+    csv.writer(out).writerows([[_shown(cell) for cell in row] for row in rows])
     return out.getvalue()
 
 

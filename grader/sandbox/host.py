@@ -122,6 +122,7 @@ def _submission(channel: socket.socket, config: dict[str, Any], home: str | None
     printed = os.memfd_create("output", os.MFD_CLOEXEC)
     if home is None:
         confine.confine(config)
+        confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)  # becoming another user has cleared it
     else:
         confine.limit(config)
         os.environ["HOME"] = os.environ["TMPDIR"] = home

@@ -24,7 +24,7 @@ HOSTILE = {
     "numbers": b'{"cells":[' + b"1.5," * (SIZE // 4) + b"1]}",
     "digits": b'{"cells":[' + b"9" * SIZE + b"]}",
     "wide text": b'{"cells":[{"source":"' + b"x" * SIZE + '\U0001f600"}]}'.encode(),
-    "a list of lines": b'{"cells":[{"source":[' + b'"x",' * (SIZE // 4 - 10) + b'"\xf0\x9f\x98\x80"]}]}',
+    "a list of lines": b'{"cells":[{"source":[' + b'"x",' * (MAX_VALUES - 10) + b'"\xf0\x9f\x98\x80"]}]}',
     "escapes": b'{"cells":[{"source":"' + b'\\"' * (SIZE // 2) + b'"}]}',
     "escapes without end": b'"' + b'\\"' * (SIZE // 2) + b"\\",
     "quotes": b'"' * SIZE,
@@ -36,12 +36,14 @@ def peak_bytes(text):
     pid = os.fork()
     if pid == 0:
         signal.alarm(120)
+        failed = 1
         try:
             with suppress(BadSubmission):
                 if text is not None:
                     parse(text)
+            failed = 0
         finally:
-            os._exit(0)
+            os._exit(failed)
     _, status, usage = os.wait4(pid, 0)
     assert status == 0
     return usage.ru_maxrss << 10
