@@ -10,6 +10,7 @@ from pathlib import Path
 from nbgrader.preprocessors import ClearOutput, Execute
 from nbgrader.validator import Validator
 
+from grader import autograde
 from grader.preprocessors import CheckCells
 from grader.release import IGNORE, PREPROCESSORS
 
@@ -50,6 +51,9 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.AssignLatePenalties",
     "grader.preprocessors.CheckCells",
 ]
+# What nbgrader does before the first preprocessor sees a submission, and after an exception, no option reaches.
+autograde.install()
+c.ExportApp.plugin_class = "grader.export.SafeCsv"
 # A feedback page shows what the student wrote without its scripts, and no hidden test.
 c.GenerateFeedback.preprocessors = [
     "nbgrader.preprocessors.GetGrades",

@@ -10,6 +10,7 @@ import functools
 import json
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from grader.faults import MachineFault, cause
 from grader.labs import Lab, LabError, all_labs, course_root, find_lab
 
 app = typer.Typer(
@@ -62,17 +64,19 @@ def plainly(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run_plainly(*args: object, **kwargs: object) -> None:
-        from grader.sandbox.bwrap import SandboxError
-
         try:
             command(*args, **kwargs)
-        except (LabError, SandboxError, FileNotFoundError) as error:
+        except typer.Exit:
+            raise
+        except (LabError, MachineFault, FileNotFoundError) as error:
             fail(str(error))
         except KeyboardInterrupt:
             fail("stopped; what was finished is kept, and the same command goes on from there")
-        except OSError as error:
-            where = f" ({error.filename})" if error.filename else ""
-            fail(f"the machine refused: {error.strerror or error}{where}; nothing was left half-written")
+        except (OSError, MemoryError) as error:
+            fail(f"{cause(error)}. Nothing was left half-written")
+        except Exception as error:
+            traceback.print_exc()
+            fail(cause(error))
 
     return run_plainly
 
@@ -207,7 +211,7 @@ def grade(
     """Grade a class through the wall. A run that was cut off goes on where it stopped.
 
     Exits 0 when everybody earned full points, 1 when somebody fell short or could not be graded, 2 when the command
-    or the machine is at fault.
+    or the machine is at fault: then nobody's points were changed, and what was graded before is kept.
     """
     from grader import grade_command
 

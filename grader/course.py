@@ -12,6 +12,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from grader.execute import Executed, execute_solution
+from grader.faults import MachineFault
 from grader.grade import Options, grade_notebook
 from grader.labs import Lab
 from grader.manifest import Kind, manifest
@@ -103,11 +104,16 @@ def run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch)
     executed = execute_solution(lab, device, folder, on_cell)
     watch(Step(lab.slug, "executed", seconds=executed.seconds, done=True))
     grades, expected = {}, {}
+    faults = []
     for name, (notebook, points) in submissions(lab).items():
-        grades[name] = _grade(lab, name, notebook, sandbox, watch)
+        try:
+            grades[name] = _grade(lab, name, notebook, sandbox, watch)
+        except MachineFault as fault:
+            faults.append(f"{name} could not be graded: {fault}")
         expected[name] = points
     close_pools()
     outcome = LabOutcome(lab, executed, device_name(device), grades, expected)
+    outcome.faults += faults
     if executed.error:
         outcome.faults.append(f"the solution notebook failed: {executed.error}")
     for name, record in grades.items():

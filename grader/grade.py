@@ -6,9 +6,9 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from threeloops.files import replace_text
 
 from grader import records, submissions
 from grader.engine import Report, TestResult
-from grader.labs import Lab, Limits
+from grader.faults import MachineFault, cause
+from grader.fingerprint import fingerprint
+from grader.labs import Lab, LabError, Limits
 from grader.manifest import Exercise, Manifest, NotThisLab, manifest, rebuild
 from grader.records import ClassReport, Record
-from grader.sandbox.bwrap import SandboxError
 from grader.sandbox.pool import Sandbox
 from grader.submissions import BadSubmission, Submission
 from grader.walled import WalledEngine
@@ -36,13 +37,14 @@ papermill_engines.register("walled", WalledEngine)
 @dataclass(frozen=True)
 class Options:
     """How to grade. `only` is an exercise's name; `visible` leaves out hidden tests and withholds nothing; `records` is
-    where finished records are kept for a resumed run."""
+    where finished records are kept; `fresh` grades again what is kept there and replaces it."""
 
     sandbox: Sandbox
     jobs: int = 1
     only: str | None = None
     visible: bool = False
     records: Path | None = None
+    fresh: bool = False
     limits: Limits | None = None
 
 
@@ -53,7 +55,11 @@ def grade_notebook(
     options: Options,
     on_test: Callable[[TestResult], None] | None = None,
 ) -> Record:
-    """Grade one notebook; a notebook that is not of this lab becomes a failed record, never an exception."""
+    """Grade one notebook; a notebook that is not of this lab becomes a failed record, never an exception.
+
+    Raises:
+        MachineFault, OSError, MemoryError: the machine or the course is at fault, and the submission has no points yet.
+    """
     trusted, report, started = manifest(lab, visible=options.visible), Report(), time.perf_counter()
     try:
         rebuilt = rebuild(notebook, trusted)
@@ -61,7 +67,7 @@ def grade_notebook(
         return _record(student, trusted, options, report, "failed", [str(error)], 0.0)
     execute(rebuilt.notebook, lab, options, report, on_test)
     report.reflection = rebuilt.reflection
-    notes = list(dict.fromkeys([*rebuilt.notes, *report.notes]))
+    notes = [*rebuilt.notes, *report.notes]
     return _record(student, trusted, options, report, "graded", notes, time.perf_counter() - started)
 
 
@@ -112,23 +118,9 @@ def _record(
         seconds=round(seconds, 3),
         verified_on=VERIFIED_ON,
         reflection="complete" if report.reflection == "complete" else "incomplete",
-        notes=notes,
+        notes=records.short_notes(notes),
         tests=records.as_tests(results),
     )
-
-
-def grade_submission(submission: Submission, folder: Path, lab: Lab, options: Options) -> Record:
-    """Grade one submitted file, or say in its record why that was not possible."""
-    try:
-        notebook = submissions.read(submission, folder)
-        return grade_notebook(notebook, lab, submission.student, options)
-    except SandboxError:
-        raise
-    except BadSubmission as error:
-        reason = str(error)
-    except Exception as error:
-        reason = f"the grader failed on this submission ({type(error).__name__}: {error}); please report it"
-    return _record(submission.student, manifest(lab), options, Report(), "failed", [reason], 0.0)
 
 
 def grade_class(
@@ -139,51 +131,63 @@ def grade_class(
 ) -> ClassReport:
     """Grade every submission below `folder`, `options.jobs` at a time; `on_record` hears of each as it is done.
 
-    A run that was cut off goes on where it stopped: a submission whose text, lab and options are unchanged since its
-    record was written is not executed again.
+    A run that was cut off goes on where it stopped: a submission is not executed again if its record was kept and
+    nothing has changed since that decides its points.
+
+    Raises:
+        LabError, FileNotFoundError: before anybody was graded, as `submissions.find` does.
+        MachineFault: the machine or the course is at fault. What was graded before is kept.
+        OSError: a record could not be written.
     """
     found = submissions.find(folder, lab)
-    done: dict[str, Record] = {}
-    todo: list[tuple[Submission, Path | None]] = []
-    for submission in found:
-        kept = _kept_at(submission, folder, lab, options)
-        record = _kept(kept)
-        if record is not None:
-            done[submission.student] = record
-            on_record(record, True)
-        else:
-            todo.append((submission, kept))
-    for record in _graded(todo, folder, lab, options):
-        done[record.student] = record
-        on_record(record, False)
-    return ClassReport(lab.slug, options.sandbox, [done[s.student] for s in found])
-
-
-def _graded(todo: list[tuple[Submission, Path | None]], folder: Path, lab: Lab, options: Options) -> Iterator[Record]:
-    """Records in the order in which they are done; each is on disk before it is reported."""
+    decides = fingerprint(lab, options.limits, options.sandbox, options.only, options.visible)
+    done: dict[int, Record] = {}
     with ThreadPoolExecutor(max_workers=options.jobs) as workers:
-        futures = {workers.submit(grade_submission, s, folder, lab, options): kept for s, kept in todo}
+        futures = {workers.submit(_grade_or_resume, s, folder, lab, options, decides): n for n, s in enumerate(found)}
         try:
             for future in as_completed(futures):
-                record, kept = future.result(), futures[future]
-                if kept is not None:
-                    kept.parent.mkdir(parents=True, exist_ok=True)
-                    replace_text(kept, records.to_json(asdict(record)))
-                yield record
+                record, path, resumed = future.result()
+                if path is not None and not resumed:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    replace_text(path, records.to_json(asdict(record)))
+                done[futures[future]] = record
+                on_record(record, resumed)
         finally:
             workers.shutdown(cancel_futures=True)
+    return ClassReport(lab.slug, options.sandbox, [done[n] for n in range(len(found))])
 
 
-def _kept_at(submission: Submission, folder: Path, lab: Lab, options: Options) -> Path | None:
-    """Where the record of exactly this submission, lab and set of options is kept."""
+def _grade_or_resume(
+    submission: Submission, folder: Path, lab: Lab, options: Options, decides: str
+) -> tuple[Record, Path | None, bool]:
+    """A submission's record, where to keep it (None: nowhere), and whether it came from there.
+
+    Raises:
+        MachineFault: names the student at whom grading stopped.
+    """
+    try:
+        content = submissions.content(submission, folder)
+        path = _kept_at(submission.student, content, lab, options, decides)
+        if not options.fresh and (kept := _kept(path)) is not None:
+            return kept, path, True
+        record = grade_notebook(submissions.parse(content), lab, submission.student, options)
+        return record, path if record.status == "graded" else None, False
+    except BadSubmission as error:
+        return _record(submission.student, manifest(lab), options, Report(), "failed", [str(error)], 0.0), None, False
+    except LabError:
+        raise
+    except MachineFault as error:
+        raise MachineFault(f"grading stopped at {submission.student}, nobody lost points: {error}") from error
+    except Exception as error:
+        raise MachineFault(f"grading stopped at {submission.student}, nobody lost points: {cause(error)}") from error
+
+
+def _kept_at(student: str, content: bytes, lab: Lab, options: Options, decides: str) -> Path | None:
+    """Where the record of exactly this submission, graded in exactly this way, is kept."""
     if options.records is None:
         return None
-    digest = hashlib.sha256(lab.source.read_bytes())
-    try:
-        digest.update(submissions.content(submission, folder))
-    except (BadSubmission, OSError) as error:
-        digest.update(str(error).encode())
-    digest.update(repr((submission.student, replace(options, records=None, jobs=0))).encode())
+    digest = hashlib.sha256(f"{decides}\0{student}\0".encode())
+    digest.update(content)
     return options.records / lab.slug / f"{digest.hexdigest()[:32]}.json"
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import html
+import tempfile
 import time
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +23,8 @@ from grader.pages import Cell
 from grader.records import ClassReport, Record
 from grader.sandbox.pool import choose
 
+_MAX_STEM_BYTES = 200
+
 
 def run(
     lab: Lab, folder: Path, *, jobs: int, only: str | None, sandbox: str, fresh: bool, console: Console
@@ -28,6 +33,7 @@ def run(
 
     Raises:
         LabError, SandboxError, FileNotFoundError: before anybody was graded.
+        MachineFault: the machine or the course is at fault; what was graded before is kept.
     """
     trusted = manifest(lab)
     if only is not None:
@@ -38,8 +44,7 @@ def run(
             "[bold yellow]No sandbox:[/] submissions run as you, with your files and your network. "
             "Only for code that you trust."
         )
-    kept = None if fresh else folder / ".threeloops"
-    options = Options(chosen, jobs=jobs, only=only, records=kept)
+    options = Options(chosen, jobs=jobs, only=only, records=_records_folder(folder, console), fresh=fresh)
     started = time.perf_counter()
 
     def line(record: Record, resumed: bool) -> None:
@@ -59,7 +64,34 @@ def run(
         f"{failed} not gradable; sandbox: {report.sandbox}",
         highlight=False,
     )
+    if report.sandbox == "none":
+        console.print(f"[bold yellow]{records.WITHOUT_ISOLATION[0].upper()}{records.WITHOUT_ISOLATION[1:]}[/]")
     return report
+
+
+def _records_folder(folder: Path, console: Console) -> Path | None:
+    """Where finished records are kept; None, and a warning, where submissions lie in a folder that is only to read.
+
+    Raises:
+        OSError: the disk is full, for one: better known before anybody is graded.
+    """
+    kept = folder / ".threeloops"
+    if not folder.is_dir():
+        return None  # `submissions.find` says so
+    try:
+        kept.mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=kept) as file:
+            file.write(b"a record")
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        console.print(
+            f"[bold yellow]No records are kept:[/] {escape(str(kept))} cannot be written ({error.strerror}). "
+            "A run that is cut off starts again from the first student.",
+            highlight=False,
+        )
+        return None
+    return kept
 
 
 def _summary(report: ClassReport) -> Table:
@@ -92,9 +124,8 @@ def export(report: ClassReport, lab: Lab, to: Exports) -> None:
     if to.csv is not None:
         _write(to.csv, records.to_csv(report))
     if to.gradescope is not None:
-        for number, record in enumerate(report.records):
-            name = record.student if record.student.replace("_", "").replace("-", "").isalnum() else f"student-{number}"
-            _write(to.gradescope / f"{name}.json", records.to_json(records.gradescope(record)))
+        for name, record in zip(file_names([r.student for r in report.records]), report.records, strict=True):
+            _write(to.gradescope / f"{name}.json", records.to_json(records.gradescope(record, report.sandbox)))
     if to.gradebook is not None:
         from grader.gradebook import feed
 
@@ -104,6 +135,25 @@ def export(report: ClassReport, lab: Lab, to: Exports) -> None:
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, text)
+
+
+def file_names(students: list[str]) -> list[str]:
+    """A file's name for each student, without its suffix: readable, and no two alike where case does not count."""
+    taken: set[str] = set()
+    names = []
+    for student in students:
+        plain = "".join(c if unicodedata.category(c)[0] in "LMN" or c in "_-+@" else "_" for c in student)
+        wanted = plain.encode()[:_MAX_STEM_BYTES].decode(errors="ignore")
+        choices = (wanted, *(f"{wanted}-{n}" for n in range(2, len(students) + 2)))
+        name = next(c for c in choices if _on_any_disk(c) not in taken)
+        taken.add(_on_any_disk(name))
+        names.append(name)
+    return names
+
+
+def _on_any_disk(name: str) -> str:
+    """What a file system that ignores case and composition would make of a name."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
 def class_page(report: ClassReport) -> str:
@@ -125,6 +175,8 @@ def class_page(report: ClassReport) -> str:
         failed += [("note", Cell(note)) for note in r.notes]
         if failed:
             sections.append(f"<h2 id='{index}'>{html.escape(r.student)}</h2>{pages.table(['Exercise', 'Why'], failed)}")
-    isolation = " Without isolation." if report.sandbox == "none" else ""
-    lead = f"{len(report.records)} submissions, graded through the wall; sandbox: {report.sandbox}.{isolation}"
+    if report.sandbox == "none":
+        said = f"Without isolation: {records.WITHOUT_ISOLATION}."
+        sections.insert(0, f"<p class='bad'><strong>{html.escape(said)}</strong></p>")
+    lead = f"{len(report.records)} submissions, graded through the wall; sandbox: {report.sandbox}."
     return pages.page(f"Lab {report.lab}", lead, *sections)

@@ -6,12 +6,15 @@ from nbgrader.api import Gradebook, MissingEntry
 
 from grader.labs import Lab, LabError
 from grader.records import ClassReport
+from grader.submission_folder import is_student, spelling
 
 
 def feed(report: ClassReport, lab: Lab, database: str) -> int:
     """Write every record's points as automatic scores; returns the number of students written.
 
-    A student whose submission failed is written too, with 0 points. Manual scores and comments are left alone.
+    A student whose submission failed is written too, with 0 points; a folder whose name is no student's is not. Manual
+    scores and comments are left alone. A student whom the gradebook knows by another composition of the same name
+    (as `nbgrader autograde` writes the folder's own) keeps that entry.
 
     Args:
         database: nbgrader's database URL, e.g. `sqlite:///gradebook.db`.
@@ -21,15 +24,18 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
     """
     with Gradebook(database) as gradebook:
         _require_same_tests(gradebook, report, lab)
-        for record in report.records:
-            gradebook.update_or_create_student(record.student)
-            gradebook.update_or_create_submission(lab.slug, record.student)
+        known = {spelling(s.id): s.id for s in gradebook.students}
+        students = [r for r in report.records if is_student(r.student)]
+        for record in students:
+            student = known.get(spelling(record.student), record.student)
+            gradebook.update_or_create_student(student)
+            gradebook.update_or_create_submission(lab.slug, student)
             for test in record.tests:
-                grade = gradebook.find_grade(test.name, lab.slug, lab.slug, record.student)
+                grade = gradebook.find_grade(test.name, lab.slug, lab.slug, student)
                 grade.auto_score = test.score
                 grade.needs_manual_grade = grade.manual_score is not None
         gradebook.db.commit()
-    return len(report.records)
+    return len(students)
 
 
 def _require_same_tests(gradebook: Gradebook, report: ClassReport, lab: Lab) -> None:

@@ -20,8 +20,12 @@ from grader.engine import Report
 from grader.grade import Options, execute
 from grader.labs import Lab, course_root, find_lab
 from grader.manifest import Kind, manifest, rebuild
+from grader.records import WITHOUT_ISOLATION, short_notes
 from grader.regions import without
 from grader.sandbox.pool import choose
+
+NOT_RUN = "NotRun"
+"""The error that a test cell carries until it is executed."""
 
 _NOT_RUN = "this test was not executed"
 
@@ -38,27 +42,15 @@ class RebuildFromMaster(_ForLab):
     """Replace a submission by the master's cells and the student's answers; what was restored goes to the log."""
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
-        """Raises NotThisLab or ValueError: nbgrader then leaves this student ungraded and removes what it copied."""
-        refuse_links(Path(resources["metadata"]["path"]))
+        """Raises NotThisLab: nbgrader then leaves this student ungraded and removes what it copied."""
         trusted = manifest(self.lab(resources))
         rebuilt = rebuild(nb, trusted)
-        for note in rebuilt.notes:
+        for note in short_notes(rebuilt.notes):
             self.log.warning("%s: %s", resources["nbgrader"]["student"], note)
         for cell in rebuilt.notebook.cells:
             if trusted.kind(cell) is Kind.TEST:
-                cell.outputs = [new_output("error", ename="NotRun", evalue=_NOT_RUN, traceback=[_NOT_RUN])]
+                cell.outputs = [new_output("error", ename=NOT_RUN, evalue=_NOT_RUN, traceback=[_NOT_RUN])]
         return rebuilt.notebook, resources
-
-
-def refuse_links(folder: Path) -> None:
-    """nbgrader copies what a symbolic link in a submission points to: nothing outside gets in that way.
-
-    Raises:
-        ValueError: a link lies in the folder, or it is one.
-    """
-    for path in (folder.parent, folder, *folder.rglob("*")):
-        if path.is_symlink():
-            raise ValueError(f"{folder.parent.name}: {path.name} is a symbolic link; hand in the file itself")
 
 
 class WalledExecute(Execute):
@@ -73,17 +65,28 @@ class WalledExecute(Execute):
     def preprocess(
         self, nb: NotebookNode, resources: ResourcesDict, km: Any = None
     ) -> tuple[NotebookNode, ResourcesDict]:
-        """Raises SandboxError: the machine cannot confine submissions; nothing of theirs was executed."""
+        """Raises MachineFault: for one, the machine cannot confine submissions; nothing of theirs was executed."""
         report = Report()
         options = Options(choose(self.sandbox))  # type: ignore[arg-type]
+        student = resources["nbgrader"]["student"]
         executed = execute(nb, self.lab(resources), options, report)
-        for note in report.notes:
-            self.log.warning("%s: %s", resources["nbgrader"]["student"], note)
+        for note in short_notes(report.notes):
+            self.log.warning("%s: %s", student, note)
         done = {cell.id: cell for cell in executed.cells}
         for cell in nb.cells:
             if cell.cell_type == "code" and cell.id in done and done[cell.id].execution_count is not None:
                 cell.outputs, cell.execution_count = done[cell.id].outputs, done[cell.id].execution_count
+        if options.sandbox == "none":
+            self._say_so(nb, student)
         return nb, resources
+
+    def _say_so(self, nb: NotebookNode, student: str) -> None:
+        """Without isolation: a line in the log, in the notebook's metadata, and above each result in every page."""
+        self.log.warning("%s: %s", student, WITHOUT_ISOLATION)
+        nb.metadata.threeloops = {**nb.metadata.get("threeloops", {}), "sandbox": "none"}
+        for cell in nb.cells:
+            if cell.cell_type == "code" and cell.metadata.get("nbgrader", {}).get("grade"):
+                cell.outputs.insert(0, new_output("stream", name="stdout", text=f"[{WITHOUT_ISOLATION}]\n"))
 
 
 class HideTests(NbGraderPreprocessor):

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Outcome:
-    """What one cell did. `value` is a test's own number where its last line is one: partial credit."""
+    """What one cell did. `value` is a test's own number where its last line is one: partial credit.
+
+    `fault`: the cell failed for a reason that is the machine's, so that it says nothing about the submission. `ended`:
+    the grader's half that ran the cell is gone, by this signal or exit code.
+    """
 
     ok: bool = False
     value: float | None = None
@@ -18,6 +22,8 @@ class Outcome:
     student_printed: str = ""
     shown: list[dict[str, str]] = field(default_factory=list)
     dead: str = ""
+    fault: str = ""
+    ended: str = ""
     requests: int = 0
     seconds: float = 0.0
 

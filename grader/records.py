@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from grader.engine import TestResult
+from grader.spreadsheet import to_csv as _csv
+
+MAX_NOTES, MAX_NOTE = 40, 600
+
+WITHOUT_ISOLATION = "graded without isolation (sandbox: none): the submission could have changed its own points"
+"""What every export of a class graded with `--sandbox none` says."""
 
 
 @dataclass
@@ -47,7 +51,8 @@ class ClassReport:
     records: list[Record]
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        warning = {"warning": WITHOUT_ISOLATION} if self.sandbox == "none" else {}
+        return {**warning, **asdict(self)}
 
 
 def as_tests(results: list[TestResult]) -> list[Test]:
@@ -63,8 +68,15 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def gradescope(record: Record) -> dict[str, Any]:
-    """The record as Gradescope's results.json."""
+def short_notes(notes: list[str]) -> list[str]:
+    """Each note once, cut to what a person reads, and no more of them than that."""
+    short = [n if len(n) <= MAX_NOTE else f"{n[:MAX_NOTE]} [...]" for n in dict.fromkeys(notes)]
+    left = len(short) - MAX_NOTES
+    return short if left <= 0 else [*short[:MAX_NOTES], f"and {left} more notes"]
+
+
+def gradescope(record: Record, sandbox: str = "") -> dict[str, Any]:
+    """The record as Gradescope's results.json. `sandbox` is the class report's."""
     tests = [
         {
             "name": t.name,
@@ -76,15 +88,16 @@ def gradescope(record: Record) -> dict[str, Any]:
         for t in record.tests
     ]
     notes = [*record.notes, f"reflection: {record.reflection}", f"verified on: {record.verified_on}"]
+    if sandbox == "none":
+        notes.insert(0, WITHOUT_ISOLATION)
     return {"score": record.score, "execution_time": record.seconds, "output": "\n".join(notes), "tests": tests}
 
 
 def to_csv(report: ClassReport) -> str:
-    """One row a student. A cell that a spreadsheet would run as a formula is quoted."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(["student", "lab", "score", "max_score", "status", "reflection", "verified_on"])
-    for r in report.records:
-        row = [r.student, report.lab, r.score, r.max_score, r.status, r.reflection, r.verified_on]
-        writer.writerow([f"'{v}" if isinstance(v, str) and v[:1] in "=+-@\t\r" else v for v in row])
-    return _encodable(out.getvalue())
+    """One row per student."""
+    head = ["student", "lab", "score", "max_score", "status", "reflection", "verified_on", "sandbox"]
+    rows = [
+        [r.student, report.lab, r.score, r.max_score, r.status, r.reflection, r.verified_on, report.sandbox]
+        for r in report.records
+    ]
+    return _encodable(_csv([head, *rows]))

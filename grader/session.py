@@ -2,6 +2,7 @@
 
 Fail closed: a test cell earns its points only when its code ran to the end on the grader's side. A crash, a timeout or
 a lost process costs that cell; what came before is replayed in a fresh pair of processes and the next cell is graded.
+What no submission can cause is no verdict: a `MachineFault` ends the session.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
+from grader.faults import MachineFault
 from grader.labs import Limits
 from grader.link import LinkDead, WallError
 from grader.manifest import Kind, Manifest
@@ -19,6 +21,9 @@ from grader.outcome import Outcome
 from grader.sandbox.pool import Connection, Pool
 
 _ANSWER_GRACE_SECONDS = 10.0
+_TIME_UP = "SIGALRM"
+_CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE")
+"""How the grader's half can end because of what an answer gave it. Nothing of a student's can send it other signals."""
 
 
 class Session:
@@ -31,6 +36,7 @@ class Session:
         self.restarts_left = len(trusted.exercises) + 2
         self.history: list[tuple[Kind, str]] = []
         self.answers: dict[str, str] = {}
+        self.ran_own_code = False
         self.connection: Connection | None = pool.connect(self.limits, jobs)
 
     def __enter__(self) -> Session:
@@ -72,32 +78,66 @@ class Session:
         if kind is Kind.TEST:
             names = list(self.manifest.exports)
             return self._ask(self.limits.test_seconds, op="test", source=source, names=names, answer=answer)
-        limit = self.limits.cell_seconds
-        outcome = self._ask(limit, op="student", source=source, setup=kind is Kind.SETUP)
-        if kind is Kind.SETUP and not outcome.dead:
-            here = self._ask(limit, op="setup", source=source)
-            outcome = here if not here.ok else outcome
-        return outcome
+        if kind is Kind.SETUP:
+            return self._set_up(source)
+        self.ran_own_code = True
+        return self._ask(self.limits.cell_seconds, op="student", source=source, setup=False)
+
+    def _set_up(self, source: str) -> Outcome:
+        """A setup cell, on both sides. It is the lab's own: where it fails with none of the student's code near it,
+        everybody's would, and that is nobody's grade."""
+        limit, fresh = self.limits.cell_seconds, not self.ran_own_code
+        outcome = self._ask(limit, op="student", source=source, setup=True)
+        if fresh and not outcome.ok:
+            raise MachineFault(_broken_setup("student's", outcome))
+        if outcome.dead:
+            return outcome
+        here = self._ask(limit, op="setup", source=source)
+        if not here.ok and time.monotonic() < self.deadline:  # else the student's own cells used up the time
+            raise MachineFault(_broken_setup("grader's", here))
+        return outcome if here.ok else here
 
     def _ask(self, seconds: float, **request: Any) -> Outcome:
+        """Have the grader's half run a cell.
+
+        Raises:
+            MachineFault: it is gone, or failed, and no submission can be the cause.
+        """
         assert self.connection is not None
         seconds = min(seconds, max(0.1, self.deadline - time.monotonic()))
-        grader = self.connection.grader
-        grader.deadline = time.monotonic() + seconds + _ANSWER_GRACE_SECONDS
+        grader, started = self.connection.grader, time.monotonic()
+        grader.deadline = started + seconds + _ANSWER_GRACE_SECONDS
         try:
             grader.send({**request, "seconds": seconds})
             tree, _ = grader.receive()
             outcome = Outcome(**tree)
-        except LinkDead:
-            return _lost(f"the test did not end within {seconds:g} s", dead=True)
+        except LinkDead as gone:
+            outcome = Outcome(ended=_TIME_UP if time.monotonic() > started + seconds else str(gone))
         except WallError:
-            return _lost(f"the cell has {len(request['source']):,} characters: too long to execute")
+            length = len(request["source"]) + len(request.get("answer", ""))
+            return _lost(f"the cell, with the answer that it tests, has {length:,} characters: too long to execute")
+        if outcome.ended:
+            return _half_ended(outcome.ended, request["op"], seconds)
+        if outcome.fault:
+            raise MachineFault(
+                f"a test cell met a fault of this machine ({outcome.fault}); `threeloops doctor` looks at it"
+            )
         if outcome.dead:
-            why = self.connection.reason()
-            late = f"it did not answer within {seconds:g} s" if "in time" in outcome.dead else outcome.dead
-            outcome.ok, outcome.error, outcome.where = False, "NoAnswer", ""
-            outcome.message = f"the submission's process was lost: {why or late}"
+            self._explain(outcome, seconds)
         return outcome
+
+    def _explain(self, outcome: Outcome, seconds: float) -> None:
+        """Say in an outcome why the submission's process is dead."""
+        assert self.connection is not None
+        why = self.connection.reason()
+        if why is None and self.pool.sandbox != "none":  # without a sandbox, a submission can end its own monitor
+            raise MachineFault(
+                "a submission's monitor was ended from outside; this machine may be out of memory: free some, or "
+                "grade fewer submissions at a time (--jobs 1)"
+            )
+        late = f"it did not answer within {seconds:g} s" if "in time" in outcome.dead else outcome.dead
+        outcome.ok, outcome.error, outcome.where = False, "NoAnswer", ""
+        outcome.message = f"the submission's process was lost: {why or late}"
 
     def _restart(self) -> None:
         """Fresh processes; replay what worked. A cell that kills them again is dropped from the history."""
@@ -123,6 +163,25 @@ class Session:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
+
+
+def _half_ended(how: str, op: str, seconds: float) -> Outcome:
+    """What it means that the grader's half of a submission ended before it answered."""
+    if how == _TIME_UP:
+        return _lost(f"the test did not end within {seconds:g} s", dead=True)
+    if how in _CRASHES and op == "test":
+        return _lost(f"the test's process crashed ({how}) on what the answer gave it", dead=True)
+    raise MachineFault(
+        f"the process that runs the tests was lost ({how}); this machine may be out of memory: free some, or grade "
+        "fewer submissions at a time (--jobs 1)"
+    )
+
+
+def _broken_setup(side: str, outcome: Outcome) -> str:
+    return (
+        f"a setup cell of the lab failed on the {side} side, before any code of the student's: {outcome.reason}. "
+        "`threeloops doctor` looks at the machine and the library"
+    )
 
 
 def _lost(message: str, *, dead: bool = False) -> Outcome:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from grader.faults import MachineFault
+
 LAB, VENV, HOME = "/lab", "/venv", "/home/student"
 
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin")
@@ -19,7 +21,7 @@ _ETC = ("ld.so.cache", "passwd", "group", "hosts", "nsswitch.conf", "localtime",
 _COURSE = Path(__file__).resolve().parents[2]
 
 
-class SandboxError(Exception):
+class SandboxError(MachineFault):
     """The sandbox that was asked for cannot be had on this machine."""
 
 

@@ -22,6 +22,9 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 HOME = "/home/student"
 
+ENDED_BY_ITSELF = "."
+"""The monitor's last word where it ended nothing. A monitor that is gone without a word was ended by the machine."""
+
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
     0x20000,
     0x4000000,

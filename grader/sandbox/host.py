@@ -101,6 +101,8 @@ def _monitor(
     while True:
         ready, _, _ = select.select([life.fileno(), ended], [], [], None if entries else _POLL_SECONDS)
         if ended in ready or (life.fileno() in ready and not life.recv(1)):
+            with suppress(OSError):
+                life.send(confine.ENDED_BY_ITSELF.encode())
             break
         if not entries and (reason := _over_limit(config, pid if mode != "none" else None)):
             with suppress(OSError):
@@ -135,6 +137,7 @@ def _submission(
     printed = os.memfd_create("output", os.MFD_CLOEXEC)
     if home is None:
         confine.confine(config, grouped=bool(entries))
+        confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)  # becoming another user has cleared it
     else:
         confine.limit(config, grouped=bool(entries))
         os.environ["HOME"] = os.environ["TMPDIR"] = home

@@ -21,6 +21,7 @@ from grader.labs import Lab, Limits
 from grader.link import Link
 from grader.sandbox import bwrap, cgroup
 from grader.sandbox.bwrap import SandboxError
+from grader.sandbox.confine import ENDED_BY_ITSELF
 from grader.sandbox.stage import stage
 from grader.sandbox.warmth import modules_of, without_withheld
 
@@ -56,15 +57,16 @@ class Connection:
         if self.group is not None:
             self.group.end()
 
-    def reason(self) -> str:
-        """Why the kernel or the monitor ended the submission, or an empty string."""
+    def reason(self) -> str | None:
+        """Why the kernel or the monitor ended the submission: empty where neither did, None where the monitor died."""
         if self.group is not None and (exceeded := self.group.exceeded()):
             return exceeded
         self.life.settimeout(0.5)
         try:
-            return self.life.recv(256).decode()
+            word = self.life.recv(256).decode()
         except OSError:
             return ""
+        return word.removesuffix(ENDED_BY_ITSELF) if word else None
 
 
 class Pool:

@@ -13,6 +13,7 @@ import contextlib
 import io
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 from threeloops.lab import wall
 
+from grader.faults import is_machines
 from grader.link import Link, LinkDead, WallError
 from grader.names import used
 from grader.outcome import Outcome
@@ -147,9 +149,11 @@ class GraderHalf:
         result.error, result.message = type(error).__name__, _line(str(error))
         if isinstance(error, LinkDead):
             result.error, result.message = "NoAnswer", f"the submission gave no answer: {error}"
-        at = getattr(error, "__student_where__", "")
+        at = getattr(error, "__student_where__", None)
+        if at is None and is_machines(error):
+            result.fault = _line(f"{type(error).__name__}: {error}")
         here = f"{frames[-1].filename.strip('<>')} cell, line {frames[-1].lineno}" if frames else ""
-        result.where = _line(at) or here
+        result.where = _line(at or "") or here
 
 
 def shown(text: object) -> list[dict[str, str]]:
@@ -193,25 +197,47 @@ def main(fd: int, modules: list[str]) -> None:
     import_all(modules)
     if REPLAY in modules:
         warm_up()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control.send(b"R")
+    halves: dict[int, socket.socket] = {}
     while True:
+        waiting: list[Any] = [control, *halves]
+        ready, _, _ = select.select(waiting, [], [])
+        for ended in [pidfd for pidfd in halves if pidfd in ready]:
+            _report_end(ended, halves.pop(ended))
+        if control not in ready:
+            continue
         message, fds, *_ = socket.recv_fds(control, 65536, 2)
         if not message:
             return
-        if os.fork():
-            for number in fds:
-                os.close(number)
+        engine, student = socket.socket(fileno=fds[0]), socket.socket(fileno=fds[1])
+        pid = os.fork()
+        if pid:
+            student.close()
+            halves[os.pidfd_open(pid)] = engine
             continue
         control.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for pidfd, other in halves.items():
+            os.close(pidfd)
+            other.close()
         config = json.loads(message)
         memory_mb = config.get("memory_mb", _MEMORY_MB)
         replays = Replays(memory_mb, fds) if REPLAY in modules else None
         os.chdir(config["folder"])
         limit_memory(memory_mb)
-        GraderHalf(Link(socket.socket(fileno=fds[0])), Link(socket.socket(fileno=fds[1])), replays).serve()
+        GraderHalf(Link(engine), Link(student), replays).serve()
         os._exit(0)
+
+
+def _report_end(pidfd: int, engine: socket.socket) -> None:
+    """Say to the engine how a half ended that did not end in peace; it may be waiting for an answer."""
+    status = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+    os.close(pidfd)
+    if status is not None and status.si_status:
+        killed = status.si_code != os.CLD_EXITED
+        how = signal.Signals(status.si_status).name if killed else f"exit code {status.si_status}"
+        with contextlib.suppress(LinkDead, OSError):
+            Link(engine).send(asdict(Outcome(ended=how)))
+    engine.close()
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def test_what_is_no_submission_fails_alone(lab, hand_in, tmp_path, sandbox):
     hand_in("a_pipe", b"").unlink()
     os.mkfifo(folder / "a_pipe" / lab.slug / f"{lab.slug}.ipynb")
     hand_in("other_name", b"{}").rename(folder / "other_name" / lab.slug / "mine\x1b\udcff.ipynb")
-    names = ["x..y", "x..", "=1+1", "$(id)", "a\nb", "\x1b[2J", "\udcff\udcfe", "x" * 101]
+    names = ["x..y", "x..", " ", "a\\b", "a\nb", "\x1b[2J", "\udcff\udcfe", "x" * 101]
     for name in names:
         hand_in(name, lab.master())
     shown = [*names[:4], "a\\nb", "\\x1b[2J", "\\udcff\\udcfe", names[-1]]

@@ -1,0 +1,26 @@
+"""CSV that a spreadsheet shows as text: no cell of it is executed as a formula."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+# Full-width forms count as formulas in some locales, and spaces before a formula are dropped by some programs.
+_FORMULA = re.compile(r"\s*'*\s*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+
+
+def to_csv(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV text. A text that could run as a formula gets one `'` in front; every other text reads back as it is.
+
+    A text that is quoted already gets one more, so that removing one always gives the text. A single `-` is no formula.
+    """
+    out = io.StringIO()
+    csv.writer(out).writerows([[_shown(cell) for cell in row] for row in rows])
+    return out.getvalue()
+
+
+def _shown(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value != "-" and _FORMULA.match(value) else value
