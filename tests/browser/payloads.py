@@ -53,7 +53,7 @@ PAYLOADS = {
     "svg script": "<svg><script>top.hits.push(N)</script></svg>",
     "mathml link": '<math><mtext href="javascript:top.hits.push(N)">the plot</mtext></math>',
     "mathml namespace confusion": (
-        "<math><mtext><table><mglyph><style><!--</style><img title=\"--&gt;&lt;img src=1 onerror=top.hits.push(N)&gt;\">"
+        '<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=1 onerror=top.hits.push(N)&gt;">'
     ),
     "svg namespace confusion": '<svg><p><style><g title="</style><img src=x onerror=top.hits.push(N)>">',
     "noscript confusion": '<noscript><p title="</noscript><img src=x onerror=top.hits.push(N)>"></noscript>',
@@ -96,7 +96,7 @@ PAYLOADS = {
     "html in a formula": "$\\unicode{<img src=x onerror=top.hits.push(N)>}$",
     "heading with a tag": "# <img src=x onerror=top.hits.push(N)>",
     "heading that ends its attribute": '# a" onmouseover="top.hits.push(N)" b="',
-    "table": '|a|\n|-|\n|<img src=x onerror=top.hits.push(N)>|\n',
+    "table": "|a|\n|-|\n|<img src=x onerror=top.hits.push(N)>|\n",
     "definition": "term\n: <img src=x onerror=top.hits.push(N)>",
     # names that the page's own scripts use
     "heading called like a score": "# mean_test",
