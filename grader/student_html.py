@@ -24,7 +24,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexer import Lexer
 from pygments.lexers import PythonLexer
 
-MAX_RENDERED = 6_000
+MAX_RENDERED = 5_000
 """Characters of one markdown cell that are rendered; a longer one is shown as it was typed."""
 
 _MAX_FORMULA = 1_000

@@ -141,7 +141,7 @@ ENDINGS = {
         """,
     ),
     "is 5 MiB of text": Attack(
-        says="too long to execute",
+        says="at most 50,000 are read",
         code="# " + "x" * (5 << 20),
         honest=True,
     ),
