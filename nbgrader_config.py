@@ -8,11 +8,13 @@ import os
 from pathlib import Path
 
 from nbgrader.preprocessors import ClearOutput, Execute
+from nbgrader.server_extensions.formgrader import handlers
 from nbgrader.validator import Validator
 
 from grader import autograde
 from grader.preprocessors import CheckCells
 from grader.release import IGNORE, PREPROCESSORS
+from grader.student_page import TEMPLATES
 
 ROOT = Path(__file__).resolve().parent
 
@@ -54,14 +56,22 @@ c.Autograde.autograde_preprocessors = [
 # What nbgrader does before the first preprocessor sees a submission, and after an exception, no option reaches.
 autograde.install()
 c.ExportApp.plugin_class = "grader.export.SafeCsv"
-# A feedback page shows what the student wrote without its scripts, and no hidden test.
-c.GenerateFeedback.preprocessors = [
-    "nbgrader.preprocessors.GetGrades",
-    "grader.nbgrader_plugin.HideTests",
-    "nbconvert.preprocessors.sanitize.SanitizeHTML",
+# Feedback, and formgrader's page, which runs in the instructor's own Jupyter server: what a student wrote
+# is sanitised after it was rendered, and the page's policy lets nothing run but formgrader's own scripts.
+c.HTMLExporter.extra_template_basedirs = [TEMPLATES, handlers.template_path]
+c.HTMLExporter.template_file = "walled.html.j2"
+c.HTMLExporter.preprocessors = [
+    "grader.student_page.StudentPage",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]
-c.SanitizeHTML.enabled = True
+c.HTMLExporter.filters = {
+    "markdown2html": "grader.student_html.page_markdown",
+    "highlight_code": "grader.student_html.Highlight",
+    "ansi2html": "grader.student_html.text_to_html",
+    "strip_files_prefix": "grader.student_html.as_it_is",
+}
+# No hidden test stands in a feedback page, also after the grades are out.
+c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.GetGrades", "grader.nbgrader_plugin.HideTests"]
 # `nbgrader validate`, the Validate button, has a list of its own that no option reaches; nbgrader's own check in it
 # refuses a written answer without points, and each lab has one.
 Validator.preprocessors.default_args = ([CheckCells, ClearOutput, Execute],)

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook, new_output
 
+from grader.allowance import Allowance
 from grader.labs import Lab, Limits, find_lab
 from grader.manifest import Kind, Manifest, manifest, rebuild
 from grader.outcome import Outcome
+from grader.regions import first_line
 from grader.sandbox.pool import choose, pool
 from grader.session import Session
+from grader.withheld import Withholding
 
 if TYPE_CHECKING:
     from papermill.engines import NotebookExecutionManager
@@ -73,15 +76,18 @@ def run(
     on_test: Callable[[TestResult], None] | None,
 ) -> None:
     """Execute a rebuilt notebook through the wall; outputs go into its cells, verdicts and notes into `report`."""
-    chosen = choose(sandbox)  # type: ignore[arg-type]
+    chosen, withholding, allowance = choose(sandbox), Withholding(), Allowance()  # type: ignore[arg-type]
     index = {cell.id: i for i, cell in enumerate(nb_man.nb.cells)}
 
     def start(cell: NotebookNode) -> None:
         nb_man.cell_start(cell, index[cell.id])
 
     def end(cell: NotebookNode, outcome: Outcome) -> None:
+        is_test = trusted.kind(cell) is Kind.TEST
+        outcome = withholding.public(outcome, first_line(cell.source, "HIDDEN TESTS") if is_test else None)
+        outcome = allowance.spend(outcome)
         write_outputs(cell, outcome, trusted, index[cell.id])
-        if trusted.kind(cell) is Kind.TEST:
+        if is_test:
             report.tests.append(verdict(cell, outcome))
             if on_test:
                 on_test(report.tests[-1])
@@ -93,6 +99,7 @@ def run(
 
     with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits, jobs) as session:
         session.run(select(nb_man.nb.cells, trusted, only), start, end)
+    report.notes += allowance.notes
 
 
 def select(cells: list[NotebookNode], trusted: Manifest, only: str | None) -> list[NotebookNode]:

@@ -25,6 +25,10 @@ UNANSWERED = "YOUR ANSWER HERE"
 """What nbgrader's ClearSolutions leaves of a written answer."""
 
 MAX_CELLS, MAX_FREE_CELLS = 1000, 200
+MAX_CELL_TEXT = 50_000
+"""Characters of one of the student's cells; the longest reference answer of the labs has a fifth of it."""
+MAX_TEXT = 500_000
+"""Characters of all of the student's cells."""
 
 
 class Kind(StrEnum):
@@ -145,13 +149,19 @@ def rebuild(submission: Any, trusted: Manifest) -> Rebuilt:
     for cell in copy.deepcopy(trusted.master.cells):
         if trusted.kinds[cell.id] in (Kind.SOLUTION, Kind.REFLECTION):
             given = answers.get(cell.id)
-            cell.source = _text(given) if given is not None else ""
+            cell.source = _within(_text(given), cell.id, cell.cell_type, notes) if given is not None else ""
             if given is None and trusted.kinds[cell.id] is Kind.SOLUTION:
                 notes.append(f"{cell.id}: the answer's cell is missing from the submission")
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
         out += [cell, *extra.get(cell.id, [])]
     notebook = nbformat.v4.new_notebook(cells=out, metadata=_metadata(trusted))
+    length = sum(len(c.source) for c in out if trusted.kind(c) in (Kind.SOLUTION, Kind.REFLECTION, Kind.FREE))
+    if length > MAX_TEXT:
+        raise NotThisLab(
+            f"the answers and your own cells have {length:,} characters; at most {MAX_TEXT:,} are read: "
+            "delete or shorten some and submit again"
+        )
     written = next((_text(answers[i]) for i, k in trusted.kinds.items() if k is Kind.REFLECTION and i in answers), "")
     unanswered = written.strip() in ("", UNANSWERED)
     return Rebuilt(notebook, notes, "incomplete" if unanswered else "complete")
@@ -166,14 +176,15 @@ def _sort(
     answers: dict[str, Any] = {}
     extra: dict[str | None, list[Any]] = {}
     seen: Counter[str] = Counter()
-    last, notes = None, []
+    last: str | None = None
+    notes: list[str] = []
     for cell in cells:
         name = grade_id(cell) or cell.get("id")
         name = name if isinstance(name, str) else None
         kind = trusted.kinds.get(name or "")
         if kind is None or kind is Kind.FREE:
             if _text(cell).strip() and _text(cell).strip() not in demos:
-                extra.setdefault(last, []).append(_free(cell, sum(map(len, extra.values()))))
+                extra.setdefault(last, []).append(_free(cell, sum(map(len, extra.values())), notes))
             continue
         assert name is not None
         last = name
@@ -222,10 +233,23 @@ def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNo
     return notes
 
 
-def _free(cell: dict[str, Any], number: int) -> NotebookNode:
+def _free(cell: dict[str, Any], number: int, notes: list[str]) -> NotebookNode:
     """One of the student's own cells, stripped of everything but its text."""
-    make = nbformat.v4.new_markdown_cell if cell.get("cell_type") in ("markdown", "raw") else nbformat.v4.new_code_cell
-    return make(_text(cell), id=f"free-{number}")
+    kind = "markdown" if cell.get("cell_type") in ("markdown", "raw") else "code"
+    make = nbformat.v4.new_markdown_cell if kind == "markdown" else nbformat.v4.new_code_cell
+    return make(_within(_text(cell), f"your own cell {number + 1}", kind, notes), id=f"free-{number}")
+
+
+def _within(text: str, name: str, kind: str, notes: list[str]) -> str:
+    """The text of a student's cell; of one that is too long only the message that says so."""
+    if len(text) <= MAX_CELL_TEXT:
+        return text
+    said = (
+        f"{name}: the cell has {len(text):,} characters; at most {MAX_CELL_TEXT:,} are read: "
+        "shorten it or split it and submit again"
+    )
+    notes.append(said)
+    return f"# {said}" if kind == "code" else said
 
 
 def _text(cell: dict[str, Any]) -> str:

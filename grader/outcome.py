@@ -17,6 +17,12 @@ class Outcome:
     value: float | None = None
     error: str = ""
     message: str = ""
+    quoted: bool = False
+    """Whether the student's side worded some of `message`, or `error` and `where`."""
+    unquoted: str = ""
+    """`message` without what the student's side worded, where it did."""
+    line: int | None = None
+    """The last line of the test cell that had begun when the test failed."""
     where: str = ""
     printed: str = ""
     student_printed: str = ""

@@ -1,4 +1,4 @@
-"""HTML of executed notebooks and reports: self-contained, readable without a network, no scripts of a student's."""
+"""HTML of the course's executed notebooks and of reports: self-contained, readable without a network, no scripts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
-from traitlets.config import Config
+
+from grader.page_policy import static_page
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-_REMOTE_SCRIPT = re.compile(r"<script\b[^>]*\bsrc=[\"']https?://[^>]*>\s*</script>", re.IGNORECASE)
-_MODULE_IMPORT = re.compile(r"<script\b[^>]*type=\"module\"[^>]*>.*?</script>", re.IGNORECASE | re.DOTALL)
 _LOADS = re.compile(
     r"(?:<(?:script|img|iframe|source|video|audio|embed)\b[^>]*\bsrc=|<link\b[^>]*\bhref=|@import\s+(?:url\()?|\burl\()"
     r"\s*[\"']?(?:https?:)?//[^\s\"')>]+|\bimport\b[^;\n]*?[\"']https?://[^\"']+",
@@ -45,32 +44,32 @@ _TEMPLATE = """
 <details class="folded"><summary>code</summary>{{ super() }}</details>
 {%- else -%}{{ super() }}{%- endif -%}
 {%- endblock input_group -%}
-{%- block html_head -%}{{ super() }}
+{%- block html_head -%}
+{{ resources.policy }}
+{{ super() }}
 <style>
 .folded { width: 100%; } .folded > summary { cursor: pointer; color: #767676; font: 12px system-ui, sans-serif;
   padding-left: var(--jp-cell-prompt-width); }
 .jp-Cell:has(.folded) { flex-direction: column; }
 </style>
 {%- endblock html_head -%}
+{%- block html_head_js -%}{%- endblock html_head_js -%}
+{%- block html_head_js_mathjax -%}{%- endblock html_head_js_mathjax -%}
+{%- block html_head_js_mermaidjs -%}{%- endblock html_head_js_mermaidjs -%}
 """
 
 
 def notebook_page(notebook: NotebookNode, title: str) -> str:
-    """One executed notebook as a page: figures inline, widgets as their static twin, nothing loaded from elsewhere."""
+    """One executed notebook of the course as a page: figures inline, widgets as their static twin, no scripts."""
     notebook = copy.deepcopy(notebook)
     notebook.metadata.pop("widgets", None)
     notebook.metadata["title"] = title
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET_VIEW, None)
-    config = Config()
-    config.HTMLExporter.mathjax_url = ""
-    config.HTMLExporter.require_js_url = ""
-    config.HTMLExporter.jquery_url = ""
-    config.HTMLExporter.widget_renderer_url = ""
-    config.HTMLExporter.mermaid_js_url = ""
-    page, _ = HTMLExporter(config=config, embed_images=True, raw_template=_TEMPLATE).from_notebook_node(notebook)
-    return _MODULE_IMPORT.sub("", _REMOTE_SCRIPT.sub("", page))
+    exporter = HTMLExporter(embed_images=True, raw_template=_TEMPLATE)
+    page, _ = exporter.from_notebook_node(notebook, resources={"policy": static_page()})
+    return page
 
 
 def remote_references(page: str) -> list[str]:
@@ -81,8 +80,9 @@ def remote_references(page: str) -> list[str]:
 def page(title: str, lead: str, *sections: str) -> str:
     """A report page around finished HTML sections."""
     return (
-        f"<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>{html.escape(title)}</title>"
-        f"<meta name='viewport' content='width=device-width'><style>{STYLE}</style></head><body>"
+        f"<!doctype html>\n<html lang='en'><head>{static_page()}<meta charset='utf-8'>"
+        f"<title>{html.escape(title)}</title><meta name='viewport' content='width=device-width'>"
+        f"<style>{STYLE}</style></head><body>"
         f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>{''.join(sections)}</body></html>\n"
     )
 

@@ -49,6 +49,12 @@ def regions(source: str, kind: Kind) -> list[str]:
     return found
 
 
+def first_line(source: str, kind: Kind) -> int | None:
+    """The line, from 1, of the first opening marker; None where there is none."""
+    begin = _marker(kind, "BEGIN")
+    return next((n for n, line in enumerate(source.split("\n"), start=1) if begin.fullmatch(line)), None)
+
+
 def without(source: str, kind: Kind) -> str:
     """The text that students see: solution regions become nbgrader's stub, hidden tests vanish."""
     begin, end = _marker(kind, "BEGIN"), _marker(kind, "END")

@@ -12,14 +12,17 @@ import binascii
 import contextlib
 import io
 import json
+import math
 import os
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 import traceback
 import types
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -35,9 +38,14 @@ from grader.sandbox.warmth import REPLAY, import_all
 from grader.wall.by_value import install_main_twin
 from grader.wall.connection import Wall
 from grader.wall.replays import Replays, warm_up
+from grader.withheld import NOT_SHOWN
 
 _MAX_TEXT, _MAX_MESSAGE = 100_000, 4000
-_MAX_PICTURE = 2 << 20
+_MAX_PICTURE, _MAX_PIXELS = 2 << 20, 40_000_000
+_PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+_MAX_CHAIN = 100
+_MIN_QUOTE = 4
+"""Shorter words of a student's are left where a check quotes them: they also stand inside other words."""
 _GRACE_SECONDS = 5.0
 _MEMORY_MB = 3072
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)]) | {ord(c): c for c in "\n\t"}
@@ -120,6 +128,7 @@ class GraderHalf:
         if error is not None:
             result.error = _line(str(error["classes"][0]).rpartition(".")[2][:80])
             result.message, result.where = _line(str(error["message"])), _line(str(error["where"])[:200])
+            result.quoted, result.unquoted = True, NOT_SHOWN
         result.shown = shown(answer.get("shown"))
 
     def _setup(self, source: str) -> None:
@@ -147,6 +156,12 @@ class GraderHalf:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in ("<test>", "<setup>")]
         result.ok, result.value = False, None
         result.error, result.message = type(error).__name__, _line(str(error))
+        chain = list(_chain(error))
+        words = [w for e in chain if (w := getattr(e, "__student_words__", None)) is not None]
+        result.quoted = bool(words)
+        result.unquoted = _line(_without(str(error), words))
+        lines = [f.lineno for e in chain for f in traceback.extract_tb(e.__traceback__) if f.filename == "<test>"]
+        result.line = max((line for line in lines if line), default=None)
         if isinstance(error, LinkDead):
             result.error, result.message = "NoAnswer", f"the submission gave no answer: {error}"
         at = getattr(error, "__student_where__", None)
@@ -154,6 +169,24 @@ class GraderHalf:
             result.fault = _line(f"{type(error).__name__}: {error}")
         here = f"{frames[-1].filename.strip('<>')} cell, line {frames[-1].lineno}" if frames else ""
         result.where = _line(at or "") or here
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, and those that it was raised from or while handling."""
+    for _ in range(_MAX_CHAIN):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _without(message: str, words: list[str]) -> str:
+    if message in words:
+        return NOT_SHOWN
+    for text in words:
+        if len(text) >= _MIN_QUOTE:
+            message = message.replace(text, NOT_SHOWN)
+    return message
 
 
 def shown(text: object) -> list[dict[str, str]]:
@@ -172,9 +205,9 @@ def _safe(output: dict[str, object]) -> dict[str, str]:
     if type(plain) is str:
         safe["text/plain"] = _encodable(plain)
     if type(picture) is str and len(picture) <= _MAX_PICTURE:
-        with contextlib.suppress(binascii.Error, ValueError):
+        with contextlib.suppress(binascii.Error, ValueError, struct.error):
             content = base64.b64decode("".join(picture.split()), validate=True)
-            if content.startswith(b"\x89PNG\r\n\x1a\n"):
+            if content.startswith(_PNG) and 0 < math.prod(struct.unpack(">II", content[16:24])) <= _MAX_PIXELS:
                 safe["image/png"] = base64.b64encode(content).decode()
     return safe
 

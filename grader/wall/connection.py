@@ -145,6 +145,11 @@ class Wall:
 
     def _exception(self, error: Any) -> BaseException:
         """The student's exception as the nearest class that exists here; never a class of the student's."""
+        made = self._nearest(error)
+        made.__student_words__ = str(made)  # type: ignore[attr-defined]
+        return made
+
+    def _nearest(self, error: Any) -> BaseException:
         if type(error) is not dict or type(error.get("classes")) is not list:
             return WallError("a malformed exception came back")
         message = str(error.get("message", ""))[:_MAX_MESSAGE]

@@ -48,6 +48,7 @@ def course(tmp_path_factory):
     release([lab])
     made = {name: notebook for name, (notebook, _) in submissions(lab).items()}
     made["forger"] = _forged(made["untouched"])
+    made["teller"] = _telling(made["reference"])
     for student, notebook in made.items():
         folder = root / "submitted" / student / lab.slug
         folder.mkdir(parents=True)
@@ -59,6 +60,17 @@ def course(tmp_path_factory):
     assert generated.returncode == 0, generated.stderr
     autograded = nbgrader(root, "autograde", lab.slug, *sandbox_words())
     return lab, autograded
+
+
+def _telling(reference):
+    """Right answers; the first tells what it was given, and so does a later cell. A link in the reflection runs."""
+    telling = nbformat.from_dict(reference)
+    answer = next(c for c in telling.cells if c.id == "mean")
+    answer.source = "SEEN = []\n" + answer.source.replace("if not", "SEEN.append(values); print(SEEN)\n    if not")
+    place = next(i for i, c in enumerate(telling.cells) if c.id == "mean_test")
+    telling.cells.insert(place + 1, nbformat.v4.new_code_cell("print(SEEN)\nraise ValueError(SEEN)"))
+    next(c for c in telling.cells if c.id == "reflection").source = "[the plot](javascript:alert(1)) <b>bold</b>"
+    return telling
 
 
 def _forged(untouched):
@@ -151,6 +163,18 @@ def test_feedback_shows_neither_hidden_tests_nor_scripts(course):
     assert "mean of the samples" in page
     assert "a median is not a mean" not in page
     assert "HIDDEN TESTS" not in page
+    assert "default-src 'none'" in page
+    assert "<script" not in page
+
+
+def test_feedback_repeats_no_input_of_a_hidden_test_and_has_no_link_that_runs(course):
+    lab, _ = course
+    nbgrader(lab.root, "generate_feedback", lab.slug, "--force", "--student=teller")
+    page = (lab.root / "feedback" / "teller" / lab.slug / f"{lab.slug}.html").read_text()
+    assert scores(lab.root)["teller"] == 100.0
+    assert page.count("it may repeat the inputs of hidden tests") >= 2
+    assert "345584192064786" not in page  # the number that `check.rng(1)` draws
+    assert "the plot (javascript:alert(1)) &lt;b&gt;bold&lt;/b&gt;" in page
 
 
 def test_threeloops_grade_feeds_the_same_gradebook(course):

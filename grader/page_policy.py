@@ -1,0 +1,33 @@
+"""The Content-Security-Policy of pages that show a student's work: markup that slips through stays dead."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+_CLOSED = {"default-src": "'none'", "base-uri": "'none'", "form-action": "'none'", "img-src": "data:"}
+_HANDLERS = ("toggle_name(true);", "toggle_name(false);")
+"""The event handlers that stand in formgrader's own markup."""
+
+
+def static_page() -> str:
+    """For a page without scripts: nothing runs, nothing is loaded, nothing is sent."""
+    return _meta({**_CLOSED, "style-src": "'unsafe-inline'", "font-src": "data:"})
+
+
+def formgrader_page(nonce: str) -> str:
+    """For formgrader's page of a submission: scripts that carry the nonce run, and may talk to their own server."""
+    hashes = (base64.b64encode(hashlib.sha256(h.encode()).digest()).decode() for h in _HANDLERS)
+    handlers = " ".join(f"'sha256-{h}'" for h in hashes)
+    own = {
+        "script-src": f"'nonce-{nonce}' 'unsafe-hashes' {handlers}",
+        "connect-src": "'self'",
+        "style-src": "'self' 'unsafe-inline'",
+        "font-src": "'self'",
+    }
+    return _meta({**_CLOSED, **own})
+
+
+def _meta(rules: dict[str, str]) -> str:
+    text = "; ".join(f"{name} {value}" for name, value in rules.items())
+    return f'<meta http-equiv="Content-Security-Policy" content="{text}">'
