@@ -148,7 +148,7 @@ class _Reader:
         into the gaps of another, and pick from that. So what was put together is not taken apart again."""
         self.copies += 1
         if self.copies > self.limits.copies:
-            raise PlanRefused(f"copies with torch more than {self.limits.copies} times: let a kernel do it")
+            raise PlanRefused(f"copies or sums with torch more than {self.limits.copies} times: let a kernel do it")
         if source.storage in self.assembled and not whole:
             raise PlanRefused(
                 "rearranges elements with torch: it copies or sums parts of a tensor that several copies, or one with "
