@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Why do kernels stall?
 #     minutes: 180
-#     withholds: [threeloops.inner.pointer_chase, threeloops.inner.warp, threeloops.inner.kernels.saxpy, threeloops.inner.kernels.matmul, threeloops.inner.kernels.persistent_matmul, threeloops.inner.kernels.descriptor_matmul, threeloops.inner.kernels.matrix_product]
+#     withholds: [threeloops.inner.pointer_chase, threeloops.inner.warp, threeloops.inner.kernels.matmul, threeloops.inner.kernels.matrix_product]
 # ---
 
 # %% [markdown]

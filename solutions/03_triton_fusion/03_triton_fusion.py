@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Why do fewer, fatter kernels win?
 #     minutes: 180
-#     withholds: [threeloops.inner.kernels.bias_gelu_dropout, threeloops.inner.kernels.bias_gelu_dropout_backward, threeloops.inner.kernels.gelu, threeloops.inner.kernels.philox, threeloops.inner.kernels.softmax, threeloops.inner.kernels.rmsnorm, threeloops.inner.kernels.rmsnorm_backward, threeloops.inner.kernels.layernorm, threeloops.inner.kernels.layernorm_backward, threeloops.inner.kernels.cross_entropy, threeloops.inner.kernels.fused_linear_cross_entropy]
+#     withholds: []
 # ---
 
 # %% [markdown]

@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Can an algorithm move less memory?
 #     minutes: 180
-#     withholds: [threeloops.inner.kernels.flash_attention, threeloops.inner.kernels.flash_attention_backward, threeloops.inner.kernels.sliding_window_attention, threeloops.inner.kernels.block_sparse_attention, threeloops.inner.kernels.attention_traffic, threeloops.inner.kernels.sliding_window_traffic, threeloops.inner.kernels.block_sparse_traffic]
+#     withholds: [threeloops.inner.kernels.attention_traffic, threeloops.inner.kernels.sliding_window_traffic, threeloops.inner.kernels.block_sparse_traffic]
 # ---
 
 # %% [markdown]
