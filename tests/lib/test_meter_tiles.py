@@ -38,10 +38,21 @@ def outer_kernel(x, out, BLOCK: tl.constexpr):
     tl.store(out + at[:, None] * BLOCK + at[None, :], tl.load(x + at)[:, None] * tl.load(x + at)[None, :])
 
 
+@triton.jit
+def number_kernel(x, out, columns, BLOCK: tl.constexpr):
+    kept = ()
+    for at in range(columns):
+        kept += (int(tl.load(x + at)),)
+    total = 0
+    for at in range(columns):
+        total += kept[at]
+    tl.store(out, total)
+
+
 def traffic(kernel, columns, rows=1, **constants):
     x, out = torch.ones(rows, columns), torch.empty(max(rows, 16 * 16))
     with meter() as metered:
-        kernel[(rows,)](x, out, *([columns] if kernel is sum_kernel else []), BLOCK=16, **constants)
+        kernel[(rows,)](x, out, *([columns] if kernel in (sum_kernel, number_kernel) else []), BLOCK=16, **constants)
     return metered
 
 
@@ -55,6 +66,12 @@ def test_a_program_that_keeps_its_blocks_holds_the_row():
     kept = traffic(sum_kernel, 1024, KEEP=True).total
     assert kept.largest_tile == 16
     assert kept.most_held >= 1024
+
+
+def test_a_program_that_keeps_its_row_as_numbers_of_pythons_holds_it_too():
+    kept = traffic(number_kernel, 256).total
+    assert kept.largest_tile == 1
+    assert kept.most_held >= 256
 
 
 def test_what_one_program_holds_does_not_count_for_the_next():

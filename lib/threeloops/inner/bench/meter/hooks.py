@@ -26,6 +26,8 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
     """Record the one launch that the block runs."""
     from triton.runtime import interpreter
 
+    from threeloops.inner.bench.interpreter import language
+
     recorded = Recording(watch)
     with ExitStack() as undo:
         # Masked lanes hold NaN or an odd integer on purpose: NumPy's warnings about them say nothing new.
@@ -39,6 +41,7 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
             undo.enter_context(replaced(operation, "apply", recorded.flops.reducing(operation.apply)))
         handle = interpreter.TensorHandle
         undo.enter_context(replaced(handle, "__post_init__", recorded.tiles.made(handle.__post_init__)))
+        undo.enter_context(replaced(language, "number_made", recorded.tiles.number_made))
         undo.enter_context(replaced(handle, "__del__", lambda each: recorded.tiles.dropped(each)))
         executor = interpreter.GridExecutor
         undo.enter_context(replaced(executor, "_init_args_hst", addressed(recorded, executor._init_args_hst)))

@@ -2,7 +2,8 @@
 
 Every value of an interpreted kernel is one of the interpreter's handles, whether it was loaded, computed or made of a
 constant. A handle counts from its making until the interpreter drops it, so a tile that a kernel still needs counts
-under whatever name or in whatever tuple it is kept.
+under whatever name or in whatever tuple it is kept. A number of Python's that a kernel makes of a tensor, as a loop
+bound is, cannot be followed: it counts as one element until the program ends.
 """
 
 from collections.abc import Callable
@@ -37,6 +38,10 @@ class Tiles:
             self.most_held = max(self.most_held, self._held)
 
         return counted
+
+    def number_made(self) -> None:
+        self._held += 1
+        self.most_held = max(self.most_held, self._held)
 
     def dropped(self, handle: Any) -> None:
         program, size = getattr(handle, "counted", (-1, 0))
