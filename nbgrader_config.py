@@ -27,7 +27,7 @@ c.CourseDirectory.release_directory = "labs"
 c.CourseDirectory.submitted_directory = "submitted"
 c.CourseDirectory.autograded_directory = "autograded"
 c.CourseDirectory.feedback_directory = "feedback"
-# Sources and known-wrong answers hold the answers: nbgrader would copy them to every student.
+# Sources, wrong answers and other right ones hold the answers: nbgrader would copy them to every student.
 c.CourseDirectory.ignore = IGNORE
 
 # A department points this at a folder that its students can write to.

@@ -78,6 +78,11 @@ class Lab:
         return self.folder / "wrong"
 
     @property
+    def right(self) -> Path:
+        """Other right answers: they must earn everything, whatever a check demands beyond the reference."""
+        return self.folder / "right"
+
+    @property
     def solution_notebook(self) -> Path:
         """The converted source: a build product that stock nbgrader reads."""
         return self.folder / f"{self.slug}.ipynb"

@@ -29,13 +29,13 @@ class Secret:
 
 
 def leaks(lab: Lab, released: Path) -> list[str]:
-    """One sentence for each file or cell below `released` that holds a solution, a hidden test or a wrong answer."""
+    """One sentence for each file or cell below `released` that holds a solution, a hidden test or a model answer."""
     secrets = _secrets(lab)
     found = []
     for path in sorted(p for p in released.rglob("*") if p.is_file()):
         name = path.relative_to(released).as_posix()
-        if path.suffix == ".py" or "wrong" in path.relative_to(released).parts:
-            found.append(f"{name}: sources and wrong answers are never released")
+        if path.suffix == ".py" or {"wrong", "right"} & set(path.relative_to(released).parts):
+            found.append(f"{name}: sources, wrong answers and right answers are never released")
         if path.suffix == ".ipynb":
             cells = [(cell.id, cell.source) for cell in nbformat.read(path, as_version=4).cells]
         else:
@@ -55,9 +55,11 @@ def _secrets(lab: Lab) -> list[Secret]:
         for region in regions(cell.source, kind)
         if (lines := _lines(region))
     ]
-    for path in sorted(lab.wrong.glob("*.py")):
-        if lines := _lines(path.read_text(encoding="utf-8"))[1:]:
-            secrets.append(Secret(f"the wrong answer {path.name}", path.stem.partition("__")[0], lines))
+    for folder, first in ((lab.wrong, 1), (lab.right, 0)):  # a wrong answer begins with the words it must earn
+        for path in sorted(folder.glob("*.py")):
+            if lines := _lines(path.read_text(encoding="utf-8"))[first:]:
+                what = f"the {folder.name} answer {path.name}"
+                secrets.append(Secret(what, path.stem.partition("__")[0], lines))
     return secrets
 
 

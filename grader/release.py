@@ -31,8 +31,8 @@ from grader.preprocessors import content_hash
 GENERATED = "threeloops_generated"
 """Key in a solution notebook's metadata: the hash of what was generated, to notice that someone edited it since."""
 
-IGNORE = ["*.py", "*.pyc", "wrong", "__pycache__", ".*", "*.tmp", "feedback"]
-"""What nbgrader must never copy to students: sources and wrong answers hold the answers."""
+IGNORE = ["*.py", "*.pyc", "wrong", "right", "__pycache__", ".*", "*.tmp", "feedback"]
+"""What nbgrader must never copy to students: sources, wrong answers and other right ones hold the answers."""
 
 PREPROCESSORS = [
     "nbgrader.preprocessors.IncludeHeaderFooter",

@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Why do kernels stall?
 #     minutes: 180
-#     withholds: [threeloops.inner.pointer_chase, threeloops.inner.warp, threeloops.inner.kernels.saxpy, threeloops.inner.kernels.matmul, threeloops.inner.kernels.persistent_matmul, threeloops.inner.kernels.descriptor_matmul, threeloops.inner.kernels.matrix_product]
+#     withholds: [threeloops.inner.pointer_chase, threeloops.inner.warp, threeloops.inner.kernels.matmul, threeloops.inner.kernels.matrix_product]
 # ---
 
 # %% [markdown]
@@ -831,7 +831,7 @@ explore(draw_request, stride=(0, 16, 1, 2), offset=(0, 8, 1, 0), width=[4, 2, 8,
 #
 # - `x` is 2-D and contiguous, of any 2- or 4-byte dtype that Triton has (float32, float16, bfloat16, int32) and any
 #   shape; the result is a new contiguous tensor of shape (columns, rows) with exactly the values of `x`.
-# - Each element is read once and written once, and nothing else is.
+# - Each element is read once and written once by your kernel, and nothing else is: PyTorch allocates and takes views.
 # - Where rows and columns are multiples of 32, **no sector is fetched or written twice**: sectors × 32 bytes =
 #   bytes asked for, in loads and stores alike.
 # - At most ⌈rows / 16⌉ · ⌈columns / 16⌉ programs: a program owns a tile, not a row.
@@ -935,6 +935,12 @@ with check("coalescing", "sectors of a request, and a transpose that wastes none
             what=f"bytes asked for at {rows} × {columns}",
             hint="each element is read once and written once",
         )
+        check.equal(
+            run.torch_bytes,
+            0,
+            what=f"bytes that torch moves beside the kernel at {rows} × {columns}",
+            hint="torch.empty makes the result, the kernel writes it, and it is returned as it is",
+        )
     run = replay(transpose, torch.zeros(128, 64))
     check.equal(
         run.traffic.total.sectors * 32,
@@ -995,6 +1001,8 @@ with check("coalescing", "sectors of a request, and a transpose that wastes none
                 what="bytes asked for",
                 hint="each element is read once and written once",
             )
+            check.true(run.outputs.is_contiguous(), f"the transpose of {rows} × {columns} {dtype} is not contiguous")
+            check.equal(run.torch_bytes, 0, what="bytes that torch moves beside the kernel")
             if rows % 32 == 0 and columns % 32 == 0:
                 check.equal(
                     run.traffic.total.sectors * 32,
@@ -1184,7 +1192,8 @@ explore(draw_order, group_m=(1, 9, 1, 3), resident=(1, 81, 1, 9))
 #   order of `tile_of`.
 # - Accumulates in float32, by `tl.dot(…, input_precision="ieee")`; rounds once.
 # - Asks for exactly the bytes of `matmul_traffic`, and nothing outside the matrices.
-# - `block` is a power of two, at least 16.
+# - `block` is a power of two, at least 16. No tile that a program loads or computes has more than `block`² elements
+#   (`run.traffic.total.largest_tile`).
 
 
 # %% nbgrader={"grade": false, "grade_id": "tiles", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1327,6 +1336,10 @@ with check("tiles", "the traffic of tiles, their order, and a kernel that keeps 
             what=f"bytes that matmul asks for at {m} × {k} × {n}, block {block}",
             hint="each program reads its rows of A and its columns of B once; at the edge mask, do not wrap around with %",
         )
+        check.true(
+            run.traffic.total.largest_tile <= block**2,
+            f"matmul of {m} × {k} × {n}, block {block}: a program works on a tile of {run.traffic.total.largest_tile:,} elements, expected at most {block}² = {block**2:,}; usually: all of k is loaded in one step",
+        )
     a, b = (
         torch.randn(256, 64, generator=torch.Generator().manual_seed(1)),
         torch.randn(64, 256, generator=torch.Generator().manual_seed(2)),
@@ -1392,6 +1405,10 @@ with check("tiles", "the traffic of tiles, their order, and a kernel that keeps 
             2 * (m * k * tiles_n + k * n * tiles_m + m * n),
             what=f"bytes that matmul asks for at {m} × {k} × {n}",
             hint="each program reads its rows of A and its columns of B once; at the edge mask, do not wrap around with %",
+        )
+        check.true(
+            run.traffic.total.largest_tile <= block**2,
+            f"float16 matmul of {m} × {k} × {n}, block {block}: a program works on a tile of {run.traffic.total.largest_tile:,} elements, expected at most {block}² = {block**2:,}",
         )
         check.equal(
             [f.message for f in run.traffic.findings],

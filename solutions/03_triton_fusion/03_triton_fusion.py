@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Why do fewer, fatter kernels win?
 #     minutes: 180
-#     withholds: [threeloops.inner.kernels.bias_gelu_dropout, threeloops.inner.kernels.bias_gelu_dropout_backward, threeloops.inner.kernels.gelu, threeloops.inner.kernels.philox, threeloops.inner.kernels.softmax, threeloops.inner.kernels.rmsnorm, threeloops.inner.kernels.rmsnorm_backward, threeloops.inner.kernels.layernorm, threeloops.inner.kernels.layernorm_backward, threeloops.inner.kernels.cross_entropy, threeloops.inner.kernels.fused_linear_cross_entropy]
+#     withholds: []
 # ---
 
 # %% [markdown]
@@ -473,11 +473,13 @@ show.figure(fig)
 # `softmax(x, block: int) -> Tensor`, over the last dimension of `x` (rows, columns), contiguous, float32 or float16; the
 # result has the dtype and shape of x. Computed in float32.
 #
-# - `block` is a power of two: no program may hold more than `block` elements of a row at once. Hand it to your kernel
-#   as a constant named `BLOCK`.
+# - `block` is a power of two; hand it to your kernel as a constant named `BLOCK`. No tile that a program loads or
+#   computes has more than `block` elements. All its tiles together, offsets, masks and intermediate results included,
+#   have at most 32 · `block` elements at any time, however long the row is. The meter counts both, as
+#   `run.traffic.total.largest_tile` and `.most_held`.
 # - `columns <= block`: each element is read **once**.
 # - `columns > block`: each element is read **twice**, not three times.
-# - Each element is written once. Rows do not share a program's block.
+# - Each element is written once. Rows do not share a tile.
 # - Entries may be −inf, and so may whole blocks, but not a whole row. Large values (1e4) are no problem.
 
 
@@ -554,6 +556,10 @@ with check("online_softmax", "softmax of rows of any length, and how often they 
             hint="once if the row fits the block, else twice: maximum and sum are found in the same pass",
         )
         check.equal(total.requested_stored, x.nbytes, what="bytes written", hint="each element once")
+        check.true(
+            total.largest_tile <= block,
+            f"softmax of {rows} × {columns} in blocks of {block}: a program works on a tile of {total.largest_tile:,} elements, expected at most {block}, the block",
+        )
         check.equal(
             [f.message for f in run.traffic.findings],
             [],
@@ -569,6 +575,11 @@ with check("online_softmax", "softmax of rows of any length, and how often they 
         check.equal(
             run.torch_bytes, 0, what="bytes that torch moves beside the kernel", hint="torch.empty_like, not zeros"
         )
+    held = replay(softmax, torch.zeros(1, 1024), 16).traffic.total.most_held
+    check.true(
+        held <= 32 * 16,
+        f"softmax of 1 × 1024 in blocks of 16: a program holds {held:,} elements at one time in all its tiles, expected at most 32 · 16 = 512; what it holds must not grow with the row",
+    )
     x = torch.cat([torch.full((2, 32), -float("inf")), torch.arange(20.0).repeat(2, 1)], 1)
     check.close(
         replay(softmax, x, 16).outputs,
@@ -622,10 +633,15 @@ with check("online_softmax", "softmax of rows of any length, and how often they 
                 what=f"how often x is read at {columns} columns in blocks of 64",
                 hint="a row that fits is read once",
             )
-    largest = max(launch.constants.get("BLOCK", 0) for launch in replay(softmax, torch.zeros(2, 500), 32).launches)
+    run = replay(softmax, torch.zeros(2, 500), 32)
+    largest = max(launch.constants.get("BLOCK", 0) for launch in run.launches)
     check.equal(largest, 32, what="the constant BLOCK of a row of 500 with block = 32")
-    sums = replay(softmax, torch.zeros(1, 4096), 128).outputs.double().sum().item()
-    check.close(sums, 1.0, rtol=1e-5, what="the sum of a softmax over 4,096 equal entries")
+    run = replay(softmax, torch.zeros(1, 4096), 64)
+    check.close(run.outputs.double().sum().item(), 1.0, rtol=1e-5, what="the sum of a softmax over 4,096 equal entries")
+    check.true(
+        run.traffic.total.largest_tile <= 64 and run.traffic.total.most_held <= 32 * 64,
+        f"softmax of 1 × 4096 in blocks of 64: the largest tile has {run.traffic.total.largest_tile:,} elements and all tiles of a program {run.traffic.total.most_held:,} at one time, expected at most 64 and 32 · 64 = 2048",
+    )
     check.shape(softmax(torch.empty(0, 8), 16), (0, 8), what="softmax of no rows")
     ### END HIDDEN TESTS
 
@@ -995,8 +1011,10 @@ predict(
 # - `gradient` = scale · (softmax(logits) − one_hot(targets)): that of scale · Σ losses.
 # - A row whose target is `ignore_index` has loss 0 and a gradient of zeros. Its logits may be anything, NaN included.
 # - Logits may be −inf, whole blocks too, but not the target's and not a whole row (ignored rows excepted).
-# - At most `block` elements of a row at once, as the constant `BLOCK`. Logits are read at most twice (and one element a
-#   row more, for the target), the gradient is written once, by the kernel. Rows that are ignored need not be read.
+# - `block` is a power of two. As in exercise 2, no tile has more than `block` elements, and all tiles that a program holds
+#   at one time have at most 32 · `block`.
+# - Logits are read at most twice (and one element more per row, for the target), the gradient is written once, by the
+#   kernel. Rows that are ignored need not be read.
 
 
 # %% nbgrader={"grade": false, "grade_id": "cross_entropy", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1096,6 +1114,15 @@ with check("cross_entropy", "loss and gradient in two passes over the logits"):
             hint="the gradient once, and a loss a row",
         )
         check.equal(run.torch_bytes, 0, what="bytes that torch moves beside the kernel", hint="torch.empty, not zeros")
+        check.true(
+            total.largest_tile <= block,
+            f"{rows} × {vocabulary} logits in blocks of {block}: a program works on a tile of {total.largest_tile:,} elements, expected at most {block}, the block",
+        )
+    held = replay(cross_entropy, torch.zeros(1, 1024), torch.tensor([3]), -100, 1.0, 16).traffic.total.most_held
+    check.true(
+        held <= 32 * 16,
+        f"1 × 1024 logits in blocks of 16: a program holds {held:,} elements at one time in all its tiles, expected at most 32 · 16 = 512; what it holds must not grow with the row",
+    )
     run = replay(cross_entropy, torch.zeros(3, 10), torch.tensor([1, -100, 2]), -100, 1.0, 16)
     check.equal(
         run.outputs[0][1].item(),
@@ -1166,6 +1193,16 @@ with check("cross_entropy", "loss and gradient in two passes over the logits"):
                 run.traffic.total.requested_loaded <= 2 * logits.nbytes + rows * 12,
                 "the logits are read more than twice",
             )
+            check.true(
+                run.traffic.total.largest_tile <= block,
+                f"{case}, blocks of {block}: a program works on a tile of {run.traffic.total.largest_tile:,} elements, expected at most {block}, the block",
+            )
+    for targets in ([5], [-100]):
+        run = replay(cross_entropy, torch.zeros(1, 4096), torch.tensor(targets), -100, 1.0, 64)
+        check.true(
+            run.traffic.total.most_held <= 32 * 64,
+            f"1 × 4096 logits in blocks of 64, target {targets[0]}: a program holds {run.traffic.total.most_held:,} elements at one time in all its tiles, expected at most 32 · 64 = 2048",
+        )
     bad = torch.full((2, 40), float("nan"))
     bad[0] = torch.linspace(-200, 200, 40)
     run = replay(cross_entropy, bad, torch.tensor([0, -1]), -1, 1.0, 16)

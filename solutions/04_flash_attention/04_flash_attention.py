@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Can an algorithm move less memory?
 #     minutes: 180
-#     withholds: [threeloops.inner.kernels.flash_attention, threeloops.inner.kernels.flash_attention_backward, threeloops.inner.kernels.sliding_window_attention, threeloops.inner.kernels.block_sparse_attention, threeloops.inner.kernels.attention_traffic, threeloops.inner.kernels.sliding_window_traffic, threeloops.inner.kernels.block_sparse_traffic]
+#     withholds: [threeloops.inner.kernels.attention_traffic, threeloops.inner.kernels.sliding_window_traffic, threeloops.inner.kernels.block_sparse_traffic]
 # ---
 
 # %% [markdown]
@@ -707,6 +707,10 @@ explore(
 #   exactly the tiles of exercise 1, and loads their K and V once each. Both products are `tl.dot`s of a whole tile with
 #   `input_precision="ieee"`, accumulated in float32; probabilities are rounded to the dtype of v for the second one.
 # - Nothing but out and lse is written.
+# - A program holds a few tiles, never the scores of all keys. No tile, loaded or computed, has more elements than the
+#   largest of `block_m` · `block_n`, `block_m` · head_dim and `block_n` · head_dim; all tiles that a program holds at
+#   one time, masks and intermediate results included, have at most 32 times as many. The meter counts both, as
+#   `run.traffic.total.largest_tile` and `.most_held`.
 # - A kernel may call `tl` and `@triton.jit` functions of its own cell, and nothing else. So it is in exercise 4.
 
 
@@ -854,6 +858,17 @@ with check("flash", "fused attention: values, tiles, bytes"):
             what=f"bytes written, {case}",
             hint="the output and the logsumexp: no scores",
         )
+        check.true(
+            run.traffic.total.largest_tile <= 32 * 32,
+            f"{case}, blocks 32 × 32: a program works on a tile of {run.traffic.total.largest_tile:,} elements, expected at most 32 · 32 = 1,024",
+        )
+    held = replay(
+        flash_attention, *tensors(1, 1, 1, 16, 1024, 16, torch.float32), False, 16, 16
+    ).traffic.total.most_held
+    check.true(
+        held <= 32 * 256,
+        f"16 queries, 1,024 keys, blocks 16 × 16: a program holds {held:,} elements at one time in all its tiles, expected at most 32 · 256 = 8,192; usually: the scores of every tile are kept until the end",
+    )
     q, k, v = tensors(1, 1, 1, 20, 70, 32, torch.float16)
     run = replay(flash_attention, q, k, v, False, 16, 64)
     check.dtype(run.outputs[0], torch.float16, what="out of float16")
@@ -925,6 +940,11 @@ with check("flash", "fused attention: values, tiles, bytes"):
             batch * heads * queries * (head_dim * size + 4),
             what=f"bytes written: {case}",
             hint="out and lse, and nothing else",
+        )
+        tile = max(block_m * block_n, block_m * head_dim, block_n * head_dim)
+        check.true(
+            total.largest_tile <= tile and total.most_held <= 32 * tile,
+            f"{case}: the largest tile has {total.largest_tile:,} elements and all tiles of a program {total.most_held:,} at one time, expected at most {tile:,} and 32 times that",
         )
         check.equal([f.message for f in run.traffic.findings], [], what=f"what the meter objects to: {case}")
         check.equal(len(run.launches), 1, what="launches")
@@ -1046,6 +1066,7 @@ predict(
 # - **Exactly** the visible tiles of exercise 1 are visited: the FLOPs of the products and the bytes asked for equal
 #   `fused_traffic(Problem(…, window=window), …)`, without the logsumexp, which need not be stored.
 # - Masks where a tile is partly visible. A tile may be fully visible for one query and hidden for another.
+# - No tile is larger, and no program holds more, than in exercise 3.
 
 
 # %% nbgrader={"grade": false, "grade_id": "window", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1156,6 +1177,16 @@ with check("window", "a sliding window whose hidden tiles are never visited"):
             what=f"FLOPs of the matrix products, {case}",
             hint="tiles outside the window are visited and masked: begin the loop at the first tile that the block's first query may see",
         )
+        tile = max(block_m * block_n, block_m * 32, block_n * 32)
+        check.true(
+            run.traffic.total.largest_tile <= tile,
+            f"{case}: a program works on a tile of {run.traffic.total.largest_tile:,} elements, expected at most {tile:,}, the largest of block_m · block_n, block_m · head_dim and block_n · head_dim",
+        )
+    held = replay(window_attention, *tensors(1, 1, 1, 1024, 16), 1024, 128, 16).traffic.total.most_held
+    check.true(
+        held <= 32 * 2048,
+        f"1,024 tokens, window 1024, blocks 128 × 16: a program holds {held:,} elements at one time in all its tiles, expected at most 32 · 2,048 = 65,536; usually: the scores of every tile are kept until the end",
+    )
     check.raises(ValueError, window_attention, q, k, v, 0, 16, 16, names="window = 0")
     ### BEGIN HIDDEN TESTS
     for (batch, heads, kv_heads, tokens, head_dim), window, block_m, block_n, dtype in (
@@ -1212,6 +1243,11 @@ with check("window", "a sliding window whose hidden tiles are never visited"):
             batch * heads * tokens * head_dim * size,
             what=f"bytes written: {case}",
             hint="the output, once",
+        )
+        tile = max(block_m * block_n, block_m * head_dim, block_n * head_dim)
+        check.true(
+            total.largest_tile <= tile and total.most_held <= 32 * tile,
+            f"{case}: the largest tile has {total.largest_tile:,} elements and all tiles of a program {total.most_held:,} at one time, expected at most {tile:,} and 32 times that",
         )
         check.equal([f.message for f in run.traffic.findings], [], what=f"what the meter objects to: {case}")
     ### END HIDDEN TESTS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from toy_course import SOURCE, WRONG, make_course
+from toy_course import RIGHT, SOURCE, WRONG, make_course
 
 from grader.labs import LabError
 from grader.leaks import leaks
@@ -51,6 +51,7 @@ def test_no_released_byte_holds_a_solution_a_hidden_test_or_a_wrong_answer(toy):
         assert secret not in everything
     for text in WRONG.values():
         assert text.splitlines()[0] not in everything
+    assert "statistics.fmean" not in everything
 
 
 def test_a_released_answer_cell_raises_until_it_is_written(toy):
@@ -291,6 +292,9 @@ def test_leaks_finds_an_answer_wherever_it_was_left(toy):
     next(c for c in notebook.cells if c.id == "rescale_test").source = hidden
     nbformat.write(notebook, toy.released)
     (toy.released.parent / "notes.txt").write_text(WRONG["rescale__divides_by_zero"])
+    (toy.released.parent / "more.txt").write_text(RIGHT["mean__by_statistics"])
+    (toy.released.parent / "right").mkdir()
+    (toy.released.parent / "right" / "mean.txt").write_text("")
     (toy.released.parent / "helper.py").write_text("")
     found = "\n".join(leaks(toy, toy.released.parent))
     for leak in (
@@ -298,7 +302,9 @@ def test_leaks_finds_an_answer_wherever_it_was_left(toy):
         "holds the words 'BEGIN HIDDEN TESTS'",
         "holds the hidden tests of rescale_test",
         "notes.txt holds the wrong answer rescale__divides_by_zero.py",
-        "helper.py: sources and wrong answers are never released",
+        "more.txt holds the right answer mean__by_statistics.py",
+        "right/mean.txt: sources, wrong answers and right answers are never released",
+        "helper.py: sources, wrong answers and right answers are never released",
     ):
         assert leak in found
 

@@ -1,8 +1,7 @@
-# ruff: noqa: E501 (the text of a cell stands on one line)
 """Replay through the wall: a kernel earns the points, and nothing that only looks like one.
 
 Each answer replaces the cell `softmax` (40 points) of an otherwise honest submission; `column_sums` (40) and `mean`
-(20) must be graded as ever. Exploits fail with a message that names the fault; honest programs of every style pass.
+(20) must be graded as ever. Attacks fail with a message that names the fault; honest programs of every style pass.
 """
 
 import platform
@@ -13,6 +12,7 @@ from textwrap import dedent
 
 import pytest
 from grading import QUICK, SANDBOXES, fresh_course, grade, needs, points, said, submission
+from kernel_attacks import ATTACKS
 from toy_kernel_lab import LOOKS_AT_CODE, SOURCE, make_kernel_course
 
 from grader.child import environment
@@ -49,291 +49,20 @@ def softmax(x):
     softmax_kernel[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
     return out
 """
-COPY = """
-@triton.jit
-def copy_kernel(x, out, n, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + offsets, tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
-"""
-NOTHING = """
-@triton.jit
-def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
-    pass
-"""
 
 
-def forged(plan):
-    """The recording replaced by one that answers with a plan of its own making."""
-    return answers(
-        after=f"""
-        import threeloops.lab.replay, sys
-
-        def place(storage, shape, strides, offset=0):
-            return {{"place": dict(storage=storage, dtype="float32", shape=shape, strides=strides, offset=offset)}}
-
-        def launch(out=place(1, [4, 32], [32, 1]), kernel="softmax_kernel", grid=[4, 1, 1], **more):
-            arguments = dict(x=place(0, [4, 32], [32, 1]), out=out, columns=32)
-            return dict(do="launch", kernel=kernel, grid=grid, arguments=arguments, constants=dict(BLOCK=32), options={{}}, **more)
-
-        allocate, out = dict(do="allocate", dtype="float32", elements=128), place(1, [4, 32], [32, 1])
-        sys.modules["threeloops.lab.replay"].record = lambda launcher, inputs: {plan}
-        """
-    )
-
-
-EXPLOITS = {
-    "computes with torch": (answers(launcher="def softmax(x): return torch.softmax(x, -1)"), "by torch.softmax"),
-    "computes with torch piece by piece": (
-        answers(launcher="def softmax(x): e = x.exp(); return e / e.sum(-1, keepdim=True)"),
-        "torch made, by torch.div",
-    ),
-    "returns its input": (answers(launcher="def softmax(x): return x"), "launches no kernel"),
-    "launches nothing": (answers(launcher="def softmax(x): return torch.empty_like(x)"), "launches no kernel"),
-    "launches one kernel and returns what torch computed": (
-        answers(
-            launcher="""
-            def softmax(x):
-                out = torch.empty_like(x)
-                softmax_kernel[(1,)](x, out, x.shape[1], BLOCK=256)
-                return torch.softmax(x, -1)
-            """
-        ),
-        "returns a tensor that torch made, by torch.softmax",
-    ),
-    "lets a kernel copy what torch computed": (
-        answers(
-            COPY,
-            """
-            def softmax(x):
-                y, out = torch.softmax(x, -1), torch.empty_like(x)
-                copy_kernel[(1,)](y, out, x.numel(), BLOCK=1024)
-                return out
-            """,
-        ),
-        "gives copy_kernel a tensor that torch made, by torch.softmax",
-    ),
-    "lets torch overwrite what the kernel wrote": (
-        answers(launcher=LAUNCHER.replace("return out", "return torch.softmax(x, -1, out=out)")),
-        "torch made, by torch.softmax",
-    ),
-    "computes in place on the result": (
-        answers(COPY, LAUNCHER.replace("softmax_kernel[(x.shape[0],)]", "copy_kernel[(1,)]")
-                .replace("x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1])", "x.numel(), BLOCK=1024")
-                .replace("return out", "return out.exp_()")),
-        "by torch.exp_",
-    ),
-    "launches a kernel that does nothing": (answers(NOTHING), "no kernel wrote"),
-    "launches no program": (answers(launcher=LAUNCHER.replace("(x.shape[0],)", "(0,)")), "no kernel wrote"),
-    "copies its input and lets the kernel touch it": (
-        answers(
-            """
-            @triton.jit
-            def touch(x):
-                tl.store(x, tl.load(x))
-            """,
-            "def softmax(x):\n    out = x.clone()\n    touch[(1,)](out)\n    return out",
-        ),
-        "returns a copy of its input of which no launch wrote more than 4 of 512 bytes",
-    ),
-    "keeps results from call to call": (
-        answers(
-            before="RESULTS = {}",
-            launcher="""
-            def softmax(x):
-                if x.shape not in RESULTS:
-                    RESULTS[x.shape] = torch.empty_like(x)
-                return RESULTS[x.shape]
-            """,
-        ),
-        "launches no kernel",
-    ),
-    "looks results up in a table": (
-        answers(before="TABLE = torch.rand(4096)", launcher=LAUNCHER.replace("return out", "return TABLE[: x.numel()].view_as(x)")),
-        "returns a tensor that it neither was given nor allocated",
-    ),
-    "gives the kernel a table": (
-        answers(before="TABLE = torch.rand(4096)", launcher=LAUNCHER.replace("(x, out,", "(TABLE, out,")),
-        "gives softmax_kernel a tensor that it neither was given nor allocated",
-    ),
-    "copies a table into its own tensor": (
-        answers(
-            before="TABLE = torch.rand(4096)",
-            launcher=LAUNCHER.replace("    softmax_kernel", "    x.copy_(TABLE[: x.numel()].view_as(x))\n    softmax_kernel")
-            .replace("x.contiguous()", "torch.empty_like(x)"),
-        ),
-        "neither was given nor allocated",
-    ),
-    "decides by values": (answers(launcher=LAUNCHER.replace("    out =", "    if x.sum() > 0: print()\n    out =")), "reads values"),
-    "reads values by item": (answers(launcher=LAUNCHER.replace("    out =", "    y = x[0, 0].item()\n    out =")), "by item()"),
-    "reads values and hides it": (
-        answers(launcher=LAUNCHER.replace("    out =", "    try: x.tolist()\n    except BaseException: pass\n    out =")),
-        "reads values of a tensor by tolist()",
-    ),
-    "reads values through numpy": (answers(launcher=LAUNCHER.replace("    out =", "    x.numpy()\n    out =")), "by numpy()"),
-    "changes its input with torch": (
-        answers(launcher=LAUNCHER.replace("x = x.contiguous()", "x.sub_(1)")),
-        "changes its input in place with torch (torch.sub_)",
-    ),
-    "returns a number": (answers(launcher=LAUNCHER.replace("return out", "return 3.0")), "returns a float"),
-    "returns nothing": (answers(launcher=LAUNCHER.replace("return out", "return None")), "returns no tensor"),
-    "reads beyond the end": (
-        answers(KERNEL.replace(', mask=offsets < columns, other=float("-inf"))', ")"), LAUNCHER.replace("x.shape[0],)", "x.shape[0] + 1,)")),
-        "out-of-bounds in softmax_kernel",
-    ),
-    "writes beyond the end": (
-        answers(KERNEL.replace("tl.sum(exponentials, 0), mask=offsets < columns)", "tl.sum(exponentials, 0))"),
-                LAUNCHER.replace("triton.next_power_of_2(x.shape[1])", "256")),
-        "out-of-bounds in softmax_kernel",
-    ),
-    "reads memory that is no argument": (
-        answers(KERNEL.replace("tl.load(x + row", "tl.load(x - (1 << 44) + row")),
-        "out-of-bounds in softmax_kernel",
-    ),
-    "lets programs race": (
-        answers(KERNEL.replace("tl.store(out + row * columns + offsets,", "tl.store(out + offsets,")),
-        "write-race in softmax_kernel",
-    ),
-    "reads its input twice": (
-        answers(KERNEL.replace("    tl.store", "    tl.load(x + row * columns + offsets, mask=offsets < columns)\n    tl.store")),
-        "x is read twice",
-    ),
-    "forges the meter": (
-        answers(
-            KERNEL.replace("    tl.store", "    tl.load(x + row * columns + offsets, mask=offsets < columns)\n    tl.store"),
-            after="""
-            import threeloops.inner.meter as m, threeloops.inner.bench.meter.traffic as t, threeloops.inner.bench.plan.records as r
-            m.meter = m.traffic_of = t.together = r.from_plain = r.to_plain = lambda *a, **k: None
-            t.Traffic.requested_bytes = property(lambda self: 0)
-            """,
-        ),
-        "x is read twice",
-    ),
-    "patches triton": (
-        answers(
-            NOTHING,
-            after="""
-            from triton.runtime.interpreter import InterpretedFunction
-            def run(self, x, out, *args, grid, warmup, **kwargs):
-                out.copy_(torch.softmax(x, -1))
-            InterpretedFunction.run = run
-            """,
-        ),
-        "no kernel wrote",
-    ),
-    "makes triton's decorator its own": (
-        answers(
-            before="""
-            class Kernel:
-                def __init__(self, function): pass
-                def __getitem__(self, grid): return lambda x, out, *rest, **constants: out.copy_(torch.softmax(x, -1))
-            triton.jit = Kernel
-            """
-        ),
-        "returns a tensor that torch made, by torch.softmax",
-    ),
-    "is not admitted: np": (answers(KERNEL.replace("row, offsets", "np.load('x')\n    row, offsets")), "line 3: softmax_kernel uses the name 'np'"),
-    "is not admitted: a second definition in the docstring": (
-        answers(
-            '''
-            @triton.jit
-            def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
-                """
-            def softmax_kernel(x, out, columns, BLOCK):
-                __import__("os").abort()
-                #"""
-            '''
-        ),
-        "no kernel wrote",
-    ),
-    "is not admitted: libdevice": (
-        answers(KERNEL.replace("tl.exp(", "tl.extra.cuda.libdevice.exp(")),
-        "line 5: softmax_kernel uses tl.extra",
-    ),
-    "has two kernels of one name": (answers(KERNEL + "\n\n" + NOTHING), "defines softmax_kernel 2 times (lines 2, "),
-    "binds the kernel's name anew": (answers(after="other = softmax_kernel\nsoftmax_kernel = other"), "defines softmax_kernel 2 times"),
-    "defines its kernel by exec": (
-        answers("exec('''@triton.jit\ndef softmax_kernel(x, out, columns, BLOCK: tl.constexpr):\n    pass''')"),
-        "launches 'softmax_kernel', which its cell does not define",
-    ),
-    "defines its kernel in a class": (
-        answers("class K:\n    @triton.jit\n    def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):\n        pass",
-                LAUNCHER.replace("softmax_kernel[", "K.softmax_kernel[")),
-        "which its cell does not define",
-    ),
-    "calls its kernel something else": (
-        answers(after="softmax_kernel.fn.__name__ = 'another'"),
-        "launches 'another', which its cell does not define",
-    ),
-    "launches with constants of another text": (
-        answers(after="exec('''@triton.jit\ndef softmax_kernel(x, out, columns, WIDTH: tl.constexpr, BLOCK: tl.constexpr):\n    pass''')",
-                launcher=LAUNCHER.replace("x.shape[1], BLOCK", "x.shape[1], WIDTH=1, BLOCK")),
-        "arguments that its cell's text does not have",
-    ),
-    "fails in its kernel": (answers(KERNEL.replace("tl.max(values, 0)", "tl.max(values, 7)")), "fails, line 5 of its cell"),
-    "takes more memory than there is": (
-        answers(
-            """
-            @triton.jit
-            def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
-                for kept in ((columns,),):
-                    while columns > 0:
-                        kept += kept
-            """
-        ),
-        "emory",
-    ),
-    "launches too many programs": (answers(launcher=LAUNCHER.replace("(x.shape[0],)", "(1 << 30,)")), "1,073,741,824 programs"),
-    "launches too often": (
-        answers(launcher=LAUNCHER.replace("    softmax_kernel", "    for _ in range(1000): softmax_kernel")),
-        "launches",
-    ),
-    "is not written": ("def softmax(x):\n    raise NotImplementedError()\n", "softmax is not written yet"),
-    "raises": (answers(launcher="def softmax(x): raise ValueError('no idea')"), "ValueError: no idea"),
-    "forges a plan: nonsense": (forged("[1, 2, 3]"), "a form that cannot be read"),
-    "forges a plan: no steps": (forged("{'steps': 5, 'outputs': None}"), "a form that cannot be read (steps)"),
-    "forges a plan: an unknown step": (forged("{'steps': [{'do': 'eval', 'code': '1'}, launch()], 'outputs': None}"), "cannot be read"),
-    "forges a plan: steps without end": (forged("{'steps': [allocate] * 5000, 'outputs': None}"), "5,000 steps"),
-    "forges a plan: a huge allocation": (
-        forged("{'steps': [dict(allocate, elements=1 << 50), launch()], 'outputs': out}"),
-        "allocates 4,294,967,296 MiB",
-    ),
-    "forges a plan: a huge grid": (forged("{'steps': [allocate, launch(grid=[1 << 30] * 3)], 'outputs': out}"), "programs"),
-    "forges a plan: a negative grid": (forged("{'steps': [allocate, launch(grid=[-1, 1, 1])], 'outputs': out}"), "cannot be read"),
-    "forges a plan: a tensor beyond its storage": (
-        forged("{'steps': [allocate, launch(place(1, [4, 32], [32, 1], 1))], 'outputs': out}"),
-        "outside of its storage",
-    ),
-    "forges a plan: a negative offset": (forged("{'steps': [allocate, launch(place(1, [1], [1], -8))], 'outputs': out}"), "cannot be read"),
-    "forges a plan: a storage that is not there": (forged("{'steps': [allocate, launch(place(7, [1], [1]))], 'outputs': out}"), "cannot be read"),
-    "forges a plan: another kernel": (forged("{'steps': [allocate, launch(kernel='print')], 'outputs': out}"), "launches 'print'"),
-    "forges a plan: a kernel that is no name": (forged("{'steps': [allocate, launch(kernel=[1])], 'outputs': out}"), "which its cell does not define"),
-    "forges a plan: the input as output": (forged("{'steps': [allocate, launch()], 'outputs': place(0, [4, 32], [32, 1])}"), "no kernel wrote"),
-    "forges a plan: a write into the input": (
-        forged("{'steps': [allocate, dict(do='fill', to=place(0, [4, 32], [32, 1]), value=1), launch()], 'outputs': out}"),
-        "changes its input in place",
-    ),
-    "forges a plan: constants that are code": (
-        forged("{'steps': [allocate, dict(launch(), constants=dict(BLOCK=dict(function=['os', 'abort'])))], 'outputs': out}"),
-        "cannot be read (a constant)",
-    ),
-    "forges a plan: a refusal that is no text": (forged("{'refused': [1] * 10}"), "replay: softmax [1, 1"),
-    "forges a plan: dying on the way": (forged("__import__('os')._exit(0)"), "process was lost"),
-}  # fmt: skip
-
-KEEPS_ITS_OTHER_POINTS = {name for name in EXPLOITS if "forge" not in name and "triton" not in name}
-
-
-@pytest.mark.parametrize("name", EXPLOITS)
-def test_an_exploit_earns_nothing(lab, name):
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_earns_nothing(lab, name):
     needs("bwrap")
-    answer, says = EXPLOITS[name]
-    record = grade(lab, submission(lab, softmax=answer), "bwrap", LIMITS)
+    attack = ATTACKS[name]
+    notebook = submission(lab, **{attack.exercise: attack.text})
+    record = grade(lab, notebook, "bwrap", replace(LIMITS, **attack.limits))
     earned = points(record)
-    assert earned["softmax"] == 0, said(record)
-    assert says in said(record), said(record)
-    assert earned["mean"] == 20, said(record)
-    if name in KEEPS_ITS_OTHER_POINTS:
-        assert earned["column_sums"] == 40, said(record)
+    assert earned.pop(attack.exercise) == 0, said(record)
+    assert attack.says in said(record), said(record)
+    assert earned.pop("mean") == 20, said(record)
+    (other,) = earned.values()
+    assert attack.other in (other, None), said(record)
 
 
 def test_a_kernel_in_another_cell_is_not_the_answers(lab):
@@ -348,38 +77,6 @@ def test_a_kernel_in_another_cell_is_not_the_answers(lab):
     )
     assert points(record)["softmax"] == 0
     assert "launches 'softmax_kernel', which its cell does not define" in said(record)
-
-
-def test_a_loop_without_end_costs_its_own_points_only(lab):
-    needs("bwrap")
-    endless = answers(KERNEL.replace("    tl.store", "    while columns > 0:\n        columns += 0\n    tl.store"))
-    record = grade(lab, submission(lab, softmax=endless), "bwrap", replace(LIMITS, test_seconds=4))
-    assert points(record) == {"softmax": 0.0, "column_sums": 40.0, "mean": 20.0}, said(record)
-    assert "softmax did not end within 3 s" in said(record)
-
-
-SUMS = {
-    "sums with torch alone": ("return x.sum(0), torch.empty(3, 33)", "launches no kernel"),
-    "sums its input with torch beside a kernel": (
-        "part = torch.empty(3, 33)\n    partial_sums[(3,)](x, part, 10, 33, ROWS=4, BLOCK=64)\n    return x.sum(0), part",
-        "sums with torch what no kernel wrote",
-    ),
-    "sums a copy of its input": (
-        "part = x.clone()\n    partial_sums[(3,)](x, part, 10, 33, ROWS=4, BLOCK=64)\n    return part.sum(0), part",
-        "sums with torch what no kernel wrote",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SUMS)
-def test_sums_of_torch_are_for_partial_results(lab, name):
-    needs("bwrap")
-    body, says = SUMS[name]
-    kernel = next(c.source for c in lab.master().cells if c.id == "column_sums").partition("@triton.jit")[2]
-    answer = f"@triton.jit{kernel}\n\ndef column_sums(x, *, block_rows=4):\n    {body}\n"
-    record = grade(lab, submission(lab, column_sums=answer), "bwrap", LIMITS)
-    assert points(record) == {"softmax": 40.0, "column_sums": 0.0, "mean": 20.0}, said(record)
-    assert says in said(record), said(record)
 
 
 HONEST = {

@@ -151,15 +151,27 @@ def rescale(values, top):
 """,
 }
 
+RIGHT = {
+    "mean__by_statistics": """\
+def mean(values):
+    import statistics
+
+    if len(values) == 0:
+        raise ValueError("values = []: nothing to average")
+    return statistics.fmean(values)
+"""
+}
+
 
 def make_course(root: Path, source: str = SOURCE) -> Lab:
-    """Write `solutions/90_toy/` (source, data, wrong answers) below `root` and return its `Lab`."""
+    """Write `solutions/90_toy/` (source, data, wrong and right answers) below `root` and return its `Lab`."""
     lab = Lab(SLUG, root)
-    lab.wrong.mkdir(parents=True)
-    lab.data.mkdir()
+    lab.data.mkdir(parents=True)
     lab.source.write_text(source, encoding="utf-8")
-    for name, text in WRONG.items():
-        (lab.wrong / f"{name}.py").write_text(text, encoding="utf-8")
+    for folder, answers in ((lab.wrong, WRONG), (lab.right, RIGHT)):
+        folder.mkdir(exist_ok=True)
+        for name, text in answers.items():
+            (folder / f"{name}.py").write_text(text, encoding="utf-8")
     (lab.data / "samples.txt").write_text(SAMPLES)
     entry = {
         "file": "samples.txt",

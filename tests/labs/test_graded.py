@@ -20,29 +20,47 @@ from grader.sandbox import bwrap
 from grader.sandbox.pool import Sandbox
 
 LABS = {lab.slug: lab for lab in all_labs()}
+BOUNDED = {
+    "02_memory_hierarchy": ("coalescing", "tiles"),
+    "03_triton_fusion": ("online_softmax", "cross_entropy"),
+    "04_flash_attention": ("flash", "window"),
+}
+"""Exercises whose checks ask how a kernel works, not only what it returns."""
 
 
-def submissions_of_wrong_answers(lab: Lab) -> Iterator[dict[str, Path]]:
-    """Wrong answers by exercise, each in one submission, every submission with one exercise in turn left right.
+def together(lab: Lab, folder: Path) -> Iterator[dict[str, Path]]:
+    """Answers by exercise, one submission each; every submission leaves one exercise in turn as the reference has it.
 
-    Three wrong answers a submission cost a third of the time of one each. None can hide behind another: the message of
-    each must name its own fault.
+    Three answers per submission cost a third of the time of one each. No wrong one can hide behind another: the message
+    of each must name its own fault.
     """
     exercises = [each.id for each in manifest(lab).exercises]
-    waiting = {name: sorted(lab.wrong.glob(f"{name}__*.py")) for name in exercises}
+    waiting = {name: sorted(folder.glob(f"{name}__*.py")) for name in exercises}
     for turn in count():
         if not any(waiting.values()):
             return
-        right = exercises[turn % len(exercises)]
-        if chosen := {name: files.pop(0) for name, files in waiting.items() if files and name != right}:
+        untouched = exercises[turn % len(exercises)]
+        if chosen := {name: files.pop(0) for name, files in waiting.items() if files and name != untouched}:
             yield chosen
 
 
-WRONG = [
-    pytest.param(lab.slug, chosen, id=f"{lab.slug}-{number}")
-    for lab in LABS.values()
-    for number, chosen in enumerate(submissions_of_wrong_answers(lab))
-]
+WRONG, RIGHT = (
+    [
+        pytest.param(lab.slug, chosen, id=f"{lab.slug}-{number}")
+        for lab in LABS.values()
+        for number, chosen in enumerate(together(lab, lab.folder / kind))
+    ]
+    for kind in ("wrong", "right")
+)
+
+
+def submission(lab: Lab, answers: dict[str, Path]) -> nbformat.NotebookNode:
+    """The reference with some answers replaced by those of files."""
+    notebook = nbformat.from_dict(lab.master())
+    for name, path in answers.items():
+        exercise = manifest(lab).exercise(name)
+        next(c for c in notebook.cells if c.id == exercise.id).source = path.read_text()
+    return notebook
 
 
 @pytest.fixture(scope="session")
@@ -83,10 +101,7 @@ def test_the_reference_also_earns_everything_without_a_sandbox(slug):
 def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug: str, wrong: dict[str, Path], sandbox):
     lab = LABS[slug]
     trusted = manifest(lab)
-    notebook = nbformat.from_dict(lab.master())
-    for name, path in wrong.items():
-        next(c for c in notebook.cells if c.id == trusted.exercise(name).id).source = path.read_text()
-    record = grade_notebook(notebook, lab, "wrong", Options(sandbox))
+    record = grade_notebook(submission(lab, wrong), lab, "wrong", Options(sandbox))
     assert {test.name: test.score for test in record.tests} == {
         each.test: (0.0 if each.id in wrong else each.points) for each in trusted.exercises
     }, [str(path.name) for path in wrong.values()]
@@ -95,6 +110,22 @@ def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug: str, wrong: di
         assert expected_words(path) in said[trusted.exercise(name).test], path.name
 
 
-def test_every_wrong_answer_is_graded():
-    files = [path for lab in LABS.values() for path in lab.wrong.glob("*.py")]
-    assert sorted(files) == sorted(path for each in WRONG for path in each.values[1].values())
+@pytest.mark.parametrize(("slug", "right"), RIGHT)
+def test_another_right_answer_earns_everything(slug: str, right: dict[str, Path], sandbox):
+    """Whatever a check demands, it demands of the result and not of the way."""
+    record = grade_notebook(submission(LABS[slug], right), LABS[slug], "right", Options(sandbox))
+    lost = {test.name: test.output for test in record.tests if test.score != test.max_score}
+    assert lost == {}, [path.name for path in right.values()]
+    assert record.notes == []
+
+
+def test_every_wrong_and_every_right_answer_is_graded():
+    for kind, graded in (("wrong", WRONG), ("right", RIGHT)):
+        files = [path for lab in LABS.values() for path in (lab.folder / kind).glob("*.py")]
+        assert sorted(files) == sorted(path for each in graded for path in each.values[1].values())
+
+
+@pytest.mark.parametrize("exercise", [f"{lab}/{name}" for lab, names in BOUNDED.items() for name in names])
+def test_an_exercise_that_bounds_its_tiles_has_three_other_right_answers(exercise):
+    lab, name = exercise.split("/")
+    assert len(list(LABS[lab].right.glob(f"{name}__*.py"))) >= 3

@@ -269,6 +269,11 @@ SIGNATURES = {
     "a kernel bound anew": ("@triton.jit\ndef k(a):\n    pass\nif True:\n    k = print", "2 times"),
     "a kernel imported over": ("@triton.jit\ndef k(a):\n    pass\nfrom m import k", "2 times"),
     "a constant bound twice": ("B = 1\n@triton.jit\ndef k(a):\n    x = a + B\nB = 2", "2 times"),
+    "a kernel that calls itself": ("@triton.jit\ndef k(a):\n    k(a)", "line 2: k calls itself"),
+    "two kernels that call each other": (
+        "@triton.jit\ndef k(a):\n    l(a)\n@triton.jit\ndef l(a):\n    if a > 0:\n        k(a)",
+        "line 2: k calls itself",
+    ),
     "no Python": ("@triton.jit\ndef k(a):\n    (", "not Python"),
     "a null character": ("@triton.jit\ndef k(a):\n    a\0", "not Python"),
     "too deep": ("@triton.jit\ndef k(a):\n    x = " + "-" * 90_000 + "a", "deeply"),

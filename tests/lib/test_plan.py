@@ -513,6 +513,55 @@ def turned(x):
     return launch_twice(out)
 
 
+def summed(arrange):
+    def launcher(x):
+        return arrange(launch_twice(x))
+
+    return launcher
+
+
+def skewed(x):
+    """Rows of a skewed view begin below each other's ends: its strides descend, and its elements interleave."""
+    rows, columns = x.shape
+    wide, out = x.new_empty(3 * rows * columns), x.new_empty(3 * rows, rows)
+    wide[rows * columns : 2 * rows * columns] = launch_twice(x).view(-1)
+    source = wide.as_strided((rows, columns + rows - 1), (columns + 1, 1), rows * columns + 1 - rows)
+    out.as_strided(source.shape, (rows + 1, rows), 0).copy_(source)
+    return out
+
+
+def repeated_and_viewed(x):
+    y = launch_twice(x).view(1, -1)
+    return y.expand(3, -1).contiguous().as_strided((3, 8), (25, 3))
+
+
+def repeated_and_picked(x):
+    return repeated_and_viewed(x).clone(memory_format=torch.contiguous_format)
+
+
+def doubled_and_picked(x):
+    y = x.new_empty(4 * 24)
+    y[:24] = launch_twice(x).view(-1)
+    y[24:48] = y[:24]
+    y[48:] = y[:48]
+    return y.as_strided((3, 8), (25, 3)).clone(memory_format=torch.contiguous_format)
+
+
+def shuffled(x):
+    now = launch_twice(x).view(-1)
+    for _ in range(2):
+        after = torch.empty_like(now)
+        after[:12], after[12:] = now[::2], now[1::2]
+        now = after
+    return now
+
+
+def summed_from_a_shuffle(x):
+    y, now = torch.empty(24), launch_twice(x).view(-1)
+    y[:12], y[12:] = now[::2], now[1::2]
+    return y.view(2, 12).sum(0)
+
+
 ARRANGED = {
     "contiguous": lambda x: launch_twice(x.contiguous()),
     "contiguous, viewed": lambda x: launch_twice(x.reshape(1, -1, 1).clone()),
@@ -520,12 +569,29 @@ ARRANGED = {
     "a slice": lambda x: launch_twice(x[1:, :2].clone()),
     "repeated": lambda x: launch_twice(x[:, 0].expand(3, -1).contiguous()),
     "padded": packed,
+    "cast after it was padded": lambda x: packed(x).to(torch.float64),
+    "cast after it was put together": lambda x: launch_twice(x[:, 0].expand(3, -1).contiguous().double()),
+    "partial sums": summed(lambda y: y.sum(0)),
+    "sums of rows of a part": summed(lambda y: y[1:, :2].sum(-1, keepdim=True)),
+    "partial sums of a transposed view": summed(lambda y: y.t().sum(1)),
+    "a sum of everything": summed(lambda y: y.t().sum()),
 }
 REARRANGED = {
     "a transpose made contiguous": lambda x: launch_twice(x.t().contiguous()),
     "a transpose of a batch": lambda x: launch_twice(x.reshape(2, -1, 3).transpose(0, 1).contiguous()),
     "a transposed target": turned,
     "the transpose of a result": lambda x: launch_twice(x).t().contiguous(),
+    "a sum over one axis of a transposed view": summed(lambda y: y.t().unsqueeze(-1).sum(-1)),
+    "a sum that keeps its axis": summed(lambda y: y.reshape(2, 4, 3).transpose(1, 2).sum(0, keepdim=True)),
+    "a sum of repeated elements": summed(lambda y: y.expand(2, -1, -1).sum(0)),
+    "a sum along diagonals": summed(lambda y: y.as_strided((3, 5, 4), (3, 1, 4)).sum(-1)),
+    "a skewed view": skewed,
+    "overlapping windows": lambda x: launch_twice(x.view(-1).unfold(0, 3, 1).contiguous()),
+    "repeated, then picked": repeated_and_picked,
+    "repeated, then returned as a view": repeated_and_viewed,
+    "doubled, then picked": doubled_and_picked,
+    "shuffled in steps": shuffled,
+    "a sum of what was shuffled": summed_from_a_shuffle,
 }
 
 
@@ -543,9 +609,38 @@ def test_torch_may_not_rearrange(name):
     assert "rearranges elements with torch" in answer.refused
 
 
+@pytest.mark.parametrize("shape", [(5, 3), (1, 1), (4, 1)])
+def test_a_returned_view_with_gaps_keeps_the_order_of_its_axes(shape):
+    """Between the elements of a padded result nothing is sent; a transposed view of it stays one."""
+
+    def launcher(x, transposed):
+        wide = x.new_empty(x.shape[0], 7)
+        twice[(1,)](x, wide, wide.numel())
+        part = wide[:, : x.shape[1]]
+        return part.t() if transposed else part
+
+    x = torch.arange(35.0).reshape(5, 7)[: shape[0], : shape[1]]
+    straight, turned = (replayed(launcher, x, each).outputs for each in (False, True))
+    assert straight.is_contiguous() and turned.shape == (shape[1], shape[0])
+    assert turned.is_contiguous() == (1 in shape)
+    assert turned.tolist() == straight.t().tolist()
+
+
+def test_copied_bytes_count_as_a_kernels_only_as_far_as_they_were_copied():
+    """A kernel's large tensor does not vouch for a copy of the input that got one element of it."""
+
+    def launcher(x):
+        out, dummy = x.clone(), launch_twice(x)
+        twice[(1,)](dummy, out, 0)
+        out[0] = dummy[0]
+        return out
+
+    assert "returns a copy of its input" in replayed(launcher, torch.ones(128)).refused
+
+
 def test_nor_piece_by_piece():
     assert replayed(row_by_row, torch.ones(8, 3)).refused == ""
-    assert "copies with torch more than 32 times" in replayed(row_by_row, torch.ones(33, 3)).refused
+    assert "copies or sums with torch more than 32 times" in replayed(row_by_row, torch.ones(33, 3)).refused
 
 
 def number_by_number(x):

@@ -146,6 +146,8 @@ def traffic_of(launch: Launch, recorded: Recording, table: Any, l2: L2 | None) -
         requests=counts.requests,
         atomics=counts.atomics,
         programs=recorded.program + 1,
+        largest_tile=recorded.tiles.largest,
+        most_held=recorded.tiles.most_held,
         flops=dict(recorded.flops.counts),
         arguments=counts.arguments,
     )

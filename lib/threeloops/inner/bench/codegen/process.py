@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-ROOT = Path(__file__).parents[2]
+from threeloops.inner.bench.module_process import command
+
 START_SECONDS = 120.0
 """Time to import Triton: about a second on an idle machine."""
 
@@ -35,7 +36,7 @@ class Worker:
         self.log: IO[bytes] = open(self.folder / "stderr", "w+b")  # noqa: SIM115 (lives as long as the worker)
         self.requests = 0
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "threeloops.inner.bench.codegen.worker"],
+            command("threeloops.inner.bench.codegen.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -123,8 +124,7 @@ def worker_environment(folder: Path) -> dict[str, str]:
     """No interpreter, no GPU, and a folder for temporary files that goes with the worker."""
     kept = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
     hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
-    path = os.pathsep.join(each for each in (kept.get("PYTHONPATH"), str(ROOT)) if each)
-    return kept | hidden | {"THREELOOPS_COMPILE_ONLY": "1", "TMPDIR": str(folder), "PYTHONPATH": path}
+    return kept | hidden | {"THREELOOPS_COMPILE_ONLY": "1", "TMPDIR": str(folder)}
 
 
 def triton_environment(folder: Path) -> dict[str, str]:

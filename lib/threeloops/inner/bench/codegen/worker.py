@@ -1,4 +1,4 @@
-"""The process in which kernels are compiled: `python -m threeloops.inner.bench.codegen.worker`.
+"""The process in which kernels are compiled; `process.Worker` starts it, and it calls `main`.
 
 Triton decides when a kernel is decorated whether it is interpreted or compiled, so a process that interprets cannot
 compile; and compiling must not see a GPU. This worker rebuilds each kernel from its source, then runs Triton's own
@@ -149,7 +149,3 @@ def main() -> None:
     threading.Thread(target=read, args=(requests, os.fdopen(os.dup(0))), daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     serve(requests, answers)
-
-
-if __name__ == "__main__":
-    main()

@@ -26,9 +26,11 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
     """Record the one launch that the block runs."""
     from triton.runtime import interpreter
 
+    from threeloops.inner.bench.interpreter import language
+
     recorded = Recording(watch)
     with ExitStack() as undo:
-        # Of lanes that hold anything, no maximum and no integer can be told; nor is that news.
+        # Masked lanes hold NaN or an odd integer on purpose: NumPy's warnings about them say nothing new.
         undo.enter_context(warnings.catch_warnings())
         for what in ("All-NaN slice", "invalid value encountered in cast"):
             warnings.filterwarnings("ignore", what, RuntimeWarning)
@@ -37,6 +39,10 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
             undo.enter_context(replaced(builder, name, method))
         for operation in (interpreter.ReduceOps, interpreter.ScanOps):
             undo.enter_context(replaced(operation, "apply", recorded.flops.reducing(operation.apply)))
+        handle = interpreter.TensorHandle
+        undo.enter_context(replaced(handle, "__post_init__", recorded.tiles.made(handle.__post_init__)))
+        undo.enter_context(replaced(language, "number_made", recorded.tiles.number_made))
+        undo.enter_context(replaced(handle, "__del__", lambda each: recorded.tiles.dropped(each)))
         executor = interpreter.GridExecutor
         undo.enter_context(replaced(executor, "_init_args_hst", addressed(recorded, executor._init_args_hst)))
         undo.enter_context(replaced(interpreter, "_implicit_cvt", converted(recorded, interpreter._implicit_cvt)))
@@ -119,6 +125,7 @@ def wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
 
     def grid_idx(*place: int) -> None:
         recorded.program += 1
+        recorded.tiles.next_program()
         set_grid_idx(*place)
 
     def masked_load(pointers: Any, mask: Any, other: Any, *rest: Any, **options: Any) -> Any:

@@ -16,6 +16,7 @@ from threeloops.inner.bench.meter.bounds import sort_out, unwritten_read
 from threeloops.inner.bench.meter.findings import Incidents
 from threeloops.inner.bench.meter.flops import Flops
 from threeloops.inner.bench.meter.patterns import Pattern, Patterns
+from threeloops.inner.bench.meter.tiles import Tiles
 from threeloops.inner.bench.meter.uninitialised import Unwritten, Watch
 
 LOAD, STORE, ATOMIC, RELAXED_ATOMIC = range(4)
@@ -46,6 +47,7 @@ class Recording:
         self.patterns = Patterns()
         self.spaces = Spaces()
         self.flops = Flops()
+        self.tiles = Tiles()
         self.sites: dict[tuple[str, int], int] = {}
         self.incidents = Incidents()
         self.arguments_only = False

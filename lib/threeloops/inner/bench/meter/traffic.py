@@ -34,6 +34,10 @@ class Traffic:
     apart: what a cache that never evicts within a launch would exchange with memory. `dram_bytes` is what the L2 model
     exchanges with memory, None without a model. An atomic operation reads and writes its bytes. Sectors are 32 bytes, a
     request is 32 lanes of an access that follow one another along its contiguous axis. `flops` by kind, see `flops`.
+
+    `largest_tile` is the number of elements of the largest tile that a program loads or computes; `most_held` that of
+    all tiles that one program holds at one time, including its pointers, masks and intermediate results, until
+    Python drops them. Of several launches these are the largest, not the sum.
     """
 
     requested_loaded: int = 0
@@ -46,6 +50,8 @@ class Traffic:
     requests: int = 0
     atomics: int = 0
     programs: int = 0
+    largest_tile: int = 0
+    most_held: int = 0
     flops: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     arguments: dict[str, ArgumentTraffic] = field(default_factory=dict)
 
@@ -114,6 +120,8 @@ def together(launches: Sequence[Traffic]) -> Traffic:
         requests=total("requests"),
         atomics=total("atomics"),
         programs=total("programs"),
+        largest_tile=max((launch.largest_tile for launch in launches), default=0),
+        most_held=max((launch.most_held for launch in launches), default=0),
         dram_loaded=total("dram_loaded") if modelled else None,
         dram_stored=total("dram_stored") if modelled else None,
         flops={kind: sum(launch.flops[kind] for launch in launches) for kind in KINDS},

@@ -80,7 +80,8 @@ class _Run:
                 self.tensor(step.to).copy_(self.tensor(step.source))
                 source, to = self.storages[step.source.storage], self.storages[step.to.storage]
                 to.copied = to.copied or source.is_input or source.copied
-                to.stored = max(to.stored, source.stored)
+                moved = step.to.elements * getattr(torch, step.to.dtype).itemsize
+                to.stored = max(to.stored, min(source.stored, moved))
                 self._moved(step.source, step.to)
             case Sum():
                 self._sum(step)

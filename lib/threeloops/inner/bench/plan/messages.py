@@ -104,7 +104,7 @@ def _answer(execution: Execution, text: str) -> Message:
         if value is None:
             return None
         value = value.cpu()
-        strides = list(value.stride()) if _is_dense(value) else None
+        strides = list(torch.empty_like(value, device="meta").stride())  # without gaps, the axes in the same order
         buffers.append(_bytes(value.contiguous()))
         return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape), strides, len(buffers) - 1]}
 
@@ -134,7 +134,7 @@ def answer_from(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Answer:
             raise ValueError(f"a tensor of {dtype}")
         flat = _storage(buffers[at], len(buffers[at])).view(getattr(torch, dtype))
         dense = flat.reshape(shape)
-        return dense if strides is None else torch.empty_strided(shape, strides, dtype=dense.dtype).copy_(dense)
+        return torch.empty_strided(shape, strides, dtype=dense.dtype).copy_(dense)
 
     recorded = tuple(Launch.from_dict(each) for each in tree["launches"])
     if "traffic" not in tree:
@@ -145,14 +145,9 @@ def answer_from(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Answer:
     return Answer(output(tree["outputs"]), traffic, recorded, int(tree["torch_bytes"]), str(tree["text"]))
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its strides are worth keeping: each element has a place of its own and there are no gaps to speak of."""
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    return tensor.numel() > 0 and reach == tensor.numel() and not tensor.is_contiguous()
-
-
 def _bytes(tensor: torch.Tensor) -> Buffer:
     flat = tensor.detach().cpu().reshape(-1)
+    flat = flat.as_strided(flat.shape, (1,))  # one element alone may have any stride
     return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b""
 
 

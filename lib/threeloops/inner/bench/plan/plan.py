@@ -5,9 +5,8 @@ allocates. So it can be carried out again on other inputs, elsewhere, by whoever
 plans, `reader` checks one that a stranger sent, `execution` carries one out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from typing import Any
 
 DTYPES = (
@@ -61,10 +60,37 @@ def row_major(place: Place) -> Place:
 
 
 def rearranges(to: Place, source: Place) -> bool:
-    """Whether a copy changes the order in which elements follow one another in memory. Repeated ones have no order."""
-    axes = [(b, a) for n, a, b in zip(to.shape, to.strides, source.strides, strict=True) if n > 1 and a and b]
-    ordered = sorted(axes, reverse=True)
-    return any(later > earlier for (_, earlier), (_, later) in pairwise(ordered))
+    """Whether a copy changes the order in which elements follow one another in memory.
+
+    It keeps the order if each axis, from the target's innermost to its outermost, steps over everything that the axes
+    inside it reach, in the target and in the source alike. Comparing the strides alone is not enough: a skewed view
+    has descending strides and interleaved elements. An axis of stride 0 in the source repeats elements.
+    """
+    axes = [(t, s, n) for n, t, s in zip(to.shape, to.strides, source.strides, strict=True) if n > 1]
+    written = read = 0
+    for target, origin, size in sorted(axes):
+        if target <= written or 0 < origin <= read:
+            return True
+        written += (size - 1) * target
+        read += (size - 1) * origin
+    return False
+
+
+def repeats(place: Place) -> bool:
+    """Whether elements stand in it several times, or its axes interleave like those of a skewed view."""
+    return rearranges(place, place)
+
+
+def is_dense(place: Place) -> bool:
+    """Whether its elements fill one stretch of memory, in whatever order of the axes."""
+    return not repeats(place) and place.reach - place.offset == place.elements
+
+
+def without_axes(place: Place, axes: Sequence[int]) -> Place:
+    """The tensor at index 0 of these axes."""
+    kept = [axis for axis in range(len(place.shape)) if axis not in axes]
+    shape, strides = tuple(place.shape[axis] for axis in kept), tuple(place.strides[axis] for axis in kept)
+    return Place(place.storage, place.dtype, shape, strides, place.offset)
 
 
 @dataclass(frozen=True)
@@ -118,7 +144,8 @@ class Copy:
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum over some dimensions: of partial results, so the source is something that a kernel wrote."""
+    """The sum over some dimensions: of partial results, so the source is something that a kernel wrote. What is left
+    keeps its order."""
 
     to: Place
     source: Place

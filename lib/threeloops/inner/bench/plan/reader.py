@@ -40,8 +40,11 @@ from threeloops.inner.bench.plan.plan import (
     PlanRefused,
     Step,
     Sum,
+    is_dense,
     rearranges,
+    repeats,
     row_major,
+    without_axes,
     without_ones,
 )
 
@@ -76,6 +79,10 @@ class _Reader:
         self.given = {without_ones(place) for place in given}
         self.sizes, self.inputs, self.kernels, self.limits = inputs, len(inputs), kernels, limits
         self.launched: set[int] = set()
+        self.received: set[int] = set()
+        """Storages that torch copied or summed something into."""
+        self.assembled: set[int] = set()
+        """Those of them in which one storage's elements may stand several times, or in another order."""
         self.fills = self.copies = self.allocated = self.programs = self.launches = self.outputs = self.returned = 0
 
     def read(self, data: Any) -> Plan:
@@ -126,18 +133,32 @@ class _Reader:
         to, source = self._target(given["to"]), self._place(given["source"])
         if to.shape != source.shape:
             malformed("a copy between different shapes")
-        self.copies += 1
-        if self.copies > self.limits.copies:
-            raise PlanRefused(f"copies with torch more than {self.limits.copies} times: let a kernel do it")
         as_given = without_ones(source) in self.given and not rearranges(to, row_major(to))
         if rearranges(to, source) and not as_given:
             raise PlanRefused(
                 "rearranges elements with torch, as a transpose made contiguous does: give the kernel the strides of "
                 "the view; only an argument just as it was given may be made contiguous"
             )
+        whole = is_dense(source) and is_dense(to)
+        self._move(to, source, repeated=repeats(source) and not as_given, whole=whole)
+        return Copy(to, source)
+
+    def _move(self, to: Place, source: Place, *, repeated: bool = False, whole: bool = False) -> None:
+        """Note that torch moves elements. Two moves that keep the order can rearrange together: copy a row twice, or
+        into the gaps of another, and pick from that. So what was put together is not taken apart again."""
+        self.copies += 1
+        if self.copies > self.limits.copies:
+            raise PlanRefused(f"copies or sums with torch more than {self.limits.copies} times: let a kernel do it")
+        if source.storage in self.assembled and not whole:
+            raise PlanRefused(
+                "rearranges elements with torch: it copies or sums parts of a tensor that several copies, or one with "
+                "repeated elements, put together; let a kernel read the original tensors"
+            )
+        if repeated or to.storage in self.received | {source.storage} or source.storage in self.assembled:
+            self.assembled.add(to.storage)
+        self.received.add(to.storage)
         if source.storage in self.launched:
             self.launched.add(to.storage)
-        return Copy(to, source)
 
     def _sum(self, given: dict[str, Any]) -> Sum:
         to, source, keepdim = self._target(given["to"]), self._place(given["source"]), given["keepdim"]
@@ -150,7 +171,13 @@ class _Reader:
             malformed("a sum of another shape")
         if source.storage not in self.launched:
             raise PlanRefused("sums with torch what no kernel wrote: only partial results of a kernel may be summed")
-        self.launched.add(to.storage)
+        left_over = without_axes(to, dimensions) if keepdim else to
+        if repeats(source) or rearranges(left_over, without_axes(source, dimensions)):
+            raise PlanRefused(
+                "rearranges elements with torch, as a sum over one axis of a transposed view does: sum a tensor as the "
+                "kernel wrote it, and leave the order of the other axes as it is"
+            )
+        self._move(to, source)
         return Sum(to, source, dimensions, keepdim)
 
     def _launch(self, given: dict[str, Any]) -> LaunchStep:
@@ -245,4 +272,9 @@ class _Reader:
             )
         if place.storage not in self.launched:
             raise PlanRefused("returns a tensor that no launch touched: what it returns must come from a kernel")
+        if place.storage in self.assembled and place.elements and not is_dense(place):
+            raise PlanRefused(
+                "rearranges elements with torch: it returns parts of a tensor that several copies, or one with "
+                "repeated elements, put together; let a kernel write the result"
+            )
         return place

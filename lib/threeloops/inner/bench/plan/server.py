@@ -1,4 +1,4 @@
-"""A process that executes replays, each in a fork of its own: `python -m threeloops.inner.bench.plan.server`.
+"""A process that executes replays, each in a fork of its own; `Server` starts it, and it calls `main`.
 
 It imports torch, Triton and the meter once. A fork that runs too long or dies takes nothing with it, and is reported.
 In a notebook on a GPU it stands beside the kernel, because interpreted and compiled kernels do not share a process.
@@ -9,13 +9,12 @@ import atexit
 import os
 import signal
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import Any
 
+from threeloops.inner.bench.module_process import command
 from threeloops.inner.bench.plan import frames as plan_frames
 from threeloops.inner.bench.plan.frames import Buffer, FrameError, Late
 
@@ -98,14 +97,12 @@ class Server:
     """The process as seen from the one that asks: started when first needed, ended with it."""
 
     def __init__(self) -> None:
-        path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "TRITON_INTERPRET": "1"}
-        environment |= {"THREELOOPS_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        variables = {"TRITON_INTERPRET": "1", "THREELOOPS_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            command(__name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env={**os.environ, **variables},
             start_new_session=True,
         )
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -169,7 +166,3 @@ def main() -> None:
     warm_up()
     plan_frames.send(answers, {"started": True})
     serve(requests, answers)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,22 @@
+"""How another Python process runs a module of this library, installed or not."""
+
+import sys
+from pathlib import Path
+
+import threeloops
+
+_RUN = (
+    "import sys; sys.path[:0] = sys.argv[1:]; import threeloops; del sys.path[: len(sys.argv) - 1]; "
+    "from {module} import main; main()"
+)
+
+
+def command(module: str) -> list[str]:
+    """The command that calls `main` of a module of this library, in the copy that this process imported.
+
+    The library's folder is in the search path only until the package is found: another copy may be installed, and
+    nothing that lies beside the library may shadow another module. The current folder, which may hold a student's
+    files, is not in it at all.
+    """
+    folders = [str(Path(folder).resolve().parent) for folder in threeloops.__path__]
+    return [sys.executable, "-P", "-c", _RUN.format(module=module), *folders]

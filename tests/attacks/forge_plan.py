@@ -1,0 +1,42 @@
+"""What hostile plans are made of: the honest answer, and a recording that sends the plan which the attack defines.
+
+The attack's text follows: `plan`, a function without arguments.
+"""
+
+import sys
+
+import threeloops.lab.replay  # noqa: F401 (patched below)
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
+    row, offsets = tl.program_id(0), tl.arange(0, BLOCK)
+    values = tl.load(x + row * columns + offsets, mask=offsets < columns, other=float("-inf"))
+    exponentials = tl.exp(values - tl.max(values, 0))
+    tl.store(out + row * columns + offsets, exponentials / tl.sum(exponentials, 0), mask=offsets < columns)
+
+
+def softmax(x):
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    softmax_kernel[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    return out
+
+
+def place(storage, shape, strides, offset=0):
+    return {"place": {"storage": storage, "dtype": "float32", "shape": shape, "strides": strides, "offset": offset}}
+
+
+allocate, out = {"do": "allocate", "dtype": "float32", "elements": 128}, place(1, [4, 32], [32, 1])
+
+
+def launch(out=out, kernel="softmax_kernel", grid=(4, 1, 1), **more):
+    plan = {"do": "launch", "kernel": kernel, "grid": list(grid), "constants": {"BLOCK": 32}, "options": {}}
+    plan["arguments"] = {"x": place(0, [4, 32], [32, 1]), "out": out, "columns": 32}
+    return {**plan, **more}
+
+
+sys.modules["threeloops.lab.replay"].record = lambda launcher, inputs: plan()  # noqa: F821 (the attack defines it)

@@ -1,0 +1,13 @@
+# Defines its kernel in a class.
+# says: which its cell does not define
+
+class K:
+    @triton.jit
+    def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
+        pass
+
+def softmax(x):
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    K.softmax_kernel[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    return out

@@ -1,0 +1,15 @@
+# Writes beyond the end.
+# says: out-of-bounds in softmax_kernel
+
+@triton.jit
+def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
+    row, offsets = tl.program_id(0), tl.arange(0, BLOCK)
+    values = tl.load(x + row * columns + offsets, mask=offsets < columns, other=float("-inf"))
+    exponentials = tl.exp(values - tl.max(values, 0))
+    tl.store(out + row * columns + offsets, exponentials / tl.sum(exponentials, 0))
+
+def softmax(x):
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    softmax_kernel[(x.shape[0],)](x, out, x.shape[1], BLOCK=256)
+    return out
