@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -39,7 +40,21 @@ class Record:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Record:
-        return cls(**{**data, "tests": [Test(**t) for t in data["tests"]]})
+        """The record that `asdict` wrote. Raises ValueError, TypeError or KeyError for anything else."""
+        record = cls(**{**data, "tests": [Test(**t) for t in data["tests"]]})
+        scored: list[Record | Test] = [record, *record.tests]
+        texts = [record.student, record.verified_on, *record.notes]
+        texts += [text for test in record.tests for text in (test.name, test.output)]
+        numbers = [record.seconds, *(number for each in scored for number in (each.score, each.max_score))]
+        if type(record.notes) is not list or any(type(text) is not str for text in texts):
+            raise ValueError("a text of the record is none")
+        if any(type(number) not in (int, float) or not 0 <= number < math.inf for number in numbers):
+            raise ValueError("a number of the record is none, negative or infinite")
+        if any(each.score > each.max_score for each in scored):
+            raise ValueError("a score of the record is above its maximum")
+        if record.status not in ("graded", "failed") or record.reflection not in ("complete", "incomplete"):
+            raise ValueError(f"status {record.status!r} or reflection {record.reflection!r} is none that records have")
+        return record
 
 
 @dataclass
