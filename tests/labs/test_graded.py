@@ -3,7 +3,7 @@ its own exercise and no other, with a message that names its own fault."""
 
 import os
 from collections.abc import Iterator
-from itertools import count
+from itertools import cycle, islice
 from pathlib import Path
 
 import nbformat
@@ -23,19 +23,24 @@ LABS = {lab.slug: lab for lab in all_labs()}
 
 
 def submissions_of_wrong_answers(lab: Lab) -> Iterator[dict[str, Path]]:
-    """Wrong answers by exercise, each in one submission, every submission with one exercise in turn left right.
-
-    Three wrong answers a submission cost a third of the time of one each. None can hide behind another: the message of
-    each must name its own fault.
-    """
+    """The lab's wrong answers by exercise, each in exactly one submission."""
     exercises = [each.id for each in manifest(lab).exercises]
-    waiting = {name: sorted(lab.wrong.glob(f"{name}__*.py")) for name in exercises}
-    for turn in count():
-        if not any(waiting.values()):
+    yield from combined({name: sorted(lab.wrong.glob(f"{name}__*.py")) for name in exercises})
+
+
+def combined(wrong: dict[str, list[Path]]) -> Iterator[dict[str, Path]]:
+    """Several wrong answers per submission, at most one for each exercise, with one exercise in turn left right.
+
+    Three wrong answers in a submission take a third of the time of one each. None can hide behind another: the message
+    of each must name its own fault. A lab of one exercise has none to spare, so there every submission is all wrong.
+    """
+    waiting = {name: list(answers) for name, answers in wrong.items() if answers}
+    for right in cycle(wrong):
+        if not waiting:
             return
-        right = exercises[turn % len(exercises)]
-        if chosen := {name: files.pop(0) for name, files in waiting.items() if files and name != right}:
-            yield chosen
+        chosen = waiting.keys() - {right} or waiting.keys()  # so that every turn places at least one
+        yield {name: waiting[name].pop(0) for name in wrong if name in chosen}
+        waiting = {name: answers for name, answers in waiting.items() if answers}
 
 
 WRONG = [
@@ -98,3 +103,12 @@ def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug: str, wrong: di
 def test_every_wrong_answer_is_graded():
     files = [path for lab in LABS.values() for path in lab.wrong.glob("*.py")]
     assert sorted(files) == sorted(path for each in WRONG for path in each.values[1].values())
+
+
+@pytest.mark.parametrize("counts", [(), (3,), (0,), (2, 2), (5, 0), (1, 7), (3, 3, 3, 3, 3), (0, 9, 1, 0, 4)], ids=str)
+def test_every_wrong_answer_of_any_number_of_exercises_stands_in_exactly_one_submission(counts):
+    wrong = {f"exercise_{i}": [Path(f"{i}_{n}") for n in range(many)] for i, many in enumerate(counts)}
+    made = list(islice(combined(wrong), 1 + sum(counts)))
+    placed = [(name, answer) for submission in made for name, answer in submission.items()]
+    assert sorted(placed) == sorted((name, answer) for name, answers in wrong.items() for answer in answers)
+    assert all(0 < len(submission) <= max(1, len(counts) - 1) for submission in made)
