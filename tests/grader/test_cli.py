@@ -194,3 +194,10 @@ def test_a_full_disk_leaves_no_half_written_report(toy, classroom, tmp_path):
     assert "No space left on device" in done.stderr
     assert out.read_text() == "old"
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_command_compiles_no_grammar_at_its_start():
+    """jsonschema would have `lark` compile one of internationalised addresses at its import, for two seconds."""
+    code = "import grader.cli, grader.work, jsonschema, sys; print(sorted({'lark', 'torch'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.strip() == "[]"
