@@ -20,7 +20,7 @@ from grader.lint import lint
 from grader.sandbox import seccomp
 from grader.sandbox.warmth import REPLAY, modules_of, without_withheld
 
-LIMITS = replace(QUICK, test_seconds=30, cell_seconds=20, notebook_seconds=120, memory_mb=1024)
+LIMITS = replace(QUICK, test_seconds=300, notebook_seconds=1800)
 
 
 @pytest.fixture(scope="module")
@@ -353,7 +353,7 @@ def test_a_kernel_in_another_cell_is_not_the_answers(lab):
 def test_a_loop_without_end_costs_its_own_points_only(lab):
     needs("bwrap")
     endless = answers(KERNEL.replace("    tl.store", "    while columns > 0:\n        columns += 0\n    tl.store"))
-    record = grade(lab, submission(lab, softmax=endless), "bwrap", replace(LIMITS, test_seconds=4))
+    record = grade(lab, submission(lab, softmax=endless), "bwrap", replace(LIMITS, test_seconds=15))
     assert points(record) == {"softmax": 0.0, "column_sums": 40.0, "mean": 20.0}, said(record)
     assert "softmax did not end within 3 s" in said(record)
 

@@ -43,7 +43,7 @@ class Plain:
 def links():
     """Both ends of a channel, each with a minute to live."""
     ours, theirs = (Link(end) for end in socket.socketpair())
-    ours.deadline = theirs.deadline = time.monotonic() + 60
+    ours.deadline = theirs.deadline = time.monotonic() + 600
     yield ours, theirs
     ours.close()
     theirs.close()
@@ -54,7 +54,7 @@ def raw():
     """A channel whose other end is a bare socket: what a hostile process holds."""
     theirs, ours = socket.socketpair()
     link = Link(ours)
-    link.deadline = time.monotonic() + 60
+    link.deadline = time.monotonic() + 600
     yield theirs, link
     theirs.close()
     link.close()

@@ -3,6 +3,7 @@ its own exercise and no other, with a message that names its own fault."""
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -43,6 +44,16 @@ def combined(wrong: dict[str, list[Path]]) -> Iterator[dict[str, Path]]:
         waiting = {name: answers for name, answers in waiting.items() if answers}
 
 
+def options(lab: Lab, sandbox: Sandbox) -> Options:
+    """Ten times the time that the lab gives a submission: these tests are about points, on however busy a machine.
+
+    `make course` grades the reference of each lab within its own limits.
+    """
+    own = lab.limits
+    seconds = {name: 10 * getattr(own, name) for name in ("cell_seconds", "test_seconds", "notebook_seconds")}
+    return Options(sandbox, limits=replace(own, **seconds))
+
+
 WRONG = [
     pytest.param(lab.slug, chosen, id=f"{lab.slug}-{number}")
     for lab in LABS.values()
@@ -73,7 +84,7 @@ def test_labs_is_exactly_what_solutions_generates():
 def test_three_submissions_earn_exactly_their_points(slug, kind, sandbox):
     lab = LABS[slug]
     notebook, points = submissions(lab)[kind]
-    record = grade_notebook(notebook, lab, kind, Options(sandbox))
+    record = grade_notebook(notebook, lab, kind, options(lab, sandbox))
     assert (record.status, record.score, record.max_score) == ("graded", points, 100.0), record
     assert record.notes == []
 
@@ -81,7 +92,7 @@ def test_three_submissions_earn_exactly_their_points(slug, kind, sandbox):
 @pytest.mark.parametrize("slug", LABS)
 def test_the_reference_also_earns_everything_without_a_sandbox(slug):
     lab = LABS[slug]
-    assert grade_notebook(lab.master(), lab, "reference", Options("none")).score == 100.0
+    assert grade_notebook(lab.master(), lab, "reference", options(lab, "none")).score == 100.0
 
 
 @pytest.mark.parametrize(("slug", "wrong"), WRONG)
@@ -91,7 +102,7 @@ def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug: str, wrong: di
     notebook = nbformat.from_dict(lab.master())
     for name, path in wrong.items():
         next(c for c in notebook.cells if c.id == trusted.exercise(name).id).source = path.read_text()
-    record = grade_notebook(notebook, lab, "wrong", Options(sandbox))
+    record = grade_notebook(notebook, lab, "wrong", options(lab, sandbox))
     assert {test.name: test.score for test in record.tests} == {
         each.test: (0.0 if each.id in wrong else each.points) for each in trusted.exercises
     }, [str(path.name) for path in wrong.values()]
