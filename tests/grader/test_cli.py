@@ -201,3 +201,16 @@ def test_a_command_compiles_no_grammar_at_its_start():
     code = "import grader.cli, grader.work, jsonschema, sys; print(sorted({'lark', 'torch'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_course_may_be_named_relative_to_where_one_is(toy):
+    """Grading works in other folders: what was a relative path there would be another, or none."""
+    command = ["grade", "--lab", "90", "--submissions", "submitted", "--sandbox", "none", "--fresh"]
+    folder = toy.root / "submitted" / "ada" / toy.slug
+    folder.mkdir(parents=True)
+    nbformat.write(submissions(toy)["reference"][0], folder / f"{toy.slug}.ipynb")
+    try:
+        done = threeloops(toy.root, *command, THREELOOPS_ROOT=".")
+    finally:
+        shutil.rmtree(toy.root / "submitted")
+    assert done.returncode == 0, done.stdout + done.stderr
