@@ -2,6 +2,7 @@
 
 import os
 import platform
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from grading import QUICK, SANDBOXES, fresh_course, needs, processes_of, submiss
 
 from grader.grade import Options, grade_notebook
 from grader.sandbox import bwrap, pool, seccomp
+from grader.sandbox.warmth import warm_while_idle
 
 CHECK = """
 import os
@@ -94,6 +96,31 @@ print(refused, os.system("true"), bytes(64 << 20)[0])
 def test_memory_that_nobody_is_charged_for_is_refused_and_other_memory_is_not(tmp_path):
     done = subprocess.run([sys.executable, "-c", CALLS], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "2 0 0\n"
+
+
+def test_what_is_imported_in_idle_time_never_comes_before_a_request_that_waits():
+    ours, theirs = socket.socketpair()
+    taken = []
+    steps = [lambda: taken.append(1), lambda: (taken.append(2), ours.send(b"request")), lambda: taken.append(3)]
+    with ours, theirs:
+        warm_while_idle(theirs, steps)
+        assert taken == [1, 2]
+        warm_while_idle(theirs, steps)
+        assert taken == [1, 2]
+        theirs.recv(16)
+        warm_while_idle(theirs, steps)
+        warm_while_idle(theirs, steps)
+    assert taken == [1, 2, 3]
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_the_first_submission_too_may_use_what_is_imported_in_idle_time(lab, sandbox):
+    needs(sandbox)
+    uses = "import matplotlib.pyplot as plt, torch\nplt.figure()\ntorch.testing.assert_close(x := torch.ones(1), x)"
+    pool.close_pools()
+    for _ in range(2):
+        record = grade_notebook(submission(lab, before=uses), lab, "ada", Options(sandbox=sandbox, limits=QUICK))
+        assert (record.score, record.notes) == (100.0, [])
 
 
 DAEMON = """
