@@ -34,6 +34,8 @@ c.CourseDirectory.ignore = IGNORE
 EXCHANGE = Path(os.environ.get("THREELOOPS_EXCHANGE", ROOT / "exchange"))
 EXCHANGE.mkdir(parents=True, exist_ok=True)
 c.Exchange.root = str(EXCHANGE)
+# What a student hands in is the copy that `threeloops start` made.
+c.Exchange.assignment_dir = str(ROOT / "work")
 
 c.GenerateAssignment.preprocessors = PREPROCESSORS
 

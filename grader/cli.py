@@ -16,6 +16,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
+# jsonschema, which nbformat imports, would compile a grammar of internationalised addresses: two of the three seconds
+# that a command then takes to start, for a format that no notebook schema uses. It takes a missing package as it is.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
 import typer
 from rich.console import Console
 from rich.markup import escape

@@ -29,8 +29,8 @@ class LabError(Exception):
 
 
 def course_root() -> Path:
-    """The repository: `$THREELOOPS_ROOT`, else the folder above this package."""
-    return Path(os.environ.get("THREELOOPS_ROOT") or Path(__file__).resolve().parent.parent)
+    """The repository: `$THREELOOPS_ROOT`, else the folder above this package. Absolute: grading changes directories."""
+    return Path(os.environ.get("THREELOOPS_ROOT") or Path(__file__).resolve().parent.parent).absolute()
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def find_lab(name: str, root: Path | None = None) -> Lab:
     for lab in labs:
         if wanted in (lab.slug, lab.name) or (wanted.isdecimal() and int(wanted) == lab.number):
             return lab
-    known = ", ".join(lab.slug for lab in labs) or "none: this folder has no solutions/"
+    known = ", ".join(lab.slug for lab in labs) or f"none: {root or course_root()} has no solutions/"
     raise LabError(f"there is no lab {name!r}; the labs here are {known}. Use the number, the name, or both.")
 
 

@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NoReturn
 
 MAX_TREE_BYTES = 4 << 20
@@ -18,6 +19,8 @@ MAX_BODY_BYTES = 512 << 20
 MAX_BUFFERS = 4096
 
 _HEADER = struct.Struct("<IIQ")
+_SMALL_BYTES = 64 << 10
+"""Of a frame that is no larger, all parts are sent, and received, at once: the other side is woken once."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -61,11 +64,9 @@ class Link:
             raise LinkDead(self.dead)
         head = _HEADER.pack(len(text), len(lengths), body) + struct.pack(f"<{len(lengths)}Q", *lengths)
         try:
-            self._arm()
-            self.socket.sendall(head + text)
-            for buffer in buffers:
+            for part in [b"".join([head, text, *buffers])] if body <= _SMALL_BYTES else [head + text, *buffers]:
                 self._arm()
-                self.socket.sendall(buffer)
+                self.socket.sendall(part)
         except TimeoutError:
             self._die("it did not read its input in time")
         except OSError as error:
@@ -82,16 +83,22 @@ class Link:
         text_bytes, count, body = _HEADER.unpack(self._read(_HEADER.size))
         if text_bytes > MAX_TREE_BYTES or count > MAX_BUFFERS or body > MAX_BODY_BYTES:
             self._die("it sent more than may cross the wall")
-        lengths = struct.unpack(f"<{count}Q", self._read(8 * count))
+        at_once = 8 * count + text_bytes + (body if body <= _SMALL_BYTES else 0)
+        data = self._read(at_once)
+        lengths = struct.unpack_from(f"<{count}Q", data)
         if sum(lengths) != body:
             self._die("it broke the protocol")
+        start = 8 * count + text_bytes
         try:
-            tree = json.loads(self._read(text_bytes))
+            tree = json.loads(data[8 * count : start].decode())
         except (ValueError, RecursionError, MemoryError):
             self._die("it broke the protocol")
         if type(tree) is not dict:
             self._die("it broke the protocol")
-        return tree, [self._read(n) for n in lengths]
+        if at_once == start:
+            return tree, [self._read(n) for n in lengths]
+        ends = list(accumulate(lengths, initial=start))
+        return tree, [data[i:j] for i, j in pairwise(ends)]
 
     def close(self) -> None:
         self.dead = self.dead or "it was closed"

@@ -26,6 +26,7 @@ _TORCH_DTYPES = (
 )
 _NUMPY_DTYPES = "float64 float32 float16 complex64 complex128 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
 TORCH = {name: getattr(torch, name) for name in _TORCH_DTYPES.split()}
+_NAMES = {dtype: name for name, dtype in TORCH.items()}
 NUMPY = {name: np.dtype(name) for name in _NUMPY_DTYPES.split()}
 
 Buffers = list[Any]
@@ -107,8 +108,8 @@ def _append(buffers: list[Buffer], data: Buffer) -> int:
 
 
 def _encode_tensor(value: torch.Tensor, buffers: list[Buffer], special: Special) -> Any:
-    name = str(value.dtype).removeprefix("torch.")
-    if value.layout is not torch.strided or name not in TORCH:
+    name = _NAMES.get(value.dtype)
+    if value.layout is not torch.strided or name is None:
         return special.encode_object(value)
     dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     flat = dense.as_strided((dense.numel(),), (1,))  # one element alone may keep any stride and be called contiguous

@@ -168,7 +168,7 @@ class Pool:
         config = {**asdict(limits), "data": self._data}
         if self.sandbox == "bwrap" and bwrap.needs_user_switch():
             config["uid"] = secrets.choice(_UIDS)
-        half = {"folder": str(self.lab.folder), "memory_mb": limits.memory_mb}
+        half = {"folder": str(self.lab.folder.absolute()), "memory_mb": limits.memory_mb}
         try:
             with engine_end, channel, channel_end, life_end, self._lock:
                 inside = [channel_end.fileno(), life_end.fileno(), *entries]

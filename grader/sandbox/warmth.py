@@ -6,7 +6,9 @@ A lab without Triton pays nothing for it, and a lab with it pays once instead of
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import select
+import socket
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -43,6 +45,27 @@ def import_all(modules: Sequence[str]) -> None:
     for module in modules:
         with suppress(Exception):
             importlib.import_module(module)
+
+
+def warm_while_idle(control: socket.socket, steps: list[Callable[[], None]]) -> None:
+    """Take the next of `steps`, and remove it, as long as there is one and no request waits on `control`.
+
+    For what many submissions import and the first answer does not need: the first submission is forked without it, and
+    imports what it uses by itself; those that follow find it imported.
+    """
+    while steps and not select.select([control], [], [], 0)[0]:
+        steps.pop(0)()
+
+
+def import_pyplot() -> None:
+    importlib.import_module("matplotlib.pyplot").switch_backend("agg")
+
+
+def compare_once() -> None:
+    """torch imports sympy and hundreds of its own modules at the first comparison."""
+    import torch
+
+    torch.testing.assert_close(torch.ones(1), torch.ones(1))
 
 
 def record_once() -> None:

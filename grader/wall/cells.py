@@ -34,7 +34,7 @@ from grader.link import Link, LinkDead, WallError
 from grader.names import used
 from grader.outcome import Outcome
 from grader.sandbox.confine import limit_memory
-from grader.sandbox.warmth import REPLAY, import_all
+from grader.sandbox.warmth import REPLAY, compare_once, import_all, warm_while_idle
 from grader.wall.by_value import install_main_twin
 from grader.wall.connection import Wall
 from grader.wall.replays import Replays, warm_up
@@ -226,10 +226,10 @@ def main(fd: int, modules: list[str]) -> None:
     """Fork one grader half for each pair of sockets that arrives. `modules` are what this lab's cells import."""
     control = socket.socket(fileno=fd)
     torch.set_num_threads(1)
-    torch.testing.assert_close(torch.ones(1), torch.ones(1))
     import_all(modules)
     if REPLAY in modules:
         warm_up()
+    later = [compare_once]
     control.send(b"R")
     halves: dict[int, socket.socket] = {}
     while True:
@@ -247,6 +247,7 @@ def main(fd: int, modules: list[str]) -> None:
         if pid:
             student.close()
             halves[os.pidfd_open(pid)] = engine
+            warm_while_idle(control, later)
             continue
         control.close()
         for pidfd, other in halves.items():

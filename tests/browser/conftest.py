@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
-START_SECONDS = 90
+START_SECONDS = 600
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def test_formgrader_lists_every_lab(chromium, course, server):
     page = chromium.new_page(viewport={"width": 1400, "height": 900})
     page.goto(f"{server}formgrader/manage_assignments")
     for lab in all_labs(course):
-        page.get_by_text(lab.slug).first.wait_for(timeout=60_000)
+        page.get_by_text(lab.slug).first.wait_for(timeout=600_000)
     page.close()
 
 
@@ -53,11 +53,11 @@ def test_its_autograde_button_grades_through_the_wall(chromium, course, server):
     nbformat.write(notebook, folder / f"{lab.slug}.ipynb")
     page = chromium.new_page(viewport={"width": 1400, "height": 900})
     page.goto(f"{server}formgrader/manage_assignments")
-    page.locator("tr", has_text=lab.slug).locator("a:has(.glyphicon-education)").click(timeout=60_000)
-    page.get_by_text("Successfully created").first.wait_for(timeout=120_000)
+    page.locator("tr", has_text=lab.slug).locator("a:has(.glyphicon-education)").click(timeout=600_000)
+    page.get_by_text("Successfully created").first.wait_for(timeout=600_000)
     page.goto(f"{server}formgrader/manage_submissions/{lab.slug}/")
-    page.locator("tr", has_text="ada").locator(".autograde a").click(timeout=60_000)
-    page.get_by_text("Successfully autograded").first.wait_for(timeout=180_000)
+    page.locator("tr", has_text="ada").locator(".autograde a").click(timeout=600_000)
+    page.get_by_text("Successfully autograded").first.wait_for(timeout=600_000)
     page.goto(f"{server}formgrader/manage_submissions/{lab.slug}/")
-    page.locator("tr", has_text="ada").get_by_text(f"{points:g} / 100").first.wait_for(timeout=60_000)
+    page.locator("tr", has_text="ada").get_by_text(f"{points:g} / 100").first.wait_for(timeout=600_000)
     page.close()

@@ -30,7 +30,7 @@ def threeloops(root: Path, *words: str, **environment: str) -> subprocess.Comple
         [sys.executable, "-m", "grader.cli", *words],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=900,
         cwd=root,
         env={**os.environ, "THREELOOPS_ROOT": str(root), "COLUMNS": "200", "NO_COLOR": "1", **environment},
         check=False,
@@ -186,7 +186,7 @@ def test_a_full_disk_leaves_no_half_written_report(toy, classroom, tmp_path):
         [sys.executable, "-c", script, *words],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=900,
         env={**os.environ, "THREELOOPS_ROOT": str(toy.root)},
         check=False,
     )
@@ -194,3 +194,23 @@ def test_a_full_disk_leaves_no_half_written_report(toy, classroom, tmp_path):
     assert "No space left on device" in done.stderr
     assert out.read_text() == "old"
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_command_compiles_no_grammar_at_its_start():
+    """jsonschema would have `lark` compile one of internationalised addresses at its import, for two seconds."""
+    code = "import grader.cli, grader.work, jsonschema, sys; print(sorted({'lark', 'torch'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_course_may_be_named_relative_to_where_one_is(toy):
+    """Grading works in other folders: what was a relative path there would be another, or none."""
+    command = ["grade", "--lab", "90", "--submissions", "submitted", "--sandbox", "none", "--fresh"]
+    folder = toy.root / "submitted" / "ada" / toy.slug
+    folder.mkdir(parents=True)
+    nbformat.write(submissions(toy)["reference"][0], folder / f"{toy.slug}.ipynb")
+    try:
+        done = threeloops(toy.root, *command, THREELOOPS_ROOT=".")
+    finally:
+        shutil.rmtree(toy.root / "submitted")
+    assert done.returncode == 0, done.stdout + done.stderr

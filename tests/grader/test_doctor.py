@@ -261,10 +261,10 @@ def test_rendered_it_fits_a_screen_and_keeps_every_word(width):
 def test_this_machine_is_diagnosed_without_torch_in_the_process():
     """The real thing, in a process of its own: something that works here, nothing of CUDA in the one that asks."""
     source = (
-        "import json, sys; from grader.doctor import diagnose; d = diagnose(seconds=60); "
+        "import json, sys; from grader.doctor import diagnose; d = diagnose(seconds=600); "
         "print(json.dumps({'d': d.to_dict(), 'torch': 'torch' in sys.modules}))"
     )
-    done = run_child(["-c", source], 90)
+    done = run_child(["-c", source], 900)
     assert done.returncode == 0, done.why
     answer = json.loads(done.stdout.strip().splitlines()[-1])
     assert not answer["torch"]
@@ -276,12 +276,12 @@ def test_this_machine_is_diagnosed_without_torch_in_the_process():
 def test_a_child_that_hangs_is_ended_with_all_that_it_started():
     source = (
         "import subprocess, sys, time; "
-        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True); "
-        "print(p.pid, flush=True); time.sleep(600)"
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'], start_new_session=True); "
+        "print(p.pid, flush=True); time.sleep(3600)"
     )
-    done = run_child(["-c", source], 3)
+    done = run_child(["-c", source], 10)
     assert done.returncode is None and "no answer" in done.why
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while alive(int(done.stdout)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not alive(int(done.stdout))
@@ -296,8 +296,8 @@ def alive(pid):
 
 
 def test_a_crash_says_how_it_ended():
-    assert run_child(["-c", "import os; os.abort()"], 10).why.startswith("signal 6")
-    assert run_child(["-c", "raise KeyError('gone')"], 10).why == "exit 1: KeyError: 'gone'"
+    assert run_child(["-c", "import os; os.abort()"], 300).why.startswith("signal 6")
+    assert run_child(["-c", "raise KeyError('gone')"], 300).why == "exit 1: KeyError: 'gone'"
 
 
 def test_serial_numbers_of_gpus_leave_no_trace():

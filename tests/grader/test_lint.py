@@ -41,7 +41,7 @@ def test_the_toy_is_sound(toy):
         ("#     withholds: [threeloops.inner.roofline]\n", "", "header: threeloops.withholds must list the modules"),
         ("threeloops.inner.roofline", "threeloops.inner.rooflin", "withholds threeloops.inner.rooflin, but there is no"),
         ("threeloops.inner.roofline", "threeloops.outer.roofline", "withholds threeloops.outer.roofline, but there is no"),
-        ("cell_seconds: 5", "cell_minutes: 5", "limits.cell_minutes is unknown"),
+        ("cell_seconds: 120", "cell_minutes: 2", "limits.cell_minutes is unknown"),
         ("import numpy as np\n", "import numpy as np\nfrom threeloops.inner import roofline\n", "cell setup imports threeloops.inner.roofline, which is withheld"),
         ("    for n in (1, 2, 127)", "    import threeloops.inner.roofline\n    for n in (1, 2, 127)", "cell mean_test imports threeloops.inner.roofline"),
         ("TINY = 0.0", "from threeloops.inner.roofline import Work", "cell rescale imports threeloops.inner.roofline"),

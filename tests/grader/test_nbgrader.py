@@ -29,7 +29,7 @@ def nbgrader(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
         cwd=root,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env={**os.environ, "THREELOOPS_ROOT": str(root), "PATH": path},
         check=False,
     )

@@ -20,7 +20,7 @@ from grader.lint import lint
 from grader.sandbox import seccomp
 from grader.sandbox.warmth import REPLAY, modules_of, without_withheld
 
-LIMITS = replace(QUICK, test_seconds=30, cell_seconds=20, notebook_seconds=120, memory_mb=1024)
+LIMITS = replace(QUICK, test_seconds=300, notebook_seconds=1800)
 
 
 @pytest.fixture(scope="module")

@@ -90,8 +90,8 @@ class Walled:
 
     def ask(self, **request):
         link: Link = self.connection.grader
-        link.deadline = time.monotonic() + 60
-        link.send({"seconds": 20.0, **request})
+        link.deadline = time.monotonic() + 600
+        link.send({"seconds": 300.0, **request})
         return Outcome(**link.receive()[0])
 
     def test(self, source):

@@ -4,6 +4,7 @@ import json
 import math
 import socket
 import struct
+import threading
 import time
 
 import numpy as np
@@ -41,9 +42,9 @@ class Plain:
 
 @pytest.fixture
 def links():
-    """Both ends of a channel, each with a minute to live."""
+    """Both ends of a channel, each with ten minutes to live."""
     ours, theirs = (Link(end) for end in socket.socketpair())
-    ours.deadline = theirs.deadline = time.monotonic() + 60
+    ours.deadline = theirs.deadline = time.monotonic() + 600
     yield ours, theirs
     ours.close()
     theirs.close()
@@ -54,7 +55,7 @@ def raw():
     """A channel whose other end is a bare socket: what a hostile process holds."""
     theirs, ours = socket.socketpair()
     link = Link(ours)
-    link.deadline = time.monotonic() + 60
+    link.deadline = time.monotonic() + 600
     yield theirs, link
     theirs.close()
     link.close()
@@ -364,6 +365,37 @@ def test_what_is_too_large_is_refused_before_it_is_sent(links, tree, buffers):
         ours.send(tree, buffers)
     ours.send({"next": 1})
     assert theirs.receive() == ({"next": 1}, [])
+
+
+@pytest.mark.parametrize("deadline", [True, False])
+@pytest.mark.parametrize(
+    "lengths",
+    [[], [0], [1, 0, 2], [1 << 16], [1 << 15, 1 << 15, 0], [(1 << 16) + 1], [0, 1 << 16, 1], [16] * MAX_BUFFERS],
+    ids=lambda lengths: f"{len(lengths)} buffers of {sum(lengths)} bytes",
+)
+def test_small_and_large_frames_arrive_whole_and_one_after_the_other(links, lengths, deadline):
+    """Up to 64 KiB a frame is sent at once, beyond that in parts; neither takes anything of the next one."""
+    ours, theirs = links
+    if not deadline:
+        ours.deadline = None
+    sent = [bytes([n % 251]) * size for n, size in enumerate(lengths)]
+    sender = threading.Thread(target=lambda: [ours.send({"n": n}, sent) for n in range(2)], daemon=True)
+    sender.start()
+    for n in range(2):
+        tree, buffers = theirs.receive()
+        assert tree == {"n": n} and buffers == sent
+        assert all(type(buffer) is bytearray for buffer in buffers)
+    sender.join(600)
+
+
+def test_a_frame_may_come_in_crumbs(raw):
+    theirs, link = raw
+    link.send({"here": "is"}, [b"what", b"", b"a frame is"])
+    whole = theirs.recv(1 << 16)
+    sender = threading.Thread(target=lambda: [theirs.send(whole[n : n + 1]) for n in range(len(whole))], daemon=True)
+    sender.start()
+    assert link.receive() == ({"here": "is"}, [b"what", b"", b"a frame is"])
+    sender.join(600)
 
 
 def test_refusals_are_no_ordinary_exceptions():

@@ -24,7 +24,7 @@ SOURCE = '''\
 #     title: A toy with two exercises
 #     minutes: 5
 #     withholds: [threeloops.inner.roofline]
-#     limits: {cell_seconds: 5, notebook_seconds: 60}
+#     limits: {cell_seconds: 120, notebook_seconds: 900}
 # ---
 
 # %% [markdown]

@@ -49,7 +49,7 @@ def executed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("THREELOOPS_HOME", str(folder.parent / "state"))
         patch.delenv("NBGRADER_EXECUTION", raising=False)
-        client = NotebookClient(notebook, timeout=60, allow_errors=True, resources={"metadata": {"path": str(folder)}})
+        client = NotebookClient(notebook, timeout=600, allow_errors=True, resources={"metadata": {"path": str(folder)}})
         client.execute()
     return {name: cell.outputs for name, cell in zip(CELLS, notebook.cells, strict=True)}, folder.parent / "state"
 

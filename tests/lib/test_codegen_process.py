@@ -125,7 +125,7 @@ print("parent", mine, folder, flush=True)
 
 def test_a_fork_has_its_own_and_nothing_is_left_behind():
     script = FORK.format(text=IMPORTS + KERNEL)
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
     said = dict(line.split(" ", 1) for line in ran.stdout.splitlines())
     parent, folder = said["parent"].split()

@@ -51,7 +51,7 @@ def python(folder, *parts, **environment):
         env={**clean, **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr

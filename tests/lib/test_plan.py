@@ -708,20 +708,20 @@ def asked(launcher, cell=CELL):
 
 
 def test_a_process_of_its_own_answers_the_same(server):
-    tree, buffers = server(*asked(launch_twice), 60)
+    tree, buffers = server(*asked(launch_twice), 600)
     assert answer_from(tree, buffers).outputs.tolist() == [2.0] * 4
 
 
 def test_a_loop_without_end_ends_and_the_next_is_answered(server):
     endless = CELL.replace("    values =", "    while n > 0:\n        n += 0\n    values =", 1)
     assert "did not end within 1 s" in server(*asked(launch_twice, endless), 1)[0]["refused"]
-    assert "outputs" in server(*asked(launch_twice), 60)[0]
+    assert "outputs" in server(*asked(launch_twice), 600)[0]
 
 
 def test_a_process_that_dies_says_so_and_the_next_is_answered(server):
     tree, buffers = asked(launch_twice)
     tree["inputs"] = None  # nothing that `_judge` would send
-    assert "ended the process that ran it" in server(tree, buffers, 60)[0]["refused"]
+    assert "ended the process that ran it" in server(tree, buffers, 600)[0]["refused"]
     os.kill(plan_server._server.process.pid, signal.SIGKILL)
     plan_server._server.process.wait()
-    assert "outputs" in server(*asked(launch_twice), 60)[0]
+    assert "outputs" in server(*asked(launch_twice), 600)[0]

@@ -88,11 +88,11 @@ def leaves(n):
 
 def writes_slowly(path):
     path.write_text("begun")
-    time.sleep(30)
+    time.sleep(3600)
     path.write_text("done")
 
 
-def in_time(call, seconds=60):
+def in_time(call, seconds=600):
     """What `call` returns, or raises; a call that never comes back fails the test, and does not hang it."""
     done = []
 
@@ -167,7 +167,7 @@ def test_threads_load_while_the_consumer_works():
 
     for n in prefetch(load, range(4), workers=1, ahead=1):
         if n < 3:
-            assert started[n + 1].wait(timeout=30)
+            assert started[n + 1].wait(timeout=600)
 
 
 def test_a_killed_worker_is_named_with_what_it_owed(tmp_path):
@@ -185,7 +185,7 @@ def test_what_a_worker_answered_before_it_died_is_not_lost(tmp_path):
     worker = ProcessWorker(partial(die_once, tmp_path), "worker")
     for key in (1, 2, 4):
         worker.send(key)
-    worker.process.join(timeout=60)
+    worker.process.join(timeout=600)
     for key in (5, 6):
         worker.send(key)
     assert [worker.receive().value, worker.receive().value] == [1, 2]
@@ -255,7 +255,7 @@ def test_a_function_of_a_notebook_is_named_with_what_to_do_instead():
 
             list(prefetch(partial(load, bytes({size})), range(3), 2, kind="process"))
         """
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
         assert "WorkerFailed: worker 0 of 2, sample 0" in done.stderr and 'kind="thread"' in done.stderr
 
 
@@ -268,7 +268,7 @@ def test_a_worker_that_dies_before_it_takes_its_load_is_dead_and_no_more(tmp_pat
         "assert __name__ == '__main__', 'no worker may import this'\n"
         "list(prefetch(partial(max, bytes(1_000_000)), range(3), 2, kind='process'))\n"
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=600)
     assert "WorkerDied: worker 0 of 2 ended with exit code 1" in done.stderr
 
 
@@ -288,21 +288,26 @@ def test_workers_that_were_hired_before_one_could_not_be_are_gone(kind):
         assert not (worker.thread if kind is ThreadWorker else worker.process).is_alive()
 
 
-def test_no_load_begins_once_the_iteration_is_left():
-    """All threads are told to stop before the first is waited for."""
-    begun, left = [], threading.Event()
+def test_no_load_begins_once_the_iteration_is_left(monkeypatch):
+    """All threads are told to stop before the first is waited for: only then do the loads at hand end here."""
+    begun, at_work, waited_for = [], threading.Semaphore(0), threading.Event()
+    close = ThreadWorker.close
 
     def load(n):
-        begun.append(left.is_set())
+        begun.append(waited_for.is_set())
+        at_work.release()
         if n:
-            left.wait(timeout=30)
-            time.sleep(0.2 + 0.1 * (5 - n % 6))  # the first worker takes the longest
+            assert waited_for.wait(timeout=600)
         return n
 
+    def close_and_let_loads_end(worker):
+        waited_for.set()
+        close(worker)
+
+    monkeypatch.setattr(ThreadWorker, "close", close_and_let_loads_end)
     for _ in prefetch(load, range(100), workers=6):
-        while len(begun) < 7:
-            time.sleep(0.01)
-        left.set()
+        for _ in range(7):
+            assert at_work.acquire(timeout=600)
         break
     assert begun.count(True) == 0
 
@@ -311,9 +316,11 @@ def test_a_process_drops_the_job_at_hand(tmp_path):
     path = tmp_path / "written"
     worker = ProcessWorker(writes_slowly, "worker")
     worker.send(path)
+    deadline = time.monotonic() + 600
     while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
-    in_time(worker.close, seconds=20)
+    in_time(worker.close)
     assert path.read_text() == "begun"
 
 

@@ -1,0 +1,189 @@
+"""Every code block of README.md and CONTRIBUTING.md, executed as it stands and in order, in a fresh clone.
+
+The clone lies in a folder whose name has a space and letters beyond ASCII: nothing says where a course is kept.
+"""
+
+import csv
+import json
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from markdown_it import MarkdownIt
+
+from grader.course import submissions
+from grader.labs import all_labs, find_lab
+from grader.release import stale
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("README.md", "CONTRIBUTING.md")
+SLUG = "01_roofline"
+EARNED = {pwd.getpwuid(os.getuid()).pw_name: 100.0, "ada": 50.0}
+SECONDS = 900
+"""Bounds a block; none takes a tenth of it."""
+
+ENVIRONMENT = {
+    "PYTHON": "true",  # does not make .venv: the one that runs this test stands in for it (tests/test_make_venv.py)
+    "ARGS": "--version",  # what `make test` passes to pytest, and `make lab` to JupyterLab, once all before it is done
+}
+ONLY_CHECKED = {
+    "make course": "make --dry-run course",  # executes every lab, for minutes; .ci/run does
+    "jupyter lab": "jupyter lab --version",  # a server does not end; tests/browser starts it
+}
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """This checkout's last commit and what was changed since, and the environment of this test as its .venv."""
+    folder = tmp_path / "Drei Schleifen für alle"
+    subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
+    for name in git(ROOT, "ls-files", "-z", "--modified", "--others", "--exclude-standard").split("\0")[:-1]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_file():
+            shutil.copy(ROOT / name, folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)
+    git(folder, "add", "--all")
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    git(folder, *identity, "commit", "--quiet", "--allow-empty", "--message", "What is not committed yet")
+    (folder / ".venv").symlink_to(sys.prefix)
+    (folder / ".git/info/exclude").write_text("/.venv\n")
+    return folder
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def blocks(document: str) -> list[tuple[str, str]]:
+    """(language, text) of the fenced blocks of a document."""
+    tokens = MarkdownIt().parse((ROOT / document).read_text(encoding="utf-8"))
+    return [(token.info, token.content) for token in tokens if token.type == "fence"]
+
+
+def commands(text: str) -> list[str]:
+    return [line.partition("#")[0].strip() for line in text.splitlines()]
+
+
+def execute(clone: Path, language: str, text: str) -> subprocess.CompletedProcess[str]:
+    lines = [ONLY_CHECKED.get(command, line) for command, line in zip(commands(text), text.splitlines(), strict=True)]
+    shell = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [".venv/bin/python", "-c"]}[language]
+    # .venv is not its own: nothing in it may lead to the checkout that it was made for.
+    variables = {
+        "PATH": os.pathsep.join([str(clone / ".venv/bin"), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join([str(clone), str(clone / "lib")]),
+        "PRE_COMMIT_HOME": str(clone.parent / "pre-commit"),
+        "COLUMNS": "200",
+    }
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("THREELOOPS_", "PYTEST_", "TRITON_", "GIT_"))}
+    return subprocess.run(
+        [*shell, "\n".join(lines)],
+        cwd=clone,
+        env=clean | ENVIRONMENT | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+    )
+
+
+def put(clone: Path, kind: str, folder: str) -> None:
+    """Write one of the three submissions that `make course` grades where a student's notebook belongs."""
+    path = clone / folder / SLUG / f"{SLUG}.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(submissions(find_lab(SLUG, clone))[kind][0], path)
+
+
+def edit(clone: Path) -> None:
+    path = clone / f"solutions/{SLUG}/{SLUG}.ipynb"
+    path.write_text(path.read_text().replace("arithmetic intensity", "arithmetic density"))
+
+
+BEFORE = {
+    "threeloops check": lambda clone: put(clone, "reference", "work"),
+    "nbgrader collect": lambda clone: put(clone, "half_done", "submitted/ada"),
+    "jupytext --to": edit,
+}
+"""What people do between the blocks: a student solves a lab, another one's notebook comes by mail, an author edits."""
+
+
+def every_lab_was_started(clone: Path, said: str) -> None:
+    assert [p.parent.name for p in sorted(clone.glob("work/[0-9]*/*.ipynb"))] == [lab.slug for lab in all_labs(clone)]
+
+
+def all_checks_pass(clone: Path, said: str) -> None:
+    assert re.findall(r"^(.) \w+$", said, re.MULTILINE) == ["✓"] * 4
+    assert "What you wrote was kept" in said
+
+
+def both_students_are_graded(clone: Path, said: str) -> None:
+    with (clone / "grades.csv").open() as file:
+        rows = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file) if row["assignment"] == SLUG}
+    assert rows == EARNED
+    for student in EARNED:
+        assert "HIDDEN TESTS" not in (clone / "feedback" / student / SLUG / f"{SLUG}.html").read_text()
+
+
+def both_are_graded_again(clone: Path, said: str) -> None:
+    records = json.loads((clone / "grades.json").read_text())["records"]
+    assert {record["student"]: record["score"] for record in records} == EARNED
+
+
+def the_kernel_is_judged(clone: Path, said: str) -> None:
+    assert "findings: none" in said
+    assert re.search(r"^rmsnorm_kernel +sm_90 ", said, re.MULTILINE)
+
+
+def the_hook_is_there(clone: Path, said: str) -> None:
+    assert "All checks passed!" in said and "Success: no issues found" in said
+    assert os.access(clone / ".git/hooks/pre-commit", os.X_OK)
+
+
+def the_edit_is_in_the_source(clone: Path, said: str) -> None:
+    assert "arithmetic density" in (clone / f"solutions/{SLUG}/{SLUG}.py").read_text()
+    assert stale([find_lab(SLUG, clone)]) == [f"labs/{SLUG}/{SLUG}.ipynb differs"]
+    git(clone, "restore", "solutions")
+
+
+AFTER = {
+    "make lab": every_lab_was_started,
+    "threeloops check": all_checks_pass,
+    "nbgrader collect": both_students_are_graded,
+    "threeloops grade": both_are_graded_again,
+    "meter(": the_kernel_is_judged,
+    "pre-commit install": the_hook_is_there,
+    "jupytext --to": the_edit_is_in_the_source,
+}
+ENDS_WITH = {"threeloops grade": 1}
+"""Exit codes other than 0: one of the two students has fallen short."""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_block_does_what_it_says(document, clone):
+    for language, text in blocks(document):
+        for act in of(BEFORE, text):
+            act(clone)
+        done = execute(clone, language, text)
+        assert done.returncode == next(of(ENDS_WITH, text), 0), f"{text}\n{done.stdout}"
+        for check in of(AFTER, text):
+            check(clone, done.stdout)
+        assert git(clone, "status", "--porcelain") == "", text
+
+
+def of(table: dict[str, Any], text: str) -> Iterator[Any]:
+    """The entries of a table for the commands of one block."""
+    return (value for command, value in table.items() if command in text)
+
+
+@pytest.mark.parametrize("table", [BEFORE, AFTER, ENDS_WITH, ONLY_CHECKED], ids=["before", "after", "ends", "checked"])
+def test_no_table_names_a_command_that_no_document_has(table):
+    written = "\n".join(text for document in DOCUMENTS for _, text in blocks(document))
+    assert [command for command in table if command not in written] == []
