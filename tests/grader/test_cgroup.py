@@ -151,7 +151,10 @@ def test_processes_beyond_the_limit_cannot_be_started(group):
 
 @pytest.mark.cgroup
 def test_processes_in_sessions_of_their_own_share_one_quota(group):
-    """Kernels that count a share for each session count this group once: it is held to one core."""
+    """Kernels that count a share for each session count this group once. A twentieth of a core, so that it is held
+    back on however busy a machine."""
+    name, quota = ("cpu.max", "5000 100000") if group.version == 2 else ("cpu.cfs_quota_us", "5000")
+    (group.folders[-1] / name).write_text(quota)
 
     def spin():
         for _ in range(LIMITS.processes - 2):
