@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,20 +11,22 @@ from pathlib import Path
 import nbformat
 import pytest
 from attack import ANSWERS, SUBMISSIONS
-from grading import fresh_course, hand_in, needs, processes_of, submission
+from grading import QUICK, fresh_course, hand_in, needs, processes_of, submission
 from toy_course import SOURCE, make_course
 
 from grader.release import release
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-HEADER = "limits: {cell_seconds: 5, notebook_seconds: 60}"
-TIGHT = "limits: {cell_seconds: 8, test_seconds: 4, notebook_seconds: 40, memory_mb: 600, processes: 24, disk_mb: 16}"
-"""One set for the whole class, as on this route a lab has only its own."""
-ROOMY = {"searches_every_folder"}
-"""Answers that need more time than that to search: tried on the other route alone."""
+LIMITS = "memory_mb: 600, processes: 24, disk_mb: 16"
 HONEST = ("ada", "zoe")
-CLASSES = 3
-NAMES = [name for name, attack in ANSWERS.items() if "bwrap" in attack.sandboxes and name not in ROOMY]
+NAMES = [name for name, attack in ANSWERS.items() if "bwrap" in attack.sandboxes]
+ENDLESS = [name for name in NAMES if ANSWERS[name].limits.cell_seconds < QUICK.cell_seconds]
+"""Answers that only a deadline ends: in a class of their own, because on this route a lab has one set of limits."""
+OTHERS = [name for name in NAMES if name not in ENDLESS]
+CLASSES = {
+    "endless": ("{cell_seconds: 5, test_seconds: 4, notebook_seconds: 60, " + LIMITS + "}", ENDLESS),
+    **{str(n): ("{cell_seconds: 120, test_seconds: 120, " + LIMITS + "}", OTHERS[n::3]) for n in range(3)},
+}
 
 
 def nbgrader(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -40,22 +43,26 @@ def nbgrader(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture(scope="module", params=range(CLASSES))
+@pytest.fixture(scope="module", params=CLASSES)
 def graded(request, aims, tmp_path_factory):
     """A class of attackers between two honest students: who was in it, the scores, the log and what was executed."""
     needs("bwrap")
     folder = tmp_path_factory.mktemp("nbgrader")
-    with fresh_course(folder, lambda root: make_course(root, SOURCE.replace(HEADER, TIGHT))) as lab:
+    limits, names = CLASSES[request.param]
+    source, changed = re.subn(r"limits: \{.*\}", f"limits: {limits}", SOURCE)
+    assert changed == 1
+    with fresh_course(folder, lambda root: make_course(root, source)) as lab:
         shutil.copy(REPOSITORY / "nbgrader_config.py", lab.root)
         (folder / "marks_of_everybody.db").touch()
         release([lab])
-        here = {name: ANSWERS[name] for name in NAMES[request.param :: CLASSES]}
+        here = {name: ANSWERS[name] for name in names}
         for name, attack in here.items():
             text = attack.aimed({**aims, "ROOT": str(lab.root)})
             hand_in(submission(lab, **({"before": text} if attack.before else {"mean": text})), lab, name)
         for student in HONEST:
             hand_in(lab.master(), lab, student)
-        folders = dict(list(SUBMISSIONS.items())[request.param :: CLASSES])
+        at = list(CLASSES).index(request.param)
+        folders = dict(list(SUBMISSIONS.items())[at :: len(CLASSES)])
         for name, module in folders.items():
             own = lab.root / "submitted" / name / lab.slug
             own.mkdir(parents=True)

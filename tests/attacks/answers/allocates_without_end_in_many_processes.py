@@ -1,6 +1,6 @@
 # Allocates memory in eight processes at once, each of them below the limit at first.
 # says: MiB of memory
-# limits: memory_mb=600
+# limits: memory_mb=600 cell_seconds=5
 # sandboxes: bwrap ungrouped none
 
 import os, time

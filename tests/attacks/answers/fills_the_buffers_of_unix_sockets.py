@@ -1,7 +1,7 @@
 # Keeps data in the buffers of thousands of Unix sockets, where no process is charged for it.
 # says: MiB of memory | more than 1,024 sockets
 # sandboxes: bwrap ungrouped
-# limits: memory_mb=400
+# limits: memory_mb=400 cell_seconds=5
 
 import os, socket, time
 

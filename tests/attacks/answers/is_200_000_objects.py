@@ -1,6 +1,5 @@
 # Returns 200,000 objects that cannot cross the wall.
 # says: too large to cross
-# limits: test_seconds=20
 
 def mean(values):
     return [object() for _ in range(200_000)]

@@ -3,7 +3,7 @@
 
 import re
 needle = re.compile(b'a med[i]an is n[o]t a m[e]an')
-maps = [re.match(r'(\w+)-(\w+) r', line) for line in open('/proc/self/maps') if '[v' not in line]
+maps = [re.match(r'(\w+)-(\w+) r', line) for line in open('/proc/self/maps') if '[v' not in line and ' /' not in line]
 found = 0
 with open('/proc/self/mem', 'rb', 0) as memory:
     for m in filter(None, maps):
