@@ -52,8 +52,8 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.AssignLatePenalties",
     "grader.preprocessors.CheckCells",
 ]
-# Feedback, and formgrader's page of a submission, which the instructor's own Jupyter server shows: what a student wrote is
-# sanitised after it was rendered, and the page's policy lets nothing run but formgrader's own scripts.
+# Feedback, and formgrader's page of a submission, which the instructor's own Jupyter server shows: what a student wrote
+# is sanitised after it was rendered, and the page's policy lets nothing run but formgrader's own scripts.
 c.HTMLExporter.extra_template_basedirs = [TEMPLATES, handlers.template_path]
 c.HTMLExporter.template_file = "walled.html.j2"
 c.HTMLExporter.preprocessors = [
