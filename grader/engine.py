@@ -76,7 +76,7 @@ def run(
     on_test: Callable[[TestResult], None] | None,
 ) -> None:
     """Execute a rebuilt notebook through the wall; outputs go into its cells, verdicts and notes into `report`."""
-    chosen, withholding, allowance = choose(sandbox), Withholding(), Allowance()  # type: ignore[arg-type]
+    chosen, withholding, allowance = choose(sandbox), Withholding.of(trusted), Allowance()  # type: ignore[arg-type]
     index = {cell.id: i for i, cell in enumerate(nb_man.nb.cells)}
 
     def start(cell: NotebookNode) -> None:
@@ -84,7 +84,8 @@ def run(
 
     def end(cell: NotebookNode, outcome: Outcome) -> None:
         is_test = trusted.kind(cell) is Kind.TEST
-        outcome = withholding.public(outcome, first_line(cell.source, "HIDDEN TESTS") if is_test else None)
+        hidden_from = first_line(cell.source, "HIDDEN TESTS") if is_test else None
+        outcome = withholding.public(outcome, hidden_from, of_lab=trusted.kind(cell) is not Kind.FREE)
         outcome = allowance.spend(outcome)
         write_outputs(cell, outcome, trusted, index[cell.id])
         if is_test:

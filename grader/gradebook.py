@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from nbgrader.api import Gradebook, MissingEntry
 
 from grader.labs import Lab, LabError
@@ -22,7 +28,7 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
     Raises:
         LabError: the gradebook does not know the lab, or knows another version of it. Nothing was written then.
     """
-    with Gradebook(database) as gradebook:
+    with _programs_of_this_python(), Gradebook(database) as gradebook:
         _require_same_tests(gradebook, report, lab)
         known = {spelling(s.id): s.id for s in gradebook.students}
         students = [r for r in report.records if is_student(r.student)]
@@ -36,6 +42,17 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
                 grade.needs_manual_grade = grade.manual_score is not None
         gradebook.db.commit()
     return len(students)
+
+
+@contextmanager
+def _programs_of_this_python() -> Iterator[None]:
+    """nbgrader runs `alembic` by name, which is on no PATH where the environment is not activated."""
+    before = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
 
 
 def _require_same_tests(gradebook: Gradebook, report: ClassReport, lab: Lab) -> None:

@@ -17,10 +17,10 @@ class Outcome:
     value: float | None = None
     error: str = ""
     message: str = ""
-    quoted: bool = False
-    """Whether the student's side worded some of `message`, or `error` and `where`."""
+    quoted: str | None = None
+    """What the student's side worded of `message`; it then chose `error` and `where` as well."""
     unquoted: str = ""
-    """`message` without what the student's side worded, where it did."""
+    """`message` with a mark in the place of what is quoted."""
     line: int | None = None
     """The last line of the test cell that had begun when the test failed."""
     where: str = ""

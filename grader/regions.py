@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+NOT_SHOWN = "[not shown: it may repeat the inputs of hidden tests]"
+"""Stands for what a student's side said once a hidden test had begun."""
+
 Kind = Literal["SOLUTION", "HIDDEN TESTS"]
 KINDS: tuple[Kind, ...] = ("SOLUTION", "HIDDEN TESTS")
 STUB = "# YOUR CODE HERE\nraise NotImplementedError()"

@@ -33,12 +33,12 @@ from grader.faults import is_machines
 from grader.link import Link, LinkDead, WallError
 from grader.names import used
 from grader.outcome import Outcome
+from grader.regions import NOT_SHOWN
 from grader.sandbox.confine import limit_memory
 from grader.sandbox.warmth import REPLAY, compare_once, import_all, warm_while_idle
 from grader.wall.by_value import install_main_twin
 from grader.wall.connection import Wall
 from grader.wall.replays import Replays, warm_up
-from grader.withheld import NOT_SHOWN
 
 _MAX_TEXT, _MAX_MESSAGE = 100_000, 4000
 _MAX_PICTURE, _MAX_PIXELS = 2 << 20, 40_000_000
@@ -128,7 +128,7 @@ class GraderHalf:
         if error is not None:
             result.error = _line(str(error["classes"][0]).rpartition(".")[2][:80])
             result.message, result.where = _line(str(error["message"])), _line(str(error["where"])[:200])
-            result.quoted, result.unquoted = True, NOT_SHOWN
+            result.quoted, result.unquoted = result.message, NOT_SHOWN
         result.shown = shown(answer.get("shown"))
 
     def _setup(self, source: str) -> None:
@@ -158,7 +158,7 @@ class GraderHalf:
         result.error, result.message = type(error).__name__, _line(str(error))
         chain = list(_chain(error))
         words = [w for e in chain if (w := getattr(e, "__student_words__", None)) is not None]
-        result.quoted = bool(words)
+        result.quoted = _line(words[0]) if words else None
         result.unquoted = _line(_without(str(error), words))
         lines = [f.lineno for e in chain for f in traceback.extract_tb(e.__traceback__) if f.filename == "<test>"]
         result.line = max((line for line in lines if line), default=None)

@@ -107,6 +107,43 @@ PAYLOADS = {
 """By what each tries."""
 
 
+LIVE = (
+    "javascript link",
+    "javascript link in mixed case",
+    "javascript link in angle brackets",
+    "javascript link with an entity",
+    "javascript link with a numeric entity",
+    "javascript link behind a control character",
+    "javascript autolink",
+    "javascript by reference",
+    "javascript link around a picture",
+    "link as a tag",
+    "picture that fails to load",
+    "script",
+    "script in the midst of a line",
+    "svg",
+    "svg script",
+    "svg namespace confusion",
+    "noscript confusion",
+    "title confusion",
+    "textarea confusion",
+    "comment that ends early",
+    "processing instruction",
+    "iframe",
+    "iframe with a document",
+    "form",
+    "details",
+    "video",
+    "audio",
+    "mouse",
+    "diagram",
+    "heading with a tag",
+    "table",
+    "definition",
+)
+"""Those that run in any browser where nothing stops them; the others try what some renderer or browser once did."""
+
+
 def numbered() -> list[str]:
     """The payloads in order, each with its own number in the place of `N`."""
     return [text.replace("(N)", f"({number})") for number, text in enumerate(PAYLOADS.values())]

@@ -3,8 +3,11 @@
 import csv
 import io
 import json
+import os
 import shutil
+import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 from grading import QUICK, fresh_course, submission
@@ -156,7 +159,8 @@ def test_files_of_two_students_never_collide():
     assert names[:4] == ["O_Brien", "Smith__John", DECOMPOSED, "हिन्दी"]
 
 
-def test_a_gradebook_that_knows_nobody_gets_the_composed_name_and_no_refused_folder(tmp_path):
+def test_a_gradebook_that_knows_nobody_gets_the_composed_name_and_no_refused_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     lab = make_course(tmp_path)
     database = f"sqlite:///{tmp_path / 'gradebook.db'}"
     with Gradebook(database) as gradebook:

@@ -10,7 +10,8 @@ from grader.engine import Report
 from grader.grade import Options, execute
 from grader.outcome import Outcome
 from grader.records import gradescope
-from grader.withheld import NOT_SHOWN, Withholding
+from grader.regions import NOT_SHOWN
+from grader.withheld import Withholding
 
 SECRET = "345584192064786"
 """Digits of the one number of the first hidden test, `check.rng(1).normal(size=1)`."""
@@ -82,7 +83,7 @@ def test_no_later_cell_can_tell_it_either(lab, name):
 
 def test_without_withholding_they_would_tell(lab, monkeypatch):
     """The control: what the tests above look for is there where nothing is withheld."""
-    monkeypatch.setattr(Withholding, "public", lambda self, outcome, hidden_from=None: outcome)
+    monkeypatch.setattr(Withholding, "public", lambda self, outcome, hidden_from=None, of_lab=True: outcome)
     telling = {name for name in LEAKS if SECRET in everything(lab, submission(lab, mean=LEAKS[name]))}
     assert telling == set(LEAKS)
 
@@ -90,7 +91,7 @@ def test_without_withholding_they_would_tell(lab, monkeypatch):
 def test_a_record_says_that_something_is_missing_and_what_class_it_had(lab):
     record = grade(lab, submission(lab, mean=LEAKS["raises its arguments"]), "none")
     assert points(record) == {"mean": 0.0, "rescale": 60.0}
-    assert record.tests[0].output == f"ValueError: {NOT_SHOWN}"
+    assert record.tests[0].output == "ValueError: [0.–]"
 
 
 def test_what_came_before_the_first_hidden_line_is_shown_in_full(lab):
@@ -117,8 +118,32 @@ def test_what_a_check_says_stays():
 
 def test_withholding_begins_at_the_hidden_line_and_does_not_end():
     withholding = Withholding()
-    early = Outcome(error="ValueError", message="3", quoted=True, unquoted=NOT_SHOWN, line=3)
+    early = Outcome(error="ValueError", message="3", quoted="3", unquoted=NOT_SHOWN, line=3)
     assert withholding.public(early, hidden_from=4) == early
     assert withholding.public(Outcome(ok=True, student_printed="x"), hidden_from=4).student_printed == f"{NOT_SHOWN}\n"
     assert withholding.public(Outcome(ok=True, student_printed="x")).student_printed == f"{NOT_SHOWN}\n"
-    assert withholding.public(early, hidden_from=4).message == NOT_SHOWN
+    assert withholding.public(early, hidden_from=4).message == "–"
+    assert withholding.public(early, of_lab=False).message == NOT_SHOWN
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("division by zero", "division by zero"),
+        ("byte 512: bad checksum", "byte 512: bad checksum"),
+        ("byte 513: bad checksum", "byte –: bad checksum"),
+        ("no file secret.tar here", "no file –.tar here"),
+        ("[ 3.25 -1e-05]", "[ –.– -–-–]"),
+        ("x" * 300, "x" * 200 + " …"),
+    ],
+)
+def test_of_a_message_stays_what_helps_an_honest_student(words, shown):
+    withholding = Withholding(known=frozenset({"512", "tar"}), hidden=frozenset({"secret", "tar"}), begun=True)
+    failed = Outcome(error="ValueError", message=words, quoted=words, unquoted=NOT_SHOWN, line=9)
+    assert withholding.public(failed, hidden_from=4).message == shown
+
+
+def test_a_check_that_quotes_a_message_does_so_without_its_numbers():
+    said = f"a title\n  value      f(3) raised ValueError: {NOT_SHOWN}\n  expected   a message that contains 'x'"
+    failed = Outcome(error="CheckFailed", quoted="is 77 now", unquoted=said, line=9)
+    assert Withholding().public(failed, hidden_from=4).message == said.replace(NOT_SHOWN, "is – now")

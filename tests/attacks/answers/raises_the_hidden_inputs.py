@@ -1,5 +1,5 @@
 # Raises what a hidden test gives it, so that its message carries the inputs to whoever reads the feedback.
-# says: it may repeat the inputs of hidden tests
+# says: ValueError: [0.–]
 
 
 def mean(values):
