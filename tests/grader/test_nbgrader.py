@@ -177,6 +177,25 @@ def test_feedback_repeats_no_input_of_a_hidden_test_and_has_no_link_that_runs(co
     assert "the plot (javascript:alert(1)) &lt;b&gt;bold&lt;/b&gt;" in page
 
 
+def test_a_file_that_the_instructors_server_could_run_is_not_in_the_graded_copy(course):
+    """Formgrader serves `autograded/` from its own address and can be led to read a configuration in it."""
+    lab, _ = course
+    folder = lab.root / "submitted" / "extra" / lab.slug
+    (folder / "data").mkdir(parents=True)
+    nbformat.write(submissions(lab)["reference"][0], folder / f"{lab.slug}.ipynb")
+    for name in ("page.html", "nbgrader_config.py", "data/drawing.svg", "data/samples.txt"):
+        (folder / name).write_text("<script>alert(1)</script>")
+    done = nbgrader(lab.root, "autograde", lab.slug, "--student=extra", *sandbox_words())
+    shutil.rmtree(lab.root / "submitted" / "extra")
+    graded = lab.root / "autograded" / "extra" / lab.slug
+    found = {p.relative_to(graded).as_posix() for p in graded.rglob("*") if p.is_file()}
+    assert f"{lab.slug}.ipynb" in found, done.stderr
+    assert not found & {"page.html", "nbgrader_config.py", "data/drawing.svg"}
+    assert "script" not in "".join(p.read_text() for p in graded.rglob("*.txt"))
+    assert "extra: page.html is not graded and stays in submitted/" in done.stderr
+    assert scores(lab.root)["extra"] == 100.0
+
+
 def test_threeloops_grade_feeds_the_same_gradebook(course):
     lab, _ = course
     report = grade_class(lab.root / "submitted", lab, Options("none"))
