@@ -12,6 +12,7 @@ import itertools
 import os
 import signal
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from grader.labs import Limits
 
 CONTROLLERS = ("memory", "pids", "cpu")
 _PROC = Path("/proc/self")
+_deciding = threading.Lock()
 _PREFIX = "threeloops-"
 _PERIOD_MICROSECONDS = 100_000
 _END_SECONDS = 2.0
@@ -78,7 +80,7 @@ def make(limits: Limits, jobs: int) -> Group | None:
     if why_not() is not None:
         return None
     place = find()
-    name = f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
+    name = _name(next(_numbers))
     group = Group(place.version, tuple(folder / name for folder in place.folders), limits.memory_mb)
     try:
         for folder in group.folders:
@@ -126,13 +128,18 @@ def _write(folders: tuple[Path, ...], file: str, value: str) -> None:
         raise FileNotFoundError(2, f"this kernel's control groups have no {file}", str(folders[0]))
 
 
-@functools.cache
 def why_not() -> str | None:
     """Why no group can be made here, in one sentence; None where one can. Really makes one and moves a process in."""
+    with _deciding:  # two trials at a time would stand in each other's way
+        return _why_not()
+
+
+@functools.cache
+def _why_not() -> str | None:
     try:
         place = find()
         _sweep(place)
-        trial = Group(place.version, tuple(folder / f"{_PREFIX}{os.getpid()}-trial" for folder in place.folders), 0)
+        trial = Group(place.version, tuple(folder / _name("trial") for folder in place.folders), 0)
         try:
             for folder in trial.folders:
                 folder.mkdir()
@@ -196,9 +203,26 @@ def _sweep(place: Place) -> None:
     """Remove the groups of runs that were killed."""
     for folder in place.folders:
         for left in folder.glob(f"{_PREFIX}*-*"):
-            pid = left.name.removeprefix(_PREFIX).partition("-")[0]
-            if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            pid, _, rest = left.name.removeprefix(_PREFIX).partition("-")
+            if pid.isdecimal() and not _is_running(int(pid), rest.partition("-")[0]):
                 _removed(left)  # refused where processes live in it: their run is one that we cannot see
+
+
+def _name(what: object) -> str:
+    """A group's name: which process made it, when that was started, and what for."""
+    return f"{_PREFIX}{os.getpid()}-{_started(os.getpid())}-{what}"
+
+
+def _is_running(pid: int, started: str) -> bool:
+    """Whether a process lives, and is not a later one of the same number: in a container every run may be number 1."""
+    return psutil.pid_exists(pid) and _started(pid) in (None, started)
+
+
+def _started(pid: int) -> str | None:
+    """When a process was started, in clock ticks since the machine was; None where its entry cannot be read."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return None
 
 
 def _removed(folder: Path) -> bool:

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -183,6 +185,36 @@ def test_the_groups_of_a_killed_run_are_removed_by_the_next(group):
     cgroup._sweep(cgroup.find())
     assert not any(folder.exists() for folder in left)
     assert all(folder.exists() for folder in group.folders)
+
+
+@pytest.mark.cgroup
+def test_the_groups_of_an_earlier_process_of_the_same_number_are_removed(group):
+    """As in a container, where the run that was killed and the next one are both number 1."""
+    left = [folder.with_name(f"threeloops-{os.getpid()}-1-{folder.name[-1]}") for folder in group.folders]
+    for folder in left:
+        folder.mkdir()
+    cgroup._sweep(cgroup.find())
+    assert not any(folder.exists() for folder in left)
+    assert all(folder.exists() for folder in group.folders)
+
+
+@pytest.mark.cgroup
+def test_submissions_that_start_at_the_same_time_all_get_groups():
+    """The first to ask finds out whether there are any; the others wait for the answer."""
+    if WHY_NOT:
+        pytest.skip(WHY_NOT)
+    cgroup._why_not.cache_clear()
+    together = threading.Barrier(4)
+
+    def make():
+        together.wait(60)
+        return cgroup.make(LIMITS, 4)
+
+    with ThreadPoolExecutor(4) as threads:
+        made = [future.result() for future in [threads.submit(make) for _ in range(4)]]
+    for group in filter(None, made):
+        group.end()
+    assert None not in made
 
 
 def test_a_group_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
