@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from nbformat import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import api, autogradeapp
 from nbgrader.converters import Autograde
+from nbgrader.converters.base import BaseConverter
 from nbgrader.utils import rmtree
 from traitlets import Type
 
@@ -27,7 +29,7 @@ from grader.labs import LabError
 from grader.manifest import NotThisLab, manifest, rebuild
 from grader.nbgrader_plugin import NOT_RUN, RebuildFromMaster
 from grader.parse import parse
-from grader.submission_folder import BadSubmission, require_student, student_name
+from grader.submission_folder import TIMESTAMP, BadSubmission, require_student, student_name
 from grader.submissions import Submission, read
 
 
@@ -49,12 +51,27 @@ class SubmissionExporter(NotebookExporter):
         return self.from_notebook_node(whole, resources, **kw)
 
 
-class GuardedAutograde(Autograde):
+class _LeavesFiles(BaseConverter):
+    """What Autograde does before it copies the lab's own files, without the student's.
+
+    No graded cell sees those, and a file or folder of theirs can lie where one of the lab's must go.
+    """
+
+    def init_assignment(self, assignment_id: str, student_id: str) -> None:
+        source, target = (Path(at(assignment_id, student_id)) for at in (self._format_source, self._format_dest))
+        target.mkdir(parents=True, exist_ok=True)
+        if (source / TIMESTAMP).is_file():
+            (target / TIMESTAMP).unlink(missing_ok=True)  # that of an earlier run is read-only
+            shutil.copyfile(source / TIMESTAMP, target / TIMESTAMP)
+
+
+class GuardedAutograde(Autograde, _LeavesFiles):
     """Autograde that looks at a submission before it copies it, and stops at a fault of the machine.
 
     A run that stops leaves the gradebook as if it had not come to that student, and ends with exit code 2.
     """
 
+    notebooks: list[str]
     exporter_class = Type(SubmissionExporter, klass=Exporter).tag(config=True)
 
     def init_notebooks(self) -> None:
@@ -84,6 +101,7 @@ class GuardedAutograde(Autograde):
         with self._stopping():
             self._is_new = not self._has_submission()
             self._read()
+            self._leave_out_other_notebooks()
             self._forget_unfinished()
         return super().init_destination(assignment_id, student_id)
 
@@ -127,6 +145,14 @@ class GuardedAutograde(Autograde):
             with self._gradebook() as gradebook:
                 gradebook.update_or_create_student(student_id)
             raise
+
+    def _leave_out_other_notebooks(self) -> None:
+        """Keep the lab's own. nbgrader would ask its database for the others, by names that it may not take."""
+        own = [path for path in self.notebooks if os.path.basename(path) == f"{self._at[0]}.ipynb"]
+        for path in [path for path in self.notebooks if path not in own]:
+            shown = student_name(os.path.basename(path))
+            self.log.warning("%s: %s is no notebook of this lab; it is not graded", student_name(self._at[1]), shown)
+        self.notebooks = own
 
     def _forget_unfinished(self) -> None:
         """Remove what a killed run left of a student: nbgrader would take it for graded."""

@@ -39,7 +39,8 @@ def parse(content: bytes) -> NotebookNode:
         raise BadSubmission("the file is empty; save the notebook again and hand it in")
     _require_few_values(content)
     try:
-        data = json.loads(content)
+        # As UTF-8 and nothing else: the bytes were counted as such, and in UTF-16 half a character looks like a quote.
+        data = json.loads(content.decode("utf-8-sig", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise BadSubmission(f"the file is not JSON ({error}): not a notebook, or one that was cut off") from None
     if not isinstance(data, dict):

@@ -70,6 +70,8 @@ class Session:
         outcome = self._execute(kind, source, answer)
         if outcome.dead:
             self._restart()
+            if kind is Kind.SETUP:  # what came before has cost its own points; later exercises need this cell
+                return self.cell(kind, source)
         elif kind is not Kind.TEST:
             self.history.append((kind, source))
         return outcome
@@ -85,7 +87,8 @@ class Session:
 
     def _set_up(self, source: str) -> Outcome:
         """A setup cell, on both sides. It is the lab's own: where it fails with none of the student's code near it,
-        everybody's would, and that is nobody's grade."""
+        everybody's would, and that is nobody's grade. After that code has run, setup alone must fail as well: what
+        answers gave to earlier tests may fill the memory of the grader's side."""
         limit, fresh = self.limits.cell_seconds, not self.ran_own_code
         outcome = self._ask(limit, op="student", source=source, setup=True)
         if fresh and not outcome.ok:
@@ -93,9 +96,23 @@ class Session:
         if outcome.dead:
             return outcome
         here = self._ask(limit, op="setup", source=source)
-        if not here.ok and time.monotonic() < self.deadline:  # else the student's own cells used up the time
-            raise MachineFault(_broken_setup("grader's", here))
-        return outcome if here.ok else here
+        if here.ok:
+            return outcome
+        if time.monotonic() < self.deadline:  # else the student's own cells used up the time
+            if fresh:
+                raise MachineFault(_broken_setup("grader's", here))
+            self._require_setup_alone(source)
+        return _lost(f"a setup cell failed after the submission's own code had run: {here.reason}", dead=True)
+
+    def _require_setup_alone(self, source: str) -> None:
+        """Run the setup cells up to this one in fresh processes, without the student's code.
+
+        Raises:
+            MachineFault: they fail there, too.
+        """
+        with Session(self.manifest, self.pool, self.limits, self.jobs) as witness:
+            for text in [*(text for kind, text in self.history if kind is Kind.SETUP), source]:
+                witness.cell(Kind.SETUP, text)
 
     def _ask(self, seconds: float, **request: Any) -> Outcome:
         """Have the grader's half run a cell.
@@ -117,7 +134,7 @@ class Session:
             length = len(request["source"]) + len(request.get("answer", ""))
             return _lost(f"the cell, with the answer that it tests, has {length:,} characters: too long to execute")
         if outcome.ended:
-            return _half_ended(outcome.ended, request["op"], seconds)
+            return _half_ended(outcome.ended, seconds, own_code=self.ran_own_code)
         if outcome.fault:
             raise MachineFault(
                 f"a test cell met a fault of this machine ({outcome.fault}); `threeloops doctor` looks at it"
@@ -165,11 +182,12 @@ class Session:
             self.connection = None
 
 
-def _half_ended(how: str, op: str, seconds: float) -> Outcome:
-    """What it means that the grader's half of a submission ended before it answered."""
+def _half_ended(how: str, seconds: float, *, own_code: bool) -> Outcome:
+    """What it means that the grader's half of a submission ended before it answered. `own_code`: the student's ran,
+    and everything that comes from their process is read there."""
     if how == _TIME_UP:
         return _lost(f"the test did not end within {seconds:g} s", dead=True)
-    if how in _CRASHES and op == "test":
+    if how in _CRASHES and own_code:
         return _lost(f"the test's process crashed ({how}) on what the answer gave it", dead=True)
     raise MachineFault(
         f"the process that runs the tests was lost ({how}); this machine may be out of memory: free some, or grade "

@@ -8,11 +8,17 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
+from grader.faults import is_machines
+
 MAX_NAME = 100
 MAX_NAME_BYTES = 255
 MAX_FILES = 1000
 MAX_FOLDER_BYTES = 100 << 20
 MAX_NOTEBOOK_BYTES = 32 << 20
+TIMESTAMP = "timestamp.txt"
+"""Where nbgrader's exchange notes when a submission was handed in, and where nbgrader reads it."""
+
+_MAX_TIMESTAMP_BYTES, _SHOWN = 100, 40
 
 _JOINERS = "\u200c\u200d"
 """Invisible, but part of how Persian and several Indian names are spelled."""
@@ -100,3 +106,32 @@ def _below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
                     yield Path(entry.path), entry.stat(follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):  # the folder itself: the caller says what is missing
             continue
+
+
+def require_timestamp(folder: Path) -> None:
+    """Read the time of a submission as nbgrader does, which ends the whole run where it cannot.
+
+    Raises:
+        BadSubmission: there is a timestamp and it is no time. None at all, or an empty one, is no fault.
+        OSError: the machine cannot read files now.
+    """
+    text = b""
+    try:
+        with (folder / TIMESTAMP).open("rb") as file:
+            text = file.read(_MAX_TIMESTAMP_BYTES + 1)
+        if len(text) > _MAX_TIMESTAMP_BYTES:
+            raise ValueError
+        if written := text.decode("ascii").strip():
+            from nbgrader.utils import parse_utc  # slow, and most folders hold no timestamp
+
+            parse_utc(written)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except Exception as error:  # what is no time fails in the parser in several unrelated ways
+        if is_machines(error):
+            raise
+        shown = ascii(text[:_SHOWN].decode("ascii", "replace")) if text else "a file that cannot be read"
+        raise BadSubmission(
+            f"{TIMESTAMP} holds no time: found {shown}, expected one such as '2030-01-31 12:00:00 UTC'; delete the "
+            "file and hand in again"
+        ) from None

@@ -15,6 +15,7 @@ from grader.submission_folder import (
     BadSubmission,
     require_plain_files,
     require_student,
+    require_timestamp,
     spelling,
     student_name,
 )
@@ -65,7 +66,8 @@ def content(submission: Submission, folder: Path) -> bytes:
     """The submitted file. Never opens a link, a pipe or a device, which could lead elsewhere or never end.
 
     Raises:
-        BadSubmission: no file, a name that is no student's, a link, pipe or device, a file too large or unreadable.
+        BadSubmission: no file, a name that is no student's, a link, pipe or device, a file too large or unreadable, a
+            timestamp that is no time.
         OSError: the machine cannot read files now.
     """
     require_student(submission.student)
@@ -82,6 +84,7 @@ def content(submission: Submission, folder: Path) -> bytes:
                 f"the notebook has {size / 2**20:.0f} MiB, at most {MAX_NOTEBOOK_BYTES >> 20} are read; "
                 "clear its outputs"
             )
+        require_timestamp(path.parent)
         return path.read_bytes()
     except OSError as error:
         if is_machines(error):

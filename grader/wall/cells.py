@@ -10,10 +10,12 @@ import ast
 import base64
 import binascii
 import contextlib
+import gc
 import io
 import json
 import math
 import os
+import resource
 import select
 import signal
 import socket
@@ -76,6 +78,8 @@ class GraderHalf:
                 self._report(self.run(**request))
             except LinkDead:
                 return
+            except MemoryError:  # what an answer gave us leaves no room to say so: a crash, which needs none
+                os.abort()
 
     def _report(self, result: Outcome) -> None:
         try:
@@ -97,6 +101,7 @@ class GraderHalf:
 
         `answer` is the text of the cell that a test judges, as it was submitted.
         """
+        gc.collect()  # an exception of an earlier test may still hold what an answer gave it
         result, text, started = Outcome(), io.StringIO(), time.perf_counter()
         self.wall.link.deadline = time.monotonic() + seconds
         self.wall.printed, self.wall.requests, self.wall.answer = "", 0, answer
@@ -230,6 +235,8 @@ def main(fd: int, modules: list[str]) -> None:
     if REPLAY in modules:
         warm_up()
     later = [compare_once]
+    gc.collect()
+    gc.freeze()  # a half looks through what its own submission made, and nothing else
     control.send(b"R")
     halves: dict[int, socket.socket] = {}
     while True:
@@ -258,6 +265,7 @@ def main(fd: int, modules: list[str]) -> None:
         replays = Replays(memory_mb, fds) if REPLAY in modules else None
         os.chdir(config["folder"])
         limit_memory(memory_mb)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash would leave hidden tests in the lab's folder
         GraderHalf(Link(engine), Link(student), replays).serve()
         os._exit(0)
 

@@ -168,3 +168,35 @@ def test_an_honest_picture_does(lab, sandbox):
     executed = execute(submission(lab, before=draw), lab, Options(sandbox=sandbox, limits=QUICK), Report())
     data = [o.data for c in executed.cells for o in c.get("outputs", []) if o.output_type == "display_data"]
     assert [sorted(d) for d in data] == [["image/png", "text/plain"]] * 2
+
+
+TIMES = {
+    "nbgrader_s_own": b"2030-01-31 12:00:00.123456 UTC\n",
+    "with_an_offset": b"2030-01-31T12:00:00+01:00",
+    "none_yet": b" \n",
+}
+NO_TIMES = {
+    "words": b"tomorrow, perhaps",
+    "digits": b"9" * 90,
+    "a_date_that_is_none": b"2030-02-31 12:00:00 UTC",
+    "before_the_first_day": b"0001-01-01 00:00:00 +99999",
+    "not_ascii": "2030-01-31 \u00fc".encode("latin-1"),
+    "a_terminal_s_orders": b"\x1b[2J",
+    "long": b"2030-01-31 12:00:00 UTC" + b" " * 200,
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_the_time_of_a_submission_is_read(lab, hand_in, tmp_path, name):
+    path = hand_in("ada", lab.master())
+    (path.parent / "timestamp.txt").write_bytes(TIMES[name])
+    assert read(Submission("ada", path), tmp_path).cells
+
+
+@pytest.mark.parametrize("name", NO_TIMES)
+def test_a_timestamp_that_nbgrader_cannot_read_is_refused(lab, hand_in, tmp_path, name):
+    path = hand_in("ada", lab.master())
+    (path.parent / "timestamp.txt").write_bytes(NO_TIMES[name])
+    with pytest.raises(BadSubmission, match=r"timestamp\.txt holds no time: found '.*delete") as refused:
+        read(Submission("ada", path), tmp_path)
+    assert str(refused.value).isprintable()

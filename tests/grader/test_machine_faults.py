@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -155,6 +156,83 @@ def test_what_fails_for_everybody_is_nobodys_zero(tmp_path, sandbox, change, rea
         assert [r.score for r in grade_class(folder, lab, options).records] == [100.0] * 4
 
 
+SECOND_SETUP = """\
+# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_two", "locked": true, "schema_version": 3, \
+"solution": false, "task": false}
+FIRST = CODE
+
+# %% [markdown]
+# ## Exercise 2 (60 points)
+"""
+
+
+def make_two_setups(root, code):
+    """The toy lab with a second setup cell, after a test that gives the samples away to be changed in place."""
+    source = SOURCE.replace("# %% [markdown]\n# ## Exercise 2 (60 points)\n", SECOND_SETUP.replace("CODE", code))
+    source = source.replace("import check,", "import check, inout,").replace("mean(SAMPLES)", "mean(inout(SAMPLES))")
+    return make_course(root, source)
+
+
+EMPTIES = """\
+def mean(values):
+    result = sum(values) / len(values)
+    values.clear()
+    return result
+"""
+
+
+def test_a_later_setup_cell_that_an_answer_spoils_stops_nobody(tmp_path):
+    """The answer emptied a list of the first setup cell; the second runs again where no test has been."""
+    with fresh_course(tmp_path, lambda root: make_two_setups(root, "SAMPLES[0]")) as lab:
+        assert points(grade_notebook(submission(lab), lab, "x", Options("none"))) == {"mean": 40.0, "rescale": 60.0}
+        spoilt = grade_notebook(submission(lab, mean=EMPTIES), lab, "x", Options("none"))
+        assert points(spoilt) == {"mean": 0.0, "rescale": 60.0}
+
+
+RAISES_WITH_200_MIB = """\
+
+def mean(values):
+    return sum(values) / len(values)
+
+size = 200 << 20
+
+def forged(self, tree, buffers):
+    if tree["op"] == "call" and tree["value"][0] == [[]]:
+        text = json.dumps({"error": {"classes": ["builtins.ValueError"], "message": "values", "where": ""}}).encode()
+        raw.sendall(struct.pack("<IIQQ", len(text), 1, size, size) + text)
+        for _ in range(200):
+            raw.sendall(bytes(1 << 20))
+    else:
+        usual(self, tree, buffers)
+
+side.Server.answer = forged
+"""
+
+
+def test_what_came_with_an_exception_is_forgotten_before_the_next_cell(tmp_path):
+    """The check that caught it is part of a cycle; the second setup cell would meet a side that is full."""
+    forge = (CODE / "tests" / "attacks" / "forge.py").read_text()
+    with fresh_course(tmp_path, lambda root: make_two_setups(root, "np.zeros(128 << 17)")) as lab:
+        with Session(manifest(lab), pool(lab, "none"), replace(QUICK, memory_mb=300)) as session:
+            outcomes = {}
+            session.run(
+                submission(lab, mean=forge + RAISES_WITH_200_MIB).cells,
+                lambda cell: None,
+                lambda cell, outcome: outcomes.setdefault(cell.id, outcome),
+            )
+            assert session.restarts_left == len(session.manifest.exercises) + 2
+        assert [outcomes[name].ok for name in ("mean_test", "setup_two", "rescale_test")] == [True, True, True]
+
+
+def test_a_later_setup_cell_that_fails_by_itself_is_nobodys_zero(tmp_path):
+    fails_here = "1 / (not Path('90_toy.py').exists())"
+    with (
+        fresh_course(tmp_path, lambda root: make_two_setups(root, fails_here)) as lab,
+        pytest.raises(MachineFault, match="a setup cell of the lab failed on the grader's side"),
+    ):
+        grade_notebook(submission(lab), lab, "x", Options("none"))
+
+
 @pytest.mark.parametrize("code", ["raise OSError(28, 'No space left on device')", "import not_there"])
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_a_student_cannot_pass_for_the_machine(lab, sandbox, code):
@@ -189,6 +267,36 @@ def test_a_test_process_that_an_answer_crashes_costs_that_test(lab):
         assert session.cell(Kind.TEST, "assert True").ok
 
 
+def test_a_process_that_crashes_on_what_a_student_s_own_cell_sent_is_the_student_s(lab):
+    """The grader's half reads what comes back of every cell, not only of tests."""
+    with Session(manifest(lab), pool(lab, "none"), QUICK) as session:
+        assert session.cell(Kind.FREE, "x = 1").ok
+        (half,) = below(pool(lab, "none")._processes[1])
+        crash = f"import os, signal\nos.kill({half.pid}, signal.SIGSEGV)"
+        assert "crashed (SIGSEGV) on what the answer gave it" in session.cell(Kind.FREE, crash).reason
+        assert session.cell(Kind.TEST, "assert True").ok
+
+
+NO_ROOM_TO_REPORT = """\
+import sys
+
+def fails(*_):
+    raise MemoryError
+
+frame = sys._getframe()
+while "asdict" not in frame.f_globals:
+    frame = frame.f_back
+frame.f_globals["asdict"] = fails
+"""
+
+
+def test_a_test_process_without_memory_to_report_costs_that_test(lab):
+    with Session(manifest(lab), pool(lab, "none"), QUICK) as session:
+        assert session.cell(Kind.FREE, "x = 1").ok
+        assert "crashed (SIGABRT) on what the answer gave it" in session.cell(Kind.TEST, NO_ROOM_TO_REPORT).reason
+        assert session.cell(Kind.TEST, "assert True").ok
+
+
 def test_a_test_that_takes_too_long_is_still_the_answers(lab):
     limits = Limits(test_seconds=1, memory_mb=1024)
     with Session(manifest(lab), pool(lab, "none"), limits) as session:
@@ -202,6 +310,7 @@ def test_a_killed_monitor_is_no_verdict(lab):
         assert session.cell(Kind.FREE, "x = 1").ok
         (submitted,) = [p for p in below(pool(lab, "bwrap")._processes[0]) if not p.children()]
         submitted.parent().kill()
+        submitted.wait(60)
         with pytest.raises(MachineFault, match="monitor was ended from outside"):
             session.cell(Kind.FREE, "x = 1")
 

@@ -1,0 +1,14 @@
+"""Writes no time into timestamp.txt, which nbgrader reads: it ends the whole run where it cannot."""
+
+import json
+from pathlib import Path
+
+from grader.labs import Lab
+
+SAYS = "timestamp.txt holds no time"
+EARNS = 0.0
+
+
+def write(folder: Path, lab: Lab) -> None:
+    (folder / f"{lab.slug}.ipynb").write_text(json.dumps(lab.master()))
+    (folder / "timestamp.txt").write_text("tomorrow, perhaps")

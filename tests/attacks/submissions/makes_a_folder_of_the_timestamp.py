@@ -1,0 +1,14 @@
+"""Makes timestamp.txt, which nbgrader reads, a folder."""
+
+import json
+from pathlib import Path
+
+from grader.labs import Lab
+
+SAYS = "timestamp.txt holds no time"
+EARNS = 0.0
+
+
+def write(folder: Path, lab: Lab) -> None:
+    (folder / f"{lab.slug}.ipynb").write_text(json.dumps(lab.master()))
+    (folder / "timestamp.txt").mkdir()
