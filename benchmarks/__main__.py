@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -59,6 +60,8 @@ def main(arguments: list[str]) -> int:
         place.mkdir(parents=True, exist_ok=True)
         replace_text(place / f"{name}.json", result.to_json())
         shutil.rmtree(place / ROWS / name, ignore_errors=True)
+        with suppress(OSError):  # it is not there, or evidence keeps rows in it
+            (place / ROWS).rmdir()
         if lost := result.facts.get("failed"):
             said = f"{name}: {len(lost)} cases failed, the first: {lost[0]}"
             console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
@@ -85,6 +88,9 @@ def _provenance(device: str) -> Provenance:
     usable = capabilities(machine).usable_devices
     if device == "cuda" and not usable:
         sys.exit("--device cuda: no CUDA device can be used here; `threeloops doctor` says why")
+    if device == "auto" and machine.gpus and not usable:
+        why = "the CPU is measured, since no GPU can be used here; `threeloops doctor` says why"
+        print(f"--device auto: {why}", file=sys.stderr)
     on_gpu = bool(usable) and device != "cpu"
     os.environ["THREELOOPS_DEVICE"] = "cuda" if on_gpu else "cpu"
     return provenance(machine, "cuda" if on_gpu else "cpu", usable[0] if on_gpu else None)

@@ -26,6 +26,7 @@ from threeloops.files import replace_text
 
 from grader.child import CODE
 from grader.doctor import Diagnosis, diagnose
+from grader.evidence_counters import hardware_counters
 from grader.evidence_parts import (
     Failed,
     Group,
@@ -187,6 +188,7 @@ def plan(diagnosis: Diagnosis, device: Device, folder: Path) -> Iterator[Part]:
     yield benchmark("roofline", device, folder, group="numbers")
     yield kernel_times(device, no_gpu, rows / "kernel_times.jsonl")
     yield benchmark("precision", device, folder, group="numbers")
+    yield hardware_counters(device, no_gpu)
     yield benchmark("memory", device, folder, group="numbers")
     yield benchmark("grading", device, folder, None if sandbox.status == "ok" else sandbox.sentence)
     yield benchmark("kernels", device, folder)

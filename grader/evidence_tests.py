@@ -1,4 +1,4 @@
-"""The tests marked `gpu` as a part of the evidence: run by pytest with `grader.pytest_rows`, and judged by its rows."""
+"""The tests marked `gpu` as a part of the evidence: run by pytest with `benchmarks.pytest_rows`, judged by its rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def gpu_tests(device: Device, no_gpu: str, rows: Path) -> Part:
             raise Skipped(no_gpu)
         require("pytest")
         options = ["-m", "gpu", "-p", "no:cacheprovider", "-q", "--continue-on-collection-errors"]
-        plugin = ["-p", "grader.pytest_rows", "--rows", str(rows)]
+        plugin = ["-p", "benchmarks.pytest_rows", "--rows", str(rows)]
         done = run_tidily(["-m", "pytest", *options, *plugin, str(TESTS)], seconds, device)
         return judge_tests(read(rows), done)
 
@@ -33,8 +33,8 @@ def gpu_tests(device: Device, no_gpu: str, rows: Path) -> Part:
 
 
 def judge_tests(rows: list[Row], done: Finished) -> dict[str, Any]:
-    """The outcome of each test, from the rows of `grader.pytest_rows`; files that need a package which is not installed
-    are listed and fail nothing.
+    """The outcome of each test, from the rows of `benchmarks.pytest_rows`; files that need a package which is not
+    installed are listed and fail nothing.
 
     Raises:
         Failed: a test failed or took its process down, or a file could not be imported.

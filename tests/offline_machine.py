@@ -4,22 +4,19 @@ It is a virtual environment whose packages are links to those installed here, so
 """
 
 import os
-import re
 import venv
 from importlib import metadata
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
-BROUGHT = ("torch", "triton", "numpy", "matplotlib", "psutil", "packaging", "rich", "typer", "pytest", "hypothesis")
-"""What such an image has installed, each with what it needs."""
+from grader.installed import closure
+from scripts.make_wheels import BROUGHT
 
 
-def make_offline_machine(folder: Path) -> Path:
-    """Make the environment in `folder` and return its Python."""
+def make_offline_machine(folder: Path, more: tuple[str, ...] = ()) -> Path:
+    """Make the environment in `folder` and return its Python; `more`: packages that were carried there."""
     venv.EnvBuilder(symlinks=True).create(folder)
     (site,) = folder.glob("lib/python*/site-packages")
-    for name in closure(BROUGHT):
+    for name in closure((*BROUGHT, *more)):
         found = metadata.distribution(name)
         for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
             link = site / top
@@ -34,20 +31,3 @@ def offline_environment(folder: Path) -> dict[str, str]:
     bare.mkdir(exist_ok=True)
     kept = {name: os.environ[name] for name in ("TMPDIR", "LANG") if name in os.environ}
     return kept | {"PATH": str(bare), "HOME": str(bare), "THREELOOPS_DEVICE": "cpu"}
-
-
-def closure(names: tuple[str, ...]) -> set[str]:
-    """The installed distributions among `names` and all that they need, by normalised name."""
-    found: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
-        try:
-            needs = metadata.requires(name) or []
-        except metadata.PackageNotFoundError:
-            continue
-        if name not in found:
-            found.add(name)
-            wanted = map(Requirement, needs)
-            waiting += [each.name for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
-    return found

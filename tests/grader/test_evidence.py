@@ -15,6 +15,7 @@ from grader import evidence, provenance, rows
 from grader.child import Finished
 from grader.doctor import Diagnosis
 from grader.evidence import attempt, collect
+from grader.evidence_counters import parse
 from grader.evidence_parts import Failed, Part, Skipped, Unfinished
 from grader.evidence_tests import judge_tests
 from grader.findings import Finding
@@ -85,6 +86,7 @@ def test_a_machine_without_gpu_git_or_sandbox_still_gives_evidence(toy_evidence)
         "benchmark roofline": "failed",
         "kernel times": "SKIPPED",
         "benchmark precision": "ok",
+        "hardware counters": "SKIPPED",
         "benchmark memory": "ok",
         "benchmark grading": "SKIPPED",
         "benchmark kernels": "ok",
@@ -337,3 +339,17 @@ def test_devices_have_folders_of_their_own(machine):
     assert re.fullmatch(r"cpu-[a-z0-9-]+-\d+-cores", cpu.slug)
     gpu = replace(cpu, device="cuda", name="NVIDIA H100 80GB HBM3")
     assert gpu.slug == "nvidia-h100-80gb-hbm3" and gpu.verified_on == "cuda:NVIDIA H100 80GB HBM3"
+
+
+def test_the_counters_of_a_profiler_are_read_from_among_what_the_program_prints():
+    printed = "\n".join(
+        [
+            "==PROF== Connected to process 7",
+            '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"',
+            '"0","saxpy_kernel","dram__bytes_read.sum","byte","268,435,456"',
+            "==PROF== Disconnected",
+        ]
+    )
+    (row,) = parse(printed)
+    assert row["Kernel Name"] == "saxpy_kernel" and row["Metric Value"] == "268,435,456"
+    assert parse("==ERROR== ERR_NVGPUCTRPERM") == []

@@ -14,6 +14,7 @@ from grader.child import CODE, Finished
 from grader.evidence_parts import Skipped
 from grader.evidence_tests import judge_tests
 from grader.rows import begin, read
+from scripts.make_wheels import CARRIED, pins
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_gpu_tests_are_collected_where_other_tests_cannot_be(offline, tmp_path):
     begin(rows, "")
     files = ["tests/lib/test_timing.py", "tests/test_project.py", "tests/grader/test_cli.py"]
     options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
-    offline("-m", "pytest", *options, "-p", "grader.pytest_rows", "--rows", rows, *files)
+    offline("-m", "pytest", *options, "-p", "benchmarks.pytest_rows", "--rows", rows, *files)
     ran = [row for row in read(rows) if row.get("outcome") == "skipped"]
     assert {row["test"].partition("::")[0] for row in ran} == {files[0]}
     absent = {row["test"] for row in read(rows) if row.get("outcome") == "not collected"}
@@ -79,3 +80,16 @@ def test_gpu_tests_are_collected_where_other_tests_cannot_be(offline, tmp_path):
     with pytest.raises(Skipped, match="no GPU test ran") as nothing_ran:
         judge_tests(without, Finished(1, "", "", 1.0))
     assert {file["file"] for file in nothing_ran.value.result["not_collected"]} == absent
+
+
+def test_with_the_wheels_that_are_carried_there_a_lab_runs(tmp_path):
+    assert not {"torch", "triton", "numpy"} & {pin.partition("==")[0] for pin in pins()}, "no image needs them again"
+    python = make_offline_machine(tmp_path / "machine", CARRIED)
+    environment = offline_environment(tmp_path / "machine") | {"PYTHONPATH": f"{CODE / 'lib'}:{CODE}"}
+    options = ["--device", "cpu", "--out", str(tmp_path / "out"), "--part", "lab 00_start_here"]
+    command = [str(python), "-m", "grader.cli", "evidence", *options]
+    done = subprocess.run(command, cwd=CODE, env=environment, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = (tmp_path / "out").glob("*/evidence.json")
+    status = {part["name"]: part["status"] for part in json.loads(path.read_text())["parts"]}
+    assert status["lab 00_start_here"] == "ok"

@@ -74,7 +74,7 @@ def test_a_run_of_tests_that_is_killed_keeps_its_outcomes_and_the_next_goes_on(t
 
     def run():
         options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
-        command = [sys.executable, "-m", "pytest", *options, "-p", "grader.pytest_rows", "--rows", str(path)]
+        command = [sys.executable, "-m", "pytest", *options, "-p", "benchmarks.pytest_rows", "--rows", str(path)]
         subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=120)
         return {
             r["test"].partition("::")[2] or r["test"]: (r["outcome"], r["reason"]) for r in read(path) if "test" in r

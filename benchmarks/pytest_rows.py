@@ -1,4 +1,4 @@
-"""A pytest plugin, `-p grader.pytest_rows --rows FILE`: writes the outcome of each test as soon as it is known.
+"""A pytest plugin, `-p benchmarks.pytest_rows --rows FILE`: writes the outcome of each test as soon as it is known.
 
 Tests whose outcome stands there already are deselected, so a run that was ended goes on where it stopped. A test that
 was begun twice and never ended, because it hangs or takes its process down, is not begun a third time.
