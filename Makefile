@@ -10,7 +10,7 @@ VENV := @$(PYTHON) scripts/make_venv.py
 MEASURE = $(shell $(BIN)/python -c "" 2>/dev/null && echo $(BIN)/python || echo $(PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help course test test-all lab release evidence check environment test-environment peers
+.PHONY: help course test test-all lab release evidence wheels check environment test-environment peers
 .NOTPARALLEL:
 
 help: ## this list
@@ -32,8 +32,11 @@ lab: environment ## JupyterLab on your own copies of the labs (one of them: make
 release: environment ## generate labs/ from solutions/
 	@$(BIN)/threeloops release
 
-evidence: ## measure this machine; benchmarks/evidence/ (installs nothing)
-	@PYTHONPATH="lib:.:$$PYTHONPATH" $(MEASURE) -m grader.cli evidence
+evidence: ## measure this machine; call it until nothing is left (ARGS="--part numbers")
+	@PYTHONPATH="lib:.:$$PYTHONPATH" $(MEASURE) -m grader.cli evidence $(ARGS)
+
+wheels: environment ## wheels/: what a machine without a network needs (make wheels FOR=3.12)
+	@$(BIN)/python scripts/make_wheels.py wheels $(FOR)
 
 check: test-environment ## style, types, and labs/ against solutions/
 	@$(BIN)/ruff check .

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -27,6 +29,8 @@ BENCHMARKS = {
 }
 ON_CPU = {"data", "grading", "meter", "replay"}
 """Submissions are graded, kernels interpreted, and shards read on the CPU, whatever else is plugged in."""
+ROWS = "unfinished"
+"""Where a benchmark of many rows keeps those that it has, below the folder of its JSON, until it is finished."""
 GRADED_LABS = 2
 """The grading benchmark takes the first labs of the course unless some are named."""
 
@@ -45,16 +49,23 @@ def main(arguments: list[str]) -> int:
     failed = False
     for name in options.names:
         about = _provenance("cpu" if name in ON_CPU else options.device)
+        place = options.out or Path(__file__).parent / "evidence" / about.slug
         try:
-            result = _run(name, about, options)
+            result = _run(name, about, options, place)
         except (Unmeasured, SandboxError) as error:
             console.print(f"{name}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
             failed = True
             continue
         console.print(result.tables())
-        place = options.out or Path(__file__).parent / "evidence" / about.slug
         place.mkdir(parents=True, exist_ok=True)
         replace_text(place / f"{name}.json", result.to_json())
+        shutil.rmtree(place / ROWS / name, ignore_errors=True)
+        with suppress(OSError):  # it is not there, or evidence keeps rows in it
+            (place / ROWS).rmdir()
+        if lost := result.facts.get("failed"):
+            said = f"{name}: {len(lost)} cases failed, the first: {lost[0]}"
+            console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
+            failed = True
     return 1 if failed else 0
 
 
@@ -77,15 +88,25 @@ def _provenance(device: str) -> Provenance:
     usable = capabilities(machine).usable_devices
     if device == "cuda" and not usable:
         sys.exit("--device cuda: no CUDA device can be used here; `threeloops doctor` says why")
+    if device == "auto" and machine.gpus and not usable:
+        why = "the CPU is measured, since no GPU can be used here; `threeloops doctor` says why"
+        print(f"--device auto: {why}", file=sys.stderr)
     on_gpu = bool(usable) and device != "cpu"
     os.environ["THREELOOPS_DEVICE"] = "cuda" if on_gpu else "cpu"
     return provenance(machine, "cuda" if on_gpu else "cpu", usable[0] if on_gpu else None)
 
 
-def _run(name: str, about: Provenance, options: argparse.Namespace) -> Result:
+def _run(name: str, about: Provenance, options: argparse.Namespace, place: Path) -> Result:
+    if name == "kernels":
+        from benchmarks import kernels
+
+        return kernels.measure(about, quick=options.quick, folder=place / ROWS / name)
     if name != "grading":
         return import_module(f"benchmarks.{name}").measure(about, quick=options.quick)
-    from benchmarks import grading
+    try:
+        from benchmarks import grading
+    except ModuleNotFoundError as error:
+        raise Unmeasured(f"{error.name} is not installed; `make course` installs what is missing") from None
     from grader.labs import LabError, all_labs, find_lab
 
     try:

@@ -9,6 +9,8 @@ from threeloops.inner.kernels.catalog import Entry, Shape, catalog
 
 from benchmarks.kernel_part import Row, Share
 
+Case = tuple[Entry, Shape, torch.dtype]
+
 GRADIENTS = ("_with_gradients", "_and_gradient", "_and_gradients")
 """How the names of entries end that compute a result and its gradients in one call."""
 
@@ -23,8 +25,25 @@ def cases(
         for shape in shapes(entry)[: 1 if quick else None]
         for dtype in (quick_dtypes(entry) if quick else entry.dtypes)
     ]
-    first, step = share
-    return iter(every[first::step])
+    return iter(dealt(every, share))
+
+
+def dealt(every: list[Case], share: Share) -> list[Case]:
+    """The cases of one share, in their order. The longest is dealt first, each to the share that has least to do."""
+    number, of = share
+    lengths, mine = [0.0] * of, []
+    for at in sorted(range(len(every)), key=lambda at: -weight(*every[at])):
+        least = lengths.index(min(lengths))
+        lengths[least] += weight(*every[at])
+        if least == number:
+            mine.append(at)
+    return [every[at] for at in sorted(mine)]
+
+
+def weight(entry: Entry, shape: Shape, dtype: torch.dtype) -> float:
+    """About how long a case takes, in seconds: its compilation, and then what it moves and computes."""
+    work = entry.cost(shape, dtype)
+    return 1.0 + work.bytes / 1e10 + work.flops / 1e13
 
 
 def quick_dtypes(entry: Entry) -> tuple[torch.dtype, ...]:

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
+import torch
 from threeloops.inner.codegen import Code, CompileError, inspect
+from threeloops.inner.kernels.catalog import Entry, Shape
 from threeloops.inner.kernels.configuration import TARGETS
 
 from benchmarks.kernel_cases import cases, label
-from benchmarks.kernel_part import OURS, Row, Share, answer
+from benchmarks.kernel_part import OURS, Piece, Row, Share, answer, every_row
 
 QUICK_TARGETS = ("sm_90",)
 
 
 def rows(quick: bool, share: Share) -> Iterator[Row]:
     """One row for each launch of each kernel at its compiled shapes, dtypes and targets."""
+    return every_row(pieces(quick, share))
+
+
+def pieces(quick: bool, share: Share) -> Iterator[Piece]:
+    targets = QUICK_TARGETS if quick else TARGETS
     for entry, shape, dtype in cases(lambda entry: entry.compiled, quick, share):
-        inputs = entry.inputs(shape, dtype, "meta", 0)
-        about = {**label(entry, shape, dtype), "by": OURS, "tensor_core_kernel": entry.tensor_cores}
-        for target in QUICK_TARGETS if quick else TARGETS:
-            try:
-                for code in inspect(lambda: entry.launch(*inputs), target):  # noqa: B023  called at once
-                    yield {**about, **row(code)}
-            except CompileError as error:
-                yield {**about, "target": target, "not_compiled": str(error).splitlines()[0]}
+        yield label(entry, shape, dtype), partial(of_case, entry, shape, dtype, targets)
+
+
+def of_case(entry: Entry, shape: Shape, dtype: torch.dtype, targets: Sequence[str]) -> Iterator[Row]:
+    inputs = entry.inputs(shape, dtype, "meta", 0)
+    about = {**label(entry, shape, dtype), "by": OURS, "tensor_core_kernel": entry.tensor_cores}
+    for target in targets:
+        try:
+            for code in inspect(lambda: entry.launch(*inputs), target):
+                yield {**about, **row(code)}
+        except CompileError as error:
+            yield {**about, "target": target, "not_compiled": str(error).splitlines()[0]}
 
 
 def row(code: Code) -> Row:
@@ -47,4 +59,4 @@ def row(code: Code) -> Row:
 
 
 if __name__ == "__main__":
-    answer(rows)
+    answer(pieces)

@@ -4,35 +4,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from math import isfinite
 from typing import Any
 
 import torch
 from threeloops.hardware import device
-from threeloops.inner.kernels.catalog import Entry
+from threeloops.inner.kernels.catalog import Entry, Shape
 
 from benchmarks.kernel_cases import cases, label
-from benchmarks.kernel_part import Row, Share, answer
+from benchmarks.kernel_part import Piece, Row, Share, answer, every_row
 from benchmarks.kernel_peers import torch_own
+
+LIMITS = {"float32": 3.0, "float16": 1.05, "bfloat16": 1.05}
+"""How many times torch's RMS error a kernel's may be, or that of rounding alone where torch is luckier than that."""
 
 
 def rows(quick: bool, share: Share) -> Iterator[Row]:
     """One row for each floating-point output: RMS and largest error, and how many times torch's they are."""
+    return every_row(pieces(quick, share))
+
+
+def pieces(quick: bool, share: Share) -> Iterator[Piece]:
     where = device()
     for entry, shape, dtype in cases(lambda entry: entry.metered, quick, share):
-        inputs = entry.inputs(shape, dtype, where, 0)
-        for output, ours, theirs in errors(entry, inputs):
-            yield {
-                **label(entry, shape, dtype),
-                "on": where,
-                "output": output,
-                "rms": ours.rms,
-                "max": ours.max,
-                "rounding_rms": ours.rounding_rms,
-                "torch_rms": theirs.rms,
-                "torch_max": theirs.max,
-                "rms_ratio": ratio(ours.rms, theirs.rms),
-                "max_ratio": ratio(ours.max, theirs.max),
-            }
+        yield label(entry, shape, dtype), partial(of_case, entry, shape, dtype, where)
+
+
+def of_case(entry: Entry, shape: Shape, dtype: torch.dtype, where: str) -> Iterator[Row]:
+    about = label(entry, shape, dtype)
+    inputs = entry.inputs(shape, dtype, where, 0)
+    for output, ours, theirs in errors(entry, inputs):
+        allowed = LIMITS[about["dtype"]] * max(theirs.rms, ours.rounding_rms)
+        if not isfinite(ours.rms):  # JSON has no NaN
+            yield {**about, "on": where, "output": output, "failed": f"its RMS error is {ours.rms}"}
+            continue
+        yield {
+            **about,
+            "on": where,
+            "output": output,
+            "within": ours.rms <= allowed,
+            "rms": ours.rms,
+            "max": ours.max,
+            "rounding_rms": ours.rounding_rms,
+            "torch_rms": theirs.rms,
+            "torch_max": theirs.max,
+            "rms_ratio": ratio(ours.rms, theirs.rms),
+            "max_ratio": ratio(ours.max, theirs.max),
+        }
 
 
 class Error:
@@ -71,4 +90,4 @@ def ratio(ours: float, theirs: float) -> float | None:
 
 
 if __name__ == "__main__":
-    answer(rows)
+    answer(pieces)

@@ -6,7 +6,8 @@ seen; and where it asks the GPU for its number of multiprocessors it takes 1, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from threeloops.inner.launches import record
 
 from benchmarks.kernel_cases import GRADIENTS, cases, label
 from benchmarks.kernel_code import QUICK_TARGETS, row
-from benchmarks.kernel_part import LIGER, Row, Share, answer
+from benchmarks.kernel_part import LIGER, Piece, Row, Share, answer, every_row
 from benchmarks.kernel_peers import LIGER_FUNCTIONS, no_liger
 
 TARGETS = ("sm_80", "sm_90", "sm_100")
@@ -24,20 +25,29 @@ TARGETS = ("sm_80", "sm_90", "sm_100")
 
 def rows(quick: bool, share: Share) -> Iterator[Row]:
     """Rows like those of our kernels, under the name of the same operation; what could not be launched says why."""
+    return every_row(pieces(quick, share))
+
+
+def pieces(quick: bool, share: Share) -> Iterator[Piece]:
+    targets = QUICK_TARGETS if quick else TARGETS
     for entry, shape, dtype in cases(shapes, quick, share):
-        about = {**label(entry, shape, dtype), "by": LIGER}
-        if reason := no_liger():
-            yield {**about, "not_compiled": reason}
-            continue
-        with record(execute=False) as launches:
-            failed = launch(LIGER_FUNCTIONS[entry.name], entry.inputs(shape, dtype, "meta", 0))
-        if failed:
-            yield {**about, "not_compiled": f"not launched without a GPU: {failed}"}
-        try:
-            for code in compile_launches(launches, QUICK_TARGETS if quick else TARGETS):
-                yield {**about, "tensor_core_kernel": False, **row(code)}
-        except CompileError as error:
-            yield {**about, "not_compiled": str(error).splitlines()[0]}
+        yield label(entry, shape, dtype), partial(of_case, entry, shape, dtype, targets)
+
+
+def of_case(entry: Entry, shape: Shape, dtype: torch.dtype, targets: Sequence[str]) -> Iterator[Row]:
+    about = {**label(entry, shape, dtype), "by": LIGER}
+    if reason := no_liger():
+        yield {**about, "not_compiled": reason}
+        return
+    with record(execute=False) as launches:
+        failed = launch(LIGER_FUNCTIONS[entry.name], entry.inputs(shape, dtype, "meta", 0))
+    if failed:
+        yield {**about, "not_compiled": f"not launched without a GPU: {failed}"}
+    try:
+        for code in compile_launches(launches, targets):
+            yield {**about, "tensor_core_kernel": False, **row(code)}
+    except CompileError as error:
+        yield {**about, "not_compiled": str(error).splitlines()[0]}
 
 
 def shapes(entry: Entry) -> tuple[Shape, ...]:
@@ -67,4 +77,4 @@ def unfilled(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    answer(rows)
+    answer(pieces)

@@ -6,6 +6,7 @@ Without a GPU every row is there and says that it was not measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from statistics import median
 from typing import Any
 
@@ -16,15 +17,20 @@ from threeloops.inner.costs import Work
 from threeloops.inner.kernels.catalog import Entry, Shape, catalog
 from threeloops.inner.timing import benchmark
 
-from benchmarks.kernel_cases import GRADIENTS, cases, label, quick_dtypes
+from benchmarks.kernel_cases import GRADIENTS, cases, dealt, label, quick_dtypes
 from benchmarks.kernel_error import outputs
-from benchmarks.kernel_part import COPY, OURS, TORCH, Row, Share, answer
+from benchmarks.kernel_part import COPY, OURS, TORCH, Piece, Row, Share, answer, context_is_lost, every_row
 from benchmarks.kernel_peers import Party, parties
-from benchmarks.kernel_prediction import predictor
+from benchmarks.kernel_prediction import Predictor, predictor
 
 NO_GPU = "no CUDA device"
 FORWARD, BOTH, BOTH_IN_ONE = "forward", "forward + backward", "forward and gradients"
 SAMPLES, QUICK_SAMPLES = 30, 10
+UNTIMED_CALLS = 5
+COMPILED = ("flex_attention", "torch.compile")
+COMPILE_SECONDS = {OURS: 4.0, "flex_attention": 15.0, "torch.compile": 15.0}
+SAMPLE_SECONDS, HOST_NUMBERS, RATES = 3e-3, 1e8, (1e12, 1e14)
+"""Of an estimate: a sample beyond its kernel, random numbers a second on the host, slow bytes/s and FLOP/s."""
 LARGEST_DIFFERENCE = 0.05
 """RMS difference from torch's result over the size of that: above it a result is wrong, and its time worth nothing."""
 
@@ -35,35 +41,54 @@ class WrongResult(Exception):
 
 def rows(quick: bool, share: Share) -> Iterator[Row]:
     """One row for each kernel, shape, dtype, pass and party: raw seconds, or why there are none."""
+    return every_row(pieces(quick, share))
+
+
+def pieces(quick: bool, share: Share) -> Iterator[Piece]:
     where = device()
-    predicted = predictor(where)
-    yield copy_row(where)
+    if share[0] == 0:
+        yield {"kernel": COPY}, lambda: iter([copy_row(where)])
+    predicted = cache(predictor)  # calibrates on a GPU, so not before something is timed
     for entry, shape, dtype in timed_cases(quick, share):
-        for direction, work in passes(entry, shape, dtype):
-            about = {
-                **label(entry, shape, dtype),
-                "pass": direction,
-                "tensor_core_kernel": entry.tensor_cores,
-                "bytes": work.bytes,
-                "flops": work.flops,
-            }
-            found = parties(entry, compiled=not quick and shape is entry.timed[0])
-            if where == "cpu":
-                for by in found:
-                    model = predicted(work, dtype) if by == OURS else {}
-                    yield {**about, "by": by, "not_measured": NO_GPU, **model}
-                continue
-            try:
-                inputs = entry.inputs(shape, dtype, where, 0)
-                expected = first_result([found[TORCH], *found.values()], inputs)
-            except torch.OutOfMemoryError:
-                yield from ({**about, "by": by, "not_measured": "too large for this GPU's memory"} for by in found)
-                continue
-            for by, function in found.items():
-                measured = timed(function, inputs, expected, direction, where, quick)
-                seconds = median(measured["seconds"]) if "seconds" in measured else None
-                model = predicted(work, dtype, seconds) if by == OURS else {}
-                yield {**about, "by": by, **measured, **model}
+        yield label(entry, shape, dtype), partial(of_case, entry, shape, dtype, where, quick, predicted)
+
+
+def of_case(
+    entry: Entry,
+    shape: Shape,
+    dtype: torch.dtype,
+    where: str,
+    quick: bool,
+    predictor_of: Callable[[str], Predictor],
+) -> Iterator[Row]:
+    predicted = predictor_of(where)
+    for direction, work in passes(entry, shape, dtype):
+        about = {
+            **label(entry, shape, dtype),
+            "pass": direction,
+            "tensor_core_kernel": entry.tensor_cores,
+            "bytes": work.bytes,
+            "flops": work.flops,
+        }
+        found = parties(entry, compiled=not quick and shape is entry.timed[0])
+        if where == "cpu":
+            for by in found:
+                model = predicted(work, dtype) if by == OURS else {}
+                yield {**about, "by": by, "not_measured": NO_GPU, **model}
+            continue
+        try:
+            inputs = entry.inputs(shape, dtype, where, 0)
+            expected = first_result([found[TORCH], *found.values()], inputs)
+        except torch.OutOfMemoryError:
+            yield from ({**about, "by": by, "not_measured": "too large for this GPU's memory"} for by in found)
+            continue
+        for by, function in found.items():
+            measured = timed(function, inputs, expected, direction, where, quick)
+            seconds = median(measured["seconds"]) if "seconds" in measured else None
+            model = predicted(work, dtype, seconds) if by == OURS else {}
+            yield {**about, "by": by, **measured, **model}
+            if by in COMPILED:  # compiled for one shape each; too many of them, and torch runs them uncompiled
+                torch._dynamo.reset()
 
 
 def copy_row(where: str) -> Row:
@@ -82,11 +107,27 @@ def timed_cases(quick: bool, share: Share) -> Iterator[tuple[Entry, Shape, torch
 
     Backward passes are timed with the forward pass that they belong to: nobody else offers them alone.
     """
-    for entry, shape, dtype in cases(lambda entry: entry.timed, False, share):
-        if entry.name.endswith("_backward") or dtype not in quick_dtypes(entry):
-            continue
-        if not quick or shape is entry.timed[0]:
-            yield entry, shape, dtype
+    every = [
+        (entry, shape, dtype)
+        for entry, shape, dtype in cases(lambda entry: entry.timed, False)
+        if not entry.name.endswith("_backward") and dtype in quick_dtypes(entry)
+        if not quick or shape is entry.timed[0]
+    ]
+    return iter(dealt(every, share))
+
+
+def estimate(quick: bool) -> float:
+    """About how many seconds the timing of everything takes on a GPU of this decade: inputs are made on the host, each
+    party compiles once, and each sample empties the cache and covers its launch."""
+    calls = (QUICK_SAMPLES if quick else SAMPLES) + UNTIMED_CALLS
+    total = 0.0
+    for entry, shape, dtype in timed_cases(quick, (0, 1)):
+        for _, work in passes(entry, shape, dtype):
+            found = parties(entry, compiled=not quick and shape is entry.timed[0])
+            compiling = sum(COMPILE_SECONDS.get(by, COMPILE_SECONDS[OURS] if by == OURS else 0.5) for by in found)
+            each = SAMPLE_SECONDS + work.bytes / RATES[0] + work.flops / RATES[1]
+            total += work.bytes / dtype.itemsize / HOST_NUMBERS + compiling + len(found) * calls * each
+    return total
 
 
 def passes(entry: Entry, shape: Shape, dtype: torch.dtype) -> Iterator[tuple[str, Work]]:
@@ -122,6 +163,8 @@ def timed(function: Party, inputs: tuple[Any, ...], expected: Any, direction: st
         call = both_passes(function, expected) if direction == BOTH else function
         samples = benchmark(call, lambda: fresh(inputs), device=where, samples=QUICK_SAMPLES if quick else SAMPLES)
     except Exception as error:
+        if context_is_lost(error):
+            raise
         return {"not_measured": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
     return {"seconds": list(samples.seconds)}
 
@@ -160,4 +203,4 @@ def differentiable(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    answer(rows)
+    answer(pieces)

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.kernel_part import Row, run_part
-from benchmarks.result import Result, Series
+from benchmarks.result import Result, Series, Unmeasured
 from grader.installed import installed_version
 from grader.provenance import Provenance
 
@@ -29,6 +29,8 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         # One after another: they would disturb each other's times.
         left = limit - (time.monotonic() - started)
         rows += run_part("meter_kernels", quick=quick, seconds=left, share=(part, PARTS))
+    if lost := [row for row in rows if "failed" in row]:
+        raise Unmeasured(f"{len(lost)} parts failed, the first: {lost[0]['failed']}")
     facts: dict[str, Any] = {
         "overhead": overheads(rows),
         "counts": [{key: row[key] for key in ("kernel", "by", "counted_bytes", "requested_bytes")}

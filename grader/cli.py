@@ -74,6 +74,10 @@ def plainly(command: Callable[..., None]) -> Callable[..., None]:
             raise
         except (LabError, MachineFault, FileNotFoundError) as error:
             fail(str(error))
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] in ("grader", "threeloops", "benchmarks", ""):
+                raise
+            fail(f"{error.name} is not installed, and this command needs it; `make course` installs what is missing")
         except KeyboardInterrupt:
             fail("stopped; what was finished is kept, and the same command goes on from there")
         except (OSError, MemoryError) as error:
@@ -281,12 +285,19 @@ def course(device: Annotated[Device, typer.Option(help="Where the labs measure."
 def evidence(
     device: Annotated[Device, typer.Option(help="Where to measure.")] = Device.auto,
     out: Annotated[Path | None, typer.Option(help="Folder for the JSON; benchmarks/evidence by default.")] = None,
+    part: Annotated[
+        list[str] | None, typer.Option("--part", help="Only these: faults, numbers, record, or the name of a part.")
+    ] = None,
+    budget: Annotated[float, typer.Option(min=30, help="Seconds that this call may take.")] = 525,
 ) -> None:
-    """Measure what this machine can measure and write it as JSON. Installs nothing; a missing GPU is SKIPPED."""
+    """Measure what this machine can measure and write it as JSON. Installs nothing; a missing GPU is SKIPPED.
+
+    Faults come first, then numbers, then the record. A call ends within its budget, and the next one goes on.
+    """
     from grader.evidence import collect
 
-    require_device(device)
-    raise typer.Exit(collect(device.value, out or course_root() / "benchmarks" / "evidence", console))
+    folder = out or course_root() / "benchmarks" / "evidence"
+    raise typer.Exit(collect(device.value, folder, console, part or (), budget))
 
 
 def main() -> None:

@@ -12,14 +12,26 @@ from threeloops.lab.audit import MIME
 from grader.execute import execute_solution
 from grader.labs import find_lab
 
+LONGEST_ERROR = 400
+PAPERMILLS_OWN = "papermill-error-cell-tag"
+"""The tag of cells that papermill adds to a notebook to point at an error."""
+
 
 def main(name: str, device: str) -> None:
-    """`error` is empty where every cell ran to its end."""
+    """`failed` lists the cells that raised; `error` says what else kept the notebook from its end, if anything."""
     with tempfile.TemporaryDirectory() as folder:
-        executed = execute_solution(find_lab(name), device, Path(folder))
-    outputs = [output for cell in executed.notebook.cells for output in cell.get("outputs", [])]
-    audits = [output["data"][MIME] for output in outputs if MIME in output.get("data", {})]
-    print(json.dumps({"seconds": round(executed.seconds, 2), "error": executed.error, "audits": audits}))
+        executed = execute_solution(find_lab(name), device, Path(folder), go_on=True)
+    failed, audits = [], []
+    cells = [c for c in executed.notebook.cells if PAPERMILLS_OWN not in c.metadata.get("tags", [])]
+    for number, cell in enumerate(cells):
+        for output in cell.get("outputs", []):
+            if output["output_type"] == "error" and "raises-exception" not in cell.metadata.get("tags", []):
+                error = f"{output['ename']}: {output['evalue']}"[:LONGEST_ERROR]
+                failed.append({"cell": number, "begins": cell.source.strip()[:100], "error": error})
+            if MIME in output.get("data", {}):
+                audits.append(output["data"][MIME])
+    answer = {"seconds": round(executed.seconds, 2), "error": executed.error, "failed": failed, "audits": audits}
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -55,13 +55,20 @@ papermill_engines.register("observed", ObservedEngine)
 
 
 def execute_solution(
-    lab: Lab, device: str, folder: Path, on_cell: OnCell = lambda cell, of: None, notebook: NotebookNode | None = None
+    lab: Lab,
+    device: str,
+    folder: Path,
+    on_cell: OnCell = lambda cell, of: None,
+    notebook: NotebookNode | None = None,
+    *,
+    go_on: bool = False,
 ) -> Executed:
     """Execute a lab's solution (or another notebook of it) in `folder`, with a copy of the lab's data beside it.
 
     Args:
         device: "auto", "cpu" or "cuda"; the kernel sees it as `$THREELOOPS_DEVICE`.
         folder: written: the executed notebook, also where a cell failed, and whatever the cells write.
+        go_on: execute the cells behind one that failed, too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if lab.data.is_dir():
@@ -81,6 +88,7 @@ def execute_solution(
                 execution_timeout=CELL_SECONDS,
                 extra_arguments=["--IPKernelApp.log_level=ERROR"],
                 on_cell=on_cell,
+                allow_errors=go_on,
             )
         except PapermillExecutionError as failure:
             error = f"cell {failure.cell_index}: {failure.ename}: {failure.evalue}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -10,6 +11,7 @@ from typing import Any
 
 from packaging.requirements import Requirement as Specification
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from grader.child import CODE
 
@@ -49,6 +51,20 @@ def installed_version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def closure(names: Iterable[str]) -> set[str]:
+    """The installed distributions among `names` and all that they need on this machine, by normalised name."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found or installed_version(name) is None:
+            continue
+        found.add(name)
+        needs = map(Specification, metadata.requires(name) or [])
+        waiting += [each.name for each in needs if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return found
 
 
 @cache

@@ -15,9 +15,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nbformat import NotebookNode
+if TYPE_CHECKING:  # naming a lab must not need it: a machine that only measures may have no nbformat
+    from nbformat import NotebookNode
 
 SOLUTIONS, LABS, WORK = "solutions", "labs", "work"
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import json
 import os
 import platform
 import re
@@ -14,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -56,6 +57,11 @@ class Provenance:
     @property
     def verified_on(self) -> str:
         return "cpu" if self.device == "cpu" else f"cuda:{self.name}"
+
+    @property
+    def key(self) -> str:
+        """What a measurement depends on, in a line: those of two calls belong together where this is the same."""
+        return json.dumps({**asdict(self), "recorded": None}, sort_keys=True)
 
     @property
     def slug(self) -> str:

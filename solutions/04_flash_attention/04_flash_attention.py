@@ -1347,7 +1347,7 @@ if device() == "cuda":
     from threeloops.inner.timing import benchmark
 
     def make_heads(tokens):
-        return [torch.randn(4, 16, tokens, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+        return tuple(torch.randn(4, 16, tokens, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
 
     def naive_attention(q, k, v):
         return torch.softmax((q @ k.transpose(-1, -2)) * 128**-0.5, -1) @ v

@@ -304,3 +304,9 @@ def test_serial_numbers_of_gpus_leave_no_trace():
     hidden = anonymous({"gpus": [asdict(H100)], "note": f"CUDA_VISIBLE_DEVICES={H100.uuid}"})
     assert H100.uuid not in json.dumps(hidden)
     assert hidden["gpus"][0]["name"] == H100.name
+
+
+def test_the_interpreter_is_tried_with_the_repairs_that_every_lab_installs():
+    found = doctor.ask_child("interpreter", 60)
+    assert found["ok"], found
+    assert found["bf16_dot_is_right"], "Triton's own interpreter was tried, without the course's repairs"

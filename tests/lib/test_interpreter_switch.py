@@ -177,3 +177,10 @@ def test_a_repair_without_a_place_warns_and_the_rest_goes_on(monkeypatch):
 def test_device_is_what_decides(monkeypatch):
     monkeypatch.setenv("THREELOOPS_DEVICE", "cpu")
     assert device() == "cpu" and interpreter.interpreted()
+
+
+def test_a_process_that_only_compiles_never_asks_for_a_device(tmp_path):
+    """Its GPU is hidden, so that asking for "cuda" would end it."""
+    asks = "from threeloops.inner.interpreter import enable_without_gpu\nprint(enable_without_gpu())"
+    environment = {"THREELOOPS_COMPILE_ONLY": "1", "THREELOOPS_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""}
+    assert python(tmp_path, asks, **environment) == "False"

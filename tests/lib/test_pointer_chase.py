@@ -91,3 +91,16 @@ def test_a_spread_ring_visits_one_line_in_every_so_many():
         pytest.skip(str(reason))
     with pytest.raises(ValueError, match="lines = 0"):
         latency_of_spread(0, 64, on="cpu")
+
+
+def test_on_a_gpu_every_kernel_is_compiled_before_the_first_sample(monkeypatch):
+    """Triton compiles one for an argument of 1, one for multiples of 16, one for the rest."""
+    followed, repeats = [], 3
+
+    def on_gpu(following):
+        return lambda loads: followed.append(loads) or 1e-6 * loads
+
+    monkeypatch.setattr(pointer_chase, "_follow_on_gpu", on_gpu)
+    pointer_chase.latency_of_spread(1 << 10, 1, on="cuda", repeats=repeats)
+    before, sampled = followed[: -2 * repeats], followed[-2 * repeats :]
+    assert set(sampled) <= set(before)

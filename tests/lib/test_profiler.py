@@ -385,6 +385,30 @@ def test_a_late_launch_is_launch_bound():
     assert "aten::b came 25.0 µs" in gap.reason
 
 
+@pytest.mark.parametrize("name", ["cudaMemcpy", "cuMemcpyDtoH_v2", "hipMemcpyWithStream", "cudaMemcpy2D"])
+def test_a_blocking_copy_is_a_host_synchronisation(name):
+    result = recorded(
+        launch(1, 5, 3), kernel(1, 10, 50), wait(14, 49, name), launch(2, 68, 3), kernel(2, 75, 5)
+    )  # fmt: skip
+    assert [gap.cause for gap in result.gaps()] == ["host synchronisation"]
+
+
+@pytest.mark.parametrize(
+    ("copied", "cause"),
+    [
+        ("Memcpy DtoH (Device -> Pageable)", "host synchronisation"),
+        ("Memcpy DtoH (Device -> Pinned)", "launch-bound"),
+    ],
+)
+def test_a_copy_to_memory_that_is_not_pinned_holds_the_host_up_whatever_its_call_is_named(copied, cause):
+    copy = Event(copied, "gpu_memcpy", 20, 42, STREAM, args={"correlation": 2, "stream": STREAM})
+    result = recorded(
+        launch(1, 5, 3), kernel(1, 10, 10), launch(2, 12, 52, name="cudaMemcpyAsync"), copy,
+        launch(3, 68, 3), kernel(3, 75, 5),
+    )  # fmt: skip
+    assert [gap.cause for gap in result.gaps()] == [cause]
+
+
 def test_a_host_that_waited_for_the_device_is_a_host_synchronisation():
     result = recorded(
         operator("aten::a", 0, 10), launch(1, 5, 3), kernel(1, 10, 50),

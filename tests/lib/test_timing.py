@@ -228,6 +228,76 @@ def test_plain_data():
     }
 
 
+class QueuedDevice:
+    """A device that does its work in order while the host goes on; times of both in seconds. `issue` is what the host
+    takes to launch the call, `kernel` what the device takes for it."""
+
+    def __init__(self, monkeypatch, issue, kernel):
+        torch = pytest.importorskip("torch")
+        self.host = self.device = 0.0
+        self.issue, self.kernel, self.order = issue, kernel, []
+        device = self
+
+        class Event:
+            def __init__(self, enable_timing):
+                assert enable_timing
+
+            def record(self):
+                device.order.append("event")
+                device.device = self.at = max(device.host, device.device)
+
+            def synchronize(self):
+                device.host = max(device.host, self.at)
+
+            def elapsed_time(self, other):
+                return (other.at - self.at) * 1e3
+
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "_sleep", self.sleep)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: type("P", (), {"clock_rate": 1_000_000}))
+        monkeypatch.setattr(timing, "_require_cuda", lambda _: None)
+        monkeypatch.setattr(timing.time, "perf_counter_ns", lambda: int(self.host * 1e9))
+
+    def sleep(self, cycles):
+        self.order.append("sleep")
+        self.device = max(self.host, self.device) + cycles / 1e9
+
+    def call(self):
+        self.order.append("call")
+        self.host += self.issue
+        self.device = max(self.host, self.device) + self.kernel
+
+
+@pytest.mark.parametrize("issue", [25e-6, 93e-6, 900e-6, 8e-3])
+def test_a_kernel_shorter_than_its_launch_is_timed_and_not_its_launch(monkeypatch, issue):
+    device = QueuedDevice(monkeypatch, issue, kernel=4e-6)
+    found = benchmark(device.call, tuple, device="cuda", flush=lambda: device.order.append("flush"), samples=7)
+    assert found.seconds == pytest.approx([4e-6] * 7)
+    assert device.order[-5:] == ["flush", "sleep", "event", "call", "event"]
+
+
+def test_without_a_flush_launches_count(monkeypatch):
+    device = QueuedDevice(monkeypatch, 50e-6, kernel=4e-6)
+    found = benchmark(device.call, tuple, device="cuda", flush_cache=False, samples=3)
+    assert "sleep" not in device.order and found.median == pytest.approx(54e-6)
+
+
+@pytest.mark.gpu
+def test_a_launch_that_takes_long_on_the_host_adds_nothing():
+    torch, host_seconds = pytest.importorskip("torch"), 500e-6
+
+    def slow(x):
+        stop = perf_counter() + host_seconds
+        while perf_counter() < stop:
+            pass
+        return x.add_(1)
+
+    def inputs():
+        return (torch.ones(1 << 20, device="cuda"),)
+
+    assert benchmark(slow, inputs, device="cuda", samples=20).median < host_seconds
+
+
 @pytest.mark.gpu
 def test_cuda_events_time_the_device_and_not_the_launch():
     torch = pytest.importorskip("torch")

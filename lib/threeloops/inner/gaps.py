@@ -17,9 +17,16 @@ Cause = Literal["launch-bound", "host synchronisation", "other"]
 Interval = tuple[float, float]
 
 WAITS_FOR_DEVICE = {
-    "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cudaFree",
-    "hipDeviceSynchronize", "hipStreamSynchronize", "hipEventSynchronize", "hipMemcpy", "hipFree",
+    "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaFree", "cudaFreeHost",
+    "cudaMemcpy", "cudaMemcpy2D", "cudaMemcpy3D", "cudaMemcpyPeer", "cudaMemcpyFromSymbol", "cudaMemcpyToSymbol",
+    "cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize", "cuMemFree_v2", "cuMemFreeHost",
+    "cuMemcpy", "cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2", "cuMemcpyDtoD_v2",
+    "hipDeviceSynchronize", "hipStreamSynchronize", "hipEventSynchronize", "hipFree", "hipHostFree",
+    "hipMemcpy", "hipMemcpy2D", "hipMemcpyWithStream", "hipMemcpyDtoH", "hipMemcpyHtoD", "hipMemcpyPeer",
 }  # fmt: skip
+"""Calls that hold the host up whatever they are given."""
+PAGEABLE = "Pageable"
+"""In the name of a copy to or from memory that is not pinned: its call holds the host up, "Async" or not."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +83,20 @@ def _cpu_gaps(tree: CallTree, minimum_us: float, issue_limit_us: float) -> tuple
     return tuple(gaps)
 
 
+def waits_for_device(events: Sequence[Event]) -> list[Event]:
+    """The host's calls that wait for the device: by their names, or because the copy that they make is of memory that
+    is not pinned."""
+    blocking = {e.args.get("correlation") for e in events if e.category in ON_DEVICE and PAGEABLE in e.name} - {None}
+    return [
+        e
+        for e in events
+        if e.name in WAITS_FOR_DEVICE or (e.category in LAUNCH and e.args.get("correlation") in blocking)
+    ]
+
+
 def _gpu_gaps(events: Sequence[Event], tree: CallTree, minimum_us: float, issue_limit_us: float) -> tuple[Gap, ...]:
     launched_by = launches(events)
-    waits = [event for event in events if event.name in WAITS_FOR_DEVICE]
+    waits = waits_for_device(events)
     host_calls: dict[int, list[Event]] = {}
     for event in [event for event in events if event.category in LAUNCH] + [call.event for call in tree]:
         host_calls.setdefault(event.thread, []).append(event)

@@ -58,7 +58,9 @@ def enable_without_gpu() -> bool:
     interpreter; on a GPU it changes nothing. Kernels decorated before stay what they were. Cheap, and may be repeated.
     """
     if not interpreted():
-        if device() != "cpu" or os.environ.get("THREELOOPS_COMPILE_ONLY"):  # set in the process that compiles
+        # The process that compiles sets this, on a machine whose GPU may be hidden from it: asked first, because
+        # device() raises where a GPU is wanted and none is seen.
+        if os.environ.get("THREELOOPS_COMPILE_ONLY") or device() != "cpu":
             return False
         os.environ["TRITON_INTERPRET"] = "1"
     if not _repairs:

@@ -99,6 +99,10 @@ def latency_of_spread(lines: int, spacing: int, on: str | None = None, seed: int
     following = ring(lines, spacing * _LINE_BYTES[on] // 8, seed)
     loads = _LOADS[on]
     follow = _follow_on_gpu(following) if on == "cuda" else _follow_on_cpu(following)
+    if on == "cuda":
+        # Triton compiles a kernel of its own for an argument that is 1, and one for multiples of 16: each of them is
+        # compiled here, and not between the events of the first sample.
+        follow(1), follow(loads)
     follow(min(lines, _WARM_UP_LINES))
     return [(follow(loads) - (follow(1) if on == "cuda" else 0.0)) / loads for _ in range(repeats)]
 

@@ -17,6 +17,9 @@ __all__ = ["Ratio", "Samples", "benchmark", "cache_flusher", "clock_of", "last_l
 SYSTEM_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 CACHE_IF_UNKNOWN = 64 * 2**20  # a machine that hides its cache size: more than most desktop processors have
 
+CLOCK_IF_UNKNOWN = 2_000_000  # kHz; where torch does not tell it
+SHORTEST_COVER, LONGEST_COVER = 1e-3, 50e-3
+
 Call = Callable[[], object]
 Clock = Callable[[Call], float]
 
@@ -34,11 +37,12 @@ def benchmark(
 ) -> Samples:
     """Time `fn(*make_inputs())`: `warmup` untimed calls, then `samples` timed ones, each on fresh inputs.
 
-    On a CPU the clock is `perf_counter_ns`; on a GPU, CUDA events, so that the time is the device's and not that of
-    the launch. With `flush_cache` every timed call finds its inputs in memory, as in a program that does other
-    things in between. On a GPU the flush also keeps the device busy while the host issues the call; without it, a
-    call shorter than its own launch is timed as long as the launch. A `clock` takes a function, calls it once and
-    returns seconds; a `flush` empties the cache: tests and other devices pass their own.
+    On a CPU the clock is `perf_counter_ns`; on a GPU, CUDA events. With `flush_cache` every timed call finds its inputs
+    in memory, as in a program that does other things in between, and on a GPU it is the device's time that is taken:
+    the device is kept busy before the first event until the host has issued the call, whoever's it is, for otherwise a
+    call shorter than its own launch would be timed as long as the launch. Without `flush_cache` nothing is covered, and
+    launches count as they do in a loop. A `clock` takes a function, calls it once and returns seconds; a `flush`
+    empties the cache: tests and other devices pass their own, and nothing is covered for another clock.
 
     Raises ValueError or TypeError naming the argument that is wrong.
     """
@@ -47,6 +51,7 @@ def benchmark(
             raise TypeError(f"{name} = {function!r}: expected a function; pass it without calling it")
     _require_count("warmup", warmup, at_least=0)
     _require_count("samples", samples, at_least=1)
+    cover = launch_cover(device) if flush_cache and clock is None else None
     clock = clock or clock_of(device)
     empty_cache = (flush or cache_flusher(device)) if flush_cache else None
 
@@ -56,13 +61,16 @@ def benchmark(
             raise TypeError(f"make_inputs() returned {type(inputs).__name__}: expected a tuple, such as (x,)")
         return partial(fn, *inputs)
 
+    issue_seconds = 0.0
     for _ in range(warmup):
-        prepared()()
+        issue_seconds = host_clock(prepared())
     seconds = []
     for _ in range(samples):
         call = prepared()
         if empty_cache is not None:
             empty_cache()
+        if cover is not None:
+            cover(issue_seconds)
         seconds.append(clock(call))
     return Samples(tuple(seconds), device)
 
@@ -86,6 +94,26 @@ def cuda_clock(call: Call) -> float:
     stop.record()
     stop.synchronize()
     return start.elapsed_time(stop) / 1e3
+
+
+def launch_cover(device: str) -> Callable[[float], None] | None:
+    """A function that keeps a GPU busy for longer than the host needs to issue a call; None for a CPU.
+
+    It takes the seconds in which the host issued such a call before. Three times as many are slept on the device, at
+    least 1 ms, since a first launch after a pause is slow, and at most 50 ms, where a call waits for the device itself.
+    """
+    if device.partition(":")[0] != "cuda":
+        return None
+    _require_cuda(device)
+    import torch
+
+    kilohertz = getattr(torch.cuda.get_device_properties(device), "clock_rate", CLOCK_IF_UNKNOWN)
+
+    def cover(issue_seconds: float) -> None:
+        seconds = min(max(3 * issue_seconds, SHORTEST_COVER), LONGEST_COVER)
+        torch.cuda._sleep(int(seconds * kilohertz * 1e3))
+
+    return cover
 
 
 def clock_of(device: str) -> Clock:

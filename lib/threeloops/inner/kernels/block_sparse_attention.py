@@ -125,10 +125,30 @@ def reference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, *, softmax_scale: float | None = None
 ) -> torch.Tensor:
     """The same in PyTorch: its attention under a mask of single positions."""
-    visible = mask.by_position(q.shape[2], k.shape[2]).to(q.device)
+    visible, sees_nothing = visible_positions(mask, q.shape[2], k.shape[2], q.device)
+    return attend(q, k, v, visible, sees_nothing, softmax_scale=softmax_scale)
+
+
+def visible_positions(
+    mask: BlockMask, queries: int, keys: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which positions attend, and which queries attend to none: for those, all are visible."""
+    visible = mask.by_position(queries, keys).to(device)
     sees_nothing = ~visible.any(-1, keepdim=True)
+    return visible | sees_nothing, sees_nothing
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    visible: torch.Tensor,
+    sees_nothing: torch.Tensor,
+    *,
+    softmax_scale: float | None = None,
+) -> torch.Tensor:
     # PyTorch gives NaN for a query that sees nothing: it gets to see everything, and then its output is put to 0.
     output = torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=visible | sees_nothing, scale=softmax_scale, enable_gqa=q.shape[1] != k.shape[1]
+        q, k, v, attn_mask=visible, scale=softmax_scale, enable_gqa=q.shape[1] != k.shape[1]
     )
     return output.masked_fill(sees_nothing, 0.0)

@@ -1,8 +1,10 @@
 """A linear layer in FP8: activations and weights as float8_e4m3fn, gradients, which span more, as float8_e5m2.
 
 Where the hardware multiplies FP8 (`torch._scaled_mm`, compute capability 8.9 on), it does; elsewhere the same FP8
-numbers are multiplied in float32. The product of two FP8 numbers is exact in float32, so the two differ by the order of
-their sums alone.
+numbers are multiplied in float32. The product of two FP8 numbers is exact in float32; the sums differ. The emulation
+adds in float32, and Hopper's FP8 tensor cores keep about 14 bits of a running sum (DeepSeek-V3 technical report,
+arXiv:2412.19437, section 3.3.2), so their results differ by more than the order of addition explains, and the more
+terms a sum has, the more.
 """
 
 from typing import Any

@@ -19,6 +19,7 @@ from threeloops.inner.kernels.catalog.sparse_functions import (
     flex_window,
     gathered_windows,
     gradients_of,
+    masked_blocks,
     on_cuda,
 )
 
@@ -60,7 +61,7 @@ def entries() -> tuple[Entry, ...]:
             backward_cost=lambda shape, dtype: block_sparse_attention.backward_cost(
                 local_and_global(shape), _attention_sizes(shape), dtype.itemsize
             ),
-            peers={"SDPA with a mask": block_sparse_attention.reference, **on_cuda(flex_attention=flex_blocks)},
+            peers={"torch": masked_blocks, **on_cuda(flex_attention=flex_blocks)},
             metered=(
                 {"batch": 1, "heads": 2, "kv_heads": 1, "length": 1024, "head_dim": 64, "block": 128, "local": 2},
                 {"batch": 2, "heads": 2, "kv_heads": 2, "length": 321, "head_dim": 128, "block": 64, "local": 1},

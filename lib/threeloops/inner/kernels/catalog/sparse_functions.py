@@ -1,15 +1,17 @@
 """What the entries of `catalog.sparse` are compared with: PyTorch functions of the same arguments; and gradients."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from threeloops.inner.kernels import block_sparse_attention
 from threeloops.inner.kernels.block_mask import BlockMask
 
 
+@cache  # of one function one function: who compares two of them sees that they are the same
 def gradients_of(function: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, ...]]:
     """(gradient of the output, *arguments) → the gradients of the tensors among the arguments."""
 
@@ -44,6 +46,16 @@ def _window(keys: torch.Tensor, window: int) -> torch.Tensor:
     return functional.pad(keys, (0, 0, window - 1, 0)).unfold(2, window, 1).mT
 
 
+def masked_blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask) -> torch.Tensor:
+    """PyTorch's attention under the mask of single positions, which is made once: a model would keep it, too."""
+    return block_sparse_attention.attend(q, k, v, *_positions(mask, q.shape[2], k.shape[2], q.device))
+
+
+@lru_cache(maxsize=1)  # a mask of 16,384 positions takes 256 MiB
+def _positions(mask: BlockMask, queries: int, keys: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    return block_sparse_attention.visible_positions(mask, queries, keys, device)
+
+
 def flex_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:
     """PyTorch's FlexAttention, compiled."""
     return _flex(q, k, v, _flex_window_mask(q.shape[2], window))
@@ -62,7 +74,8 @@ def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_mask: Any) ->
 def _compiled_flex_attention() -> Callable[..., torch.Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention)
+    # The whole graph or an exception: where it gave up, the uncompiled operator would be timed under this name.
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
 @lru_cache(maxsize=8)

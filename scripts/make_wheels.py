@@ -1,0 +1,44 @@
+"""Wheels for a machine without a network: `python scripts/make_wheels.py FOLDER [PYTHON]`, such as `wheels 3.12`.
+
+They are what executing labs takes beyond an image that has PyTorch, in the versions of requirements.txt. There, in the
+repository's root: `pip install --no-index --no-deps --target SITE FOLDER/*.whl`, and SITE goes on PYTHONPATH.
+"""
+
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from grader.installed import closure
+
+BROUGHT = ("torch", "triton", "numpy", "matplotlib", "psutil", "packaging", "rich", "typer", "pytest", "hypothesis")
+"""What such an image has installed, each with what it needs."""
+CARRIED = ("papermill", "jupytext", "ipykernel", "ipywidgets", "cloudpickle", "jaxtyping")
+"""What the labs and the evidence need besides, with what those need."""
+PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
+
+
+def pins() -> list[str]:
+    """What is to be carried, in the versions installed here, which are those of requirements.txt."""
+    return [f"{name}=={metadata.version(name)}" for name in sorted(closure(CARRIED) - closure(BROUGHT))]
+
+
+def main(folder: str, python: str = f"{sys.version_info.major}.{sys.version_info.minor}") -> int:
+    tags = [option for name in PLATFORMS for option in ("--platform", f"{name}_{platform.machine()}")]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
+        listed.write("\n".join(pins()) + "\n")
+        listed.flush()
+        done = subprocess.run([*command, "--python-version", python, *tags, "--dest", folder, "-r", listed.name])
+    if done.returncode == 0:
+        wheels = list(Path(folder).glob("*.whl"))
+        size = sum(wheel.stat().st_size for wheel in wheels) / 2**20
+        print(f"{folder}: {len(wheels)} wheels for Python {python}, {size:.1f} MiB")
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
