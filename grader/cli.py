@@ -68,8 +68,10 @@ def plainly(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
         except typer.Exit:
             raise
-        except (LabError, MachineFault, FileNotFoundError) as error:
+        except (LabError, MachineFault) as error:
             fail(str(error))
+        except FileNotFoundError as error:
+            fail(str(error) if error.errno is None else cause(error))
         except KeyboardInterrupt:
             fail("stopped; what was finished is kept, and the same command goes on from there")
         except (OSError, MemoryError) as error:
