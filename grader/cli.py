@@ -72,12 +72,14 @@ def plainly(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
         except typer.Exit:
             raise
-        except (LabError, MachineFault, FileNotFoundError) as error:
+        except (LabError, MachineFault) as error:
             fail(str(error))
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] in ("grader", "threeloops", "benchmarks", ""):
                 raise
             fail(f"{error.name} is not installed, and this command needs it; `make course` installs what is missing")
+        except FileNotFoundError as error:
+            fail(str(error) if error.errno is None else cause(error))
         except KeyboardInterrupt:
             fail("stopped; what was finished is kept, and the same command goes on from there")
         except (OSError, MemoryError) as error:

@@ -10,6 +10,7 @@ _NO_SPACE = "free some space there (temporary files go to $TMPDIR, or else /tmp)
 _NO_MEMORY = "free some memory, or grade fewer submissions at a time (--jobs 1)"
 _NO_FILES = "raise the limit of open files (ulimit -n), or grade fewer submissions at a time (--jobs 1)"
 _NO_RIGHT = "give yourself the right to read and write there"
+_NO_PLACE = "name another place"
 _NEXT_STEP = {
     errno.ENOSPC: _NO_SPACE,
     errno.EDQUOT: _NO_SPACE,
@@ -21,8 +22,23 @@ _NEXT_STEP = {
     errno.EACCES: _NO_RIGHT,
     errno.EPERM: _NO_RIGHT,
     errno.EROFS: _NO_RIGHT,
+    errno.EEXIST: _NO_PLACE,
+    errno.EISDIR: _NO_PLACE,
+    errno.ENOENT: _NO_PLACE,
+    errno.ENOTDIR: _NO_PLACE,
 }
-_OF_THE_MACHINE = frozenset({*_NEXT_STEP, errno.EIO}) - {errno.EACCES, errno.EPERM, errno.EAGAIN}
+_OF_THE_MACHINE = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.ENOMEM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.EROFS,
+        errno.EIO,
+    }
+)
 
 
 class MachineFault(Exception):
@@ -44,7 +60,7 @@ def cause(error: BaseException) -> str:
         where = f" ({error.filename})" if error.filename else ""
         number = _number(error)
         step = _NEXT_STEP.get(number, "`threeloops doctor` looks at the machine")
-        what = os.strerror(number) if number else str(error)
+        what = (error.strerror or os.strerror(number)) if number else str(error)
         return f"the machine refused: {what}{where}; {step}, then give the same command again"
     return (
         f"the grader failed with {type(error).__name__}: {error}; `threeloops doctor` looks at the machine, and if it "

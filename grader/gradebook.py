@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nbgrader.api import Gradebook, MissingEntry
+from sqlalchemy.exc import SQLAlchemyError
 
 from grader.labs import Lab, LabError
 from grader.records import ClassReport
@@ -26,8 +27,20 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
         database: nbgrader's database URL, e.g. `sqlite:///gradebook.db`.
 
     Raises:
-        LabError: the gradebook does not know the lab, or knows another version of it. Nothing was written then.
+        LabError: the gradebook cannot be opened or written, does not know the lab, or knows another version of it.
+            Nothing was written then.
     """
+    try:
+        return _feed(report, lab, database)
+    except SQLAlchemyError as error:
+        reason = str(error).partition("\n")[0]
+        raise LabError(
+            f"the gradebook {database} cannot be used ({reason}); expected the URL of nbgrader's database in a folder "
+            "that exists, such as sqlite:///gradebook.db. Nothing was written to it"
+        ) from error
+
+
+def _feed(report: ClassReport, lab: Lab, database: str) -> int:
     with _programs_of_this_python(), Gradebook(database) as gradebook:
         _require_same_tests(gradebook, report, lab)
         known = {spelling(s.id): s.id for s in gradebook.students}

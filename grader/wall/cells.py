@@ -236,7 +236,6 @@ def main(fd: int, modules: list[str]) -> None:
         warm_up()
     later = [compare_once]
     gc.collect()
-    gc.freeze()  # a half looks through what its own submission made, and nothing else
     control.send(b"R")
     halves: dict[int, socket.socket] = {}
     while True:
@@ -256,6 +255,7 @@ def main(fd: int, modules: list[str]) -> None:
             halves[os.pidfd_open(pid)] = engine
             warm_while_idle(control, later)
             continue
+        gc.freeze()  # this half looks through what its own submission makes, and not through all that is imported
         control.close()
         for pidfd, other in halves.items():
             os.close(pidfd)

@@ -214,3 +214,29 @@ def test_a_course_may_be_named_relative_to_where_one_is(toy):
     finally:
         shutil.rmtree(toy.root / "submitted")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--json", "folder"], "not an ordinary file (folder); name another place"),
+        (["--html", "pipe"], "not an ordinary file (pipe); name another place"),
+        (["--csv", "file/scores.csv"], "(file); name another place"),
+        (["--gradescope", "file"], "(file); name another place"),
+        (["--json", "/proc/none/scores.json"], "(/proc/none); name another place"),
+        (["--gradebook", "grades"], "the gradebook grades cannot be used (Could not parse"),
+        (["--gradebook", "sqlite:////proc/none/x.db"], "such as sqlite:///gradebook.db. Nothing was written"),
+    ],
+)
+def test_an_export_that_cannot_be_written_is_one_sentence(toy, tmp_path, words, sentence):
+    student = tmp_path / "submitted" / "ada" / toy.slug
+    student.mkdir(parents=True)
+    (student / f"{toy.slug}.ipynb").write_text("no notebook: nothing is executed")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    grade = ["grade", "--lab", "toy", "--submissions", "submitted", "--sandbox", "none"]
+    done = threeloops(tmp_path, *grade, *words, THREELOOPS_ROOT=str(toy.root))
+    assert done.returncode == 2
+    assert sentence in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

@@ -1,5 +1,7 @@
 """A file is written whole or not at all: whoever reads the path meets the old contents or the new ones."""
 
+import os
+
 import pytest
 from threeloops.files import replace_text, replacing
 
@@ -43,3 +45,16 @@ def test_of_two_writers_of_a_path_each_writes_a_whole_file(tmp_path):
             second.write(b"the second")
         assert path.read_bytes() == b"the second"
     assert path.read_bytes() == b"first" and names(tmp_path) == ["weights.bin"]
+
+
+def test_a_pipe_a_device_and_a_folder_stay_what_they_are(tmp_path):
+    """Root may rename over a device as well: an export to /dev/null would leave the machine without one."""
+    pipe, folder, linked = tmp_path / "pipe", tmp_path / "folder", tmp_path / "linked"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    linked.symlink_to(pipe)
+    for path in (pipe, folder, linked):
+        with pytest.raises(FileExistsError, match="not an ordinary file"):
+            replace_text(path, "x")
+    assert (pipe.is_fifo(), folder.is_dir(), linked.is_symlink()) == (True, True, True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "linked", "pipe"]
