@@ -45,7 +45,8 @@ class Proxy:
 
     def __iter__(self) -> Proxy:
         if self._kind != "iterator":
-            raise TypeError(f"the student's {self.__name__!r} object is no iterator, and only iterators cross the wall")
+            said = f"the student's {self.__name__!r} object is no iterator, and only iterators cross the wall"
+            raise self._named(TypeError(said))
         return self
 
     def __del__(self) -> None:
@@ -59,10 +60,16 @@ class Proxy:
         raise TypeError("a test cannot subclass the student's class: it lives behind the wall")
 
     def _refuse(self, *_: Any) -> Any:
-        raise WallError(
+        said = (
             f"expected plain data (numbers, strings, lists, arrays, tensors), got a {self.__name__!r} object, "
             "which cannot be compared or used as a value"
         )
+        raise self._named(WallError(said))
+
+    def _named(self, error: BaseException) -> BaseException:
+        """The error, marked as one that repeats a word of the student's: its class may be named by hidden inputs."""
+        error.__student_words__ = self.__name__  # type: ignore[attr-defined]
+        return error
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -1,6 +1,7 @@
 """What a student's words may repeat once a hidden test has shown them its inputs: nothing, on either route."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from grading import fresh_course, grade, points, said, submission
@@ -8,9 +9,11 @@ from nbformat.v4 import new_code_cell
 
 from grader.engine import Report
 from grader.grade import Options, execute
+from grader.link import WallError
 from grader.outcome import Outcome
 from grader.records import gradescope
 from grader.regions import NOT_SHOWN
+from grader.wall.proxy import Proxy
 from grader.withheld import Withholding
 
 SECRET = "345584192064786"
@@ -79,6 +82,13 @@ def test_no_later_cell_can_tell_it_either(lab, name):
     text = everything(lab, notebook)
     assert SECRET not in text
     assert "image/png" not in text
+
+
+def test_the_name_of_a_results_class_counts_as_the_students_words():
+    """A test that computes with a result, and does not leave it to a check, meets the refusal that quotes this name."""
+    with pytest.raises(WallError, match=SECRET) as refused:
+        float(Proxy(SimpleNamespace(garbage=[]), [1, "object", SECRET]))
+    assert refused.value.__student_words__ == SECRET
 
 
 def test_without_withholding_they_would_tell(lab, monkeypatch):
