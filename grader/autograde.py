@@ -108,7 +108,6 @@ class GuardedAutograde(Autograde, _LeavesFiles):
     def init_assignment(self, assignment_id: str, student_id: str) -> None:
         with self._stopping():
             super().init_assignment(assignment_id, student_id)
-            self._drop_extra_files(assignment_id, student_id)
 
     def convert_single_notebook(self, notebook_filename: str) -> None:
         with self._stopping():
@@ -162,21 +161,6 @@ class GuardedAutograde(Autograde, _LeavesFiles):
         if whole and folder.exists() and not _is_finished(folder / f"{assignment_id}.ipynb"):
             self.log.warning("%s: an earlier run was cut off here; grading it again", student_name(student_id))
             rmtree(str(folder))
-
-    def _drop_extra_files(self, assignment_id: str, student_id: str) -> None:
-        """Leave in `autograded/` the notebook and the lab's own files; the student's others stay in `submitted/`.
-
-        Formgrader serves this folder from the instructor's own Jupyter server, and could be led to read a configuration
-        in it: a page or a `nbgrader_config.py` of a student's would run there.
-        """
-        folder = Path(self._format_dest(assignment_id, student_id))
-        source = Path(self.coursedir.format_path(self.coursedir.source_directory, ".", assignment_id))
-        for path in folder.rglob("*"):
-            name = path.relative_to(folder)
-            is_own = name.as_posix() in (f"{assignment_id}.ipynb", "timestamp.txt") or (source / name).is_file()
-            if not path.is_dir() and not is_own:
-                self.log.warning("%s: %s is not graded and stays in submitted/", student_name(student_id), name)
-                path.unlink()
 
     def _undo(self) -> None:
         """Remove what this run made of a submission that it did not finish; points of earlier runs stay."""
