@@ -235,7 +235,6 @@ def main(fd: int, modules: list[str]) -> None:
     if REPLAY in modules:
         warm_up()
     later = [compare_once]
-    gc.collect()
     control.send(b"R")
     halves: dict[int, socket.socket] = {}
     while True:

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,6 +65,21 @@ def hand_in(notebook: NotebookNode, lab: Lab, student: str) -> Path:
     path.parent.mkdir(parents=True)
     nbformat.write(notebook, path)
     return path
+
+
+def nbgrader(root: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a stock nbgrader command in a course's folder."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.run(
+        [sys.executable, "-m", "nbgrader", *words],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=900,
+        env={**os.environ, "THREELOOPS_ROOT": str(root), "PATH": path, **environment},
+        check=False,
+    )
 
 
 def grade(lab: Lab, notebook: NotebookNode, sandbox: str, limits: Limits = QUICK) -> Record:

@@ -2,14 +2,12 @@
 
 import csv
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+from grading import nbgrader
 from toy_course import make_course
 
 from grader.course import submissions
@@ -20,19 +18,6 @@ from grader.release import release
 from grader.sandbox import bwrap
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def nbgrader(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return subprocess.run(
-        [sys.executable, "-m", "nbgrader", *words],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        env={**os.environ, "THREELOOPS_ROOT": str(root), "PATH": path},
-        check=False,
-    )
 
 
 def sandbox_words() -> list[str]:
