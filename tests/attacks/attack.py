@@ -16,17 +16,17 @@ A file of `answers/` starts with comment lines: a sentence that says what it tri
 
 import importlib.util
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
+import attack_file
 from grading import QUICK, SANDBOXES
 
 from grader.labs import Limits
 
 HERE = Path(__file__).resolve().parent
 _KEYS = {"says", "earns", "other", "sandboxes", "limits", "cell", "after"}
-_TYPES = {field.name: type(getattr(QUICK, field.name)) for field in fields(Limits)}
 
 
 @dataclass(frozen=True)
@@ -49,33 +49,18 @@ class Attack:
 
 
 def read(path: Path) -> Attack:
-    """Raises ValueError for a header that says something unknown: it would be silently ignored."""
-    header, _, code = path.read_text(encoding="utf-8").partition("\n\n")
-    sentence, *lines = header.splitlines()
-    told = dict(_split(line, path) for line in lines)
-    if not re.fullmatch(r"# [A-Z].*\.", sentence) or told.keys() - _KEYS:
-        raise ValueError(f"{path.name}: expected '# A sentence.' and keys of {sorted(_KEYS)}, found {header!r}")
-    changed = dict(word.split("=") for word in told.get("limits", "").split())
-    other = told.get("other", "60")
-    before = f"{(HERE / told['after']).read_text(encoding='utf-8')}\n" if "after" in told else ""
+    tries, values, text = attack_file.read(path, _KEYS)
     return Attack(
         name=path.stem,
-        tries=sentence.removeprefix("# "),
-        text=before + code,
-        says=told.get("says", ""),
-        earns=float(told.get("earns", 0)),
-        other=None if other == "any" else float(other),
-        sandboxes=tuple(told.get("sandboxes", " ".join(SANDBOXES)).split()),
-        limits=replace(QUICK, **{name: _TYPES[name](float(value)) for name, value in changed.items()}),
-        before=told.get("cell") == "before",
+        tries=tries,
+        text=text,
+        says=values.get("says", ""),
+        earns=float(values.get("earns", 0)),
+        other=attack_file.points(values, 60.0),
+        sandboxes=tuple(values.get("sandboxes", " ".join(SANDBOXES)).split()),
+        limits=replace(QUICK, **attack_file.limits(values)),
+        before=values.get("cell") == "before",
     )
-
-
-def _split(line: str, path: Path) -> tuple[str, str]:
-    found = re.fullmatch(r"# ([a-z]+): (.+)", line)
-    if not found:
-        raise ValueError(f"{path.name}: {line!r} is no '# key: value'")
-    return found[1], found[2]
 
 
 ANSWERS = {path.stem: read(path) for path in sorted((HERE / "answers").glob("*.py"))}

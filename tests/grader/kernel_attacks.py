@@ -9,11 +9,11 @@ A file starts with comment lines: a sentence that says what it tries, then what 
     # after: forge_plan.py      a file of `tests/attacks/` whose text goes before it
 """
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parents[1] / "attacks"
+import attack_file
+
 _KEYS = {"says", "exercise", "other", "limits", "after"}
 
 
@@ -25,25 +25,18 @@ class KernelAttack:
     says: str
     exercise: str
     other: float | None
-    limits: dict[str, int]
+    limits: dict[str, float]
 
 
 def read(path: Path) -> KernelAttack:
-    """Raises ValueError for a header that says something unknown: it would be silently ignored."""
-    header, _, text = path.read_text(encoding="utf-8").partition("\n\n")
-    sentence, *lines = header.splitlines()
-    keys = dict(line.removeprefix("# ").partition(": ")[::2] for line in lines)
-    if not re.fullmatch(r"# [A-Z].*\.", sentence) or keys.keys() - _KEYS or not keys.get("says"):
-        raise ValueError(f"{path.name}: expected '# A sentence.', '# says: …' and keys of {sorted(_KEYS)}: {header!r}")
-    other = keys.get("other", "40")
-    before = f"{(HERE / keys['after']).read_text(encoding='utf-8')}\n" if "after" in keys else ""
+    _, values, text = attack_file.read(path, _KEYS)
     return KernelAttack(
-        text=before + text,
-        says=keys["says"],
-        exercise=keys.get("exercise", "softmax"),
-        other=None if other == "any" else float(other),
-        limits={name: int(value) for name, value in (word.split("=") for word in keys.get("limits", "").split())},
+        text=text,
+        says=values["says"],
+        exercise=values.get("exercise", "softmax"),
+        other=attack_file.points(values, 40.0),
+        limits=attack_file.limits(values),
     )
 
 
-ATTACKS = {path.stem: read(path) for path in sorted((HERE / "kernels").glob("*.py"))}
+ATTACKS = {path.stem: read(path) for path in sorted((attack_file.ATTACKS / "kernels").glob("*.py"))}
