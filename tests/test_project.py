@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from grader.labs import all_labs
@@ -99,6 +100,17 @@ def test_whatever_a_pinned_package_needs_is_pinned_too(files):
             ours = need.marker is None or need.marker.evaluate({"extra": ""})
             if ours and not need.name.startswith(("nvidia", "cuda")):
                 assert canonicalize_name(need.name) in named, f"{pinned.name} needs {need}"
+
+
+def test_every_pin_can_be_had_from_the_first_patch_of_each_python_on():
+    """Debian 12 has Python 3.11.2: a pin that wants 3.11.5 leaves its users without the course."""
+    for pinned in (*pins(), *pins("requirements-test.txt")):
+        try:
+            wanted = metadata.metadata(pinned.name)["Requires-Python"] or ""
+        except metadata.PackageNotFoundError:
+            continue
+        missed = [version for version in MINOR_VERSIONS if f"{version}.0" not in SpecifierSet(wanted)]
+        assert not missed, f"{pinned} needs Python {wanted}"
 
 
 def imported_packages(path):
