@@ -29,8 +29,8 @@ SAMPLES, QUICK_SAMPLES = 30, 10
 UNTIMED_CALLS = 5
 COMPILED = ("flex_attention", "torch.compile")
 COMPILE_SECONDS = {OURS: 4.0, "flex_attention": 15.0, "torch.compile": 15.0}
-SAMPLE_SECONDS, HOST_NUMBERS, RATES = 3e-3, 1e8, (1e12, 1e14)
-"""Of an estimate: a sample beyond its kernel, random numbers a second on the host, slow bytes/s and FLOP/s."""
+SAMPLE_SECONDS, RANDOM_NUMBERS, RATES = 3e-3, 1e10, (1e12, 1e14)
+"""Of an estimate: a sample beyond its kernel, random numbers per second, and rates of a slow GPU: bytes/s, FLOP/s."""
 LARGEST_DIFFERENCE = 0.05
 """RMS difference from torch's result over the size of that: above it a result is wrong, and its time worth nothing."""
 
@@ -117,8 +117,8 @@ def timed_cases(quick: bool, share: Share) -> Iterator[tuple[Entry, Shape, torch
 
 
 def estimate(quick: bool) -> float:
-    """About how many seconds the timing of everything takes on a GPU of this decade: inputs are made on the host, each
-    party compiles once, and each sample empties the cache and covers its launch."""
+    """About how many seconds the timing of everything takes on a GPU of this decade: inputs are drawn there, each party
+    compiles once per pass, and each sample empties the cache and covers its launch."""
     calls = (QUICK_SAMPLES if quick else SAMPLES) + UNTIMED_CALLS
     total = 0.0
     for entry, shape, dtype in timed_cases(quick, (0, 1)):
@@ -126,7 +126,7 @@ def estimate(quick: bool) -> float:
             found = parties(entry, compiled=not quick and shape is entry.timed[0])
             compiling = sum(COMPILE_SECONDS.get(by, COMPILE_SECONDS[OURS] if by == OURS else 0.5) for by in found)
             each = SAMPLE_SECONDS + work.bytes / RATES[0] + work.flops / RATES[1]
-            total += work.bytes / dtype.itemsize / HOST_NUMBERS + compiling + len(found) * calls * each
+            total += work.bytes / dtype.itemsize / RANDOM_NUMBERS + compiling + len(found) * calls * each
     return total
 
 

@@ -6,6 +6,7 @@ The first three are the same on every machine. A GPU adds the fourth; without on
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -72,7 +73,9 @@ def measure(about: Provenance, *, quick: bool = False, folder: Path | None = Non
         return run_part(f"kernel_{name}", quick=quick, seconds=left, rows=place, about=key, **options)
 
     if about.device == "cuda":
-        print(f"kernel times: about {estimate(quick):.0f} s by estimate", file=sys.stderr, flush=True)
+        seconds = estimate(quick)
+        calls = math.ceil(seconds / limit)
+        print(f"kernel times: about {seconds:.0f} s by estimate, {calls} calls", file=sys.stderr, flush=True)
 
     with ThreadPoolExecutor(JOBS) as pool:
         # The longest first, so that all processes end together.

@@ -10,7 +10,7 @@ from threeloops.inner.kernels.block_mask import BlockMask
 from threeloops.inner.kernels.catalog import catalog
 from threeloops.inner.kernels.catalog.sparse_functions import masked_blocks
 
-from benchmarks import kernel_part, kernel_prediction, kernel_timing
+from benchmarks import kernel_part, kernel_prediction, kernel_timing, kernels
 from benchmarks.kernel_cases import label, weight
 from benchmarks.kernel_part import CONTEXT_LOST, TORCH, run_part, work
 from benchmarks.kernel_peers import parties
@@ -142,9 +142,28 @@ def test_a_calibration_that_fits_no_such_gpu_is_refused_with_its_reason_and_no_r
     json.dumps(row, allow_nan=False)
 
 
-def test_the_estimate_of_every_entry_once_fits_one_call():
-    assert 0 < kernel_timing.estimate(True) < 520
-    assert kernel_timing.estimate(True) < kernel_timing.estimate(False)
+def test_by_estimate_every_entry_once_fits_one_call_and_all_shapes_fit_two():
+    assert 0 < kernel_timing.estimate(True) < kernels.FULL_SECONDS
+    assert kernel_timing.estimate(True) < kernel_timing.estimate(False) < 2 * kernels.FULL_SECONDS
+
+
+def test_inputs_are_drawn_where_they_are_used(monkeypatch):
+    """A host draws some 10⁸ normal numbers per second: half a minute for each of the longest sequences."""
+    drawn = []
+    made = torch.Generator
+
+    def generator(device="cpu"):
+        drawn.append(str(device))
+        return made()
+
+    monkeypatch.setattr(torch, "Generator", generator)
+    for entry in catalog():
+        drawn.clear()
+        try:
+            entry.inputs(entry.timed[0], entry.dtypes[0], "cuda", 0)
+        except (AssertionError, RuntimeError):  # this machine has no GPU to draw on
+            pass
+        assert set(drawn) == {"cuda"}, entry.name
 
 
 def test_a_short_run_on_a_gpu_copies_chunks_that_take_longer_than_a_copy_takes_to_begin():

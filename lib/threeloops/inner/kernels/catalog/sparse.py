@@ -14,6 +14,7 @@ from threeloops.inner.kernels import block_sparse_attention, simplicial_attentio
 from threeloops.inner.kernels.attention_sizes import AttentionSizes
 from threeloops.inner.kernels.block_mask import BlockMask
 from threeloops.inner.kernels.catalog import Entry, Shape
+from threeloops.inner.kernels.catalog.rows_functions import normal
 from threeloops.inner.kernels.catalog.sparse_functions import (
     flex_blocks,
     flex_window,
@@ -143,7 +144,7 @@ def _with_gradients(
 
     def inputs_with_gradient(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
         arguments = inputs(shape, dtype, device, seed)
-        (gradient,) = random_tensors(seed + 1, dtype, device, arguments[0].shape)
+        (gradient,) = normal(dtype, device, seed + 1, arguments[0].shape)
         return gradient, *arguments
 
     forward = Entry(name, launch, reference, inputs, cost, **shapes, tensor_cores=True, peers=peers)
@@ -159,24 +160,16 @@ def _with_gradients(
     )
 
 
-def random_tensors(seed: int, dtype: torch.dtype, device: str, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
-    """Normal numbers, the same on every device; on "meta", where nothing has a value, none are drawn."""
-    if device == "meta":
-        return [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=generator).to(dtype).to(device) for shape in shapes]
-
-
 def window_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    return *random_tensors(seed, dtype, device, *_of_q_and_keys(shape, keys=2)), shape["window"]
+    return *normal(dtype, device, seed, *_of_q_and_keys(shape, keys=2)), shape["window"]
 
 
 def block_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    return *random_tensors(seed, dtype, device, *_of_q_and_keys(shape, keys=2)), local_and_global(shape)
+    return *normal(dtype, device, seed, *_of_q_and_keys(shape, keys=2)), local_and_global(shape)
 
 
 def simplicial_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    return *random_tensors(seed, dtype, device, *_of_q_and_keys(shape, keys=4)), shape["window1"], shape["window2"]
+    return *normal(dtype, device, seed, *_of_q_and_keys(shape, keys=4)), shape["window1"], shape["window2"]
 
 
 def local_and_global(shape: Shape) -> BlockMask:
