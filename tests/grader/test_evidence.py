@@ -15,7 +15,7 @@ from grader import evidence, provenance, rows
 from grader.child import Finished
 from grader.doctor import Diagnosis
 from grader.evidence import attempt, collect
-from grader.evidence_counters import parse
+from grader.evidence_counters import METRICS, hardware_counters, parse
 from grader.evidence_parts import Failed, Part, Skipped, Unfinished
 from grader.evidence_tests import judge_tests
 from grader.findings import Finding
@@ -353,3 +353,24 @@ def test_the_counters_of_a_profiler_are_read_from_among_what_the_program_prints(
     (row,) = parse(printed)
     assert row["Kernel Name"] == "saxpy_kernel" and row["Metric Value"] == "268,435,456"
     assert parse("==ERROR== ERR_NVGPUCTRPERM") == []
+
+
+def profiler(folder, monkeypatch, *printed):
+    """An `ncu` that prints these lines and the arguments it was given."""
+    ncu = folder / "ncu"
+    ncu.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(printed) + "\nEND\nprintf '==PROF== %s\\n' \"$*\"\n")
+    ncu.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_a_profiler_runs_the_program_of_the_counters_and_its_rows_are_the_result(tmp_path, monkeypatch):
+    header = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+    profiler(tmp_path, monkeypatch, header, *(f'"0","saxpy_kernel","{metric}","","1"' for metric in METRICS))
+    (found,) = hardware_counters("cuda", "").run(60).values()
+    assert [row["Metric Name"] for row in found] == list(METRICS)
+
+
+def test_a_profiler_that_may_not_count_says_why_and_how_it_was_asked(tmp_path, monkeypatch):
+    profiler(tmp_path, monkeypatch, "==ERROR== ERR_NVGPUCTRPERM")
+    with pytest.raises(Failed, match=r"--clock-control none .*--csv .*-m benchmarks\.hardware_counters$"):
+        hardware_counters("cuda", "").run(60)
