@@ -74,8 +74,8 @@ def measure(about: Provenance, *, quick: bool = False, folder: Path | None = Non
 
     if about.device == "cuda":
         seconds = estimate(quick)
-        calls = math.ceil(seconds / limit)
-        print(f"kernel times: about {seconds:.0f} s by estimate, {calls} calls", file=sys.stderr, flush=True)
+        calls = f"calls of {limit:.0f} s needed: {math.ceil(seconds / limit)}"
+        print(f"kernel times: about {seconds:.0f} s by estimate; {calls}", file=sys.stderr, flush=True)
 
     with ThreadPoolExecutor(JOBS) as pool:
         # The longest first, so that all processes end together.

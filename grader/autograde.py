@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,11 +26,12 @@ from nbgrader.utils import rmtree
 from traitlets import Type
 
 from grader.faults import MachineFault, cause
+from grader.files import files_below
 from grader.labs import LabError
 from grader.manifest import NotThisLab, manifest, rebuild
 from grader.nbgrader_plugin import NOT_RUN, RebuildFromMaster
 from grader.parse import parse
-from grader.submission_folder import TIMESTAMP, BadSubmission, require_student, student_name
+from grader.submission_folder import TIMESTAMP, BadSubmission, below, require_student, student_name
 from grader.submissions import Submission, read
 
 
@@ -63,6 +65,13 @@ class _LeavesFiles(BaseConverter):
         if (source / TIMESTAMP).is_file():
             (target / TIMESTAMP).unlink(missing_ok=True)  # that of an earlier run is read-only
             shutil.copyfile(source / TIMESTAMP, target / TIMESTAMP)
+        of_lab = Path(self.coursedir.format_path(self.coursedir.source_directory, ".", assignment_id))
+        known = {f"{assignment_id}.ipynb", TIMESTAMP} | files_below(of_lab)
+        for path, found in below(source):  # few enough: `require_plain_files` has counted them
+            name = path.relative_to(source).as_posix()
+            if stat.S_ISREG(found.st_mode) and name not in known and not name.startswith("."):
+                told = student_name(student_id), student_name(name)
+                self.log.warning("%s: %s is not graded and stays in submitted/", *told)
 
 
 class GuardedAutograde(Autograde, _LeavesFiles):

@@ -78,7 +78,7 @@ def require_plain_files(folder: Path) -> None:
         if part.is_symlink():
             raise BadSubmission(f"{part.name} is a symbolic link; hand in the folder itself")
     size = 0
-    for files, (path, found) in enumerate(_below(folder), start=1):
+    for files, (path, found) in enumerate(below(folder), start=1):
         shown = student_name(path.relative_to(folder).as_posix())
         if stat.S_ISLNK(found.st_mode):
             raise BadSubmission(f"{shown} is a symbolic link; hand in the file itself")
@@ -94,7 +94,7 @@ def require_plain_files(folder: Path) -> None:
             )
 
 
-def _below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Everything below a folder, links not followed; lazily, because there may be millions."""
     waiting = [folder]
     while waiting:

@@ -11,10 +11,10 @@ ATTACKS = Path(__file__).resolve().parents[1] / "attacks"
 _TYPES = {field.name: type(field.default) for field in fields(Limits)}
 
 
-def read(path: Path, keys: Set[str]) -> tuple[str, dict[str, str], str]:
+def read(path: Path, keys: Set[str], needed: Set[str] = frozenset()) -> tuple[str, dict[str, str], str]:
     """What the file tries, its keys, and the text with that of the file named by `after` before it.
 
-    Raises ValueError for a header that says something unknown: it would be silently ignored.
+    Raises ValueError for a header without what is `needed`, or with what is unknown: it would be silently ignored.
     """
     header, _, text = path.read_text(encoding="utf-8").partition("\n\n")
     sentence, *lines = header.splitlines()
@@ -24,14 +24,16 @@ def read(path: Path, keys: Set[str]) -> tuple[str, dict[str, str], str]:
             f"{path.name}: expected '# A sentence.' and '# key: value' of {sorted(keys)}, found {header!r}"
         )
     values = {found[1]: found[2] for found in told if found}
+    if missing := needed - values.keys():
+        raise ValueError(f"{path.name}: expected '# {min(missing)}: …' in its header, found {header!r}")
     before = f"{(ATTACKS / values['after']).read_text(encoding='utf-8')}\n" if "after" in values else ""
     return sentence.removeprefix("# "), values, before + text
 
 
 def points(values: dict[str, str], usual: float) -> float | None:
     """Those of the other exercise; None where the attack may ruin it."""
-    other = values.get("other")
-    return usual if other is None else None if other == "any" else float(other)
+    other = values.get("other", str(usual))
+    return None if other == "any" else float(other)
 
 
 def limits(values: dict[str, str]) -> dict[str, float]:

@@ -29,7 +29,7 @@ class KernelAttack:
 
 
 def read(path: Path) -> KernelAttack:
-    _, values, text = attack_file.read(path, _KEYS)
+    _, values, text = attack_file.read(path, _KEYS, needed={"says"})
     return KernelAttack(
         text=text,
         says=values["says"],

@@ -102,8 +102,8 @@ def seeds(request):
         return [random.Random(seed) for seed in range(QUICK_SEEDS)]
     end, first = time.monotonic() + LONG_SECONDS, int(time.time()) // 86400 * 10**9
     print(f"seeds from {first}")
-    seconds_left = takewhile(lambda _: time.monotonic() < end, range(first, first + 10**9))
-    return (random.Random(seed) for seed in seconds_left)
+    numbers = takewhile(lambda _: time.monotonic() < end, range(first, first + 10**9))
+    return (random.Random(seed) for seed in numbers)
 
 
 @dataclasses.dataclass

@@ -177,6 +177,9 @@ def test_a_file_that_the_instructors_server_could_run_is_not_in_the_graded_copy(
     assert f"{lab.slug}.ipynb" in found, done.stderr
     assert not found & {"page.html", "nbgrader_config.py", "data/drawing.svg"}
     assert "script" not in "".join(p.read_text() for p in graded.rglob("*.txt"))
+    for left in ("page.html", "nbgrader_config.py", "data/drawing.svg"):
+        assert f"extra: {left} is not graded and stays in submitted/" in done.stderr
+    assert "samples.txt is not graded" not in done.stderr, "the lab's own"
     assert scores(lab.root)["extra"] == 100.0
 
 

@@ -56,7 +56,7 @@ def naive(q, k, v, causal):
         (2, 2, 1, 129, 129, 64),
         (1, 2, 2, 128, 128, 128),
         (1, 3, 1, 127, 300, 32),
-        (8, 1, 1, 65, 65, 16),  # the largest of only 1,040 errors is a matter of luck: a batch
+        (8, 1, 1, 65, 65, 16),  # a batch: which of only 1,040 errors is the largest is a matter of luck
     ],
 )
 def test_as_accurate_as_pytorch(normal, as_accurate_as, dtype, causal, batch, heads, kv_heads, queries, keys, head_dim):
