@@ -11,10 +11,10 @@ from nbgrader.preprocessors import ClearOutput, Execute
 from nbgrader.server_extensions.formgrader import handlers
 from nbgrader.validator import Validator
 
-from grader import autograde
-from grader.preprocessors import CheckCells
-from grader.release import IGNORE, PREPROCESSORS
-from grader.student_page import TEMPLATES
+from grader.classroom import autograde
+from grader.pages.student_page import TEMPLATES
+from grader.release.preprocessors import CheckCells
+from grader.release.release import IGNORE, PREPROCESSORS
 
 ROOT = Path(__file__).resolve().parent
 
@@ -42,38 +42,38 @@ c.GenerateAssignment.preprocessors = PREPROCESSORS
 # The rebuilt notebook holds the master's own cells, so that nbgrader's DeduplicateIds and OverwriteCells, which restore
 # them from the gradebook and trust the rest, have nothing left to do.
 c.Autograde.sanitize_preprocessors = [
-    "grader.nbgrader_plugin.RebuildFromMaster",
+    "grader.classroom.nbgrader_plugin.RebuildFromMaster",
     "nbgrader.preprocessors.OverwriteKernelspec",
-    "grader.preprocessors.CheckCells",
+    "grader.release.preprocessors.CheckCells",
 ]
 c.Autograde.autograde_preprocessors = [
-    "grader.nbgrader_plugin.WalledExecute",
+    "grader.classroom.nbgrader_plugin.WalledExecute",
     "nbgrader.preprocessors.IgnorePattern",
     "nbconvert.preprocessors.ClearMetadataPreprocessor",
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
-    "grader.preprocessors.CheckCells",
+    "grader.release.preprocessors.CheckCells",
 ]
 # What nbgrader does before the first preprocessor sees a submission, and after an exception, no option reaches.
 autograde.install()
-c.ExportApp.plugin_class = "grader.export.SafeCsv"
+c.ExportApp.plugin_class = "grader.classroom.export.SafeCsv"
 # Feedback, and formgrader's page, which runs in the instructor's own Jupyter server: what a student wrote
 # is sanitised after it was rendered, and the page's policy lets nothing run but formgrader's own scripts.
 c.HTMLExporter.extra_template_basedirs = [TEMPLATES, handlers.template_path]
 c.HTMLExporter.template_file = "walled.html.j2"
 c.HTMLExporter.preprocessors = [
-    "grader.student_page.StudentPage",
+    "grader.pages.student_page.StudentPage",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]
 c.HTMLExporter.filters = {
-    "markdown2html": "grader.student_html.page_markdown",
-    "highlight_code": "grader.student_html.Highlight",
-    "ansi2html": "grader.student_html.text_to_html",
-    "strip_files_prefix": "grader.student_html.as_it_is",
+    "markdown2html": "grader.pages.student_html.page_markdown",
+    "highlight_code": "grader.pages.student_html.Highlight",
+    "ansi2html": "grader.pages.student_html.text_to_html",
+    "strip_files_prefix": "grader.pages.student_html.as_it_is",
 }
 # No hidden test stands in a feedback page, also after the grades are out.
-c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.GetGrades", "grader.nbgrader_plugin.HideTests"]
+c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.GetGrades", "grader.classroom.nbgrader_plugin.HideTests"]
 # `nbgrader validate`, the Validate button, has a list of its own that no option reaches; nbgrader's own check in it
 # refuses a written answer without points, and each lab has one.
 Validator.preprocessors.default_args = ([CheckCells, ClearOutput, Execute],)

@@ -14,7 +14,7 @@ from rich.console import Console
 from threeloops.files import replace_text
 
 from benchmarks.result import Result, Unmeasured
-from grader.provenance import Provenance, provenance
+from grader.machine.provenance import Provenance, provenance
 from grader.sandbox.bwrap import SandboxError
 
 BENCHMARKS = {
@@ -107,7 +107,7 @@ def _run(name: str, about: Provenance, options: argparse.Namespace, place: Path)
         from benchmarks import grading
     except ModuleNotFoundError as error:
         raise Unmeasured(f"{error.name} is not installed; `make course` installs what is missing") from None
-    from grader.labs import LabError, all_labs, find_lab
+    from grader.authoring.labs import LabError, all_labs, find_lab
 
     try:
         labs = [find_lab(lab) for lab in options.lab] or all_labs()[: 1 if options.quick else GRADED_LABS]

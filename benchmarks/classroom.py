@@ -10,8 +10,8 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from grader.labs import Lab
-from grader.manifest import Kind, Manifest, manifest
+from grader.authoring.labs import Lab
+from grader.authoring.manifest import Kind, Manifest, manifest
 
 MIX = (
     "honest",

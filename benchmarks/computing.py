@@ -14,9 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from grader.labs import Lab
-from grader.manifest import Kind, Manifest, manifest, rebuild
-from grader.submissions import find, read
+from grader.authoring.labs import Lab
+from grader.authoring.manifest import Kind, Manifest, manifest, rebuild
+from grader.submissions.reading import find, read
 
 COUNTED = (Kind.SETUP, Kind.SOLUTION, Kind.FREE, Kind.TEST)
 

@@ -16,22 +16,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from threeloops.data.clock import VirtualClock
-from threeloops.data.crc32c import crc32c
-from threeloops.data.pipeline import Stage, simulate
-from threeloops.data.prefetch import Prefetcher, prefetch
-from threeloops.data.sample import Sample
-from threeloops.data.slow_store import Link, SlowStore, VirtualStore
-from threeloops.data.small_files import list_samples, read_sample, write_small_files
-from threeloops.data.store import MemoryStore
-from threeloops.data.tar_members import BLOCK
-from threeloops.data.tar_shards import read_tar_shard, write_tar_shards
-from threeloops.data.tiers import forget, measure_tiers
-from threeloops.data.workers import SimulatedWorker
+from threeloops.data.formats.crc32c import crc32c
+from threeloops.data.formats.sample import Sample
+from threeloops.data.formats.small_files import list_samples, read_sample, write_small_files
+from threeloops.data.formats.tar_members import BLOCK
+from threeloops.data.formats.tar_shards import read_tar_shard, write_tar_shards
+from threeloops.data.loading.prefetch import Prefetcher, prefetch
+from threeloops.data.loading.workers import SimulatedWorker
+from threeloops.data.storage.slow_store import Link, SlowStore, VirtualStore
+from threeloops.data.storage.store import MemoryStore
+from threeloops.data.storage.tiers import forget, measure_tiers
+from threeloops.simulation.clock import VirtualClock
+from threeloops.simulation.pipeline import Stage, simulate
 
 from benchmarks.result import Result, Series, readable
-from grader.installed import installed_version
-from grader.provenance import Provenance
+from grader.machine.installed import installed_version
+from grader.machine.provenance import Provenance
 
 LIBRARY, SMALL_FILES, WEBDATASET = "threeloops.data", "small files", "webdataset"
 LATENCY, BANDWIDTH, READERS = 0.030, 200e6, 16
@@ -175,8 +175,8 @@ def checksums(rounds: int) -> list[Series]:
     """Bytes a second of CRC32C."""
     data = np.random.default_rng(0).bytes(4 << 20)
     small = data[: 64 << 10]
-    parties: list[tuple[str, Callable[[bytes], int], bytes]] = [("threeloops.data.crc32c, 4 MiB", crc32c, data)]
-    parties.append(("threeloops.data.crc32c, 64 KiB", crc32c, small))
+    parties: list[tuple[str, Callable[[bytes], int], bytes]] = [("threeloops.data.formats.crc32c, 4 MiB", crc32c, data)]
+    parties.append(("threeloops.data.formats.crc32c, 64 KiB", crc32c, small))
     if installed_version("tensorboard") is not None:
         from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 

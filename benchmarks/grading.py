@@ -12,9 +12,9 @@ from typing import Any
 from benchmarks.harnesses import OURS, STOCK, STOCK_LEAN, WALLED, Bench, HarnessFailed, Run, prepare
 from benchmarks.result import Result, Series
 from benchmarks.wall import FULL, QUICK, wall_costs
-from grader.child import run_child
-from grader.labs import Lab
-from grader.provenance import Provenance
+from grader.authoring.labs import Lab
+from grader.machine.child import run_child
+from grader.machine.provenance import Provenance
 from grader.sandbox.bwrap import SandboxError, why_not
 
 HARNESSES = (STOCK, STOCK_LEAN, WALLED, OURS)

@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 import torch
-from threeloops.inner.kernels.flash_attention import flash_attention
-from threeloops.inner.kernels.matmul import matmul
-from threeloops.inner.kernels.rmsnorm import rmsnorm
-from threeloops.inner.kernels.saxpy import saxpy
-from threeloops.inner.kernels.softmax import softmax
+from threeloops.inner.kernels.attention.flash_attention import flash_attention
+from threeloops.inner.kernels.matmul.matmul import matmul
+from threeloops.inner.kernels.rows.rmsnorm import rmsnorm
+from threeloops.inner.kernels.rows.saxpy import saxpy
+from threeloops.inner.kernels.rows.softmax import softmax
 
 
 def main() -> None:

@@ -24,10 +24,10 @@ from nbgrader.api import Gradebook
 from benchmarks.classroom import Student, classroom, hand_in
 from benchmarks.process_tree import Usage, run_measured
 from benchmarks.result import Unmeasured
-from grader.child import CODE, environment
-from grader.labs import SOLUTIONS, Lab
-from grader.manifest import Kind, Manifest, manifest
-from grader.release import release
+from grader.authoring.labs import SOLUTIONS, Lab
+from grader.authoring.manifest import Kind, Manifest, manifest
+from grader.machine.child import CODE, environment
+from grader.release.release import release
 
 STOCK, WALLED, OURS = "nbgrader autograde (stock)", "nbgrader autograde (walled)", "threeloops grade"
 STOCK_LEAN = "nbgrader autograde (stock, no demonstrations)"

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from threeloops.inner.codegen import Code, CompileError, inspect
 from threeloops.inner.kernels.catalog import Entry, Shape
-from threeloops.inner.kernels.configuration import TARGETS
+from threeloops.inner.kernels.launching import TARGETS
 
 from benchmarks.kernel_cases import cases, label
 from benchmarks.kernel_part import OURS, Piece, Row, Share, answer, every_row

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.result import Unmeasured
-from grader.child import run_child
-from grader.provenance import Device
-from grader.rows import BEGUN, ENDED, append, begin, measured, note, settled
+from grader.evidence.rows import BEGUN, ENDED, append, begin, measured, note, settled
+from grader.machine.child import run_child
+from grader.machine.provenance import Device
 
 Row = dict[str, Any]
 """One line of a table: plain data, which says what was counted and of which kernel, shape and dtype."""

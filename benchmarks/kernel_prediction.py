@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from threeloops.hardware import Accelerator, accelerator, this_machine
 from threeloops.inner import costs
-from threeloops.inner.bench.predict.calibration import Calibration, calibrate
 from threeloops.inner.costs import Work
-from threeloops.inner.kernels.saxpy import saxpy
+from threeloops.inner.kernels.rows.saxpy import saxpy
 from threeloops.inner.predict import predict
+from threeloops.inner.predict.calibration import Calibration, calibrate
 from threeloops.inner.timing import benchmark
 
 from benchmarks.kernel_part import Row

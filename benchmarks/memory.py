@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from threeloops.inner.memory import LiveStorage, account
-from threeloops.inner.recompute import MATRIX_PRODUCTS, Segments, best_segment, divisors, segment_peak
+from threeloops.inner.memory.recompute import MATRIX_PRODUCTS, Segments, best_segment, divisors, segment_peak
 from threeloops.models.gpt import GPT, Block, RotaryPositions
 from threeloops.models.gpt_config import GPTConfig
 from torch import nn
@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.memory_offload import offloading
 from benchmarks.result import Prediction, Result, Series
 from benchmarks.turns import in_turns
-from grader.provenance import Provenance
+from grader.machine.provenance import Provenance
 
 TORCH_CHECKPOINT = "torch.utils.checkpoint, every block"
 CLAIMED_RECOMPUTE = (1.20, 1.33)

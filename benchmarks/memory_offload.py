@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
-from threeloops.inner.offload import Channel, FileStore, OffloadedAdamW, Rates, ThreadChannel, step_seconds
-from threeloops.inner.offload.channel import Pairs, channel_for
+from threeloops.inner.memory.offload import Channel, FileStore, OffloadedAdamW, Rates, ThreadChannel, step_seconds
+from threeloops.inner.memory.offload.channel import Pairs, channel_for
 
 from benchmarks.result import Prediction, Series
 from benchmarks.turns import in_turns, timed

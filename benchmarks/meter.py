@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.kernel_part import Row, run_part
 from benchmarks.result import Result, Series, Unmeasured
-from grader.installed import installed_version
-from grader.provenance import Provenance
+from grader.machine.installed import installed_version
+from grader.machine.provenance import Provenance
 
 QUICK_SECONDS, FULL_SECONDS = 120.0, 900.0
 QUICK_PARTS, PARTS = 2, 4

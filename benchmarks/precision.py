@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from threeloops.inner.amp import LossScaler, MasterWeights, ScalerState
-from threeloops.inner.formats import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, FLOAT16, FloatFormat
-from threeloops.inner.fp8 import Fp8Linear, Recipe, with_fp8_linears
+from threeloops.inner.precision.amp import LossScaler, MasterWeights, ScalerState
+from threeloops.inner.precision.formats import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, FLOAT16, FloatFormat
+from threeloops.inner.precision.fp8 import Fp8Linear, Recipe, with_fp8_linears
 from threeloops.inner.timing import benchmark
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.result import Result, Series
-from grader.provenance import Device, Provenance
+from grader.machine.provenance import Device, Provenance
 
 LIBRARY, TORCH, BF16 = "threeloops", "torch", "torch, bfloat16"
 FORMATS = (FLOAT16, BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2)

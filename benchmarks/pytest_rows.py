@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from grader.evidence_tests import NOT_COLLECTED, SELECTED
-from grader.rows import BEGUN, MOST_ATTEMPTS, append, read
+from grader.evidence.rows import BEGUN, MOST_ATTEMPTS, append, read
+from grader.evidence.tests import NOT_COLLECTED, SELECTED
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.result import Result, Series, Unmeasured
-from grader.labs import Lab
-from grader.manifest import Kind, manifest
-from grader.provenance import Provenance
+from grader.authoring.labs import Lab
+from grader.authoring.manifest import Kind, manifest
+from grader.grading.session import Session
+from grader.machine.provenance import Provenance
 from grader.sandbox.pool import Pool, choose
-from grader.session import Session
 
 _ANSWER = """\
 @triton.jit

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 
 from benchmarks.tables import span, summary_table
-from grader.provenance import Provenance, anonymous
+from grader.machine.provenance import Provenance, anonymous
 
 _SCALES = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),

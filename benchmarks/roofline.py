@@ -21,7 +21,7 @@ from threeloops.hardware.measure import (
 from torch.utils.benchmark import Timer
 
 from benchmarks.result import Result, Series
-from grader.provenance import Device, Provenance
+from grader.machine.provenance import Device, Provenance
 
 LIBRARY = "threeloops.hardware"
 TORCH_TIMER = "torch.utils.benchmark"

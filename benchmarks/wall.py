@@ -15,11 +15,11 @@ from pathlib import Path
 from jupyter_client.manager import start_new_kernel
 
 from benchmarks.result import Series
-from grader.child import environment
-from grader.labs import Lab
-from grader.manifest import Kind, Manifest, manifest
+from grader.authoring.labs import Lab
+from grader.authoring.manifest import Kind, Manifest, manifest
+from grader.grading.session import Session
+from grader.machine.child import environment
 from grader.sandbox.pool import Pool, Sandbox
-from grader.session import Session
 
 _SOURCE = """\
 # %% nbgrader={"grade": false, "grade_id": "echo", "locked": false, "schema_version": 3, "solution": true}

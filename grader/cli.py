@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from grader.faults import MachineFault, cause
-from grader.labs import Lab, LabError, all_labs, course_root, find_lab
+from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
+from grader.machine.faults import MachineFault, cause
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -102,7 +102,7 @@ def chosen(names: list[str] | None) -> list[Lab]:
 @plainly
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False) -> None:
     """Say what this machine can do: versions, interpreter, compiler, ranks, sandbox, GPU; and what to do otherwise."""
-    from grader.doctor import diagnose, render
+    from grader.doctor.doctor import diagnose, render
 
     diagnosis = diagnose()
     if as_json:
@@ -116,7 +116,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the diagn
 @plainly
 def start(lab: LabName) -> None:
     """Make your own copy of a lab in work/. Never overwrites one that is there."""
-    from grader import work
+    from grader.release import work
 
     started = work.start(find_lab(lab))
     console.print(escape(started.message), highlight=False, soft_wrap=True)
@@ -126,7 +126,7 @@ def start(lab: LabName) -> None:
 @plainly
 def update(lab: LabName) -> None:
     """Merge a newer release of a lab into your copy; every answer, note and cell of yours is kept."""
-    from grader import work
+    from grader.release import work
 
     updated = work.update(find_lab(lab))
     console.print(escape(updated.message), highlight=False, soft_wrap=True)
@@ -142,9 +142,9 @@ def check(
     No sandbox and nothing withheld: it is your own code. Hidden tests are not run; grading runs them too.
     """
     path = Path(notebook) if notebook.endswith(".ipynb") else find_lab(notebook).work
-    from grader.grade import Options, grade_notebook
-    from grader.records import Record
-    from grader.submissions import BadSubmission, parse
+    from grader.grading.grade import Options, grade_notebook
+    from grader.grading.records import Record
+    from grader.submissions.reading import BadSubmission, parse
 
     try:
         content = parse(path.read_bytes())
@@ -177,8 +177,8 @@ def run(
     device: Annotated[Device, typer.Option(help="Where the labs measure.")] = Device.auto,
 ) -> None:
     """Execute solution notebooks with plain papermill, every cell, and write them to reports/executed/."""
-    from grader.execute import execute_solution
-    from grader.progress import watching
+    from grader.course.execute import execute_solution
+    from grader.course.progress import watching
 
     require_device(device)
     failed = False
@@ -223,7 +223,7 @@ def grade(
     Exits 0 when everybody earned full points, 1 when somebody fell short or could not be graded, 2 when the command
     or the machine is at fault: then nobody's points were changed, and what was graded before is kept.
     """
-    from grader import grade_command
+    from grader.course import grade_command
 
     target = find_lab(lab)
     report = grade_command.run(
@@ -242,8 +242,8 @@ def release(
     check_only: Annotated[bool, typer.Option("--check", help="Only say what in labs/ is not current.")] = False,
 ) -> None:
     """Generate labs/ (and the notebooks that nbgrader reads) from solutions/."""
-    from grader.release import release as generate
-    from grader.release import stale
+    from grader.release.release import release as generate
+    from grader.release.release import stale
 
     if check_only:
         differences = stale(chosen(labs))
@@ -258,9 +258,9 @@ def release(
 @plainly
 def course(device: Annotated[Device, typer.Option(help="Where the labs measure.")] = Device.auto) -> None:
     """Run the whole course: release, execute, grade three submissions of each lab, report (what `make course` does)."""
-    from grader.course import run_course
-    from grader.course_report import write
-    from grader.progress import watching
+    from grader.course.course import run_course
+    from grader.course.course_report import write
+    from grader.course.progress import watching
 
     require_device(device)
     reports = course_root() / "reports"
@@ -296,7 +296,7 @@ def evidence(
 
     Faults come first, then numbers, then the record. A call ends within its budget, and the next one goes on.
     """
-    from grader.evidence import collect
+    from grader.evidence.collect import collect
 
     folder = out or course_root() / "benchmarks" / "evidence"
     raise typer.Exit(collect(device.value, folder, console, part or (), budget))

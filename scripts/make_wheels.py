@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from grader.installed import closure
+from grader.machine.installed import closure
 
 BROUGHT = ("torch", "triton", "numpy", "matplotlib", "psutil", "packaging", "rich", "typer", "pytest", "hypothesis")
 """What such an image has installed, each with what it needs."""

@@ -9,9 +9,9 @@ from rich.console import Console
 from threeloops.hardware import device
 from threeloops.inner import costs, interpreter
 from threeloops.inner.codegen import CompileError
-from threeloops.inner.kernels import saxpy, softmax
 from threeloops.inner.kernels.catalog import Entry, catalog
-from threeloops.inner.kernels.configuration import TARGETS
+from threeloops.inner.kernels.launching import TARGETS
+from threeloops.inner.kernels.rows import saxpy, softmax
 
 from benchmarks import (
     kernel_cases,
@@ -26,7 +26,7 @@ from benchmarks import (
 from benchmarks.kernel_part import OURS, TORCH, run_part
 from benchmarks.kernels import PUBLISHED, KernelResult, series, summary, with_share_of_copy, without_samples
 from benchmarks.result import Unmeasured
-from grader.provenance import provenance
+from grader.machine.provenance import provenance
 
 WHOLE = (0, 1)
 interpreted = pytest.mark.skipif(not interpreter.interpreted(), reason="counting needs Triton's interpreter")

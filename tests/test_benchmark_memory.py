@@ -1,7 +1,7 @@
 """The memory benchmark measures what it says, in small."""
 
 import pytest
-from threeloops.inner.offload import Rates
+from threeloops.inner.memory.offload import Rates
 
 from benchmarks import memory
 from benchmarks.memory_offload import ChannelClock, offloading

@@ -8,15 +8,11 @@ import re
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).parent / "grader"))
-
 from toy_course import make_course
 
 from benchmarks import grading
@@ -26,9 +22,9 @@ from benchmarks.harnesses import OURS, STOCK, Bench, HarnessFailed, Run
 from benchmarks.process_tree import TookTooLong, Usage, run_measured
 from benchmarks.result import Prediction, Result, Series, a_row_a_line, readable
 from benchmarks.wall import KERNEL, WALL, Effort, wall_costs
-from grader.child import CODE, environment
-from grader.manifest import manifest, rebuild
-from grader.provenance import provenance
+from grader.authoring.manifest import manifest, rebuild
+from grader.machine.child import CODE, environment
+from grader.machine.provenance import provenance
 from grader.sandbox import bwrap
 
 needs_sandbox = pytest.mark.skipif(bool(bwrap.why_not()), reason=f"the sandbox does not work here: {bwrap.why_not()}")

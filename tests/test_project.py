@@ -17,9 +17,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from grader.labs import all_labs
-from grader.lint import lint
-from grader.release import stale
+from grader.authoring.labs import all_labs
+from grader.authoring.lint import lint
+from grader.release.release import stale
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -19,9 +19,9 @@ import nbformat
 import pytest
 from markdown_it import MarkdownIt
 
-from grader.course import submissions
-from grader.labs import all_labs, find_lab
-from grader.release import stale
+from grader.authoring.labs import all_labs, find_lab
+from grader.course.course import submissions
+from grader.release.release import stale
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")

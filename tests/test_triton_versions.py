@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from grader.child import CODE, environment
+from grader.machine.child import CODE, environment
 
 pytestmark = pytest.mark.slow
 
@@ -23,12 +23,12 @@ OLD, NEW = ("triton==3.6.0", "numpy<2.4"), ("triton==3.7.1",)
 SECONDS = 1800
 
 PARTS = {
-    "kernels": ["tests/lib/kernels"],
-    "interpreter and launches": ["tests/lib/test_interpreter*.py", "tests/lib/test_launches*.py"],
-    "meter": ["tests/lib/test_meter*.py"],
-    "code inspector": ["tests/lib/test_codegen*.py", "tests/lib/test_predict*.py"],
-    "replay": ["tests/lib/test_admission.py", "tests/lib/test_plan.py", "tests/lab/test_replay.py"],
-    "transformer": ["tests/lib/test_gpt.py"],
+    "kernels": ["tests/lib/inner/kernels"],
+    "interpreter and launches": ["tests/lib/inner/interpreter", "tests/lib/inner/launches"],
+    "meter": ["tests/lib/inner/meter"],
+    "code inspector": ["tests/lib/inner/codegen", "tests/lib/inner/predict"],
+    "replay": ["tests/lib/inner/replay", "tests/lib/lab/checking/test_replay.py"],
+    "transformer": ["tests/lib/models/test_gpt.py"],
     "benchmark": ["tests/test_benchmark_kernels.py"],
 }
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from grader.faults import MachineFault
+from grader.machine.faults import MachineFault
 
 LAB, VENV, HOME = "/lab", "/venv", "/home/student"
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from grader.labs import Limits
+from grader.authoring.labs import Limits
 
 CONTROLLERS = ("memory", "pids", "cpu")
 _PROC = Path("/proc/self")

@@ -17,13 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from grader.labs import Lab, Limits
-from grader.link import Link
+from grader.authoring.labs import Lab, Limits
 from grader.sandbox import bwrap, cgroup
 from grader.sandbox.bwrap import SandboxError
 from grader.sandbox.confine import ENDED_BY_ITSELF
 from grader.sandbox.stage import stage
-from grader.sandbox.warmth import modules_of, without_withheld
+from grader.sandbox.warmup import modules_of, without_withheld
+from grader.transport.link import Link
 
 Sandbox = Literal["bwrap", "none"]
 
@@ -89,7 +89,7 @@ class Pool:
             stage(stage_folder, self._withholds, self.lab.data)
             self._student = self._start_student(stage_folder)
             self._grader = self._start(
-                [sys.executable, "-m", "grader.wall.cells"], self._modules, _grader_environment(self.folder)
+                [sys.executable, "-m", "grader.sides.grader_side"], self._modules, _grader_environment(self.folder)
             )
             for name, control in (("student's", self._student), ("grader's", self._grader)):
                 self._wait_until_ready(name, control)
@@ -101,10 +101,10 @@ class Pool:
         self._data = f"{bwrap.LAB}/data" if self.sandbox == "bwrap" else str(stage_folder / "data")
         modules = [self.sandbox, *without_withheld(self._modules, self._withholds)]
         if self.sandbox == "bwrap":
-            return self._start(["-m", "grader.sandbox.host"], modules, {}, stage_folder)
+            return self._start(["-m", "grader.sides.student_side"], modules, {}, stage_folder)
         site = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
         environment = bwrap.environment(str(self.folder), str(stage_folder), site)
-        return self._start([sys.executable, "-m", "grader.sandbox.host"], modules, environment)
+        return self._start([sys.executable, "-m", "grader.sides.student_side"], modules, environment)
 
     def _start(
         self, argv: list[str], words: list[str], environment: dict[str, str], stage_folder: Path | None = None

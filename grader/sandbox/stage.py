@@ -14,15 +14,17 @@ _HERE = Path(__file__).resolve().parent.parent
 _LIBRARY = _HERE.parent / "lib" / "threeloops"
 _STUDENT_END = (
     "__init__.py",
-    "link.py",
-    "wire.py",
+    "transport/__init__.py",
+    "transport/link.py",
+    "transport/wire.py",
     "wall/__init__.py",
     "wall/student.py",
+    "sides/__init__.py",
+    "sides/student_side.py",
     "sandbox/__init__.py",
     "sandbox/confine.py",
-    "sandbox/host.py",
     "sandbox/seccomp.py",
-    "sandbox/warmth.py",
+    "sandbox/warmup.py",
 )
 
 _STUB = '''"""Withheld in graded runs."""

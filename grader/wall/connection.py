@@ -13,16 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from threeloops.lab import wall
+from threeloops.lab.checking import wall
 
-from grader.link import Link, LinkDead, WallError
-from grader.wall.by_value import Pickler
-from grader.wall.exceptions import StudentError, from_loaded, make_exception
+from grader.transport.link import Link, LinkDead, WallError
+from grader.transport.wire import decode, encode
 from grader.wall.gradients import Backward, Tracked, plain, restore, walk, with_grad
-from grader.wall.message import Message
+from grader.wall.messages import Message, StudentError, from_loaded, make_exception
+from grader.wall.pickling import Pickler
 from grader.wall.proxy import Proxy
 from grader.wall.replays import Replays
-from grader.wire import decode, encode
 
 _FREE_BATCH, _FREE_AT_ONCE = 256, 100_000
 _MAX_CLASSES, _MAX_MESSAGE, _MAX_WHERE = 16, 4000, 200
@@ -76,7 +75,7 @@ class Wall:
         message.tree["value"] = encode(value, message.buffers, self)
         if message.by_value:
             file = io.BytesIO()
-            Pickler(file, self).dump(message.by_value)
+            Pickler(file, self.main, self.setup_names).dump(message.by_value)
             message.tree["pickle"] = len(message.buffers)
             message.buffers.append(file.getvalue())
         return message
@@ -154,7 +153,7 @@ class Wall:
             return WallError("a malformed exception came back")
         message = str(error.get("message", ""))[:_MAX_MESSAGE]
         names = [n for n in error["classes"][:_MAX_CLASSES] if type(n) is str]
-        if "grader.link.WallError" in names:
+        if "grader.transport.link.WallError" in names:
             return WallError(message)
         for name in names:
             module, _, attribute = name.rpartition(".")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from grader.link import WallError
-from grader.wall.message import Message
-
-if TYPE_CHECKING:
-    from grader.wall.connection import Wall
+from grader.transport.link import WallError
+from grader.wall.messages import Asks, Message
 
 
 @dataclass
@@ -28,7 +25,7 @@ class Backward(torch.autograd.Function):
     """Results of a student's call, as differentiable here: backward is a request to the student's side."""
 
     @staticmethod
-    def forward(ctx: Any, connection: Wall, tape: int, tracked: list[Tracked], *leaves: torch.Tensor) -> Any:
+    def forward(ctx: Any, connection: Asks, tape: int, tracked: list[Tracked], *leaves: torch.Tensor) -> Any:
         ctx.connection, ctx.tape, ctx.leaves = connection, tape, len(leaves)
         ctx.indices = [t.index for t in tracked]
         return tuple(t.tensor.clone() for t in tracked)

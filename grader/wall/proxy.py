@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from grader.link import WallError
-
-if TYPE_CHECKING:
-    from grader.wall.connection import Wall
+from grader.transport.link import WallError
+from grader.wall.messages import Asks
 
 _HANDLE_BITS = 48
 
@@ -23,7 +21,7 @@ class Proxy:
 
     __slots__ = ("_handle", "_kind", "_wall", "__name__")
 
-    def __init__(self, connection: Wall, handle: Any) -> None:
+    def __init__(self, connection: Asks, handle: Any) -> None:
         if type(handle) is not list or len(handle) != 3 or type(handle[0]) is not int or handle[0] >> _HANDLE_BITS:
             raise WallError("a malformed value came back (bad handle)")
         object.__setattr__(self, "_wall", connection)

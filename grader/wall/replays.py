@@ -14,7 +14,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from threeloops.inner.bench.plan import server as plan_server
+from threeloops.inner.replay import server as plan_server
 
 from grader.sandbox import seccomp
 from grader.sandbox.confine import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, limit_memory, prctl

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from threeloops.lab import wall
+from threeloops.lab.checking import wall
 
-from grader.link import Buffer, Link, LinkDead, WallError
-from grader.wire import decode, encode
+from grader.transport.link import Buffer, Link, LinkDead, WallError
+from grader.transport.wire import decode, encode
 
 MAIN_TWIN = "threeloops_main"
 """Module through which the grader's pickles refer to classes of setup cells, which exist on both sides."""

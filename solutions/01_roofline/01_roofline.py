@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Is the GPU doing useful math?
 #     minutes: 180
-#     withholds: [threeloops.inner.costs, threeloops.inner.roofline, threeloops.inner.operators, threeloops.inner.peak_memory, threeloops.inner.profiler]
+#     withholds: [threeloops.inner.costs, threeloops.inner.roofline, threeloops.inner.profiling.operators, threeloops.inner.profiling.peak_memory, threeloops.inner.profiling.profiler]
 # ---
 
 # %% [markdown]
@@ -1673,7 +1673,7 @@ show.figure(fig)
 # the width, on four images of 96 × 96 and one thread.
 
 # %% tags=["demo"]
-from threeloops.inner.profiler import annotate_modules, profile
+from threeloops.inner.profiling.profiler import annotate_modules, profile
 from threeloops.models.resnet import resnet50
 
 torch.set_num_threads(1)  # too small a network to share: on a busy machine two threads would mostly wait for each other
@@ -1736,8 +1736,8 @@ else:
 # it would read a recorded one.
 
 # %% tags=["demo"]
-from threeloops.inner.gaps import find_gaps
-from threeloops.inner.trace import Event as TraceEvent
+from threeloops.inner.profiling.gaps import find_gaps
+from threeloops.inner.profiling.trace import Event as TraceEvent
 
 HOST, STREAM = 1, 7
 
@@ -1869,7 +1869,7 @@ print(
 # %% tags=["demo"]
 import tempfile
 
-from threeloops.inner.profiler import annotate
+from threeloops.inner.profiling.profiler import annotate
 
 folder = Path(tempfile.mkdtemp(prefix="threeloops_trace_"))
 
@@ -1908,7 +1908,7 @@ shutil.rmtree(folder)  # keep it by deleting this line
 predict("systolic", "6 × 8 times 8 × 6 in a 6 × 6 systolic array: how many cycles?", unit="cycles", guess=None)
 
 # %% tags=["demo"]
-from threeloops.inner.systolic import cycles, output_stationary, tile
+from threeloops.inner.machine_models.systolic import cycles, output_stationary, tile
 
 rng = np.random.default_rng(0)
 a, b = rng.normal(size=(6, 8)), rng.normal(size=(8, 6))

@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Why do kernels stall?
 #     minutes: 180
-#     withholds: [threeloops.inner.pointer_chase, threeloops.inner.warp, threeloops.inner.kernels.matmul, threeloops.inner.kernels.matrix_product]
+#     withholds: [threeloops.inner.machine_models.pointer_chase, threeloops.inner.machine_models.warp, threeloops.inner.kernels.matmul.matmul, threeloops.inner.kernels.matmul.matrix_product]
 # ---
 
 # %% [markdown]
@@ -347,7 +347,7 @@ with check("latency", "a ring that nobody can guess, and the levels of a curve")
 from statistics import median
 
 from threeloops.hardware import device
-from threeloops.inner.pointer_chase import NotMeasurable, latency
+from threeloops.inner.machine_models.pointer_chase import NotMeasurable, latency
 from threeloops.lab import progress
 
 try:
@@ -617,7 +617,7 @@ with check("vector_width", "SAXPY in accesses of 32, 64 and 128 bits"):
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.inner.codegen import inspect
-from threeloops.inner.kernels.saxpy import saxpy_kernel as library_kernel
+from threeloops.inner.kernels.rows.saxpy import saxpy_kernel as library_kernel
 
 
 def code_for(block, elements=1 << 20, start=0):
@@ -1454,7 +1454,7 @@ predict(
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.inner.kernels.matmul import matmul as library_matmul
+from threeloops.inner.kernels.matmul.matmul import matmul as library_matmul
 from threeloops.inner.meter import L2
 
 SMALL_L2 = L2(size_bytes=64 << 10, ways=512, resident_programs=8)  # one set: a line may lie anywhere
@@ -1531,8 +1531,8 @@ predict(
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.inner.warp import padded, plain, swizzled, triton_swizzle, wavefronts
-from threeloops.inner.warp import transpose as warp_transpose
+from threeloops.inner.machine_models.warp import padded, plain, swizzled, triton_swizzle, wavefronts
+from threeloops.inner.machine_models.warp import transpose as warp_transpose
 
 show.against_prediction(
     "column_wavefronts", wavefronts(plain(LANES, np.full(32, 5)) * 4, 4), unit="wavefronts", source="simulated"
@@ -1610,7 +1610,7 @@ predict(
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.inner.pointer_chase import latency_of_spread
+from threeloops.inner.machine_models.pointer_chase import latency_of_spread
 
 try:
     LINES = [2**k for k in range(4, 13)]

@@ -43,7 +43,7 @@ predict(
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.hardware import accelerator
-from threeloops.inner.eager_traffic import eager_traffic
+from threeloops.inner.profiling.eager_traffic import eager_traffic
 from threeloops.lab import figure, palette
 
 h100 = accelerator("H100 SXM")
@@ -1424,7 +1424,7 @@ if INTERPRETED:
 # %% tags=["demo"]
 import inspect as python_inspect
 
-from threeloops.inner.kernels.qkv_projection import qkv_projection
+from threeloops.inner.kernels.matmul.qkv_projection import qkv_projection
 
 print(python_inspect.signature(qkv_projection))
 print(python_inspect.getdoc(python_inspect.getmodule(qkv_projection)))

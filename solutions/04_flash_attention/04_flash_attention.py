@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Can an algorithm move less memory?
 #     minutes: 180
-#     withholds: [threeloops.inner.kernels.attention_traffic, threeloops.inner.kernels.sliding_window_traffic, threeloops.inner.kernels.block_sparse_traffic]
+#     withholds: [threeloops.inner.kernels.attention.flash_attention_traffic, threeloops.inner.kernels.sparse.sliding_window_traffic, threeloops.inner.kernels.sparse.block_sparse_traffic]
 # ---
 
 # %% [markdown]
@@ -987,7 +987,7 @@ predict(
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.hardware import device
-from threeloops.inner.kernels.flash_attention import flash_attention as library_attention
+from threeloops.inner.kernels.attention.flash_attention import flash_attention as library_attention
 
 F = torch.nn.functional
 
@@ -1398,8 +1398,8 @@ predict(
 )
 
 # %% tags=["demo"]
-from threeloops.inner.kernels.simplicial_attention import reference as simplicial_reference
-from threeloops.inner.kernels.simplicial_attention import simplicial_attention
+from threeloops.inner.kernels.attention.simplicial_attention import reference as simplicial_reference
+from threeloops.inner.kernels.attention.simplicial_attention import simplicial_attention
 
 generator = torch.Generator().manual_seed(1)
 five = [torch.randn(1, 1, 48, 32, generator=generator).to(device()).requires_grad_() for _ in range(5)]

@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: How few bits can you train with?
 #     minutes: 180
-#     withholds: [threeloops.inner.precision, threeloops.inner.formats, threeloops.inner.amp, threeloops.inner.fp8, threeloops.inner.bench.interpreter.formats]
+#     withholds: [threeloops.inner.precision, threeloops.inner.interpreter.formats]
 # ---
 
 # %% [markdown]
@@ -36,7 +36,7 @@ torch.set_num_threads(1)  # the tensors are small: a second thread would spend i
 SMALLEST_SCALE = 2.0**-126  # the smallest normal float32 number
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.inner.formats import FLOAT_FORMATS
+from threeloops.inner.precision.formats import FLOAT_FORMATS
 from threeloops.lab import figure, palette
 
 fig, (left, right) = figure(1, 2, width=12.5, height=3.9, width_ratios=[5, 6])
@@ -104,7 +104,7 @@ predict(
 # IEEE's formats the code after the largest finite number is infinity.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.inner.formats import FloatFormat
+from threeloops.inner.precision.formats import FloatFormat
 
 tiny = FloatFormat("1 + 3 + 2 bits", 3, 2)
 fig, (top, bottom) = figure(2, 1, width=12.5, height=3.6, height_ratios=[3, 2])
@@ -414,9 +414,9 @@ explore(
 # The first prediction, and the claim that float16 is more precise than float32 near 1.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.inner.formats import BFLOAT16 as BF16
-from threeloops.inner.formats import FLOAT16 as FP16
-from threeloops.inner.formats import FLOAT32 as FP32
+from threeloops.inner.precision.formats import BFLOAT16 as BF16
+from threeloops.inner.precision.formats import FLOAT16 as FP16
+from threeloops.inner.precision.formats import FLOAT32 as FP32
 
 show.against_prediction("bf16_one", BF16.epsilon, source="model")
 show.table(
@@ -453,7 +453,7 @@ audit(
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import time
 
-from threeloops.inner.amp import LossScaler, ScalerState, stored_as
+from threeloops.inner.precision.amp import LossScaler, ScalerState, stored_as
 from torch import nn
 from torch.nn import functional
 
@@ -1500,7 +1500,7 @@ predict("clipped_16", "Of 60 tensors, how many are clipped with a history of 16?
 predict("clipped_1", "And with a history of 1?", guess=None)
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.inner.fp8 import Recipe, ScaleState, after_tensor
+from threeloops.inner.precision.fp8 import Recipe, ScaleState, after_tensor
 
 E4M3 = FLOAT_FORMATS["float8_e4m3fn"]
 random_walk = np.random.default_rng(3)
@@ -1847,8 +1847,8 @@ predict(
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.inner.fp8 import Fp8Linear
-from threeloops.inner.fp8 import quantise as to_fp8
+from threeloops.inner.precision.fp8 import Fp8Linear
+from threeloops.inner.precision.fp8 import quantise as to_fp8
 
 torch.manual_seed(0)
 activations, projection = torch.randn(256, 512) * 2e-5, torch.randn(512, 512) * 0.02
@@ -1961,7 +1961,7 @@ audit(
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 if device() == "cuda" and torch.cuda.get_device_capability() >= (8, 9):
-    from threeloops.inner.fp8 import product
+    from threeloops.inner.precision.fp8 import product
     from threeloops.inner.timing import benchmark
 
     n = 8192
@@ -1997,7 +1997,7 @@ else:
 # earlier:
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.inner.amp import GPU_POLICY, Treatment
+from threeloops.inner.precision.amp import GPU_POLICY, Treatment
 
 
 def sum_of_ones(format, count):

@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Will it fit?
 #     minutes: 180
-#     withholds: [threeloops.inner.memory, threeloops.inner.recompute, threeloops.inner.offload]
+#     withholds: [threeloops.inner.memory]
 # ---
 
 # %% [markdown]
@@ -47,8 +47,8 @@ torch.set_num_threads(1)  # everything here is small: on a busy machine two thre
 from threeloops.hardware import accelerator
 from threeloops.inner.memory import account as library_account
 from threeloops.inner.memory import draw_bars, draw_timeline
-from threeloops.inner.readable import readable_bytes
 from threeloops.lab import figure, palette, progress
+from threeloops.units import readable_bytes
 
 SEVEN = GPTConfig(
     vocabulary_size=32_000,
@@ -385,7 +385,7 @@ show.table(
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.inner.memory import LiveStorage
-from threeloops.inner.recompute import Segments
+from threeloops.inner.memory.recompute import Segments
 from threeloops.models.gpt import GPT
 
 
@@ -1081,7 +1081,7 @@ with check("recompute", "segments of k layers: a schedule, its peak, and the bes
 # looks at every operator of nine steps):
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.inner.recompute import MATRIX_PRODUCTS, best_segment, divisors, segment_peak
+from threeloops.inner.memory.recompute import MATRIX_PRODUCTS, best_segment, divisors, segment_peak
 from threeloops.models.gpt import Block, RotaryPositions
 
 LAYERS = 24
@@ -1835,8 +1835,8 @@ print(f"forward and backward pass of 8 × 2,048 tokens at 40% of the peak: {work
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import time
 
-from threeloops.inner.offload import FileStore, OffloadedAdamW, Rates, ThreadChannel
-from threeloops.inner.offload import step_seconds as predicted_seconds
+from threeloops.inner.memory.offload import FileStore, OffloadedAdamW, Rates, ThreadChannel
+from threeloops.inner.memory.offload import step_seconds as predicted_seconds
 
 ELEMENTS, CHUNK = 1 << 23, 1 << 20
 CHUNKS = ELEMENTS // CHUNK

@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Is the GPU hungry?
 #     minutes: 180
-#     withholds: [threeloops.data]
+#     withholds: [threeloops.data, threeloops.simulation]
 # ---
 
 # %% [markdown]
@@ -37,8 +37,8 @@ SAMPLE_BYTES = 600_000
 
 import dataclasses
 
-from threeloops.data import gantt, pipeline
 from threeloops.lab import figure, palette
+from threeloops.simulation import gantt, pipeline
 
 LOOP = [  # a batch of 600 kB from an object store, on its way to a GPU
     pipeline.Stage("request", latency=0.030, workers=8),
@@ -415,7 +415,7 @@ with check("diagnose", "what a trace says"):
 # on a 2-core CPU. First with nothing in advance, then with one thread that fetches six samples ahead, then with four.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.data import diagnosis
+from threeloops.data.loading import diagnosis
 
 LOOPS = load_traces("data/loops.json")
 
@@ -953,11 +953,11 @@ show.figure(fig)
 predict("workers_needed", "How many workers does it take to keep the trainer 95% busy?", unit="workers", guess=None)
 
 # %% tags=["demo"]
-from threeloops.data.clock import VirtualClock
-from threeloops.data.prefetch import Prefetcher
-from threeloops.data.slow_store import Link, SlowStore, VirtualStore
-from threeloops.data.store import MemoryStore
-from threeloops.data.workers import SimulatedWorker
+from threeloops.data.loading.prefetch import Prefetcher
+from threeloops.data.loading.workers import SimulatedWorker
+from threeloops.data.storage.slow_store import Link, SlowStore, VirtualStore
+from threeloops.data.storage.store import MemoryStore
+from threeloops.simulation.clock import VirtualClock
 
 BATCHES = MemoryStore({str(n): bytes(SAMPLE_BYTES) for n in range(64)})
 
@@ -1022,7 +1022,7 @@ predict(
 # %% tags=["demo"]
 import time
 
-from threeloops.data.prefetch import prefetch
+from threeloops.data.loading.prefetch import prefetch
 
 SLOW = MemoryStore({str(n): bytes(100_000) for n in range(40)})
 STEP = 0.012
@@ -1053,7 +1053,7 @@ show.against_prediction("live_gain", round(AFTER / BEFORE, 1), unit="×", source
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import torch
-from threeloops.data.device_feed import DeviceFeed
+from threeloops.data.loading.device_feed import DeviceFeed
 from threeloops.hardware import accelerator, device
 
 
@@ -1490,7 +1490,7 @@ with check("shards", "a shard by hand, and what it saves"):
 predict("shard_gain", "How many times faster is an epoch from shards than from small files?", unit="×", guess=None)
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.data.slow_store import Link as FarLink
+from threeloops.data.storage.slow_store import Link as FarLink
 
 IMAGES, IMAGE, LABEL, READERS = 10_000, 100_000, 2, 16
 MEMBERS = (512 + IMAGE + -IMAGE % 512) + (512 + LABEL + -LABEL % 512)  # bytes of a sample in a tar file
@@ -1563,10 +1563,10 @@ predict(
 import os
 import tempfile
 
-from threeloops.data.sample import Sample as DiskSample
-from threeloops.data.small_files import list_samples, read_sample, write_small_files
-from threeloops.data.tar_shards import read_tar_shard, write_tar_shards
-from threeloops.data.tiers import forget
+from threeloops.data.formats.sample import Sample as DiskSample
+from threeloops.data.formats.small_files import list_samples, read_sample, write_small_files
+from threeloops.data.formats.tar_shards import read_tar_shard, write_tar_shards
+from threeloops.data.storage.tiers import forget
 
 
 def timed(read, paths, cold):
@@ -1877,7 +1877,7 @@ with check("resume", "an epoch that can be interrupted"):
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from collections import Counter
 
-from threeloops.data.sampler import SamplerState, advanced, remaining
+from threeloops.data.loading.sampler import SamplerState, advanced, remaining
 
 TOTAL, STOP, UNDER_WAY = 1000, 400, 16
 first = SamplerState(seed=0)
@@ -1908,7 +1908,7 @@ assert rows[-1][1:] == [TOTAL, 0, 0]
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.data.errors import WorkerFailed
-from threeloops.data.loader import Loader
+from threeloops.data.loading.loader import Loader
 
 POISON = int(remaining(SamplerState(0), 100)[57])
 
@@ -1944,10 +1944,10 @@ print(f"{len(used)} samples, {len(set(used))} different ones, in the order of th
 # %% tags=["demo"]
 import io
 
-from threeloops.data.crc32c import crc32c, masked
 from threeloops.data.errors import CorruptData
-from threeloops.data.tar_shards import shard_bytes
-from threeloops.data.tfrecord import frame, read_records
+from threeloops.data.formats.crc32c import crc32c, masked
+from threeloops.data.formats.tar_shards import shard_bytes
+from threeloops.data.formats.tfrecord import frame, read_records
 
 assert crc32c(bytes(32)) == 0x8A9136AA and crc32c(b"123456789") == 0xE3069283  # RFC 3720, and the usual check value
 record = b"hungry"
@@ -2005,7 +2005,7 @@ assert list(caught.values()) == [0, 200, 0, 200]
 # loader reads nothing at all: it maps the file, and lets the page fault fetch what is touched.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.data.token_shards import TokenShards, write_token_shards
+from threeloops.data.formats.token_shards import TokenShards, write_token_shards
 
 with tempfile.TemporaryDirectory(dir=".") as folder:
     corpus = rng.integers(0, 50_257, 8_000_000).astype(np.uint16)
@@ -2057,7 +2057,7 @@ predict(
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.data.cache import CachedStore
+from threeloops.data.storage.cache import CachedStore
 
 OBJECTS = MemoryStore({f"shard {n}": bytes(2000) for n in range(60)})
 
@@ -2115,7 +2115,7 @@ show.against_prediction("hit_rate", 100 * in_order[SHARES.index(0.8)], unit="%",
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import zlib
 
-from threeloops.data import decode
+from threeloops.data.formats import decode
 
 PACKED = [zlib.compress(rng.integers(0, 16, 200_000, dtype=np.uint8).tobytes(), 1) for _ in range(4)]
 
@@ -2153,7 +2153,7 @@ show.table(rows, [f"decoding 0.2 MB, samples/s, measured here ({os.cpu_count()} 
 # numbers in the order in which they are listed.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.data.tiers import measure_tiers
+from threeloops.data.storage.tiers import measure_tiers
 
 tiers = measure_tiers(Path("."), size=64 << 20, repeats=3)
 CLAIMED = {  # bytes/s, low and high; a network is sold in bits

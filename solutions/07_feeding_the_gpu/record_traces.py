@@ -2,7 +2,7 @@
 
     python solutions/07_feeding_the_gpu/record_traces.py
 
-The store is `threeloops.data.slow_store` with real waiting; decoding and training are real work on this CPU.
+The store is `threeloops.data.storage.slow_store` with real waiting; decoding and training are real work on this CPU.
 """
 
 import json
@@ -11,9 +11,9 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from threeloops.data.prefetch import prefetch
-from threeloops.data.slow_store import Link, SlowStore
-from threeloops.data.store import MemoryStore
+from threeloops.data.loading.prefetch import prefetch
+from threeloops.data.storage.slow_store import Link, SlowStore
+from threeloops.data.storage.store import MemoryStore
 
 SAMPLES, SIDE = 48, 240
 LATENCY, BANDWIDTH = 0.040, 20e6

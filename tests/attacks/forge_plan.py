@@ -5,7 +5,7 @@ The attack's text follows: `plan`, a function without arguments.
 
 import sys
 
-import threeloops.lab.replay  # noqa: F401 (patched below)
+import threeloops.lab.checking.replay  # noqa: F401 (patched below)
 import torch
 import triton
 import triton.language as tl
@@ -39,4 +39,4 @@ def launch(out=out, kernel="softmax_kernel", grid=(4, 1, 1), **more):
     return {**plan, **more}
 
 
-sys.modules["threeloops.lab.replay"].record = lambda launcher, inputs: plan()  # noqa: F821 (the attack defines it)
+sys.modules["threeloops.lab.checking.replay"].record = lambda launcher, inputs: plan()  # noqa: F821 (the attack defines it)

@@ -1,18 +1,14 @@
 """The instructor's page: formgrader runs on this repository's configuration and lists the labs."""
 
 import shutil
-import sys
-from pathlib import Path
 
 import nbformat
 import pytest
+from real_jupyterlab import jupyter_lab
 
-sys.path.insert(0, str(Path(__file__).parent))
-from conftest import jupyter_lab
-
-from grader.course import submissions
-from grader.labs import Lab, all_labs, course_root, find_lab
-from grader.release import release
+from grader.authoring.labs import Lab, all_labs, course_root, find_lab
+from grader.course.course import submissions
+from grader.release.release import release
 from grader.sandbox import bwrap
 
 pytestmark = pytest.mark.browser

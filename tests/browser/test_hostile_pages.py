@@ -10,17 +10,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "grader"))
-from conftest import jupyter_lab
 from nbconvert.filters.markdown_mistune import markdown2html_mistune
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
 from payloads import LIVE, PAYLOADS, numbered
 from playwright.sync_api import Error
+from real_jupyterlab import jupyter_lab
 from toy_course import make_course
 
-from grader.release import release
+from grader.release.release import release
 from grader.sandbox import bwrap
 
 pytestmark = pytest.mark.browser

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,11 +9,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from playwright.sync_api import TimeoutError
+from real_jupyterlab import jupyter_lab
 
-sys.path.insert(0, str(Path(__file__).parent))
-from conftest import jupyter_lab
-
-from grader.labs import all_labs, find_lab
+from grader.authoring.labs import all_labs, find_lab
 
 pytestmark = pytest.mark.browser
 

@@ -11,9 +11,9 @@ import nbformat
 import pytest
 from toy_course import make_course
 
-from grader.course import submissions
-from grader.pages import remote_references
-from grader.release import release
+from grader.course.course import submissions
+from grader.pages.pages import remote_references
+from grader.release.release import release
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -198,7 +198,9 @@ def test_a_full_disk_leaves_no_half_written_report(toy, classroom, tmp_path):
 
 def test_a_command_compiles_no_grammar_at_its_start():
     """jsonschema would have `lark` compile one of internationalised addresses at its import, for two seconds."""
-    code = "import grader.cli, grader.work, jsonschema, sys; print(sorted({'lark', 'torch'} & sys.modules.keys()))"
+    code = (
+        "import grader.cli, grader.release.work, jsonschema, sys; print(sorted({'lark', 'torch'} & sys.modules.keys()))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=True)
     assert done.stdout.strip() == "[]"
 

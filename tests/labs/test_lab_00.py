@@ -3,7 +3,7 @@
 import json
 
 from lab_source import load, run_exercise
-from threeloops.lab.check import CheckFailed
+from threeloops.lab.checking.check import CheckFailed
 
 LAB = load("00_start_here")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from lab_source import load
-from threeloops.inner.formats import BFLOAT16, FLOAT16, FLOAT32
+from threeloops.inner.precision.formats import BFLOAT16, FLOAT16, FLOAT32
 
 
 def test_the_digits_are_all_there():

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from lab_source import load
-from threeloops.data.diagnosis import diagnose
-from threeloops.data.pipeline import Interval, Trace
+from threeloops.data.loading.diagnosis import diagnose
+from threeloops.simulation.pipeline import Interval, Trace
 
 LAB = load("07_feeding_the_gpu")
 

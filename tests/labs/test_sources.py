@@ -9,7 +9,7 @@ import json
 
 import pytest
 from lab_source import SOLUTIONS, exercise_of, load, run_exercise
-from threeloops.lab.audit import claims
+from threeloops.lab.course.audit import claims
 
 POINTS = {
     "00_start_here": {

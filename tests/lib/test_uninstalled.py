@@ -67,8 +67,8 @@ def checkout(tmp_path):
     """A copy of the library whose two processes tell that it was they who imported it."""
     skip = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(Path(threeloops.__file__).parent, tmp_path / "lib" / "threeloops", ignore=skip)
-    for name in ("plan/server.py", "codegen/worker.py"):
-        with open(tmp_path / "lib" / "threeloops" / "inner" / "bench" / name, "a") as module:
+    for name in ("replay/server.py", "codegen/worker.py"):
+        with open(tmp_path / "lib" / "threeloops" / "inner" / name, "a") as module:
             module.write(WITNESS)
     (tmp_path / "here").mkdir()
     (tmp_path / "witnesses").mkdir()
@@ -99,9 +99,7 @@ def test_kernels_are_replayed_and_compiled_by_a_library_that_is_not_installed(ch
 
 def test_no_module_beside_the_library_or_the_student_shadows_another(checkout):
     (checkout / "lib" / "threeloops" / "listed.py").write_text(LISTED)
-    text = (
-        "import sys, subprocess\nsys.path += sys.argv[1:]\nfrom threeloops.inner.bench.module_process import command\n"
-    )
+    text = "import sys, subprocess\nsys.path += sys.argv[1:]\nfrom threeloops.module_process import command\n"
     text += "print(subprocess.run(command('threeloops.listed'), capture_output=True, text=True, check=True).stdout)"
     stdlib = Path(sysconfig.get_path("stdlib")).resolve()
     assert run(checkout, text).split() == [str(stdlib / "trace.py"), "False", "False"]

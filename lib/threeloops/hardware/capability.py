@@ -9,7 +9,10 @@ A missing capability is never an error. It comes with its reason and the next st
 import re
 from dataclasses import dataclass
 
+from threeloops.hardware.probe import Gpu, Machine, probe
 from threeloops.hardware.visible_devices import visible_devices
+
+__all__ = ["Capability", "Gpu", "Machine", "Report", "capabilities", "probe", "runs_on"]
 
 OLDEST_CAPABILITY = (7, 5)
 """Turing: the oldest GPU in the CUDA 12.8–13.2 wheels of torch 2.11–2.13. Only the legacy CUDA 12.6 wheels still hold
@@ -21,45 +24,6 @@ TRITON_OLDEST_CAPABILITY = (8, 0)
 
 OLDEST_DRIVER = {12: 525, 13: 580}
 """CUDA major version → the oldest driver branch that runs it. Source: NVIDIA, CUDA Compatibility, table 1."""
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU as the driver lists it, whether or not this process may see it."""
-
-    name: str
-    capability: tuple[int, int]
-    memory_bytes: int
-    uuid: str = ""
-
-    def __str__(self) -> str:
-        major, minor = self.capability
-        return f"{self.name} (sm_{major}{minor}, {self.memory_bytes / 2**30:.0f} GiB)"
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What is installed and plugged in. A version is None where the package is absent.
-
-    `gpus` are those physically present, in nvidia-smi's order; `supported_archs` is `torch.cuda.get_arch_list()`;
-    `cxx` names the C++ compiler found; `ptxas` says whether Triton's wheel brought NVIDIA's assembler along.
-    """
-
-    python: str
-    platform: str
-    cores: int
-    memory_bytes: int
-    torch: str | None = None
-    triton: str | None = None
-    numpy: str | None = None
-    torch_cuda: str | None = None
-    supported_archs: tuple[str, ...] = ()
-    gpus: tuple[Gpu, ...] = ()
-    driver: str | None = None
-    cuda_visible_devices: str | None = None
-    cxx: str | None = None
-    ptxas: bool = False
-    gloo: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,13 +47,6 @@ class Report:
 
     def items(self) -> list[tuple[str, Capability]]:
         return [(name, getattr(self, name)) for name in ("interpreter", "compiler", "ranks", "gpu")]
-
-
-def probe() -> Machine:
-    """The record of this machine. Creates no CUDA context; tolerates torch, triton and numpy being absent."""
-    from threeloops.hardware.probe import probe_machine
-
-    return probe_machine()
 
 
 def capabilities(machine: Machine) -> Report:

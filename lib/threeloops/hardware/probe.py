@@ -10,10 +10,9 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
-
-from threeloops.hardware.capability import Gpu, Machine
 
 NVIDIA_SMI = (
     "nvidia-smi",
@@ -22,8 +21,48 @@ NVIDIA_SMI = (
 )
 
 
-def probe_machine() -> Machine:
-    """The record that `capabilities` judges. Takes as long as importing torch; changes nothing."""
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as the driver lists it, whether or not this process may see it."""
+
+    name: str
+    capability: tuple[int, int]
+    memory_bytes: int
+    uuid: str = ""
+
+    def __str__(self) -> str:
+        major, minor = self.capability
+        return f"{self.name} (sm_{major}{minor}, {self.memory_bytes / 2**30:.0f} GiB)"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is installed and plugged in. A version is None where the package is absent.
+
+    `gpus` are those physically present, in nvidia-smi's order; `supported_archs` is `torch.cuda.get_arch_list()`;
+    `cxx` names the C++ compiler found; `ptxas` says whether Triton's wheel brought NVIDIA's assembler along.
+    """
+
+    python: str
+    platform: str
+    cores: int
+    memory_bytes: int
+    torch: str | None = None
+    triton: str | None = None
+    numpy: str | None = None
+    torch_cuda: str | None = None
+    supported_archs: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    driver: str | None = None
+    cuda_visible_devices: str | None = None
+    cxx: str | None = None
+    ptxas: bool = False
+    gloo: bool = False
+
+
+def probe() -> Machine:
+    """The record of this machine, which `capabilities` judges. Takes as long as importing torch; creates no CUDA
+    context and tolerates torch, triton and numpy being absent."""
     gpus, driver = parse_nvidia_smi(ask_nvidia_smi())
     return Machine(
         python=platform.python_version(),

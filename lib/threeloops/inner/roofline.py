@@ -4,18 +4,22 @@ A device computes at most `peak_flops` and moves at most `bandwidth` bytes a sec
 FLOPs for each byte it moves therefore cannot exceed the lower of two lines: the sloping one, intensity · bandwidth, and
 the flat one, the peak. They meet at the ridge point. Source: Williams, Waterman and Patterson, "Roofline: An Insightful
 Visual Performance Model for Multicore Architectures", CACM 52(4), 2009.
+
+Drawing a roofline: two roofs, the ridge point between them, and labels that stay out of each other's way.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Literal
 
-from threeloops.hardware.accelerators import Accelerator
+from threeloops.hardware.accelerators import Accelerator, dtype_name
 from threeloops.inner.costs import Work, attention, elementwise, embedding, layernorm, matmul, saxpy, softmax
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 __all__ = [
     "Roofline",
@@ -131,7 +135,6 @@ class Roofline:
         A point is Work, drawn hollow on the roof above it, or (Work, measured seconds), drawn solid where it came to.
         Work without FLOPs has no place on a logarithmic axis and raises ValueError.
         """
-        from threeloops.inner.roofline_plot import draw
 
         return draw(self, ax, points or {})
 
@@ -140,3 +143,118 @@ def require_rates(peak_flops: float, bandwidth: float) -> None:
     for name, rate, unit in (("peak_flops", peak_flops, "FLOP/s"), ("bandwidth", bandwidth, "bytes/s")):
         if not (0 < rate < math.inf):
             raise ValueError(f"{name} = {rate} {unit}: expected a positive, finite rate")
+
+
+ROOF, RIDGE, POINT = "#1f3a5f", "#b5651d", "#2a7f62"
+LEADER = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 4}
+LABEL_DISTANCES = (11, 24, 40, 60, 85, 115)
+LABEL_TURNS = [math.radians(degrees) for degrees in (150, 120, 90, 180, -30, -60, 0, -90, 30, 60, 210, 240)]
+
+
+def draw(roofline: "Roofline", ax: "Axes | None", points: Mapping[str, Work | tuple[Work, float]]) -> "Axes":
+    """See `Roofline.plot`."""
+    if ax is None:
+        from matplotlib.figure import Figure
+
+        ax = Figure(figsize=(7.5, 4.8), layout="constrained").subplots()
+    places = {label: place(roofline, label, point) for label, point in points.items()}
+    set_axes(roofline, ax, [(x, y) for x, y, _ in places.values()])
+    (left, right), (bottom, _) = ax.get_xlim(), ax.get_ylim()
+    ridge, peak = roofline.ridge_point, roofline.peak_flops
+    corners = [(left, roofline.attainable(left)), (ridge, peak), (right, peak)]
+    across, up = [x for x, _ in corners], [y for _, y in corners]
+    ax.plot(across, up, color=ROOF, linewidth=2, zorder=2)
+    ax.fill_between(across, up, bottom, color=ROOF, alpha=0.04, linewidth=0)
+    ax.plot([ridge, ridge], [bottom, peak], color=RIDGE, linewidth=1, linestyle=":", zorder=1)
+    for x, y, measured in places.values():
+        ax.plot(x, y, "o", color=POINT, markerfacecolor=POINT if measured else "white", markersize=7, zorder=3)
+    if len({measured for _, _, measured in places.values()}) == 2:
+        for name, face in (("measured", POINT), ("at most", "white")):
+            ax.plot([], [], "o", color=POINT, markerfacecolor=face, markersize=7, label=name)
+        ax.legend(loc="center right", frameon=False, fontsize=9)
+    ridge_label = ax.annotate(
+        f"ridge {ridge:.3g} FLOP/byte", (ridge, bottom), (5, 5), textcoords="offset points", color=RIDGE, fontsize=9
+    )
+    ax.figure.canvas.figure.draw_without_rendering()  # fixes the layout: labels are placed in pixels
+    taken = [each.get_window_extent() for each in (ridge_label, ax.get_legend()) if each is not None]
+    dots = list(ax.transData.transform([(x, y) for x, y, _ in places.values()])) if places else []
+    roofs = [*along(ax, corners[0], corners[1]), *along(ax, corners[1], corners[2])]
+    for label, (x, y, measured) in places.items():
+        # what lies on the roof is labelled above it, what was measured below: the two often share an intensity
+        first_turn = math.pi if measured else 0.0
+        taken.append(label_clear_of(ax, label, (x, y), taken, dots, roofs, first_turn))
+    return ax
+
+
+def place(roofline: "Roofline", label: str, point: Work | tuple[Work, float]) -> tuple[float, float, bool]:
+    """Intensity, FLOP/s, and whether that was measured."""
+    work, seconds = point if isinstance(point, tuple) else (point, None)
+    if not (work.flops > 0 and work.bytes > 0):
+        raise ValueError(f"{label}: {work} has no place on logarithmic axes; leave it out of the plot")
+    if seconds is None:
+        return work.intensity, roofline.attainable(work), False
+    if not (0 < seconds < math.inf):
+        raise ValueError(f"{label}: measured seconds = {seconds}: expected a positive duration")
+    return work.intensity, work.flops / seconds, True
+
+
+def set_axes(roofline: "Roofline", ax: "Axes", dots: list[tuple[float, float]]) -> None:
+    """Logarithmic axes that hold the ridge, a piece of both roofs, and every point."""
+    xs = [x for x, _ in dots] + [roofline.ridge_point / 100, roofline.ridge_point * 4]
+    left, right = min(xs) / 3, max(xs) * 8
+    ys = [y for _, y in dots] + [roofline.attainable(left), roofline.peak_flops]
+    ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(ys) / 2, max(ys) * 3))
+    ax.set_xlabel("arithmetic intensity (FLOP per byte)")
+    ax.set_ylabel("performance (FLOP/s)")
+    ax.set_title(f"{roofline.accelerator.name}, {dtype_name(roofline.dtype)}", loc="left", fontsize=10)
+    rates = f"{engineering(roofline.peak_flops)}FLOP/s, {engineering(roofline.bandwidth)}B/s"
+    ax.set_title(rates, loc="right", fontsize=9, color=ROOF)
+    ax.grid(which="major", color="0.9", linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def along(ax: "Axes", start: tuple[float, float], end: tuple[float, float], steps: int = 60) -> list:
+    """Pixels on the straight line between two points of the data."""
+    (x0, y0), (x1, y1) = ax.transData.transform([start, end])
+    return [(x0 + (x1 - x0) * step / steps, y0 + (y1 - y0) * step / steps) for step in range(steps + 1)]
+
+
+def label_clear_of(
+    ax: "Axes", text: str, at: tuple[float, float], taken: list, dots: list, roofs: list, first_turn: float
+):
+    """Put a label where it covers no label, point, roof or edge, as near to its point as that goes.
+
+    `taken` are boxes, `dots` and `roofs` positions, in pixels. Places around the point are tried from near to far,
+    beginning `first_turn` radians round. Lying over a piece of roof costs as much as being 6 points farther away; the
+    other collisions are avoided at any distance. A label that had to move gets a thin line to its point. Returns the
+    box that the label covers.
+    """
+    frame = ax.get_window_extent()
+    label = ax.annotate(text, at, xytext=(0, 0), textcoords="offset points", fontsize=9, color="0.15", va="center")
+    best: tuple = (math.inf, 0.0, 0.0, "left")
+    for distance, turn in product(LABEL_DISTANCES, LABEL_TURNS):
+        if distance >= best[0]:
+            break
+        dx, dy = distance * math.cos(turn + first_turn), distance * math.sin(turn + first_turn)
+        align = "left" if dx > 1 else "right" if dx < -1 else "center"
+        label.set(position=(dx, dy), ha=align)
+        box = label.get_window_extent()
+        inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+        covered = sum(box.overlaps(other) for other in taken) + sum(box.padded(4).contains(*dot) for dot in dots)
+        crossed = sum(box.padded(2).contains(*piece) for piece in roofs)
+        cost = 1000 * (covered + (not inside)) + 6 * crossed + distance
+        best = min(best, (cost, dx, dy, align), key=lambda each: each[0])
+    _, dx, dy, align = best
+    label.set(position=(dx, dy), ha=align)
+    if math.hypot(dx, dy) > 20:
+        ax.annotate("", at, xytext=(dx, dy), textcoords="offset points", arrowprops=LEADER)
+    return label.get_window_extent()
+
+
+def engineering(rate: float) -> str:
+    """989.4e12 → "989 T", to be followed by a unit."""
+    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if rate >= size:
+            return f"{rate / size:.3g} {prefix}"
+    return f"{rate:.3g} "

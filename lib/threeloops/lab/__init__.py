@@ -4,19 +4,19 @@ Light on purpose: torch, matplotlib, ipywidgets and IPython are imported by what
 nothing that a lab withholds is imported at all.
 """
 
-from threeloops.lab import show
-from threeloops.lab.audit import audit, claims
-from threeloops.lab.check import check
-from threeloops.lab.course_map import course_map
-from threeloops.lab.explore import explore
-from threeloops.lab.failure import CheckFailed
-from threeloops.lab.hint import hint
-from threeloops.lab.loops import labs
-from threeloops.lab.predict import predict
-from threeloops.lab.progress import progress
-from threeloops.lab.replay import replay
-from threeloops.lab.style import figure, palette
-from threeloops.lab.wall import by_value, inout, student_side
+from threeloops.lab.checking.check import check
+from threeloops.lab.checking.failure import CheckFailed
+from threeloops.lab.checking.replay import replay
+from threeloops.lab.checking.wall import by_value, inout, student_side
+from threeloops.lab.course.audit import audit, claims
+from threeloops.lab.course.course_map import course_map
+from threeloops.lab.course.loops import labs
+from threeloops.lab.widgets import show
+from threeloops.lab.widgets.explore import explore
+from threeloops.lab.widgets.hint import hint
+from threeloops.lab.widgets.predict import predict
+from threeloops.lab.widgets.progress import progress
+from threeloops.lab.widgets.style import figure, palette
 
 __all__ = [
     "CheckFailed",

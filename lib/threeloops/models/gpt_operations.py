@@ -73,7 +73,7 @@ def eager_loss(
 
 
 def fused_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    from threeloops.inner.kernels.rmsnorm import rmsnorm
+    from threeloops.inner.kernels.rows.rmsnorm import rmsnorm
 
     return rmsnorm(x, weight, epsilon)
 
@@ -81,7 +81,7 @@ def fused_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 def fused_project(
     x: Tensor, qkv: nn.Linear, heads: int, kv_heads: int, rotation: Rotation
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from threeloops.inner.kernels.qkv_projection import qkv_projection
+    from threeloops.inner.kernels.matmul.qkv_projection import qkv_projection
 
     if rotation[0].ndim > 2:  # the kernel knows one position a token, not one for each sequence of the batch
         return eager_project(x, qkv, heads, kv_heads, rotation)
@@ -89,14 +89,14 @@ def fused_project(
 
 
 def fused_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    from threeloops.inner.kernels.flash_attention import flash_attention
+    from threeloops.inner.kernels.attention.flash_attention import flash_attention
 
     return flash_attention(q, k, v, causal=True)
 
 
 def fused_loss(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
     """The logits of all tokens never exist together; the gradient is made here, so one backward pass and no more."""
-    from threeloops.inner.kernels.fused_linear_cross_entropy import fused_linear_cross_entropy
+    from threeloops.inner.kernels.rows.fused_linear_cross_entropy import fused_linear_cross_entropy
 
     return fused_linear_cross_entropy(hidden.flatten(0, 1), head.weight, targets.flatten())
 

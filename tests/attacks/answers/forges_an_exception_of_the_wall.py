@@ -4,5 +4,5 @@
 
 def reply(self, tree):
 
-    names = ["grader.link.LinkDead", "builtins.BaseException", "builtins.Exception"]
+    names = ["grader.transport.link.LinkDead", "builtins.BaseException", "builtins.Exception"]
     frame({"error": {"classes": names, "message": "x"}})

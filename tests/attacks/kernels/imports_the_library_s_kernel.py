@@ -1,4 +1,4 @@
 # Launches the library's own kernel instead of writing one.
 # says: is withheld in graded runs
 
-from threeloops.inner.kernels.softmax import softmax
+from threeloops.inner.kernels.rows.softmax import softmax

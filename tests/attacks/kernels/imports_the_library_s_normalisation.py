@@ -2,6 +2,6 @@
 # says: which its cell does not define
 
 def softmax(x):
-    from threeloops.inner.kernels.rmsnorm import rmsnorm
+    from threeloops.inner.kernels.rows.rmsnorm import rmsnorm
 
     return rmsnorm(x.contiguous(), torch.ones(x.shape[1]))

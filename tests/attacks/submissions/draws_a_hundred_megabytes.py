@@ -5,7 +5,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell
 
-from grader.labs import Lab
+from grader.authoring.labs import Lab
 
 SAYS = "more than the 4 MB of pictures that are kept"
 EARNS = 100.0

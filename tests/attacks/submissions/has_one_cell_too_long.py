@@ -5,7 +5,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_markdown_cell
 
-from grader.labs import Lab
+from grader.authoring.labs import Lab
 
 SAYS = "characters; at most 50,000 are read"
 EARNS = 60.0

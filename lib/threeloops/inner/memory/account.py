@@ -8,8 +8,8 @@ from threeloops.inner.memory.block import keeps_stream, saved_by_block
 from threeloops.inner.memory.sizes import DTYPE_BYTES, Model, Step, require_one_of
 from threeloops.inner.memory.step import predicted
 from threeloops.inner.memory.timeline import KINDS, Timeline
-from threeloops.inner.readable import readable_bytes
 from threeloops.palette import palette
+from threeloops.units import readable_bytes
 
 
 def account(model: Model, batch: int, sequence: int, **policies: Any) -> "Account":

@@ -1,7 +1,7 @@
 """What was in memory when it ran out."""
 
 from threeloops.inner.memory.timeline import Timeline
-from threeloops.inner.readable import readable_bytes
+from threeloops.units import readable_bytes
 
 LARGEST = 10
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from threeloops.inner.recompute import require_divisor
+from threeloops.inner.memory.recompute import require_divisor
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}

@@ -7,7 +7,7 @@ Both sides of a memory budget have this form: what the tracker measured (`tracke
 from collections import Counter
 from dataclasses import dataclass, field
 
-from threeloops.inner.readable import readable_bytes
+from threeloops.units import readable_bytes
 
 KINDS = ("parameter", "master", "gradient", "state", "buffer", "input", "activation", "temporary")
 """What a storage is for. An activation is made by a forward pass and freed by a backward pass; a temporary is neither

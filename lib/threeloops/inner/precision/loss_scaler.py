@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threeloops.inner.formats import FLOAT32
+from threeloops.inner.precision.formats import FLOAT32
 
 SMALLEST_SCALE = FLOAT32.smallest_normal
 UNSCALED = (torch.float32, torch.bfloat16, torch.float64)

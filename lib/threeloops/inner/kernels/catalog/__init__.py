@@ -1,43 +1,12 @@
 """Every kernel of this package with the shapes it is judged at: one list that feeds the tests, the compile gate, the
 meter's tables and the benchmarks."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from threeloops.inner.kernels.catalog import attention, matrices, rows, sparse
+from threeloops.inner.kernels.catalog.entry import Entry, Shape
 
-import torch
-
-from threeloops.inner.costs import Work
-
-Shape = Mapping[str, Any]
-"""Named sizes of one problem, for example {"rows": 4096, "columns": 4096}."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One operation.
-
-    `inputs(shape, dtype, device, seed)` makes the positional arguments of both `launch` and `reference`, which return
-    one tensor or a tuple of tensors. `cost(shape, dtype)` is the least it needs. Shapes: `metered` ones are small
-    enough for the interpreter (about 300 programs together), `compiled` ones are typical of real models (arguments are
-    never filled: the kernel is only compiled for them), `timed` ones are for a GPU, round and ragged.
-    """
-
-    name: str
-    launch: Callable[..., Any]
-    reference: Callable[..., Any]
-    inputs: Callable[[Shape, torch.dtype, str, int], tuple[Any, ...]]
-    cost: Callable[[Shape, torch.dtype], Work]
-    metered: tuple[Shape, ...]
-    compiled: tuple[Shape, ...]
-    timed: tuple[Shape, ...]
-    dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16, torch.float32)
-    tensor_cores: bool = False
-    peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict, hash=False)
+__all__ = ["Entry", "Shape", "catalog"]
 
 
 def catalog() -> tuple[Entry, ...]:
     """All entries, in the order in which the labs meet them."""
-    from threeloops.inner.kernels.catalog import attention, matrices, rows, sparse
-
     return (*rows.entries(), *matrices.entries(), *attention.entries(), *sparse.entries())

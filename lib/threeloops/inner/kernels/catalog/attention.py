@@ -6,8 +6,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from threeloops.inner.costs import Work
-from threeloops.inner.kernels import attention_traffic, flash_attention
-from threeloops.inner.kernels.catalog import Entry, Shape
+from threeloops.inner.kernels.attention import flash_attention, flash_attention_traffic
+from threeloops.inner.kernels.catalog.entry import Entry, Shape
 from threeloops.inner.kernels.catalog.matrices import normal
 from threeloops.inner.kernels.catalog.sparse_functions import gradients_of
 
@@ -102,7 +102,7 @@ def cost(shape: Shape, dtype: torch.dtype) -> Work:
 
 
 def backward_cost(shape: Shape, dtype: torch.dtype) -> Work:
-    return attention_traffic.backward_cost(**shape, bytes_per_element=dtype.itemsize)
+    return flash_attention_traffic.backward_cost(**shape, bytes_per_element=dtype.itemsize)
 
 
 def inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:

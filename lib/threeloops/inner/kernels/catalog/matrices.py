@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from threeloops.inner.costs import Work
-from threeloops.inner.kernels import descriptor_matmul, matmul, matrix_product, persistent_matmul
-from threeloops.inner.kernels.catalog import Entry, Shape
+from threeloops.inner.kernels.catalog.entry import Entry, Shape
 from threeloops.inner.kernels.catalog.sparse_functions import gradients_of
+from threeloops.inner.kernels.matmul import descriptor_matmul, matmul, matrix_product, persistent_matmul
 
 METERED = (
     {"m": 512, "k": 512, "n": 512},

@@ -7,21 +7,18 @@ import torch
 from torch.nn import functional
 
 from threeloops.inner.costs import Work
-from threeloops.inner.kernels import (
+from threeloops.inner.kernels.catalog import rows_functions as of
+from threeloops.inner.kernels.catalog.entry import Entry, Shape
+from threeloops.inner.kernels.matmul import qkv_projection
+from threeloops.inner.kernels.rows import (
     bias_gelu_dropout,
-    bias_gelu_dropout_backward,
     cross_entropy,
     fused_linear_cross_entropy,
     layernorm,
-    layernorm_backward,
-    qkv_projection,
     rmsnorm,
-    rmsnorm_backward,
     saxpy,
     softmax,
 )
-from threeloops.inner.kernels.catalog import Entry, Shape
-from threeloops.inner.kernels.catalog import rows_functions as of
 
 Cost = Callable[[Shape, torch.dtype], Work]
 
@@ -55,7 +52,7 @@ def row_entry(
 
 
 def elementwise_entries() -> tuple[Entry, ...]:
-    fused, backward, vectors = bias_gelu_dropout, bias_gelu_dropout_backward, shapes("elements")
+    fused, vectors = bias_gelu_dropout, shapes("elements")
     return (
         Entry(
             "saxpy",
@@ -82,7 +79,7 @@ def elementwise_entries() -> tuple[Entry, ...]:
             of.launch_dropout_backward,
             of.with_gradients(of.dropout_reference, 2),
             of.dropout_backward_inputs,
-            backward.cost,
+            fused.backward_cost,
             of.with_gradients(of.torch_dropout, 2),
             metered=((128, 512), (127, 129)),
         ),
@@ -116,10 +113,10 @@ def normalising_entries() -> tuple[Entry, ...]:
         ),
         row_entry(
             "rmsnorm_backward",
-            rmsnorm_backward.rmsnorm_backward,
-            rmsnorm_backward.reference,
+            rmsnorm.rmsnorm_backward,
+            rmsnorm.backward_reference,
             of.rmsnorm_backward_inputs,
-            rmsnorm_backward.cost,
+            rmsnorm.backward_cost,
             of.with_gradients(of.torch_rmsnorm, 2),
         ),
         row_entry(
@@ -132,10 +129,10 @@ def normalising_entries() -> tuple[Entry, ...]:
         ),
         row_entry(
             "layernorm_backward",
-            layernorm_backward.layernorm_backward,
-            layernorm_backward.reference,
+            layernorm.layernorm_backward,
+            layernorm.backward_reference,
             of.layernorm_backward_inputs,
-            layernorm_backward.cost,
+            layernorm.backward_cost,
             of.torch_layernorm_backward,
         ),
     )

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from threeloops.inner.kernels import bias_gelu_dropout as fused
-from threeloops.inner.kernels import cross_entropy, fused_linear_cross_entropy, qkv_projection
-from threeloops.inner.kernels.bias_gelu_dropout_backward import bias_gelu_dropout_backward
-from threeloops.inner.kernels.rotary import rotary_tables
+from threeloops.inner.kernels.matmul import qkv_projection
+from threeloops.inner.kernels.matmul.qkv_projection import rotary_tables
+from threeloops.inner.kernels.rows import bias_gelu_dropout as fused
+from threeloops.inner.kernels.rows import cross_entropy, fused_linear_cross_entropy
+from threeloops.inner.kernels.rows.bias_gelu_dropout import bias_gelu_dropout_backward
 
 SEED = 20_240_229
 """Of the dropout masks; a number like any other."""

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 
 from threeloops.inner.costs import Work
-from threeloops.inner.kernels import block_sparse_attention, simplicial_attention, sliding_window_attention
-from threeloops.inner.kernels.attention_sizes import AttentionSizes
-from threeloops.inner.kernels.block_mask import BlockMask
-from threeloops.inner.kernels.catalog import Entry, Shape
+from threeloops.inner.kernels.attention import simplicial_attention
+from threeloops.inner.kernels.attention.sizes import AttentionSizes
+from threeloops.inner.kernels.catalog.entry import Entry, Shape
 from threeloops.inner.kernels.catalog.rows_functions import normal
 from threeloops.inner.kernels.catalog.sparse_functions import (
     flex_blocks,
@@ -23,6 +22,8 @@ from threeloops.inner.kernels.catalog.sparse_functions import (
     masked_blocks,
     on_cuda,
 )
+from threeloops.inner.kernels.sparse import block_sparse_attention, sliding_window_attention
+from threeloops.inner.kernels.sparse.block_mask import BlockMask
 
 
 def entries() -> tuple[Entry, ...]:

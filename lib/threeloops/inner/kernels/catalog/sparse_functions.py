@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from threeloops.inner.kernels import block_sparse_attention
-from threeloops.inner.kernels.block_mask import BlockMask
+from threeloops.inner.kernels.sparse import block_sparse_attention
+from threeloops.inner.kernels.sparse.block_mask import BlockMask
 
 
 @cache  # of one function one function: who compares two of them sees that they are the same

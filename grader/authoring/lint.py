@@ -1,0 +1,236 @@
+"""The rules that a lab's source keeps, so that it can be released, graded and learned from.
+
+`lint(lab)` returns what is wrong, one sentence each, naming the lab and the cell; an empty list is a sound lab.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+
+from threeloops.inner.replay.allowlist.admit import NotAdmitted, admit
+
+from grader.authoring.data_files import data_files
+from grader.authoring.labs import Lab, LabError, Limits
+from grader.authoring.names import bound, imported_modules, replays, used
+from grader.authoring.regions import KINDS, regions, without
+from grader.authoring.source import Source, read
+
+FULL_MARKS = 100
+MOST_EXERCISES = 5
+FEWEST_WRONG_ANSWERS = 3
+_DEFINITIONS = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Assign,
+    ast.AnnAssign,
+    ast.Import,
+    ast.ImportFrom,
+)
+
+
+def lint(lab: Lab) -> list[str]:
+    """Every broken rule of one lab."""
+    source = read(lab)
+    unreadable = list(_cells_parse(source))
+    rules = [_header, _roles, _exercises, _reflection, _hints, _markers]
+    if not unreadable:
+        rules += [_solutions, _tests, _replayed, _withheld_imports, _wrong_answers]
+    found = unreadable + [message for rule in rules for message in rule(source)]
+    try:
+        data_files(lab)
+    except LabError as error:
+        found.append(str(error).removeprefix(f"lab {lab.slug}, "))
+    return [f"{lab.slug}, {message}" for message in found]
+
+
+def require_sound(lab: Lab) -> None:
+    """Raises LabError with every broken rule of the lab."""
+    if found := lint(lab):
+        raise LabError("\n".join(found))
+
+
+def _header(source: Source) -> Iterator[str]:
+    if not source.header.get("title"):
+        yield "header: threeloops.title is missing"
+    withholds = source.header.get("withholds")
+    if not isinstance(withholds, list):
+        yield "header: threeloops.withholds must list the modules that hold answers ([] where there are none)"
+        withholds = []
+    for module in withholds:
+        if not _exists(module):
+            yield f"header: withholds {module}, but there is no such module"
+    known = {field.name for field in fields(Limits)}
+    for name in source.header.get("limits", {}):
+        if name not in known:
+            yield f"header: limits.{name} is unknown; the limits are {', '.join(sorted(known))}"
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _cells_parse(source: Source) -> Iterator[str]:
+    for cell in source.cells:
+        if cell.role in ("setup", "solution", "test"):
+            for what, text in (
+                ("", cell.source),
+                *((f" without its {k} region", without(cell.source, k)) for k in KINDS),
+            ):
+                try:
+                    ast.parse(text)
+                except SyntaxError as error:
+                    yield f"cell {cell.name}{what} is not plain Python: line {error.lineno}: {error.msg}"
+                    break
+
+
+def _roles(source: Source) -> Iterator[str]:
+    for cell in source.cells:
+        if cell.role == "unnamed":
+            yield f"cell {cell.name} is code and neither setup, demo, solution nor test: tag it or give it a grade_id"
+        if cell.role == "setup" and not (cell.meta.get("locked") and cell.meta.get("grade_id")):
+            yield f"cell {cell.name} is tagged setup: it needs a grade_id and locked: true"
+        if cell.role == "test" and not (cell.code and cell.meta.get("locked")):
+            yield f"cell {cell.name} is graded: it must be code and locked: true"
+        if cell.role == "demo" and cell.meta:
+            yield f"cell {cell.name} is tagged demo and carries nbgrader metadata: it can be only one"
+        if cell.role in ("solution", "reflection") and cell.meta.get("locked"):
+            yield f"cell {cell.name} is the student's to write: locked must be false"
+        if cell.meta and cell.meta.get("schema_version") != 3:
+            yield f"cell {cell.name}: schema_version is {cell.meta.get('schema_version')!r}, expected 3"
+    for name, count in Counter(cell.meta["grade_id"] for cell in source.cells if "grade_id" in cell.meta).items():
+        if count > 1:
+            yield f"cell {name}: {count} cells have this grade_id; each needs its own"
+
+
+def _exercises(source: Source) -> Iterator[str]:
+    tests, solutions = source.of("test"), source.of("solution")
+    if not 1 <= len(tests) <= MOST_EXERCISES:
+        yield f"has {len(tests)} test cells: a lab has between 1 and {MOST_EXERCISES}"
+    if tests and (total := sum(cell.meta.get("points", 0) for cell in tests)) != FULL_MARKS:
+        yield f"points: the test cells give {total:g} together, expected {FULL_MARKS}"
+    for cell in tests:
+        if not cell.meta.get("points", 0) > 0:
+            yield f"cell {cell.name}: points = {cell.meta.get('points')!r}, expected more than 0"
+    expected, named = {f"{cell.name}_test" for cell in solutions}, {cell.name for cell in tests}
+    for name in sorted(named - expected):
+        yield f"cell {name}: a test is called <solution>_test, and there is no solution {name.removesuffix('_test')!r}"
+    for name in sorted(expected - named):
+        yield f"cell {name.removesuffix('_test')}: there is no test cell {name}"
+
+
+def _reflection(source: Source) -> Iterator[str]:
+    reflections = source.of("reflection")
+    if [cell.name for cell in reflections] != ["reflection"]:
+        names = ", ".join(cell.name for cell in reflections) or "none"
+        yield f"has the written answers {names}: expected exactly one, 'reflection'"
+    for before, cell in zip(source.cells, source.cells[1:], strict=False):
+        if cell.role == "reflection" and before.role != "prose":
+            yield f"cell {cell.name}: its question belongs into a prose cell before it"
+
+
+def _hints(source: Source) -> Iterator[str]:
+    """A hint that stands in plain sight above its own fold is read before it is wanted."""
+    for cell in source.of("demo"):
+        if cell.source.lstrip().startswith("hint(") and not cell.hidden:
+            yield f'cell {cell.name} shows its hints: give it jupyter={{"source_hidden": true}}'
+
+
+def _markers(source: Source) -> Iterator[str]:
+    home = {"SOLUTION": "solution", "HIDDEN TESTS": "test"}
+    for cell in source.cells:
+        for kind in KINDS:
+            try:
+                found = regions(cell.source, kind)
+            except ValueError as error:
+                yield f"cell {cell.name}: {error}"
+                continue
+            if found and cell.role != home[kind]:
+                yield f"cell {cell.name} has a {kind} region: only {home[kind]} cells may"
+            if not found and cell.role == home[kind]:
+                yield f"cell {cell.name} has no {kind} region: what it holds would be released as it is"
+
+
+def _solutions(source: Source) -> Iterator[str]:
+    for cell in source.of("solution"):
+        for node in ast.parse(cell.source).body:
+            if not isinstance(node, _DEFINITIONS) and not _docstring(node):
+                yield f"cell {cell.name}, line {node.lineno}: a solution defines functions, classes and constants only"
+        for name in sorted(bound(cell.source, imports=False) & set(dir(builtins))):
+            yield f"cell {cell.name} defines {name}, which is a builtin: its test would call Python's own; rename it"
+
+
+def _docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _tests(source: Source) -> Iterator[str]:
+    setup = {name for cell in source.of("setup") for name in bound(cell.source)}
+    answers = {name for cell in source.of("solution") for name in bound(cell.source, imports=False)}
+    for cell in source.of("test"):
+        for what, text in (("", cell.source), (" (visible part)", without(cell.source, "HIDDEN TESTS"))):
+            if unknown := sorted(used(text) - setup - answers):
+                yield (
+                    f"cell {cell.name}{what} uses {', '.join(unknown)}: neither a builtin, nor from setup, nor defined "
+                    "at the top level of a solution cell, nor imported in the cell"
+                )
+                break
+        if "check" not in used(without(cell.source, "HIDDEN TESTS")):
+            yield f"cell {cell.name}: its visible part checks nothing"
+        if not used(cell.source) & answers:
+            yield f"cell {cell.name} uses no name that a solution cell defines: it cannot fail a student"
+
+
+def _replayed(source: Source) -> Iterator[str]:
+    """A replay takes kernels from the text of the answer's own cell, so they have to be there, and be admitted."""
+    answers = {cell.name: cell for cell in source.of("solution")}
+    for cell in source.of("test"):
+        answer = answers.get(cell.name.removesuffix("_test"))
+        if answer is None or not replays(cell.source):
+            continue
+        try:
+            if not admit(answer.source).kernels:
+                yield f"cell {cell.name} replays kernels, and {answer.name} defines none (@triton.jit, top level)"
+        except NotAdmitted as error:
+            yield f"cell {answer.name} is replayed and is not admitted: {error}"
+
+
+def _withheld_imports(source: Source) -> Iterator[str]:
+    withheld = [module for module in source.header.get("withholds") or [] if isinstance(module, str)]
+    for cell in source.cells:
+        if cell.role in ("setup", "solution", "test"):
+            for module in imported_modules(cell.source):
+                if any(module == w or module.startswith(f"{w}.") for w in withheld):
+                    yield f"cell {cell.name} imports {module}, which is withheld: it does not exist in a graded run"
+
+
+def _wrong_answers(source: Source) -> Iterator[str]:
+    answers = {cell.name: cell for cell in source.of("solution")}
+    counted: Counter[str] = Counter()
+    for path in sorted(source.lab.wrong.glob("*.py")):
+        exercise, _, mistake = path.stem.partition("__")
+        where, text = f"wrong/{path.name}", path.read_text(encoding="utf-8")
+        if exercise not in answers or not mistake:
+            yield f"{where}: expected <exercise>__<what_is_wrong>.py, where the exercises are {', '.join(answers)}"
+            continue
+        counted[exercise] += 1
+        if not text.startswith("# expect: ") or not text.splitlines()[0].removeprefix("# expect: ").strip():
+            yield f"{where}: line 1 must be '# expect: <words of the failing check's message>'"
+        try:
+            missing = sorted(bound(answers[exercise].source, imports=False) - bound(text, imports=False))
+        except SyntaxError as error:
+            yield f"{where} is not Python: line {error.lineno}: {error.msg}"
+            continue
+        if missing:
+            yield f"{where} does not define {', '.join(missing)}: it is the whole text of the cell with one mistake"
+    for name in answers:
+        if counted[name] < FEWEST_WRONG_ANSWERS:
+            yield f"cell {name} has {counted[name]} known-wrong answers in wrong/, expected {FEWEST_WRONG_ANSWERS}"

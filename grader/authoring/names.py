@@ -1,0 +1,47 @@
+"""Which names a cell's text binds, uses and imports, by Python's own rules of scope."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import symtable
+from collections.abc import Iterator
+
+_BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__"}
+
+
+def bound(source: str, *, imports: bool = True) -> set[str]:
+    """Names that the text binds at its top level (`imports=False`: without the imported ones)."""
+    top = symtable.symtable(source, "<cell>", "exec")
+    return {s.get_name() for s in top.get_symbols() if s.is_assigned() or (imports and s.is_imported())}
+
+
+def used(source: str) -> set[str]:
+    """Names that the text needs from outside: read somewhere, bound nowhere in it, and no builtin."""
+    top = symtable.symtable(source, "<cell>", "exec")
+    needed = {s.get_name() for s in top.get_symbols() if s.is_referenced()}
+    for inner in _below(top):
+        needed |= {s.get_name() for s in inner.get_symbols() if s.is_global() and s.is_referenced()}
+    return needed - bound(source) - _BUILTINS
+
+
+def imported_modules(source: str) -> set[str]:
+    """Absolute modules that the text may import; of `from a import b` both `a` and `a.b`."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def replays(source: str) -> bool:
+    """Whether a test cell judges kernels by replay."""
+    return "replay" in used(source) or "threeloops.lab.checking.replay" in imported_modules(source)
+
+
+def _below(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    for child in table.get_children():
+        yield child
+        yield from _below(child)

@@ -1,0 +1,1 @@
+"""nbgrader's side: autograde, its plugin, the gradebook and the exports."""

@@ -1,0 +1,209 @@
+"""nbgrader's autograde with what no option of it can say: what is refused before it copies, and when a run must stop.
+
+Named in `nbgrader_config.py`, for the command and for the formgrader's button. nbgrader copies a submission before any
+preprocessor sees it, takes every exception for the student's, and skips whoever has a folder in `autograded/`.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbconvert.exporters import Exporter, NotebookExporter
+from nbformat import NotebookNode
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.apps import api, autogradeapp
+from nbgrader.converters import Autograde
+from nbgrader.converters.base import BaseConverter
+from nbgrader.utils import rmtree
+from traitlets import Type
+
+from grader.authoring.labs import LabError
+from grader.authoring.manifest import NotThisLab, manifest, rebuild
+from grader.classroom.nbgrader_plugin import NOT_RUN, RebuildFromMaster
+from grader.machine.faults import MachineFault, cause
+from grader.release.files import files_below
+from grader.submissions.folder import TIMESTAMP, BadSubmission, below, require_student, student_name
+from grader.submissions.parse import parse
+from grader.submissions.reading import Submission, read
+
+
+class _Stop(BaseException):
+    """Ends the run. Not an Exception: nbgrader would take it for a fault of one submission and grade the next."""
+
+
+class SubmissionExporter(NotebookExporter):
+    """Reads a submission as `threeloops grade` reads it, and what nbgrader made of one as nbgrader does."""
+
+    def from_file(
+        self, file_stream: Any, resources: dict[str, Any] | None = None, **kw: Any
+    ) -> tuple[str, dict[str, Any]]:
+        """Raises BadSubmission as `parse` does."""
+        if not self.parent._sanitizing:
+            return super().from_file(file_stream, resources, **kw)
+        notebook = parse(Path(file_stream.name).read_bytes())
+        whole = NotebookNode({"cells": [], **notebook, "nbformat": 4, "nbformat_minor": 4})
+        return self.from_notebook_node(whole, resources, **kw)
+
+
+class _LeavesFiles(BaseConverter):
+    """What Autograde does before it copies the lab's own files, without the student's.
+
+    No graded cell sees those, and a file or folder of theirs can lie where one of the lab's must go.
+    """
+
+    def init_assignment(self, assignment_id: str, student_id: str) -> None:
+        source, target = (Path(at(assignment_id, student_id)) for at in (self._format_source, self._format_dest))
+        target.mkdir(parents=True, exist_ok=True)
+        if (source / TIMESTAMP).is_file():
+            (target / TIMESTAMP).unlink(missing_ok=True)  # that of an earlier run is read-only
+            shutil.copyfile(source / TIMESTAMP, target / TIMESTAMP)
+        of_lab = Path(self.coursedir.format_path(self.coursedir.source_directory, ".", assignment_id))
+        known = {f"{assignment_id}.ipynb", TIMESTAMP} | files_below(of_lab)
+        for path, found in below(source):  # few enough: `require_plain_files` has counted them
+            name = path.relative_to(source).as_posix()
+            if stat.S_ISREG(found.st_mode) and name not in known and not name.startswith("."):
+                told = student_name(student_id), student_name(name)
+                self.log.warning("%s: %s is not graded and stays in submitted/", *told)
+
+
+class GuardedAutograde(Autograde, _LeavesFiles):
+    """Autograde that looks at a submission before it copies it, and stops at a fault of the machine.
+
+    A run that stops leaves the gradebook as if it had not come to that student, and ends with exit code 2.
+    """
+
+    notebooks: list[str]
+    exporter_class = Type(SubmissionExporter, klass=Exporter).tag(config=True)
+
+    def init_notebooks(self) -> None:
+        """Find the notebooks, also below a folder like `[ab]`, whose name nbgrader takes for a pattern."""
+        wanted = self._format_source(self.coursedir.assignment_id, self.coursedir.student_id)
+        folders = [wanted] if os.path.isdir(wanted) else glob.glob(wanted)
+        pattern = f"{self.coursedir.notebook_id}.ipynb"
+        found = {folder: glob.glob(os.path.join(glob.escape(folder), pattern)) for folder in folders}
+        for folder in [folder for folder in folders if not found[folder]]:
+            self.log.warning("%s holds no notebook; nobody is graded there", folder)
+        self.assignments = {folder: notebooks for folder, notebooks in found.items() if notebooks}
+        if not self.assignments:
+            super().init_notebooks()  # names what might have been meant
+
+    def convert_notebooks(self) -> None:
+        try:
+            super().convert_notebooks()
+        except _Stop as stop:
+            self.log.error("%s", stop)
+            raise SystemExit(2) from stop
+
+    def init_destination(self, assignment_id: str, student_id: str) -> bool:
+        """Raises BadSubmission or NotThisLab: nbgrader then goes on with the next student."""
+        if student_id in self.coursedir.student_id_exclude.split(","):
+            return False
+        self._at, self._is_new = (assignment_id, student_id), False
+        with self._stopping():
+            self._is_new = not self._has_submission()
+            self._read()
+            self._leave_out_other_notebooks()
+            self._forget_unfinished()
+        return super().init_destination(assignment_id, student_id)
+
+    def init_assignment(self, assignment_id: str, student_id: str) -> None:
+        with self._stopping():
+            super().init_assignment(assignment_id, student_id)
+
+    def convert_single_notebook(self, notebook_filename: str) -> None:
+        with self._stopping():
+            super().convert_single_notebook(notebook_filename)
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Stop the run at any exception that is not about the submission."""
+        try:
+            yield
+        except (BadSubmission, NotThisLab):
+            raise
+        except Exception as error:
+            self._undo()
+            why = str(error) if isinstance(error, (MachineFault, LabError)) else cause(error)
+            where = f"grading stopped at {student_name(self._at[1])}"
+            raise _Stop(f"{where}, and nobody's points were changed: {why}") from error
+
+    def _read(self) -> None:
+        """Read the submission as grading will. A student whose file is refused still gets a row in the gradebook."""
+        assignment_id, student_id = self._at
+        folder, name = Path(self._format_source(assignment_id, student_id)), student_name(student_id)
+        try:
+            require_student(name)
+        except BadSubmission as error:
+            self.log.error("%s", error)
+            raise
+        lab = RebuildFromMaster(parent=self).lab({"nbgrader": {"assignment": assignment_id}})
+        try:
+            notebook = read(Submission(name, folder / f"{lab.slug}.ipynb"), folder.parent.parent)
+            rebuild(notebook, manifest(lab))
+        except (BadSubmission, NotThisLab) as error:
+            self.log.error("%s: %s", name, error)
+            with self._gradebook() as gradebook:
+                gradebook.update_or_create_student(student_id)
+            raise
+
+    def _leave_out_other_notebooks(self) -> None:
+        """Keep the lab's own. nbgrader would ask its database for the others, by names that it may not take."""
+        own = [path for path in self.notebooks if os.path.basename(path) == f"{self._at[0]}.ipynb"]
+        for path in [path for path in self.notebooks if path not in own]:
+            shown = student_name(os.path.basename(path))
+            self.log.warning("%s: %s is no notebook of this lab; it is not graded", student_name(self._at[1]), shown)
+        self.notebooks = own
+
+    def _forget_unfinished(self) -> None:
+        """Remove what a killed run left of a student: nbgrader would take it for graded."""
+        assignment_id, student_id = self._at
+        folder = Path(self._format_dest(assignment_id, student_id))
+        whole = self.coursedir.notebook_id == "*"
+        if whole and folder.exists() and not _is_finished(folder / f"{assignment_id}.ipynb"):
+            self.log.warning("%s: an earlier run was cut off here; grading it again", student_name(student_id))
+            rmtree(str(folder))
+
+    def _undo(self) -> None:
+        """Remove what this run made of a submission that it did not finish; points of earlier runs stay."""
+        folder = Path(self._format_dest(*self._at))
+        with suppress(OSError):
+            if folder.exists():
+                rmtree(str(folder))
+        if self._is_new:
+            try:
+                with self._gradebook() as gradebook, suppress(MissingEntry):
+                    gradebook.remove_submission(*self._at)
+            except Exception as error:  # the gradebook may be what failed
+                self.log.error("the unfinished entry of %s stays in the gradebook (%s)", self._at[1], error)
+
+    def _has_submission(self) -> bool:
+        with self._gradebook() as gradebook, suppress(MissingEntry):
+            gradebook.find_submission(*self._at)
+            return True
+        return False
+
+    def _gradebook(self) -> Gradebook:
+        return Gradebook(self.coursedir.db_url, self.coursedir.course_id)
+
+
+def _is_finished(notebook: Path) -> bool:
+    """Whether every test cell of an autograded notebook was executed."""
+    try:
+        cells = nbformat.read(notebook, as_version=4).cells
+        tests = [c for c in cells if c.metadata.get("nbgrader", {}).get("grade") and c.cell_type == "code"]
+        return not any(output.get("ename") == NOT_RUN for cell in tests for output in cell.outputs)
+    except Exception:  # missing or cut off: nbformat raises several unrelated types
+        return False
+
+
+def install() -> None:
+    """Have nbgrader's command and the formgrader's button use GuardedAutograde; they take no other class by name."""
+    autogradeapp.Autograde = api.Autograde = GuardedAutograde

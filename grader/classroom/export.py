@@ -1,0 +1,68 @@
+"""nbgrader's CSV export, with every cell quoted as CSV asks for and none that a spreadsheet executes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.plugins import ExportPlugin
+from threeloops.files import replace_text
+
+from grader.pages.spreadsheet import to_csv
+
+_COLUMNS = (
+    "assignment,duedate,timestamp,student_id,last_name,first_name,email,raw_score,late_submission_penalty,score,max_score"
+).split(",")
+
+
+class SafeCsv(ExportPlugin):
+    """The columns of nbgrader's own CsvExportPlugin, which joins texts with commas whatever stands in them.
+
+    A submission of which no test was graded yet has no score here, where nbgrader writes 0.
+    """
+
+    def export(self, gradebook: Gradebook) -> None:
+        """Write the scores to `--to`, by default grades.csv, whole or not at all."""
+        path = Path(self.to or "grades.csv")
+        self.log.info("Exporting grades to %s", path)
+        rows = [["" if row.get(c) is None else row[c] for c in _COLUMNS] for row in self._rows(gradebook)]
+        text = to_csv([_COLUMNS, *[[v if isinstance(v, (str, float)) else str(v) for v in row] for row in rows]])
+        replace_text(path, text.encode("utf-8", "backslashreplace").decode())
+
+    def _rows(self, gradebook: Gradebook) -> Iterator[dict[str, Any]]:
+        assignments, students = set(map(str, self.assignment)), set(map(str, self.student))
+        for assignment in gradebook.assignments:
+            for student in gradebook.students:
+                if (assignments and assignment.name not in assignments) or (students and student.id not in students):
+                    continue
+                yield {
+                    "assignment": assignment.name,
+                    "duedate": assignment.duedate,
+                    "student_id": student.id,
+                    "last_name": student.last_name,
+                    "first_name": student.first_name,
+                    "email": student.email,
+                    "max_score": assignment.max_score,
+                    **_score(gradebook, assignment.name, student.id),
+                }
+
+
+def _score(gradebook: Gradebook, assignment: str, student: str) -> dict[str, Any]:
+    """Nothing handed in is 0, as nbgrader has it; handed in and not graded is nothing."""
+    try:
+        submission = gradebook.find_submission(assignment, student)
+    except MissingEntry:
+        return {"raw_score": 0.0, "late_submission_penalty": 0.0, "score": 0.0}
+    grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
+    if grades and all(g.auto_score is None and g.manual_score is None for g in grades):
+        return {"timestamp": submission.timestamp}
+    penalty = submission.late_submission_penalty
+    score = max(0.0, submission.score - (penalty or 0.0))
+    return {
+        "timestamp": submission.timestamp,
+        "raw_score": submission.score,
+        "late_submission_penalty": penalty,
+        "score": score,
+    }

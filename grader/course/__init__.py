@@ -1,0 +1,1 @@
+"""Running and grading whole labs: the commands behind `course`, `run` and `grade`."""

@@ -1,0 +1,165 @@
+"""`make course`: release the labs, execute every solution, grade three submissions of each through the wall, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from grader.authoring.labs import Lab
+from grader.authoring.manifest import Kind, manifest
+from grader.course.execute import Executed, execute_solution
+from grader.grading.grade import Options, grade_notebook
+from grader.grading.records import Record
+from grader.machine.faults import MachineFault
+from grader.release.release import release
+from grader.sandbox import bwrap
+from grader.sandbox.pool import Sandbox, close_pools
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where the course is, for whoever watches: an executed cell, a graded test, or the end of a step."""
+
+    lab: str
+    what: str
+    cell: int = 0
+    of: int = 0
+    points: float | None = None
+    max_points: float | None = None
+    seconds: float = 0.0
+    done: bool = False
+
+
+Watch = Callable[[Step], None]
+
+
+@dataclass
+class LabOutcome:
+    """Everything that the course found out about one lab."""
+
+    lab: Lab
+    executed: Executed
+    verified_on: str
+    grades: dict[str, Record]
+    expected: dict[str, float]
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return self.executed.seconds + sum(r.seconds for r in self.grades.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        scores = {k: {"score": r.score, "max_score": r.max_score} for k, r in self.grades.items()}
+        summary = {"lab": self.lab.slug, "seconds": round(self.seconds, 2), "verified_on": self.verified_on}
+        return {**summary, **scores, "faults": self.faults}
+
+
+@dataclass
+class CourseReport:
+    device: str
+    sandbox: Sandbox
+    labs: list[LabOutcome]
+    seconds: float
+
+    @property
+    def faults(self) -> list[str]:
+        return [f"{o.lab.slug}: {fault}" for o in self.labs for fault in o.faults]
+
+    def to_dict(self) -> dict[str, Any]:
+        labs = [o.to_dict() for o in self.labs]
+        return {"device": self.device, "sandbox": self.sandbox, "seconds": round(self.seconds, 2), "labs": labs}
+
+
+def run_course(
+    labs: Sequence[Lab], reports: Path, device: str = "auto", watch: Watch = lambda step: None
+) -> CourseReport:
+    """Run the whole chain for each lab; the executed notebooks go into `reports/executed`.
+
+    The sandbox is bubblewrap where it works, else none, and the report says which. Faults are collected, not raised.
+    `course_report.write` makes pages of the result.
+
+    Raises:
+        LabError: a source breaks a rule, so that nothing can be released.
+    """
+    started = time.perf_counter()
+    release(labs)
+    sandbox: Sandbox = "none" if bwrap.why_not() else "bwrap"
+    outcomes = [run_lab(lab, reports / "executed" / lab.slug, device, sandbox, watch) for lab in labs]
+    return CourseReport(device_name(device), sandbox, outcomes, time.perf_counter() - started)
+
+
+def run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch) -> LabOutcome:
+    """Execute one lab's solution, then grade the reference, the untouched lab and a half-done one."""
+    began = time.perf_counter()
+
+    def on_cell(cell: int, of: int) -> None:
+        watch(Step(lab.slug, "executing", cell, of, seconds=time.perf_counter() - began))
+
+    executed = execute_solution(lab, device, folder, on_cell)
+    watch(Step(lab.slug, "executed", seconds=executed.seconds, done=True))
+    grades, expected = {}, {}
+    faults = []
+    for name, (notebook, points) in submissions(lab).items():
+        try:
+            grades[name] = _grade(lab, name, notebook, sandbox, watch)
+        except MachineFault as fault:
+            faults.append(f"{name} could not be graded: {fault}")
+        expected[name] = points
+    close_pools()
+    outcome = LabOutcome(lab, executed, device_name(device), grades, expected)
+    outcome.faults += faults
+    if executed.error:
+        outcome.faults.append(f"the solution notebook failed: {executed.error}")
+    for name, record in grades.items():
+        if record.score != expected[name] or record.status != "graded":
+            why = "; ".join(record.notes + [f"{t.name}: {t.output}" for t in record.tests if t.score != t.max_score])
+            outcome.faults.append(f"{name} scored {record.score:g}, expected {expected[name]:g} ({why[:600]})")
+    return outcome
+
+
+def _grade(lab: Lab, name: str, notebook: NotebookNode, sandbox: Sandbox, watch: Watch) -> Record:
+    trusted, points, began = manifest(lab), 0.0, time.perf_counter()
+    what = name.replace("_", " ")
+    count = 0
+
+    def on_test(result: Any) -> None:
+        nonlocal points, count
+        points, count = points + result.score, count + 1
+        seconds = time.perf_counter() - began
+        watch(Step(lab.slug, what, count, len(trusted.exercises), points, trusted.max_score, seconds))
+
+    record = grade_notebook(notebook, lab, name, Options(sandbox), on_test)
+    watch(Step(lab.slug, what, 0, 0, record.score, record.max_score, record.seconds, done=True))
+    return record
+
+
+def submissions(lab: Lab) -> dict[str, tuple[NotebookNode, float]]:
+    """The three submissions that every lab must tell apart, with the score that each must earn."""
+    trusted = manifest(lab)
+    untouched = nbformat.read(lab.released, as_version=4)
+    half_done = nbformat.read(lab.released, as_version=4)
+    first = trusted.exercises[: len(trusted.exercises) // 2]
+    answers = {c.id: c.source for c in trusted.master.cells if trusted.kinds[c.id] is Kind.SOLUTION}
+    for cell in half_done.cells:
+        if cell.id in {e.id for e in first}:
+            cell.source = answers[cell.id]
+    return {
+        "reference": (lab.master(), trusted.max_score),
+        "untouched": (untouched, 0.0),
+        "half_done": (half_done, sum(e.points for e in first)),
+    }
+
+
+def device_name(device: str = "auto") -> str:
+    """`"cpu"` or `"cuda:<device name>"`: where the labs' measurements were made."""
+    import torch
+
+    if device == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{torch.cuda.get_device_name()}"

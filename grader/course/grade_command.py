@@ -1,0 +1,183 @@
+"""What `threeloops grade` does: grade a class with a live line for each student, then write what was asked for."""
+
+from __future__ import annotations
+
+import errno
+import html
+import tempfile
+import time
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from threeloops.files import replace_text
+
+from grader.authoring.labs import Lab
+from grader.authoring.manifest import manifest
+from grader.grading import records
+from grader.grading.grade import Options, grade_class
+from grader.grading.records import ClassReport, Record
+from grader.pages import pages
+from grader.pages.pages import Cell
+from grader.sandbox.pool import choose
+
+_MAX_STEM_BYTES = 200
+
+
+def run(
+    lab: Lab, folder: Path, *, jobs: int, only: str | None, sandbox: str, fresh: bool, console: Console
+) -> ClassReport:
+    """Grade `folder` and print a line for each student as it is done, then a table of the exercises.
+
+    Raises:
+        LabError, SandboxError, FileNotFoundError: before anybody was graded.
+        MachineFault: the machine or the course is at fault; what was graded before is kept.
+    """
+    trusted = manifest(lab)
+    if only is not None:
+        only = trusted.exercise(only).id
+    chosen = choose(sandbox)  # type: ignore[arg-type]
+    if chosen == "none":
+        console.print(
+            "[bold yellow]No sandbox:[/] submissions run as you, with your files and your network. "
+            "Only for code that you trust."
+        )
+    options = Options(chosen, jobs=jobs, only=only, records=_records_folder(folder, console), fresh=fresh)
+    started = time.perf_counter()
+
+    def line(record: Record, resumed: bool) -> None:
+        mark = "[green]✓[/]" if record.score == record.max_score else "[yellow]·[/]"
+        mark = "[red]✗[/]" if record.status == "failed" else mark
+        points = f"{record.score:g}/{record.max_score:g}"
+        how = "graded before" if resumed else f"{record.seconds:.1f} s"
+        why = f"  {escape(record.notes[0])}" if record.status == "failed" and record.notes else ""
+        console.print(f"{mark} {escape(record.student):<24} {points:>9}  [dim]{how}[/]{why}", highlight=False)
+
+    report = grade_class(folder, lab, options, line)
+    console.print(_summary(report))
+    full = sum(r.score == r.max_score for r in report.records)
+    failed = sum(r.status == "failed" for r in report.records)
+    console.print(
+        f"{len(report.records)} submissions in {time.perf_counter() - started:.1f} s, {full} with full points, "
+        f"{failed} not gradable; sandbox: {report.sandbox}",
+        highlight=False,
+    )
+    if report.sandbox == "none":
+        console.print(f"[bold yellow]{records.WITHOUT_ISOLATION[0].upper()}{records.WITHOUT_ISOLATION[1:]}[/]")
+    return report
+
+
+def _records_folder(folder: Path, console: Console) -> Path | None:
+    """Where finished records are kept; None, and a warning, where submissions lie in a folder that is only to read.
+
+    Raises:
+        OSError: the disk is full, for one: better known before anybody is graded.
+    """
+    kept = folder / ".threeloops"
+    if not folder.is_dir():
+        return None  # `submissions.find` says so
+    try:
+        kept.mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=kept) as file:
+            file.write(b"a record")
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        console.print(
+            f"[bold yellow]No records are kept:[/] {escape(str(kept))} cannot be written ({error.strerror}). "
+            "A run that is cut off starts again from the first student.",
+            highlight=False,
+        )
+        return None
+    return kept
+
+
+def _summary(report: ClassReport) -> Table:
+    table = Table(title=f"Lab {report.lab}", title_justify="left")
+    table.add_column("exercise")
+    table.add_column("full points", justify="right")
+    for index, test in enumerate(report.records[0].tests):
+        full = sum(r.tests[index].score == r.tests[index].max_score for r in report.records)
+        table.add_row(test.name.removesuffix("_test"), f"{full} of {len(report.records)}")
+    return table
+
+
+@dataclass(frozen=True)
+class Exports:
+    """Where the report goes besides the terminal; what is None is not written."""
+
+    json: Path | None = None
+    html: Path | None = None
+    csv: Path | None = None
+    gradescope: Path | None = None
+    gradebook: str | None = None
+
+
+def export(report: ClassReport, lab: Lab, to: Exports) -> None:
+    """Write the report in every form that was asked for, each file whole or not at all."""
+    if to.json is not None:
+        _write(to.json, records.to_json(report.to_dict()))
+    if to.html is not None:
+        _write(to.html, class_page(report))
+    if to.csv is not None:
+        _write(to.csv, records.to_csv(report))
+    if to.gradescope is not None:
+        for name, record in zip(file_names([r.student for r in report.records]), report.records, strict=True):
+            _write(to.gradescope / f"{name}.json", records.to_json(records.gradescope(record, report.sandbox)))
+    if to.gradebook is not None:
+        from grader.classroom.gradebook import feed
+
+        feed(report, lab, to.gradebook)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, text)
+
+
+def file_names(students: list[str]) -> list[str]:
+    """A file's name for each student, without its suffix: readable, and no two alike where case does not count."""
+    taken: set[str] = set()
+    names = []
+    for student in students:
+        plain = "".join(c if unicodedata.category(c)[0] in "LMN" or c in "_-+@" else "_" for c in student)
+        wanted = plain.encode()[:_MAX_STEM_BYTES].decode(errors="ignore")
+        choices = (wanted, *(f"{wanted}-{n}" for n in range(2, len(students) + 2)))
+        name = next(c for c in choices if _on_any_disk(c) not in taken)
+        taken.add(_on_any_disk(name))
+        names.append(name)
+    return names
+
+
+def _on_any_disk(name: str) -> str:
+    """What a file system that ignores case and composition would make of a name."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def class_page(report: ClassReport) -> str:
+    """The class as one self-contained page: a table of the points, then for each student what failed and why."""
+    tests = [t.name.removesuffix("_test") for t in report.records[0].tests]
+    rows = [
+        [
+            Cell(r.student, href=f"#{index}"),
+            Cell(f"{r.score:g} / {r.max_score:g}", "number " + ("good" if r.score == r.max_score else "")),
+            *[Cell(f"{t.score:g}", "number " + ("good" if t.score == t.max_score else "bad")) for t in r.tests],
+            r.status,
+            r.reflection,
+        ]
+        for index, r in enumerate(report.records)
+    ]
+    sections = [pages.table(["Student", "Points", *tests, "Status", "Reflection"], rows)]
+    for index, r in enumerate(report.records):
+        failed = [(t.name.removesuffix("_test"), Cell(t.output, "pre")) for t in r.tests if t.score < t.max_score]
+        failed += [("note", Cell(note)) for note in r.notes]
+        if failed:
+            sections.append(f"<h2 id='{index}'>{html.escape(r.student)}</h2>{pages.table(['Exercise', 'Why'], failed)}")
+    if report.sandbox == "none":
+        said = f"Without isolation: {records.WITHOUT_ISOLATION}."
+        sections.insert(0, f"<p class='bad'><strong>{html.escape(said)}</strong></p>")
+    lead = f"{len(report.records)} submissions, graded through the wall; sandbox: {report.sandbox}."
+    return pages.page(f"Lab {report.lab}", lead, *sections)

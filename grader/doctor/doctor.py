@@ -1,0 +1,124 @@
+"""`threeloops doctor`: what works on this machine, what does not, and the next step for each.
+
+Every finding is tried, not assumed: kernels are interpreted and compiled, ranks talk, the sandbox starts. The trials
+run in processes of their own (`grader.doctor.preflight`), so nothing here imports torch or initialises CUDA.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from threeloops.hardware.capability import Gpu, Machine, capabilities
+
+from grader.doctor.findings import Answer, Finding, judge
+from grader.machine.child import CODE, run_child
+from grader.machine.installed import requirements
+
+Ask = Callable[[str, float], Answer]
+
+SECONDS = 14.0
+_ENVIRONMENT: dict[str, dict[str, str | None]] = {
+    "interpreter": {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+    "compiler": {"TRITON_INTERPRET": None, "CUDA_VISIBLE_DEVICES": ""},
+    "ranks": {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    "gpu": {"TRITON_INTERPRET": None},
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything the doctor found. `machine` is None where the probe itself failed."""
+
+    findings: tuple[Finding, ...]
+    versions: dict[str, str | None]
+    machine: Machine | None
+    usable_gpus: tuple[int, ...]
+    seconds: float
+
+    def __getitem__(self, name: str) -> Finding:
+        return next(f for f in self.findings if f.name == name)
+
+    @property
+    def can_run(self) -> bool:
+        """Whether the course can run: with the interpreter every point of it can be earned."""
+        return self["interpreter"].status == "ok"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "can_run": self.can_run,
+            "findings": [asdict(f) for f in self.findings],
+            "versions": self.versions,
+            "machine": asdict(self.machine) if self.machine else None,
+            "usable_gpus": list(self.usable_gpus),
+            "seconds": round(self.seconds, 2),
+        }
+
+
+def diagnose(seconds: float = SECONDS, ask: Ask | None = None) -> Diagnosis:
+    """Try everything, at most `seconds` long. `ask` runs one check of `preflight`; tests pass their own."""
+    started = time.monotonic()
+    ask = ask or ask_child
+
+    def tried(check: str) -> Answer:
+        return ask(check, max(1.0, started + seconds - time.monotonic()))
+
+    names = ("machine", "interpreter", "compiler", "ranks", "cxx", "sandbox")
+    with ThreadPoolExecutor(max_workers=3) as workers:
+        answers = dict(zip(names, workers.map(tried, names), strict=True))
+    machine = as_machine(answers["machine"]["machine"]) if answers["machine"]["ok"] else None
+    report = capabilities(machine) if machine else None
+    if report and report.gpu.available:
+        answers["gpu"] = tried("gpu")
+    wanted = requirements()
+    return Diagnosis(
+        findings=tuple(judge(answers, machine, report, wanted, shutil.disk_usage(CODE).free)),
+        versions={r.name: r.installed for r in wanted},
+        machine=machine,
+        usable_gpus=report.usable_devices if report else (),
+        seconds=time.monotonic() - started,
+    )
+
+
+def ask_child(check: str, seconds: float) -> Answer:
+    """The answer of one check, run in a process of its own; a crash or a timeout is an answer with `ok` false."""
+    done = run_child(["-m", "grader.doctor.preflight", check], seconds, changes=_ENVIRONMENT.get(check))
+    try:
+        answer = json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else None
+    except (ValueError, IndexError):
+        answer = None
+    if isinstance(answer, dict):
+        return answer
+    return {"ok": False, "error": done.why, "late": done.returncode is None}
+
+
+def as_machine(record: dict[str, Any]) -> Machine:
+    """The probe's record, back from JSON."""
+    gpus = tuple(Gpu(**{**gpu, "capability": tuple(gpu["capability"])}) for gpu in record["gpus"])
+    return Machine(**{**record, "gpus": gpus, "supported_archs": tuple(record["supported_archs"])})
+
+
+def render(diagnosis: Diagnosis, console: Console) -> None:
+    """The diagnosis as a table, at most a screenful."""
+    marks = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "broken": "[red]broken[/]"}
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for finding in diagnosis.findings:
+        text = finding.sentence.replace("[", r"\[")
+        if finding.next_step:
+            text += f" [cyan]→ {finding.next_step}[/]"
+        table.add_row(marks[finding.status], finding.name, text)
+    console.print(table)
+    if diagnosis.can_run:
+        console.print("[green]The course runs here.[/] What is missing is skipped with its reason.")
+    else:
+        console.print("[red]The course cannot run here yet:[/] it needs the interpreter. Take the step above first.")

@@ -1,0 +1,187 @@
+"""What `threeloops doctor` tries out, each in a process of its own: `python -m grader.doctor.preflight CHECK`.
+
+A check prints one JSON object as its last line: {"ok": true, …}, or {"ok": false, "error": …} where the machine cannot
+do it. A crash is an answer too: the doctor reads it from outside. None of this runs in the process that asks, so
+nothing there imports torch or touches a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+RANKS_SECONDS = 10.0
+_INDUCTOR_LIKE = """
+#include <Python.h>
+#include <omp.h>
+extern "C" int threads() { return omp_get_max_threads(); }
+"""
+
+Answer = dict[str, Any]
+
+
+class DoesNotWork(Exception):
+    """A check ran to its end and the answer was wrong; the message says how."""
+
+
+def machine() -> Answer:
+    """The record that `threeloops.hardware.capability` judges. Creates no CUDA context."""
+    from threeloops.hardware.capability import probe
+
+    return {"machine": asdict(probe())}
+
+
+def interpreter() -> Answer:
+    """One interpreted kernel against numpy, and whether a bf16 `tl.dot` is right, with the course's repairs of Triton's
+    interpreter installed as in every lab. Needs TRITON_INTERPRET=1."""
+    import numpy as np
+    import torch
+    from threeloops.inner.interpreter import enable_without_gpu
+
+    enable_without_gpu()
+
+    from grader.doctor.preflight_kernels import dot_16, saxpy
+
+    n = 1000
+    x, y = (np.random.default_rng(seed).normal(size=n).astype(np.float32) for seed in (0, 1))
+    out = torch.full((n + 1,), -1.0)
+    saxpy[(3,)](torch.from_numpy(x), torch.from_numpy(y), out, 2.0, n, BLOCK=128)
+    error = float(np.abs(out[:n].numpy() - (2.0 * x.astype(np.float64) + y)).max())
+    if not error < 1e-5:
+        raise DoesNotWork(f"an interpreted a·x + y is off by {error:.3g}")
+    if out[n] != -1.0:
+        raise DoesNotWork("an interpreted kernel wrote beyond its mask")
+    ones, product = torch.ones(16, 16, dtype=torch.bfloat16), torch.zeros(16, 16)
+    dot_16[(1,)](ones, ones, product)
+    return {"bf16_dot_is_right": bool((product == 16).all())}
+
+
+def compiler() -> Answer:
+    """The same kernel compiled for sm_90, as no GPU is needed for. Needs TRITON_INTERPRET unset."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from grader.doctor.preflight_kernels import saxpy
+
+    signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "a": "fp32", "n": "i32", "BLOCK": "constexpr"}
+    with tempfile.TemporaryDirectory() as cache:
+        # A cache of its own: an old result would hide that ptxas no longer runs.
+        os.environ["TRITON_CACHE_DIR"] = cache
+        source = ASTSource(fn=saxpy, signature=signature, constexprs={"BLOCK": 1024})
+        assembly = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
+    if ".target sm_90" not in assembly["ptx"]:
+        raise DoesNotWork("triton compiled for sm_90, and the PTX is for something else")
+    return {"ptx_bytes": len(assembly["ptx"]), "cubin_bytes": len(assembly["cubin"])}
+
+
+def cxx() -> Answer:
+    """A shared library with Python's and OpenMP's headers: what torch.compile builds on a CPU."""
+    from threeloops.hardware.probe import find_cxx
+
+    name = find_cxx()
+    if name is None:
+        return {"compiler": None}
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "check.cpp"
+        source.write_text(_INDUCTOR_LIKE)
+        headers = sysconfig.get_paths()["include"]
+        argv = [name, "-shared", "-fPIC", "-fopenmp", f"-I{headers}", str(source), "-o", f"{folder}/check.so"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = [line.partition("error: ")[2] or line for line in done.stderr.splitlines() if "rror" in line]
+        raise DoesNotWork(said[0] if said else f"it exits {done.returncode}")
+    return {"compiler": name}
+
+
+def ranks() -> Answer:
+    """Two processes on loopback add a tensor with gloo. The port is one that the kernel picked."""
+    import torch
+
+    wanted = 3 * torch.arange(5.0)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        right = False
+        try:
+            os.close(writing)  # so that a rank 0 that fails ends this one's wait for its port
+            right = torch.equal(_all_reduce(1, int(os.read(reading, 16))), wanted)
+        finally:
+            os._exit(0 if right else 1)
+    total = _all_reduce(0, 0, announce=lambda port: os.write(writing, str(port).encode()))
+    _, status = os.waitpid(child, 0)
+    if status or not torch.equal(total, wanted):
+        raise DoesNotWork(f"the sum over two ranks is {total.tolist()}, expected {wanted.tolist()}")
+    return {"world_size": 2}
+
+
+def _all_reduce(rank: int, port: int, announce: Callable[[int], object] | None = None) -> Any:
+    """The sum over both ranks of (rank + 1) · [0, 1, 2, 3, 4]. Rank 0 opens the store and announces its port."""
+    import torch
+    import torch.distributed as dist
+
+    limit = timedelta(seconds=RANKS_SECONDS)
+    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0, timeout=limit, wait_for_workers=False)
+    if announce:
+        announce(store.port)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=limit)
+    total = (rank + 1) * torch.arange(5.0)
+    dist.all_reduce(total)
+    dist.barrier()
+    dist.destroy_process_group()
+    return total
+
+
+def sandbox() -> Answer:
+    """Whether bubblewrap really starts here, and whether control groups can be made."""
+    from grader.sandbox import bwrap, cgroup
+
+    return {
+        "why_not": bwrap.why_not(),
+        "installed": shutil.which("bwrap") is not None,
+        "no_groups": cgroup.why_not(),
+    }
+
+
+def gpu() -> Answer:
+    """A kernel compiled by triton, launched on the current CUDA device, against torch on the CPU."""
+    import torch
+
+    from grader.doctor.preflight_kernels import saxpy
+
+    n = 100_000
+    x, y = torch.randn(n), torch.randn(n)
+    out = torch.zeros(n, device="cuda")
+    saxpy[(64,)](x.cuda(), y.cuda(), out, 2.0, n, BLOCK=1024)
+    error = float((out.cpu() - (2.0 * x + y)).abs().max())
+    if not error < 1e-5:
+        raise DoesNotWork(f"a·x + y on {torch.cuda.get_device_name()} is off by {error:.3g}")
+    return {"device": torch.cuda.get_device_name()}
+
+
+CHECKS: dict[str, Callable[[], Answer]] = {
+    check.__name__: check for check in (machine, interpreter, compiler, cxx, ranks, sandbox, gpu)
+}
+
+
+def main(name: str) -> None:
+    try:
+        answer = {"ok": True, **CHECKS[name]()}
+    except Exception as error:
+        text = (str(error).strip().splitlines() or ["no message"])[-1]
+        answer = {"ok": False, "error": text if isinstance(error, DoesNotWork) else f"{type(error).__name__}: {text}"}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

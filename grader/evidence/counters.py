@@ -1,0 +1,54 @@
+"""The hardware's own counters of a few kernels, by Nsight Compute, as a part of the evidence."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import sys
+from typing import Any
+
+from grader.evidence.parts import Failed, Part, Skipped, finish, run_tidily
+from grader.machine.provenance import Device
+
+KERNELS = "regex:saxpy_kernel|rmsnorm_kernel|softmax.*kernel|matmul_kernel|flash_attention_kernel"
+METRICS = (
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "lts__t_sectors_op_read.sum",
+    "lts__t_sectors_op_write.sum",
+    "gpu__time_duration.sum",
+    "launch__registers_per_thread",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+)
+BECOME = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+"""The child becomes the profiler, so that it is ended with all that it started where its time is up."""
+COLUMNS = ("Kernel Name", "Metric Name", "Metric Unit", "Metric Value")
+
+
+def hardware_counters(device: Device, no_gpu: str) -> Part:
+    """What the hardware counts of each kernel of `benchmarks.hardware_counters`; clocks are left as they are."""
+
+    def run(seconds: float) -> dict[str, Any]:
+        if device == "cpu":
+            raise Skipped(no_gpu)
+        if (ncu := shutil.which("ncu")) is None:
+            raise Skipped("ncu (Nsight Compute) is not installed")
+        options = ["--clock-control", "none", "-k", KERNELS, "--metrics", ",".join(METRICS), "--csv"]
+        command = [ncu, *options, sys.executable, "-m", "benchmarks.hardware_counters"]
+        done = run_tidily(["-c", BECOME, *command], seconds, device)
+        counters = parse(done.stdout)
+        finish(done, counters)
+        if not counters:
+            said = done.stdout.strip().splitlines()
+            raise Failed(f"ncu counted nothing: {said[-1] if said else 'it said nothing'}")
+        return {"counters": counters}
+
+    return Part("hardware counters", 90, run, "numbers")
+
+
+def parse(printed: str) -> list[dict[str, str]]:
+    """The rows of ncu's CSV among whatever else was printed: one for each kernel and metric."""
+    lines = [line for line in printed.splitlines() if line.startswith('"')]
+    rows = csv.DictReader(io.StringIO("\n".join(lines)))
+    return [{name: row[name] for name in COLUMNS} for row in rows if all(row.get(name) for name in COLUMNS[:2])]

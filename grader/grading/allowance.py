@@ -1,0 +1,56 @@
+"""How much output of one submission is kept: every page and every file that shows it has to carry it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from grader.wall.outcome import Outcome
+
+MAX_PICTURES = 4 << 20
+"""Bytes of all pictures of a submission, in base64."""
+MAX_TEXT = 500_000
+"""Characters that a submission prints and displays."""
+MAX_DISPLAYS = 300
+
+_TEXT = f"the notebook printed more than the {MAX_TEXT:,} characters that are kept: print less and submit again"
+_DISPLAYS = f"the notebook displayed more than the {MAX_DISPLAYS} things that are kept: display fewer and submit again"
+_PICTURES = (
+    f"the notebook drew more than the {MAX_PICTURES / (1 << 20):g} MB of pictures that are kept: "
+    "draw fewer or smaller ones and submit again"
+)
+
+
+@dataclass
+class Allowance:
+    """What is left of it, cell by cell, in the order in which they run; `notes` say what ran out."""
+
+    pictures: int = MAX_PICTURES
+    text: int = MAX_TEXT
+    displays: int = MAX_DISPLAYS
+    notes: list[str] = field(default_factory=list)
+
+    def spend(self, outcome: Outcome) -> Outcome:
+        """The outcome with as much of the student's output as may still be kept."""
+        kept = outcome.shown[: self.displays]
+        self.displays -= len(kept)
+        shown = [self._display(output) for output in kept]
+        if len(kept) < len(outcome.shown):
+            shown.append({"text/plain": self._say(_DISPLAYS)})
+        return replace(outcome, student_printed=self._print(outcome.student_printed), shown=shown)
+
+    def _print(self, text: str) -> str:
+        kept = text[: self.text]
+        self.text -= len(kept)
+        return text if kept == text else f"{kept}\n{self._say(_TEXT)}\n"
+
+    def _display(self, output: dict[str, str]) -> dict[str, str]:
+        picture = len(output.get("image/png", ""))
+        if picture > self.pictures:
+            return {"text/plain": self._say(_PICTURES)}
+        self.pictures -= picture
+        return output | {"text/plain": self._print(output["text/plain"])} if "text/plain" in output else output
+
+    def _say(self, note: str) -> str:
+        if note not in self.notes:
+            self.notes.append(note)
+        return f"[{note}]"

@@ -1,0 +1,201 @@
+"""Grade a class: every submission through the wall, in parallel, one record each, whatever the others do."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import papermill
+from nbformat import NotebookNode
+from papermill.engines import papermill_engines
+from papermill.exceptions import PapermillExecutionError
+from threeloops.files import replace_text
+
+from grader.authoring.labs import Lab, LabError, Limits
+from grader.authoring.manifest import Exercise, Manifest, NotThisLab, manifest, rebuild
+from grader.grading import records
+from grader.grading.engine import Report, TestResult
+from grader.grading.fingerprint import fingerprint
+from grader.grading.papermill_engine import WalledEngine
+from grader.grading.records import ClassReport, Record
+from grader.machine.faults import MachineFault, cause
+from grader.sandbox.pool import Sandbox
+from grader.submissions import reading as submissions
+from grader.submissions.reading import BadSubmission, Submission
+
+VERIFIED_ON = "cpu"
+
+papermill_engines.register("walled", WalledEngine)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to grade. `only` is an exercise's name; `visible` leaves out hidden tests and withholds nothing; `records` is
+    where finished records are kept; `fresh` grades again what is kept there and replaces it."""
+
+    sandbox: Sandbox
+    jobs: int = 1
+    only: str | None = None
+    visible: bool = False
+    records: Path | None = None
+    fresh: bool = False
+    limits: Limits | None = None
+
+
+def grade_notebook(
+    notebook: NotebookNode,
+    lab: Lab,
+    student: str,
+    options: Options,
+    on_test: Callable[[TestResult], None] | None = None,
+) -> Record:
+    """Grade one notebook; a notebook that is not of this lab becomes a failed record, never an exception.
+
+    Raises:
+        MachineFault, OSError, MemoryError: the machine or the course is at fault, and the submission has no points yet.
+    """
+    trusted, report, started = manifest(lab, visible=options.visible), Report(), time.perf_counter()
+    try:
+        rebuilt = rebuild(notebook, trusted)
+    except NotThisLab as error:
+        return _record(student, trusted, options, report, "failed", [str(error)], 0.0)
+    execute(rebuilt.notebook, lab, options, report, on_test)
+    report.reflection = rebuilt.reflection
+    notes = [*rebuilt.notes, *report.notes]
+    return _record(student, trusted, options, report, "graded", notes, time.perf_counter() - started)
+
+
+def execute(
+    notebook: NotebookNode,
+    lab: Lab,
+    options: Options,
+    report: Report,
+    on_test: Callable[[TestResult], None] | None = None,
+) -> NotebookNode:
+    """Execute a notebook with the walled papermill engine; failing cells are results, not exceptions.
+
+    Returns the executed notebook, in the master's shape.
+    """
+    # A failing cell is a result that the engine has already reported; papermill raises for it all the same.
+    with contextlib.suppress(PapermillExecutionError):
+        papermill.execute_notebook(
+            notebook,
+            None,
+            engine_name="walled",
+            kernel_name="python3",
+            language="python",
+            progress_bar=False,
+            lab=lab,
+            sandbox=options.sandbox,
+            jobs=options.jobs,
+            only=options.only,
+            visible=options.visible,
+            limits=options.limits,
+            report=report,
+            on_test=on_test,
+        )
+    return report.notebook
+
+
+def _record(
+    student: str, trusted: Manifest, options: Options, report: Report, status: Any, notes: list[str], seconds: float
+) -> Record:
+    by_name = {t.name: t for t in report.tests}
+    wanted: tuple[Exercise, ...] = (trusted.exercise(options.only),) if options.only else trusted.exercises
+    missing = "not graded: the submission failed before this test" if status == "failed" else "this test was not run"
+    results = [by_name.get(e.test) or TestResult(e.test, 0.0, e.points, missing) for e in wanted]
+    return Record(
+        student=student,
+        score=sum(t.score for t in results),
+        max_score=sum(t.max_score for t in results),
+        status=status,
+        seconds=round(seconds, 3),
+        verified_on=VERIFIED_ON,
+        reflection="complete" if report.reflection == "complete" else "incomplete",
+        notes=records.short_notes(notes),
+        tests=records.as_tests(results),
+    )
+
+
+def grade_class(
+    folder: Path,
+    lab: Lab,
+    options: Options,
+    on_record: Callable[[Record, bool], None] = lambda record, resumed: None,
+) -> ClassReport:
+    """Grade every submission below `folder`, `options.jobs` at a time; `on_record` hears of each as it is done.
+
+    A run that was cut off goes on where it stopped: a submission is not executed again if its record was kept and
+    nothing has changed since that decides its points.
+
+    Raises:
+        LabError, FileNotFoundError: before anybody was graded, as `submissions.find` does.
+        MachineFault: the machine or the course is at fault. What was graded before is kept.
+        OSError: a record could not be written.
+    """
+    found = submissions.find(folder, lab)
+    decides = fingerprint(lab, options.limits, options.sandbox, options.only, options.visible)
+    done: dict[int, Record] = {}
+    with ThreadPoolExecutor(max_workers=options.jobs) as workers:
+        futures = {workers.submit(_grade_or_resume, s, folder, lab, options, decides): n for n, s in enumerate(found)}
+        try:
+            for future in as_completed(futures):
+                record, path, resumed = future.result()
+                if path is not None and not resumed:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    replace_text(path, records.to_json(asdict(record)))
+                done[futures[future]] = record
+                on_record(record, resumed)
+        finally:
+            workers.shutdown(cancel_futures=True)
+    return ClassReport(lab.slug, options.sandbox, [done[n] for n in range(len(found))])
+
+
+def _grade_or_resume(
+    submission: Submission, folder: Path, lab: Lab, options: Options, decides: str
+) -> tuple[Record, Path | None, bool]:
+    """A submission's record, where to keep it (None: nowhere), and whether it came from there.
+
+    Raises:
+        MachineFault: names the student at whom grading stopped.
+    """
+    try:
+        content = submissions.content(submission, folder)
+        path = _kept_at(submission.student, content, lab, options, decides)
+        if not options.fresh and (kept := _kept(path)) is not None:
+            return kept, path, True
+        record = grade_notebook(submissions.parse(content), lab, submission.student, options)
+        return record, path if record.status == "graded" else None, False
+    except BadSubmission as error:
+        return _record(submission.student, manifest(lab), options, Report(), "failed", [str(error)], 0.0), None, False
+    except LabError:
+        raise
+    except MachineFault as error:
+        raise MachineFault(f"grading stopped at {submission.student}, nobody lost points: {error}") from error
+    except Exception as error:
+        raise MachineFault(f"grading stopped at {submission.student}, nobody lost points: {cause(error)}") from error
+
+
+def _kept_at(student: str, content: bytes, lab: Lab, options: Options, decides: str) -> Path | None:
+    """Where the record of exactly this submission, graded in exactly this way, is kept."""
+    if options.records is None:
+        return None
+    digest = hashlib.sha256(f"{decides}\0{student}\0".encode())
+    digest.update(content)
+    return options.records / lab.slug / f"{digest.hexdigest()[:32]}.json"
+
+
+def _kept(path: Path | None) -> Record | None:
+    if path is None or not path.is_file():
+        return None
+    try:
+        return Record.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError):
+        return None

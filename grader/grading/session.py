@@ -1,0 +1,206 @@
+"""One submission, cell by cell: budgets, restarts, and a verdict for every test cell whatever happens.
+
+Fail closed: a test cell earns its points only when its code ran to the end on the grader's side. A crash, a timeout or
+a lost process costs that cell; what came before is replayed in a fresh pair of processes and the next cell is graded.
+What no submission can cause is no verdict: a `MachineFault` ends the session.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from nbformat import NotebookNode
+
+from grader.authoring.labs import Limits
+from grader.authoring.manifest import Kind, Manifest
+from grader.machine.faults import MachineFault
+from grader.sandbox.pool import Connection, Pool
+from grader.transport.link import LinkDead, WallError
+from grader.wall.outcome import Outcome
+
+_ANSWER_GRACE_SECONDS = 10.0
+_TIME_UP = "SIGALRM"
+_CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE")
+"""How the grader's half can end because of what an answer gave it. Nothing of a student's can send it other signals."""
+
+
+class Session:
+    """Runs the cells of one rebuilt submission; use as a context manager."""
+
+    def __init__(self, trusted: Manifest, pool: Pool, limits: Limits | None = None, jobs: int = 1) -> None:
+        self.manifest, self.pool, self.jobs = trusted, pool, jobs
+        self.limits = limits or trusted.lab.limits
+        self.deadline = time.monotonic() + self.limits.notebook_seconds
+        self.restarts_left = len(trusted.exercises) + 2
+        self.history: list[tuple[Kind, str]] = []
+        self.answers: dict[str, str] = {}
+        self.ran_own_code = False
+        self.connection: Connection | None = pool.connect(self.limits, jobs)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._hang_up()
+
+    def run(
+        self,
+        cells: Iterable[NotebookNode],
+        on_start: Callable[[NotebookNode], None],
+        on_end: Callable[[NotebookNode, Outcome], None],
+    ) -> None:
+        """Execute setup, solution, free and test cells in order; demonstrations and prose are passed over."""
+        for cell in cells:
+            kind = self.manifest.kind(cell)
+            if cell.cell_type != "code" or kind is Kind.DEMO or not cell.source.strip():
+                continue
+            on_start(cell)
+            if kind is Kind.SOLUTION:
+                self.answers[cell.id] = cell.source
+            on_end(cell, self.cell(kind, cell.source, self.answers.get(cell.id.removesuffix("_test"), "")))
+
+    def cell(self, kind: Kind, source: str, answer: str = "") -> Outcome:
+        """Execute one cell on the side where its kind belongs. `answer`: the text of the solution that is tested."""
+        if time.monotonic() > self.deadline:
+            return _lost(f"the notebook used up its {self.limits.notebook_seconds:g} s")
+        if self.connection is None:
+            return _lost("the submission's process died too often")
+        outcome = self._execute(kind, source, answer)
+        if outcome.dead:
+            self._restart()
+            if kind is Kind.SETUP:  # what came before has cost its own points; later exercises need this cell
+                return self.cell(kind, source)
+        elif kind is not Kind.TEST:
+            self.history.append((kind, source))
+        return outcome
+
+    def _execute(self, kind: Kind, source: str, answer: str = "") -> Outcome:
+        if kind is Kind.TEST:
+            names = list(self.manifest.exports)
+            return self._ask(self.limits.test_seconds, op="test", source=source, names=names, answer=answer)
+        if kind is Kind.SETUP:
+            return self._set_up(source)
+        self.ran_own_code = True
+        return self._ask(self.limits.cell_seconds, op="student", source=source, setup=False)
+
+    def _set_up(self, source: str) -> Outcome:
+        """A setup cell, on both sides. It is the lab's own: where it fails with none of the student's code near it,
+        everybody's would, and that is nobody's grade. After that code has run, setup alone must fail as well: what
+        answers gave to earlier tests may fill the memory of the grader's side."""
+        limit, fresh = self.limits.cell_seconds, not self.ran_own_code
+        outcome = self._ask(limit, op="student", source=source, setup=True)
+        if fresh and not outcome.ok:
+            raise MachineFault(_broken_setup("student's", outcome))
+        if outcome.dead:
+            return outcome
+        here = self._ask(limit, op="setup", source=source)
+        if here.ok:
+            return outcome
+        if time.monotonic() < self.deadline:  # else the student's own cells used up the time
+            if fresh:
+                raise MachineFault(_broken_setup("grader's", here))
+            self._require_setup_alone(source)
+        return _lost(f"a setup cell failed after the submission's own code had run: {here.reason}", dead=True)
+
+    def _require_setup_alone(self, source: str) -> None:
+        """Run the setup cells up to this one in fresh processes, without the student's code.
+
+        Raises:
+            MachineFault: they fail there, too.
+        """
+        with Session(self.manifest, self.pool, self.limits, self.jobs) as witness:
+            for text in [*(text for kind, text in self.history if kind is Kind.SETUP), source]:
+                witness.cell(Kind.SETUP, text)
+
+    def _ask(self, seconds: float, **request: Any) -> Outcome:
+        """Have the grader's half run a cell.
+
+        Raises:
+            MachineFault: it is gone, or failed, and no submission can be the cause.
+        """
+        assert self.connection is not None
+        seconds = min(seconds, max(0.1, self.deadline - time.monotonic()))
+        grader, started = self.connection.grader, time.monotonic()
+        grader.deadline = started + seconds + _ANSWER_GRACE_SECONDS
+        try:
+            grader.send({**request, "seconds": seconds})
+            tree, _ = grader.receive()
+            outcome = Outcome(**tree)
+        except LinkDead as gone:
+            outcome = Outcome(ended=_TIME_UP if time.monotonic() > started + seconds else str(gone))
+        except WallError:
+            length = len(request["source"]) + len(request.get("answer", ""))
+            return _lost(f"the cell, with the answer that it tests, has {length:,} characters: too long to execute")
+        if outcome.ended:
+            return _half_ended(outcome.ended, seconds, own_code=self.ran_own_code)
+        if outcome.fault:
+            raise MachineFault(
+                f"a test cell met a fault of this machine ({outcome.fault}); `threeloops doctor` looks at it"
+            )
+        if outcome.dead:
+            self._explain(outcome, seconds)
+        return outcome
+
+    def _explain(self, outcome: Outcome, seconds: float) -> None:
+        """Say in an outcome why the submission's process is dead."""
+        assert self.connection is not None
+        why = self.connection.reason()
+        if why is None and self.pool.sandbox != "none":  # without a sandbox, a submission can end its own monitor
+            raise MachineFault(
+                "a submission's monitor was ended from outside; this machine may be out of memory: free some, or "
+                "grade fewer submissions at a time (--jobs 1)"
+            )
+        late = f"it did not answer within {seconds:g} s" if "in time" in outcome.dead else outcome.dead
+        outcome.ok, outcome.error, outcome.where = False, "NoAnswer", ""
+        outcome.message = f"the submission's process was lost: {why or late}"
+
+    def _restart(self) -> None:
+        """Fresh processes; replay what worked. A cell that kills them again is dropped from the history."""
+        while True:
+            self._hang_up()
+            if self.restarts_left == 0 or time.monotonic() > self.deadline:
+                return
+            self.restarts_left -= 1
+            self.connection = self.pool.connect(self.limits, self.jobs)
+            fatal = self._replay()
+            if fatal is None:
+                return
+            del self.history[fatal]
+
+    def _replay(self) -> int | None:
+        """Execute the history again; the index of the cell that ended the processes, or None."""
+        for index, (kind, source) in enumerate(self.history):
+            if self._execute(kind, source).dead:
+                return index
+        return None
+
+    def _hang_up(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+def _half_ended(how: str, seconds: float, *, own_code: bool) -> Outcome:
+    """What it means that the grader's half of a submission ended before it answered. `own_code`: the student's ran,
+    and everything that comes from their process is read there."""
+    if how == _TIME_UP:
+        return _lost(f"the test did not end within {seconds:g} s", dead=True)
+    if how in _CRASHES and own_code:
+        return _lost(f"the test's process crashed ({how}) on what the answer gave it", dead=True)
+    raise MachineFault(
+        f"the process that runs the tests was lost ({how}); this machine may be out of memory: free some, or grade "
+        "fewer submissions at a time (--jobs 1)"
+    )
+
+
+def _broken_setup(side: str, outcome: Outcome) -> str:
+    return (
+        f"a setup cell of the lab failed on the {side} side, before any code of the student's: {outcome.reason}. "
+        "`threeloops doctor` looks at the machine and the library"
+    )
+
+
+def _lost(message: str, *, dead: bool = False) -> Outcome:
+    return Outcome(ok=False, error="NoAnswer", message=message, dead=message if dead else "")

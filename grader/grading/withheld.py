@@ -1,0 +1,83 @@
+"""What a record repeats of a student's words, so that no hidden test tells its inputs through them.
+
+An answer may print its arguments, raise them as a message, or keep them for a later cell to print or draw. So from the
+first hidden test on, output and pictures are left out; of an exception's message stays what helps an honest student:
+its first words, without numbers and words that stand in no text which students have. What a check says stays as it is:
+it names sizes and expected values on purpose.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from dataclasses import dataclass, replace
+
+from grader.authoring.manifest import Manifest
+from grader.authoring.regions import NOT_SHOWN, regions, without
+from grader.wall.outcome import Outcome
+
+_MAX_MESSAGE = 300
+"""Characters of a message of Python's or a library's: it may quote a value that the answer returned."""
+_MAX_WORDS = 200
+_WORD = re.compile(r"\w+")
+
+
+@dataclass
+class Withholding:
+    """Follows one submission's cells in the order in which they run.
+
+    `known` are the words of what students have of the lab, `hidden` those of its hidden tests; `begun`: a hidden test
+    has.
+    """
+
+    known: frozenset[str] = frozenset()
+    hidden: frozenset[str] = frozenset()
+    begun: bool = False
+
+    @classmethod
+    def of(cls, trusted: Manifest) -> Withholding:
+        texts = [c.source for c in trusted.master.cells]
+        public = [without(without(text, "SOLUTION"), "HIDDEN TESTS") for text in texts]
+        hidden = [region for text in texts for region in regions(text, "HIDDEN TESTS")]
+        return cls(frozenset(_WORD.findall("\n".join(public))), frozenset(_WORD.findall("\n".join(hidden))))
+
+    def public(self, outcome: Outcome, hidden_from: int | None = None, *, of_lab: bool = True) -> Outcome:
+        """The outcome as its student may read it.
+
+        `hidden_from` is the line where a test cell's hidden part starts. `of_lab`: the cell is one of the lab's own,
+        of which there are few; of the student's own cells not even the first words of a message are repeated.
+        """
+        if hidden_from is not None and (outcome.ok or outcome.line is None or outcome.line > hidden_from):
+            self.begun = True
+        if not self.begun:
+            return outcome
+        kept = replace(
+            outcome,
+            student_printed=f"{NOT_SHOWN}\n" if outcome.student_printed else "",
+            shown=[{"text/plain": NOT_SHOWN}] if outcome.shown else [],
+        )
+        if outcome.quoted is not None:
+            words = self._harmless(outcome.quoted) if of_lab else NOT_SHOWN
+            kept.error, kept.where = outcome.error if outcome.line else _nameable(outcome.error), ""
+            kept.message = outcome.unquoted.replace(NOT_SHOWN, words)
+        if kept.error not in ("CheckFailed", "NoAnswer"):
+            kept.message = kept.message[:_MAX_MESSAGE]
+        return kept
+
+    def _harmless(self, words: str) -> str:
+        """The beginning of a student's words; a number or a word of a hidden test that students have not is a dash."""
+        shown = _WORD.sub(lambda found: found[0] if self._may_stand(found[0]) else "–", words[:_MAX_WORDS])
+        return shown if len(words) <= _MAX_WORDS else f"{shown} …"
+
+    def _may_stand(self, word: str) -> bool:
+        tells = word in self.hidden or any(c.isdigit() for c in word)
+        return word in self.known or not tells
+
+
+def _nameable(error: str) -> str:
+    """The class of a student's exception where it is one of Python's own: another name could be a message in itself.
+
+    A test's exception is of a class that exists on the grader's side.
+    """
+    kind = getattr(builtins, error, None)
+    return error if isinstance(kind, type) and issubclass(kind, Exception) else "Exception"

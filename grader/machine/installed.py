@@ -1,0 +1,72 @@
+"""What the course asks to be installed (pyproject.toml) and what is. Imports none of it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from packaging.requirements import Requirement as Specification
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from grader.machine.child import CODE
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One package: the versions that the course takes, and the one installed (None: absent)."""
+
+    name: str
+    range: str
+    installed: str | None
+
+    @property
+    def satisfied(self) -> bool:
+        """A build's own suffix ("2.11.0a0+nv25") does not make a version unfit."""
+        return self.installed is not None and SpecifierSet(self.range).contains(self.installed, prereleases=True)
+
+
+def requirements() -> list[Requirement]:
+    """Every package that pyproject.toml names for this platform, in its order."""
+    wanted = [Specification(text) for text in _project()["dependencies"]]
+    return [
+        Requirement(w.name, str(w.specifier), installed_version(w.name))
+        for w in wanted
+        if w.marker is None or w.marker.evaluate()
+    ]
+
+
+def python_supported(version: str) -> tuple[str, bool]:
+    """The range of Python versions that the course takes, and whether `version` lies in it."""
+    allowed = str(_project()["requires-python"])
+    return allowed, SpecifierSet(allowed).contains(version, prereleases=True)
+
+
+def installed_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def closure(names: Iterable[str]) -> set[str]:
+    """The installed distributions among `names` and all that they need on this machine, by normalised name."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found or installed_version(name) is None:
+            continue
+        found.add(name)
+        needs = map(Specification, metadata.requires(name) or [])
+        waiting += [each.name for each in needs if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return found
+
+
+@cache
+def _project() -> dict[str, Any]:
+    return tomllib.loads((CODE / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -1,0 +1,160 @@
+"""What a measurement must say about where it was made, and nothing about whose machine that was."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from threeloops.hardware.capability import Machine
+from threeloops.hardware.inventory import read_cpu
+
+from grader.machine.child import CODE
+from grader.machine.installed import requirements
+
+Device = Literal["cpu", "cuda"]
+
+SOURCES = ("lib", "grader", "solutions", "benchmarks")
+"""The folders whose text decides what was measured."""
+
+_SKIP = {"__pycache__", ".ipynb_checkpoints", "evidence"}
+_BUILD_PRODUCTS = {".pyc", ".ipynb", ".tmp"}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The device a number was measured on, and the software that measured it.
+
+    `commit` is None outside of a git checkout; `modified` says whether the sources differ from it.
+    """
+
+    device: Device
+    name: str
+    memory_bytes: int
+    cores: int
+    compute_capability: str | None
+    driver: str | None
+    versions: dict[str, str | None]
+    commit: str | None
+    modified: bool | None
+    sources_sha256: str
+    recorded: str
+
+    @property
+    def verified_on(self) -> str:
+        return "cpu" if self.device == "cpu" else f"cuda:{self.name}"
+
+    @property
+    def key(self) -> str:
+        """What a measurement depends on, in a line: those of two calls belong together where this is the same."""
+        return json.dumps({**asdict(self), "recorded": None}, sort_keys=True)
+
+    @property
+    def slug(self) -> str:
+        """A folder's name for the device: `nvidia-h100-80gb-hbm3`, `cpu-amd-epyc-7763-2-cores`."""
+        name = self.name if self.device == "cuda" else f"cpu {self.name} {self.cores} cores"
+        return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((R|TM)\)", "", name, flags=re.I).lower()).strip("-")
+
+
+def provenance(machine: Machine, device: Device, gpu: int | None = None) -> Provenance:
+    """Describe `device` of `machine`; `gpu` is the GPU's place in `machine.gpus`, for "cuda"."""
+    found = machine.gpus[gpu] if device == "cuda" and gpu is not None else None
+    versions = {"python": platform.python_version(), **{r.name: r.installed for r in requirements()}}
+    commit, modified = _commit(course())
+    return Provenance(
+        device=device,
+        name=found.name if found else read_cpu()[0]["name"],
+        memory_bytes=found.memory_bytes if found else machine.memory_bytes,
+        cores=machine.cores,
+        compute_capability=f"{found.capability[0]}.{found.capability[1]}" if found else None,
+        driver=machine.driver,
+        versions=versions,
+        commit=commit,
+        modified=modified,
+        sources_sha256=sources_sha256(),
+        recorded=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def sources_sha256() -> str:
+    """One hash over the names and contents of every source file; the same on every machine that holds the same text."""
+    digest = hashlib.sha256()
+    for name, path in _source_files():
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _source_files() -> Iterator[tuple[str, Path]]:
+    for folder in SOURCES:
+        base = course() if folder == "solutions" else CODE
+        for path in sorted((base / folder).rglob("*"), key=lambda p: p.relative_to(base).as_posix()):
+            parts = path.relative_to(base).parts
+            hidden = any(part in _SKIP or part.startswith(".") for part in parts)
+            if path.is_file() and not hidden and path.suffix not in _BUILD_PRODUCTS:
+                yield "/".join(parts), path
+
+
+def _commit(root: Path) -> tuple[str | None, bool | None]:
+    """The commit that is checked out and whether the sources differ from it; (None, None) without git or a checkout."""
+    if shutil.which("git") is None or not (root / ".git").exists():
+        return None, None
+
+    def git(*arguments: str) -> str:
+        argv = ["git", "-C", str(root), *arguments]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+
+    with suppress(OSError, subprocess.SubprocessError):
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *SOURCES, ":!benchmarks/evidence"))
+    return None, None
+
+
+def course() -> Path:
+    """The same folder as `grader.authoring.labs.course_root`, which cannot be asked where jupytext is not installed."""
+    return Path(os.environ.get("THREELOOPS_ROOT") or CODE)
+
+
+def anonymous(value: Any) -> Any:
+    """A JSON value without this machine's host name, user name, paths and serial numbers in its strings."""
+    if isinstance(value, dict):
+        return {anonymous(key): anonymous(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [anonymous(item) for item in value]
+    if isinstance(value, str):
+        for text, word in _private():
+            value = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", word, value)
+        return re.sub(r"GPU-[0-9a-f]{8}(-[0-9a-f]+)*", "<gpu>", value)
+    return value
+
+
+def _private() -> list[tuple[str, str]]:
+    """Strings that tell where this runs, the longest first, and what stands in for each."""
+    folders = {
+        str(course()): "<course>",
+        str(CODE): "<course>",
+        sys.prefix: "<python>",
+        sys.base_prefix: "<python>",
+        tempfile.gettempdir(): "<tmp>",
+        str(Path.home()): "<home>",
+    }
+    found = [(text, word) for text, word in folders.items() if len(text) > 1]
+    host = socket.gethostname()
+    found += [(name, "<host>") for name in (host, host.partition(".")[0]) if name]
+    with suppress(Exception):  # no password entry and no $USER: then there is no name to hide
+        user = getpass.getuser()
+        found += [(f"/home/{user}", "<home>"), (f"{user}@", "<user>@")]
+    return sorted(found, key=lambda pair: -len(pair[0]))

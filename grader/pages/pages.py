@@ -1,0 +1,113 @@
+"""HTML of the course's executed notebooks and of reports: self-contained, readable without a network, no scripts."""
+
+from __future__ import annotations
+
+import copy
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+from nbconvert import HTMLExporter
+from nbformat import NotebookNode
+
+from grader.pages.page_policy import static_page
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+_LOADS = re.compile(
+    r"(?:<(?:script|img|iframe|source|video|audio|embed)\b[^>]*\bsrc=|<link\b[^>]*\bhref=|@import\s+(?:url\()?|\burl\()"
+    r"\s*[\"']?(?:https?:)?//[^\s\"')>]+|\bimport\b[^;\n]*?[\"']https?://[^\"']+",
+    re.IGNORECASE,
+)
+
+STYLE = """
+:root { color-scheme: light dark; --ink:#1d2433; --soft:#5b6475; --line:#d9dee8; --paper:#fff;
+  --good:#1a7f4b; --bad:#b3261e; }
+@media (prefers-color-scheme: dark) { :root { --ink:#e7eaf0; --soft:#a3adbd; --line:#39414f; --paper:#14181f;
+  --good:#5fd39a; --bad:#ff8a80; } }
+body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 68rem;
+  margin: 2.5rem auto; padding: 0 1.25rem; }
+h1 { font-size: 1.7rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+p.lead { color: var(--soft); margin: 0 0 1.5rem; }
+table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .45rem .7rem; vertical-align: top;
+  border-bottom: 1px solid var(--line); } th { font-weight: 600; color: var(--soft); font-size: .85rem; }
+td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
+.good { color: var(--good); } .bad { color: var(--bad); }
+a { color: inherit; } pre { white-space: pre-wrap; margin: 0; font-size: .85rem; }
+"""
+
+
+# a cell whose source is hidden keeps it in the page, folded away; nbconvert's own template shows it
+_TEMPLATE = """
+{%- extends 'lab/index.html.j2' -%}
+{%- block input_group -%}
+{%- if cell.metadata.get('jupyter', {}).get('source_hidden') -%}
+<details class="folded"><summary>code</summary>{{ super() }}</details>
+{%- else -%}{{ super() }}{%- endif -%}
+{%- endblock input_group -%}
+{%- block html_head -%}
+{{ resources.policy }}
+{{ super() }}
+<style>
+.folded { width: 100%; } .folded > summary { cursor: pointer; color: #767676; font: 12px system-ui, sans-serif;
+  padding-left: var(--jp-cell-prompt-width); }
+.jp-Cell:has(.folded) { flex-direction: column; }
+</style>
+{%- endblock html_head -%}
+{%- block html_head_js -%}{%- endblock html_head_js -%}
+{%- block html_head_js_mathjax -%}{%- endblock html_head_js_mathjax -%}
+{%- block html_head_js_mermaidjs -%}{%- endblock html_head_js_mermaidjs -%}
+"""
+
+
+def notebook_page(notebook: NotebookNode, title: str) -> str:
+    """One executed notebook of the course as a page: figures inline, widgets as their static twin, no scripts."""
+    notebook = copy.deepcopy(notebook)
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata["title"] = title
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(WIDGET_VIEW, None)
+    exporter = HTMLExporter(embed_images=True, raw_template=_TEMPLATE)
+    page, _ = exporter.from_notebook_node(notebook, resources={"policy": static_page()})
+    return page
+
+
+def remote_references(page: str) -> list[str]:
+    """What a page would load from another machine; links that a reader must click are not among them."""
+    return [m.group(0)[:120] for m in _LOADS.finditer(page)]
+
+
+def page(title: str, lead: str, *sections: str) -> str:
+    """A report page around finished HTML sections."""
+    return (
+        f"<!doctype html>\n<html lang='en'><head>{static_page()}<meta charset='utf-8'>"
+        f"<title>{html.escape(title)}</title><meta name='viewport' content='width=device-width'>"
+        f"<style>{STYLE}</style></head><body>"
+        f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>{''.join(sections)}</body></html>\n"
+    )
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> str:
+    """An HTML table; plain strings are escaped, `Cell`s carry a link or a class."""
+    head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
+    body = "".join("<tr>" + "".join(Cell.of(c).html() for c in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+class Cell:
+    """A table cell with a style ("number", "good", "bad", "pre") or a link."""
+
+    def __init__(self, text: str, kind: str = "", href: str = "") -> None:
+        self.text, self.kind, self.href = text, kind, href
+
+    @staticmethod
+    def of(value: Cell | str) -> Cell:
+        return value if isinstance(value, Cell) else Cell(value)
+
+    def html(self) -> str:
+        text = html.escape(self.text)
+        if self.href:
+            text = f"<a href='{html.escape(self.href, quote=True)}'>{text}</a>"
+        if "pre" in self.kind.split():
+            text = f"<pre>{text}</pre>"
+        return f"<td class='{html.escape(self.kind, quote=True)}'>{text}</td>"

@@ -1,0 +1,1 @@
+"""From solutions/ to labs/, and newer releases into students' copies."""

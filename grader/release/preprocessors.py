@@ -1,0 +1,56 @@
+"""Two steps that this course adds to nbgrader's own: a check that knows our reflections, and the student's copy."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+
+from nbformat import NotebookNode
+from nbgrader.nbgraderformat import MetadataValidator
+from nbgrader.preprocessors import NbGraderPreprocessor
+
+from grader.authoring.labs import KERNELSPEC
+
+_ROLE = ("grade", "grade_id", "locked", "points", "solution", "task")
+_CELL_METADATA = ("tags", "nbgrader", "deletable", "editable", "jupyter")
+
+
+class CheckCells(NbGraderPreprocessor):
+    """nbgrader's CheckCellMetadata, which refuses a written answer without points: ours carries none."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Raises nbgrader's ValidationError for any other fault of the cells' metadata."""
+        checked = copy.deepcopy(nb)
+        for cell in checked.cells:
+            meta = cell.metadata.get("nbgrader", {})
+            if cell.cell_type == "markdown" and meta.get("solution") and not meta.get("grade"):
+                cell.metadata.nbgrader = NotebookNode({**meta, "grade": True, "points": 0})
+        MetadataValidator().validate_nb(checked)
+        return nb, resources
+
+
+class ForStudents(NbGraderPreprocessor):
+    """Leaves in a notebook what students need: the lab, a hash of the release, and cells without a history."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        for cell in nb.cells:
+            cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in _CELL_METADATA})
+        lab = resources.get("nbgrader", {}).get("assignment", "")
+        nb.metadata = NotebookNode(kernelspec=dict(KERNELSPEC), threeloops={"lab": lab, "release": content_hash(nb)})
+        nb.nbformat, nb.nbformat_minor = 4, 5
+        return nb, resources
+
+
+def content_hash(notebook: NotebookNode) -> str:
+    """12 hex digits of what a person wrote in a notebook: texts, roles, tags; no outputs, ids or editor's notes."""
+    content = [
+        [
+            cell.cell_type,
+            cell.source.rstrip(),
+            {k: v for k, v in cell.metadata.get("nbgrader", {}).items() if k in _ROLE},
+            sorted(cell.metadata.get("tags", [])),
+        ]
+        for cell in notebook.cells
+    ]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,286 @@
+"""The grader's half of one submission: a process that runs setup and test cells and never a line of the student's.
+
+Started as a warm process that forks once per submission (`python -m grader.sides.grader_side FD`). Its parent, the
+engine, asks for one cell at a time over a link of plain JSON.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import binascii
+import contextlib
+import gc
+import io
+import json
+import math
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+import types
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from threeloops.lab.checking import wall
+
+from grader.authoring.names import used
+from grader.authoring.regions import NOT_SHOWN
+from grader.machine.faults import is_machines
+from grader.sandbox.confine import limit_memory
+from grader.sandbox.warmup import REPLAY, compare_once, import_all, warm_while_idle
+from grader.transport.link import Link, LinkDead, WallError
+from grader.wall.connection import Wall
+from grader.wall.outcome import Outcome
+from grader.wall.pickling import install_main_twin
+from grader.wall.replays import Replays, warm_up
+
+_MAX_TEXT, _MAX_MESSAGE = 100_000, 4000
+_MAX_PICTURE, _MAX_PIXELS = 2 << 20, 40_000_000
+_PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+_MAX_CHAIN = 100
+_MIN_QUOTE = 4
+"""Shorter words of a student's are left where a check quotes them: they also stand inside other words."""
+_GRACE_SECONDS = 5.0
+_MEMORY_MB = 3072
+_CONTROL = dict.fromkeys([*range(32), *range(127, 160)]) | {ord(c): c for c in "\n\t"}
+
+
+class GraderHalf:
+    """Runs the cells of one submission against one student process."""
+
+    def __init__(self, engine: Link, student: Link, replays: Replays | None = None) -> None:
+        self.engine = engine
+        self.main = types.ModuleType("__main__")
+        install_main_twin(self.main)
+        self.wall = wall.link = Wall(student, self.main)
+        self.wall.replays = replays
+        seed = torch.manual_seed
+
+        def forwarded(number: int) -> torch.Generator:
+            """A test's seed counts on both sides."""
+            self.wall.seed = int(number)
+            return seed(number)
+
+        torch.manual_seed = forwarded  # type: ignore[assignment]
+
+    def serve(self) -> None:
+        while True:
+            try:
+                request, _ = self.engine.receive()
+                self._report(self.run(**request))
+            except LinkDead:
+                return
+            except MemoryError:  # what an answer gave us leaves no room to say so: a crash, which needs none
+                os.abort()
+
+    def _report(self, result: Outcome) -> None:
+        try:
+            self.engine.send(asdict(result))
+        except WallError:
+            result.printed, result.student_printed, result.shown = "[more output than is kept]", "", []
+            self.engine.send(asdict(result))
+
+    def run(
+        self,
+        op: str,
+        source: str,
+        seconds: float,
+        names: list[str] | None = None,
+        setup: bool = False,
+        answer: str = "",
+    ) -> Outcome:
+        """Run one cell: `op` is "setup" (here), "student" (over there) or "test" (here, against the proxies).
+
+        `answer` is the text of the cell that a test judges, as it was submitted.
+        """
+        gc.collect()  # an exception of an earlier test may still hold what an answer gave it
+        result, text, started = Outcome(), io.StringIO(), time.perf_counter()
+        self.wall.link.deadline = time.monotonic() + seconds
+        self.wall.printed, self.wall.requests, self.wall.answer = "", 0, answer
+        signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE_SECONDS)
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+            try:
+                if op == "student":
+                    self._student(result, source, setup)
+                elif op == "setup":
+                    self._setup(source)
+                    result.ok = True
+                else:
+                    result.value = self._test(source, names or [])
+                    if self.wall.link.dead:
+                        raise LinkDead(self.wall.link.dead)
+                    result.ok = True
+            except BaseException as error:
+                self._fail(result, error)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        result.printed, result.student_printed = _encodable(text.getvalue()), _encodable(self.wall.printed)
+        result.dead, result.requests = self.wall.link.dead or "", self.wall.requests
+        result.seconds = time.perf_counter() - started
+        return result
+
+    def _student(self, result: Outcome, source: str, setup: bool) -> None:
+        answer = self.wall.request({"op": "cell", "source": source, "setup": setup})
+        error = answer["error"] if type(answer) is dict else {}
+        result.ok = error is None
+        if error is not None:
+            result.error = _line(str(error["classes"][0]).rpartition(".")[2][:80])
+            result.message, result.where = _line(str(error["message"])), _line(str(error["where"])[:200])
+            result.quoted, result.unquoted = result.message, NOT_SHOWN
+        result.shown = shown(answer.get("shown"))
+
+    def _setup(self, source: str) -> None:
+        exec(compile(source, "<setup>", "exec"), self.main.__dict__)
+        defined = {n for n, o in self.main.__dict__.items() if getattr(o, "__module__", None) == "__main__"}
+        self.wall.setup_names |= defined
+
+    def _test(self, source: str, names: list[str]) -> float | None:
+        """Run a test cell in a namespace of its own; the value of its last line, where that is a number."""
+        namespace = dict(self.main.__dict__)
+        for name in sorted((used(source) & set(names)) - set(namespace)):
+            with contextlib.suppress(KeyError):
+                namespace[name] = self.wall.request({"op": "get", "name": name})
+        tree = ast.parse(source)
+        last = tree.body[-1] if tree.body else None
+        if not isinstance(last, ast.Expr):
+            exec(compile(tree, "<test>", "exec"), namespace)
+            return None
+        tree.body.pop()
+        exec(compile(tree, "<test>", "exec"), namespace)
+        value: Any = eval(compile(ast.Expression(last.value), "<test>", "eval"), namespace)
+        return float(value) if type(value) in (int, float) else None
+
+    def _fail(self, result: Outcome, error: BaseException) -> None:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in ("<test>", "<setup>")]
+        result.ok, result.value = False, None
+        result.error, result.message = type(error).__name__, _line(str(error))
+        chain = list(_chain(error))
+        words = [w for e in chain if (w := getattr(e, "__student_words__", None)) is not None]
+        result.quoted = _line(words[0]) if words else None
+        result.unquoted = _line(_without(str(error), words))
+        lines = [f.lineno for e in chain for f in traceback.extract_tb(e.__traceback__) if f.filename == "<test>"]
+        result.line = max((line for line in lines if line), default=None)
+        if isinstance(error, LinkDead):
+            result.error, result.message = "NoAnswer", f"the submission gave no answer: {error}"
+        at = getattr(error, "__student_where__", None)
+        if at is None and is_machines(error):
+            result.fault = _line(f"{type(error).__name__}: {error}")
+        here = f"{frames[-1].filename.strip('<>')} cell, line {frames[-1].lineno}" if frames else ""
+        result.where = _line(at or "") or here
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, and those that it was raised from or while handling."""
+    for _ in range(_MAX_CHAIN):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _without(message: str, words: list[str]) -> str:
+    if message in words:
+        return NOT_SHOWN
+    for text in words:
+        if len(text) >= _MIN_QUOTE:
+            message = message.replace(text, NOT_SHOWN)
+    return message
+
+
+def shown(text: object) -> list[dict[str, str]]:
+    """What a cell displayed, of what the student's side says it did: plain text and PNG pictures, nothing else."""
+    try:
+        outputs = json.loads(text) if type(text) is str else []
+    except (ValueError, RecursionError):
+        return []
+    kept = [_safe(output) for output in outputs if type(output) is dict] if type(outputs) is list else []
+    return [output for output in kept if output]
+
+
+def _safe(output: dict[str, object]) -> dict[str, str]:
+    safe = {}
+    plain, picture = output.get("text/plain"), output.get("image/png")
+    if type(plain) is str:
+        safe["text/plain"] = _encodable(plain)
+    if type(picture) is str and len(picture) <= _MAX_PICTURE:
+        with contextlib.suppress(binascii.Error, ValueError, struct.error):
+            content = base64.b64decode("".join(picture.split()), validate=True)
+            if content.startswith(_PNG) and 0 < math.prod(struct.unpack(">II", content[16:24])) <= _MAX_PIXELS:
+                safe["image/png"] = base64.b64encode(content).decode()
+    return safe
+
+
+def _encodable(text: str) -> str:
+    """At most so much of a text as is kept, without the half characters that no file can hold."""
+    return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
+
+
+def _line(message: str) -> str:
+    """A message as a record may hold and a terminal may show it: no control characters."""
+    return _encodable(message[:_MAX_MESSAGE]).translate(_CONTROL)
+
+
+def main(fd: int, modules: list[str]) -> None:
+    """Fork one grader half for each pair of sockets that arrives. `modules` are what this lab's cells import."""
+    control = socket.socket(fileno=fd)
+    torch.set_num_threads(1)
+    import_all(modules)
+    if REPLAY in modules:
+        warm_up()
+    later = [compare_once]
+    control.send(b"R")
+    halves: dict[int, socket.socket] = {}
+    while True:
+        waiting: list[Any] = [control, *halves]
+        ready, _, _ = select.select(waiting, [], [])
+        for ended in [pidfd for pidfd in halves if pidfd in ready]:
+            _report_end(ended, halves.pop(ended))
+        if control not in ready:
+            continue
+        message, fds, *_ = socket.recv_fds(control, 65536, 2)
+        if not message:
+            return
+        engine, student = socket.socket(fileno=fds[0]), socket.socket(fileno=fds[1])
+        pid = os.fork()
+        if pid:
+            student.close()
+            halves[os.pidfd_open(pid)] = engine
+            warm_while_idle(control, later)
+            continue
+        gc.freeze()  # this half looks through what its own submission makes, and not through all that is imported
+        control.close()
+        for pidfd, other in halves.items():
+            os.close(pidfd)
+            other.close()
+        config = json.loads(message)
+        memory_mb = config.get("memory_mb", _MEMORY_MB)
+        replays = Replays(memory_mb, fds) if REPLAY in modules else None
+        os.chdir(config["folder"])
+        limit_memory(memory_mb)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash would leave hidden tests in the lab's folder
+        GraderHalf(Link(engine), Link(student), replays).serve()
+        os._exit(0)
+
+
+def _report_end(pidfd: int, engine: socket.socket) -> None:
+    """Say to the engine how a half ended that did not end in peace; it may be waiting for an answer."""
+    status = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+    os.close(pidfd)
+    if status is not None and status.si_status:
+        killed = status.si_code != os.CLD_EXITED
+        how = signal.Signals(status.si_status).name if killed else f"exit code {status.si_status}"
+        with contextlib.suppress(LinkDead, OSError):
+            Link(engine).send(asdict(Outcome(ended=how)))
+    engine.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
+    os._exit(0)  # nothing is left to do, and the interpreter would take seconds to take torch apart

@@ -1,0 +1,198 @@
+"""The warm process on the student's side: everything heavy imported once, one confined fork for each submission.
+
+Started inside bubblewrap (or, where the user chose `--sandbox none`, as a plain process) as
+`python -m grader.sides.student_side FD MODE`. For each request it forks a *monitor*, which forks the submission's own
+process into new namespaces, watches its memory and process count, and ends all of it when the grader hangs up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import psutil
+import threeloops.lab  # noqa: F401  (warm: every lab's setup cell imports it)
+import torch
+
+from grader.sandbox import confine
+from grader.sandbox.warmup import REPLAY, compare_once, import_all, import_pyplot, record_once, warm_while_idle
+from grader.transport.link import Link
+from grader.wall.student import Output, Server, install_main_twin, make_shell
+
+_POLL_SECONDS = 0.05
+_REAP_SECONDS = 0.002
+_WAIT_SECONDS = 5
+_CHANNEL_FD = 200
+_MAX_FD = 4096
+_MAX_FDS = 8
+_MAX_SOCKETS = 1024
+
+
+def main(fd: int, mode: str, modules: list[str]) -> None:
+    """Fork one monitor for each request that arrives on the control socket, until its other end is closed.
+
+    `modules` are what this lab's setup cells import.
+    """
+    control = socket.socket(fileno=fd)
+    torch.set_num_threads(1)
+    import_all(modules)  # never a module that the lab withholds, and never CUDA
+    if REPLAY in modules:
+        record_once()
+    later = [import_pyplot, compare_once]
+    install_main_twin()
+    shell = make_shell()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    control.send(b"R")
+    while True:
+        message, fds, *_ = socket.recv_fds(control, 65536, _MAX_FDS)
+        if not message:
+            return
+        if os.fork():
+            for number in fds:
+                os.close(number)
+            warm_while_idle(control, later)
+            continue
+        control.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        channel, life, *entries = fds
+        _monitor(socket.socket(fileno=channel), socket.socket(fileno=life), entries, json.loads(message), mode, shell)
+
+
+def _monitor(
+    channel: socket.socket, life: socket.socket, entries: list[int], config: dict[str, Any], mode: str, shell: Any
+) -> NoReturn:
+    """Start the submission's process, then watch it until it ends or the grader closes `life`.
+
+    `entries` lead into its control group. Where there are none, its limits are held from here, by looking.
+    """
+    os.setsid()
+    confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
+    confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
+    home = tempfile.mkdtemp(prefix="threeloops-") if mode == "none" else None
+    if mode != "none":
+        confine.unshare(confine.NEW_PID)
+    pid = os.fork()
+    if pid == 0:
+        _submission(channel, entries, config, home, shell)
+    channel.close()
+    for entry in entries:
+        os.close(entry)
+    life.send(b"U")
+    ended = os.pidfd_open(pid)
+    while True:
+        ready, _, _ = select.select([life.fileno(), ended], [], [], None if entries else _POLL_SECONDS)
+        if ended in ready or (life.fileno() in ready and not life.recv(1)):
+            with suppress(OSError):
+                life.send(confine.ENDED_BY_ITSELF.encode())
+            break
+        if not entries and (reason := _over_limit(config, pid if mode != "none" else None)):
+            with suppress(OSError):
+                life.send(reason.encode())
+            break
+    _end_all(pid)
+    if home:
+        shutil.rmtree(home, ignore_errors=True)
+    os._exit(0)
+
+
+def _wait_for_monitors() -> None:
+    """Let them end their submissions: they die with this process. Not longer than a while: one may still be in use."""
+    signal.alarm(_WAIT_SECONDS)
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+
+
+def _submission(
+    channel: socket.socket, entries: list[int], config: dict[str, Any], home: str | None, shell: Any
+) -> NoReturn:
+    confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
+    for entry in entries:
+        os.write(entry, b"0")  # the one who writes joins
+    os.setsid()  # a signal to its own process group must not reach the monitor
+    os.dup2(channel.fileno(), _CHANNEL_FD, inheritable=False)
+    os.closerange(3, _CHANNEL_FD)
+    os.closerange(_CHANNEL_FD + 1, _MAX_FD)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    printed = os.memfd_create("output", os.MFD_CLOEXEC)
+    if home is None:
+        confine.confine(config, grouped=bool(entries))
+        confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)  # becoming another user has cleared it
+    else:
+        confine.limit(config, grouped=bool(entries))
+        os.environ["HOME"] = os.environ["TMPDIR"] = home
+        os.symlink(config["data"], f"{home}/data")
+        os.chdir(home)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    output = Output(printed, config["output_kb"] << 10)
+    Server(Link(socket.socket(fileno=_CHANNEL_FD)), shell, output).serve()
+    os._exit(0)
+
+
+def _over_limit(config: dict[str, Any], namespace: int | None) -> str | None:
+    """Why the submission must end now, or None: what its control group would hold, seen from outside at intervals.
+
+    `namespace`: a process in its network namespace, where it has one.
+    """
+    processes = psutil.Process().children(recursive=True)  # orphans count, because this process is their reaper
+    if len(processes) > config["processes"]:
+        return f"it started more than {config['processes']} processes"
+    limit = config["memory_mb"] << 20
+    if sum(map(_resident, processes)) > limit and sum(map(_proportional, processes)) > limit:
+        return f"it used more than {config['memory_mb']} MiB of memory"
+    if namespace is not None and _sockets(namespace) > _MAX_SOCKETS:
+        return f"it held more than {_MAX_SOCKETS:,} sockets"
+    return None
+
+
+def _resident(process: psutil.Process) -> int:
+    with suppress(psutil.Error):
+        return process.memory_info().rss
+    return 0
+
+
+def _proportional(process: psutil.Process) -> int:
+    """Resident bytes with shared pages split among their users: forks share the libraries they started with."""
+    with suppress(psutil.Error):
+        return process.memory_full_info().pss
+    return _resident(process)
+
+
+def _sockets(pid: int) -> int:
+    """Sockets of a network namespace, also those that no process holds any longer: each can hold unread data."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/net/sockstat").read_text().split()[2])
+    return 0
+
+
+def _end_all(pid: int) -> None:
+    """Kill the submission and whatever it left: with namespaces the first kill ends them all."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    while left := psutil.Process().children(recursive=True):
+        for child in left:
+            with suppress(psutil.Error):
+                child.kill()
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(_REAP_SECONDS)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    _wait_for_monitors()
+    os._exit(0)  # nothing is left to do, and the interpreter would take seconds to take torch apart

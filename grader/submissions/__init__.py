@@ -1,0 +1,1 @@
+"""What students hand in: folders, names and notebooks, read within limits."""

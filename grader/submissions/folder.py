@@ -1,0 +1,137 @@
+"""Whether a student's folder may be touched at all: its name, and what kind of files lie in it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+from grader.machine.faults import is_machines
+
+MAX_NAME = 100
+MAX_NAME_BYTES = 255
+MAX_FILES = 1000
+MAX_FOLDER_BYTES = 100 << 20
+MAX_NOTEBOOK_BYTES = 32 << 20
+TIMESTAMP = "timestamp.txt"
+"""Where nbgrader's exchange notes when a submission was handed in, and where nbgrader reads it."""
+
+_MAX_TIMESTAMP_BYTES, _SHOWN = 100, 40
+
+_JOINERS = "\u200c\u200d"
+"""Invisible, but part of how Persian and several Indian names are spelled."""
+
+
+class BadSubmission(Exception):
+    """This student's file cannot be graded; the message says why and what to hand in instead."""
+
+
+def student_name(folder: str) -> str:
+    """The student whose folder has this name: composed Unicode (NFC), and escapes for what no terminal should show."""
+    composed = unicodedata.normalize("NFC", folder)
+    return "".join(c if _is_printable(c) else c.encode("unicode_escape").decode() for c in composed)
+
+
+def require_student(name: str) -> None:
+    """Raises BadSubmission where `name`, as `student_name` gives it, can be nobody's: it leads elsewhere, for one."""
+    if not name.strip():
+        why = "it is empty"
+    elif name.startswith(".") or ".." in name:
+        why = "it starts with a dot or holds two in a row"
+    elif "/" in name or "\\" in name or not all(map(_is_printable, name)):
+        why = "it holds a slash, a backslash or a character that cannot be printed"
+    elif len(name) > MAX_NAME or len(os.fsencode(name)) > MAX_NAME_BYTES:
+        why = f"it has {len(name)} characters in {len(os.fsencode(name))} bytes, at most {MAX_NAME} in {MAX_NAME_BYTES}"
+    else:
+        return
+    raise BadSubmission(f"the folder's name {name!r} is no student's: {why}; rename the folder and grade again")
+
+
+def is_student(name: str) -> bool:
+    """Whether `require_student` takes the name."""
+    try:
+        require_student(name)
+    except BadSubmission:
+        return False
+    return True
+
+
+def spelling(name: str) -> str:
+    """What a reader sees of a name: two folders whose spelling is equal cannot be told apart."""
+    return "".join(c for c in unicodedata.normalize("NFC", name) if c not in _JOINERS)
+
+
+def _is_printable(character: str) -> bool:
+    return character.isprintable() or character in _JOINERS
+
+
+def require_plain_files(folder: Path) -> None:
+    """Look at every file in a student's folder for one lab without opening any.
+
+    Raises:
+        BadSubmission: the folder, the student's folder above it, or something inside is a link, a pipe or a device, or
+            there are more files or bytes than a submission has.
+    """
+    for part in (folder.parent, folder):
+        if part.is_symlink():
+            raise BadSubmission(f"{part.name} is a symbolic link; hand in the folder itself")
+    size = 0
+    for files, (path, found) in enumerate(below(folder), start=1):
+        shown = student_name(path.relative_to(folder).as_posix())
+        if stat.S_ISLNK(found.st_mode):
+            raise BadSubmission(f"{shown} is a symbolic link; hand in the file itself")
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            raise BadSubmission(f"{shown} is a pipe, a socket or a device, and no file; delete it and hand in again")
+        size += found.st_size if stat.S_ISREG(found.st_mode) else 0
+        if files > MAX_FILES:
+            raise BadSubmission(f"the folder holds more than {MAX_FILES:,} files; hand in the notebook alone")
+        if size > MAX_FOLDER_BYTES:
+            raise BadSubmission(
+                f"the folder's files have {size / 2**20:,.0f} MiB and more, at most {MAX_FOLDER_BYTES >> 20} are "
+                "accepted; hand in the notebook alone"
+            )
+
+
+def below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Everything below a folder, links not followed; lazily, because there may be millions."""
+    waiting = [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(Path(entry.path))
+                    yield Path(entry.path), entry.stat(follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):  # the folder itself: the caller says what is missing
+            continue
+
+
+def require_timestamp(folder: Path) -> None:
+    """Read the time of a submission as nbgrader does, which ends the whole run where it cannot.
+
+    Raises:
+        BadSubmission: there is a timestamp and it is no time. None at all, or an empty one, is no fault.
+        OSError: the machine cannot read files now.
+    """
+    text = b""
+    try:
+        with (folder / TIMESTAMP).open("rb") as file:
+            text = file.read(_MAX_TIMESTAMP_BYTES + 1)
+        if len(text) > _MAX_TIMESTAMP_BYTES:
+            raise ValueError
+        if written := text.decode("ascii").strip():
+            from nbgrader.utils import parse_utc  # slow, and most folders hold no timestamp
+
+            parse_utc(written)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except Exception as error:  # what is no time fails in the parser in several unrelated ways
+        if is_machines(error):
+            raise
+        shown = ascii(text[:_SHOWN].decode("ascii", "replace")) if text else "a file that cannot be read"
+        raise BadSubmission(
+            f"{TIMESTAMP} holds no time: found {shown}, expected one such as '2030-01-31 12:00:00 UTC'; delete the "
+            "file and hand in again"
+        ) from None

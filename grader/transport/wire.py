@@ -1,0 +1,248 @@
+"""What may cross the wall, and how: plain data as one JSON tree plus raw buffers, never pickled on the way back.
+
+`encode` and `decode` know plain values only. What is not plain goes through a `Special` of the side that runs the
+codec: the student's side answers with a handle (the object stays there), the grader's side may send by value.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from grader.transport.link import MAX_BODY_BYTES, Buffer, WallError
+
+MAX_DEPTH = 64
+MAX_INTEGER_DIGITS = 4096
+
+_TORCH_DTYPES = (
+    "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64 complex128 "
+    "int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
+)
+_NUMPY_DTYPES = "float64 float32 float16 complex64 complex128 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
+TORCH = {name: getattr(torch, name) for name in _TORCH_DTYPES.split()}
+_NAMES = {dtype: name for name, dtype in TORCH.items()}
+NUMPY = {name: np.dtype(name) for name in _NUMPY_DTYPES.split()}
+
+Buffers = list[Any]
+"""The bytearrays of one frame; None where a value has taken its own."""
+
+_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+
+
+class Special(Protocol):
+    """How one side treats what is not plain data."""
+
+    def encode_tensor(self, tensor: torch.Tensor) -> Any:
+        """A JSON value that tells the other side about the tensor's place in autograd, or None."""
+
+    def encode_record(self, value: Any) -> bool:
+        """Whether a dataclass instance, enum member or named tuple may cross field by field."""
+
+    def encode_object(self, value: Any) -> Any:
+        """The JSON form of anything else."""
+
+    def decode_tensor(self, tensor: torch.Tensor, grad: Any) -> Any: ...
+
+    def decode_record(self, module: Any, name: Any, fields: Any) -> Any: ...
+
+    def decode_object(self, tag: str, value: Any, decode: Callable[[Any], Any]) -> Any: ...
+
+
+def encode(value: Any, buffers: list[Buffer], special: Special, depth: int = 0) -> Any:
+    """The JSON form of `value`; array data is appended to `buffers`."""
+    if depth > MAX_DEPTH:
+        raise WallError(f"a value nested more than {MAX_DEPTH} deep cannot cross the wall")
+    kind = type(value)
+    if value is None or kind in (bool, str, float):
+        return value
+    if kind is int:
+        return value if -(2**60) < value < 2**60 else {"i": _hex(value)}
+
+    def inner(item: Any) -> Any:
+        return encode(item, buffers, special, depth + 1)
+
+    if kind in (list, collections.deque):
+        return [inner(v) for v in value]
+    if kind in (tuple, torch.Size):
+        return {"t": [inner(v) for v in value]}
+    if kind in _MAPPINGS:
+        return {"d": [[inner(k), inner(v)] for k, v in value.items()]}
+    if kind in (set, frozenset):
+        return {"s": [inner(v) for v in value]}
+    if kind in (bytes, bytearray):
+        return {"b": _append(buffers, bytes(value))}
+    if kind is complex:
+        return {"c": [value.real, value.imag]}
+    if kind is slice:
+        return {"sl": [inner(v) for v in (value.start, value.stop, value.step)]}
+    if kind is range:
+        return {"rg": [value.start, value.stop, value.step]}
+    if kind is torch.dtype:
+        return {"dt": str(value).removeprefix("torch.")}
+    if kind is torch.device:
+        return {"dv": value.type}
+    if isinstance(value, torch.Tensor):
+        return _encode_tensor(value, buffers, special)
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.name in NUMPY:
+        array = np.asarray(value).astype(NUMPY[value.dtype.name], copy=False)  # in this machine's byte order
+        data = _append(buffers, np.ascontiguousarray(array).tobytes())
+        return {"g" if isinstance(value, np.generic) else "a": [array.dtype.name, list(array.shape), data]}
+    return _encode_record(value, inner, special)
+
+
+def _hex(value: int) -> str:
+    if value.bit_length() > 4 * MAX_INTEGER_DIGITS:
+        raise WallError(f"an integer of {value.bit_length()} bits is too large to cross the wall")
+    return hex(value)
+
+
+def _append(buffers: list[Buffer], data: Buffer) -> int:
+    buffers.append(data)
+    return len(buffers) - 1
+
+
+def _encode_tensor(value: torch.Tensor, buffers: list[Buffer], special: Special) -> Any:
+    name = _NAMES.get(value.dtype)
+    if value.layout is not torch.strided or name is None:
+        return special.encode_object(value)
+    dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    flat = dense.as_strided((dense.numel(),), (1,))  # one element alone may keep any stride and be called contiguous
+    data = _append(buffers, memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b"")
+    stride = None if value.is_contiguous() or min(value.stride(), default=1) < 1 else list(value.stride())
+    return {"T": [name, list(value.shape), data, special.encode_tensor(value), stride]}
+
+
+def _encode_record(value: Any, inner: Callable[[Any], Any], special: Special) -> Any:
+    kind = type(value)
+    name = [kind.__module__, kind.__qualname__]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and special.encode_record(value):
+        return {"r": [*name, [[f.name, inner(getattr(value, f.name))] for f in dataclasses.fields(value)]]}
+    if isinstance(value, enum.Enum) and special.encode_record(value):
+        return {"r": [*name, value.name]}
+    if isinstance(value, tuple) and hasattr(kind, "_fields") and special.encode_record(value):
+        return {"r": [*name, [["", inner(v)] for v in value]]}
+    return special.encode_object(value)
+
+
+def decode(tree: Any, buffers: Buffers, special: Special, depth: int = 0) -> Any:
+    """The value of a JSON form. Trusts nothing: every tag, index, shape and size is checked.
+
+    Each buffer is taken out of `buffers` by the one value that names it, so that a short frame stays a small value.
+
+    Raises:
+        WallError: the tree is not something `encode` writes, or what it describes does not fit into memory.
+    """
+    try:
+        return _decode(tree, buffers, special, depth)
+    except Exception as error:
+        raise WallError(f"a malformed value came back ({type(error).__name__})") from None
+
+
+def _decode(tree: Any, buffers: Buffers, special: Special, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise WallError(f"a value nested more than {MAX_DEPTH} deep cannot cross the wall")
+    kind = type(tree)
+    if tree is None or kind in (bool, int, float, str):
+        return tree
+
+    def inner(item: Any) -> Any:
+        return _decode(item, buffers, special, depth + 1)
+
+    if kind is list:
+        return [inner(v) for v in tree]
+    if kind is not dict or len(tree) != 1:
+        raise WallError("a malformed value came back (unknown tag)")
+    ((tag, value),) = tree.items()
+    match tag:
+        case "i" if type(value) is str and len(value) <= MAX_INTEGER_DIGITS + len("-0x"):
+            return int(value, 16)
+        case "t" if type(value) is list:
+            return tuple(inner(v) for v in value)
+        case "d" if type(value) is list:
+            return {inner(k): inner(v) for k, v in value}
+        case "s" if type(value) is list:
+            return {inner(v) for v in value}
+        case "b":
+            return bytes(_buffer(buffers, value))
+        case "c":
+            return complex(float(value[0]), float(value[1]))
+        case "sl":
+            return slice(*_integers([inner(v) for v in value], or_none=True))
+        case "rg":
+            return range(*_integers([inner(v) for v in value]))
+        case "dt":
+            return TORCH[value]
+        case "dv":
+            return torch.device("cpu" if value == "cpu" else "cuda")
+        case "a" | "g":
+            return _decode_array(tag, value, buffers)
+        case "T":
+            return _decode_tensor(value, buffers, special)
+        case "r":
+            module, name, fields = value
+            if type(fields) is not str:
+                fields = [(field, inner(v)) for field, v in fields]
+            return special.decode_record(module, name, fields)
+        case _:
+            return special.decode_object(tag, value, inner)
+
+
+def _integers(values: list[Any], *, or_none: bool = False) -> list[Any]:
+    if len(values) != 3 or any(type(v) is not int and not (or_none and v is None) for v in values):
+        raise WallError("a malformed value came back (bad range)")
+    return values
+
+
+def _buffer(buffers: Buffers, index: Any) -> bytearray:
+    data = buffers[index] if type(index) is int and 0 <= index < len(buffers) else None
+    if data is None:
+        raise WallError("a malformed value came back (no such buffer)")
+    buffers[index] = None
+    return data
+
+
+def _size(shape: Any) -> int:
+    """Number of elements of a shape that came over the wire."""
+    if type(shape) is not list or len(shape) > 32 or any(type(n) is not int or n < 0 for n in shape):
+        raise WallError("a malformed value came back (bad shape)")
+    size = 1
+    for n in shape:
+        size *= n
+        if size > MAX_BODY_BYTES:
+            raise WallError("a malformed value came back (shape too large)")
+    return size
+
+
+def _checked(data: bytearray, shape: Any, name: str, itemsize: int) -> bytearray:
+    if len(data) != _size(shape) * itemsize:
+        raise WallError("a malformed value came back (its size does not match its shape)")
+    if name == "bool" and np.frombuffer(data, np.uint8).max(initial=0) > 1:
+        raise WallError("a malformed value came back (a bool that is neither true nor false)")
+    return data
+
+
+def _decode_array(tag: str, value: Any, buffers: Buffers) -> Any:
+    name, shape, index = value
+    data = _checked(_buffer(buffers, index), shape, name, NUMPY[name].itemsize)
+    array = np.frombuffer(data, NUMPY[name]).reshape(shape)
+    return array[()] if tag == "g" else array
+
+
+def _decode_tensor(value: Any, buffers: Buffers, special: Special) -> Any:
+    name, shape, index, grad, stride = value
+    dtype = TORCH[name]
+    data = _checked(_buffer(buffers, index), shape, name, dtype.itemsize)
+    tensor = torch.frombuffer(data, dtype=dtype).reshape(shape) if len(data) else torch.empty(shape, dtype=dtype)
+    if stride is not None:
+        if type(stride) is not list or len(stride) != len(shape) or any(type(s) is not int or s < 1 for s in stride):
+            raise WallError("a malformed value came back (bad stride)")
+        if (sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1) * dtype.itemsize > MAX_BODY_BYTES:
+            raise WallError("a malformed value came back (stride too large)")
+        tensor = torch.empty_strided(shape, stride, dtype=dtype).copy_(tensor)
+    return special.decode_tensor(tensor, grad)

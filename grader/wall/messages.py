@@ -1,0 +1,60 @@
+"""One encoded value on its way to the student's side.
+
+The student's exceptions as the nearest class that exists on the grader's side, never a class of the student's.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from grader.transport.link import Buffer
+
+
+class Asks(Protocol):
+    """What proxies and gradients ask of the connection through which they came."""
+
+    garbage: list[int]
+
+    def call(self, target: dict[str, Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any: ...
+
+    def request(self, head: dict[str, Any], message: Message | None = None) -> Any: ...
+
+    def pack(self, value: Any) -> Message: ...
+
+
+@dataclass
+class Message:
+    """An encoded value, and what the answer needs: tensors that want gradients, arguments to restore."""
+
+    tree: dict[str, Any] = field(default_factory=dict)
+    buffers: list[Buffer] = field(default_factory=list)
+    leaves: list[torch.Tensor] = field(default_factory=list)
+    in_place: list[Any] = field(default_factory=list)
+    by_value: list[Any] = field(default_factory=list)
+
+
+class StudentError(Exception):
+    """An exception type that exists only on the student's side."""
+
+
+def from_loaded(module: Any, name: Any) -> Any:
+    """A name of a module that is loaded here; without `getattr`, by which some modules import more of themselves."""
+    loaded = sys.modules.get(module)
+    return vars(loaded).get(name) if isinstance(loaded, types.ModuleType) else None
+
+
+def make_exception(kind: type[Exception], message: str) -> Exception | None:
+    """An exception of that class and text; None where the class cannot be made from a text alone."""
+    for make in (lambda: kind(message), lambda: kind.__new__(kind, message)):
+        with suppress(Exception):
+            made = make()
+            if isinstance(made, kind) and str(made) is not None:  # a class may word itself by attributes it lacks now
+                return made
+    return None

@@ -1,0 +1,33 @@
+"""The baseline: a file for every part of every sample, as most data sets arrive."""
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from threeloops.data.formats.sample import Sample, split_name, unrepeated
+
+
+def write_small_files(folder: Path, samples: Iterable[Sample]) -> None:
+    """`folder/key.extension` for every part.
+
+    Raises ValueError for a key that comes twice, and for one that a path shortens ("./a", "x//a").
+    """
+    for sample in unrepeated(samples):
+        for name, contents in sample.files():
+            if (listed := PurePosixPath(name).as_posix()) != name:
+                raise ValueError(f"key = {sample.key!r}: its file {name!r} would be listed as {listed!r}; use that key")
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(contents)
+
+
+def list_samples(folder: Path) -> dict[str, list[Path]]:
+    """The files of each sample by key, in order of names. Listing is itself a request for every thousand files."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(p for p in Path(folder).rglob("*") if p.is_file()):
+        found.setdefault(split_name(path.relative_to(folder).as_posix())[0], []).append(path)
+    return found
+
+
+def read_sample(key: str, files: list[Path]) -> Sample:
+    """One sample: an open, a read and a close a part."""
+    return Sample(key, {split_name(path.name)[1]: path.read_bytes() for path in files})

@@ -1,0 +1,72 @@
+"""TFRecord: records of any length, one behind the other, each between two checksums.
+
+Every record is framed as length (uint64, little-endian), masked CRC32C of those 8 bytes, the data, masked CRC32C of
+the data. There is no index and no header: the file can only be read from the front. Source: TensorFlow,
+`core/lib/io/record_writer.h`.
+"""
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from threeloops.data.errors import CorruptData
+from threeloops.data.formats.crc32c import crc32c, masked
+from threeloops.files import replacing
+
+_LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
+
+
+def frame(record: bytes) -> bytes:
+    """One record with its length and its two checksums: 16 bytes more than the record."""
+    length = _LENGTH.pack(len(record))
+    return length + _CRC.pack(masked(crc32c(length))) + record + _CRC.pack(masked(crc32c(record)))
+
+
+def write_records(path: Path, records: Iterable[bytes]) -> int:
+    """Write a TFRecord file, whole or not at all; returns the number of records.
+
+    The format has no end mark, so a file that was cut between two records could not be told from a shorter one.
+    """
+    count = 0
+    with replacing(path) as file:
+        for count, record in enumerate(records, 1):  # noqa: B007
+            file.write(frame(record))
+    return count
+
+
+def read_records(path: Path) -> Iterator[bytes]:
+    """The records of a file, each checked.
+
+    Raises CorruptData naming the file, the record's number (from 0) and its offset, for a cut file, a wrong CRC, or a
+    length that runs past the end. After a damaged length nothing behind it can be found.
+    """
+    with Path(path).open("rb") as file:
+        size, number = os.fstat(file.fileno()).st_size, 0
+        while file.tell() < size:
+            yield _record(file, path, number, size)
+            number += 1
+
+
+def _record(file, path: Path, number: int, size: int) -> bytes:
+    offset = file.tell()
+    place = f"record {number} at byte {offset:,}"
+    head = file.read(_LENGTH.size + _CRC.size)
+    if len(head) < _LENGTH.size + _CRC.size:
+        raise CorruptData(path, place, f"cut after {len(head)} of the 12 bytes that begin a record")
+    length, stored = _LENGTH.unpack_from(head)[0], _CRC.unpack_from(head, _LENGTH.size)[0]
+    _require_crc(path, place, "its length", stored, head[: _LENGTH.size])
+    if (left := size - file.tell() - _CRC.size) < length:
+        raise CorruptData(path, place, f"{length:,} bytes were promised and {max(left, 0):,} are there: a cut file")
+    data, crc = file.read(length), file.read(_CRC.size)
+    if (found := len(data) + len(crc)) < length + _CRC.size:
+        raise CorruptData(
+            path, place, f"its {length:,} bytes and their CRC were there and {found:,} are left: a cut file"
+        )
+    _require_crc(path, place, "its data", _CRC.unpack(crc)[0], data)
+    return data
+
+
+def _require_crc(path: Path, place: str, what: str, stored: int, data: bytes) -> None:
+    if (computed := masked(crc32c(data))) != stored:
+        raise CorruptData(path, place, f"the CRC of {what} is {computed:#010x}, stored is {stored:#010x}")

@@ -1,0 +1,236 @@
+"""Token shards: a corpus as flat arrays of integers, memory-mapped, so that any window is a slice and nothing is read
+before it is used.
+
+A folder holds `index.json` and shards. A shard is a header of 64 bytes and the tokens, little-endian:
+
+    8 bytes   magic "3LTOKENS"
+    4 bytes   version, 1
+    4 bytes   bytes a token: 1, 2 or 4 (unsigned)
+    8 bytes   number of tokens
+    4 bytes   CRC32C of the tokens
+    32 bytes  zero
+    4 bytes   CRC32C of the 60 bytes before
+"""
+
+import errno
+import json
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threeloops.data.errors import CorruptData, MissingIndex
+from threeloops.data.formats.crc32c import crc32c
+from threeloops.files import replace_text, replacing
+
+MAGIC, VERSION, HEADER_BYTES, INDEX = b"3LTOKENS", 1, 64, "index.json"
+_FIELDS, _CRC = struct.Struct("<8sIIQI32x"), struct.Struct("<I")
+_KINDS = {1: "<u1", 2: "<u2", 4: "<u4"}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a shard says about itself."""
+
+    token_bytes: int
+    tokens: int
+    crc: int
+
+    def pack(self) -> bytes:
+        fields = _FIELDS.pack(MAGIC, VERSION, self.token_bytes, self.tokens, self.crc)
+        return fields + _CRC.pack(crc32c(fields))
+
+
+def write_shard(path: Path, tokens: NDArray) -> Header:
+    """Write tokens, unsigned integers of 1, 2 or 4 bytes and shape (n,), as one shard, whole or not at all."""
+    if tokens.ndim != 1 or tokens.dtype.kind != "u" or tokens.itemsize not in _KINDS:
+        raise ValueError(f"tokens are {tokens.dtype} of shape {tokens.shape}: expected uint8, uint16 or uint32, (n,)")
+    stored = np.ascontiguousarray(tokens.astype(_KINDS[tokens.itemsize]))
+    header = Header(tokens.itemsize, len(tokens), crc32c(stored))
+    with replacing(path) as file:
+        file.write(header.pack())
+        stored.tofile(file)
+    return header
+
+
+def read_header(path: Path) -> Header:
+    """The header of a shard, checked against itself and against the size of the file.
+
+    Raises CorruptData that names the file and the place.
+    """
+    with Path(path).open("rb") as file:
+        raw = file.read(HEADER_BYTES)
+    size = Path(path).stat().st_size
+    if len(raw) < HEADER_BYTES:
+        raise CorruptData(path, "header", f"the file has {size} bytes, a header alone has {HEADER_BYTES}")
+    magic, version, token_bytes, tokens, crc = _FIELDS.unpack_from(raw)
+    if magic != MAGIC:
+        raise CorruptData(path, "byte 0", f"begins with {magic!r}, expected {MAGIC!r}: this is no token shard")
+    if _CRC.unpack_from(raw, _FIELDS.size)[0] != crc32c(raw[: _FIELDS.size]):
+        raise CorruptData(path, "header", "its CRC does not match: the header is damaged")
+    if version != VERSION or token_bytes not in _KINDS:
+        raise CorruptData(path, "header", f"version {version}, {token_bytes} bytes a token: expected version {VERSION}")
+    if size != (wanted := HEADER_BYTES + tokens * token_bytes):
+        raise CorruptData(path, f"byte {size:,}", f"ends here, {wanted:,} bytes were promised by its header")
+    return Header(token_bytes, tokens, crc)
+
+
+def write_token_shards(folder: Path, pieces: Iterable[NDArray], tokens_per_shard: int) -> list[Header]:
+    """Cut a stream of token arrays into shards of equal size (the last may be shorter), and write the index last.
+
+    A corpus that is already there stays whole until the new index takes the place of its own: new shards get numbers
+    that no file has. At the end, or if `pieces` raises, whichever of both the index does not list is removed.
+    """
+    if tokens_per_shard < 1:
+        raise ValueError(f"tokens_per_shard = {tokens_per_shard}: expected at least 1")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    names: list[str] = []
+    old = _listed(folder)
+    try:
+        headers = []
+        for number, tokens in enumerate(_cut(pieces, tokens_per_shard), _first_free_number(folder)):
+            names.append(f"tokens-{number:05d}.bin")
+            headers.append(write_shard(folder / names[-1], tokens))
+        rows = [{"file": name, **asdict(header)} for name, header in zip(names, headers, strict=True)]
+        replace_text(folder / INDEX, json.dumps({"version": VERSION, "shards": rows}, indent=1))
+    finally:
+        _remove(folder, {*old, *names} - set(_listed(folder)))
+    return headers
+
+
+def _cut(pieces: Iterable[NDArray], tokens_per_shard: int) -> Iterator[NDArray]:
+    """The tokens of all pieces, one shard at a time."""
+    kept: list[NDArray] = []
+    waiting = 0
+    for piece in pieces:
+        kept.append(piece)
+        waiting += len(piece)
+        while waiting >= tokens_per_shard:
+            joined = np.concatenate(kept)
+            yield joined[:tokens_per_shard]
+            kept, waiting = [joined[tokens_per_shard:]], waiting - tokens_per_shard
+    if waiting:
+        yield np.concatenate(kept)
+
+
+def _first_free_number(folder: Path) -> int:
+    """The number behind those of all shards in a folder, listed or left by a writer that was killed."""
+    taken = (re.fullmatch(r"tokens-(\d+)\.bin", path.name) for path in folder.iterdir())
+    return max((int(match[1]) + 1 for match in taken if match), default=0)
+
+
+def _listed(folder: Path) -> list[str]:
+    """The shards of the corpus that is in a folder; none where its index is missing or damaged."""
+    try:
+        return [name for name, _ in _read_rows(folder / INDEX)]
+    except (CorruptData, FileNotFoundError):
+        return []
+
+
+def _remove(folder: Path, names: set[str]) -> None:
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+
+
+class TokenShards:
+    """The tokens of a folder as one array that is not in memory.
+
+    Opening reads the index and the headers, nothing else. Raises MissingIndex or CorruptData, naming the file; a damage
+    inside the tokens is found by `verify`, which reads everything once. Raises OSError where the process may not open
+    as many files as there are shards. Pickled, as for a worker process, it is its folder, which is opened again there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder).absolute()
+        self.names, self.headers = _read_index(self.folder)
+        self.ends = list(accumulate(header.tokens for header in self.headers))
+        self.maps = [self._map(name, header) for name, header in zip(self.names, self.headers, strict=True)]
+
+    def _map(self, name: str, header: Header) -> NDArray:
+        kind = _KINDS[header.token_bytes]
+        if not header.tokens:  # an empty file cannot be mapped
+            return np.empty(0, kind)
+        try:
+            return np.memmap(self.folder / name, kind, "r", HEADER_BYTES, (header.tokens,))
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            many = (
+                f"{len(self.names):,} shards are mapped with one file descriptor each, more than this process may open"
+            )
+            advice = "raise the limit (ulimit -n) or write fewer, larger shards"
+            raise OSError(errno.EMFILE, f"{self.folder}: {many}; {advice}") from None
+
+    def __reduce__(self):
+        return type(self), (self.folder,)
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def window(self, start: int, length: int) -> NDArray:
+        """Tokens `start` to `start + length`: a view where one shard holds them all, a copy across shards."""
+        if not (start >= 0 and length >= 0 and start + length <= len(self)):
+            raise IndexError(f"window {start}:{start + length} of {len(self):,} tokens in {self.folder.name}")
+        shard, parts = bisect_right(self.ends, start), []
+        begin = start - (self.ends[shard - 1] if shard else 0)
+        while length > 0:
+            parts.append(self.maps[shard][begin : begin + length])
+            length -= len(parts[-1])
+            shard, begin = shard + 1, 0
+        nothing = np.empty(0, self.maps[0].dtype if self.maps else "<u4")
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [nothing])
+
+    def verify(self) -> None:
+        """Read every token once and compare the checksums. Raises CorruptData naming the shard."""
+        for name, header, tokens in zip(self.names, self.headers, self.maps, strict=True):
+            if (found := crc32c(np.ascontiguousarray(tokens))) != header.crc:
+                wrong = f"their CRC is {found:#010x}, the header says {header.crc:#010x}"
+                raise CorruptData(self.folder / name, "tokens", wrong)
+
+
+def _read_index(folder: Path) -> tuple[list[str], list[Header]]:
+    path = folder / INDEX
+    if not path.is_file():
+        raise MissingIndex(f"{path}: missing; without it nobody knows which shards belong together. Write them again")
+    promised = _read_rows(path)
+    for name, header in promised:
+        if not (folder / name).is_file():
+            raise CorruptData(path, f"shard {name}", "is listed and not there")
+        if (found := read_header(folder / name)) != header:
+            raise CorruptData(
+                folder / name, "header", f"is {found}, the index says {header}: another shard of this name"
+            )
+    return [name for name, _ in promised], [header for _, header in promised]
+
+
+def _read_rows(path: Path) -> list[tuple[str, Header]]:
+    """Name and header of each shard that an index lists. Raises CorruptData naming what is wrong with the index."""
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+        if type(version := index.get("version")) is not int or version != VERSION:
+            raise ValueError(f"version {version!r}, expected {VERSION}")
+        return [
+            (_file_name(row["file"]), Header(*_whole(row, "token_bytes", "tokens", "crc"))) for row in index["shards"]
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptData(path, "index", f"cannot be read ({type(error).__name__}: {error})") from None
+
+
+def _file_name(name: object) -> str:
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"file {name!r}, expected the name of a file in this folder")
+    return name
+
+
+def _whole(row: dict[str, object], *fields: str) -> Iterator[int]:
+    for field in fields:
+        if type(value := row[field]) is not int:
+            raise ValueError(f"{field} = {value!r} of {row['file']}, expected whole numbers")
+        yield value

@@ -1,0 +1,77 @@
+"""A loader that can be interrupted anywhere: sampler and prefetcher joined, and a state that is always true."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from threeloops.data.loading.prefetch import prefetch
+from threeloops.data.loading.sampler import SamplerState, advanced, batches
+
+
+class Loader:
+    """Batches of the rest of an epoch: `load(indices)` makes one, `indices` int64 of shape (≤ batch,).
+
+    `state` counts what was trained on: not what workers have under way, nor what was given out and may have failed.
+    Whatever the number of workers is then, a loader made from it goes on with the first batch not trained on.
+
+    - `for batch in loader` says that a batch was trained on by asking for the next one. Before that only the loop
+      knows: to read `state` in its body, or behind a `break` or an error in it, raises RuntimeError.
+    - `for batch, after in loader.with_states()` is for loops that save: `after` is right behind the step on `batch`.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Any], Any],
+        samples: int,
+        batch: int,
+        state: SamplerState,
+        workers: int = 0,
+        ahead: int | None = None,
+        kind: Literal["thread", "process"] = "thread",
+        restarts: int = 0,
+    ) -> None:
+        if samples < 1 or batch < 1:
+            raise ValueError(f"samples = {samples}, batch = {batch}: expected at least 1 of each")
+        self.load, self.samples, self.batch, self.state = load, samples, batch, state
+        self.workers, self.ahead, self.kind, self.restarts = workers, ahead, kind, restarts
+
+    @property
+    def state(self) -> SamplerState:
+        if self._undecided:
+            raise RuntimeError(
+                "state: a batch was given out, and only the loop knows whether it was trained on; iterate over "
+                "with_states() and set `state` behind each step, or set `state` to where to go on"
+            )
+        return self._state
+
+    @state.setter
+    def state(self, state: SamplerState) -> None:
+        self._state = advanced(state, self.samples, 0)  # the end of an epoch is the beginning of the next one
+        self._undecided = False
+        self._given_out: SamplerState | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """To the end of the present epoch; iterate again for the next one."""
+        for value, after in self.with_states():
+            self._undecided = True
+            yield value
+            self.state = after
+
+    def with_states(self) -> Iterator[tuple[Any, SamplerState]]:
+        """To the end of the present epoch: each batch, and the state to save once it has been trained on.
+
+        Batches may wait on the way to the step, as in a DeviceFeed: `state` stays until the loop sets it,
+        `loader.state = after` behind the step. An epoch that was given out to its end and not counted is not given out
+        again: RuntimeError.
+        """
+        state = began = self.state
+        if began == self._given_out:
+            raise RuntimeError(
+                f"{began} was given out to the end of its epoch and is still the state: set `loader.state = after` "
+                "behind each step, or set the state to give the same batches out again"
+            )
+        left = batches(state, self.samples, self.batch)
+        with prefetch(self.load, left, self.workers, self.ahead, self.kind, self.restarts) as fetched:
+            for indices, value in zip(left, fetched, strict=True):
+                state = advanced(state, self.samples, len(indices))
+                yield value, state
+        self._given_out = began

@@ -1,1 +1,0 @@
-"""Which kernels of a student's cell may be executed: pure functions over `tl.*`, by whitelist."""

@@ -1,1 +1,0 @@
-"""Compiling with no GPU, and reading what came out."""

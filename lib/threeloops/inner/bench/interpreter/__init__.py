@@ -1,1 +1,0 @@
-"""What is put right in Triton's interpreter."""

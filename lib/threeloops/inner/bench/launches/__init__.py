@@ -1,1 +1,0 @@
-"""How a launch becomes plain data."""

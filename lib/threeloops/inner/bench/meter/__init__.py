@@ -1,1 +1,0 @@
-"""How the traffic meter counts."""

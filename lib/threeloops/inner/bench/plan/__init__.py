@@ -1,1 +1,0 @@
-"""What a launcher did, as data: recorded on one side, checked and executed on the other."""

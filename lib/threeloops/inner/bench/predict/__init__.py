@@ -1,1 +1,0 @@
-"""From traffic and code to seconds."""

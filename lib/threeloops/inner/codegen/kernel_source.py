@@ -1,0 +1,182 @@
+"""A kernel as source text that stands on its own: its function, the functions it calls and the constants it uses.
+
+A kernel may live in a notebook cell, in a function or in a module that imports half the world. Triton compiles the text
+of a function and looks up its free names among the globals; so those texts and those names are all that another
+process needs to compile it.
+"""
+
+import ast
+import contextlib
+import inspect
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any
+
+from threeloops.inner.launches.record import FunctionName
+
+IMPORTABLE = ("triton", "builtins", "math")
+"""Packages of the functions and classes that a kernel may name without being their author."""
+
+JIT_OPTIONS = ("do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A kernel in a file's text that need not be on the disk: `name` is bound there, imports included."""
+
+    text: str
+    name: str
+    file: str = "<kernel>"
+
+
+@dataclass(frozen=True)
+class KernelName:
+    """A kernel by name, in a module that can be imported or, if there is none of that name, in a file."""
+
+    module: str
+    file: str
+    name: str
+
+
+class UnsupportedValue(TypeError):
+    """A value that a kernel cannot use."""
+
+
+def from_source(text: str, name: str, file: str = "<kernel>") -> KernelText:
+    """The kernel `name` of a file of source text, which imports what it uses and defines the kernel at its top level.
+
+    The text is executed when it is compiled: admit it first if it is a stranger's. As `dataclasses.replace(launch,
+    kernel=from_source(…))` it stands for the kernel of a recorded launch. Raises SyntaxError and LookupError.
+    """
+    bound = sorted(each.name for each in ast.parse(text, file).body if isinstance(each, ast.FunctionDef))
+    if name not in bound:
+        raise LookupError(f"name = {name!r}: {file} defines {', '.join(bound) or 'no function'} at its top level")
+    return KernelText(text, name, file)
+
+
+def portable(kernel: Any, constants: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Plain data for the worker: the kernel, and its constants (which may be functions too)."""
+    functions = _Functions()
+    source: dict[str, Any]
+    if isinstance(kernel, KernelText | KernelName):
+        source = {**vars(kernel), "functions": functions.all}
+    else:
+        source = {"entry": functions.add(kernel), "functions": functions.all}
+    return source, {name: functions.reference(constant) for name, constant in constants.items()}
+
+
+class _Functions:
+    """Functions of a request, each once. They refer to one another by number, because they may be recursive."""
+
+    def __init__(self) -> None:
+        self.all: list[dict[str, Any]] = []
+        self.numbers: dict[FunctionType, int] = {}
+
+    def add(self, decorated: Any) -> int:
+        kind, options, function = undecorated(decorated)
+        if function in self.numbers:
+            return self.numbers[function]
+        number = self.numbers[function] = len(self.all)
+        source, line = definition(function)
+        each = {"name": function.__name__, "kind": kind, "options": options, "source": source, "line": line}
+        each |= {
+            "module": function.__module__,
+            "qualname": function.__qualname__,
+            "file": function.__code__.co_filename,
+        }
+        self.all.append(each)
+        each["defaults"] = [self.reference(default) for default in function.__defaults__ or ()]
+        each["keyword_defaults"] = self.references(function.__kwdefaults__ or {})
+        each["annotations"] = self.references(function.__annotations__)
+        each["names"] = self.references(free_names(function, source))
+        return number
+
+    def references(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """What a kernel cannot use is left out: it may not use it, and if it does, the compiler says so."""
+        found = {}
+        for name, each in named.items():
+            with contextlib.suppress(UnsupportedValue):
+                found[name] = self.reference(each)
+        return found
+
+    def reference(self, found: Any) -> Any:
+        """JSON that `bench.codegen.worker.value` turns back into `found`."""
+        import triton.language as tl
+
+        if found is None or isinstance(found, bool | int | float | str):
+            return found
+        if isinstance(found, tl.constexpr):
+            return {"constexpr": self.reference(found.value)}
+        if isinstance(found, tl.dtype):
+            return {"dtype": found.name}
+        if isinstance(found, tuple | list):
+            return {"tuple": [self.reference(each) for each in found]}
+        if isinstance(found, ModuleType):
+            return {"module": found.__name__}
+        if isinstance(found, FunctionName):
+            return {"import": [found.module, found.name]}
+        jitted = is_decorated(found)
+        owner = undecorated(found)[2] if jitted else found
+        module, name = getattr(owner, "__module__", None), getattr(owner, "__qualname__", None)
+        if jitted and not str(module).startswith("triton."):
+            return {"function": self.add(found)}
+        if callable(found) and name and str(module).split(".")[0] in IMPORTABLE:
+            return {"import": [module, name]}
+        raise UnsupportedValue(f"{found!r}: expected a number, a string, a dtype, a tuple, a module or a jit function")
+
+
+def is_decorated(found: Any) -> bool:
+    from triton.runtime.jit import KernelInterface
+
+    return isinstance(found, KernelInterface) or type(found).__name__ == "ConstexprFunction"
+
+
+def undecorated(kernel: Any) -> tuple[str, dict[str, Any], FunctionType]:
+    """Kind of decorator, its options and the function. Autotuners and heuristics are looked through.
+
+    Raises TypeError if `kernel` is not a kernel.
+    """
+    innermost = kernel
+    while hasattr(getattr(innermost, "fn", None), "fn"):
+        innermost = innermost.fn
+    function = getattr(innermost, "fn", None)
+    if not isinstance(function, FunctionType):
+        raise TypeError(
+            f"kernel = {kernel!r}: expected a function decorated with triton.jit, or from_source(text, name)"
+        )
+    if type(innermost).__name__ == "ConstexprFunction":
+        return "constexpr_function", {}, function
+    given = getattr(innermost, "kwargs", None) or vars(innermost)  # the interpreter's decorator keeps what it was given
+    options = {name: given[name] for name in JIT_OPTIONS if given.get(name)}
+    return "gluon" if "Gluon" in type(innermost).__name__ else "jit", options, function
+
+
+def definition(function: FunctionType) -> tuple[str, int]:
+    """The text of a function from its `def` on, dedented, and the line on which that stands in its file.
+
+    Raises OSError, naming the function, if its source is not known (made by exec, or typed into a plain prompt).
+    """
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except OSError as error:
+        place = f"{function.__code__.co_filename}, line {function.__code__.co_firstlineno}"
+        raise OSError(f"the source of {function.__name__} is not to be found at {place}: write it to a file") from error
+    text = textwrap.dedent("".join(lines))
+    skipped = ast.parse(text).body[0].lineno - 1
+    return "".join(text.splitlines(keepends=True)[skipped:]), first + skipped
+
+
+def free_names(function: FunctionType, source: str) -> dict[str, Any]:
+    """Values of the names in the text of a function that are not its own: globals, and what it closes over."""
+    code = function.__code__
+    used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    closed = {}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            closed[name] = cell.cell_contents
+        except ValueError:
+            continue  # not assigned yet
+    visible = {**function.__globals__, **closed}
+    return {name: visible[name] for name in sorted(used - set(code.co_varnames)) if name in visible}

@@ -1,0 +1,235 @@
+"""The process in which kernels are compiled; `process.Worker` starts it, and it calls `main`.
+
+Triton decides when a kernel is decorated whether it is interpreted or compiled, so a process that interprets cannot
+compile; and compiling must not see a GPU. This worker rebuilds each kernel from its source, then runs Triton's own
+just-in-time path (`JITFunction.run`, with a driver that only names the target and with stand-ins for the tensors), so
+that a kernel is specialised exactly as a launch would specialise it. It reads one JSON request a line and answers with
+one. It imports Triton and, unless a kernel's module does, nothing as heavy as torch.
+
+Stand-ins for launch arguments and for the GPU, in the process that compiles: what Triton's just-in-time path reads
+of them and no more.
+"""
+
+import gc
+import json
+import linecache
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from threeloops.inner.codegen.kernels import locate, rebuild, value
+
+
+class Dtype(str):
+    """What Triton reads of a torch dtype."""
+
+    @property
+    def itemsize(self) -> int:
+        from triton._utils import canonicalize_dtype, get_primitive_bitwidth
+
+        return max(1, get_primitive_bitwidth(canonicalize_dtype(self)) // 8)
+
+    @property
+    def is_floating_point(self) -> bool:
+        return "float" in self
+
+
+class Tensor:
+    """What Triton reads of a tensor argument: its type, whether its address is aligned and how large its storage is."""
+
+    def __init__(self, dtype: str, alignment: int, storage_bytes: int) -> None:
+        self.dtype, self.alignment, self.storage_bytes, self.shape = Dtype(dtype), alignment, storage_bytes, [1]
+
+    def data_ptr(self) -> int:
+        return self.alignment
+
+    def ptr_range(self) -> int:
+        return self.storage_bytes
+
+
+class Driver:
+    """A driver without a device: it only knows what it compiles for."""
+
+    def __init__(self, backend: str, arch: Any, warp_size: int) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        self.target = GPUTarget(backend, arch, warp_size)
+
+    def get_current_target(self):
+        return self.target
+
+    def get_current_device(self):
+        return self.target.arch  # the key under which a kernel keeps what it compiled
+
+    def get_current_stream(self, device):
+        return 0
+
+
+def argument(plain: Any) -> Any:
+    """The object that stands for a launch argument. A number is itself."""
+    if not isinstance(plain, dict):
+        return plain
+    if "tensor" in plain:
+        return Tensor(**plain["tensor"])
+    if "tuple" in plain:
+        return tuple(argument(each) for each in plain["tuple"])
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    descriptor = plain["descriptor"]
+    base = Tensor(**descriptor["base"]["tensor"])
+    return TensorDescriptor(base, descriptor["shape"], descriptor["strides"], descriptor["block_shape"])
+
+
+@contextmanager
+def without_torch() -> Iterator[None]:
+    """Let Triton find an empty torch inside the block, if the real one is not there yet.
+
+    For AMD it imports torch, some seconds of work, only to ask whether an argument is a torch.Tensor and how large the
+    storage of one is: our stand-ins are none, and say it themselves.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    empty: Any = ModuleType("torch")
+    empty.Tensor = type("Tensor", (), {})
+    sys.modules["torch"] = empty
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
+
+
+def compile_request(request: dict[str, Any]) -> dict[str, Any]:
+    """Texts and metadata of one kernel for one target."""
+    from triton.runtime.driver import driver
+
+    driver.set_active(Driver(*request["target"]))
+    sys.path.extend(path for path in request["path"] if path not in sys.path)
+    source = request["kernel"]
+    functions = rebuild(source["functions"])
+    kernel = functions[source["entry"]] if "entry" in source else locate(source)
+    while not hasattr(kernel, "create_binder") and hasattr(kernel, "fn"):
+        kernel = kernel.fn  # autotuners and heuristics: the launch says what they chose
+    arguments = {name: argument(plain) for name, plain in request["arguments"].items()}
+    constants = {name: value(plain, functions) for name, plain in request["constants"].items()}
+    for parameter in kernel.params:
+        if parameter.name in constants and not parameter.is_constexpr and not callable(constants[parameter.name]):
+            constants[parameter.name] = tl.constexpr(constants[parameter.name])  # the call said so, not the kernel
+    with without_torch():
+        compiled = kernel.run(grid=(1, 1, 1), warmup=True, **arguments, **constants, **request["options"])
+    asm = compiled.asm
+    answer = {text: asm[text] for text in ("ttgir", "ptx", "amdgcn") if text in asm}
+    answer["metadata"] = {
+        name: getattr(compiled.metadata, name, None)
+        for name in ("name", "shared", "num_warps", "num_stages", "num_ctas", "tmem_size", "triton_version")
+    }
+    signature, attributes = compiled.src.signature, compiled.src.attrs
+    answer["signature"] = {name: str(kind) for name, kind in signature.items()}
+    divisible = {path[0] for path, attribute in attributes.items() if ["tt.divisibility", 16] in attribute}
+    answer["divisible_by_16"] = [name for number, name in enumerate(signature) if number in divisible]
+    if "cubin" in asm:
+        answer |= disassemble(compiled)
+    return answer
+
+
+def disassemble(compiled: Any) -> dict[str, str]:
+    """SASS with its source lines, and resource usage, by the tools in Triton's wheel; kept with the kernel in Triton's
+    cache, because the disassembler takes as long as the compiler."""
+    from triton import knobs
+    from triton.runtime.cache import get_cache_manager
+
+    cache = get_cache_manager(compiled.hash)
+    if (known := cache.get_file("disassembly.json")) is not None:
+        return json.loads(Path(known).read_text())
+    tools = {
+        "sass": [knobs.nvidia.nvdisasm.path, "--print-code", "--print-line-info", "--no-dataflow"],
+        "usage": [knobs.nvidia.cuobjdump.path, "--dump-resource-usage"],
+    }
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        printed = {
+            name: subprocess.run([*command, file.name], capture_output=True, text=True, check=True).stdout
+            for name, command in tools.items()
+        }
+    cache.put(json.dumps(printed), "disassembly.json", binary=False)
+    return printed
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """What went wrong, and where: the innermost of the errors that Triton chains when one function calls another."""
+    from triton.compiler.errors import CompilationError
+
+    while isinstance(error, CompilationError) and isinstance(error.__cause__, CompilationError):
+        error = error.__cause__
+    if not isinstance(error, CompilationError):
+        return {"kind": type(error).__name__, "message": str(error) or "no message"}
+    node, cause = getattr(error, "node", None), error.__cause__
+    message = error.error_message or (f"{type(cause).__name__}: {cause}" if cause else "see the line")
+    return {"kind": type(error).__name__, "message": message, **(place(error.src, node.lineno) if node else {})}
+
+
+def place(source: str, line: int) -> dict[str, Any]:
+    """File, line and text of line `line` of a function's source."""
+    from triton.runtime.jit import JITFunction
+
+    for function in gc.get_objects():
+        if isinstance(function, JITFunction) and function.src == source:
+            skipped = next(number for number, each in enumerate(function.raw_src) if each.lstrip().startswith("def "))
+            file, first = function.fn.__code__.co_filename, function.starting_line_number
+            return {"file": file, "line": first + skipped + line - 1, "text": source.splitlines()[line - 1].strip()}
+    return {"text": source.splitlines()[line - 1].strip()}
+
+
+def name_compiler_by_date() -> None:
+    """Triton reads its half gigabyte of compiler, for a second or two, to name it in the keys of its cache. The file's
+    size and time and the version name it as well."""
+    import triton._C.libtriton as compiler
+    from triton.runtime import cache
+
+    file = os.stat(compiler.__file__)
+    cache.triton_key = lambda: f"{triton.__version__}-{file.st_size}-{file.st_mtime_ns}"
+
+
+def serve(requests: "queue.Queue[str]", answers: Any) -> None:
+    name_compiler_by_date()
+    answers.write("{}\n")  # ready: importing Triton is nobody's compile time
+    answers.flush()
+    while True:
+        request = json.loads(requests.get())
+        for name in [name for name in os.environ if name.startswith("TRITON_")]:
+            del os.environ[name]
+        os.environ.update(request["environment"])
+        try:
+            answer = {"compiled": compile_request(request)}
+        except (Exception, SystemExit) as error:
+            answer = {"failed": failure(error)}
+        linecache.clearcache()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def read(requests: "queue.Queue[str]", pipe: Any) -> None:
+    for line in pipe:
+        requests.put(line)
+    os._exit(0)  # the process that asked is gone
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what kernels or compilers print must not get between the answers
+    requests: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=read, args=(requests, os.fdopen(os.dup(0))), daemon=True).start()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    serve(requests, answers)

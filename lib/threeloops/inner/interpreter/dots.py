@@ -1,0 +1,89 @@
+"""tl.dot and tl.dot_scaled of the interpreter's builder."""
+
+from typing import Any
+
+import numpy as np
+from triton._C.libtriton import ir
+from triton.language.semantic import TritonSemantic
+from triton.runtime.interpreter import InterpreterBuilder
+
+from threeloops.inner.interpreter.repairs import format_of, stored, values_of
+
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32)
+"""OCP Microscaling Formats specification 1.0, table 4: E2M1."""
+
+Handle = Any
+_create_dot, _dot_scaled = InterpreterBuilder.create_dot, TritonSemantic.dot_scaled
+
+
+def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any) -> Handle:
+    """Products of bfloat16, fp8 and float16 are exact in float32; the sum is float32, rounded to d's type at the end.
+
+    float32 operands are multiplied as they are, not as TF32: more exact than a GPU's default. Integers stay integers.
+    """
+    left, right = values_of(a), values_of(b)
+    if left.dtype.kind != "f" or np.float64 in (left.dtype, right.dtype):
+        return _create_dot(self, a, b, d, input_precision, max_num_imprecise_acc)
+    product = np.matmul(left.astype(np.float32, copy=False), right.astype(np.float32, copy=False))
+    return stored(product + values_of(d), d.dtype.scalar)
+
+
+def create_dot_scaled(
+    self: Any,
+    lhs: Handle,
+    lhs_scale: Handle | None,
+    lhs_format: Any,
+    rhs: Handle,
+    rhs_scale: Handle | None,
+    rhs_format: Any,
+    fast_math: bool,
+    lhs_k_pack: bool,
+    rhs_k_pack: bool,
+    acc: Handle,
+) -> Handle:
+    """lhs (…, M, K) and rhs (…, K, N) with one scale for every 32 (or 16) elements along K: lhs_scale (…, M, K/32),
+    rhs_scale (…, N, K/32). fp4 comes two to a byte, the first in the low half, along K or (k_pack=False) across it."""
+    left = unpacked(lhs, lhs_format, axis=-1 if lhs_k_pack else -2)
+    right = unpacked(rhs, rhs_format, axis=-2 if rhs_k_pack else -1)
+    if lhs_scale is not None:
+        left = left * along_k(lhs_scale, left.shape[-1])
+    if rhs_scale is not None:
+        right = right * np.swapaxes(along_k(rhs_scale, right.shape[-2]), -1, -2)
+    return stored(np.matmul(left, right) + values_of(acc), acc.dtype.scalar)
+
+
+def unpacked(handle: Handle, format: Any, axis: int) -> np.ndarray:
+    """float32 elements of an operand of tl.dot_scaled."""
+    if format != ir.ScaleDotElemTypeTY.E2M1:
+        return values_of(handle).astype(np.float32, copy=False)
+    packed = np.moveaxis(handle.data.astype(np.uint8), axis, -1)
+    pairs = np.stack([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1)
+    return np.moveaxis(FP4[pairs.reshape(*packed.shape[:-1], -1)], -1, axis)
+
+
+def along_k(scale: Handle, k: int) -> np.ndarray:
+    """One float32 factor for each of the k elements: powers of two as biased exponents (255 is NaN), or fp8 numbers."""
+    if format_of(scale) is not None:
+        factors = values_of(scale)
+    else:
+        exponents = scale.data.astype(np.uint8).astype(np.int32)
+        factors = np.where(exponents == 255, np.nan, np.ldexp(1.0, exponents - 127)).astype(np.float32)
+    return np.repeat(factors, k // factors.shape[-1], axis=-1)
+
+
+class FormatName(str):
+    @property
+    def value(self) -> str:
+        return str(self)
+
+
+def dot_scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """tl.dot_scaled before triton 3.8 asks its formats for their `value`, and in the interpreter they are strings."""
+    args = tuple(FormatName(each) if isinstance(each, str) else each for each in args)
+    return _dot_scaled(self, *args, **kwargs)
+
+
+def install() -> None:
+    TritonSemantic.dot_scaled = dot_scaled
+    InterpreterBuilder.create_dot = create_dot
+    InterpreterBuilder.create_dot_scaled = create_dot_scaled

@@ -1,0 +1,142 @@
+"""tl.reduce and tl.associative_scan of the interpreter: whole tensors at a time, in the order of a tree.
+
+Triton's interpreter calls a combine function once for every element, on scalars. Here it is called on halves of the
+tensor, log2(n) times: neighbours are combined first, left before right, so functions that are associative and not
+commutative are right too. Sums of float16 and bfloat16 round at every addition, as they do compiled: `tl.sum` promotes
+neither (convert to float32 first), and a long sum shows it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime.interpreter import ReduceOps, ScanOps, TensorHandle
+
+from threeloops.inner.interpreter.repairs import format_of, stored, values_of
+
+Array = np.ndarray
+reduce_as_triton, scan_as_triton = ReduceOps.apply_impl, ScanOps.apply_impl
+
+ANY_TIE = {
+    "_argmax_combine_tie_break_fast": (np.max, np.argmax),
+    "_argmin_combine_tie_break_fast": (np.min, np.argmin),
+}
+FAST_ALREADY = (
+    "_argmax_combine_tie_break_left",
+    "_argmin_combine_tie_break_left",
+    "_elementwise_max",
+    "_elementwise_min",
+)
+
+
+class NotElementwise(Exception):
+    """A combine function asked a tensor for one truth value (`if`, `and`, `or`): only scalars have one."""
+
+
+def reduce(self: Any, input: tuple) -> Any:
+    """ReduceOps.apply_impl: one tensor, or a list of them."""
+    name = library_name(self.combine_fn)
+    if name in ANY_TIE:
+        return self.min_max(input[0], *ANY_TIE[name])
+    if name == "_sum_combine" and rounds_each_step(input):
+        return reduce_in_halves(self, input, add)
+    if name == "_sum_combine" or (name in FAST_ALREADY and format_of(input[0].handle) is None):
+        return reduce_as_triton(self, input)
+    try:
+        return reduce_in_halves(self, input, self.combine_fn.fn)
+    except Exception:  # whatever it was, one element at a time either works or says it better
+        return self.generic_reduce(input)
+
+
+def scan(self: Any, input: tuple) -> Any:
+    """ScanOps.apply_impl: a list of tensors."""
+    if library_name(self.combine_fn) in ("_sum_combine", "_prod_combine") and not rounds_each_step(input):
+        return scan_as_triton(self, input)
+    try:
+        return scan_by_doubling(self, input)
+    except Exception:
+        return scan_as_triton(self, input)
+
+
+def reduce_in_halves(self: Any, input: tuple, combine: Callable) -> list:
+    data = [each.handle.data for each in input]
+    rank, axis = data[0].ndim, self.axis
+    if axis is None:
+        data, axis = [each.reshape(-1) for each in data], 0
+    parts = [np.moveaxis(each, axis, 0) for each in data]
+    dtypes = [each.dtype for each in input]
+    while (length := len(parts[0])) > 1:
+        if length % 2:
+            raise ValueError(f"{length} elements along axis {self.axis}: Triton's tensors have a power of two")
+        parts = combined(combine, dtypes, [each[0::2] for each in parts], [each[1::2] for each in parts])
+    results = [each[0] for each in parts]
+    if self.keep_dims:
+        axes = tuple(range(rank)) if self.axis is None else axis
+        results = [np.expand_dims(each, axes) for each in results]
+    return [self.to_tensor(each, dtype) for each, dtype in zip(results, dtypes, strict=True)]
+
+
+def scan_by_doubling(self: Any, input: tuple) -> list:
+    """Hillis and Steele, "Data parallel algorithms" (1986): after step k every element covers the 2ᵏ before it."""
+    dtypes = [each.dtype for each in input]
+    parts = [np.moveaxis(each.handle.data, self.axis, 0) for each in input]
+    if self.reverse:
+        parts = [np.flip(each, axis=0) for each in parts]
+    length, distance = len(parts[0]), 1
+    while distance < length:
+        earlier = [np.roll(each, distance, axis=0) for each in parts]
+        step = combined(self.combine_fn.fn, dtypes, earlier, parts)
+        parts = [np.concatenate([old[:distance], new[distance:]]) for old, new in zip(parts, step, strict=True)]
+        distance *= 2
+    if self.reverse:
+        parts = [np.flip(each, axis=0) for each in parts]
+    results = [np.moveaxis(each, 0, self.axis) for each in parts]
+    return [self.to_tensor(each, dtype) for each, dtype in zip(results, dtypes, strict=True)]
+
+
+def combined(combine: Callable, dtypes: list[tl.dtype], left: list[Array], right: list[Array]) -> list[Array]:
+    """One call of a combine function on whole tensors, in which no tensor has one truth value."""
+    shape = left[0].shape
+    operands = [
+        tl.core.tensor(TensorHandle(data, dtype), tl.block_type(dtype, list(shape)))
+        for data, dtype in zip(left + right, dtypes * 2, strict=True)
+    ]
+    truth = tl.core.tensor.__bool__
+    tl.core.tensor.__bool__ = refuse_truth
+    try:
+        results = combine(*operands)
+    finally:
+        tl.core.tensor.__bool__ = truth
+    results = results if isinstance(results, (tuple, tl.core.tuple)) else (results,)
+    return [np.broadcast_to(as_stored(each, dtype), shape) for each, dtype in zip(results, dtypes, strict=True)]
+
+
+def as_stored(result: Any, dtype: tl.dtype) -> Array:
+    if not isinstance(result, tl.core.tensor):
+        return stored(np.asarray(result), dtype).data
+    return result.handle.data if result.dtype == dtype else stored(values_of(result.handle), dtype).data
+
+
+def refuse_truth(self: Any) -> bool:
+    raise NotElementwise("this combine function is called on scalars instead")
+
+
+def library_name(combine_fn: Any) -> str:
+    """The name of a combine function in `triton.language.standard`; empty for anybody else's."""
+    name = getattr(combine_fn.fn, "__name__", "")
+    return name if getattr(tl.standard, name, None) is combine_fn else ""
+
+
+def rounds_each_step(input: tuple) -> bool:
+    """Whether sums of this type are rounded at every addition by compiled kernels and not by numpy."""
+    return input[0].dtype.is_floating() and input[0].dtype.primitive_bitwidth <= 16
+
+
+def add(left: Any, right: Any) -> Any:
+    handle = stored(values_of(left.handle) + values_of(right.handle), left.dtype)
+    return tl.core.tensor(handle, left.type)
+
+
+def install() -> None:
+    ReduceOps.apply_impl, ScanOps.apply_impl = reduce, scan

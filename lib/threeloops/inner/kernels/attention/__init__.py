@@ -1,0 +1,1 @@
+"""FlashAttention and 2-simplicial attention, forward and backward."""

@@ -1,0 +1,211 @@
+"""What the 2-simplicial attention kernels share: checked sizes, and the tiles they are shipped with.
+
+Pieces of the 2-simplicial attention kernels: load rows, hide what a window excludes, merge the rows of a query.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+import triton.language as tl
+
+from threeloops.inner.kernels import launching
+from threeloops.inner.kernels.attention.sizes import LARGEST_GRID
+from threeloops.inner.kernels.launching import LOG2_E, Configuration, Tiles, target
+
+HEAD_DIMS = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """The tiles of the four kernels: the output; q; k2 and v2; k1 and v1."""
+
+    forward: Tiles
+    grad_q: Tiles
+    grad_k2_v2: Tiles
+    grad_k1_v1: Tiles
+
+
+_SM_80 = {
+    32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 64, 8, 1)),
+    64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(32, 64, 8, 1)),
+    128: Shipped(Tiles(128, 32, 8, 2), Tiles(64, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(32, 64, 8, 1)),
+}
+_SM_90 = {
+    32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+    64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 1), Tiles(32, 128, 8, 2)),
+    128: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(32, 128, 8, 1)),
+}
+_SM_100 = {
+    32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+    64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+    128: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(32, 128, 8, 2)),
+}
+_GFX942 = {
+    32: Shipped(Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(32, 64, 4, 1)),
+    64: Shipped(Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(128, 32, 8, 1), Tiles(32, 64, 4, 1)),
+    128: Shipped(Tiles(128, 64, 8, 1), Tiles(64, 32, 8, 1), Tiles(64, 32, 4, 1), Tiles(16, 64, 4, 1)),
+}
+SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
+    "sm_80": _SM_80,
+    "sm_90": _SM_90,
+    "sm_100": _SM_100,
+    "gfx942": _GFX942,
+}
+"""By target and head_dim, for 16 bits. Each compiles without spills and fits the target's shared memory."""
+
+_EXACT = {
+    32: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),
+    64: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),
+    128: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 16, 4, 1), Tiles(32, 32, 4, 1), Tiles(16, 32, 8, 1)),
+}
+FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
+    "sm_80": {
+        **_EXACT,
+        64: replace(_EXACT[64], forward=Tiles(64, 32, 8, 1), grad_k2_v2=Tiles(32, 32, 4, 1)),
+        128: replace(_EXACT[128], grad_k2_v2=Tiles(32, 32, 8, 1)),
+    },
+    "sm_90": {**_EXACT, 64: replace(_EXACT[64], grad_k2_v2=Tiles(32, 16, 8, 1))},
+    "sm_100": {
+        **_EXACT,
+        64: replace(_EXACT[64], grad_k2_v2=Tiles(32, 32, 4, 1)),
+        128: replace(_EXACT[128], grad_k2_v2=Tiles(64, 16, 8, 1)),
+    },
+    "gfx942": _EXACT,
+}
+"""Float32 is multiplied in full, without tensor cores, where small tiles are as good and big ones spill."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes of one call: `heads` and `kv_heads` are those of the whole batch; windows no longer than the sequence."""
+
+    heads: int
+    kv_heads: int
+    length: int
+    head_dim: int
+    window1: int
+    window2: int
+    scale: float
+    dtype: torch.dtype
+
+    @property
+    def is_empty(self) -> bool:
+        return self.heads * self.length == 0
+
+    @property
+    def group(self) -> int:
+        """Heads of q that share one head of the keys."""
+        return self.heads // self.kv_heads if self.kv_heads else 1
+
+    @property
+    def shipped(self) -> Shipped:
+        return (FLOAT32 if self.dtype == torch.float32 else SHIPPED)[target()][self.head_dim]
+
+    def rows_that_are_pairs(self, tiles: Tiles) -> Configuration:
+        """Divide a tile's rows between positions and, for each of them, the offsets of its pairs: as many as the
+        smaller window, rounded up to a power of two; where those are more than the rows, one of several chunks."""
+        chunk = min(triton.next_power_of_2(self.window2), tiles.rows)
+        constants = {
+            "GROUP": self.group,
+            "HEAD_DIM": self.head_dim,
+            "BLOCK_POSITIONS": tiles.rows // chunk,
+            "BLOCK_OFFSETS": chunk,
+            "BLOCK_KEYS": tiles.keys,
+        }
+        return tiles.configuration(constants)
+
+    def chunks(self, tiles: Tiles) -> int:
+        """Into how many chunks these tiles cut the offsets of the smaller window."""
+        return triton.cdiv(self.window2, min(triton.next_power_of_2(self.window2), tiles.rows))
+
+    def rows_of_all_pairs(self, tiles: Tiles) -> Configuration:
+        """For a kernel that sums over the rows: any pairs may share a tile."""
+        constants = {
+            "GROUP": self.group,
+            "HEAD_DIM": self.head_dim,
+            "ROWS": tiles.rows,
+            "BLOCK_KEYS": tiles.keys,
+        }
+        return tiles.configuration(constants)
+
+
+def problem_of(
+    q: torch.Tensor,
+    k1: torch.Tensor,
+    k2: torch.Tensor,
+    v1: torch.Tensor,
+    v2: torch.Tensor,
+    window1: int,
+    window2: int,
+    softmax_scale: float | None,
+) -> Problem:
+    """The sizes of these arguments. Raises ValueError for what cannot be computed."""
+    others = {"k1": k1, "k2": k2, "v1": v1, "v2": v2}
+    launching.require_tensors(q=q, **others)
+    for name, each in {"q": q, **others}.items():
+        launching.require_dimensions(name, each, "batch, heads, sequence, head_dim")
+    batch, heads, length, head_dim = q.shape
+    kv_heads = k1.shape[1]
+    launching.require_divides("heads of k1", kv_heads, "heads of q", heads)
+    for name, each in others.items():
+        shape = (batch, kv_heads, length, head_dim)
+        launching.require_shape(name, each, shape, "batch, sequence and head_dim of q, heads of k1")
+    launching.require_head_dim(head_dim, HEAD_DIMS)
+    for name, window in (("window1", window1), ("window2", window2)):
+        if window < 1:
+            raise ValueError(f"{name} = {window}: expected at least 1, a query's own position")
+    window1, window2 = min(window1, max(length, 1)), min(window2, max(length, 1))
+    if max((window1 + 256) * window2, (length + 256) * head_dim) > launching.LARGEST_INT32:
+        raise ValueError(
+            f"sequence of {length}, windows of {window1} and {window2}: expected fewer than 2³¹ pairs in the windows "
+            "and elements in a head, so that 32 bits can number them; take smaller windows, or split the sequence"
+        )
+    if batch * heads > LARGEST_GRID:
+        raise ValueError(f"batch · heads = {batch * heads}: expected at most {LARGEST_GRID}; split the batch")
+    scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
+    launching.require_finite("softmax_scale", scale)
+    return Problem(batch * heads, batch * kv_heads, length, head_dim, window1, window2, scale, q.dtype)
+
+
+LOG2_E_CONSTANT = tl.constexpr(LOG2_E)
+
+
+@triton.jit
+def load_rows(matrix, rows, exists, HEAD_DIM: tl.constexpr):
+    """These rows of a contiguous (sequence, head_dim) matrix, zeros for those that do not exist."""
+    at = rows[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
+    return tl.load(matrix + at, mask=exists[:, None], other=0.0)
+
+
+@triton.jit
+def hide(logits, queries, keys, window):
+    """−inf wherever a key is in the future of its query or has left the query's window."""
+    return tl.where((keys <= queries) & (keys > queries - window), logits, float("-inf"))
+
+
+@triton.jit
+def to_rows(values, ROWS: tl.constexpr):
+    """Each of the values for all its rows: (n,) → (ROWS,)"""
+    OFFSETS: tl.constexpr = ROWS // values.shape[0]
+    return tl.reshape(tl.broadcast_to(values[:, None], (values.shape[0], OFFSETS)), (ROWS,))
+
+
+@triton.jit
+def sum_rows(rows, QUERIES: tl.constexpr):
+    """Add up the rows of each query: (rows, head_dim) → (QUERIES, head_dim)."""
+    OFFSETS: tl.constexpr = rows.shape[0] // QUERIES
+    return tl.sum(tl.reshape(rows, (QUERIES, OFFSETS, rows.shape[1])), 1)
+
+
+@triton.jit
+def merge(maximum, total, output, row_maximum, row_total, row_output):
+    """Merge the softmax of each row into that of its query: maxima, sums and outputs not yet divided by them."""
+    QUERIES: tl.constexpr = maximum.shape[0]
+    ROWS: tl.constexpr = row_maximum.shape[0]
+    new_maximum = tl.maximum(maximum, tl.max(tl.reshape(row_maximum, (QUERIES, ROWS // QUERIES)), 1))
+    shrink = tl.exp2(maximum - new_maximum)
+    row_shrink = tl.exp2(row_maximum - to_rows(new_maximum, ROWS))
+    total = total * shrink + tl.sum(tl.reshape(row_total * row_shrink, (QUERIES, ROWS // QUERIES)), 1)
+    return new_maximum, total, output * shrink[:, None] + sum_rows(row_output * row_shrink[:, None], QUERIES)

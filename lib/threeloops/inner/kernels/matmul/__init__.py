@@ -1,0 +1,1 @@
+"""Matrix products: tiled, persistent, through descriptors, and fused with rotary positions."""

@@ -1,0 +1,1 @@
+"""Kernels that work along rows: normalisations, softmax, losses, elementwise chains."""

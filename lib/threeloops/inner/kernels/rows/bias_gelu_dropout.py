@@ -1,0 +1,304 @@
+"""dropout(gelu(x + bias), p): three kernels and their round trips through memory in one, and no mask in memory at all.
+
+Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), for the generator, Philox.
+Philox has no state: a random number is a function of a seed and a counter. The counter comes from the element's place,
+so whoever knows the seed can draw the mask again: the backward pass recomputes it, together with x + bias, and nothing
+but the inputs is kept. A call is more arithmetic than bias and GELU together and yields 128 random bits, of which
+`tl.rand` uses 32. Here 16 do for an element, which is dropped where they lie below p·2¹⁶: eight elements share a call.
+
+Philox 4×32-10: a tile of random words in a kernel, and the same words in PyTorch, bit for bit.
+
+Source: Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (2011).
+A counter-based generator is a block cipher on a counter: ten rounds of multiplying and mixing turn (seed, counter) into
+four independent words of 32 bits. There is no state to keep, share or advance: whoever knows the seed draws again.
+
+GELU and its derivative as functions that kernels call: z·Φ(z), exact or by the tanh approximation.
+
+Sources: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016); Abramowitz and Stegun, "Handbook of Mathematical
+Functions" (1964), formula 7.1.26.
+The formula gives the tail of the normal distribution as a polynomial times exp(−z²/2), off by at most 0.75e-7: what is
+lost anyway when erf is added to 1 in float32. It takes fewer instructions than `tl.erf`, and the derivative needs its
+exponential, so a fused kernel stays nearer to the memory's speed.
+
+The gradients of dropout(gelu(x + bias), p), with the mask drawn again from the seed.
+
+dz = mask · dy / (1 − p) · gelu'(x + bias) is dx, and dbias is its sum down the columns. Recomputing costs arithmetic
+and saves the two tensors that three separate kernels would have kept: the mask and x + bias. A program takes a stack of
+tiles, adds its columns up on the way and leaves one partial sum; a second small kernel adds those up in a fixed order.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch.autograd.function import once_differentiable
+
+from threeloops.inner.costs import Work
+from threeloops.inner.kernels import launching
+from threeloops.inner.kernels.launching import Configuration
+from threeloops.inner.kernels.rows.tiles import as_rows, partial_sums, partial_sums_cost
+
+ROUNDS = 10
+_WORD = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+
+
+@triton.jit
+def random_tile(seed, first_row, first_column, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """ROWS × COLUMNS random numbers from 0 up to 2¹⁶ (int32) for the tile that begins there.
+
+    A call of Philox yields eight of them: element (row, column) takes number column % 8 of the counter
+    row·⌈columns / 8⌉ + column // 8, the same whatever the tile. `first_column` is a multiple of 8; `first_row` is an
+    int64, since a counter may exceed 32 bits.
+    """
+    eighth = first_column // 8 + tl.arange(0, COLUMNS // 8)[None, :]
+    counter = (first_row + tl.arange(0, ROWS)[:, None]) * ((columns + 7) // 8) + eighth
+    w0, w1, w2, w3 = tl.randint4x(seed, counter)
+    words = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [ROWS, COLUMNS // 2])
+    return tl.reshape(tl.join(words & 0xFFFF, words >> 16), [ROWS, COLUMNS]).to(tl.int32)
+
+
+def random_matrix(seed: int, rows: int, columns: int, device: torch.device | str = "cpu") -> torch.Tensor:
+    """What `random_tile` draws for the whole matrix: (rows, columns) int32."""
+    eighths = (columns + 7) // 8
+    counter = torch.arange(rows * eighths, device=device).reshape(rows, eighths)
+    words = torch.stack(philox(seed, counter), dim=-1)
+    numbers = torch.stack((words & 0xFFFF, words >> 16), dim=-1)
+    return numbers.reshape(rows, 8 * eighths)[:, :columns].to(torch.int32)
+
+
+def philox(seed: int, counter: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Four tensors of words, 0 ≤ word < 2³², as int64 of the shape of `counter` (int64, at least 0).
+
+    They are what `tl.randint4x(seed, counter)` gives. int64 products wrap without harm: the low word of a wrapped
+    product is right, and so is the high word once the sign's copies are masked away.
+    """
+    words = [counter & _WORD, (counter >> 32) & _WORD, torch.zeros_like(counter), torch.zeros_like(counter)]
+    keys = [seed & _WORD, (seed >> 32) & _WORD]
+    for _ in range(ROUNDS):
+        first, second = words[0] * _MULTIPLIERS[0], words[2] * _MULTIPLIERS[1]
+        words = [
+            high(second) ^ words[1] ^ keys[0],
+            second & _WORD,
+            high(first) ^ words[3] ^ keys[1],
+            first & _WORD,
+        ]
+        keys = [(key + step) & _WORD for key, step in zip(keys, _KEY_STEPS, strict=True)]
+    return tuple(words)
+
+
+def high(product: torch.Tensor) -> torch.Tensor:
+    return (product >> 32) & _WORD
+
+
+@triton.jit
+def gelu(z, TANH: tl.constexpr):
+    """z·Φ(z). The approximation ½(1 + tanh u) is written as the sigmoid of 2u, which is the same number."""
+    if TANH:
+        return z * tl.sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z))
+    else:
+        return z * normal_distribution(z, tl.exp(-0.5 * z * z))
+
+
+@triton.jit
+def gelu_derivative(z, TANH: tl.constexpr):
+    """Φ(z) + z·φ(z), or the derivative of the approximation.
+
+    The sigmoid of 2u times its distance from 1 is e / (1 + e)² with e = exp(−|2u|): no difference that loses digits.
+    """
+    if TANH:
+        twice_u = 1.5957691216057308 * (z + 0.044715 * z * z * z)
+        e = tl.exp(-tl.abs(twice_u))
+        larger = 1 / (1 + e)
+        slope = 1.5957691216057308 * (1 + 0.134145 * z * z)
+        return tl.where(twice_u > 0, larger, e * larger) + z * slope * e * larger * larger
+    else:
+        bell = tl.exp(-0.5 * z * z)
+        return normal_distribution(z, bell) + 0.3989422804014327 * z * bell
+
+
+@triton.jit
+def normal_distribution(z, bell):
+    """Φ(z), where `bell` is exp(−z²/2). The polynomial is 7.1.26's for erfc(|z|/√2), halved."""
+    t = 1 / (1 + 0.23164189 * tl.abs(z))
+    polynomial = 0.5307027145 * t - 0.7265760135
+    polynomial = polynomial * t + 0.7107068705
+    polynomial = polynomial * t - 0.142248368
+    polynomial = polynomial * t + 0.127414796
+    tail = polynomial * t * bell
+    return tl.where(z > 0, 1 - tail, tail)
+
+
+CONFIGURATION = Configuration({"ROWS": 32, "COLUMNS": 128}, num_warps=4)
+
+
+@triton.jit(do_not_specialize=["seed", "threshold"])
+def bias_gelu_dropout_kernel(
+    x_ptr, bias_ptr, y_ptr, rows, columns, x_row_stride, seed, threshold, scale,
+    DROPOUT: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    tiles_across = tl.cdiv(columns, COLUMNS)
+    first_row = (tl.program_id(0) // tiles_across).to(tl.int64) * ROWS
+    first_column = tl.program_id(0) % tiles_across * COLUMNS
+    row = first_row + tl.arange(0, ROWS)[:, None]
+    column = first_column + tl.arange(0, COLUMNS)[None, :]
+    inside = (row < rows) & (column < columns)
+    x = tl.load(x_ptr + row * x_row_stride + column, mask=inside, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
+    y = gelu(x + bias, TANH)
+    if DROPOUT:
+        kept = random_tile(seed, first_row, first_column, columns, ROWS, COLUMNS) >= threshold
+        y = tl.where(kept, y * scale, 0.0)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+def bias_gelu_dropout(
+    x: torch.Tensor, bias: torch.Tensor, p: float = 0.0, *, seed: int = 0, approximate: str = "none"
+) -> torch.Tensor:
+    """dropout(gelu(x + bias), p), computed in float32; differentiable in x and bias.
+
+    Args:
+        x: (..., columns) of float16, bfloat16 or float32. Rows may lie apart; a row whose elements do is copied first.
+        bias: (columns,) of x's dtype.
+        p: probability of dropping an element, rounded to a multiple of 2⁻¹⁶; what is kept is scaled by 1 / (1 − p).
+        seed: of the mask, from 0 up to 2⁶³. The same seed draws the same mask: give every call of a step its own.
+        approximate: "none" for the exact GELU (by erf), "tanh" for the approximation, as in torch.
+
+    Returns a contiguous tensor of x's shape and dtype. Rows and strides that are multiples of 16 bytes are moved 16
+    bytes at a time; an odd row length turns each of those accesses into scalar ones.
+    """
+    launching.require_tensors(x=x, bias=bias)
+    columns = launching.require_columns("x", x)
+    launching.require_shape("bias", bias, (columns,), "one for each column of x")
+    launching.require_fraction("p", p, one_allowed=True)
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed = {seed}: expected a number from 0 up to 2**63; take it modulo 2**63")
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"approximate = {approximate!r}: expected 'none' (erf) or 'tanh'")
+    return _BiasGeluDropout.apply(x, bias, p, seed, approximate == "tanh")
+
+
+class _BiasGeluDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, bias, p, seed, tanh):
+        ctx.save_for_backward(x, bias)
+        ctx.options = p, seed, tanh
+        return bias_gelu_dropout_forward(x, bias, p, seed, tanh)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        return *bias_gelu_dropout_backward(dy, *ctx.saved_tensors, *ctx.options), None, None, None
+
+
+def bias_gelu_dropout_forward(x: torch.Tensor, bias: torch.Tensor, p: float, seed: int, tanh: bool) -> torch.Tensor:
+    matrix, bias = as_rows(x), bias.contiguous()
+    rows, columns = matrix.shape
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if rows:
+        sizes = CONFIGURATION.constants
+        grid = (triton.cdiv(columns, sizes["COLUMNS"]) * triton.cdiv(rows, sizes["ROWS"]),)
+        bias_gelu_dropout_kernel[grid](
+            matrix, bias, y, rows, columns, matrix.stride(0), seed, threshold(p), kept_scale(p),
+            DROPOUT=p > 0, TANH=tanh, **CONFIGURATION.options(),
+        )  # fmt: skip
+    return y
+
+
+def reference(
+    x: torch.Tensor, bias: torch.Tensor, p: float = 0.0, *, seed: int = 0, approximate: str = "none"
+) -> torch.Tensor:
+    """The same mask, drawn in PyTorch."""
+    y = torch.nn.functional.gelu(x + bias, approximate=approximate)
+    return torch.where(kept_mask(x, p, seed), y * kept_scale(p), 0.0)
+
+
+def kept_mask(x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
+    """Which elements of x are kept: a bool tensor of its shape."""
+    words = random_matrix(seed, x.numel() // x.shape[-1], x.shape[-1], x.device)
+    return (words >= threshold(p)).reshape(x.shape) if p else torch.ones_like(x, dtype=torch.bool)
+
+
+def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
+    """Reads x and the bias, writes y; no mask. 6 FLOPs for bias, GELU and scale; the integers of Philox are none."""
+    return Work((2 * rows + 1) * columns * bytes_per_element, 6 * rows * columns)
+
+
+BACKWARD_CONFIGURATION = Configuration({"ROWS": 16, "COLUMNS": 128}, num_warps=4)
+LARGEST_STACK = 8
+
+
+@triton.jit(do_not_specialize=["seed", "threshold"])
+def bias_gelu_dropout_backward_kernel(
+    dy_ptr, x_ptr, bias_ptr, dx_ptr, partials_ptr, rows, columns, dy_row_stride, x_row_stride, seed, threshold, scale,
+    DROPOUT: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    tiles_across = tl.cdiv(columns, COLUMNS)
+    stack = tl.program_id(0) // tiles_across
+    first_column = tl.program_id(0) % tiles_across * COLUMNS
+    column = first_column + tl.arange(0, COLUMNS)[None, :]
+    bias = tl.load(bias_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
+    dbias = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for tile in range(TILES):
+        first_row = (stack.to(tl.int64) * TILES + tile) * ROWS
+        row = first_row + tl.arange(0, ROWS)[:, None]
+        inside = (row < rows) & (column < columns)
+        x = tl.load(x_ptr + row * x_row_stride + column, mask=inside, other=0.0).to(tl.float32)
+        dz = tl.load(dy_ptr + row * dy_row_stride + column, mask=inside, other=0.0).to(tl.float32)
+        if DROPOUT:
+            kept = random_tile(seed, first_row, first_column, columns, ROWS, COLUMNS) >= threshold
+            dz = tl.where(kept, dz * scale, 0.0)
+        dz *= gelu_derivative(x + bias, TANH)
+        dbias += dz
+        tl.store(dx_ptr + row * columns + column, dz.to(dx_ptr.dtype.element_ty), mask=inside)
+    column = first_column + tl.arange(0, COLUMNS)
+    tl.store(partials_ptr + stack.to(tl.int64) * columns + column, tl.sum(dbias, axis=0), mask=column < columns)
+
+
+def bias_gelu_dropout_backward(
+    dy: torch.Tensor, x: torch.Tensor, bias: torch.Tensor, p: float, seed: int, tanh: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of x (its shape and dtype, contiguous) and bias, summed in float32 and the same in every run.
+
+    Args:
+        dy: gradient of the output, the shape and dtype of x.
+        x, bias, p, seed: what `bias_gelu_dropout` was called with.
+        tanh: whether GELU was approximated.
+    """
+    dy, matrix, bias = as_rows(dy), as_rows(x), bias.contiguous()
+    rows, columns = matrix.shape
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if not rows:
+        return dx, torch.zeros_like(bias)
+    tiles = tiles_per_program(rows)
+    stacks = triton.cdiv(rows, tiles * BACKWARD_CONFIGURATION.constants["ROWS"])
+    partials = torch.empty((stacks, columns), dtype=torch.float32, device=x.device)
+    grid = (triton.cdiv(columns, BACKWARD_CONFIGURATION.constants["COLUMNS"]) * stacks,)
+    bias_gelu_dropout_backward_kernel[grid](
+        dy, matrix, bias, dx, partials, rows, columns, dy.stride(0), matrix.stride(0),
+        seed, threshold(p), kept_scale(p), DROPOUT=p > 0, TANH=tanh, TILES=tiles, **BACKWARD_CONFIGURATION.options(),
+    )  # fmt: skip
+    return dx, partial_sums(partials, bias.dtype)
+
+
+def threshold(p: float) -> int:
+    """A random number from 0 up to 2¹⁶ lies below this with probability p, up to rounding."""
+    return round(p * 2**16)
+
+
+def kept_scale(p: float) -> float:
+    """1 / (1 − p) for the rounded p, so that the mean stays; where nothing is kept, it does not matter."""
+    dropped = threshold(p) / 2**16
+    return 1 / (1 - dropped) if dropped < 1 else 0.0
+
+
+def tiles_per_program(rows: int) -> int:
+    """How many tiles a program stacks: few partial sums, and no tile without a row."""
+    return min(LARGEST_STACK, triton.next_power_of_2(triton.cdiv(rows, BACKWARD_CONFIGURATION.constants["ROWS"])))
+
+
+def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
+    """Reads dy, x and the bias, writes dx and dbias; and the partial sums out and in again. 12 FLOPs an element."""
+    elementwise = Work((3 * rows + 1) * columns * bytes_per_element, 12 * rows * columns)
+    stacks = triton.cdiv(rows, tiles_per_program(rows) * BACKWARD_CONFIGURATION.constants["ROWS"])
+    return elementwise + partial_sums_cost(stacks, columns, bytes_per_element)

@@ -1,0 +1,244 @@
+"""Cross-entropy over a vocabulary, loss and gradient in one launch, the gradient written over the logits if allowed.
+
+Sources: Milakov and Gimelshein (2018) for the online sum; Hsu et al., "Liger Kernel" (2024) for the gradient in place.
+For a row x with target t the loss is log Σ exp(x) − x[t], its gradient softmax(x) − one-hot(t): nothing of it waits
+for the rest of the network but a factor. So the forward pass makes the gradient at once: one reading for the maximum
+and the sum, a second one, which the L2 cache answers while rows are short enough, to write the gradient.
+Log-probabilities never exist in memory, and with `in_place` neither does a second matrix of tokens × vocabulary.
+
+Multiply a gradient that is already there by what the loss turned out to be multiplied with.
+
+A fused loss makes its gradient in the forward pass, before it knows what follows. Usually nothing does: the loss is the
+end, the factor is 1, and the gradient is right as it stands. The kernel reads the factor on the device, where asking
+for it would stall the host, and returns at once if it is 1.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch.autograd.function import once_differentiable
+
+from threeloops.inner.costs import Work
+from threeloops.inner.kernels import launching
+from threeloops.inner.kernels.launching import Configuration
+from threeloops.inner.kernels.rows.tiles import as_rows
+
+CONFIGURATION = Configuration({"BLOCK": 4096}, num_warps=8)
+
+
+@triton.jit
+def scale_rows_kernel(gradient_ptr, factor_ptr, columns, row_stride, factor_stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    factor = tl.load(factor_ptr + row * factor_stride).to(tl.float32)
+    if factor != 1.0:
+        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        pointer = gradient_ptr + row * row_stride + column
+        scaled = tl.load(pointer, mask=column < columns, other=0.0).to(tl.float32) * factor
+        tl.store(pointer, scaled.to(gradient_ptr.dtype.element_ty), mask=column < columns)
+
+
+def scale_rows(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """gradient (rows, columns), rows contiguous, times `factor`, in place: a scalar tensor, or one number a row."""
+    rows, columns = gradient.shape
+    if gradient.numel():
+        grid = (rows, triton.cdiv(columns, CONFIGURATION.constants["BLOCK"]))
+        factor_stride = factor.stride(0) if factor.ndim else 0
+        scale_rows_kernel[grid](gradient, factor, columns, gradient.stride(0), factor_stride, **CONFIGURATION.options())
+    return gradient
+
+
+LARGEST_BLOCK = 8192
+REDUCTIONS = ("mean", "sum", "none")
+
+
+@triton.jit
+def cross_entropy_kernel(
+    logits_ptr, targets_ptr, losses_ptr, gradient_ptr, kept_ptr, vocabulary, logits_row_stride, gradient_row_stride,
+    ignore_index, label_smoothing, z_loss,
+    GRADIENT: tl.constexpr, SMOOTHING: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    logits_ptr += row * logits_row_stride
+    gradient_ptr += row * gradient_row_stride
+    column = tl.arange(0, BLOCK)
+    target = tl.load(targets_ptr + row)
+    if target == ignore_index:
+        tl.store(losses_ptr + row, 0.0)
+        if GRADIENT:
+            nothing = tl.zeros([BLOCK], gradient_ptr.dtype.element_ty)
+            for start in range(0, vocabulary, BLOCK):
+                tl.store(gradient_ptr + start + column, nothing, mask=start + column < vocabulary)
+    else:
+        known = (target >= 0) & (target < vocabulary)
+        # Read before the first reduction, whose barrier keeps any thread from writing the gradient over it.
+        target_logit = tl.load(logits_ptr + target, mask=known, other=0.0).to(tl.float32)
+        maximum = -float("inf")
+        total = 0.0
+        logit_sum = 0.0
+        for start in range(0, vocabulary, BLOCK):
+            inside = start + column < vocabulary
+            x = tl.load(logits_ptr + start + column, mask=inside, other=-float("inf")).to(tl.float32)
+            raised = tl.maximum(maximum, tl.max(x, axis=0))
+            shift = tl.where(raised == -float("inf"), 0.0, raised)  # so far nothing but −inf: their exponentials are 0
+            total = total * tl.exp(maximum - shift) + tl.sum(tl.exp(x - shift), axis=0)
+            maximum = raised
+            if SMOOTHING:
+                logit_sum += tl.sum(tl.where(inside, x, 0.0), axis=0)
+        # Logits are measured from their maximum, so that large ones do not swallow the digits of log(total).
+        loss = tl.log(total) + (1 - label_smoothing) * (maximum - target_logit)
+        if SMOOTHING:
+            loss += label_smoothing * (maximum - logit_sum / vocabulary)
+        log_sum = maximum + tl.log(total)
+        loss += z_loss * log_sum * log_sum
+        tl.store(losses_ptr + row, tl.where(known, loss, float("nan")))
+        if GRADIENT:
+            share = tl.where(known, 1.0 / tl.load(kept_ptr), float("nan"))
+            scale = share * (1 + 2 * z_loss * log_sum) / total
+            for start in range(0, vocabulary, BLOCK):
+                index = start + column
+                inside = index < vocabulary
+                x = tl.load(logits_ptr + index, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+                wanted = label_smoothing / vocabulary + tl.where(index == target, 1 - label_smoothing, 0.0)
+                gradient = scale * tl.exp(x - maximum) - share * wanted
+                tl.store(gradient_ptr + index, gradient.to(gradient_ptr.dtype.element_ty), mask=inside)
+
+
+def configuration(vocabulary: int) -> Configuration:
+    """Sixteen warps, so that few rows are under way at once and the second reading of each still finds it in L2."""
+    block = min(LARGEST_BLOCK, triton.next_power_of_2(vocabulary))
+    return Configuration({"BLOCK": block}, num_warps=max(4, block // 512))
+
+
+def cross_entropy(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    reduction: str = "mean",
+    in_place: bool = False,
+) -> torch.Tensor:
+    """Cross-entropy of (rows, vocabulary) logits, as torch.nn.functional.cross_entropy, in float32; differentiable.
+
+    Args:
+        logits: float16, bfloat16 or float32; rows may lie apart.
+        targets: (rows,) int64. A target outside the vocabulary makes its loss and gradient NaN; reads nothing outside.
+        ignore_index: rows with this target have loss 0 and gradient 0 and do not count in the mean.
+        label_smoothing: the part of the target's probability that is spread over the whole vocabulary.
+        z_loss: adds z_loss · (log Σ exp)² to each row's loss, which keeps logits from drifting (PaLM, 2022).
+        reduction: "mean" over the rows not ignored (NaN when all are), "sum", or "none" for a loss a row.
+        in_place: write the gradient over the logits, which are gone afterwards. An operator that kept them for its own
+            backward pass then raises autograd's error about a modified tensor.
+
+    Returns a float32 scalar, or (rows,) for "none". The gradient is made here, in the forward pass, so backward may run
+    once only. A vocabulary that is a multiple of 16 is read 16 bytes at a time, others element by element.
+    """
+    launching.require_tensors(logits=logits)
+    launching.require_dimensions("logits", logits, "rows, vocabulary")
+    launching.require_columns("logits", logits)
+    require_targets(targets, logits.shape[0], logits.device, label_smoothing)
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction = {reduction!r}: expected one of {', '.join(REDUCTIONS)}")
+    differentiable = torch.is_grad_enabled() and logits.requires_grad
+    if in_place and differentiable and logits.is_leaf:
+        raise ValueError("in_place = True and logits is a leaf that wants a gradient: expected an operator's output")
+    return _CrossEntropy.apply(
+        logits, targets, ignore_index, label_smoothing, z_loss, reduction, in_place, differentiable
+    )
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, targets, ignore_index, label_smoothing, z_loss, reduction, in_place, differentiable):
+        kept = count_kept(targets, ignore_index) if reduction == "mean" else None
+        losses, gradient = losses_and_gradient(
+            logits, targets, kept, ignore_index, label_smoothing, z_loss, in_place=in_place, gradient=differentiable
+        )
+        if in_place and differentiable:
+            torch.autograd.graph.increment_version(logits)
+        ctx.gradient = gradient
+        return losses if reduction == "none" else losses.sum() if kept is None else losses.sum() / kept
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, factor):
+        if ctx.gradient is None:
+            raise RuntimeError("cross_entropy: a second backward pass; its gradient was handed over by the first")
+        gradient, ctx.gradient = ctx.gradient, None
+        return scale_rows(gradient, factor), *(None,) * 7
+
+
+def require_targets(targets: torch.Tensor, rows: int, device: torch.device, label_smoothing: float) -> None:
+    launching.require_dtypes((torch.int64,), targets=targets)
+    launching.require_shape("targets", targets, (rows,), "one for each row")
+    if targets.device != device:
+        raise ValueError(
+            f"targets is on {targets.device}: expected {device}, as the rows; move it with .to({device!r})"
+        )
+    launching.require_fraction("label_smoothing", label_smoothing, one_allowed=True)
+
+
+def count_kept(targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
+    """How many rows are not ignored: a float32 scalar, on the device, where the kernel reads it."""
+    return (targets != ignore_index).sum().to(torch.float32)
+
+
+def losses_and_gradient(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    kept: torch.Tensor | None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    *,
+    in_place: bool = False,
+    gradient: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A float32 loss for each row, and the logits' gradient of their sum, or of their mean over `kept` (a scalar)."""
+    matrix = as_rows(logits)
+    if in_place and gradient and matrix.stride() != logits.stride():
+        raise ValueError(f"logits has strides {logits.stride()}: expected rows of neighbours, since it is overwritten")
+    rows, vocabulary = matrix.shape
+    losses = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    made = (
+        matrix
+        if in_place or not gradient
+        else torch.empty((rows, vocabulary), dtype=logits.dtype, device=logits.device)
+    )
+    if kept is None:
+        kept = torch.ones((), dtype=torch.float32, device=logits.device)
+    if rows:
+        cross_entropy_kernel[(rows,)](
+            matrix, targets.contiguous(), losses, made, kept, vocabulary, matrix.stride(0), made.stride(0),
+            ignore_index, label_smoothing, z_loss,
+            GRADIENT=gradient, SMOOTHING=label_smoothing > 0, **configuration(vocabulary).options(),
+        )  # fmt: skip
+    return losses, made if gradient else None
+
+
+def reference(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    log_sum = logits.logsumexp(-1)
+    kept = targets != ignore_index
+    picked = logits.gather(-1, torch.where(kept, targets, 0)[:, None])[:, 0]
+    losses = log_sum - (1 - label_smoothing) * picked - label_smoothing * logits.mean(-1) + z_loss * log_sum.square()
+    losses = torch.where(kept, losses, 0)
+    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.sum() / kept.sum()
+
+
+def cost(rows: int, vocabulary: int, bytes_per_element: float = 2, *, gradient: bool = True, ignored: int = 0) -> Work:
+    """Reads logits and an int64 target a row, writes a float32 loss a row and the gradient, in place or not.
+
+    Logits of `ignored` rows are not read. 5 FLOPs an element for the loss (as softmax), 3 more for the gradient.
+    """
+    read = (rows - ignored) * vocabulary
+    written = rows * vocabulary if gradient else 0
+    return Work((read + written) * bytes_per_element + 12 * rows, (5 + 3 * gradient) * read)

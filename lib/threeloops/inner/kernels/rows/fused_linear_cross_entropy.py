@@ -1,0 +1,112 @@
+"""The last linear layer and cross-entropy together, a chunk of rows at a time, so that the logits never all exist.
+
+Source: Hsu et al., "Liger Kernel: Efficient Triton Kernels for LLM Training" (2024).
+Logits of 8,192 tokens over a vocabulary of 128,256 are 2.1 GB in bfloat16, their gradient as much again; the hidden
+states they come from, 4,096 wide, are 67 MB. Since cross-entropy makes its gradient in the forward pass, a chunk of
+logits can be turned into its gradient in place and multiplied back at once into the gradients of hidden states and
+weight; then its memory is free.
+
+The three products are torch.matmul's (cuBLAS): the fusion is in the order of things, not inside a kernel.
+"""
+
+from typing import Any
+
+import torch
+import triton
+from torch.autograd.function import once_differentiable
+
+from threeloops.inner import costs
+from threeloops.inner.costs import Work
+from threeloops.inner.kernels import launching
+from threeloops.inner.kernels.rows import cross_entropy
+from threeloops.inner.kernels.rows.cross_entropy import scale_rows
+
+
+def fused_linear_cross_entropy(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    reduction: str = "mean",
+    chunk_rows: int | None = None,
+) -> torch.Tensor:
+    """Cross-entropy of the logits hidden @ weightᵀ, which are never all in memory; differentiable in hidden and weight.
+
+    Args:
+        hidden: (rows, width) of float16, bfloat16 or float32.
+        weight: (vocabulary, width) of the same dtype: an embedding matrix, or the weight of a linear layer.
+        targets, ignore_index, label_smoothing, z_loss: as in `cross_entropy`.
+        reduction: "mean" or "sum"; a loss a row would need the weight's gradient row by row.
+        chunk_rows: rows whose logits exist together; by default so many that they take no more room than hidden.
+
+    Returns a float32 scalar. Gradients are made in the forward pass, the weight's in one float32 sum over all chunks,
+    so backward may run once only.
+    """
+    launching.require_tensors(hidden=hidden, weight=weight)
+    launching.require_dimensions("hidden", hidden, "rows, width")
+    launching.require_shape("weight", weight, (weight.shape[0], hidden.shape[1]), "(vocabulary, width of hidden)")
+    launching.require_columns("hidden", hidden)
+    launching.require_columns("weight", weight.T)
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction = {reduction!r}: expected 'mean' or 'sum'; use cross_entropy for a loss a row")
+    cross_entropy.require_targets(targets, hidden.shape[0], hidden.device, label_smoothing)
+    if chunk_rows is None:
+        chunk_rows = chunk_size(hidden.shape[0], hidden.shape[1], weight.shape[0])
+    if chunk_rows < 1:
+        raise ValueError(f"chunk_rows = {chunk_rows}: expected a positive number of rows, or None to choose it")
+    differentiable = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    options = ignore_index, label_smoothing, z_loss
+    return _FusedLinearCrossEntropy.apply(hidden, weight, targets, options, reduction, chunk_rows, differentiable)
+
+
+def chunk_size(rows: int, width: int, vocabulary: int) -> int:
+    """Rows a chunk, a power of two: as many chunks as the vocabulary is wider than the hidden states, and no fewer."""
+    chunks = triton.cdiv(vocabulary, width)
+    return triton.next_power_of_2(triton.cdiv(max(rows, 1), chunks))
+
+
+class _FusedLinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, options, reduction, chunk_rows, differentiable):
+        kept = cross_entropy.count_kept(targets, options[0]) if reduction == "mean" else None
+        loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        wanted = [differentiable and needed for needed in ctx.needs_input_grad[:2]]
+        hidden_gradient = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device) if wanted[0] else None
+        weight_gradient = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if wanted[1] else None
+        for start in range(0, hidden.shape[0], chunk_rows):
+            rows = slice(start, start + chunk_rows)
+            logits = hidden[rows] @ weight.T
+            losses, gradient = cross_entropy.losses_and_gradient(
+                logits, targets[rows], kept, *options, in_place=True, gradient=differentiable
+            )
+            loss += losses.sum()
+            if hidden_gradient is not None:
+                torch.matmul(gradient, weight, out=hidden_gradient[rows])
+            if weight_gradient is not None and gradient is not None:
+                weight_gradient += gradient.T @ hidden[rows]
+        ctx.gradients = hidden_gradient, None if weight_gradient is None else weight_gradient.to(weight.dtype)
+        return loss if kept is None else loss / kept
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, factor):
+        if ctx.gradients is None:
+            raise RuntimeError("fused_linear_cross_entropy: a second backward pass; the first took the gradients along")
+        gradients, ctx.gradients = ctx.gradients, None
+        return *(None if each is None else scale_rows(each, factor) for each in gradients), *(None,) * 5
+
+
+def reference(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, **options: Any) -> torch.Tensor:
+    return cross_entropy.reference(hidden @ weight.T, targets, **options)
+
+
+def cost(rows: int, width: int, vocabulary: int, bytes_per_element: float = 2) -> Work:
+    """Loss and both gradients. Reads hidden, weight, targets, writes two gradients and the loss; three products and the
+    cross-entropy's arithmetic. Logits could stay on the chip: that this implementation moves them in chunks is not the
+    least."""
+    outside = 2 * (rows + vocabulary) * width * bytes_per_element + 8 * rows + 4
+    products = 3 * costs.matmul(rows, width, vocabulary).flops
+    return Work(outside, products + cross_entropy.cost(rows, vocabulary).flops)

@@ -1,0 +1,65 @@
+"""saxpy: y ← a·x + y, the kernel that does nothing but move memory.
+
+Source: BLAS level 1 (Lawson et al., 1979).
+Two elements are read and one is written for two FLOPs, so its speed is the memory's speed. What a kernel can still get
+wrong is the width of its accesses: each thread takes 16 bytes at a time, twice, so that a warp asks for whole 512-byte
+stretches and enough requests are in flight. Offsets are counted from a 64-bit start, one for each program; inside a
+tile 32 bits do.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from threeloops.inner import costs
+from threeloops.inner.costs import Work
+from threeloops.inner.kernels import launching
+from threeloops.inner.kernels.launching import Configuration
+
+BYTES_PER_THREAD = 32
+
+
+@triton.jit
+def saxpy_kernel(a, x_ptr, y_ptr, out_ptr, elements, BLOCK: tl.constexpr):
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offset = tl.arange(0, BLOCK)
+    inside = offset < elements - start
+    x = tl.load(x_ptr + start + offset, mask=inside).to(tl.float32)
+    y = tl.load(y_ptr + start + offset, mask=inside).to(tl.float32)
+    tl.store(out_ptr + start + offset, (a * x + y).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def configuration(bytes_per_element: int) -> Configuration:
+    """The same on every target: 128 threads, each with 32 bytes of x and 32 of y."""
+    return Configuration({"BLOCK": 128 * BYTES_PER_THREAD // bytes_per_element}, num_warps=4)
+
+
+def saxpy(a: float, x: torch.Tensor, y: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
+    """a·x + y, computed in float32 and rounded once.
+
+    Args:
+        a: a scalar.
+        x, y: two tensors of one shape and dtype (float16, bfloat16, float32). What is not contiguous is copied first.
+        in_place: overwrite y, which must then be contiguous, and return it. Needs no gradient: this is no autograd
+            operator.
+    """
+    launching.require_tensors(x=x, y=y)
+    launching.require_shape("y", y, x.shape, "the shape of x")
+    if in_place:
+        launching.require_contiguous("y", y, "because it is overwritten")
+    x, y = x.contiguous(), y.contiguous()
+    out = y if in_place else torch.empty_like(y)
+    if x.numel():
+        chosen = configuration(x.element_size())
+        grid = (triton.cdiv(x.numel(), chosen.constants["BLOCK"]),)
+        saxpy_kernel[grid](a, x, y, out, x.numel(), **chosen.options())
+    return out
+
+
+def reference(a: float, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return a * x + y
+
+
+def cost(elements: int, bytes_per_element: float = 4) -> Work:
+    """Reads x and y, writes y: three elements and two FLOPs a position."""
+    return costs.saxpy(elements, bytes_per_element)

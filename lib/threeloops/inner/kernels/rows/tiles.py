@@ -1,0 +1,263 @@
+"""How kernels that work on rows cut a (rows, columns) problem into programs.
+
+A program holds a tile of whole rows in registers: one long row, or as many short ones as make about 4,096 elements, so
+that each of its threads has several 128-bit accesses in flight whatever the row length. Programs are to be many: a
+multiprocessor hides a memory latency of about a microsecond by having other programs to run.
+
+The second half of a sum over many programs: add up the partial sums that they left behind.
+
+Atomic additions would need no second kernel, but they add in the order in which programs happen to finish, and float
+addition is not associative: two runs give two gradients. Partial sums cost a little traffic and always give the same.
+
+RMSNorm and LayerNorm of rows that no program can hold in its registers.
+
+Forward, a program goes over its row twice: once for the mean and the spread, once to write the result; the second time
+the row comes from the L2 cache. The spread of a block is taken around its own mean and blocks are combined by Chan's
+formula, so that nothing is lost where rows lie far from zero.
+Backward, sums along rows and sums down columns no longer fit one program: a first kernel takes the two sums of each
+row, a second one, tile by tile, makes dx and adds up its columns. That reads x and dy twice; short rows need them once.
+
+Source of the combination: Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
+Variances" (1979). RMSNorm is the same without means: its kernels get None for them.
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+from threeloops.hardware import accelerator
+from threeloops.inner.costs import Work
+from threeloops.inner.kernels.launching import Configuration, target
+
+TILE_ELEMENTS = 4096
+LONGEST_ROW = 16384
+"""The longest row that one program holds in registers: 32 float32 values in each of 512 threads."""
+LONGEST_ROW_OF_TWO = 8192
+"""The same where it holds rows of two tensors, and the sums of their columns beside them."""
+
+_DEVICES = {"sm_80": "A100 SXM 80GB", "sm_90": "H100 SXM", "sm_100": "B200", "gfx942": "MI300X"}
+_STAGED_BYTES = {"sm_80": 65536, "sm_90": 65536, "sm_100": 65536, "gfx942": 16384}
+
+
+def row_tile(columns: int) -> Configuration:
+    """ROWS × BLOCK elements with BLOCK ≥ `columns`, a power of two: the tile of one program, and its warps."""
+    block = triton.next_power_of_2(columns)
+    rows = max(1, min(TILE_ELEMENTS // block, 64))
+    warps = 16 if block > TILE_ELEMENTS else 8 if rows * block == TILE_ELEMENTS else 4
+    return Configuration({"ROWS": rows, "BLOCK": block}, num_warps=warps)
+
+
+def row_tile_of_two(columns: int, bytes_per_element: int) -> Configuration:
+    """The tile of a program that reads two tensors row by row and sums a third down the columns: half as many rows.
+
+    STAGES: the loads of that many tiles, less one, are under way while the program works on another. They wait in
+    shared memory, which two programs of a multiprocessor divide between them. Rows that do not begin at multiples of 16
+    bytes cannot be copied there in wide pieces: they are loaded when they are needed, by threads that need the more
+    registers for it. A thread takes 8 elements at least, 16 bytes of the smaller types.
+    """
+    single = row_tile(columns)
+    rows, block = max(1, single.constants["ROWS"] // 2), single.constants["BLOCK"]
+    aligned = columns % 16 == 0
+    stages = 1 + min(2, _STAGED_BYTES[target()] // (2 * rows * block * bytes_per_element)) if aligned else 1
+    lanes = 64 if target() == "gfx942" else 32
+    warps = min(16 if aligned and block >= TILE_ELEMENTS else 8, max(1, rows * block // (8 * lanes)))
+    return Configuration({"ROWS": rows, "BLOCK": block, "STAGES": stages}, num_warps=warps)
+
+
+def tiles_per_program(rows: int, columns: int) -> int:
+    """How many tiles of rows one program takes in turn, a power of two up to 32: as many as leave each multiprocessor
+    eight programs, which is about what it holds at once."""
+    tiles = rows // (row_tile(columns).constants["ROWS"] * 8 * multiprocessors())
+    return min(32, 1 << (max(tiles, 1).bit_length() - 1))
+
+
+def share_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:
+    """(programs, tiles a program) where each program leaves a partial sum: at most two programs a multiprocessor."""
+    tiles = triton.cdiv(rows, rows_per_tile)
+    each = triton.cdiv(tiles, min(tiles, 2 * multiprocessors()))
+    return triton.cdiv(tiles, each), each
+
+
+def multiprocessors() -> int:
+    """Of the device that launchers choose configurations for: the one at hand, or that of the target."""
+    return _multiprocessors(target())
+
+
+@cache
+def _multiprocessors(name: str) -> int:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties("cuda").multi_processor_count
+    count = accelerator(_DEVICES[name]).multiprocessors
+    assert count is not None
+    return count
+
+
+def as_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """A (rows, columns) view in which a row's elements lie side by side; a copy only where there is no such view."""
+    matrix = tensor.reshape(-1, tensor.shape[-1])
+    return matrix if matrix.stride(1) == 1 or matrix.shape[1] == 1 else matrix.contiguous()
+
+
+CONFIGURATION = Configuration({"ROWS": 32, "COLUMNS": 32}, num_warps=4)
+
+
+@triton.jit
+def partial_sums_kernel(partials_ptr, total_ptr, programs, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    row = tl.arange(0, ROWS)[:, None]
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, programs, ROWS):
+        inside = (start + row < programs) & (column < columns)
+        position = (start + row).to(tl.int64) * columns + column
+        total += tl.load(partials_ptr + position, mask=inside, other=0.0)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(total_ptr + column, tl.sum(total, axis=0).to(total_ptr.dtype.element_ty), mask=column < columns)
+
+
+def partial_sums(partials: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """(programs, columns) contiguous float32 → (columns,) of `dtype`, summed in float32 in a fixed order."""
+    programs, columns = partials.shape
+    total = torch.empty(columns, dtype=dtype, device=partials.device)
+    grid = (triton.cdiv(columns, CONFIGURATION.constants["COLUMNS"]),)
+    partial_sums_kernel[grid](partials, total, programs, columns, **CONFIGURATION.options())
+    return total
+
+
+def partial_sums_cost(programs: int, columns: int, bytes_per_element: float = 2) -> Work:
+    """What partial sums add to a kernel: float32 written by one kernel and read by the next, and the total written."""
+    return Work(columns * (2 * 4 * programs + bytes_per_element), columns * programs)
+
+
+ROW = Configuration({"BLOCK": 4096}, num_warps=8)
+TILE = Configuration({"ROWS": 16, "COLUMNS": 128}, num_warps=4)
+LARGEST_STACK = 8
+
+
+@triton.jit
+def long_norm_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, mean_ptr, scale_ptr, columns, x_row_stride, epsilon, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_row_stride
+    y_ptr += row * columns
+    mean = 0.0
+    spread = 0.0
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
+        if mean_ptr is not None:
+            count = tl.minimum(columns - start, BLOCK)
+            block_mean = tl.sum(x, axis=0) / count
+            x = tl.where(column < columns, x - block_mean, 0.0)
+            step = block_mean - mean
+            spread += step * step * count * (start / (start + count))
+            mean += step * count / (start + count)
+        spread += tl.sum(x * x, axis=0)
+    scale = tl.rsqrt(spread / columns + epsilon)
+    tl.store(scale_ptr + row, scale)
+    if mean_ptr is not None:
+        tl.store(mean_ptr + row, mean)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
+        y = (x - mean) * scale * tl.load(weight_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
+        if bias_ptr is not None:
+            y += tl.load(bias_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
+        tl.store(y_ptr + column, y.to(y_ptr.dtype.element_ty), mask=column < columns)
+
+
+@triton.jit
+def row_sums_kernel(
+    dy_ptr, x_ptr, weight_ptr, mean_ptr, scale_ptr, product_ptr, g_ptr, columns, dy_row_stride, x_row_stride,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    mean = 0.0 if mean_ptr is None else tl.load(mean_ptr + row)
+    scale = tl.load(scale_ptr + row)
+    product = tl.zeros([BLOCK], tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        inside = column < columns
+        x = tl.load(x_ptr + row * x_row_stride + column, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + row * dy_row_stride + column, mask=inside, other=0.0).to(tl.float32)
+        g = dy * tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+        product += (x - mean) * scale * g
+        total += g
+    tl.store(product_ptr + row, tl.sum(product, axis=0) / columns)
+    tl.store(g_ptr + row, tl.sum(total, axis=0) / columns)
+
+
+@triton.jit
+def long_norm_gradients_kernel(
+    dy_ptr, x_ptr, weight_ptr, mean_ptr, scale_ptr, product_ptr, g_ptr, dx_ptr, dweight_ptr, dbias_ptr,
+    rows, columns, dy_row_stride, x_row_stride,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    weight = tl.load(weight_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
+    dweight = tl.zeros([ROWS, COLUMNS], tl.float32)
+    dbias = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for tile in range(TILES):
+        row = (tl.program_id(1).to(tl.int64) * TILES + tile) * ROWS + tl.arange(0, ROWS)[:, None]
+        inside = (row < rows) & (column < columns)
+        x = tl.load(x_ptr + row * x_row_stride + column, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + row * dy_row_stride + column, mask=inside, other=0.0).to(tl.float32)
+        scale = tl.load(scale_ptr + row, mask=row < rows, other=0.0)
+        product = tl.load(product_ptr + row, mask=row < rows, other=0.0)
+        g = dy * weight
+        if mean_ptr is not None:
+            x -= tl.load(mean_ptr + row, mask=row < rows, other=0.0)
+            g -= tl.load(g_ptr + row, mask=row < rows, other=0.0)
+        normalised = x * scale
+        dx = scale * (g - normalised * product)
+        tl.store(dx_ptr + row * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+        dweight += dy * normalised
+        dbias += dy
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    position = tl.program_id(1) * columns + column
+    tl.store(dweight_ptr + position, tl.sum(dweight, axis=0), mask=column < columns)
+    if dbias_ptr is not None:
+        tl.store(dbias_ptr + position, tl.sum(dbias, axis=0), mask=column < columns)
+
+
+def norm_long_rows(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    epsilon: float,
+    y: torch.Tensor,
+    mean: torch.Tensor | None,
+    scale: torch.Tensor,
+) -> None:
+    """Fill y, scale and, for LayerNorm, mean. x: (rows, columns) with contiguous rows; y is contiguous."""
+    rows, columns = x.shape
+    long_norm_kernel[(rows,)](x, weight, bias, y, mean, scale, columns, x.stride(0), epsilon, **ROW.options())
+
+
+def norm_gradients_long_rows(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    mean: torch.Tensor | None,
+    scale: torch.Tensor,
+    dx: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Fill dx; the gradient of the weight and, for LayerNorm, of the bias. dy and x: (rows, columns)."""
+    rows, columns = x.shape
+    product, g = (torch.empty(rows, dtype=torch.float32, device=x.device) for _ in range(2))
+    strides = dy.stride(0), x.stride(0)
+    row_sums_kernel[(rows,)](dy, x, weight, mean, scale, product, g, columns, *strides, **ROW.options())
+    sizes = TILE.constants
+    tiles = min(LARGEST_STACK, triton.next_power_of_2(triton.cdiv(rows, sizes["ROWS"])))
+    stacks = triton.cdiv(rows, tiles * sizes["ROWS"])
+    dweight, dbias = (torch.empty((stacks, columns), dtype=torch.float32, device=x.device) for _ in range(2))
+    grid = (triton.cdiv(columns, sizes["COLUMNS"]), stacks)
+    long_norm_gradients_kernel[grid](
+        dy, x, weight, mean, scale, product, g, dx, dweight, None if mean is None else dbias, rows, columns, *strides,
+        TILES=tiles, **TILE.options(),
+    )  # fmt: skip
+    total = partial_sums(dweight, weight.dtype)
+    return total, None if mean is None else partial_sums(dbias, weight.dtype)

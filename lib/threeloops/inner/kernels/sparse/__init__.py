@@ -1,0 +1,1 @@
+"""Attention that skips tiles: a sliding window, and a mask of blocks."""

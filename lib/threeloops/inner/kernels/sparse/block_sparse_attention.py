@@ -1,0 +1,291 @@
+"""Block-sparse attention, forward: each block of queries sees the blocks of keys that a mask names, and no other.
+
+Sources: Child et al., "Generating Long Sequences with Sparse Transformers" (2019), arXiv:1904.10509; Zaheer et al.,
+"Big Bird" (2020), arXiv:2007.14062; the tiles are those of `flash_attention`, the lists those of `block_mask`.
+
+A program reads the list of its tiles of keys and takes them into its softmax one by one. What is not on the list costs
+nothing: no load, no product. Masking is left only inside tiles on the diagonal, if attention is causal, and past the
+last key. Any pattern of blocks will do: local, strided, global, random, documents packed into one sequence.
+
+Block-sparse attention, backward: gradients of q, k and v, from visited tiles only.
+
+As in `sliding_window_attention_backward`: a kernel for dq walks along the lists of the forward pass, a kernel for dk
+and dv along those of the transposed mask. No atomics. A key that no query sees has a gradient of 0.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch.autograd.function import once_differentiable
+
+from threeloops.inner.kernels.attention.sizes import sizes_of
+from threeloops.inner.kernels.launching import LOG2_E
+from threeloops.inner.kernels.sparse.block_mask import BlockMask
+from threeloops.inner.kernels.sparse.block_sparse_traffic import backward_cost, cost
+from threeloops.inner.kernels.sparse.tiles import (
+    add_gradient_of_keys,
+    add_gradient_of_queries,
+    finish,
+    hide_absent,
+    load_tile,
+    shipped,
+    store_tile,
+    strides,
+    take_tile,
+    with_whole_rows,
+)
+
+__all__ = ["BlockMask", "backward_cost", "block_sparse_attention", "cost", "reference"]
+
+
+@triton.jit
+def block_sparse_attention_kernel(
+    q, k, v, output, lse, starts, columns,
+    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
+    queries, keys, rows_per_head, group, scale,
+    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1).to(tl.int64)
+    batch = tl.program_id(2).to(tl.int64)
+    first_query = tl.program_id(0) * BLOCK_M
+    k += batch * stride_kb + head // group * stride_kh
+    v += batch * stride_vb + head // group * stride_vh
+    q_values = load_tile(q + batch * stride_qb + head * stride_qh, first_query, queries, stride_qn, BLOCK_M, HEAD_DIM)
+    at_query = first_query + tl.arange(0, BLOCK_M)
+
+    maximum = tl.full((BLOCK_M,), -3.4e38, tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    values = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+    start = starts + head * rows_per_head + tl.program_id(0)
+    for index in range(tl.load(start), tl.load(start + 1)):
+        first_key = tl.load(columns + index) * BLOCK_N
+        k_values = load_tile(k, first_key, keys, stride_kn, BLOCK_N, HEAD_DIM)
+        v_values = load_tile(v, first_key, keys, stride_vn, BLOCK_N, HEAD_DIM)
+        scores = tl.dot(q_values, k_values.T, input_precision="ieee")
+        end_key = first_key + BLOCK_N
+        crossed = end_key > keys
+        if CAUSAL:
+            crossed = crossed | (end_key - 1 > first_query)
+        if crossed:
+            at_key = first_key + tl.arange(0, BLOCK_N)
+            scores = hide_absent(scores, at_query[:, None], at_key[None, :], keys, CAUSAL)
+        maximum, total, values = take_tile(scores, scale, v_values, maximum, total, values)
+
+    values, log_sum = finish(maximum, total, values)
+    row = batch * tl.num_programs(1) + head
+    store_tile(output + row * queries * HEAD_DIM, first_query, queries, values)
+    tl.store(lse + row * queries + at_query, log_sum, mask=at_query < queries)
+
+
+def block_sparse_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, *, softmax_scale: float | None = None
+) -> torch.Tensor:
+    """Attention of each block of queries to the blocks of keys that `mask` names: q (batch, heads, queries, head_dim) →
+    the same shape and dtype; 0 for queries that see no keys. Differentiable.
+
+    Args:
+        q, k, v: fp16, bf16 or float32; head_dim 16, 32, 64 or 128. k and v, (batch, heads, keys, head_dim), may have
+            fewer heads, a divisor of q's. Any strides of batch, heads and sequence; a tensor whose rows are scattered
+            is copied.
+        mask: one for all heads, or one for each head of q. If it is causal there must be as many queries as keys.
+        softmax_scale: 1/√head_dim by default.
+
+    Raises ValueError for what cannot be computed.
+    """
+    softmax_scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    return BlockSparseAttention.apply(q, k, v, mask, softmax_scale)
+
+
+class BlockSparseAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, scale: float
+    ) -> torch.Tensor:
+        ctx.options = mask, scale
+        output, lse = block_sparse_attention_forward(q, k, v, mask, scale)
+        ctx.save_for_backward(q, k, v, output, lse)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        q, k, v, output, lse = ctx.saved_tensors
+        return *block_sparse_attention_backward(q, k, v, output, lse, grad_output, *ctx.options), None, None
+
+
+def block_sparse_attention_forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output and each query's log-sum-exp to the base 2, float32 (batch, heads, queries); −inf if it sees none."""
+    sizes = sizes_of(q, k, v, scale)
+    mask.require_fits(sizes)
+    q, k, v = (with_whole_rows(each) for each in (q, k, v))
+    output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    if not sizes.no_queries:
+        chosen = mask.divided(shipped(q.dtype, sizes.head_dim).forward)
+        lists = mask.lists(sizes, chosen, q.device)
+        block_sparse_attention_kernel[triton.cdiv(sizes.queries, chosen.rows), sizes.heads, sizes.batch](
+            q, k, v, output, lse, lists.starts, lists.columns, *strides(q, k, v),
+            sizes.queries, sizes.keys, lists.rows_per_head, sizes.group, scale * LOG2_E,
+            CAUSAL=mask.causal, **chosen.options(sizes.head_dim),
+        )  # fmt: skip
+    return output, lse
+
+
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, *, softmax_scale: float | None = None
+) -> torch.Tensor:
+    """The same in PyTorch: its attention under a mask of single positions."""
+    visible, sees_nothing = visible_positions(mask, q.shape[2], k.shape[2], q.device)
+    return attend(q, k, v, visible, sees_nothing, softmax_scale=softmax_scale)
+
+
+def visible_positions(
+    mask: BlockMask, queries: int, keys: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which positions attend, and which queries attend to none: for those, all are visible."""
+    visible = mask.by_position(queries, keys).to(device)
+    sees_nothing = ~visible.any(-1, keepdim=True)
+    return visible | sees_nothing, sees_nothing
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    visible: torch.Tensor,
+    sees_nothing: torch.Tensor,
+    *,
+    softmax_scale: float | None = None,
+) -> torch.Tensor:
+    # PyTorch gives NaN for a query that sees nothing: it gets to see everything, and then its output is put to 0.
+    output = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible, scale=softmax_scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    return output.masked_fill(sees_nothing, 0.0)
+
+
+@triton.jit
+def block_sparse_grad_q_kernel(
+    q, k, v, output, grad_output, lse, delta, grad_q, starts, columns,
+    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
+    stride_gb, stride_gh, stride_gn, queries, keys, rows_per_head, group, scale, scale_log2_e,
+    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1).to(tl.int64)
+    batch = tl.program_id(2).to(tl.int64)
+    row = batch * tl.num_programs(1) + head
+    first_query = tl.program_id(0) * BLOCK_M
+    k += batch * stride_kb + head // group * stride_kh
+    v += batch * stride_vb + head // group * stride_vh
+    q_values = load_tile(q + batch * stride_qb + head * stride_qh, first_query, queries, stride_qn, BLOCK_M, HEAD_DIM)
+    grad_output += batch * stride_gb + head * stride_gh
+    grad_values = load_tile(grad_output, first_query, queries, stride_gn, BLOCK_M, HEAD_DIM)
+    values = load_tile(output + row * queries * HEAD_DIM, first_query, queries, HEAD_DIM, BLOCK_M, HEAD_DIM)
+    at_query = first_query + tl.arange(0, BLOCK_M)
+    row_delta = tl.sum(values.to(tl.float32) * grad_values, 1)
+    tl.store(delta + row * queries + at_query, row_delta, mask=at_query < queries)
+    row_lse = tl.load(lse + row * queries + at_query, mask=at_query < queries, other=float("inf"))
+
+    total = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+    start = starts + head * rows_per_head + tl.program_id(0)
+    for index in range(tl.load(start), tl.load(start + 1)):
+        first_key = tl.load(columns + index) * BLOCK_N
+        k_values = load_tile(k, first_key, keys, stride_kn, BLOCK_N, HEAD_DIM)
+        v_values = load_tile(v, first_key, keys, stride_vn, BLOCK_N, HEAD_DIM)
+        scores = tl.dot(q_values, k_values.T, input_precision="ieee")
+        end_key = first_key + BLOCK_N
+        crossed = end_key > keys
+        if CAUSAL:
+            crossed = crossed | (end_key - 1 > first_query)
+        if crossed:
+            at_key = first_key + tl.arange(0, BLOCK_N)
+            scores = hide_absent(scores, at_query[:, None], at_key[None, :], keys, CAUSAL)
+        total = add_gradient_of_queries(
+            scores, scale_log2_e, k_values, v_values, grad_values, row_lse, row_delta, total
+        )
+    store_tile(grad_q + row * queries * HEAD_DIM, first_query, queries, total * scale)
+
+
+@triton.jit
+def block_sparse_grad_k_v_kernel(
+    q, k, v, grad_output, lse, delta, grad_k, grad_v, starts, columns,
+    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
+    stride_gb, stride_gh, stride_gn, queries, keys, rows_per_head, group, scale, scale_log2_e,
+    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    kv_head = tl.program_id(1).to(tl.int64)
+    batch = tl.program_id(2).to(tl.int64)
+    first_key = tl.program_id(0) * BLOCK_N
+    at_key = first_key + tl.arange(0, BLOCK_N)
+    k_values = load_tile(k + batch * stride_kb + kv_head * stride_kh, first_key, keys, stride_kn, BLOCK_N, HEAD_DIM)
+    v_values = load_tile(v + batch * stride_vb + kv_head * stride_vh, first_key, keys, stride_vn, BLOCK_N, HEAD_DIM)
+
+    total_k = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
+    total_v = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
+    for member in range(group):
+        head = kv_head * group + member
+        row = batch * tl.num_programs(1) * group + head
+        q_head = q + batch * stride_qb + head * stride_qh
+        grad_head = grad_output + batch * stride_gb + head * stride_gh
+        start = starts + head * rows_per_head + tl.program_id(0)
+        for index in range(tl.load(start), tl.load(start + 1)):
+            first_query = tl.load(columns + index) * BLOCK_M
+            at_query = first_query + tl.arange(0, BLOCK_M)
+            q_values = load_tile(q_head, first_query, queries, stride_qn, BLOCK_M, HEAD_DIM)
+            grad_values = load_tile(grad_head, first_query, queries, stride_gn, BLOCK_M, HEAD_DIM)
+            row_lse = tl.load(lse + row * queries + at_query, mask=at_query < queries, other=float("inf"))
+            row_delta = tl.load(delta + row * queries + at_query, mask=at_query < queries, other=0.0)
+            # Keys past the end need no mask: their rows of dk and dv are not stored.
+            scores = tl.dot(k_values, q_values.T, input_precision="ieee")
+            if first_key + BLOCK_N - 1 > first_query:
+                scores = hide_absent(scores, at_query[None, :], at_key[:, None], keys, CAUSAL)
+            total_k, total_v = add_gradient_of_keys(
+                scores, scale_log2_e, q_values, v_values, grad_values, row_lse, row_delta, total_k, total_v
+            )
+    row = batch * tl.num_programs(1) + kv_head
+    store_tile(grad_k + row * keys * HEAD_DIM, first_key, keys, total_k * scale)
+    store_tile(grad_v + row * keys * HEAD_DIM, first_key, keys, total_v)
+
+
+def block_sparse_attention_backward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    output: torch.Tensor,
+    lse: torch.Tensor,
+    grad_output: torch.Tensor,
+    mask: BlockMask,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of q, k and v, contiguous.
+
+    Args:
+        q, k, v, mask, scale: as `block_sparse_attention_forward` took them.
+        output, lse: what it returned.
+        grad_output: gradient of output, any strides.
+    """
+    sizes = sizes_of(q, k, v, scale)
+    q, k, v, grad_output = (with_whole_rows(each) for each in (q, k, v, grad_output))
+    grad_q, grad_k, grad_v = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (q, k, v))
+    delta = torch.empty_like(lse)
+    chosen = shipped(q.dtype, sizes.head_dim)
+    of_q, of_k_v = mask.divided(chosen.grad_q), mask.divided(chosen.grad_k_v)
+    lists, transposed = mask.lists(sizes, of_q, q.device), mask.lists(sizes, of_k_v, q.device, transposed=True)
+    numbers = *strides(q, k, v, grad_output), sizes.queries, sizes.keys
+    if not sizes.no_queries:
+        block_sparse_grad_q_kernel[triton.cdiv(sizes.queries, of_q.rows), sizes.heads, sizes.batch](
+            q, k, v, output, grad_output, lse, delta, grad_q, lists.starts, lists.columns,
+            *numbers, lists.rows_per_head, sizes.group, scale, scale * LOG2_E,
+            CAUSAL=mask.causal, **of_q.options(sizes.head_dim),
+        )  # fmt: skip
+    if not sizes.no_keys:
+        block_sparse_grad_k_v_kernel[triton.cdiv(sizes.keys, of_k_v.keys), sizes.kv_heads, sizes.batch](
+            q, k, v, grad_output, lse, delta, grad_k, grad_v, transposed.starts, transposed.columns,
+            *numbers, transposed.rows_per_head, sizes.group, scale, scale * LOG2_E,
+            CAUSAL=mask.causal, **of_k_v.options(sizes.head_dim),
+        )  # fmt: skip
+    return grad_q, grad_k, grad_v

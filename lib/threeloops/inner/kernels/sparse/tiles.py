@@ -1,0 +1,159 @@
+"""What the windowed and the block-sparse kernels are shipped with, and how they are handed tensors.
+
+Pieces that the windowed and the block-sparse kernels are made of: load and store a tile, take it into a softmax, add
+what it gives to the gradients.
+
+Notation of `flash_attention`. Here `scale` includes log2(e), so that exponentials are powers of two, and `lse`, the
+log-sum-exp of a row, is to the base 2: exactly what the backward pass has to subtract.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+import triton.language as tl
+
+from threeloops.inner.kernels.launching import LARGEST_INT32, Tiles, target
+
+LARGEST_TILE = 128
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """The tiles of the three kernels: the output; the gradient of q; those of k and v. Rows are always queries."""
+
+    forward: Tiles
+    grad_q: Tiles
+    grad_k_v: Tiles
+
+
+_SM_80 = {
+    64: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 1), Tiles(32, 64, 8, 1)),
+    128: Shipped(Tiles(128, 32, 8, 2), Tiles(64, 64, 8, 1), Tiles(32, 64, 8, 1)),
+}
+_SM_90 = {
+    64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(64, 128, 8, 1)),
+    128: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+}
+_SM_100 = {
+    64: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 1), Tiles(64, 128, 8, 1)),
+    128: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(64, 128, 8, 1)),
+}
+_GFX942 = {
+    64: Shipped(Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(64, 64, 4, 1)),
+    128: Shipped(Tiles(128, 64, 8, 1), Tiles(64, 32, 4, 1), Tiles(32, 64, 4, 1)),
+}
+SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
+    "sm_80": _SM_80,
+    "sm_90": _SM_90,
+    "sm_100": _SM_100,
+    "gfx942": _GFX942,
+}
+"""By target and head_dim (64: up to 64), for 16 bits. Each compiles without spills and fits into shared memory."""
+
+_EXACT = {
+    64: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),
+    128: Shipped(Tiles(32, 32, 8, 1), Tiles(16, 16, 8, 1), Tiles(16, 32, 8, 1)),
+}
+FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
+    "sm_80": _EXACT,
+    "sm_90": {**_EXACT, 128: replace(_EXACT[128], grad_k_v=Tiles(16, 32, 4, 1))},
+    "sm_100": _EXACT,
+    "gfx942": {
+        **_EXACT,
+        128: replace(_EXACT[128], forward=Tiles(64, 32, 8, 1), grad_k_v=Tiles(16, 32, 4, 1)),
+    },
+}
+"""Float32 is multiplied in full, without tensor cores, where small tiles are as good and big ones spill."""
+
+
+def shipped(dtype: torch.dtype, head_dim: int) -> Shipped:
+    """The tiles for the current target."""
+    return (FLOAT32 if dtype == torch.float32 else SHIPPED)[target()][max(head_dim, 64)]
+
+
+def with_whole_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself if the elements of a row lie side by side and rows less than 2³¹ / 128 elements apart, since
+    offsets within a tile have 32 bits; else a contiguous copy."""
+    whole = tensor.stride(-1) == 1 and 0 <= tensor.stride(-2) * LARGEST_TILE <= LARGEST_INT32
+    return tensor if whole else tensor.contiguous()
+
+
+def strides(*tensors: torch.Tensor) -> tuple[int, ...]:
+    """Of batch, head and sequence, in elements, one tensor after the other."""
+    return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
+
+
+@triton.jit
+def load_tile(matrix, first, length, stride, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
+    """Rows first … first + ROWS − 1 of a (length, head_dim) matrix, zeros past its end. Only the start has 64 bits."""
+    rows = tl.arange(0, ROWS)
+    tile = matrix + tl.cast(first, tl.int64) * stride
+    at = rows[:, None] * stride + tl.arange(0, HEAD_DIM)[None, :]
+    return tl.load(tile + at, mask=rows[:, None] < length - first, other=0.0)
+
+
+@triton.jit
+def store_tile(matrix, first, length, values):
+    """Write values to rows first, first + 1, … of a contiguous (length, head_dim) matrix, as far as it goes."""
+    rows = tl.arange(0, values.shape[0])
+    tile = matrix + tl.cast(first, tl.int64) * values.shape[1]
+    at = rows[:, None] * values.shape[1] + tl.arange(0, values.shape[1])[None, :]
+    tl.store(tile + at, values.to(matrix.dtype.element_ty), mask=rows[:, None] < length - first)
+
+
+@triton.jit
+def hide_outside_window(scores, queries, keys, window, sinks):
+    """−inf for keys in the future, and for keys that have left the window, except the first `sinks`."""
+    return tl.where((keys <= queries) & ((keys > queries - window) | (keys < sinks)), scores, float("-inf"))
+
+
+@triton.jit
+def hide_absent(scores, queries, keys, end, CAUSAL: tl.constexpr):
+    """−inf for keys from `end` on and, if causal, for keys in the future of their query."""
+    visible = keys < end
+    if CAUSAL:
+        visible = visible & (keys <= queries)
+    return tl.where(visible, scores, float("-inf"))
+
+
+@triton.jit
+def take_tile(scores, scale, v_values, maximum, total, values):
+    """One step of an online softmax: maximum, sum and weighted values of each row, with this tile taken in."""
+    new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)
+    weights = tl.exp2(scores * scale - new_maximum[:, None])
+    shrink = tl.exp2(maximum - new_maximum)
+    total = total * shrink + tl.sum(weights, 1)
+    values = tl.dot(weights.to(v_values.dtype), v_values, values * shrink[:, None], input_precision="ieee")
+    return new_maximum, total, values
+
+
+@triton.jit
+def finish(maximum, total, values):
+    """Output and log-sum-exp of each row; 0 and −inf where it has seen no key."""
+    sees_nothing = total == 0
+    lse = tl.where(sees_nothing, float("-inf"), maximum + tl.log2(total))
+    return values / tl.where(sees_nothing, 1.0, total)[:, None], lse
+
+
+@triton.jit
+def add_gradient_of_queries(scores, scale, k_values, v_values, grad_output, lse, delta, grad_q):
+    """Add what a tile of keys (columns of scores) gives to the gradient of the queries (rows), but for the scale."""
+    weights = tl.exp2(scores * scale - lse[:, None])
+    grad_weights = tl.dot(grad_output, v_values.T, input_precision="ieee")
+    grad_scores = weights * (grad_weights - delta[:, None])
+    return tl.dot(grad_scores.to(k_values.dtype), k_values, grad_q, input_precision="ieee")
+
+
+@triton.jit
+def add_gradient_of_keys(scores, scale, q_values, v_values, grad_output, lse, delta, grad_k, grad_v):
+    """Add what a tile of queries (columns of scores) gives to the gradients of keys and values (rows).
+
+    Keys down, queries across: then the weights are the left factor of the next product, just as they come out of this.
+    """
+    weights = tl.exp2(scores * scale - lse[None, :])
+    grad_v = tl.dot(weights.to(grad_output.dtype), grad_output, grad_v, input_precision="ieee")
+    grad_weights = tl.dot(v_values, grad_output.T, input_precision="ieee")
+    grad_scores = weights * (grad_weights - delta[None, :])
+    return tl.dot(grad_scores.to(q_values.dtype), q_values, grad_k, input_precision="ieee"), grad_v

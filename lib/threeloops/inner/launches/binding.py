@@ -1,0 +1,223 @@
+"""From the arguments of a kernel call to a Launch: what is the kernel's, what the compiler's, and what is wrong."""
+
+import inspect
+import operator
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+from dataclasses import fields as dataclass_fields
+from difflib import get_close_matches
+from functools import cache
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from threeloops.inner.launches.record import Argument, DescriptorArgument, Launch, TensorArgument, is_dtype
+
+TRITON_TO_TORCH = {
+    "int1": "bool",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "fp8e4nv": "float8_e4m3fn",
+    "fp8e5": "float8_e5m2",
+    "fp8e4b8": "float8_e4m3fnuz",
+    "fp8e5b16": "float8_e5m2fnuz",
+}
+"""Names of dtypes, where a tensor was reinterpreted by triton.reinterpret. fp8e4b15 is nothing of torch's."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a kernel's function says of itself. `constexprs`: its parameters annotated tl.constexpr."""
+
+    name: str
+    module: str
+    file: str
+    line: int
+    parameters: inspect.Signature
+    constexprs: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, bound: `given` are all parameters by name, as they were passed; `grid` is as long as it was given."""
+
+    signature: Signature
+    given: dict[str, Any]
+    options: dict[str, Any]
+    grid: tuple[int, ...]
+
+
+_signatures: "WeakKeyDictionary[FunctionType, Signature]" = WeakKeyDictionary()
+
+
+def bind(function: FunctionType, args: tuple, kwargs: Mapping[str, Any], grid: Any) -> Call:
+    """Check a call of the kernel whose function this is. Raises TypeError or ValueError naming kernel and argument."""
+    signature = signature_of(function)
+    names = signature.parameters.parameters
+    options = {name: unwrapped(value) for name, value in kwargs.items() if name not in names}
+    for name in options.keys() - known_options():
+        close = get_close_matches(name, [*names, *known_options()], n=2)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise TypeError(
+            f"kernel {signature.name} has no argument, and a launch no option, called {name!r}: {hint}"
+            f"its arguments are {', '.join(names)}"
+        )
+    try:
+        bound = signature.parameters.bind(*args, **{name: kwargs[name] for name in kwargs if name in names})
+    except TypeError as error:
+        raise TypeError(f"kernel {signature.name}: {error}; its arguments are {', '.join(names)}") from None
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    return Call(signature, given, options, checked_grid(signature.name, grid(given) if callable(grid) else grid))
+
+
+def checked_grid(kernel: str, grid: Any) -> tuple[int, ...]:
+    expected = "expected one to three whole numbers of programs, as in kernel[(64,)](…)"
+    if not isinstance(grid, tuple | list):
+        raise TypeError(f"kernel {kernel}: grid = {grid!r}: {expected}")
+    try:
+        sizes = tuple(operator.index(unwrapped(size)) for size in grid)
+    except TypeError:
+        raise TypeError(f"kernel {kernel}: grid = {grid!r}: {expected}; triton.cdiv(n, block) is one") from None
+    if not 1 <= len(sizes) <= 3 or min(sizes) < 0:
+        raise ValueError(f"kernel {kernel}: grid = {grid!r}: {expected}")
+    return sizes
+
+
+def signature_of(function: FunctionType) -> Signature:
+    if function not in _signatures:
+        parameters = inspect.signature(function)
+        constexprs = frozenset(
+            name for name, each in parameters.parameters.items() if "constexpr" in annotation(each.annotation)
+        )
+        file, line = function.__code__.co_filename, definition_line(function)
+        name, module = function.__name__, function.__module__
+        _signatures[function] = Signature(name, module, file, line, parameters, constexprs)
+    return _signatures[function]
+
+
+def annotation(given: Any) -> str:
+    return given if isinstance(given, str) else getattr(given, "__name__", str(given))
+
+
+def definition_line(function: FunctionType) -> int:
+    """The line of `def`, below the decorators."""
+    first = function.__code__.co_firstlineno
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except OSError:
+        return first
+    return first + next((i for i, line in enumerate(lines) if line.lstrip().startswith("def ")), 0)
+
+
+@cache
+def known_options() -> frozenset[str]:
+    """What a launch accepts beside the kernel's arguments: the options of every compiler that Triton brought along."""
+    from triton.backends import backends
+
+    names = {"debug", "instrumentation_mode", "warmup"}
+    for backend in backends.values():
+        module = vars(sys.modules[backend.compiler.__module__])
+        for found in module.values():
+            if isinstance(found, type) and is_dataclass(found):
+                fields = {field.name for field in dataclass_fields(found)}
+                names |= fields if "num_warps" in fields else set()
+    return frozenset(names)
+
+
+class Storages:
+    """Ordinals of storages, in the order in which launches name them.
+
+    Keeps no memory alive: a weak reference holds the storage's record, so that a new storage cannot take its place.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, Any]] = {}
+
+    def ordinal(self, storage: Any) -> int:
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        if storage._cdata not in self._known:
+            self._known[storage._cdata] = len(self._known), StorageWeakRef(storage)
+        return self._known[storage._cdata][0]
+
+
+def describe(call: Call, kernel: Any, storages: Storages) -> Launch:
+    """The Launch of a call. Raises TypeError naming an argument that a compiled kernel would not take."""
+    signature = call.signature
+    arguments: dict[str, Argument] = {}
+    constants: dict[str, Any] = {}
+    for name, value in call.given.items():
+        if name in signature.constexprs or is_constexpr(value) or is_jit_function(value):
+            constants[name] = unwrapped(value)
+        else:
+            arguments[name] = described(signature.name, name, value, storages)
+    x, y, z = (*call.grid, 1, 1)[:3]
+    return Launch(
+        name=signature.name,
+        grid=(x, y, z),
+        arguments=arguments,
+        constants=constants,
+        options=call.options,
+        module=signature.module,
+        file=signature.file,
+        line=signature.line,
+        kernel=kernel,
+    )
+
+
+def described(kernel: str, name: str, value: Any, storages: Storages) -> Argument:
+    if hasattr(value, "block_shape"):
+        base = tensor(value.base, storages)
+        shape, strides, block = (tuple(map(int, each)) for each in (value.shape, value.strides, value.block_shape))
+        return DescriptorArgument(base, shape, strides, block, getattr(value, "padding", "zero"))
+    if hasattr(value, "data_ptr"):
+        return tensor(value, storages)
+    if isinstance(value, tuple):
+        return tuple(described(kernel, f"{name}[{i}]", unwrapped(each), storages) for i, each in enumerate(value))
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
+    if is_dtype(value) or isinstance(value, str):
+        raise TypeError(f"kernel {kernel}: argument {name} = {value!r}: annotate the parameter, {name}: tl.constexpr")
+    wanted = "a tensor, a descriptor, an int, a float, a bool, None or a tuple of them"
+    convert = f"; pass {name}.item()" if hasattr(value, "item") else ""
+    raise TypeError(f"kernel {kernel}: argument {name} is a {type(value).__name__}: a launch takes {wanted}{convert}")
+
+
+def tensor(value: Any, storages: Storages) -> TensorArgument:
+    """A torch tensor, or what triton.reinterpret made of one. On the "meta" device a storage starts at address 0."""
+    base = getattr(value, "base", value)
+    storage = base.untyped_storage()
+    on_meta = base.device.type == "meta"
+    address = base.storage_offset() * base.element_size() if on_meta else base.data_ptr()
+    alignment = 16 if address % 16 == 0 else address & -address
+    dtype = value.dtype.name if is_dtype(value.dtype) else str(value.dtype).removeprefix("torch.")
+    return TensorArgument(
+        dtype=TRITON_TO_TORCH.get(dtype, dtype),
+        shape=tuple(base.shape),
+        strides=tuple(base.stride()),
+        storage=storages.ordinal(storage),
+        offset=base.storage_offset(),
+        storage_bytes=storage.nbytes(),
+        alignment=alignment,
+    )
+
+
+def is_constexpr(value: Any) -> bool:
+    return type(value).__name__ == "constexpr" and hasattr(value, "value")
+
+
+def is_jit_function(value: Any) -> bool:
+    return isinstance(getattr(value, "fn", None), FunctionType)
+
+
+def unwrapped(value: Any) -> Any:
+    """The value of a tl.constexpr, in tuples too."""
+    if is_constexpr(value):
+        return unwrapped(value.value)
+    return tuple(map(unwrapped, value)) if type(value) is tuple else value

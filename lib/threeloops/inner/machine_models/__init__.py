@@ -1,0 +1,1 @@
+"""Small models of hardware: a systolic array, the banks of shared memory, a pointer chase."""

@@ -1,0 +1,22 @@
+"""Optimiser state in host memory or in memory-mapped files: a chunk is fetched while the one before is updated."""
+
+from threeloops.inner.memory.offload.adamw import Chunk, OffloadedAdamW, TornStateError, chunks_of
+from threeloops.inner.memory.offload.channel import Channel, StreamChannel, ThreadChannel
+from threeloops.inner.memory.offload.prediction import Rates, step_seconds
+from threeloops.inner.memory.offload.stores import FileStore, HostStore, StateFileError, Store
+
+__all__ = [
+    "Channel",
+    "Chunk",
+    "FileStore",
+    "HostStore",
+    "OffloadedAdamW",
+    "Rates",
+    "StateFileError",
+    "Store",
+    "StreamChannel",
+    "ThreadChannel",
+    "TornStateError",
+    "chunks_of",
+    "step_seconds",
+]

@@ -1,0 +1,192 @@
+"""AdamW whose moments (and master weights) do not live beside the parameters: fetched, updated, put back, in chunks.
+
+The arithmetic is that of `torch.optim.AdamW(foreach=False)`, operation by operation, so its steps are the same to the
+last bit. Memory beside the parameters: `buffers` chunks of state instead of all of it, and one of workspace, two with
+masters. It is kept from step to step: fresh pages for every chunk would cost more than the arithmetic on them.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from threeloops.inner.memory.offload.channel import Channel, channel_for
+from threeloops.inner.memory.offload.stores import HostStore, Store
+
+
+class TornStateError(RuntimeError):
+    """A step failed half-way: some chunks of parameters and state are of that step, the others of the one before."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Elements `first` … `end` − 1 of one parameter; they lie at `offset` in the store."""
+
+    parameter: int
+    first: int
+    end: int
+    offset: int
+
+    @property
+    def elements(self) -> int:
+        return self.end - self.first
+
+
+def chunks_of(sizes: Iterable[int], largest: int) -> list[Chunk]:
+    """Parameters of these sizes in order, each cut into chunks of at most `largest` elements."""
+    if largest < 1:
+        raise ValueError(f"chunk_elements = {largest}: expected at least 1")
+    found, base = [], 0
+    for number, size in enumerate(sizes):
+        for first in range(0, size, largest):
+            found.append(Chunk(number, first, min(first + largest, size), base + first))
+        base += size
+    return found
+
+
+class OffloadedAdamW:
+    """AdamW over `parameters` with its state in a `store`.
+
+    Moments are float32. `masters` also keeps float32 copies of the parameters in the store, for parameters of a shorter
+    format; without it all parameters must be float32, and with it none may be longer. `buffers` = 2 fetches the next
+    chunk while this one is updated; 1 does one thing after another. Parameters must be contiguous, on one device.
+    Raises ValueError or TypeError naming what does not fit, StateFileError where a store holds something else.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        *,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        store: Store | None = None,
+        masters: bool = False,
+        buffers: int = 2,
+        chunk_elements: int = 1 << 22,
+        channel: Channel | None = None,
+    ):
+        self.parameters = list(parameters)
+        self._require(masters, buffers)
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+        self.kinds = ("exp_avg", "exp_avg_sq", *(("master",) if masters else ()))
+        self.store = store or HostStore()
+        self.chunks = chunks_of([p.numel() for p in self.parameters], chunk_elements)
+        device, largest = self.parameters[0].device, max(chunk.elements for chunk in self.chunks)
+        self.steps = self.store.open(self.kinds, [tuple(p.shape) for p in self.parameters])
+        if self.steps == 0:
+            if masters:
+                flat = torch.cat([p.detach().reshape(-1).float().cpu() for p in self.parameters])
+                self.store.states["master"].copy_(flat)
+            self.store.save(0)
+        self._staging = [
+            {kind: torch.empty(largest, device=device) for kind in self.kinds}
+            for _ in range(min(buffers, len(self.chunks)))
+        ]
+        self._workspace = torch.empty(2 if masters else 1, largest, device=device)
+        self._channel = channel or channel_for(device)
+        self._torn = self._closed = False
+
+    def _require(self, masters: bool, buffers: int) -> None:
+        if not self.parameters:
+            raise ValueError("parameters is empty: expected at least one tensor")
+        if buffers < 1:
+            raise ValueError(f"buffers = {buffers}: expected 1 (one after another) or 2 (fetch ahead) or more")
+        for number, parameter in enumerate(self.parameters):
+            if not parameter.is_contiguous() or parameter.device != self.parameters[0].device:
+                raise ValueError(f"parameters[{number}]: expected contiguous tensors on one device")
+            kept = parameter.is_floating_point() and parameter.dtype.itemsize <= torch.float32.itemsize
+            if parameter.dtype != torch.float32 and not (masters and kept):
+                raise TypeError(
+                    f"parameters[{number}] has dtype {parameter.dtype}: expected torch.float32; shorter formats need "
+                    "masters=True, whose float32 keeps floating-point numbers of at most 4 bytes"
+                )
+        if not any(parameter.numel() for parameter in self.parameters):
+            raise ValueError(f"parameters: no element in all {len(self.parameters)} of them; expected at least one")
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One update of all parameters; when it returns, all state is back in the store. Each needs a gradient.
+
+        Raises ValueError for a gradient that is missing and RuntimeError after `close`, before anything is touched.
+        After any other error the state is torn: `step` and `save` raise TornStateError from then on.
+        """
+        self._require_whole()
+        if self._closed:
+            raise RuntimeError(f"step {self.steps + 1}: the optimizer is closed; make a new OffloadedAdamW to go on")
+        for number, parameter in enumerate(self.parameters):
+            if parameter.grad is None or not parameter.grad.is_contiguous():
+                raise ValueError(f"parameters[{number}].grad: expected a contiguous gradient; run backward first")
+        self._torn = True
+        self._update_all(self.steps + 1)
+        self.steps, self._torn = self.steps + 1, False
+
+    def save(self) -> None:
+        """Let the store make this step last; see `FileStore.save`. Raises TornStateError after a step that failed."""
+        self._require_whole()
+        self.store.save(self.steps)
+
+    def close(self) -> None:
+        """End the channel; a step that has been taken can still be saved."""
+        if not self._closed:
+            self._closed = True
+            self._channel.close()
+
+    def _require_whole(self) -> None:
+        if self._torn:
+            raise TornStateError(
+                f"step {self.steps + 1} failed half-way: parameters and state are partly of step {self.steps}, partly "
+                f"of step {self.steps + 1}; close this optimizer, then load the weights and the state of a save into a "
+                "new one, or begin anew with both"
+            )
+
+    def _update_all(self, step: int) -> None:
+        arrived: list[Callable[[], None]] = []
+        written: list[Callable[[], None]] = []
+        ahead = len(self._staging)
+        for chunk, staging in zip(self.chunks, self._staging, strict=False):
+            arrived.append(self._channel.submit(self._copies(chunk, staging, fetch=True)))
+        for number, chunk in enumerate(self.chunks):
+            staging = self._staging[number % ahead]
+            arrived[number]()
+            self._update(chunk, {kind: buffer[: chunk.elements] for kind, buffer in staging.items()}, step)
+            written.append(self._channel.submit(self._copies(chunk, staging, fetch=False)))
+            if number + ahead < len(self.chunks):  # the channel keeps order: its buffer is free when the fetch begins
+                following = self._copies(self.chunks[number + ahead], staging, fetch=True)
+                arrived.append(self._channel.submit(following))
+        for wait in written:
+            wait()
+        if self.parameters[0].is_cuda:
+            torch.cuda.synchronize()
+
+    def _copies(self, chunk: Chunk, staging: dict[str, Tensor], *, fetch: bool) -> list[tuple[Tensor, Tensor]]:
+        pairs = []
+        for kind, buffer in staging.items():
+            here = buffer[: chunk.elements]
+            there = self.store.states[kind][chunk.offset : chunk.offset + chunk.elements]
+            pairs.append((here, there) if fetch else (there, here))
+        return pairs
+
+    def _update(self, chunk: Chunk, state: dict[str, Tensor], step: int) -> None:
+        parameter = self.parameters[chunk.parameter]
+        values = parameter.view(-1)[chunk.first : chunk.end]
+        gradient = parameter.grad.view(-1)[chunk.first : chunk.end]
+        divisor, *others = self._workspace[:, : chunk.elements]
+        if others:
+            gradient = others[0].copy_(gradient)
+        target = state.get("master", values)
+        beta1, beta2 = self.betas
+        target.mul_(1 - self.lr * self.weight_decay)
+        state["exp_avg"].lerp_(gradient, 1 - beta1)
+        state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (1 - beta2**step) ** 0.5
+        torch.sqrt(state["exp_avg_sq"], out=divisor).div_(root).add_(self.eps)
+        target.addcdiv_(state["exp_avg"], divisor, value=-self.lr / (1 - beta1**step))
+        if target is not values:
+            values.copy_(target)

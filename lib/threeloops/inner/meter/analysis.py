@@ -1,0 +1,297 @@
+"""From the rows of a recording to its traffic.
+
+Races between the programs of one launch, which run in any order on a GPU and one after another in the interpreter.
+
+Two programs race where one stores bytes, not atomically, that the other stores, loads or updates atomically. They do
+not where atomics order them: the earlier program, after its access, and the later one, before its own, both performed
+an atomic operation (not a relaxed one) on the same address, as a lock or a counter of arrivals makes them do. Not
+looked at: loads against atomic updates, and storages of which a launch touches a stretch beyond DENSE_UNITS.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from threeloops.inner.meter.accesses import SECTOR_BYTES, Pattern
+from threeloops.inner.meter.findings import FindingKind, Incident, base_name, program_coordinates
+from threeloops.inner.meter.recording import ATOMIC, LOAD, STORE, VERBS, Access, Recording
+from threeloops.inner.meter.traffic import ArgumentTraffic
+
+COLUMNS = len(Access._fields)
+DENSE_UNITS = 1 << 26
+"""Up to here a flag for every unit; beyond, where a kernel picks a little out of a lot, the touched ones are sorted."""
+
+
+@dataclass
+class Counts:
+    """What a launch's traffic is made of, apart from names and the L2 model."""
+
+    arguments: dict[str, ArgumentTraffic]
+    unique_loaded: int
+    unique_stored: int
+    sectors: int
+    requests: int
+    atomics: int
+
+
+def rows(recording: Recording) -> np.ndarray:
+    """The accesses as int64, a row each, columns as in Access."""
+    return np.array(recording.accesses, dtype=np.int64).reshape(-1, COLUMNS)
+
+
+def count(recording: Recording, table: np.ndarray) -> Counts:
+    patterns = recording.patterns.all
+    kind, argument, pattern = table[:, 0], table[:, 1], table[:, 2]
+    lanes = np.array([each.lanes for each in patterns] or [0])
+    size = np.array([each.bytes for each in patterns] or [0])[pattern]
+    sectors, requests = count_sectors(patterns, table)
+    arguments, unique = {}, {}
+    spaces = recording.spaces.by_ordinal
+    for storage in {space.storage for space in spaces.values()}:
+        views = [space for space in spaces.values() if space.storage == storage]
+        for space in views:
+            own = argument == space.ordinal
+            loads, stores = own & (kind != STORE), own & (kind != LOAD)
+            arguments[space.name] = ArgumentTraffic(
+                int(size[loads].sum()),
+                int(size[stores].sum()),
+                union(patterns, table[loads]),
+                union(patterns, table[stores]),
+            )
+        if len(views) == 1:
+            alone = arguments[views[0].name]
+            unique[storage] = (alone.unique_loaded, alone.unique_stored)
+        else:
+            own = np.isin(argument, [space.ordinal for space in views])
+            loads, stores = own & (kind != STORE), own & (kind != LOAD)
+            unique[storage] = union(patterns, table[loads]), union(patterns, table[stores])
+    return Counts(
+        arguments,
+        sum(loaded for loaded, _ in unique.values()),
+        sum(stored for _, stored in unique.values()),
+        sectors,
+        requests,
+        int(lanes[pattern[kind >= ATOMIC]].sum()),
+    )
+
+
+def count_sectors(patterns: list[Pattern], table: np.ndarray) -> tuple[int, int]:
+    places, times = distinct(table[:, 2], table[:, 3] % SECTOR_BYTES)
+    counted = [patterns[pattern].sectors(shift) for pattern, shift in places]
+    sectors = sum(n * each for (each, _), n in zip(counted, times, strict=True))
+    requests = sum(n * each for (_, each), n in zip(counted, times, strict=True))
+    return sectors, requests
+
+
+def distinct(pattern: np.ndarray, base: np.ndarray) -> tuple[list[tuple[int, int]], list[int]]:
+    """Each distinct (pattern, base) and how often it occurs."""
+    order = np.lexsort((base, pattern))
+    pattern, base = pattern[order], base[order]
+    first = np.ones(len(pattern), bool)
+    first[1:] = (pattern[1:] != pattern[:-1]) | (base[1:] != base[:-1])
+    starts = np.flatnonzero(first)
+    times = np.diff(np.append(starts, len(pattern)))
+    return list(zip(pattern[starts].tolist(), base[starts].tolist(), strict=True)), times.tolist()
+
+
+def union(patterns: list[Pattern], table: np.ndarray) -> int:
+    """How many bytes of one storage these accesses touch, each counted once."""
+    if not len(table):
+        return 0
+    places, _ = distinct(table[:, 2], table[:, 3])
+    window = Window.around(patterns, places)
+    if window.units > DENSE_UNITS:
+        parts = [patterns[index].places(base - window.start, window.unit) for index, base in places]
+        ordered = np.sort(np.concatenate(parts))
+        return (1 + int(np.count_nonzero(np.diff(ordered)))) * window.unit
+    touched = np.zeros(window.units, bool)
+    for index, base in places:
+        patterns[index].mark(touched, base - window.start, unit=window.unit)
+    return int(np.count_nonzero(touched)) * window.unit
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of one storage that holds some accesses: bytes from `start`, in `units` of `unit` bytes none of which
+    they touch partly."""
+
+    start: int
+    unit: int
+    units: int
+
+    @classmethod
+    def around(cls, patterns: list[Pattern], places: list[tuple[int, int]]) -> "Window":
+        start = min(base + patterns[index].low for index, base in places)
+        end = max(base + patterns[index].high + patterns[index].itemsize for index, base in places)
+        spread = 0
+        for index, base in places:
+            spread |= patterns[index].granule | (base - start)
+        unit = spread & -spread
+        return cls(start, unit, (end - start) // unit)
+
+
+MOST_LANES_OF_A_LOCK = 64
+MOST_PARTNERS = 16
+"""An access that races with more programs than these is reported for these."""
+ADVICE = {
+    "write-race": "give every byte one program, use an atomic operation, or combine partial results in a second launch",
+    "read-write-race": "programs run in any order: read what another program stores in a launch of its own",
+}
+
+
+@dataclass
+class Tile:
+    """The same access by the same program, once or often: rows `first` to `last` of the recording."""
+
+    kind: int
+    pattern: Pattern
+    base: int
+    program: int
+    argument: int
+    site: int
+    first: int
+    last: int
+    value: int
+
+
+@dataclass
+class Race:
+    """What is to be said about the races of one source line with one argument."""
+
+    tile: Tile
+    other: Tile
+    bytes: int = 0
+    programs: set[int] = field(default_factory=set)
+    same_values: bool = True
+
+
+def find_races(recorded: Recording, table: np.ndarray) -> None:
+    """Add the races of a launch to its incidents."""
+    spaces = recorded.spaces.by_ordinal
+    for storage in sorted({space.storage for space in spaces.values()}):
+        views = [space.ordinal for space in spaces.values() if space.storage == storage]
+        own = np.flatnonzero(np.isin(table[:, 1], views))
+        if (table[own, 0] == STORE).any() and len(np.unique(table[own, 4])) > 1:
+            for (kind, _), race in StorageRaces(recorded, table, own).find().items():
+                report(recorded, kind, race)
+
+
+class StorageRaces:
+    """The search in one storage; `own` are the rows of the table that touch it."""
+
+    def __init__(self, recorded: Recording, table: np.ndarray, own: np.ndarray) -> None:
+        self.recorded, self.table = recorded, table
+        self.stores = self.tiles(own[table[own, 0] == STORE])
+        self.loads = self.tiles(own[table[own, 0] == LOAD])
+        self.atomics = self.tiles(own[table[own, 0] >= ATOMIC])
+        self.store_rows = table[own[table[own, 0] == STORE]]
+        self.found: dict[tuple[FindingKind, int], Race] = {}
+        self._locks: dict[int, list[tuple[int, set[tuple[int, int]]]]] | None = None
+
+    def tiles(self, rows: np.ndarray) -> list[Tile]:
+        known: dict[tuple[int, int, int], Tile] = {}
+        patterns = self.recorded.patterns.all
+        for row, (kind, argument, pattern, base, program, site, value) in zip(
+            rows.tolist(), self.table[rows].tolist(), strict=True
+        ):
+            tile = known.get((pattern, base, program))
+            if tile is None:
+                tile = Tile(kind, patterns[pattern], base, program, argument, site, row, row, value)
+                known[pattern, base, program] = tile
+            tile.last, tile.value = row, value
+        return list(known.values())
+
+    def find(self) -> dict[tuple[FindingKind, int], Race]:
+        patterns = self.recorded.patterns.all
+        everything = [*self.stores, *self.loads, *self.atomics]
+        window = Window.around(patterns, [(tile.pattern.index, tile.base) for tile in everything])
+        # Most kernels store every byte once: then nobody's values need comparing.
+        disjoint = union(patterns, self.store_rows) == sum(tile.pattern.bytes for tile in self.stores)
+        unit = window.unit if disjoint else 1
+        size = window.units * window.unit // unit
+        if size > DENSE_UNITS:
+            return {}
+        owner = np.full(size, -1, np.int32)
+        programs = np.array([tile.program for tile in self.stores])
+        if disjoint:
+            for number, tile in enumerate(self.stores):
+                tile.pattern.mark(owner, tile.base - window.start, number, unit)
+        else:
+            self.compare_stores(owner, programs, window.start)
+        for tile in [*self.loads, *self.atomics]:
+            kind: FindingKind = "read-write-race" if tile.kind == LOAD else "write-race"
+            stored_by = tile.pattern.look(owner, tile.base - window.start, unit)
+            for other, units in partners(stored_by, programs, tile.program):
+                self.note(kind, tile, self.stores[other], units * unit, same_values=False)
+        return self.found
+
+    def compare_stores(self, owner: np.ndarray, programs: np.ndarray, start: int) -> None:
+        """Replay the stores in the interpreter's order, byte by byte, with what each byte then holds."""
+        memory = np.zeros(len(owner), np.uint8)
+        for number, tile in enumerate(self.stores):
+            places = tile.pattern.places(tile.base - start)
+            raw = raw_bytes(tile.pattern, self.recorded.values[tile.value])
+            stored_by = owner[places]
+            for other, count in partners(stored_by, programs, tile.program):
+                shared = stored_by == other
+                same = bool((memory[places[shared]] == raw[shared]).all())
+                self.note("write-race", tile, self.stores[other], count, same_values=same)
+            owner[places], memory[places] = number, raw
+
+    def note(self, kind: FindingKind, tile: Tile, other: Tile, count: int, *, same_values: bool) -> None:
+        if self.ordered(other, tile) if other.last < tile.first else self.ordered(tile, other):
+            return
+        race = self.found.setdefault((kind, tile.site), Race(tile, other))
+        race.bytes += count
+        race.programs |= {tile.program, other.program}
+        race.same_values &= same_values
+
+    def ordered(self, earlier: Tile, later: Tile) -> bool:
+        """Whether atomics hand over from the program of one access to that of the other."""
+        released = {place for row, places in self.locks(earlier.program) if row > earlier.last for place in places}
+        return any(row < later.first and places & released for row, places in self.locks(later.program))
+
+    def locks(self, program: int) -> list[tuple[int, set[tuple[int, int]]]]:
+        """(row, (storage, byte) of every lane) of a program's atomics that order what surrounds them."""
+        if self._locks is None:
+            self._locks = {}
+            for row in np.flatnonzero(self.table[:, 0] == ATOMIC).tolist():
+                _, argument, index, base, owner, *_ = self.table[row].tolist()
+                pattern = self.recorded.patterns.all[index]
+                if pattern.lanes <= MOST_LANES_OF_A_LOCK:
+                    storage = self.recorded.spaces.by_ordinal[argument].storage
+                    places = {(storage, base + offset) for offset in pattern.active.tolist()}
+                    self._locks.setdefault(owner, []).append((row, places))
+        return self._locks.get(program, [])
+
+
+def partners(stored_by: np.ndarray, programs: np.ndarray, own: int) -> Iterator[tuple[int, int]]:
+    """(store, how many units) for the stores of other programs that meet an access. -1: nobody stored there."""
+    foreign = stored_by[stored_by >= 0]
+    foreign = foreign[programs[foreign] != own]
+    if len(foreign):
+        stores, counts = np.unique(foreign, return_counts=True)
+        yield from list(zip(stores.tolist(), counts.tolist(), strict=True))[:MOST_PARTNERS]
+
+
+def raw_bytes(pattern: Pattern, value: np.ndarray) -> np.ndarray:
+    """The bytes that a store writes, in the order of `Pattern.places`: first bytes of all lanes, then second ones, …"""
+    value = np.broadcast_to(value.reshape(-1), pattern.relative.shape) if value.size == 1 else value.reshape(-1)
+    if value.itemsize != pattern.itemsize:
+        value = value.astype(f"i{pattern.itemsize}")
+    raw = np.ascontiguousarray(value).view(np.uint8).reshape(-1, pattern.itemsize)
+    return (raw if pattern.mask is None else raw[pattern.mask]).T.reshape(-1)
+
+
+def report(recorded: Recording, kind: FindingKind, race: Race) -> None:
+    sites = list(recorded.sites)
+    file, line = sites[race.other.site]
+    name = recorded.spaces.by_ordinal[race.tile.argument].name
+    verb = VERBS[race.tile.kind]
+    other = program_coordinates(race.other.program, recorded.grid)
+    first = f"{verb} of {name} meets bytes that program {other} stores at {base_name(file)}:{line}"
+    if kind == "write-race" and verb == "store":
+        first += ", with the same values: benign" if race.same_values else ", with different values"
+    incident = Incident(kind, name, race.tile.site, race.tile.program, first, ADVICE[kind], "byte")
+    recorded.incidents.add(incident, race.bytes, race.programs)

@@ -1,0 +1,183 @@
+"""Where the meter takes hold of Triton's interpreter, for the duration of one launch.
+
+Replaced are methods of the interpreter's builder object (loads, stores, atomics, arithmetic), `apply` of its
+reductions, and the conversion of arguments to pointers. The class of the builder stays as it is: repairs of the
+interpreter that live there are what the replacements call.
+"""
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from threeloops.inner.meter.accesses import tensors
+from threeloops.inner.meter.findings import NAN_BYTE, Watch
+from threeloops.inner.meter.recording import ATOMIC, LOAD, RELAXED_ATOMIC, STORE, Recording
+
+ODD_INTEGER = 91
+"""Stands for an integer that nobody specified: no neutral element of anything, and no sum of a tile overflows."""
+
+
+@contextmanager
+def recording(watch: Watch | None = None) -> Iterator[Recording]:
+    """Record the one launch that the block runs."""
+    from triton.runtime import interpreter
+
+    from threeloops.inner.interpreter import language
+
+    recorded = Recording(watch)
+    with ExitStack() as undo:
+        # Masked lanes hold NaN or an odd integer on purpose: NumPy's warnings about them say nothing new.
+        undo.enter_context(warnings.catch_warnings())
+        for what in ("All-NaN slice", "invalid value encountered in cast"):
+            warnings.filterwarnings("ignore", what, RuntimeWarning)
+        builder = interpreter.interpreter_builder
+        for name, method in wrappers(recorded, builder).items():
+            undo.enter_context(replaced(builder, name, method))
+        for operation in (interpreter.ReduceOps, interpreter.ScanOps):
+            undo.enter_context(replaced(operation, "apply", recorded.flops.reducing(operation.apply)))
+        handle = interpreter.TensorHandle
+        undo.enter_context(replaced(handle, "__post_init__", recorded.tiles.made(handle.__post_init__)))
+        undo.enter_context(replaced(language, "number_made", recorded.tiles.number_made))
+        undo.enter_context(replaced(handle, "__del__", lambda each: recorded.tiles.dropped(each)))
+        executor = interpreter.GridExecutor
+        undo.enter_context(replaced(executor, "_init_args_hst", addressed(recorded, executor._init_args_hst)))
+        undo.enter_context(replaced(interpreter, "_implicit_cvt", converted(recorded, interpreter._implicit_cvt)))
+        yield recorded
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute of a class, module or instance for a while."""
+    own = vars(owner)
+    missing = name not in own
+    before = own.get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if missing:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+def addressed(recorded: Recording, original: Callable) -> Callable:
+    """Wrap the interpreter's copying of arguments to the host: there every argument gets its address space."""
+
+    def init_args_hst(executor: Any, args_dev: Any, kwargs: Any) -> Any:
+        args_hst, kwargs_hst = original(executor, args_dev, kwargs)
+        named = inspect.getcallargs(executor.fn, *args_dev, **kwargs)
+        hosts = inspect.getcallargs(executor.fn, *args_hst, **kwargs_hst)
+        for name, value in named.items():
+            if name not in executor.constexprs:
+                for each in tensors(name, value, hosts[name]):
+                    recorded.add_argument(*each)
+        return args_hst, kwargs_hst
+
+    return init_args_hst
+
+
+def converted(recorded: Recording, original: Callable) -> Callable:
+    """Wrap the interpreter's conversion of arguments: tensors become virtual addresses."""
+
+    def implicit_cvt(argument: Any) -> Any:
+        result = original(argument)
+        if hasattr(argument, "data_ptr"):
+            space = recorded.spaces.of(argument)
+            if space is not None:
+                result.handle.data = np.array([space.first], dtype=np.uint64)
+        return result
+
+    return implicit_cvt
+
+
+def unspecified(pointers: Any, mask: Any) -> Any:
+    """What the masked lanes of a load without `other` hold. On a GPU that is anything; here NaN, or an odd integer, as
+    the interpreter's zeros would hide that a kernel counts on zeros. None where all lanes are loaded."""
+    active = mask if mask is None or isinstance(mask, np.ndarray) else mask.data
+    element = pointers.get_element_ty()
+    if active is None or element.is_bool() or active.all():
+        return None
+    from triton.runtime.interpreter import _get_np_dtype
+
+    dtype = np.dtype(_get_np_dtype(element))
+    nan = np.frombuffer(bytes([NAN_BYTE]) * dtype.itemsize, dtype)[0]
+    anything = nan if element.is_floating() else dtype.type(ODD_INTEGER)
+    return type(pointers)(np.where(np.broadcast_to(active, pointers.data.shape), dtype.type(0), anything), element)
+
+
+def wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
+    """What the builder's methods become during a launch, by name."""
+    from triton._C.libtriton import ir
+
+    relaxed = ir.MEM_SEMANTIC.RELAXED
+    load, store = builder.create_masked_load, builder.create_masked_store
+    rmw, cas = builder.create_atomic_rmw, builder.create_atomic_cas
+    set_grid_idx, set_grid_dim = builder.set_grid_idx, builder.set_grid_dim
+
+    def grid_dim(x: int, y: int, z: int) -> None:
+        recorded.grid = (x, y, z)
+        set_grid_dim(x, y, z)
+
+    def grid_idx(*place: int) -> None:
+        recorded.program += 1
+        recorded.tiles.next_program()
+        set_grid_idx(*place)
+
+    def masked_load(pointers: Any, mask: Any, other: Any, *rest: Any, **options: Any) -> Any:
+        since = len(recorded.accesses)
+        if other is None:
+            other = unspecified(pointers, mask)
+        pointers, mask = recorded.access(LOAD, pointers, mask)
+        result = load(pointers, mask, other, *rest, **options)
+        if recorded.unwritten:
+            recorded.check_read(since, result.data)
+        return result
+
+    def masked_store(pointers: Any, value: Any, mask: Any, *rest: Any, **options: Any) -> Any:
+        since = len(recorded.accesses)
+        pointers, mask = recorded.access(STORE, pointers, mask, value.data)
+        result = store(pointers, value, mask, *rest, **options)
+        if recorded.unwritten:
+            recorded.check_write(since)
+        return result
+
+    def atomic(order: Any, pointers: Any, mask: Any, execute: Callable[[Any, Any], Any]) -> Any:
+        since = len(recorded.accesses)
+        pointers, mask = recorded.access(RELAXED_ATOMIC if order == relaxed else ATOMIC, pointers, mask)
+        result = execute(pointers, mask)
+        if recorded.unwritten:
+            recorded.check_read(since, result.data)
+            recorded.check_write(since)
+        return result
+
+    def atomic_rmw(operation: Any, pointers: Any, value: Any, mask: Any, order: Any, scope: Any) -> Any:
+        return atomic(order, pointers, mask, lambda real, allowed: rmw(operation, real, value, allowed, order, scope))
+
+    def atomic_cas(pointers: Any, compare: Any, value: Any, order: Any, scope: Any) -> Any:
+        def execute(real: Any, allowed: np.ndarray | None) -> Any:
+            if allowed is None:
+                return cas(real, compare, value, order, scope)
+            # It takes no mask: leave out the lanes that must not run.
+            handle = type(real)
+            parts = [handle(each.data[allowed], each.dtype) for each in (real, compare, value)]
+            result = np.zeros_like(compare.data)
+            if allowed.any():
+                result[allowed] = cas(*parts, order, scope).data
+            return handle(result, compare.dtype)
+
+        return atomic(order, pointers, None, execute)
+
+    return {
+        "set_grid_dim": grid_dim,
+        "set_grid_idx": grid_idx,
+        "create_masked_load": masked_load,
+        "create_masked_store": masked_store,
+        "create_atomic_rmw": atomic_rmw,
+        "create_atomic_cas": atomic_cas,
+        **recorded.flops.wrappers(builder),
+    }

@@ -1,0 +1,231 @@
+"""A model of a GPU's L2 cache: what of a launch's traffic reaches memory.
+
+Set-associative, least recently used out first, lines of sectors, write-back. A load fetches the sectors that it
+misses; a store fetches nothing (the cache keeps a mask of written bytes) and leaves them dirty; a dirty sector is
+written to memory when its line is evicted or at the end of the launch. Every launch starts with an empty cache.
+
+Order. The interpreter runs one program after another, z fastest; a GPU starts programs x fastest and runs many at
+once. The model holds `resident_programs` of them: each in its turn makes one access (a whole tile), and where a
+program ends, the next in launch order takes its place. Storages follow each other at 512-byte boundaries in order of
+the arguments, and a line's set is its number modulo the number of sets. L1 is not modelled: a program asks L2 for
+everything.
+
+A launch's accesses as a cache sees them: lines, and the sectors within each.
+"""
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from threeloops.hardware.accelerators import accelerator
+from threeloops.inner.meter.accesses import Pattern
+from threeloops.inner.meter.recording import LOAD, STORE, Recording
+
+STORAGE_ALIGNMENT = 512
+"""Of CUDA's caching allocator in PyTorch."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Accesses to lines in time order: line number, sectors touched and sectors wholly covered (a bit each), kind."""
+
+    lines: np.ndarray
+    touched: np.ndarray
+    covered: np.ndarray
+    kinds: np.ndarray
+
+
+def stream(recorded: Recording, table: np.ndarray, line_bytes: int, sector_bytes: int) -> Stream:
+    """The lines of every access, in ascending order within one."""
+    starts = storage_starts(recorded)
+    base = table[:, 3] + np.array([starts.get(argument, 0) for argument in range(max(starts) + 1)])[table[:, 1]]
+    line, within = np.divmod(base, line_bytes)
+    keys, which = np.unique(table[:, 2] * line_bytes + within, return_inverse=True)
+    parts = [
+        lines_of(recorded.patterns.all[key // line_bytes], key % line_bytes, line_bytes, sector_bytes)
+        for key in keys.tolist()
+    ]
+    lengths = np.array([len(lines) for lines, _, _ in parts])
+    begins = np.cumsum(lengths) - lengths
+    counts = lengths[which]
+    # For every access the stretch of the pool that is its pattern's, one after the other.
+    take = np.arange(counts.sum()) + np.repeat(begins[which] - (np.cumsum(counts) - counts), counts)
+    lines, touched, covered = (np.concatenate(pool) for pool in zip(*parts, strict=True))
+    return Stream(lines[take] + np.repeat(line, counts), touched[take], covered[take], np.repeat(table[:, 0], counts))
+
+
+def storage_starts(recorded: Recording) -> dict[int, int]:
+    """By argument: where its storage starts in the model's memory."""
+    ends: dict[int, int] = {}
+    place, starts = 0, {}
+    for space in sorted(recorded.spaces.by_ordinal.values(), key=lambda space: space.ordinal or 1 << 20):
+        if space.storage not in ends:
+            ends[space.storage] = place
+            place += -(-(space.end - space.zero) // STORAGE_ALIGNMENT) * STORAGE_ALIGNMENT
+        starts[space.ordinal] = ends[space.storage]
+    return starts
+
+
+def lines_of(
+    pattern: Pattern, within: int, line_bytes: int, sector_bytes: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(line, touched, covered) for a pattern whose base lies `within` bytes into line 0."""
+    offsets, width = runs(np.sort(pattern.active))[0] + within, pattern.itemsize
+    if (pattern.granule | within) % width or width > sector_bytes:
+        # Items that may straddle sectors count as bytes.
+        offsets, width = runs(np.sort((offsets[:, None] + np.arange(width)).reshape(-1)))[0], 1
+    sectors, counts = runs(offsets // sector_bytes)
+    line, place = np.divmod(sectors, line_bytes // sector_bytes)
+    bit = np.left_shift(1, place).astype(np.uint8)
+    covered = np.where(counts * width >= sector_bytes, bit, 0).astype(np.uint8)
+    lines, lengths = runs(line)
+    first = np.cumsum(lengths) - lengths
+    return lines, np.bitwise_or.reduceat(bit, first), np.bitwise_or.reduceat(covered, first)
+
+
+def runs(ascending: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct values of a sorted array, and how often each occurs."""
+    new = np.ones(len(ascending), bool)
+    np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
+    first = np.flatnonzero(new)
+    return ascending[first], np.diff(first, append=len(ascending))
+
+
+DEFAULT_WAYS = 16
+"""Not published for most GPUs."""
+
+
+@dataclass(frozen=True)
+class L2:
+    """Sizes in bytes; `resident_programs` = multiprocessors × programs that run on each at once."""
+
+    size_bytes: int
+    ways: int = DEFAULT_WAYS
+    line_bytes: int = 128
+    sector_bytes: int = 32
+    resident_programs: int = 1
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for quantity in ("size_bytes", "ways", "line_bytes", "sector_bytes", "resident_programs"):
+            if getattr(self, quantity) < 1:
+                raise ValueError(f"{quantity} = {getattr(self, quantity)}: expected a positive number")
+        if self.line_bytes % self.sector_bytes or self.line_bytes > 8 * self.sector_bytes:
+            raise ValueError(
+                f"line_bytes = {self.line_bytes}: expected 1 to 8 sectors of sector_bytes = {self.sector_bytes}"
+            )
+        if self.size_bytes % (self.ways * self.line_bytes):
+            raise ValueError(
+                f"size_bytes = {self.size_bytes}: expected a multiple of ways × line_bytes = "
+                f"{self.ways * self.line_bytes}; choose other ways"
+            )
+
+    @classmethod
+    def of(cls, device: str, *, ways: int = DEFAULT_WAYS, programs_per_multiprocessor: int = 1) -> "L2":
+        """The last cache before memory of a device of the hardware table ("H100 SXM", "MI300X"). Raises LookupError."""
+        chosen = accelerator(device)
+        size = chosen.caches.l3_bytes or chosen.caches.l2_bytes
+        if size is None or chosen.multiprocessors is None:
+            raise LookupError(f"{chosen.name}: no size of its L2 is published; give an L2(size_bytes=…) instead")
+        resident = chosen.multiprocessors * programs_per_multiprocessor
+        return cls(size, ways, resident_programs=resident, name=chosen.name)
+
+    @property
+    def sets(self) -> int:
+        return self.size_bytes // (self.ways * self.line_bytes)
+
+    def __str__(self) -> str:
+        mebi, kibi = self.size_bytes / 2**20, self.size_bytes / 2**10
+        size = f"{mebi:.4g} MiB" if mebi >= 1 else f"{kibi:.4g} KiB"
+        name = f"{self.name}: " if self.name else ""
+        return (
+            f"{name}{size}, {self.ways}-way, least recently used out first, lines of {self.line_bytes} bytes "
+            f"in sectors of {self.sector_bytes}, write-back, empty at the start of every launch; programs start "
+            f"x fastest, {self.resident_programs} resident, in turns of one access"
+        )
+
+
+def model(recorded: Recording, table: np.ndarray, l2: L2) -> tuple[int, int]:
+    """Bytes that a launch loads from memory and stores to it."""
+    if not len(table):
+        return 0, 0
+    order = launch_order(table[:, 4], recorded.grid, l2.resident_programs)
+    fetched, written = simulate(l2, stream(recorded, table[order], l2.line_bytes, l2.sector_bytes))
+    return fetched * l2.sector_bytes, written * l2.sector_bytes
+
+
+def launch_order(programs: np.ndarray, grid: tuple[int, int, int], resident: int) -> np.ndarray:
+    """The order in which accesses reach the cache. `programs`: whose each access is, in the interpreter's numbering; a
+    program's accesses stand in their own order.
+    """
+    rest, z = np.divmod(programs, grid[2])
+    x, y = np.divmod(rest, grid[1])
+    launched = x + grid[0] * (y + grid[1] * z)
+    own_order = np.argsort(launched, kind="stable")
+    ids, first, lengths = np.unique(launched[own_order], return_index=True, return_counts=True)
+    turn = np.empty(len(programs), np.int64)
+    turn[own_order] = np.arange(len(programs)) - np.repeat(first, lengths)
+    free = [0] * min(resident, len(ids))
+    starts = np.empty(len(ids), np.int64)
+    for number, length in enumerate(lengths.tolist()):
+        starts[number] = heapq.heappop(free)
+        heapq.heappush(free, int(starts[number]) + length)
+    return np.lexsort((launched, turn + starts[np.searchsorted(ids, launched)]))
+
+
+def simulate(l2: L2, accesses: Stream) -> tuple[int, int]:
+    """Sectors fetched from memory and written to it.
+
+    Sets do not influence each other, so all sets are advanced together: their first accesses, their second ones, …
+    """
+    where = accesses.lines % l2.sets
+    order = np.argsort(where, kind="stable")
+    where, lines, kinds = where[order], accesses.lines[order], accesses.kinds[order]
+    # Neighbours in a set that do the same to the same line are one access.
+    new = np.ones(len(lines), bool)
+    new[1:] = (lines[1:] != lines[:-1]) | (kinds[1:] != kinds[:-1])
+    first = np.flatnonzero(new)
+    touched, covered = (np.bitwise_or.reduceat(bits[order], first) for bits in (accesses.touched, accesses.covered))
+    where, lines, kinds = where[first], lines[first], kinds[first]
+    sets, begins, lengths = np.unique(where, return_index=True, return_counts=True)
+    turn = np.arange(len(lines)) - np.repeat(begins, lengths)
+    by_turn = np.argsort(turn, kind="stable")
+    compact = np.repeat(np.arange(len(sets)), lengths)[by_turn]
+    lines, touched, covered, kinds = (values[by_turn] for values in (lines, touched, covered, kinds))
+    bounds = np.searchsorted(turn[by_turn], np.arange(lengths.max()))
+    cache = Cache(len(sets), l2.ways)
+    for now, (start, end) in enumerate(zip(bounds, [*bounds[1:], len(lines)], strict=True)):
+        each = slice(start, end)
+        cache.advance(now, compact[each], lines[each], touched[each], covered[each], kinds[each])
+    return cache.fetched, cache.written + int(np.bitwise_count(cache.dirty).sum())
+
+
+class Cache:
+    """The state of all sets: for every way the line it holds, when it was last used, valid and dirty sectors as
+    bits."""
+
+    def __init__(self, sets: int, ways: int) -> None:
+        self.ways = ways
+        self.lines = np.full((sets, ways), -1, np.int64)
+        self.used = np.full((sets, ways), -1, np.int64)
+        self.valid = np.zeros(sets * ways, np.uint8)
+        self.dirty = np.zeros(sets * ways, np.uint8)
+        self.fetched = self.written = 0
+
+    def advance(
+        self, now: int, sets: np.ndarray, lines: np.ndarray, touched: np.ndarray, covered: np.ndarray, kinds: np.ndarray
+    ) -> None:
+        """One access to each of these distinct sets."""
+        match = self.lines[sets] == lines[:, None]
+        hit = match.any(axis=1)
+        slot = sets * self.ways + np.where(hit, match.argmax(axis=1), self.used[sets].argmin(axis=1))
+        valid, dirty = self.valid[slot], self.dirty[slot]
+        self.written += int(np.bitwise_count(dirty[~hit]).sum())
+        valid, dirty = np.where(hit, valid, 0), np.where(hit, dirty, 0)
+        reads, writes = kinds != STORE, kinds != LOAD
+        self.fetched += int(np.bitwise_count((touched & ~valid)[reads]).sum())
+        self.valid[slot] = valid | np.where(reads, touched, covered)
+        self.dirty[slot] = dirty | np.where(writes, touched, 0)
+        self.lines.reshape(-1)[slot] = lines
+        self.used.reshape(-1)[slot] = now

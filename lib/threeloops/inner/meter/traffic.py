@@ -1,0 +1,250 @@
+"""What the meter found out: the traffic of one launch, and of several together.
+
+Floating-point operations that the interpreter executes, by kind.
+
+Counted are elements of tiles as the program computes them: padding and masked lanes too, since hardware computes
+them. A multiply-add is 2, everything else 1. Integer and address arithmetic, conversions, selections, |x| and
+rounding are not floating-point operations. A reduction of n elements to 1 is n − 1, whatever it combines with.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from threeloops.inner.costs import Work
+from threeloops.inner.meter.findings import Finding
+
+KINDS = ("dot", "add", "multiply", "divide", "fma", "special", "compare", "reduce")
+
+ELEMENTWISE = {
+    "add": ("fadd", "fsub", "fneg"),
+    "multiply": ("fmul",),
+    "divide": ("fdiv", "precise_divf", "frem"),
+    "special": ("exp", "exp2", "log", "log2", "sqrt", "precise_sqrt", "rsqrt", "sin", "cos", "erf"),
+    "compare": (
+        *("minimumf", "minnumf", "maximumf", "maxnumf"),
+        *(f"fcmp{order}{relation}" for order in "OU" for relation in ("LT", "GT", "LE", "GE", "EQ", "NE")),
+    ),
+}
+"""Kind → operations of the interpreter's builder on floating-point operands, without `create_`."""
+PER_ELEMENT = {"fma": ("fma", 2), "clampf": ("compare", 2)}
+
+
+class Flops:
+    """Counts of one launch. `wrappers` are for the builder's methods, `reducing` for reductions and scans."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, float] = dict.fromkeys(KINDS, 0)
+
+    def wrappers(self, builder: Any) -> dict[str, Callable]:
+        """Counting replacements for `builder`'s methods, by name."""
+        kinds = {name: (kind, 1) for kind, names in ELEMENTWISE.items() for name in names} | PER_ELEMENT
+        found = {f"create_{name}": each for name, each in kinds.items() if hasattr(builder, f"create_{name}")}
+        wrapped = {name: self._elementwise(getattr(builder, name), *each) for name, each in found.items()}
+        wrapped["create_dot"] = self._dot(builder.create_dot)
+        if hasattr(builder, "create_dot_scaled"):
+            wrapped["create_dot_scaled"] = self._dot_scaled(builder.create_dot_scaled)
+        return wrapped
+
+    def _elementwise(self, original: Callable, kind: str, each: int) -> Callable:
+        def counted(*operands: Any, **options: Any) -> Any:
+            result = original(*operands, **options)
+            self.counts[kind] += each * result.data.size
+            return result
+
+        return counted
+
+    def _dot(self, original: Callable) -> Callable:
+        def counted(a: Any, *rest: Any, **options: Any) -> Any:
+            result = original(a, *rest, **options)
+            self.counts["dot"] += 2 * result.data.size * a.data.shape[-1]
+            return result
+
+        return counted
+
+    def _dot_scaled(self, original: Callable) -> Callable:
+        """A 4-bit operand holds two elements a byte, packed along either of its dimensions."""
+
+        def counted(a: Any, a_scale: Any, a_format: Any, *rest: Any, **options: Any) -> Any:
+            result = original(a, a_scale, a_format, *rest, **options)
+            elements = a.data.size * (2 if "E2M1" in str(a_format).upper() else 1)
+            self.counts["dot"] += 2 * result.data.shape[-1] * elements
+            return result
+
+        return counted
+
+    def reducing(self, original: Callable) -> Callable:
+        """A replacement for `apply` of the interpreter's reductions and scans.
+
+        Combining is 1 a time; with a combine function of the kernel's own, what that executes for one element. How
+        often the interpreter calls it to get there does not matter.
+        """
+
+        def counted(operation: Any, operands: Any) -> Any:
+            if not isinstance(operands, tuple):
+                # It calls itself again, with a tuple.
+                return original(operation, operands)
+            before, combine = dict(self.counts), operation.combine_fn
+            probe = Probe(self, combine)
+            operation.combine_fn = combine if is_library(combine) else probe
+            try:
+                result = original(operation, operands)
+            finally:
+                operation.combine_fn = combine
+            each = probe.flops / probe.elements if probe.flops else operands[0].dtype.is_floating()
+            self.counts.update(before)
+            self.counts["reduce"] += round(each * combinations(operation, operands[0]))
+            return result
+
+        return counted
+
+
+class Probe:
+    """Stands in for a combine function and counts the elements that it combines and the operations it takes."""
+
+    def __init__(self, flops: Flops, combine: Any) -> None:
+        self.counter, self.combine, self.elements = flops, combine, 0
+        self.flops = 0.0
+
+    def fn(self, *operands: Any) -> Any:
+        before = sum(self.counter.counts.values())
+        result = self.combine.fn(*operands)
+        self.flops += sum(self.counter.counts.values()) - before
+        self.elements += operands[0].handle.data.size
+        return result
+
+
+def is_library(combine: Any) -> bool:
+    """Whether a combine function is one of Triton's own, which the interpreter knows by identity."""
+    import triton.language as tl
+
+    return getattr(tl.standard, getattr(combine.fn, "__name__", ""), None) is combine
+
+
+def combinations(operation: Any, tile: Any) -> int:
+    """How often a reduction or scan of a tile combines two elements."""
+    shape, axis = tile.handle.data.shape, operation.axis
+    lines = 1 if axis is None else prod(shape) // shape[axis]
+    return prod(shape) - lines
+
+
+@dataclass(frozen=True)
+class ArgumentTraffic:
+    """Bytes moved through one argument. Unique: the union over a launch."""
+
+    requested_loaded: int = 0
+    requested_stored: int = 0
+    unique_loaded: int = 0
+    unique_stored: int = 0
+
+    def __add__(self, other: "ArgumentTraffic") -> "ArgumentTraffic":
+        return ArgumentTraffic(
+            self.requested_loaded + other.requested_loaded,
+            self.requested_stored + other.requested_stored,
+            self.unique_loaded + other.unique_loaded,
+            self.unique_stored + other.unique_stored,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Counts of one launch or of several.
+
+    Requested bytes are what active lanes asked for. Unique bytes are the union of them over a launch, loaded and stored
+    apart: what a cache that never evicts within a launch would exchange with memory. `dram_bytes` is what the L2 model
+    exchanges with memory, None without a model. An atomic operation reads and writes its bytes. Sectors are 32 bytes, a
+    request is 32 lanes of an access that follow one another along its contiguous axis. `flops` by kind, see `flops`.
+
+    `largest_tile` is the number of elements of the largest tile that a program loads or computes; `most_held` that of
+    all tiles that one program holds at one time, including its pointers, masks and intermediate results, until
+    Python drops them. Of several launches these are the largest, not the sum.
+    """
+
+    requested_loaded: int = 0
+    requested_stored: int = 0
+    unique_loaded: int = 0
+    unique_stored: int = 0
+    dram_loaded: int | None = None
+    dram_stored: int | None = None
+    sectors: int = 0
+    requests: int = 0
+    atomics: int = 0
+    programs: int = 0
+    largest_tile: int = 0
+    most_held: int = 0
+    flops: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    arguments: dict[str, ArgumentTraffic] = field(default_factory=dict)
+
+    @property
+    def requested_bytes(self) -> int:
+        return self.requested_loaded + self.requested_stored
+
+    @property
+    def unique_bytes(self) -> int:
+        return self.unique_loaded + self.unique_stored
+
+    @property
+    def dram_bytes(self) -> int | None:
+        if self.dram_loaded is None or self.dram_stored is None:
+            return None
+        return self.dram_loaded + self.dram_stored
+
+    @property
+    def sectors_per_request(self) -> float:
+        """4 for a coalesced float32 access, 2 for fp16, 32 for a stride of 32 bytes and more; 0 without requests."""
+        return self.sectors / self.requests if self.requests else 0.0
+
+    @property
+    def dot_flops(self) -> float:
+        return self.flops["dot"]
+
+    @property
+    def total_flops(self) -> float:
+        return sum(self.flops.values())
+
+    @property
+    def work(self) -> Work:
+        """The traffic as a roofline takes it: modelled DRAM bytes, those of the L2 model where there is one."""
+        return Work(self.unique_bytes if self.dram_bytes is None else self.dram_bytes, self.total_flops)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchTraffic(Traffic):
+    """One launch: `name` of the kernel, grid, where the kernel is defined, and what is wrong with it."""
+
+    name: str
+    grid: tuple[int, int, int]
+    file: str = ""
+    line: int = 0
+    findings: tuple[Finding, ...] = ()
+
+
+def together(launches: Sequence[Traffic]) -> Traffic:
+    """The sum. Arguments of one name are added up; so are unique bytes, since memory may be read again by each
+    launch."""
+    arguments: dict[str, ArgumentTraffic] = {}
+    for launch in launches:
+        for name, argument in launch.arguments.items():
+            arguments[name] = arguments.get(name, ArgumentTraffic()) + argument
+
+    def total(quantity: str) -> int:
+        return sum(getattr(launch, quantity) for launch in launches)
+
+    modelled = bool(launches) and all(launch.dram_bytes is not None for launch in launches)
+    return Traffic(
+        requested_loaded=total("requested_loaded"),
+        requested_stored=total("requested_stored"),
+        unique_loaded=total("unique_loaded"),
+        unique_stored=total("unique_stored"),
+        sectors=total("sectors"),
+        requests=total("requests"),
+        atomics=total("atomics"),
+        programs=total("programs"),
+        largest_tile=max((launch.largest_tile for launch in launches), default=0),
+        most_held=max((launch.most_held for launch in launches), default=0),
+        dram_loaded=total("dram_loaded") if modelled else None,
+        dram_stored=total("dram_stored") if modelled else None,
+        flops={kind: sum(launch.flops[kind] for launch in launches) for kind in KINDS},
+        arguments=arguments,
+    )

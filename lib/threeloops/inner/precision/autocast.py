@@ -1,0 +1,112 @@
+"""What autocast does to each operator, as data: the lists that PyTorch keeps for GPUs, in ATen/autocast_mode.h.
+
+The reason behind each list is one of numbers. A matrix product is where the time goes, and its sums are kept in float32
+inside the unit that multiplies: it may run in 16 bits. An exponential, a logarithm or a long sum loses too much. Where
+two tensors meet element by element, the wider dtype decides.
+
+Low precision without the hardware: compute in float32, and round what would have been stored.
+
+A tensor core multiplies 16-bit numbers exactly and sums in float32, so rounding the inputs and the result of a float32
+product is what it does, up to the order of the sum. The rounding is torch's own cast, which the tests hold to
+`threeloops.inner.precision.formats` bit by bit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Treatment(Enum):
+    LOW = "inputs are cast to the low dtype"
+    FLOAT32 = "inputs are cast to float32"
+    PROMOTE = "inputs are cast to the widest dtype among them"
+    AS_IS = "runs in the dtype that it is given"
+    REFUSED = "raises: it is not safe in 16 bits, and there is another form of it"
+
+
+@dataclass(frozen=True)
+class AutocastPolicy:
+    """Operators by the name of their ATen function (`softmax`, `nll_loss`); any that no list names runs as it is."""
+
+    low: frozenset[str]
+    float32: frozenset[str]
+    promote: frozenset[str]
+    refused: frozenset[str]
+
+    def treatment(self, operator: str) -> Treatment:
+        for names, found in (
+            (self.low, Treatment.LOW),
+            (self.float32, Treatment.FLOAT32),
+            (self.promote, Treatment.PROMOTE),
+            (self.refused, Treatment.REFUSED),
+        ):
+            if operator in names:
+                return found
+        return Treatment.AS_IS
+
+    def compute_dtype(self, operator: str, inputs: Sequence[torch.dtype], low: torch.dtype) -> torch.dtype:
+        """The dtype in which `operator` computes on tensors of these dtypes under autocast to `low`.
+
+        Float64 and integers are left alone, as autocast leaves them; what runs as it is promotes by PyTorch's rules.
+        Raises ValueError for no inputs, RuntimeError for an operator that autocast refuses.
+        """
+        if not inputs:
+            raise ValueError(f"{operator}: no inputs; expected the dtype of at least one tensor")
+        found, widest = self.treatment(operator), inputs[0]
+        for dtype in inputs[1:]:
+            widest = torch.promote_types(widest, dtype)
+        if found is Treatment.REFUSED:
+            raise RuntimeError(f"{operator} is unsafe in 16 bits: use {operator}_with_logits, which runs in float32")
+        if widest not in (torch.float16, torch.bfloat16, torch.float32):
+            return widest
+        return {Treatment.LOW: low, Treatment.FLOAT32: torch.float32}.get(found, widest)
+
+
+GPU_POLICY = AutocastPolicy(
+    low=frozenset(
+        "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution "
+        "prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul "
+        "linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell "
+        "_scaled_dot_product_flash_attention scaled_dot_product_attention".split()
+    ),
+    float32=frozenset(
+        "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm "
+        "native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm norm cosine_similarity poisson_nll_loss "
+        "cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss "
+        "mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss "
+        "binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp prod softmax log_softmax cumprod cumsum "
+        "linalg_vector_norm linalg_matrix_norm sum upsample_nearest1d upsample_nearest2d upsample_nearest3d "
+        "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d "
+        "upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d "
+        "_upsample_bicubic2d_aa".split()
+    ),
+    promote=frozenset(
+        "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add cat stack".split()
+    ),
+    refused=frozenset({"binary_cross_entropy"}),
+)
+
+
+class _Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.dtype = dtype
+        return x.to(dtype).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.to(ctx.dtype).to(gradient.dtype), None
+
+
+def stored_as(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`x` as it comes back from memory in `dtype`: rounded, overflow included, in its own dtype. The gradient that
+    flows back through this point is stored in `dtype` too, and may underflow to zero there or overflow to infinity."""
+    if dtype == x.dtype:
+        return x
+    return _Rounded.apply(x, dtype)

@@ -1,0 +1,176 @@
+"""Gaps: the times when a device had nothing to do, and whose fault that was.
+
+A GPU works off a queue that the host fills. It idles when the queue runs dry, and the trace shows why: the next
+kernel was launched too late (launch-bound), the host had stopped to wait for the device and could queue nothing
+(host synchronisation), or something else: the host was busy outside every operator, or the kernel was already
+queued and waited on the device itself.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from threeloops.inner.profiling.trace import LAUNCH, ON_DEVICE, CallTree, Event, launches
+
+Cause = Literal["launch-bound", "host synchronisation", "other"]
+Interval = tuple[float, float]
+
+WAITS_FOR_DEVICE = {
+    "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaFree", "cudaFreeHost",
+    "cudaMemcpy", "cudaMemcpy2D", "cudaMemcpy3D", "cudaMemcpyPeer", "cudaMemcpyFromSymbol", "cudaMemcpyToSymbol",
+    "cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize", "cuMemFree_v2", "cuMemFreeHost",
+    "cuMemcpy", "cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2", "cuMemcpyDtoD_v2",
+    "hipDeviceSynchronize", "hipStreamSynchronize", "hipEventSynchronize", "hipFree", "hipHostFree",
+    "hipMemcpy", "hipMemcpy2D", "hipMemcpyWithStream", "hipMemcpyDtoH", "hipMemcpyHtoD", "hipMemcpyPeer",
+}  # fmt: skip
+"""Calls that hold the host up whatever they are given."""
+PAGEABLE = "Pageable"
+"""In the name of a copy to or from memory that is not pinned: its call holds the host up, "Async" or not."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An idle stretch (microseconds) between the end of `before` and the start of `after`."""
+
+    start_us: float
+    duration_us: float
+    cause: Cause
+    reason: str
+    before: str
+    after: str
+
+    @property
+    def end_us(self) -> float:
+        return self.start_us + self.duration_us
+
+
+def find_gaps(
+    events: Sequence[Event], device: str, *, minimum_us: float = 1.0, issue_limit_us: float = 100.0
+) -> tuple[Gap, ...]:
+    """Idle stretches of at least `minimum_us` between the first and the last work, in the order of time.
+
+    On a GPU ("cuda"): times when no kernel, copy or memset ran on any stream. On a CPU: times when the thread that
+    ran most of the operators was in none. A host that ran no operator for longer than `issue_limit_us` at a stretch
+    was doing something else than issuing work: Python takes some microseconds for that. The limit is a judgement;
+    on a CPU it is the only thing that tells launch-bound from other, and no wait for a device exists.
+
+    Raises ValueError for negative limits.
+    """
+    for name, value in (("minimum_us", minimum_us), ("issue_limit_us", issue_limit_us)):
+        if value < 0:
+            raise ValueError(f"{name} = {value}: expected microseconds ≥ 0")
+    tree = CallTree(events)
+    if device == "cpu":
+        return _cpu_gaps(tree, minimum_us, issue_limit_us)
+    return _gpu_gaps(events, tree, minimum_us, issue_limit_us)
+
+
+def _cpu_gaps(tree: CallTree, minimum_us: float, issue_limit_us: float) -> tuple[Gap, ...]:
+    if not tree.roots:
+        return ()
+    busiest = max(tree.roots.values(), key=lambda roots: sum(root.event.duration_us for root in roots))
+    gaps = []
+    for before, after in _idle_between([root.event for root in busiest], minimum_us):
+        start, duration = before.end_us, after.start_us - before.end_us
+        cause: Cause
+        if duration > issue_limit_us:
+            cause, reason = "other", _was_away(duration, issue_limit_us)
+        else:
+            cause = "launch-bound"
+            reason = f"{duration:.1f} µs passed in Python and dispatch before {after.name} was called"
+        gaps.append(Gap(start, duration, cause, reason, before.name, after.name))
+    return tuple(gaps)
+
+
+def waits_for_device(events: Sequence[Event]) -> list[Event]:
+    """The host's calls that wait for the device: by their names, or because the copy that they make is of memory that
+    is not pinned."""
+    blocking = {e.args.get("correlation") for e in events if e.category in ON_DEVICE and PAGEABLE in e.name} - {None}
+    return [
+        e
+        for e in events
+        if e.name in WAITS_FOR_DEVICE or (e.category in LAUNCH and e.args.get("correlation") in blocking)
+    ]
+
+
+def _gpu_gaps(events: Sequence[Event], tree: CallTree, minimum_us: float, issue_limit_us: float) -> tuple[Gap, ...]:
+    launched_by = launches(events)
+    waits = waits_for_device(events)
+    host_calls: dict[int, list[Event]] = {}
+    for event in [event for event in events if event.category in LAUNCH] + [call.event for call in tree]:
+        host_calls.setdefault(event.thread, []).append(event)
+    host_busy = {
+        thread: merge((event.start_us, event.end_us) for event in calls) for thread, calls in host_calls.items()
+    }
+
+    gaps = []
+    for before, after in _idle_between([event for event in events if event.category in ON_DEVICE], minimum_us):
+        start, end = before.end_us, after.start_us
+        launch = launched_by.get(after.args.get("correlation", -1))
+        cause: Cause
+        # Each finding is a (cause, reason); the first that applies explains the gap.
+        if launch is None:
+            cause, reason = "other", "the trace does not record who launched the next kernel"
+        elif launch.end_us <= start:
+            cause = "other"
+            reason = f"{after.name} was already queued: it waited on the device (an event, another stream, latency)"
+        elif (away := longest_uncovered(start, launch.start_us, host_busy[launch.thread])) > issue_limit_us:
+            cause, reason = "other", _was_away(away, issue_limit_us)
+        elif wait := next((wait for wait in waits if wait.start_us <= start < wait.end_us <= end), None):
+            cause = "host synchronisation"
+            caller = tree.at(wait.thread, wait.start_us)
+            reason = f"the host waited in {wait.name}{f' for {caller.owner.name}' if caller else ''} until the device "
+            reason += f"had run dry, and launched {after.name} only {launch.start_us - wait.end_us:.1f} µs later"
+        else:
+            cause = "launch-bound"
+            late = max(0.0, launch.start_us - start)
+            caller = tree.at(launch.thread, launch.start_us)
+            reason = (
+                f"the queue was empty: {launch.name}{f' of {caller.owner.name}' if caller else ''} came {late:.1f} µs "
+            )
+            reason += "after the device had finished"
+        gaps.append(Gap(start, end - start, cause, reason, before.name, after.name))
+    return tuple(gaps)
+
+
+def _was_away(stretch_us: float, limit_us: float) -> str:
+    return (
+        f"the host ran no operator for {stretch_us:.1f} µs at a stretch (limit {limit_us:g} µs): Python code, "
+        "data loading, a wait for the GIL or for the operating system"
+    )
+
+
+def _idle_between(work: Iterable[Event], minimum_us: float) -> list[tuple[Event, Event]]:
+    """Pairs (last to end, next to start) with nothing running in between for at least `minimum_us`."""
+    pairs, latest = [], None
+    for event in sorted(work, key=lambda event: event.start_us):
+        if latest is not None and event.start_us > latest.end_us and event.start_us - latest.end_us >= minimum_us:
+            pairs.append((latest, event))
+        if latest is None or event.end_us > latest.end_us:
+            latest = event
+    return pairs
+
+
+def merge(intervals: Iterable[Interval]) -> list[Interval]:
+    """The union of intervals as disjoint intervals in ascending order."""
+    union: list[Interval] = []
+    for start, end in sorted(intervals):
+        if union and start <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
+        else:
+            union.append((start, end))
+    return union
+
+
+def longest_uncovered(start: float, end: float, union: list[Interval]) -> float:
+    """Length of the longest part of [start, end] that the disjoint, ascending intervals of `union` leave free."""
+    if end <= start:
+        return 0.0
+    first = bisect_left(union, start, key=lambda interval: interval[1])
+    last = bisect_right(union, end, key=lambda interval: interval[0])
+    longest, free_from = 0.0, start
+    for covered_start, covered_end in union[first:last]:
+        longest = max(longest, covered_start - free_from)
+        free_from = max(free_from, covered_end)
+    return max(longest, end - free_from)

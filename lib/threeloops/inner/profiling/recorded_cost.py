@@ -1,0 +1,186 @@
+"""Bytes and FLOPs of one recorded operator call, from what the trace says about it: shapes, types, allocations.
+
+Bytes are the compulsory traffic: every input read once, every output written once, as if the cache were perfect.
+Measured traffic can only be higher. FLOPs count a multiply-add as two and, like `torch.utils.flop_counter`, only
+matmuls, convolutions and attention: elsewhere the arithmetic never decides the time.
+"""
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+
+from threeloops.inner.profiling.trace import MEMORY, Call, Event
+
+ELEMENT_BYTES = {
+    "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2,
+    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
+    "c10::Float8_e8m0fnu": 1, "c10::complex<float>": 8, "c10::complex<double>": 16, "bool": 1,
+    "long int": 8, "int": 4, "short int": 2, "signed char": 1,
+    "long unsigned int": 8, "unsigned int": 4, "short unsigned int": 2, "unsigned char": 1,
+}  # fmt: skip
+LIST_ELEMENT_BYTES = 4  # the recorder notes the shapes of a list of tensors, not their type
+
+NOTHING_WRITTEN = ("aten::empty", "aten::new_empty", "aten::resize_")
+OVERWRITE = {"aten::zero_", "aten::fill_"}
+FILL = {"aten::zeros", "aten::ones", "aten::full", "aten::zeros_like", "aten::ones_like", "aten::full_like"}
+JOIN = {"aten::cat", "aten::stack"}
+# They read the rows that they want, not the whole table.
+LOOK_UP = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather"}
+
+
+def compulsory_bytes(call: Call, memory: Sequence[Event]) -> int | None:
+    """Bytes that `call` must at least read and write; None where the trace does not tell.
+
+    memory: what `memory_events` returns for the device on which the operator works. What was allocated in the call and
+    outlives it is its output. An operator that leaves nothing new and changes nothing returned a view: 0 bytes. Of an
+    operator in place only the first argument counts as written. None for compiled graphs and autograd nodes, whose
+    work is their callees' or goes unrecorded, and for traces without shapes or allocations.
+    """
+    name, known = call.name, "Input Dims" in call.event.args
+    if not known or (call.children and not call.is_aten):
+        return None
+    inputs = input_bytes(call.event)
+    if not call.is_aten:
+        return sum(inputs) + outliving_bytes(call.event, memory)  # a custom kernel: outputs are among its arguments
+    if name.startswith(NOTHING_WRITTEN):
+        return 0
+    if name == "aten::copy_":
+        return inputs[0] + inputs[1]
+    if name in OVERWRITE:
+        return inputs[0]
+    if name.endswith("_"):
+        return sum(inputs) + inputs[0]
+    if not memory:
+        return None
+    written = outliving_bytes(call.event, memory)
+    if name in FILL:
+        return written
+    if name in JOIN:
+        return 2 * written
+    if name in LOOK_UP:
+        return 2 * written + sum(inputs[1:])
+    return sum(inputs) + written if written or flops(call) else 0
+
+
+def input_bytes(event: Event) -> list[int]:
+    """Bytes of each tensor argument (0 for numbers); a dimension that is only repeated (stride 0) is read once."""
+    dims, types = event.args.get("Input Dims", []), event.args.get("Input type", [])
+    strides = event.args.get("Input Strides", [[]] * len(dims))
+    sizes = []
+    for shape, kind, stride in zip(dims, types, strides, strict=False):
+        if kind == "TensorList":
+            sizes.append(sum(prod(tensor) for tensor in shape) * LIST_ELEMENT_BYTES)
+        elif kind in ELEMENT_BYTES:
+            repeated = len(stride) == len(shape)
+            elements = prod(size for index, size in enumerate(shape) if not (repeated and stride[index] == 0))
+            sizes.append(elements * ELEMENT_BYTES[kind])
+        else:
+            sizes.append(0)
+    return sizes
+
+
+def outliving_bytes(event: Event, memory: Sequence[Event]) -> int:
+    """Bytes allocated during `event`, on its thread, and still held when it ends."""
+    first = bisect_left(memory, event.start_us, key=lambda change: change.start_us)
+    last = bisect_right(memory, event.end_us, key=lambda change: change.start_us)
+    held: dict[int, int] = {}
+    for change in memory[first:last]:
+        if change.thread != event.thread:
+            continue
+        if change.args["Bytes"] > 0:
+            held[change.args["Addr"]] = change.args["Bytes"]
+        else:
+            held.pop(change.args["Addr"], None)
+    return sum(held.values())
+
+
+def memory_events(events: Iterable[Event], device: str) -> list[Event]:
+    """Allocations (Bytes > 0) and frees (Bytes < 0) on "cpu" or on the GPU, in the order of their time."""
+    on_cpu = device == "cpu"
+    changes = [event for event in events if event.category == MEMORY and event.name == "[memory]"]
+    there = [event for event in changes if (event.args.get("Device Type", 0) == 0) == on_cpu]
+    return sorted(there, key=lambda event: event.start_us)
+
+
+def flops(call: Call) -> int:
+    """FLOPs of `call` and all it called; the outermost operator with a formula speaks for those beneath it."""
+    formula = _formula(call.name) if "Input Dims" in call.event.args else None
+    if formula is not None and (counted := formula(call.event)) is not None:
+        return counted
+    return sum(flops(child) for child in call.children)
+
+
+def _formula(name: str) -> Callable[[Event], int | None] | None:
+    if name.startswith(("aten::_scaled_dot_product", "aten::scaled_dot_product_attention")):
+        return _attention_backward if name.endswith("_backward") else _attention
+    return FORMULAS.get(name)
+
+
+def _matmul(left: int, right: int) -> Callable[[Event], int]:
+    """A product of the arguments numbered `left` (… m k) and `right` (… k n, or k)."""
+
+    def count(event: Event) -> int:
+        a, b = event.args["Input Dims"][left], event.args["Input Dims"][right]
+        return 2 * prod(a) * (b[-1] if len(b) > 1 else 1)
+
+    return count
+
+
+def _convolution(stride_at: int, transposed_at: int | None = None) -> Callable[[Event], int | None]:
+    """Arguments: input, weight, bias, then stride, padding, dilation from `stride_at` on."""
+
+    def count(event: Event) -> int | None:
+        x, weight = event.args["Input Dims"][:2]
+        concrete = event.args.get("Concrete Inputs", [])
+        if transposed_at is not None and concrete[transposed_at] == "True":
+            return 2 * x[0] * prod(x[2:]) * prod(weight)
+        try:
+            stride, padding, dilation = (json.loads(concrete[stride_at + index]) for index in range(3))
+        except (IndexError, ValueError):
+            return None  # padding="same" has no numbers; the convolution that it calls has
+        outputs = 1
+        for axis, (size, kernel) in enumerate(zip(x[2:], weight[2:], strict=True)):
+            # One number given for all axes stands for each of them.
+            step, pad, spread = (setting[axis % len(setting)] for setting in (stride, padding, dilation))
+            outputs *= (size + 2 * pad - spread * (kernel - 1) - 1) // step + 1
+        return 2 * x[0] * outputs * prod(weight)
+
+    return count
+
+
+def _convolution_backward(event: Event) -> int:
+    """Gradients of input and weight cost one forward pass each (groups included), as far as they are asked for."""
+    gradient, x, weight = event.args["Input Dims"][:3]
+    concrete = event.args["Concrete Inputs"]
+    positions = x if concrete[7] == "True" else gradient
+    wanted = concrete[10].strip("[]").split(", ")[:2]
+    return wanted.count("True") * 2 * gradient[0] * prod(positions[2:]) * prod(weight)
+
+
+def _attention(event: Event) -> int:
+    """Scores and their product with the values; a causal mask is not discounted."""
+    query, key, value = event.args["Input Dims"][:3]
+    return 2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+def _attention_backward(event: Event) -> int:
+    """Five products: the scores once more, then the gradients of values, scores, queries and keys."""
+    _, query, key, value = event.args["Input Dims"][:4]
+    return 2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
+
+
+FORMULAS = {
+    "aten::mm": _matmul(0, 1),
+    "aten::bmm": _matmul(0, 1),
+    "aten::mv": _matmul(0, 1),
+    "aten::addmm": _matmul(1, 2),
+    "aten::_addmm_activation": _matmul(1, 2),
+    "aten::baddbmm": _matmul(1, 2),
+    "aten::addmv": _matmul(1, 2),
+    "aten::conv1d": _convolution(3),
+    "aten::conv2d": _convolution(3),
+    "aten::conv3d": _convolution(3),
+    "aten::convolution": _convolution(3, transposed_at=6),
+    "aten::convolution_backward": _convolution_backward,
+}

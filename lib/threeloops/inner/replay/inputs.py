@@ -1,0 +1,125 @@
+"""The inputs of a replay: whole storages and the tensors that view them, so that what shared memory still shares it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from threeloops.inner.replay.recordings.steps import DTYPES, Place, PlanRefused
+
+MAX_BYTES = 512 << 20
+_DEPTH = 8
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Arguments of one call: `arguments` is [args, kwargs] with a {"tensor": k} for the k-th of `places`."""
+
+    sizes: tuple[int, ...]
+    places: tuple[Place, ...]
+    arguments: Any
+    device: str = "cpu"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a recording needs: shapes and layout, no values."""
+        places = [[p.storage, p.dtype, list(p.shape), list(p.strides), p.offset] for p in self.places]
+        return {"sizes": list(self.sizes), "places": places, "arguments": self.arguments, "device": self.device}
+
+    def zeros(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments with zeros for values, on the device where the real ones lie."""
+        storages = [torch.zeros(size, dtype=torch.uint8, device=self.device) for size in self.sizes]
+        return self.bind([view(storages[place.storage], place) for place in self.places])
+
+    def bind(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        args, kwargs = _unpack(self.arguments, tensors)
+        return list(args), dict(kwargs)
+
+
+def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, list[torch.Tensor]]:
+    """The inputs of a call, and their storages as flat uint8 tensors.
+
+    Raises TypeError for an argument that is neither a tensor nor plain data, ValueError for one that is too large.
+    """
+    sizes: list[int] = []
+    storages: list[torch.Tensor] = []
+    places: list[Place] = []
+    numbers: dict[int, int] = {}
+    devices: set[str] = set()
+
+    def tensor(value: torch.Tensor) -> dict[str, int]:
+        value = value.detach()
+        name = str(value.dtype).removeprefix("torch.")
+        if value.layout is not torch.strided or name not in DTYPES or value.device.type not in ("cpu", "cuda", "meta"):
+            raise TypeError(
+                f"a {value.layout} tensor of {name} on {value.device}: replay takes dense tensors of numbers"
+            )
+        identity = value.untyped_storage()._cdata
+        if identity not in numbers:
+            numbers[identity] = len(sizes)
+            flat = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
+            storages.append(flat)
+            sizes.append(flat.numel())
+            devices.add(str(value.device))
+        places.append(Place(numbers[identity], name, tuple(value.shape), tuple(value.stride()), value.storage_offset()))
+        return {"tensor": len(places) - 1}
+
+    arguments = _pack([list(args), dict(kwargs)], tensor)
+    if len(devices) > 1:
+        raise ValueError(f"the inputs lie on {' and '.join(sorted(devices))}: expected one device")
+    if sum(sizes) > MAX_BYTES and devices != {"meta"}:
+        raise ValueError(
+            f"the inputs take {sum(sizes) >> 20:,} MiB with all that they view: at most {MAX_BYTES >> 20} MiB"
+        )
+    return Inputs(tuple(sizes), tuple(places), arguments, devices.pop() if devices else "cpu"), storages
+
+
+def inputs_from(data: Mapping[str, Any]) -> Inputs:
+    """What `to_dict` wrote."""
+    places = (Place(s, dtype, tuple(shape), tuple(strides), at) for s, dtype, shape, strides, at in data["places"])
+    return Inputs(tuple(data["sizes"]), tuple(places), data["arguments"], data["device"])
+
+
+def view(storage: torch.Tensor, place: Place) -> torch.Tensor:
+    """The tensor at a place of its storage, which is a flat tensor of any dtype. It shares the memory."""
+    dtype = getattr(torch, place.dtype)
+    if storage.dtype != dtype:
+        storage = storage.view(torch.uint8)
+        storage = storage[: storage.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+    return storage.as_strided(place.shape, place.strides, place.offset)
+
+
+def _pack(value: Any, tensor: Callable[[torch.Tensor], Any], depth: int = 0) -> Any:
+    """Plain data with tagged containers. Tensors become what `tensor` says."""
+    if isinstance(value, torch.Tensor):
+        return tensor(value)
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if depth > _DEPTH:
+        raise TypeError(f"an argument is nested more than {_DEPTH} deep")
+    if isinstance(value, tuple | list):
+        items = [_pack(each, tensor, depth + 1) for each in value]
+        return items if isinstance(value, list) else {"tuple": items}
+    if type(value) is dict:
+        return {"dict": [[str(name), _pack(each, tensor, depth + 1)] for name, each in value.items()]}
+    raise TypeError(f"an argument is a {type(value).__name__}: replay takes tensors, numbers, texts, lists and tuples")
+
+
+def _unpack(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_unpack(each, tensors) for each in value]
+    if not isinstance(value, dict):
+        return value
+    ((tag, content),) = value.items()
+    match tag:
+        case "tensor":
+            return tensors[content]
+        case "dtype":
+            return getattr(torch, content)
+        case "tuple":
+            return tuple(_unpack(each, tensors) for each in content)
+        case "dict":
+            return {name: _unpack(each, tensors) for name, each in content}
+    raise PlanRefused("was recorded with arguments that cannot be read")

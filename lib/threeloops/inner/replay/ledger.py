@@ -1,0 +1,157 @@
+"""What a launcher has in hand while it is recorded: which storages are whose, and the steps so far.
+
+A storage is an input's, or was allocated in this call, or is neither: then `made_by` says which torch operation made
+it, and no kernel and no result may have it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from threeloops.inner.replay.recordings.steps import DTYPES, Allocate, Copy, Count, Fill, Place, PlanRefused, Step, Sum
+
+FOREIGN = "something outside of this call"
+
+
+@dataclass
+class Storage:
+    """`ordinal` in the plan, -1 for one that is not in it."""
+
+    ordinal: int
+    made_by: str = ""
+
+
+class Ledger:
+    """Steps and storages of one recording. A refusal stands, even if the launcher catches it and goes on."""
+
+    def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
+        self.steps: list[Step] = []
+        self.refusal = ""
+        self._storages: dict[int, Storage] = {}
+        self._alive: list[torch.Tensor] = []
+        self._count = 0
+        for tensor in inputs:
+            if identity(tensor) not in self._storages:
+                self._number(tensor)
+        self._inputs = self._count
+
+    def refuse(self, why: str) -> NoReturn:
+        self.refusal = self.refusal or why
+        raise PlanRefused(self.refusal)
+
+    def is_new(self, result: Any) -> bool:
+        """Whether an operation returned a tensor of its own that a plan can hold."""
+        plain = isinstance(result, torch.Tensor) and result.layout is torch.strided
+        return plain and identity(result) not in self._storages and dtype_of(result) in DTYPES
+
+    def is_input(self, tensor: torch.Tensor) -> bool:
+        known = self._storages.get(identity(tensor))
+        return known is not None and 0 <= known.ordinal < self._inputs
+
+    def allocate(self, tensor: torch.Tensor) -> None:
+        self._number(tensor)
+        self.steps.append(Allocate(dtype_of(tensor), tensor.untyped_storage().nbytes() // tensor.element_size()))
+
+    def fill(self, tensor: torch.Tensor, value: Any, by: str) -> None:
+        known = self._storages.get(identity(tensor))
+        if known is None or known.made_by:
+            return
+        if isinstance(value, torch.Tensor):
+            self.copy(tensor, value)
+        elif type(value) in (int, float, bool):
+            self.steps.append(Fill(self._place(tensor), value))
+        else:
+            known.made_by = by
+
+    def copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
+        """`to.copy_(source)`. A single number from elsewhere is what `x[0] = 1.5` makes of its number."""
+        known, maker = self._storages.get(identity(to)), self.maker(source)
+        if known is None or known.made_by:
+            return
+        if maker == FOREIGN and source.ndim == 0:
+            self.fill(to, torch.ops.aten._local_scalar_dense.default(source), FOREIGN)
+        elif maker:
+            known.made_by = maker
+        else:
+            self.steps.append(Copy(self._place(to), self._place(source.expand(to.shape))))
+
+    def new_copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
+        """A tensor of the launcher's own with the values of another."""
+        if maker := self.maker(source):
+            self.taint(to, maker)
+            return
+        self.allocate(to)
+        self.steps.append(Copy(self._place(to), self._place(source)))
+
+    def sum(self, to: torch.Tensor, source: torch.Tensor, dimensions: Sequence[int] | None, keepdim: bool) -> None:
+        if maker := self.maker(source):
+            self.taint(to, "torch.sum" if maker == FOREIGN else maker)
+            return
+        chosen = dimensions or range(source.ndim)
+        self.allocate(to)
+        ordered = tuple(sorted(d % source.ndim for d in chosen)) if source.ndim else ()
+        self.steps.append(Sum(self._place(to), self._place(source), ordered, keepdim))
+
+    def count(self, to: torch.Tensor, start: Any, step: Any) -> None:
+        self.allocate(to)
+        self.steps.append(Count(self._place(to), 0 if start is None else start, 1 if step is None else step))
+
+    def maker(self, tensor: torch.Tensor) -> str:
+        """Why a tensor may not be used; an empty text where it may."""
+        known = self._storages.get(identity(tensor))
+        return FOREIGN if known is None else known.made_by
+
+    def taint(self, tensor: torch.Tensor, made_by: str) -> None:
+        """Note that torch wrote into a tensor's storage what a kernel should have."""
+        known = self._storages.get(identity(tensor))
+        if known is None:
+            self._alive.append(tensor)
+            self._storages[identity(tensor)] = Storage(-1, made_by)
+        else:
+            known.made_by = known.made_by or made_by
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        return identity(tensor) in self._storages
+
+    def place(self, tensor: torch.Tensor, verb: str) -> Place:
+        """Where a tensor lies that the launcher returns or gives to a kernel."""
+        maker = self.maker(tensor)
+        if maker == FOREIGN:
+            self.refuse(
+                f"{verb} a tensor that it neither was given nor allocated in this call: nothing is kept from one call "
+                "to the next, and torch.empty, zeros, ones and full make new ones"
+            )
+        if maker:
+            self.refuse(
+                f"{verb} a tensor that torch made, by {maker}: the kernel has to do that; beside kernels, a launcher "
+                "may allocate, fill, copy, view, and sum what a kernel wrote"
+            )
+        return self._place(tensor)
+
+    def _number(self, tensor: torch.Tensor) -> None:
+        self._alive.append(tensor)  # a storage's identity is its own only while it lives
+        self._storages[identity(tensor)] = Storage(self._count)
+        self._count += 1
+
+    def _place(self, tensor: torch.Tensor) -> Place:
+        ordinal = self._storages[identity(tensor)].ordinal
+        return Place(ordinal, dtype_of(tensor), tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+
+
+def identity(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
+def dtype_of(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """Tensors in nested lists, tuples and dicts, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [tensor for each in value for tensor in tensors(each)] if isinstance(value, list | tuple) else []

@@ -1,0 +1,197 @@
+"""Making a plan: run a launcher, execute no kernel, and note what it allocates, copies, sums and launches.
+
+Runs where the launcher lives, which behind the grading wall is the student's own process. What it produces is therefore
+a claim, checked by `reader` and judged by its results; the refusals here are for honest authors, who learn which
+operation of PyTorch a kernel has to replace. The inputs are zeros shaped like the real ones: nothing depends on values.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from threeloops.inner import launches
+from threeloops.inner.launches.binding import TRITON_TO_TORCH
+from threeloops.inner.replay.ledger import FOREIGN, Ledger, identity, tensors
+from threeloops.inner.replay.recordings.steps import OPTIONS, Descriptor, Dtype, LaunchStep, Plan, PlanRefused
+
+_ALLOCATIONS = {
+    "aten::empty": None, "aten::empty_like": None, "aten::empty_strided": None, "aten::new_empty": None,
+    "aten::new_empty_strided": None, "aten::empty_permuted": None,
+    "aten::zeros": 0, "aten::zeros_like": 0, "aten::new_zeros": 0,
+    "aten::ones": 1, "aten::ones_like": 1, "aten::new_ones": 1,
+    "aten::full": "fill_value", "aten::full_like": "fill_value", "aten::new_full": "fill_value",
+}  # fmt: skip
+"""What each leaves in the new tensor: nothing, a number, or the argument of that name."""
+
+_READS = ("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero", "aten::allclose")
+_METHODS = ("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__dlpack__")
+_WHY = "a launcher decides by shapes and dtypes alone, because it has to work before the values are there"
+
+
+def record(launcher: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Plan:
+    """The plan of `launcher(*args, **kwargs)`; the storages of tensors among the arguments are numbered as they come.
+
+    Raises:
+        PlanRefused: the launcher reads values, computes with torch, or returns what is no tensor of its own.
+        Exception: whatever the launcher raises.
+    """
+    ledger = Ledger(tensors([args, kwargs]))
+    with ExitStack() as stack:
+        observed = launches.observe(_Launches(ledger))
+        for each in (torch.no_grad(), launches.record(execute=False), observed, _Values(ledger), _Operations(ledger)):
+            stack.enter_context(each)
+        returned = launcher(*args, **kwargs)
+    if ledger.refusal:
+        raise PlanRefused(ledger.refusal)
+    return Plan(tuple(ledger.steps), _outputs(ledger, returned))
+
+
+def _outputs(ledger: Ledger, returned: Any) -> Any:
+    """What came back, as places."""
+    if isinstance(returned, torch.Tensor):
+        return ledger.place(returned, "returns")
+    if isinstance(returned, tuple | list):
+        return tuple(_outputs(ledger, each) for each in returned)
+    if returned is None:
+        return None
+    raise PlanRefused(f"returns a {type(returned).__name__}: expected a tensor or a tuple of tensors")
+
+
+class _Values(TorchFunctionMode):
+    """Refuses what turns a tensor into Python values past the dispatcher."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _METHODS and getattr(torch.Tensor, name, None) is func:
+            self.ledger.refuse(f"reads values of a tensor by {name.strip('_')}(): {_WHY}")
+        return func(*args, **(kwargs or {}))
+
+
+class _Operations(TorchDispatchMode):
+    """Sees every torch operation."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name, ledger = kwargs or {}, func._schema.name, self.ledger
+        if name in _READS:
+            ledger.refuse(f"reads values of a tensor (item(), bool(), a comparison in an if, {_word(func)}): {_WHY}")
+        if any(map(ledger.is_input, _written(func, args, kwargs))):
+            ledger.refuse(
+                f"changes its input in place with torch ({_word(func)}): write into a tensor that the launcher "
+                "allocates; a kernel may change an input"
+            )
+        result = func(*args, **kwargs)
+        new = ledger.is_new(result)
+        match name:
+            case _ if name in _ALLOCATIONS and new:
+                ledger.allocate(result)
+                value = _ALLOCATIONS[name]
+                value = _argument(func, args, kwargs, value) if isinstance(value, str) else value
+                if value is not None:
+                    ledger.fill(result, value, _word(func))
+            case "aten::clone" | "aten::_to_copy" if new:
+                ledger.new_copy(result, args[0])
+            case "aten::copy_":
+                ledger.copy(result, args[1])
+            case "aten::fill_":
+                ledger.fill(result, args[1], _word(func))
+            case "aten::zero_":
+                ledger.fill(result, 0, _word(func))
+            case "aten::sum" if new:
+                dimensions = _argument(func, args, kwargs, "dim")
+                ledger.sum(result, args[0], dimensions, bool(_argument(func, args, kwargs, "keepdim")))
+            case "aten::arange" if new:
+                ledger.count(result, *(_argument(func, args, kwargs, name) for name in ("start", "step")))
+            case _:
+                self._other(func, args, kwargs, result)
+        return result
+
+    def _other(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """A view shares a storage that is known. Whatever else was written may not reach a kernel or the result."""
+        for tensor in _written(func, args, kwargs):
+            if self.ledger.knows(tensor):
+                self.ledger.taint(tensor, _word(func))
+        given = {identity(tensor) for tensor in tensors(list(args))}
+        for tensor in tensors([result]):
+            if not self.ledger.knows(tensor):
+                self.ledger.taint(tensor, FOREIGN if identity(tensor) in given else _word(func))
+
+
+class _Launches:
+    """An observer of launches: kernels are called by the names of their functions."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def before(self, launch: launches.Launch, arguments: Mapping[str, Any]) -> None:
+        given = {name: self._value(launch.name, arguments[name]) for name in launch.arguments}
+        constants = {name: self._constant(launch.name, name, value) for name, value in launch.constants.items()}
+        options = {name: int(value) for name, value in launch.options.items() if name in OPTIONS and value}
+        self.ledger.steps.append(LaunchStep(launch.name, launch.grid, given, constants, options))
+
+    def after(self, launch: launches.Launch) -> None:
+        """Nothing was executed."""
+
+    def _value(self, kernel: str, value: Any) -> Any:
+        verb = f"gives {kernel}"
+        if hasattr(value, "block_shape"):
+            shape, strides, block = (tuple(map(int, each)) for each in (value.shape, value.strides, value.block_shape))
+            place = self.ledger.place(value.base, verb)
+            return Descriptor(place, shape, strides, block, getattr(value, "padding", "zero"))
+        if isinstance(value, torch.Tensor):
+            return self.ledger.place(value, verb)
+        if isinstance(getattr(value, "base", None), torch.Tensor):
+            seen_as = TRITON_TO_TORCH.get(value.dtype.name, value.dtype.name)  # triton.reinterpret
+            return replace(self.ledger.place(value.base, verb), dtype=seen_as)
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int | float):
+            return int(value) if isinstance(value, int) else float(value)
+        return self.ledger.refuse(
+            f"{verb} a {type(value).__name__}: a replayed kernel takes tensors, descriptors and numbers"
+        )
+
+    def _constant(self, kernel: str, name: str, value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, tuple | list):
+            return tuple(self._constant(kernel, name, each) for each in value)
+        if type(value).__name__ == "dtype" and hasattr(value, "primitive_bitwidth"):
+            return Dtype(value.name)
+        return self.ledger.refuse(
+            f"gives {kernel} a {type(value).__name__} as {name}: a constant is a number, a text, a dtype or a tuple"
+        )
+
+
+def _word(func: Any) -> str:
+    return "torch." + func._schema.name.removeprefix("aten::").lstrip("_")
+
+
+def _argument(func: Any, args: Any, kwargs: Any, name: str) -> Any:
+    """An operation's argument by name; None where it was not given."""
+    if name in kwargs:
+        return kwargs[name]
+    names = [argument.name for argument in func._schema.arguments]
+    place = names.index(name) if name in names else len(args)
+    return args[place] if place < len(args) else None
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Tensors that the operation's schema says it writes."""
+    found = []
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += tensors([args[place] if place < len(args) else kwargs.get(argument.name)])
+    return found

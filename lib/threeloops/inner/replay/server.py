@@ -1,0 +1,211 @@
+"""A process that executes replays, each in a fork of its own; `Server` starts it, and it calls `main`.
+
+It imports torch, Triton and the meter once. A fork that runs too long or dies takes nothing with it, and is reported.
+In a notebook on a GPU it stands beside the kernel, because interpreted and compiled kernels do not share a process.
+Behind the grading wall the grader's own warm process calls `serve`.
+
+One small recording and one small replay, made before any other, so that a fork finds everything imported.
+"""
+
+import atexit
+import os
+import signal
+import subprocess
+import time
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+
+from threeloops.inner.replay.allowlist.admit import admit
+from threeloops.inner.replay.inputs import inputs_of
+from threeloops.inner.replay.recorder import record
+from threeloops.inner.replay.recordings import frames as plan_frames
+from threeloops.inner.replay.recordings.frames import Buffer, FrameError, Late
+from threeloops.inner.replay.recordings.steps import Allocate, LaunchStep, Place, Plan
+from threeloops.module_process import command
+
+START_SECONDS = 120.0
+_SPARE_SECONDS = 5.0
+
+
+def serve(requests: int, answers: int, confine: Callable[[], None] = lambda: None) -> None:
+    """Answer questions until the other end closes. `confine` is called in each fork before it reads its question."""
+    while True:
+        try:
+            tree, buffers = plan_frames.receive(requests)
+            plan_frames.send(answers, *_answered(tree, buffers, confine, {requests, answers}))
+        except FrameError:
+            return
+
+
+def converse(requests: int, answers: int, tree: dict, buffers: Sequence[Buffer], seconds: float) -> tuple[dict, list]:
+    """The other end of `serve`: ask one question that may take so many seconds. Raises FrameError."""
+    deadline = time.monotonic() + seconds + _SPARE_SECONDS
+    plan_frames.send(requests, {**tree, "seconds": seconds}, buffers, deadline)
+    return plan_frames.receive(answers, deadline)
+
+
+def _answered(
+    tree: dict[str, Any], buffers: Sequence[Buffer], confine: Callable[[], None], private: Collection[int]
+) -> tuple[dict, list]:
+    seconds = float(tree.pop("seconds"))
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _child(tree, buffers, theirs, confine, {ours, *private})
+    os.close(theirs)
+    try:
+        answer = plan_frames.receive(ours, time.monotonic() + seconds)
+    except Late:
+        why = f"did not end within {seconds:.0f} s: is there a loop without end, or too much to interpret?"
+        answer = {"refused": why}, []
+    except FrameError:
+        answer = {"refused": ""}, []
+    finally:
+        os.close(ours)
+        ended = _end(child)
+    if answer[0].get("refused") == "":
+        answer = {"refused": f"ended the process that ran it ({_how(ended)}): it took too much memory, or crashed"}, []
+    return answer
+
+
+def _child(
+    tree: dict, buffers: Sequence[Buffer], answer: int, confine: Callable[[], None], private: Collection[int]
+) -> None:
+    try:
+        for fd in private:
+            os.close(fd)
+        confine()
+        from threeloops.inner.replay.messages import perform
+
+        plan_frames.send(answer, *perform(tree, buffers))
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _end(child: int) -> int:
+    """Kill a fork, if it still runs; its wait status."""
+    try:
+        os.kill(child, signal.SIGKILL)
+    except ProcessLookupError:
+        return 0
+    return os.waitpid(child, 0)[1]
+
+
+def _how(status: int) -> str:
+    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
+
+
+class Server:
+    """The process as seen from the one that asks: started when first needed, ended with it."""
+
+    def __init__(self) -> None:
+        variables = {"TRITON_INTERPRET": "1", "THREELOOPS_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        self.process = subprocess.Popen(
+            command(__name__),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **variables},
+            start_new_session=True,
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.requests, self.answers = self.process.stdin.fileno(), self.process.stdout.fileno()
+        self.started = False
+        atexit.register(self.close)
+
+    def ask(self, tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tuple[dict[str, Any], list]:
+        """The answer to a question. Raises FrameError where the server is lost."""
+        if not self.started:
+            plan_frames.receive(self.answers, time.monotonic() + START_SECONDS)
+            self.started = True
+        return converse(self.requests, self.answers, tree, buffers, seconds)
+
+    def close(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self.process.wait(_SPARE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        atexit.unregister(self.close)
+
+
+_server: Server | None = None
+
+
+def ask(tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tuple[dict[str, Any], list]:
+    """Ask this process's server, started anew if it is gone."""
+    global _server
+    if _server is None or _server.process.poll() is not None:
+        _server = Server()
+    try:
+        return _server.ask(tree, buffers, seconds)
+    except BaseException:
+        # Half a conversation cannot be gone on with: an interrupted cell ends the server too.
+        _server.close()
+        _server = None
+        raise
+
+
+def warm_up() -> None:
+    """Import what an execution imports, and run one, so that a fork starts with all of it."""
+    import torch
+
+    from threeloops.inner import interpreter
+
+    interpreter.enable_without_gpu()
+    torch.set_num_threads(1)
+
+    run_once()
+
+
+def main() -> None:
+    requests, answers = os.dup(0), os.dup(1)
+    os.dup2(2, 1)  # what a kernel might print must not get between the answers
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    warm_up()
+    plan_frames.send(answers, {"started": True})
+    serve(requests, answers)
+
+
+_CELL = """\
+@triton.jit
+def kernel(x, out, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + offsets, mask=offsets < n, other=0.0)
+    value = tl.exp(value - tl.max(value, 0)) / tl.sum(value, 0)
+    value = tl.dot(value[None, :], value[:, None]) + tl.zeros((1, 1), tl.float32)
+    tl.store(out + tl.arange(0, 1)[:, None] + tl.arange(0, 1)[None, :], value)
+"""
+
+
+def record_once() -> None:
+    """What a student's process needs: Triton and the recorder, not the meter, which a lab may withhold."""
+    kernel = admit(_CELL).load().kernel
+
+    def launcher(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(1, 1)
+        kernel[(1,)](x, out, 16, BLOCK=16)
+        return out
+
+    record(launcher, [torch.zeros(16)], {})
+
+
+def run_once() -> None:
+    """Raises RuntimeError where not even this one works."""
+    from threeloops.inner.replay.messages import perform, question
+
+    inputs, storages = inputs_of([torch.ones(16)], {})
+    x, out = inputs.places[0], Place(1, "float32", (1, 1), (1, 1), 0)
+    launch = LaunchStep("kernel", (1, 1, 1), {"x": x, "out": out, "n": 16}, {"BLOCK": 16})
+    plan = Plan((Allocate("float32", 1), launch), out)
+    answer, _ = perform(*question(_CELL, plan.to_dict(), inputs, storages, None))
+    if "refused" in answer:
+        raise RuntimeError(f"kernels cannot be replayed here: a small one {answer['refused']}")

@@ -1,0 +1,206 @@
+"""Checks that tell a reader which quantity is wrong, by how much, and what usually causes it.
+
+`check` is used as `with check("grade_id", "what is checked"): check.close(…)`. The same lines run beside the student's
+functions in JupyterLab and behind the grading wall, where an answer may be a proxy: every comparison is made on plain
+data alone, and nothing here catches a BaseException, by which the wall refuses.
+"""
+
+import re
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from threeloops.lab.checking import wall
+from threeloops.lab.checking.compare import Mismatch, Tolerance, compare
+from threeloops.lab.checking.failure import CheckFailed, is_unwritten
+from threeloops.lab.course import journal
+from threeloops.lab.text.plain import is_array, is_tensor
+from threeloops.lab.text.wording import describe
+from threeloops.lab.widgets import cards
+
+
+class Block:
+    """One `with check(…)` block: counts what held and reports at its end."""
+
+    def __init__(self, owner: "Check", grade_id: str, title: str) -> None:
+        self.owner, self.grade_id, self.title, self.held = owner, grade_id, title, 0
+
+    def __enter__(self) -> None:
+        self.held = 0
+        self.owner.open.append(self)
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.owner.open.remove(self)
+        if error is not None:
+            self._explain(error)
+        elif not self.held:
+            raise CheckFailed(
+                f"{self.title}\n  this check checked nothing: no check.close, equal, true, … ran inside it"
+            )
+        else:
+            journal.record(self.grade_id)
+            cards.passed(self.title, "1 check" if self.held == 1 else f"{self.held:,} checks")
+
+    def _explain(self, error: BaseException) -> None:
+        """Say which check an answer's own exception interrupted; that exception goes on."""
+        if is_unwritten(error):
+            raise CheckFailed(
+                f"{self.title}\n  {self.grade_id} is not written yet: replace `raise NotImplementedError()` in its cell"
+            ) from error
+        if issubclass(type(error), Exception) and not issubclass(type(error), CheckFailed):
+            error.add_note(f"raised while checking {self.title}")
+
+
+class Check:
+    """The one object `check`: called, it opens a block; its methods also work outside of one."""
+
+    def __init__(self) -> None:
+        self.open: list[Block] = []
+
+    def __call__(self, grade_id: str, title: str = "") -> Block:
+        if type(grade_id) is not str or not grade_id:
+            raise TypeError(f"grade_id = {describe(grade_id)}: expected the id of the exercise's solution cell")
+        return Block(self, grade_id, title or grade_id)
+
+    def close(
+        self,
+        actual: object,
+        expected: object,
+        *,
+        rtol: float | None = None,
+        atol: float = 0.0,
+        unit: str = "",
+        what: str = "",
+        hint: str | dict[str, str] = "",
+    ) -> None:
+        """Every element within `atol + rtol·|expected|`, judged in float64.
+
+        Both are numbers, arrays, tensors, nested lists of numbers, or dicts, lists and records of these; shapes must
+        agree exactly. `rtol` defaults to 1e-6, between two integers to 0. NaN always fails, an infinity equals only
+        itself, a bool is not a number, a complex number is not a real one.
+
+        `hint` is the usual cause. Where the answer is a record, a dict may give one for each field (and one under ""
+        for the others). A value of the wrong kind (a float for an integer, a tuple for a record) gets no hint.
+        """
+        self._hold(compare(actual, expected, Tolerance(rtol, atol), unit), what, hint)
+
+    def equal(self, actual: object, expected: object, *, what: str = "", hint: str | dict[str, str] = "") -> None:
+        """The same plain data: the same kinds of container, integers where integers are expected, no tolerance.
+
+        Numbers may come from Python, numpy or torch, and an array may stand for a list of numbers; NaN equals nothing.
+        """
+        self._hold(compare(actual, expected, Tolerance(exact=True)), what, hint)
+
+    def true(self, condition: object, message: str) -> None:
+        """A truth of exact type bool (or numpy's or torch's): `message` says what is wrong when it is False."""
+        if not _is_truth(condition):
+            self._fail([message, f"the condition is {describe(condition)}: expected a bool"])
+        if not condition:
+            self._fail([message])
+        self._count()
+
+    def shape(self, tensor: Any, shape: tuple[int, ...], what: str = "") -> None:
+        """An array or tensor of exactly this shape."""
+        found = tuple(tensor.shape) if _is_shaped(tensor) else None
+        got = describe(tensor) if found is None else f"shape {found}"
+        wrong = Mismatch("", got, f"an array or tensor of shape {tuple(shape)}")
+        self._hold(None if found == tuple(shape) else wrong, what, "")
+
+    def dtype(self, tensor: Any, dtype: object, what: str = "") -> None:
+        """An array or tensor of exactly this dtype."""
+        found = tensor.dtype if _is_shaped(tensor) else None
+        got = describe(tensor) if found is None else str(found)
+        wrong = Mismatch("", got, f"an array or tensor of {dtype}")
+        self._hold(None if found is not None and found == dtype else wrong, what, "")
+
+    def raises(
+        self,
+        exc_type: type[Exception],
+        fn: Callable,
+        *args: object,
+        names: str | tuple[str, ...] = "",
+        **kwargs: object,
+    ) -> None:
+        """`fn(*args, **kwargs)` raises `exc_type`, and its message contains every text in `names`.
+
+        The bare `NotImplementedError()` of an unwritten cell never counts as the RuntimeError that it is.
+        """
+        if not (issubclass(type(exc_type), type) and issubclass(exc_type, Exception)):
+            raise TypeError(f"exc_type = {exc_type!r}: expected a subclass of Exception")
+        named = (names,) if type(names) is str else names
+        about = " and ".join(repr(name) for name in named if name)
+        wanted = f"expected   {exc_type.__name__}" + (f" with {about} in its message" if about else "")
+        try:
+            result = fn(*args, **kwargs)
+        except Exception as error:
+            if is_unwritten(error) and exc_type is not NotImplementedError:
+                raise
+            raised = error
+        else:
+            self._fail([f"value      {_call(fn, args)} returned {describe(result)}", wanted])
+        message = str(raised)
+        got = f"value      {_call(fn, args)} raised {type(raised).__name__}: {message}"
+        if not issubclass(type(raised), exc_type):
+            self._fail([got, wanted], raised)
+        missing = [name for name in named if name not in message]
+        if missing:
+            self._fail([got, f"expected   a message that contains {' and '.join(map(repr, missing))}"], raised)
+        self._count()
+
+    def rng(self, seed: int):
+        """A numpy Generator: the same numbers on both sides of the wall."""
+        import numpy as np
+
+        return np.random.default_rng(seed)
+
+    def _hold(self, wrong: Mismatch | None, what: str, hint: str | dict[str, str]) -> None:
+        if wrong is None:
+            self._count()
+            return
+        cause = "" if wrong.kind else _cause(hint, wrong.where)
+        quantity = (what or "the result") + (f" at {wrong.where}" if wrong.where else "")
+        lines = [
+            f"quantity   {quantity}" + (f" ({wrong.spread})" if wrong.spread else ""),
+            f"value      {wrong.got}",
+            f"expected   {wrong.expected}",
+            *([f"difference {wrong.difference}"] if wrong.difference else []),
+            *([f"usually: {cause}"] if cause else []),
+        ]
+        self._fail(lines)
+
+    def _count(self) -> None:
+        if self.open:
+            self.open[-1].held += 1
+
+    def _fail(self, lines: list[str], cause: Exception | None = None) -> None:
+        title = self.open[-1].title if self.open else "check"
+        raise CheckFailed("\n".join([title, *(f"  {line}" for line in lines)])) from cause
+
+
+def _is_shaped(value: object) -> bool:
+    return is_tensor(value) or is_array(value)
+
+
+def _is_truth(value: Any) -> bool:
+    if type(value) is bool:
+        return True
+    if is_array(value):
+        return value.dtype.kind == "b" and value.ndim == 0
+    return is_tensor(value) and str(value.dtype) == "torch.bool" and value.ndim == 0
+
+
+def _cause(hint: str | dict[str, str], where: str) -> str:
+    """The hint for the part that is wrong: of a dict, the one under the last field in `where`."""
+    if isinstance(hint, str):
+        return hint
+    fields = re.findall(r"\.(\w+)", where)
+    return hint.get(fields[-1] if fields else "", "") or hint.get("", "")
+
+
+def _call(fn: Callable, args: tuple) -> str:
+    """The call as text; a proxy is not asked for its name."""
+    name = wall.name_of(fn)
+    return f"{name}({', '.join(describe(a, 45) for a in args)})"
+
+
+check = Check()

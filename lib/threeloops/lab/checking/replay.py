@@ -1,0 +1,195 @@
+"""`replay(launcher, …)`: judge the kernels of a cell, not the function that launches them.
+
+    run = replay(softmax, x)
+    check.close(run.outputs, torch.softmax(x.double(), -1), rtol=1e-5)
+    check.true(run.traffic.total.unique_bytes <= 1.05 * 2 * x.nbytes, "softmax moves more than one read and one write")
+
+The launcher is run on zeros and without executing a kernel; what it allocates and launches is noted. Then the kernels
+are taken from the text of its cell and launched the same way on the real inputs, in Triton's interpreter under the
+traffic meter. A launcher that computes with PyTorch, remembers results or launches nothing gets no result at all. The
+same line works in JupyterLab and behind the grading wall, where the launcher lives in another process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from threeloops.lab.checking import wall
+from threeloops.lab.checking.failure import CheckFailed
+
+if TYPE_CHECKING:
+    from threeloops.inner.codegen.generated_code import Code
+    from threeloops.inner.launches import Launch
+    from threeloops.inner.meter import L2, Finding, Metered
+    from threeloops.inner.replay.messages import Answer
+
+SECONDS = 60.0
+"""Time limit of one replay where no wall sets another."""
+
+aside = False
+"""Whether kernels are executed in a process of their own even where this one could interpret them."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What the kernels of a cell did on the inputs of a test.
+
+    `outputs`: what the launcher returns, a tensor or a tuple of tensors, as the kernels computed it. `traffic`: the
+    meter's. `launches`: in order. `torch_bytes`: bytes read and written by the copies, sums and fills that the launcher
+    leaves to PyTorch, and that no kernel accounts for.
+    """
+
+    outputs: Any
+    traffic: Metered
+    launches: list[Launch]
+    torch_bytes: int
+    text: str = field(repr=False)
+    name: str = field(repr=False)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the meter found and a replay lets pass: reads of memory that nothing wrote."""
+        return self.traffic.findings
+
+    def code(self, target: str) -> list[Code]:
+        """The machine code of every launch, for "sm_80", "sm_90", "sm_100" or "gfx942"; needs no GPU.
+
+        Raises CheckFailed where a kernel does not compile, with the compiler's words and the line of the cell.
+        """
+        return _compile(self.name, self.launches, self.text, target)
+
+
+class Replayer:
+    """The one object `replay`; `l2` is the cache model that its meter runs with."""
+
+    def __init__(self, l2: L2 | str | None = None) -> None:
+        self._l2 = l2
+
+    def with_l2(self, l2: L2 | str) -> Replayer:
+        """`replay` with a model of an L2 cache, of a device ("H100 SXM") or your own: `traffic` then has DRAM bytes."""
+        return Replayer(l2)
+
+    def __call__(self, launcher: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Replay:
+        """Replay `launcher(*args, **kwargs)`; tensors among the arguments may lie in lists, tuples and dicts.
+
+        Raises:
+            CheckFailed: there is nothing to judge, and why: no launch, torch in a kernel's place, a kernel that is more
+                than arithmetic, or that fails, races or leaves its arguments.
+            Exception: what the launcher itself raises.
+        """
+        answer, outputs = _judge(launcher, args, kwargs, execute=True, l2=self._l2)
+        name = wall.name_of(launcher)
+        return Replay(outputs, answer.traffic, list(answer.launches), answer.torch_bytes, answer.text, name)
+
+    def code(self, target: str, launcher: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Code]:
+        """The machine code of what `launcher(*args, **kwargs)` launches. Nothing is executed: "meta" tensors will do.
+
+        Raises CheckFailed as a replay does, and where a kernel does not compile.
+        """
+        answer, _ = _judge(launcher, args, kwargs, execute=False)
+        return _compile(wall.name_of(launcher), list(answer.launches), answer.text, target)
+
+
+replay = Replayer()
+
+
+@wall.student_side
+def record(launcher: Callable[..., Any], inputs: dict[str, Any]) -> dict[str, Any]:
+    """What a launcher does with inputs of these shapes, as plain data: a plan, or why there is none."""
+    from threeloops.inner.replay.inputs import inputs_from
+    from threeloops.inner.replay.recorder import record as record_plan
+    from threeloops.inner.replay.recordings.steps import PlanRefused
+
+    args, kwargs = inputs_from(inputs).zeros()
+    try:
+        return record_plan(launcher, args, kwargs).to_dict()
+    except PlanRefused as error:
+        return {"refused": str(error)}
+
+
+def _judge(
+    launcher: Callable[..., Any], args: Any, kwargs: Any, *, execute: bool, l2: L2 | str | None = None
+) -> tuple[Answer, Any]:
+    """The answer to a replay, and its outputs on the device of the inputs."""
+    from threeloops.inner.replay.inputs import inputs_of
+    from threeloops.inner.replay.messages import answer_from, question
+
+    inputs, storages = inputs_of(args, kwargs)
+    recorded = record(launcher, inputs.to_dict())
+    if not _is_json(recorded):
+        raise _failure(launcher, "was recorded in a form that cannot be read")
+    if "refused" in recorded:
+        raise _failure(launcher, str(recorded["refused"])[:1000])
+    asked = question(_cell(launcher), recorded, inputs, storages if execute else None, l2)
+    answer = answer_from(*_ask(launcher, *asked))
+    if answer.refused:
+        raise _failure(launcher, answer.refused)
+    if execute and wall.link is None and inputs.device != "cpu":
+        from threeloops.inner.replay.messages import perform_compiled
+
+        return answer, perform_compiled(asked[0], storages)
+    return answer, answer.outputs
+
+
+def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Have a question answered where kernels are interpreted: over there, here, or in a process beside this one."""
+    from threeloops.inner.interpreter import interpreted
+    from threeloops.inner.replay.messages import perform
+    from threeloops.inner.replay.recordings.frames import FrameError
+    from threeloops.inner.replay.server import ask
+
+    try:
+        if wall.link is not None:
+            return wall.link.replay(tree, buffers)
+        return perform(tree, buffers) if interpreted() and not aside else ask(tree, buffers, SECONDS)
+    except FrameError as error:
+        raise _failure(launcher, f"was not judged: the process that executes kernels is lost ({error})") from None
+
+
+def _is_json(recorded: Any) -> bool:
+    """Whether a recording is plain data: what comes from the student's side may be anything that crosses the wall."""
+    try:
+        return type(recorded) is dict and bool(json.dumps(recorded))
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _cell(launcher: Callable[..., Any]) -> str:
+    """The text of the cell that the launcher stands in: the submitted one behind the wall, else that of its source."""
+    if wall.link is not None:
+        return wall.link.answer
+    import functools
+    import inspect
+    import linecache
+
+    function: Any = launcher
+    while isinstance(function, functools.partial):
+        function = function.func
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, type):  # apply of a torch.autograd.Function
+        function = getattr(owner, "forward", function)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    text = "".join(linecache.getlines(code.co_filename)) if code is not None else ""
+    if not text:
+        raise _failure(launcher, "has no source that can be read: define it with def, in a cell or a file")
+    return text
+
+
+def _compile(name: str, launches: list[Launch], text: str, target: str) -> list[Code]:
+    from dataclasses import replace
+
+    from threeloops.inner.codegen import CompileError, compile_launches, from_source
+
+    seconds = SECONDS if wall.link is None else wall.link.seconds_left()
+    named = [replace(launch, kernel=from_source(text, launch.name, launch.file)) for launch in launches]
+    try:
+        return compile_launches(named, [target], seconds=seconds)
+    except CompileError as error:
+        raise CheckFailed(f"replay: {name} launches a kernel that does not compile: {error}") from None
+
+
+def _failure(launcher: Callable[..., Any], why: str) -> CheckFailed:
+    return CheckFailed(f"replay: {wall.name_of(launcher)} {why}")

@@ -1,0 +1,1 @@
+"""Numbers and plain data in words."""

@@ -1,0 +1,52 @@
+"""Numbers and values as a reader wants to meet them in a message."""
+
+from typing import Any
+
+import numpy as np
+
+from threeloops.lab.text.plain import MAPPINGS, SEQUENCES, SETS, foreign, is_array, is_tensor
+
+
+def article(noun: str) -> str:
+    return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"
+
+
+def number(value: complex, digits: int = 6) -> str:
+    """Integers in full with thousands separated, everything else to `digits` significant digits."""
+    if isinstance(value, bool):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
+
+
+def number_pair(value: complex, expected: complex) -> tuple[str, str]:
+    """Both numbers with as few digits as still show that they differ."""
+    pairs = [(number(value, digits), number(expected, digits)) for digits in (6, 9, 13, 17)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
+
+
+def with_unit(text: str, unit: str) -> str:
+    return f"{text} {unit}" if unit else text
+
+
+def describe(value: Any, limit: int = 90) -> str:
+    """A short text for a message: the value of plain data, the type name alone of anything else."""
+    kind = type(value)
+    if foreign(value) is not None:
+        return article(kind.__name__)
+    if is_tensor(value) or kind in (np.ndarray, np.memmap):
+        return _describe_array(value)
+    words = repr(value.item() if is_array(value) else value)
+    if kind not in (str, bytes):
+        words = " ".join(words.split())
+    if len(words) <= limit:
+        return words
+    size = f" ({len(value):,} items)" if kind in SEQUENCES + MAPPINGS + SETS else ""
+    return words[: limit - 1] + "…" + size
+
+
+def _describe_array(value) -> str:
+    name = "torch.Tensor" if is_tensor(value) else "numpy array"
+    form = f"a {name} of shape {tuple(value.shape)}, {value.dtype}"
+    if is_tensor(value) and (value.device.type == "meta" or value.is_sparse or value.is_quantized):
+        return f"{form}, {value.device.type}, {value.layout}"
+    return form if value.ndim else f"{value.item()!r} ({article(name)}, {value.dtype})"

@@ -1,0 +1,41 @@
+"""Cards: one small frame for everything the course says beside its prose, in HTML and as plain text.
+
+Colours are translucent and the text inherits the page's colour, so a card reads on a light and on a dark theme; styles
+stand in the elements themselves, so an exported page needs nothing else.
+"""
+
+from html import escape
+
+from threeloops.lab.widgets.display import publish
+from threeloops.lab.widgets.style import palette
+
+FRAME = (
+    "border-left:4px solid {0};background:{0}1f;border-radius:4px;padding:.55em .9em;margin:.3em 0;"
+    "max-width:56em;line-height:1.5"
+)
+MARK = {"passed": palette.green, "question": palette.blue, "hint": palette.orange, "plain": palette.grey}
+
+
+def inline(text: str) -> str:
+    """Escape a text and set what stands between backticks as code."""
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:
+        return escape(str(text))
+    return "".join(f"<code>{escape(part)}</code>" if i % 2 else escape(part) for i, part in enumerate(parts))
+
+
+def frame(kind: str, body: str) -> str:
+    """`body` is HTML already; `kind` is a key of MARK."""
+    return f'<div style="{FRAME.format(MARK[kind])}">{body}</div>'
+
+
+def small(text: str) -> str:
+    """A text of the second rank."""
+    return f'<span style="opacity:.75;font-size:90%">{inline(text)}</span>'
+
+
+def passed(title: str, times: str) -> None:
+    """The one line of a check that held."""
+    tick = f'<span style="color:{MARK["passed"]};font-weight:bold">✓</span>'
+    html = f"{tick} <b>{inline(title)}</b> {small('· ' + times)}"
+    publish(f"✓ {title} ({times})", {"text/html": frame("passed", html)})

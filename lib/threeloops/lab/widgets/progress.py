@@ -1,0 +1,73 @@
+"""Progress of a long cell: one output that is rewritten in place, one line at the end, nothing on stderr."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
+
+from threeloops.lab.widgets import cards
+from threeloops.lab.widgets.display import in_kernel
+from threeloops.lab.widgets.style import palette
+
+SECONDS_BETWEEN_UPDATES = 0.2
+
+
+def progress(iterable: Iterable, what: str, total: int | None = None) -> Iterator:
+    """Pass the items through and show how many there were. `total` defaults to `len(iterable)` where it has one."""
+    if total is None and isinstance(iterable, Sized):
+        total = len(iterable)
+    return _count(iterable, Line(what, total))
+
+
+def _count(iterable: Iterable, line: "Line") -> Iterator:
+    done = 0
+    line.update(done)
+    try:
+        for item in iterable:
+            yield item
+            done += 1
+            line.update(done)
+    finally:
+        line.update(done, last=True)
+
+
+class Line:
+    """The one output of a running loop."""
+
+    def __init__(self, what: str, total: int | None) -> None:
+        self.what, self.total = what, total
+        self.started = time.perf_counter()
+        self.shown = -SECONDS_BETWEEN_UPDATES
+        self.handle = None
+
+    def update(self, done: int, last: bool = False) -> None:
+        elapsed = time.perf_counter() - self.started
+        if not last and elapsed - self.shown < SECONDS_BETWEEN_UPDATES:
+            return
+        self.shown = elapsed
+        text = self.text(done, elapsed, last)
+        if in_kernel():
+            self._display({"text/html": self.html(done, text), "text/plain": text})
+        elif last:
+            print(("\r" if sys.stdout.isatty() else "") + text)
+        elif sys.stdout.isatty():
+            print("\r" + text, end="", flush=True)
+
+    def _display(self, bundle: dict) -> None:
+        from IPython.display import display
+
+        if self.handle is None:
+            self.handle = display(bundle, raw=True, display_id=True)
+        else:
+            self.handle.update(bundle, raw=True)
+
+    def text(self, done: int, elapsed: float, last: bool) -> str:
+        of = f"{done:,}" if self.total is None else f"{done:,} of {self.total:,}"
+        stopped = " (stopped early)" if last and self.total is not None and done < self.total else ""
+        return f"{self.what}: {of}, {elapsed:.1f} s{stopped}"
+
+    def html(self, done: int, text: str) -> str:
+        share = min(done / self.total, 1.0) if self.total else 0.0
+        form = "border-radius:3px;height:.5em"
+        done_bar = f'<div style="{form};background:{palette.blue};width:{100 * share:.1f}%"></div>'
+        bar = f'<div style="{form};background:{palette.grey}40;width:24em;max-width:100%">{done_bar}</div>'
+        return f"<div>{cards.small(text)}{bar if self.total else ''}</div>"

@@ -1,0 +1,120 @@
+"""Show a figure, a table, or a measurement beside its prediction; each has a static form that needs no front end."""
+
+import base64
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from threeloops.lab.text.numeric import numbers
+from threeloops.lab.text.plain import foreign
+from threeloops.lab.text.wording import number, with_unit
+from threeloops.lab.widgets import cards, style
+from threeloops.lab.widgets.display import publish
+from threeloops.lab.widgets.predict import predictions, single_number
+from threeloops.lab.widgets.style import palette
+
+
+def figure(fig, caption: str = "") -> None:
+    """Show a matplotlib figure once, as a PNG; where there is no notebook, its titles."""
+    data, size = style.png(fig)
+    said = caption or style.words(fig)
+    publish(said, {"image/png": base64.b64encode(data).decode()}, {"image/png": size | {"alt": said}})
+
+
+def table(rows: Iterable[Sequence], header: Sequence[str] = (), caption: str = "") -> None:
+    """Rows of cells (numbers, tensors of one element, texts) under a header; numbers are set right-aligned."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = {len(row) for row in cells} | ({len(header)} if header else set())
+    if len(widths) > 1:
+        raise ValueError(f"table: rows and header have {sorted(widths)} cells; expected one number of columns")
+    publish(_table_text(cells, header, caption), {"text/html": _table_html(cells, header, caption)})
+
+
+def _cell(value: object) -> tuple[str, bool]:
+    """The text of a cell and whether it is a number."""
+    found = numbers(value) if foreign(value) is None else None
+    if found is not None and not found.shape and found.kind in ("int", "float"):
+        return number(found.array.item()), True
+    return str(value), False
+
+
+def _numeric_columns(cells: list[list[tuple[str, bool]]], columns: int) -> list[bool]:
+    return [bool(cells) and all(row[i][1] for row in cells) for i in range(columns)]
+
+
+def _table_html(cells: list[list[tuple[str, bool]]], header: Sequence[str], caption: str) -> str:
+    columns = len(cells[0]) if cells else len(header)
+    line = "border-bottom:1px solid rgba(127,127,127,.35);padding:.25em .8em;text-align:"
+    aligned = [line + ("right" if numeric else "left") for numeric in _numeric_columns(cells, columns)]
+
+    def row_html(tag: str, texts: Iterable[str]) -> str:
+        parts = (f'<{tag} style="{a}">{cards.inline(t)}</{tag}>' for a, t in zip(aligned, texts, strict=True))
+        return f"<tr>{''.join(parts)}</tr>"
+
+    head = f"<thead>{row_html('th', header)}</thead>" if header else ""
+    body = "".join(row_html("td", (text for text, _ in row)) for row in cells)
+    title = f'<caption style="text-align:left;color:inherit">{cards.inline(caption)}</caption>' if caption else ""
+    form = "border-collapse:collapse;margin:.4em 0;font-variant-numeric:tabular-nums"
+    return f'<table style="{form}">{title}{head}<tbody>{body}</tbody></table>'
+
+
+def _table_text(cells: list[list[tuple[str, bool]]], header: Sequence[str], caption: str) -> str:
+    rows = ([[str(h) for h in header]] if header else []) + [[text for text, _ in row] for row in cells]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    numeric = _numeric_columns(cells, len(widths))
+
+    def row_text(row: list[str]) -> str:
+        parts = (t.rjust(w) if n else t.ljust(w) for t, w, n in zip(row, widths, numeric, strict=True))
+        return "  ".join(parts).rstrip()
+
+    lines = [row_text(row) for row in rows]
+    if header:
+        lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(([caption] if caption else []) + lines)
+
+
+def against_prediction(key: str, measured, unit: str = "", source: str = "measured here") -> None:
+    """Draw the measured value beside what was predicted under `key`, with the factor between them.
+
+    `source` says where the value is from: "measured here", "recorded on …" or "model". Both in the same unit. Bars
+    start at 0; where one would be more than ten times the other, the axis is logarithmic.
+    """
+    value = single_number(measured, "measured", unit)
+    made = predictions.get(key)
+    if made is not None and unit and made.unit and made.unit != unit:
+        raise ValueError(f"{key}: predicted in {made.unit}, measured in {unit}; give both in the same unit")
+    unit = unit or (made.unit if made else "")
+    verdict = confront(made.guess if made else None, value)
+    bars = [(source, value, palette.blue)] + ([("your prediction", made.guess, palette.orange)] if made else [])
+    said = [f"{name}: {with_unit(number(value), unit)}" for name, value, _ in bars]
+    figure(_bars(bars, unit, verdict), "; ".join([*said, verdict]))
+
+
+def confront(guess: float | None, measured: float) -> str:
+    """The sentence under the two bars."""
+    if guess is None:
+        return "no prediction was made: write one above and run its cell, then look again"
+    if guess == measured:
+        return "exactly as predicted"
+    if guess * measured <= 0:
+        return f"the prediction is off by {number(abs(guess - measured))}"
+    factor = max(guess / measured, measured / guess)
+    side = "too high" if abs(guess) > abs(measured) else "too low"
+    closeness = "close" if factor <= 1.25 else "within a factor of two" if factor <= 2 else "worth a second look"
+    return f"the prediction is {number(factor, 3)}× {side}: {closeness}"
+
+
+def _bars(bars, unit: str, verdict: str):
+    fig, axes = style.figure(width=7.5, height=1.0 + 0.55 * len(bars))
+    names, values, colours = zip(*bars, strict=True)
+    logarithmic = 0 < 10 * min(values) < max(values)
+    drawn = axes.barh([textwrap.fill(name, 24) for name in names], values, color=colours, height=0.62)
+    axes.bar_label(drawn, labels=[with_unit(number(v), unit) for v in values], padding=5)
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.set_xlim(min(values) / 10, max(values) * 10)
+    else:
+        axes.margins(x=0.25)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(unit or "value")
+    fig.suptitle(verdict[0].upper() + verdict[1:], x=0.01, ha="left", fontsize=11, fontweight="normal")
+    return fig

@@ -1,0 +1,161 @@
+# ruff: noqa: E501 (one edit and its message stand on one line)
+"""The rules of a lab's source: a sound lab passes, and each broken rule is named with its lab and its cell."""
+
+import pytest
+from toy_course import SOURCE, WRONG
+
+from grader.authoring.labs import LabError
+from grader.authoring.lint import lint, require_sound
+from grader.authoring.names import bound, imported_modules, used
+from grader.authoring.regions import regions, without
+
+TEST = '"locked": true, "points": 60, "schema_version": 3, "solution": false, "task": false}'
+
+
+def edited(lab, old, new):
+    """The lab with one edit of its source; the edit must apply."""
+    assert old in SOURCE, f"the toy's source no longer holds {old!r}"
+    lab.source.write_text(SOURCE.replace(old, new, 1))
+    return lint(lab)
+
+
+def test_the_toy_is_sound(toy):
+    assert lint(toy) == []
+    require_sound(toy)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"points": 40', '"points": 30', "points: the test cells give 90 together, expected 100"),
+        ('"points": 40', '"points": 0', "cell mean_test: points = 0, expected more than 0"),
+        ('"grade_id": "mean_test"', '"grade_id": "test_mean"', "there is no solution 'test_mean'"),
+        ('"grade_id": "mean_test"', '"grade_id": "test_mean"', "cell mean: there is no test cell mean_test"),
+        ('"grade_id": "rescale"', '"grade_id": "mean"', "cell mean: 2 cells have this grade_id"),
+        ('# %% tags=["demo"] jupyter={"source_hidden": true}\nhint', "# %%\nhint", "is code and neither setup, demo, solution nor test"),
+        ('"grade_id": "setup", "locked": true', '"grade_id": "setup", "locked": false', "it needs a grade_id and locked"),
+        ('"grade_id": "mean", "locked": false', '"grade_id": "mean", "locked": true', "locked must be false"),
+        (TEST, TEST.replace("true", "false", 1), "cell rescale_test is graded: it must be code and locked"),
+        (TEST, TEST.replace("3", "2"), "cell rescale_test: schema_version is 2, expected 3"),
+        ("#     title: A toy with two exercises\n", "", "header: threeloops.title is missing"),
+        ("#     withholds: [threeloops.inner.roofline]\n", "", "header: threeloops.withholds must list the modules"),
+        ("threeloops.inner.roofline", "threeloops.inner.rooflin", "withholds threeloops.inner.rooflin, but there is no"),
+        ("threeloops.inner.roofline", "threeloops.outer.roofline", "withholds threeloops.outer.roofline, but there is no"),
+        ("cell_seconds: 120", "cell_minutes: 2", "limits.cell_minutes is unknown"),
+        ("import numpy as np\n", "import numpy as np\nfrom threeloops.inner import roofline\n", "cell setup imports threeloops.inner.roofline, which is withheld"),
+        ("    for n in (1, 2, 127)", "    import threeloops.inner.roofline\n    for n in (1, 2, 127)", "cell mean_test imports threeloops.inner.roofline"),
+        ("TINY = 0.0", "from threeloops.inner.roofline import Work", "cell rescale imports threeloops.inner.roofline"),
+        ("TINY = 0.0", "print('hello')", "cell rescale, line 1: a solution defines functions, classes and constants only"),
+        ("TINY = 0.0", "sum = 0.0", "cell rescale defines sum, which is a builtin"),
+        ("mean(SAMPLES)", "mean(DATA)", "cell mean_test uses DATA: neither a builtin, nor from setup"),
+        ("    ### END HIDDEN TESTS\n", "    ### END HIDDEN TESTS\n    check.true(values, '')\n", "cell mean_test (visible part) uses values"),
+        ("mean(SAMPLES), 3.0", "median(SAMPLES), 3.0", "cell mean_test uses median"),
+        ("    return sum(values)", "    return sum(values", "cell mean is not plain Python"),
+        ("    values = np.asarray", "    %timeit 1\n    values = np.asarray", "cell rescale is not plain Python"),
+        ("    ### END SOLUTION\n\n# %% tags", "\n# %% tags", "cell mean: a SOLUTION region is opened and never closed"),
+        ("    ### BEGIN SOLUTION\n    if not", "    if not", "cell mean: line 6 closes a SOLUTION region that was never"),
+        ("### BEGIN SOLUTION\n    if not", "pass ### BEGIN SOLUTION\n    if not", "is no marker"),
+        ("    ### BEGIN HIDDEN TESTS\n    for n", "    for n", "closes a HIDDEN TESTS region that was never opened"),
+        ('hint("mean", "Add them up."', '### BEGIN SOLUTION\n### END SOLUTION\nhint("mean", "x"', "only solution cells may"),
+        ('# %% tags=["demo"] jupyter={"source_hidden": true}\nhint', '# %% tags=["demo"]\nhint', "shows its hints"),
+        ('"grade_id": "reflection"', '"grade_id": "thoughts"', "has the written answers thoughts: expected exactly one"),
+        ("# In your own words: when is a mean a poor summary?\n\n# %% [markdown]", "#", "has the written answers none"),
+    ],
+)  # fmt: skip
+def test_each_broken_rule_is_named(toy, old, new, message):
+    assert any(message in found for found in edited(toy, old, new)), lint(toy)
+
+
+def test_a_test_without_a_hidden_part_or_a_solution_without_a_region_would_be_released_whole(toy):
+    for kind in ("SOLUTION", "HIDDEN TESTS"):
+        text = SOURCE
+        for side in ("BEGIN", "END"):
+            text = text.replace(f"    ### {side} {kind}\n", "", 1)
+        toy.source.write_text(text)
+        assert any(f"has no {kind} region" in found for found in lint(toy))
+
+
+def test_a_visible_part_that_checks_nothing_is_named(toy):
+    first = (
+        '    check.close(mean(SAMPLES), 3.0, what="mean of the samples", hint="the sum was not divided by the count")\n'
+    )
+    assert any("(visible part)" not in f and "without its HIDDEN TESTS region" in f for f in edited(toy, first, ""))
+    found = edited(toy, 'with check("mean", "the mean of a list"):\n' + first, "if True:\n    mean(SAMPLES)\n")
+    assert "90_toy, cell mean_test: its visible part checks nothing" in found
+
+
+def test_a_test_that_calls_no_answer_is_named(toy):
+    toy.source.write_text(SOURCE.replace("rescale(", "np.array(").replace("def np.array(", "def rescale("))
+    assert any("cell rescale_test uses no name that a solution cell defines" in found for found in lint(toy))
+
+
+def test_more_than_five_exercises_or_none_are_named(toy):
+    toy.source.write_text(SOURCE[: SOURCE.index("# %% [markdown]\n# ## Exercise 1")])
+    assert any("has 0 test cells: a lab has between 1 and 5" in found for found in lint(toy))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("mean__says_nothing", "def mean(values): return 0.0\n", "line 1 must be '# expect:"),
+        (
+            "median__sorts",
+            "# expect: x\ndef mean(values): return 0.0\n",
+            "wrong/median__sorts.py: expected <exercise>__",
+        ),
+        ("mean", "# expect: x\ndef mean(values): return 0.0\n", "wrong/mean.py: expected <exercise>__<what_is_wrong>"),
+        ("mean__broken", "# expect: x\ndef mean(values) return 0.0\n", "wrong/mean__broken.py is not Python"),
+        ("rescale__lost", "# expect: x\ndef rescale(values, top): return values\n", "does not define TINY"),
+    ],
+)
+def test_a_wrong_answer_that_could_not_grade_the_grader_is_named(toy, name, text, message):
+    (toy.wrong / f"{name}.py").write_text(text)
+    assert any(message in found for found in lint(toy))
+
+
+def test_each_exercise_needs_three_wrong_answers(toy):
+    (toy.wrong / f"{next(n for n in WRONG if n.startswith('mean'))}.py").unlink()
+    assert lint(toy) == ["90_toy, cell mean has 2 known-wrong answers in wrong/, expected 3"]
+
+
+def test_an_unlisted_data_file_is_named(toy):
+    (toy.data / "extra.csv").write_text("1")
+    assert lint(toy) == ["90_toy, data/: extra.csv is not listed in MANIFEST.json: add it with its source and licence, or remove it"]  # fmt: skip
+
+
+def test_every_message_names_the_lab_and_all_faults_are_told_at_once(toy):
+    toy.source.write_text(
+        SOURCE.replace('"points": 40', '"points": 30').replace("#     minutes", "#     title:\n#     m")
+    )
+    with pytest.raises(LabError) as refusal:
+        require_sound(toy)
+    lines = str(refusal.value).splitlines()
+    assert len(lines) == 2 and all(line.startswith("90_toy, ") for line in lines)
+
+
+def test_used_names_follow_pythons_scopes():
+    text = "import a\nfor i in range(n):\n    def f(x, *, y=k):\n        z = x\n        return [z + w for w in q if w] + a.b\n"
+    assert used(text) == {"n", "k", "q"}
+    assert used("with check('x') as c:\n    c(lambda u: u + v)\n") == {"check", "v"}
+    assert used("class A(B):\n    size = depth\n    def g(self): return A, size\n") == {"B", "depth", "size"}
+    assert used("total = total + 1\ndel other\n") == set()
+
+
+def test_bound_names_are_those_of_the_top_level():
+    text = "import os.path, numpy as np\nfrom math import pi as π\ndef f():\n    inner = 1\nfor i in (): pass\nX: int = 1\n"
+    assert bound(text) == {"os", "np", "π", "f", "i", "X"}
+    assert bound(text, imports=False) == {"f", "i", "X"}
+
+
+def test_imported_modules_are_found_at_any_depth_and_in_both_spellings():
+    text = "import a.b as c\ndef f():\n    from d.e import g, h\nfrom . import here\n"
+    assert imported_modules(text) == {"a.b", "d.e", "d.e.g", "d.e.h"}
+
+
+def test_a_region_becomes_nbgraders_stub_or_nothing():
+    text = "def f():\n    a = 1\n    ### BEGIN SOLUTION\n    return a\n    ### END SOLUTION"
+    assert regions(text, "SOLUTION") == ["    return a"]
+    assert without(text, "SOLUTION") == "def f():\n    a = 1\n    # YOUR CODE HERE\n    raise NotImplementedError()"
+    assert without(text, "HIDDEN TESTS") == text
+    with pytest.raises(ValueError, match="line 2 opens a HIDDEN TESTS region inside another one"):
+        regions("### BEGIN HIDDEN TESTS\n### BEGIN HIDDEN TESTS\n", "HIDDEN TESTS")

@@ -1,0 +1,121 @@
+"""The whole chain on a toy course: released, executed, graded three times, reported."""
+
+import json
+from xml.etree import ElementTree
+
+import nbformat
+import pytest
+from toy_course import make_course
+
+from grader.course.course import Step, run_course, submissions
+from grader.course.course_report import write
+from grader.pages import pages
+from grader.release.release import release
+from grader.sandbox.pool import close_pools
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    lab = make_course(tmp_path_factory.mktemp("course"))
+    yield lab
+    close_pools()
+
+
+@pytest.fixture(scope="module")
+def chain(toy):
+    steps: list[Step] = []
+    report = run_course([toy], toy.root / "reports", "cpu", steps.append)
+    write(report, toy.root / "reports")
+    return report, steps, toy.root / "reports"
+
+
+def test_reference_full_untouched_nothing_half_done_exactly_its_half(chain):
+    report, _, _ = chain
+    (lab,) = report.to_dict()["labs"]
+    assert lab["reference"] == {"score": 100.0, "max_score": 100.0}
+    assert lab["untouched"] == {"score": 0.0, "max_score": 100.0}
+    assert lab["half_done"] == {"score": 40.0, "max_score": 100.0}
+    assert report.faults == []
+
+
+def test_json_says_where_it_was_verified_and_how_isolated(chain):
+    _, _, reports = chain
+    data = json.loads((reports / "course.json").read_text())
+    assert data["device"] == "cpu"
+    assert data["sandbox"] in ("bwrap", "none")
+    assert set(data["labs"][0]) >= {"lab", "seconds", "verified_on", "reference", "untouched", "half_done"}
+    assert data["labs"][0]["verified_on"] == "cpu"
+
+
+def test_pages_load_nothing_from_elsewhere(chain):
+    _, _, reports = chain
+    for page in [reports / "course.html", *(reports / "labs").glob("*.html")]:
+        text = page.read_text()
+        assert pages.remote_references(text) == []
+        assert "A toy with two exercises" in text
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        '<script src="https://example.org/x.js"></script>',
+        "<link rel='stylesheet' href='//example.org/x.css'>",
+        "<style>@import url(https://example.org/x.css)</style>",
+        "<style>a { background: url('http://example.org/x.png') }</style>",
+        "<img alt='' src=http://example.org/x.png>",
+        "<script type='module'>import x from 'https://example.org/x.mjs'</script>",
+    ],
+)
+def test_a_remote_reference_is_found(page):
+    assert pages.remote_references(page)
+
+
+def test_a_link_to_click_is_no_remote_reference():
+    assert pages.remote_references("<a href='https://example.org'>paper</a>") == []
+
+
+def test_a_cell_whose_source_is_hidden_is_folded_in_its_page():
+    cells = [nbformat.v4.new_code_cell("drawing = 1", metadata={"jupyter": {"source_hidden": True}})]
+    cells.append(nbformat.v4.new_code_cell("answer = 2"))
+    page = pages.notebook_page(nbformat.v4.new_notebook(cells=cells), "two cells")
+    assert page.count("<details") == 1
+    assert page.index("<details") < page.index("drawing") < page.index("</details>") < page.index("answer")
+
+
+def test_junit_names_every_step(chain):
+    _, _, reports = chain
+    cases = {c.get("name"): c for c in ElementTree.parse(reports / "junit.xml").getroot().iter("testcase")}
+    assert set(cases) == {"executed", "reference", "untouched", "half_done"}
+    assert all(c.find("failure") is None for c in cases.values())
+
+
+def test_progress_names_cells_and_points(chain):
+    _, steps, _ = chain
+    assert any(s.what == "executing" and s.of > 0 for s in steps)
+    assert [s.points for s in steps if s.what == "half done" and s.done] == [40.0]
+
+
+def test_a_fault_in_a_solution_is_reported_everywhere_and_not_raised(tmp_path):
+    lab = make_course(tmp_path)
+    lab.source.write_text(lab.source.read_text().replace("sum(values) / len(values)", "sum(values)"))
+    report = run_course([lab], tmp_path / "reports", "cpu")
+    write(report, tmp_path / "reports")
+    assert any("reference scored 60, expected 100" in f for f in report.faults)
+    assert any("the solution notebook failed" in f for f in report.faults)
+    assert "<failure" in (tmp_path / "reports" / "junit.xml").read_text()
+    assert "reference scored 60" in (tmp_path / "reports" / "course.html").read_text()
+
+
+def test_the_students_file_is_graded_never_the_reference(toy):
+    """A planted edit in a student's notebook changes the student's score, and only through that edit."""
+    from grader.grading.grade import Options, grade_notebook
+
+    release([toy])
+    notebook, full = submissions(toy)["reference"]
+    planted = nbformat.from_dict(notebook)
+    for cell in planted.cells:
+        if cell.id == "mean":
+            cell.source = cell.source.replace("/ len(values)", "/ (len(values) + 1)")
+    before = grade_notebook(notebook, toy, "before", Options("none"))
+    after = grade_notebook(planted, toy, "after", Options("none"))
+    assert (before.score, after.score) == (full, 60.0)

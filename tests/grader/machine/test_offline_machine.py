@@ -1,0 +1,93 @@
+"""A machine with PyTorch and without Jupyter, nbformat, nbgrader, git or a network measures what needs none of them."""
+
+import json
+import subprocess
+
+import pytest
+from offline_machine import make_offline_machine, offline_environment
+
+from grader.evidence.parts import Skipped
+from grader.evidence.rows import begin, read
+from grader.evidence.tests import judge_tests
+from grader.machine.child import CODE, Finished
+from scripts.make_wheels import CARRIED, pins
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory):
+    """Runs Python with these arguments on the offline machine, in the course's folder."""
+    folder = tmp_path_factory.mktemp("machine")
+    python = make_offline_machine(folder)
+    environment = offline_environment(folder) | {"PYTHONPATH": f"{CODE / 'lib'}:{CODE}"}
+
+    def run(*arguments):
+        command = [str(python), *map(str, arguments)]
+        return subprocess.run(command, cwd=CODE, env=environment, capture_output=True, text=True, timeout=400)
+
+    assert run("-c", "import torch, triton, pytest").returncode == 0
+    assert run("-c", "import nbformat").returncode == 1
+    return run
+
+
+@pytest.mark.parametrize(
+    "module", ["grader.cli", "grader.evidence.collect", "benchmarks.__main__", "benchmarks.kernel_timing"]
+)
+def test_what_measures_can_be_imported(offline, module):
+    done = offline("-c", f"import {module}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_doctor_finds_that_the_course_runs(offline):
+    done = offline("-m", "grader.cli", "doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    found = {finding["name"]: finding["status"] for finding in json.loads(done.stdout)["findings"]}
+    assert found["interpreter"] == "ok" and found["packages"] == "missing"
+
+
+def test_a_command_that_needs_more_names_it_and_the_next_step(offline):
+    done = offline("-m", "grader.cli", "run", "00")
+    assert done.returncode == 2
+    said = " ".join(done.stderr.split())
+    assert "nbformat is not installed" in said and "make course" in said and "Traceback" not in said
+
+
+def test_evidence_skips_what_needs_more_with_its_reason(offline, tmp_path):
+    parts = ["--part", "lab 00_start_here", "--part", "GPU tests"]
+    done = offline("-m", "grader.cli", "evidence", "--device", "cpu", "--out", tmp_path, *parts)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = tmp_path.glob("*/evidence.json")
+    found = json.loads(path.read_text())
+    status = {part["name"]: (part["status"], part["reason"]) for part in found["parts"]}
+    assert status["lab 00_start_here"] == ("SKIPPED", "papermill is not installed")
+    assert status["doctor"][0] == "ok" and found["provenance"]["commit"] is None
+
+
+def test_gpu_tests_are_collected_where_other_tests_cannot_be(offline, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    begin(rows, "")
+    files = ["tests/lib/inner/test_timing.py", "tests/test_project.py", "tests/grader/test_cli.py"]
+    options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    offline("-m", "pytest", *options, "-p", "benchmarks.pytest_rows", "--rows", rows, *files)
+    ran = [row for row in read(rows) if row.get("outcome") == "skipped"]
+    assert {row["test"].partition("::")[0] for row in ran} == {files[0]}
+    absent = {row["test"] for row in read(rows) if row.get("outcome") == "not collected"}
+    assert absent == set(files[1:])
+    # Here the packages are installed, so the reasons are judged as there.
+    without = [row | {"reason": "No module named 'no_such_package_zq'"} if "outcome" in row
+               and row["outcome"] == "not collected" else row for row in read(rows)]  # fmt: skip
+    with pytest.raises(Skipped, match="no GPU test ran") as nothing_ran:
+        judge_tests(without, Finished(1, "", "", 1.0))
+    assert {file["file"] for file in nothing_ran.value.result["not_collected"]} == absent
+
+
+def test_with_the_wheels_that_are_carried_there_a_lab_runs(tmp_path):
+    assert not {"torch", "triton", "numpy"} & {pin.partition("==")[0] for pin in pins()}, "no image needs them again"
+    python = make_offline_machine(tmp_path / "machine", CARRIED)
+    environment = offline_environment(tmp_path / "machine") | {"PYTHONPATH": f"{CODE / 'lib'}:{CODE}"}
+    options = ["--device", "cpu", "--out", str(tmp_path / "out"), "--part", "lab 00_start_here"]
+    command = [str(python), "-m", "grader.cli", "evidence", *options]
+    done = subprocess.run(command, cwd=CODE, env=environment, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = (tmp_path / "out").glob("*/evidence.json")
+    status = {part["name"]: part["status"] for part in json.loads(path.read_text())["parts"]}
+    assert status["lab 00_start_here"] == "ok"

@@ -1,0 +1,187 @@
+"""Switching the interpreter on, what it leaves behind, and the preflight. What depends on the order in which things are
+imported is tried in processes of their own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from threeloops.hardware import device
+from threeloops.inner import interpreter
+from threeloops.inner.interpreter import interpreting
+from threeloops.inner.interpreter import self_test as interpreter_preflight
+
+INTERPRETED = interpreter.enable_without_gpu()
+
+import triton
+import triton.language as tl
+
+pytestmark = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled on this machine")
+
+KERNEL = """
+@triton.jit
+def total(x, out, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out, tl.sum(tl.load(x + at, mask=at < n).to(tl.float32), 0))
+"""
+RUN = """
+x, out = torch.ones(5, dtype=torch.bfloat16), torch.zeros(1)
+total[(1,)](x, out, 5, BLOCK=8)
+print(out.item())
+"""
+
+
+@triton.jit
+def fail(x):
+    tl.store(x, tl.load(x) + undefined)  # noqa: F821
+
+
+@triton.jit
+def double(x):
+    tl.store(x, tl.load(x) * 2)
+
+
+def python(folder, *parts, **environment):
+    """The last line that a program prints, run from a file: Triton reads a kernel's source."""
+    file = folder / "program.py"
+    file.write_text("\n".join(parts))
+    clean = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(file)],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+IMPORTS = "import torch, triton, triton.language as tl"
+ENABLE = "from threeloops.inner import interpreter\nassert interpreter.enable_without_gpu()"
+
+
+@pytest.mark.parametrize("first", ["triton", "threeloops"])
+def test_kernels_run_whichever_is_imported_first(tmp_path, first):
+    """Imported first, Triton decorates its own `tl.sum` to be compiled."""
+    order = (IMPORTS, ENABLE) if first == "triton" else (ENABLE, IMPORTS)
+    assert python(tmp_path, *order, KERNEL, RUN, THREELOOPS_DEVICE="cpu") == "5.0"
+
+
+def test_the_package_of_kernels_switches_it_on(tmp_path):
+    assert python(tmp_path, "import threeloops.inner.kernels", IMPORTS, KERNEL, RUN, THREELOOPS_DEVICE="cpu") == "5.0"
+
+
+GPU_MACHINE = """
+import os, sys
+from threeloops.inner.interpreter import interpreting as interpreter
+interpreter.device = lambda: "cuda"
+enabled, interpreted = interpreter.enable_without_gpu(), interpreter.interpreted()
+print(enabled, interpreted, "triton" in sys.modules, os.environ.get("TRITON_INTERPRET"))
+"""
+
+
+def test_on_a_gpu_nothing_changes(tmp_path):
+    assert python(tmp_path, GPU_MACHINE) == "False False False None"
+
+
+def test_on_a_gpu_the_variable_set_by_hand_counts(tmp_path):
+    assert python(tmp_path, GPU_MACHINE, TRITON_INTERPRET="1") == "True True True 1"
+
+
+def test_enabling_again_installs_nothing_again():
+    from triton.runtime.interpreter import GridExecutor
+
+    before = GridExecutor.__call__
+    assert interpreter.enable_without_gpu()
+    assert GridExecutor.__call__ is before
+
+
+@pytest.mark.parametrize("kernel", [double, fail])
+def test_a_launch_puts_the_language_back(kernel):
+    before = {
+        name: vars(owner).get(name) for owner in (tl, tl.core.tensor) for name in ("load", "__index__", "__add__")
+    }
+    x = torch.ones(1)
+    if kernel is fail:
+        with pytest.raises(Exception, match="undefined"):
+            kernel[(1,)](x)
+    else:
+        kernel[(1,)](x)
+    after = {name: vars(owner).get(name) for owner in (tl, tl.core.tensor) for name in ("load", "__index__", "__add__")}
+    assert after == before
+    with pytest.raises(ValueError, match="_semantic"):
+        tl.load(x)
+
+
+def test_an_autotuner_without_a_clock_takes_its_first_configuration():
+    configurations = [triton.Config({"VALUE": 7}), triton.Config({"VALUE": 8})]
+
+    @triton.autotune(configurations, key=[])
+    @triton.jit
+    def fill(x, VALUE: tl.constexpr):
+        tl.store(x, VALUE)
+
+    x = torch.zeros(1)
+    fill[(1,)](x)
+    assert x.item() == 7
+    assert fill.best_config is configurations[0]
+
+
+def test_the_preflight_finds_everything_right():
+    found = interpreter.preflight()
+    assert found.ok and found.known and found.interpreted
+    assert {check.name for check in found.checks} >= {"loop bounds", "bf16 dot", "bf16 arithmetic", "fp8 rounding"}
+    assert f"triton {triton.__version__}" in found.report()
+    assert all(check.name in found.report() for check in found.checks)
+
+
+PROBES_WITHOUT_REPAIRS = """
+from threeloops.inner.interpreter import self_test as interpreter_preflight
+found = interpreter_preflight.run({"reductions": "no such place"}, interpreted=True)
+print(not found.ok, sorted(check.name for check in found.checks if not check.ok), found.report().count("pip install"))
+"""
+
+
+def test_the_preflight_sees_what_is_wrong_without_repairs(tmp_path):
+    """Each probe can fail: nothing is repaired in that process. Triton 3.7 itself is right about loops, erf, blocks."""
+    said = python(tmp_path, PROBES_WITHOUT_REPAIRS, TRITON_INTERPRET="1")
+    wrong = ["bf16 arithmetic", "bf16 atomics", "bf16 dot", "bf16 reductions", "bf16 rounding", "descriptors"]
+    assert said.startswith("True") and "repair of reductions" in said
+    assert all(repr(name) in said for name in [*wrong, "fp8 rounding"])
+    assert int(said.rpartition(" ")[2]) == said.count("'") // 2
+
+
+def test_an_unknown_triton_is_tried_and_named():
+    found = interpreter_preflight.Preflight(
+        "9.1.0", "2.4.0", True, (interpreter_preflight.Check("erf", True, "tl.erf"),)
+    )
+    assert found.ok and not found.known
+    assert "9.1.0 is not one of 3.6, 3.7, 3.8" in found.report()
+
+
+def test_where_kernels_are_compiled_there_is_nothing_to_check():
+    found = interpreter_preflight.run({}, interpreted=False)
+    assert found.ok and not found.checks and "compiled" in found.report()
+
+
+def test_a_repair_without_a_place_warns_and_the_rest_goes_on(monkeypatch):
+    monkeypatch.setattr(interpreting, "REPAIRS", (("tea", "language", "no_such"), ("rest", "dots", "install")))
+    monkeypatch.setattr(interpreting, "_repairs", {})
+    with pytest.warns(RuntimeWarning, match=r"tea could not be repaired \(AttributeError.*preflight"):
+        interpreter.enable_without_gpu()
+    assert "no_such" in interpreting._repairs["tea"] and interpreting._repairs["rest"] == ""
+
+
+def test_device_is_what_decides(monkeypatch):
+    monkeypatch.setenv("THREELOOPS_DEVICE", "cpu")
+    assert device() == "cpu" and interpreter.interpreted()
+
+
+def test_a_process_that_only_compiles_never_asks_for_a_device(tmp_path):
+    """Its GPU is hidden, so that asking for "cuda" would end it."""
+    asks = "from threeloops.inner.interpreter import enable_without_gpu\nprint(enable_without_gpu())"
+    environment = {"THREELOOPS_COMPILE_ONLY": "1", "THREELOOPS_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""}
+    assert python(tmp_path, asks, **environment) == "False"

@@ -1,0 +1,314 @@
+"""Predictions against closed forms and against times that a stated model generates. No measurement is quoted here."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threeloops.hardware.accelerators import accelerator
+from threeloops.inner.codegen.assembly import Counts
+from threeloops.inner.codegen.generated_code import Code
+from threeloops.inner.codegen.occupancy import compilation_target, occupancy
+from threeloops.inner.costs import Work, matmul
+from threeloops.inner.meter.traffic import KINDS, Traffic
+from threeloops.inner.predict import Latency, Prediction, plot_predictions, predict, report
+from threeloops.inner.predict.calibration import Calibration, calibrate, effective_l2
+
+H100, A100, MI300X = (accelerator(name) for name in ("H100 SXM", "A100", "MI300X"))
+SOURCE = "a number chosen for this test"
+
+
+def code(*, target="sm_90", registers=32, warps=4, shared=0, loads=None, tensor_cores=None, **others):
+    device = compilation_target(target)
+    return Code(
+        name="kernel",
+        target=target,
+        options={"num_warps": warps, "num_stages": 1},
+        registers=registers,
+        spilled_bytes=others.pop("spilled_bytes", 0),
+        shared_bytes=shared,
+        shared_limit=device.shared_limit,
+        occupancy=occupancy(device, registers=registers, shared_bytes=shared, warps=warps),
+        counts=Counts(loads=loads or {128: 1}, tensor_cores=tensor_cores),
+        **others,
+    )
+
+
+def streamed(size, **others):
+    """Traffic of a kernel that reads and writes `size` bytes, half and half, once."""
+    half = size // 2
+    moved = {"requested_loaded": half, "requested_stored": half, "unique_loaded": half, "unique_stored": half}
+    flops = dict.fromkeys(KINDS, 0.0) | others.pop("flops", {})
+    return Traffic(**moved | others, flops=flops)
+
+
+class TestStreaming:
+    def test_bytes_over_bandwidth(self):
+        found = predict(Work(1e9, 0), H100, dtype="bf16")
+        assert found.low == found.high == found.memory_seconds == pytest.approx(1e9 / H100.memory_bandwidth)
+        assert found.bound == "memory" and found.compute_seconds == found.start_seconds == 0
+
+    def test_a_calibration_replaces_the_data_sheet(self):
+        found = predict(streamed(10**9), H100, dtype="fp16", calibration=Calibration(2e12, 5e-6))
+        assert found.low == found.high == pytest.approx(5e-6 + 1e9 / 2e12)
+        assert found.start_seconds == 5e-6
+
+    def test_its_residual_widens_the_interval(self):
+        found = predict(Work(1e9, 0), H100, dtype="bf16", calibration=Calibration(2e12, residual=0.1))
+        assert (found.low, found.high) == pytest.approx((0.9 * 5e-4, 1.1 * 5e-4))
+
+    def test_a_small_launch_is_bound_by_its_start(self):
+        assert predict(Work(1e3, 0), H100, dtype="bf16", calibration=Calibration(2e12, 5e-6)).bound == "start"
+
+    def test_the_slower_of_memory_and_l2_decides(self):
+        traffic = streamed(10**9, requested_loaded=9 * 10**9)
+        for bandwidth, seconds in ((5e12, (9.5e9) / 5e12), (50e12, 1e9 / 3e12)):
+            measured = Calibration(3e12, l2_bandwidth=bandwidth, effective_l2_bytes=2e9)
+            assert predict(traffic, H100, dtype="fp16", calibration=measured).low == pytest.approx(seconds)
+
+    def test_arithmetic_of_the_vector_units_overlaps_at_best(self):
+        traffic = streamed(10**6, flops={"add": 6e9, "special": 1e9}, programs=0)
+        found = predict(traffic, H100, dtype="bf16")
+        arithmetic = 7e9 / H100.rate("fp32")
+        assert found.low == pytest.approx(arithmetic) and found.bound == "compute"
+        assert found.high == pytest.approx(arithmetic + 1e6 / H100.memory_bandwidth)
+
+
+class TestRepetitions:
+    """Bytes that are read again come from the L2 if it holds them: on which half of it can be relied."""
+
+    def test_a_second_pass_within_the_effective_l2_is_free(self):
+        room = effective_l2(A100)
+        assert room == A100.caches.l2_bytes / 2
+        size = int(room // 2) * 2
+        found = predict(streamed(size, requested_loaded=size), A100, dtype="fp16")
+        assert found.low == found.high == pytest.approx(size / A100.memory_bandwidth)
+
+    def test_beyond_it_both_are_possible(self):
+        size = 4 * A100.caches.l2_bytes
+        found = predict(streamed(size, requested_loaded=size), A100, dtype="fp16")
+        assert found.low == pytest.approx(size / A100.memory_bandwidth)
+        assert found.high == pytest.approx(1.5 * size / A100.memory_bandwidth)
+        assert any("L2 model" in line for line in found.how)
+
+    def test_a_model_of_the_l2_decides(self):
+        size = 4 * A100.caches.l2_bytes
+        traffic = streamed(size, requested_loaded=size, dram_loaded=7 * 10**8, dram_stored=10**8)
+        found = predict(traffic, A100, dtype="fp16")
+        assert found.low == found.high == pytest.approx(8e8 / A100.memory_bandwidth)
+
+
+class TestMatrixProducts:
+    def test_from_overlap_to_one_after_the_other(self):
+        work = matmul(8192, 8192, 8192)
+        found = predict(work, H100, dtype="bf16")
+        compute, memory = work.flops / H100.rate("bf16"), work.bytes / H100.memory_bandwidth
+        assert (found.low, found.high) == pytest.approx((compute, compute + memory))
+        assert found.bound == "compute"
+
+    def test_without_tensor_cores_the_vector_units_do_it(self):
+        found = predict(matmul(1024, 1024, 1024), H100, dtype="bf16", code=code(tensor_cores=None))
+        assert found.compute_seconds == pytest.approx(2 * 1024**3 / H100.rate("fp32"))
+
+    def test_dots_and_the_rest_are_counted_apart(self):
+        traffic = streamed(1000, flops={"dot": 8e12, "special": 1e12})
+        found = predict(traffic, H100, dtype="fp8", code=code(tensor_cores="wgmma"))
+        parts = 8e12 / H100.rate("fp8"), 1e12 / H100.rate("fp32")
+        assert found.compute_seconds == pytest.approx(max(parts))
+        assert found.high == pytest.approx(sum(parts) + 1000 / H100.memory_bandwidth)
+
+    def test_a_measured_rate(self):
+        found = predict(Work(1, 6e14), H100, dtype="bf16", calibration=Calibration(3e12, matrix_rate=6e14))
+        assert found.compute_seconds == pytest.approx(1)
+
+    def test_a_dtype_without_a_rate(self):
+        with pytest.raises(LookupError, match="A100 .* has no FP8"):
+            predict(Work(1, 1), A100, dtype="fp8")
+
+
+class TestWaves:
+    @pytest.mark.parametrize(
+        ("programs", "resident_registers", "low", "high"),
+        [
+            (132, 255, 1, 1),  # one on each of 132 multiprocessors
+            (133, 255, 2 * 132 / 133, 2 * 132 / 133),  # and one more
+            (264, 128, 1, 1),
+            (397, 128, 4 * 132 / 397, 4 * 132 / 397),  # three on most multiprocessors and four on one: a single wave
+            (529, 128, 5 * 132 / 529, 2 * 528 / 529),  # four at once: the last wave holds a single program
+            (661, 128, 6 * 132 / 661, 2 * 528 / 661),
+            (529, 64, 5 * 132 / 529, 5 * 132 / 529),  # eight at once would fit
+            (66, 255, 2, 2),  # half of the device
+        ],
+    )
+    def test_the_busiest_multiprocessor_decides(self, programs, resident_registers, low, high):
+        made = code(registers=resident_registers, warps=8 if resident_registers == 255 else 4, tensor_cores="wgmma")
+        found = predict(Work(0, 1e12), H100, dtype="bf16", code=made, programs=programs)
+        perfect = 1e12 / H100.rate("bf16")
+        assert (found.low / perfect, found.high / perfect) == pytest.approx((low, high))
+
+    @given(programs=st.integers(1, 10**5), registers=st.sampled_from([32, 64, 128, 168, 255]))
+    def test_at_best_is_never_more_than_at_worst(self, programs, registers):
+        made = code(registers=registers, tensor_cores="wgmma")
+        found = predict(Work(1e6, 1e9), H100, dtype="bf16", code=made, programs=programs)
+        perfect = 1e9 / H100.rate("bf16")
+        assert perfect * (1 - 1e-9) <= found.compute_seconds and found.low <= found.high
+
+
+class TestLatency:
+    """Little's law: what is in flight, over the latency, is the bandwidth that a kernel gets."""
+
+    SLOW = Latency(1e-6, SOURCE)
+
+    def test_one_program_a_multiprocessor_looping_over_rows(self):
+        size, programs = 2**30, 132
+        found = predict(
+            streamed(2 * size),
+            H100,
+            dtype="bf16",
+            code=code(warps=4, loads={128: 1}),
+            programs=programs,
+            latency=self.SLOW,
+        )
+        in_flight = programs * 4 * 32 * 16
+        assert found.bound == "latency"
+        assert found.low == found.high == pytest.approx(size * 1e-6 / in_flight)
+
+    def test_more_loads_under_way_together_are_faster_at_best(self):
+        work = streamed(2**30)
+        one, four = (
+            predict(work, H100, dtype="bf16", code=code(loads={128: n}), programs=132, latency=self.SLOW)
+            for n in (1, 4)
+        )
+        assert four.low == pytest.approx(one.low / 4) and four.high == pytest.approx(one.high)
+
+    def test_narrow_loads_are_slower(self):
+        work = streamed(2**30)
+        wide, narrow = (
+            predict(work, H100, dtype="bf16", code=code(loads={bits: 1}), programs=132, latency=self.SLOW)
+            for bits in (128, 32)
+        )
+        assert narrow.low == pytest.approx(4 * wide.low)
+
+    def test_a_full_device_hides_it(self):
+        found = predict(
+            streamed(2**30),
+            H100,
+            dtype="bf16",
+            code=code(loads={128: 4}),
+            programs=10**5,
+            latency=Latency(5e-7, SOURCE),
+        )
+        assert found.bound == "memory" and found.low == pytest.approx(2**30 / H100.memory_bandwidth)
+        assert any(
+            f"({SOURCE}): full bandwidth needs {H100.memory_bandwidth * 5e-7:,.0f} bytes" in line for line in found.how
+        )
+
+    def test_a_pipeline_keeps_its_shared_memory_under_way(self):
+        made = code(loads={128: 1}, shared=64 * 1024, tensor_cores="wgmma")
+        found = predict(streamed(2**30), H100, dtype="bf16", code=made, programs=132, latency=self.SLOW)
+        assert found.memory_seconds == pytest.approx(
+            max(2**29 * 1e-6 / (132 * 64 * 1024), 2**30 / H100.memory_bandwidth)
+        )
+
+    def test_unknown_without_code_or_programs_or_a_source(self):
+        floor = 2**30 / H100.memory_bandwidth
+        assert predict(streamed(2**30), H100, dtype="bf16", latency=self.SLOW).low == pytest.approx(floor)
+        assert predict(streamed(2**30), H100, dtype="bf16", code=code(), latency=self.SLOW).low == pytest.approx(floor)
+        with pytest.raises(ValueError, match="seconds = 0"):
+            Latency(0, SOURCE)
+
+
+class TestCalibration:
+    @given(bandwidth=st.floats(1e11, 8e12), start=st.floats(0, 1e-4))
+    def test_it_finds_the_model_that_made_the_times(self, bandwidth, start):
+        points = [(Work(size, 0), start + size / bandwidth) for size in (2.0**20, 2.0**24, 2.0**28, 2.0**31)]
+        found = calibrate(points)
+        assert found.bandwidth == pytest.approx(bandwidth, rel=1e-6)
+        assert found.start_seconds == pytest.approx(start, rel=1e-4, abs=1e-12)
+        assert found.residual < 1e-6
+
+    def test_noise_becomes_the_residual_and_the_fit_predicts_within_it(self):
+        noise = [1.05, 0.97, 1.02, 0.95, 1.01]
+        sizes = [2**20, 2**22, 2**25, 2**28, 2**31]
+        times = [(4e-6 + size / 2.5e12) * factor for size, factor in zip(sizes, noise, strict=True)]
+        found = calibrate(list(zip(map(float, sizes), times, strict=True)), H100)
+        assert 0.01 < found.residual < 0.1
+        assert found.bandwidth == pytest.approx(2.5e12, rel=0.1)
+        assert found.effective_l2_bytes == H100.caches.l2_bytes / 2
+        for size, seconds in zip(sizes, times, strict=True):
+            assert predict(Work(size, 0), H100, dtype="bf16", calibration=found).error(seconds) == 0
+
+    def test_it_counts_relative_errors(self):
+        """10% of the smallest and 10% of the largest time weigh the same: neither end of the sizes rules."""
+        points = [(2.0**20, 1.1 * 2**20 / 2e12), (2.0**31, 2**31 / 2e12), (2.0**30, 2**30 / 2e12)]
+        assert calibrate(points).bandwidth == pytest.approx(2e12, rel=0.01)
+
+    def test_a_negative_start_becomes_zero(self):
+        found = calibrate([(1e6, 4e-7), (1e9, 5e-4)])
+        assert found.start_seconds == 0 and 2e12 <= found.bandwidth <= 2.5e12
+
+    def test_refusals(self):
+        with pytest.raises(ValueError, match="at least two different numbers of bytes"):
+            calibrate([(1e6, 1e-6), (1e6, 2e-6)])
+        with pytest.raises(ValueError, match="times that grow with the bytes"):
+            calibrate([(1e6, 3e-6), (2e6, 2e-6)])
+        with pytest.raises(ValueError, match="came from a cache"):
+            calibrate([(1e6, 2e-6), (1e9, 1e-4)], H100)
+        with pytest.raises(ValueError, match="bandwidth = -1"):
+            Calibration(-1)
+
+
+class TestPrediction:
+    def test_one_launch_after_the_other(self):
+        first, second = (predict(Work(size, 0), H100, dtype="bf16") for size in (1e9, 2e9))
+        total = sum([first, second])
+        assert total.low == pytest.approx(3e9 / H100.memory_bandwidth) and total.how == first.how
+        with pytest.raises(ValueError, match="do not add up"):
+            first + predict(Work(1, 0), A100, dtype="bf16")
+
+    def test_the_distance_of_a_measurement(self):
+        made = Prediction(1.0, 2.0, 1.0, 0.5, 0.0, "memory", "H100 SXM")
+        assert [made.error(seconds) for seconds in (0.5, 1, 1.5, 2, 3)] == [-0.5, 0, 0, 0, 0.5]
+
+    def test_code_of_another_vendor_or_too_large(self):
+        with pytest.raises(ValueError, match="code.target = gfx942: H100 SXM does not run it"):
+            predict(Work(1, 1), H100, dtype="bf16", code=code(target="gfx942"))
+        with pytest.raises(ValueError, match="code.target = sm_90: MI300X does not run it"):
+            predict(Work(1, 1), MI300X, dtype="bf16", code=code())
+        assert predict(Work(1, 1), MI300X, dtype="bf16", code=code(target="gfx942", tensor_cores="mfma")).low > 0
+        large = replace(code(), misfits=("shared memory 2 of 1 bytes",))
+        with pytest.raises(ValueError, match="shared memory 2 of 1 bytes"):
+            predict(Work(1, 1), H100, dtype="bf16", code=large)
+
+    def test_spills_are_mentioned(self):
+        found = predict(Work(1, 1), H100, dtype="bf16", code=code(spilled_bytes=64))
+        assert any("64 bytes a thread are spilled" in line for line in found.how)
+
+    def test_report(self):
+        found = {
+            "copy": predict(Work(2**30, 0), H100, dtype="bf16"),
+            "matmul": predict(matmul(4096, 4096, 4096), H100, dtype="bf16"),
+        }
+        text = report(found, {"copy": 2 * found["copy"].high})
+        lines = text.splitlines()
+        assert lines[0].split()[:3] == ["kernel", "device", "predicted"]
+        assert "+100%" in lines[2] and "compute" in lines[3]
+        assert any(line.startswith("· memory at 3350 GB/s") for line in lines)
+        assert text.count("data sheet") == 1
+        assert "measured" not in found["copy"].report()
+
+    def test_picture(self):
+        found = {
+            name: predict(matmul(size, size, size), H100, dtype="bf16") for name, size in (("a", 1024), ("b", 8192))
+        }
+        measured = {"a": found["a"].high * 2, "b": math.sqrt(found["b"].low * found["b"].high)}
+        axes = plot_predictions(found, measured)
+        axes.figure.draw_without_rendering()
+        dots = [line for line in axes.lines if line.get_marker() == "o"]
+        assert [float(dot.get_xdata()[0]) for dot in dots] == [measured["a"], measured["b"]]
+        assert dots[0].get_color() != dots[1].get_color()
+        low, high = axes.get_xlim()
+        assert low < found["a"].low and high > found["b"].high
+        with pytest.raises(ValueError, match="at least one"):
+            plot_predictions({})

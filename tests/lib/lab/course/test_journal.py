@@ -1,0 +1,141 @@
+"""The reader's record: atomic, shared by several kernels, never fatal, and the map that it colours."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from threeloops.lab import check, course_map, labs
+from threeloops.lab.course import journal
+from threeloops.lab.widgets import display
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("THREELOOPS_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("NBGRADER_EXECUTION", raising=False)
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def in_a_lab(tmp_path, monkeypatch):
+    folder = tmp_path / "work" / "03_triton_fusion"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(journal, "in_kernel", lambda: True)
+
+
+def test_a_passed_check_is_recorded_under_the_lab_of_its_folder(home, in_a_lab):
+    with check("online_softmax", "the online softmax"):
+        check.true(True, "")
+    assert journal.passed() == {"03_triton_fusion": {"online_softmax"}}
+
+
+def test_a_failed_check_is_not(home, in_a_lab):
+    with pytest.raises(AssertionError), check("online_softmax", "the online softmax"):
+        check.true(True, "")
+        check.true(False, "no")
+    assert journal.passed() == {} and not home.exists()
+
+
+def test_nothing_is_recorded_outside_a_kernel(home, in_a_lab, monkeypatch):
+    monkeypatch.setattr(journal, "in_kernel", display.in_kernel)
+    assert journal.record("online_softmax") is False and not home.exists()
+
+
+@pytest.mark.parametrize("execution", ["autograde", "validate"])
+def test_nothing_is_recorded_while_nbgrader_executes(home, in_a_lab, monkeypatch, execution):
+    monkeypatch.setenv("NBGRADER_EXECUTION", execution)
+    assert journal.record("online_softmax") is False and not home.exists()
+
+
+def test_nothing_is_recorded_outside_the_course(home, in_a_lab, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    assert journal.record("online_softmax") is False
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "01_roofline.ipynb"))
+    assert journal.record("ridge_point") is True
+    assert journal.passed() == {"01_roofline": {"ridge_point"}}
+
+
+def test_a_home_that_cannot_be_made_is_not_fatal(in_a_lab, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("THREELOOPS_HOME", str(tmp_path / "file" / "state"))
+    with check("online_softmax", "the online softmax"):
+        check.true(True, "")
+    assert "✓" in capsys.readouterr().out and journal.passed() == {}
+
+
+def test_a_write_that_fails_halfway_leaves_the_old_record_and_no_rubbish(home, in_a_lab, monkeypatch):
+    journal.record("first")
+    before = (home / "progress.json").read_bytes()
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert journal.record("second") is False
+    assert (home / "progress.json").read_bytes() == before
+    assert sorted(p.name for p in home.iterdir()) == ["progress.json", "progress.lock"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"passed": 3}', '{"passed": {"01_roofline": ["x"]}}', "\x00"])
+def test_an_unreadable_record_counts_as_empty_and_is_replaced(home, in_a_lab, text):
+    home.mkdir()
+    (home / "progress.json").write_text(text)
+    assert journal.passed() == {}
+    assert journal.record("online_softmax") is True
+    assert journal.passed() == {"03_triton_fusion": {"online_softmax"}}
+
+
+def test_the_time_of_the_first_pass_is_kept(home, in_a_lab):
+    journal.record("first")
+    stored = json.loads((home / "progress.json").read_text())
+    stored["passed"]["03_triton_fusion"]["first"] = "2026-01-01T00:00:00+00:00"
+    (home / "progress.json").write_text(json.dumps(stored))
+    journal.record("first")
+    journal.record("second")
+    again = json.loads((home / "progress.json").read_text())["passed"]["03_triton_fusion"]
+    assert again["first"] == "2026-01-01T00:00:00+00:00" and set(again) == {"first", "second"}
+
+
+def test_kernels_that_write_at_once_lose_nothing(home):
+    code = (
+        "import sys; from threeloops.lab.course import journal\n"
+        "for i in range(20): journal.note('03_triton_fusion', sys.argv[1] + str(i))"
+    )
+    kernels = [subprocess.Popen([sys.executable, "-c", code, writer]) for writer in "abcd"]
+    assert [kernel.wait(600) for kernel in kernels] == [0] * 4
+    assert len(journal.passed()["03_triton_fusion"]) == 80
+
+
+def test_twenty_labs_on_three_loops():
+    assert [lab.number for lab in labs()] == list(range(20))
+    assert {lab.loop for lab in labs()} == {"start", "inner", "training", "product"}
+    assert len({lab.name for lab in labs()}) == 20
+    assert all(lab.question.endswith("?") and lab.title for lab in labs())
+
+
+SOLUTIONS = Path(__file__).parents[4] / "solutions"
+WRITTEN = [lab for lab in labs() if (SOLUTIONS / lab.name / f"{lab.name}.py").exists()]
+
+
+@pytest.mark.parametrize("lab", WRITTEN, ids=lambda lab: lab.name)
+def test_the_map_counts_the_exercises_that_the_lab_has(lab):
+    source = (SOLUTIONS / lab.name / f"{lab.name}.py").read_text(encoding="utf-8")
+    assert source.count('"grade": true') == lab.exercises
+
+
+def test_the_map_is_filled_as_far_as_the_reader_has_come(home):
+    from matplotlib.patches import Wedge
+
+    def filled(progress):
+        fig = course_map(progress)
+        return fig.get_suptitle(), sum(isinstance(patch, Wedge) for patch in fig.axes[0].patches)
+
+    assert filled({}) == ("Three loops, twenty labs: 0 of 81 exercises passed", 0)
+    assert filled({"01_roofline": {"a", "b"}, "08_collectives": 4, "not a lab": 3})[1] == 2
+    assert "6 of 81" in filled({"01_roofline": {"a", "b"}, "08_collectives": 9})[0]
+    journal.note("05_mixed_precision", "scaler")
+    assert filled(None) == ("Three loops, twenty labs: 1 of 81 exercises passed", 1)

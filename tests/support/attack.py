@@ -1,0 +1,77 @@
+"""Hostile answers (`attacks/answers/`) and folders (`attacks/submissions/`), one file each, and what must come of them.
+
+A module of `submissions/` has a sentence as its docstring, `SAYS` (words that must stand in the record, or in
+nbgrader's log), `EARNS` (points of the whole submission) and `write(folder, lab)`, which fills one student's folder.
+
+A file of `answers/` starts with comment lines: a sentence that says what it tries, then what is not the default of
+
+    # says: words that must stand in the record; of several, "these | or those", one must
+    # earns: 0                  points of exercise `mean`, which it answers
+    # other: 60                 points of exercise `rescale`, which is answered honestly; any: the attack may ruin it
+    # sandboxes: bwrap none     where it is tried; ungrouped: bubblewrap on a machine without control groups
+    # limits: memory_mb=512     fields of `Limits` that differ from `grading.QUICK`
+    # cell: before              it stands in a cell of the student's own, in front of honest answers
+    # after: forge.py           a file of this folder whose text goes before it
+"""
+
+import importlib.util
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+import attack_file
+from grading import QUICK, SANDBOXES
+
+from grader.authoring.labs import Limits
+
+ATTACKS = Path(__file__).resolve().parents[1] / "attacks"
+_KEYS = {"says", "earns", "other", "sandboxes", "limits", "cell", "after"}
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One hostile answer. `other` is None where the attack may or may not ruin the student's own second answer."""
+
+    name: str
+    tries: str
+    text: str
+    says: str
+    earns: float
+    other: float | None
+    sandboxes: tuple[str, ...]
+    limits: Limits
+    before: bool
+
+    def aimed(self, aims: dict[str, str]) -> str:
+        """Its text with words such as PORT replaced by what they stand for on this machine."""
+        return re.sub("|".join(aims), lambda found: aims[found[0]], self.text)
+
+
+def read(path: Path) -> Attack:
+    tries, values, text = attack_file.read(path, _KEYS)
+    return Attack(
+        name=path.stem,
+        tries=tries,
+        text=text,
+        says=values.get("says", ""),
+        earns=float(values.get("earns", 0)),
+        other=attack_file.points(values, 60.0),
+        sandboxes=tuple(values.get("sandboxes", " ".join(SANDBOXES)).split()),
+        limits=replace(QUICK, **attack_file.limits(values)),
+        before=values.get("cell") == "before",
+    )
+
+
+ANSWERS = {path.stem: read(path) for path in sorted((ATTACKS / "answers").glob("*.py"))}
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"submission_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SUBMISSIONS = {path.stem: load(path) for path in sorted((ATTACKS / "submissions").glob("*.py"))}
