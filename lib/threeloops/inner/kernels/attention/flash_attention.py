@@ -81,9 +81,9 @@ def flash_attention_kernel(
                 scores = tl.where((start + columns)[None, :] <= last_visible[:, None], scores, float("-inf"))
         new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)
         weights = tl.exp2(scores * scale - new_maximum[:, None])
-        shrink = tl.exp2(maximum - new_maximum)
-        total = total * shrink + tl.sum(weights, 1)
-        values = values * shrink[:, None]
+        rescale = tl.exp2(maximum - new_maximum)
+        total = total * rescale + tl.sum(weights, 1)
+        values = values * rescale[:, None]
         values = tl.dot(weights.to(v_values.dtype), v_values, values, input_precision=INPUT_PRECISION)
         maximum = new_maximum
         k += BLOCK_N * stride_kn
@@ -146,7 +146,7 @@ def forward(
             raise ValueError(f"{name} = {block}: expected a power of two from 16 to {LARGEST_BLOCK}")
     q, k, v = rows_in_one_piece(q, k, v)
     output, lse = empty_results(q)
-    if sizes.no_queries:
+    if not sizes.rows:
         return output, lse
     tiles = shipped(q.dtype, sizes.head_dim).forward
     tiles = replace(tiles, rows=block_m or tiles.rows, keys=block_n or tiles.keys)
@@ -185,6 +185,8 @@ def differentiate(
 
 
 class FlashAttention(torch.autograd.Function):
+    """Used outside of torch.compile: the operator launches no kernel for "meta" tensors, which recordings rely on."""
+
     forward = staticmethod(forward)
     setup_context = staticmethod(save_for_backward)
     backward = staticmethod(differentiate)

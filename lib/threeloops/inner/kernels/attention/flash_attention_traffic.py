@@ -66,7 +66,7 @@ def backward_cost(sizes: AttentionSizes, bytes_per_element: float = 2, *, causal
     those two; dQ, dK and dV are written. FLOPs of a pair that attends: seven products of 2·head_dim, since both kernels
     compute S and dP, and 5 in each of them for scale, softmax and its derivative.
     """
-    rows, kv_rows = sizes.batch * sizes.heads * sizes.queries, sizes.batch * sizes.kv_heads * sizes.keys
-    elements = (7 * rows + 6 * kv_rows) * sizes.head_dim
+    elements = (7 * sizes.rows + 6 * sizes.kv_rows) * sizes.head_dim
+    per_row = (1 + 2 + 2 + 2) * LSE_BYTES
     pairs = sizes.batch * sizes.heads * visible_pairs(sizes.queries, sizes.keys, causal)
-    return Work(elements * bytes_per_element + (1 + 2 + 2 + 2) * LSE_BYTES * rows, (14 * sizes.head_dim + 10) * pairs)
+    return Work(elements * bytes_per_element + per_row * sizes.rows, (14 * sizes.head_dim + 10) * pairs)

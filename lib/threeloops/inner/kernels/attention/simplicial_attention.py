@@ -37,7 +37,7 @@ from threeloops.inner.kernels.attention.simplicial_problem import (
     problem_of,
 )
 from threeloops.inner.kernels.attention.simplicial_traffic import backward_cost, cost
-from threeloops.inner.kernels.attention.sizes import Attention
+from threeloops.inner.kernels.attention.sizes import AttentionNode
 
 __all__ = ["backward_cost", "cost", "reference", "simplicial_attention"]
 
@@ -81,10 +81,10 @@ def simplicial_attention_kernel(
                 logits = hide(logits, row_query[:, None], keys[None, :], window1)
             new_maximum = tl.maximum(row_maximum, tl.max(logits, 1))
             weights = tl.exp2(logits - new_maximum[:, None])
-            shrink = tl.exp2(row_maximum - new_maximum)
-            row_total = row_total * shrink + tl.sum(weights, 1)
+            rescale = tl.exp2(row_maximum - new_maximum)
+            row_total = row_total * rescale + tl.sum(weights, 1)
             values = load_rows(v1, keys, keys < length, HEAD_DIM)
-            row_output = tl.dot(weights.to(values.dtype), values, row_output * shrink[:, None], input_precision="ieee")
+            row_output = tl.dot(weights.to(values.dtype), values, row_output * rescale[:, None], input_precision="ieee")
             row_maximum = new_maximum
 
         row_maximum = tl.where(exists, row_maximum, -3.4e38)
@@ -122,7 +122,7 @@ def simplicial_attention(
         k1, k2, v1, v2, window1, window2 = k2, k1, v2, v1, window2, window1
     problem = problem_of(q, k1, k2, v1, v2, window1, window2, softmax_scale)
     inputs = (each.contiguous() for each in (q, k1, k2, v1, v2))
-    return Attention.apply(_forward, simplicial_attention_backward, (problem,), *inputs)
+    return AttentionNode.apply(_forward, simplicial_attention_backward, (problem,), *inputs)
 
 
 def _forward(inputs: tuple[torch.Tensor, ...], problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:

@@ -167,13 +167,13 @@ def load_rows(matrix, rows, exists, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def hide(logits, queries, keys, window):
-    """−inf wherever a key is in the future of its query or has left the query's window."""
+    """−inf where a key is in the future of its query or has left the query's window."""
     return tl.where((keys <= queries) & (keys > queries - window), logits, float("-inf"))
 
 
 @triton.jit
 def to_rows(values, ROWS: tl.constexpr):
-    """Each of the values for all its rows: (n,) → (ROWS,)"""
+    """Repeat each value for all rows of its query: (n,) → (ROWS,)."""
     OFFSETS: tl.constexpr = ROWS // values.shape[0]
     return tl.reshape(tl.broadcast_to(values[:, None], (values.shape[0], OFFSETS)), (ROWS,))
 
@@ -191,7 +191,7 @@ def merge(maximum, total, output, row_maximum, row_total, row_output):
     QUERIES: tl.constexpr = maximum.shape[0]
     ROWS: tl.constexpr = row_maximum.shape[0]
     new_maximum = tl.maximum(maximum, tl.max(tl.reshape(row_maximum, (QUERIES, ROWS // QUERIES)), 1))
-    shrink = tl.exp2(maximum - new_maximum)
-    row_shrink = tl.exp2(row_maximum - to_rows(new_maximum, ROWS))
-    total = total * shrink + tl.sum(tl.reshape(row_total * row_shrink, (QUERIES, ROWS // QUERIES)), 1)
-    return new_maximum, total, output * shrink[:, None] + sum_rows(row_output * row_shrink[:, None], QUERIES)
+    rescale = tl.exp2(maximum - new_maximum)
+    row_rescale = tl.exp2(row_maximum - to_rows(new_maximum, ROWS))
+    total = total * rescale + tl.sum(tl.reshape(row_total * row_rescale, (QUERIES, ROWS // QUERIES)), 1)
+    return new_maximum, total, output * rescale[:, None] + sum_rows(row_output * row_rescale[:, None], QUERIES)

@@ -7,13 +7,8 @@ from triton import cdiv
 
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels.attention.simplicial_problem import Problem
+from threeloops.inner.kernels.attention.sizes import pairs_in_window
 from threeloops.inner.kernels.launching import TiledTraffic
-
-
-def pairs(length: int, window: int) -> int:
-    """(i, j) with i − window < j ≤ i, for all i: Σ min(i + 1, window)."""
-    window = min(window, length)
-    return length * window - window * (window - 1) // 2
 
 
 def triples(length: int, window1: int, window2: int) -> int:
@@ -33,7 +28,7 @@ def cost(problem: Problem) -> Work:
     heads, length, head_dim = problem.heads, problem.length, problem.head_dim
     elements = length * head_dim * (2 * heads + 4 * problem.kv_heads)
     flops = (4 * head_dim + 6) * triples(length, problem.window1, problem.window2)
-    flops += 3 * head_dim * pairs(length, problem.window2)
+    flops += 3 * head_dim * pairs_in_window(length, problem.window2)
     return Work(elements * problem.dtype.itemsize + 4 * heads * length, heads * flops)
 
 
@@ -49,7 +44,7 @@ def backward_cost(problem: Problem) -> Work:
     of_k2_v2 = 2 * heads * (itemsize if chunks2 * problem.group == 1 else 4 * chunks2)
     written = 2 * problem.kv_heads * itemsize + of_q + of_k2_v2
     flops = (22 * head_dim + 3 * 5) * triples(length, problem.window1, problem.window2)
-    flops += (4 + 6 + 2) * head_dim * pairs(length, problem.window2)
+    flops += (4 + 6 + 2) * head_dim * pairs_in_window(length, problem.window2)
     return Work(length * head_dim * (read * itemsize + written) + 6 * 4 * heads * length, heads * flops)
 
 
@@ -66,7 +61,7 @@ def forward_traffic(problem: Problem) -> TiledTraffic:
     chunks, row_bytes = problem.chunks(problem.shipped.forward), problem.head_dim * problem.dtype.itemsize
     return TiledTraffic(
         tiles=problem.heads * chunks * tiles,
-        loaded=problem.heads * (3 * pairs(problem.length, problem.window2) + 2 * chunks * keys) * row_bytes,
+        loaded=problem.heads * (3 * pairs_in_window(problem.length, problem.window2) + 2 * chunks * keys) * row_bytes,
         stored=problem.heads * problem.length * (row_bytes + 4),
         dot_flops=problem.heads * chunks * tiles * 4 * positions * offsets * block * problem.head_dim,
     )

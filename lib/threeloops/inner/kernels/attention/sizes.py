@@ -21,7 +21,7 @@ from threeloops.inner.kernels.launching import Tiles, target
 
 HEAD_DIMS = (16, 32, 64, 128)
 LARGEST_GRID = 65535
-"""Of the second and third axis of a CUDA grid."""
+"""Programs along the second or third axis of a CUDA grid."""
 LARGEST_BLOCK = 256
 """Rows or keys of a tile."""
 
@@ -43,12 +43,13 @@ class AttentionSizes:
         return self.heads // self.kv_heads
 
     @property
-    def no_queries(self) -> bool:
-        return self.batch * self.heads * self.queries == 0
+    def rows(self) -> int:
+        """Queries of all heads of the batch."""
+        return self.batch * self.heads * self.queries
 
     @property
-    def no_keys(self) -> bool:
-        return self.batch * self.kv_heads * self.keys == 0
+    def kv_rows(self) -> int:
+        return self.batch * self.kv_heads * self.keys
 
 
 def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> AttentionSizes:
@@ -94,9 +95,15 @@ def least_forward(sizes: AttentionSizes, pairs: int, bytes_per_element: float) -
     `pairs` of query and key attend in each head. FLOPs of a pair: 4·head_dim for the two products and 6 for scale and
     softmax.
     """
-    rows, kv_rows = sizes.batch * sizes.heads * sizes.queries, sizes.batch * sizes.kv_heads * sizes.keys
-    elements = 2 * (rows + kv_rows) * sizes.head_dim
-    return Work(elements * bytes_per_element + 4 * rows, (4 * sizes.head_dim + 6) * sizes.batch * sizes.heads * pairs)
+    elements = 2 * (sizes.rows + sizes.kv_rows) * sizes.head_dim
+    flops = (4 * sizes.head_dim + 6) * sizes.batch * sizes.heads * pairs
+    return Work(elements * bytes_per_element + 4 * sizes.rows, flops)
+
+
+def pairs_in_window(length: int, window: int) -> int:
+    """(i, j) with i − window < j ≤ i, for all i: Σ min(i + 1, window)."""
+    window = min(window, length)
+    return length * window - window * (window - 1) // 2
 
 
 def cost(sizes: AttentionSizes, bytes_per_element: float = 2, *, causal: bool = False) -> Work:
@@ -104,7 +111,7 @@ def cost(sizes: AttentionSizes, bytes_per_element: float = 2, *, causal: bool = 
     return least_forward(sizes, visible_pairs(sizes.queries, sizes.keys, causal), bytes_per_element)
 
 
-class Attention(torch.autograd.Function):
+class AttentionNode(torch.autograd.Function):
     """Differentiable attention out of two launchers, of which the second recomputes the scores.
 
     forward(inputs, *options) → (output, lse); backward(inputs, output, lse, grad_output, *options) → gradients of the
@@ -174,8 +181,8 @@ def shipped(dtype: torch.dtype, head_dim: int) -> Shipped:
 
 @triton.jit
 def visible_keys(first_query, queries, keys, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr):
-    """For the tile of BLOCK_M queries from first_query on: the last key that each row sees (−1 or less for none), and
-    how many keys the whole tile sees, and any row of it."""
+    """For the tile of BLOCK_M queries from first_query on: the last key that each row sees (−1 or less for none), how
+    many keys all rows see, and how many any row sees."""
     if CAUSAL:
         offset = first_query + keys - queries
         last_visible = tl.minimum(offset + tl.arange(0, BLOCK_M), keys - 1)
@@ -190,8 +197,8 @@ def visible_keys(first_query, queries, keys, BLOCK_M: tl.constexpr, CAUSAL: tl.c
 
 @triton.jit
 def heaviest_first(program, programs, CAUSAL: tl.constexpr):
-    """The tile that this program takes. Under a causal mask the last tile sees most keys: it is started first, so that
-    the short ones fill the gaps at the end."""
+    """The tile that this program takes. Under a causal mask the last tile sees most keys; it starts first, so that
+    short ones fill the gaps at the end."""
     if CAUSAL:
         tile = programs - 1 - program
     else:

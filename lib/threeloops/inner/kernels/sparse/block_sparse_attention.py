@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from threeloops.inner.kernels.attention.sizes import Attention, AttentionSizes, rows_in_one_piece, sizes_of, strides
+from threeloops.inner.kernels.attention.sizes import AttentionNode, AttentionSizes, rows_in_one_piece, sizes_of, strides
 from threeloops.inner.kernels.launching import LOG2_E
 from threeloops.inner.kernels.sparse.block_mask import BlockMask
 from threeloops.inner.kernels.sparse.block_sparse_traffic import backward_cost, cost
@@ -91,7 +91,7 @@ def block_sparse_attention(
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     sizes = sizes_of(q, k, v, scale)
     mask.require_fits(sizes)
-    return Attention.apply(_forward, _backward, (mask, sizes, scale), *rows_in_one_piece(q, k, v))
+    return AttentionNode.apply(_forward, _backward, (mask, sizes, scale), *rows_in_one_piece(q, k, v))
 
 
 def _forward(
@@ -100,7 +100,7 @@ def _forward(
     """The output and each query's log-sum-exp to the base 2, float32 (batch, heads, queries); −inf if it sees none."""
     q = inputs[0]
     output, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
-    if not sizes.no_queries:
+    if sizes.rows:
         tiles = mask.divided(shipped(q.dtype, sizes.head_dim).forward)
         lists = mask.lists(sizes, tiles, q.device)
         block_sparse_attention_kernel[triton.cdiv(sizes.queries, tiles.rows), sizes.heads, sizes.batch](
@@ -241,7 +241,7 @@ def _backward(
     (grad_output,) = rows_in_one_piece(grad_output)
     delta = torch.empty_like(lse)
     numbers = *strides(*inputs, grad_output), sizes.queries, sizes.keys
-    if not sizes.no_queries:
+    if sizes.rows:
         tiles = mask.divided(shipped(grad_q.dtype, sizes.head_dim).grad_q)
         lists = mask.lists(sizes, tiles, lse.device)
         block_sparse_grad_q_kernel[triton.cdiv(sizes.queries, tiles.rows), sizes.heads, sizes.batch](
@@ -249,7 +249,7 @@ def _backward(
             *numbers, lists.rows_per_head, sizes.group, scale, scale * LOG2_E,
             CAUSAL=mask.causal, **tiles.options(sizes.head_dim),
         )  # fmt: skip
-    if not sizes.no_keys:
+    if sizes.kv_rows:
         tiles = mask.divided(shipped(grad_q.dtype, sizes.head_dim).grad_k_v)
         lists = mask.lists(sizes, tiles, lse.device, transposed=True)
         block_sparse_grad_k_v_kernel[triton.cdiv(sizes.keys, tiles.keys), sizes.kv_heads, sizes.batch](

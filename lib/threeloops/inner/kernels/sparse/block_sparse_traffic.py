@@ -28,8 +28,8 @@ def forward_traffic(mask: BlockMask, sizes: AttentionSizes, dtype: torch.dtype) 
 
 
 def cost(mask: BlockMask, sizes: AttentionSizes, bytes_per_element: float = 2) -> Work:
-    """The least that it takes: q read once, the keys and values that any query sees read once, the output and a float32
-    log-sum-exp written; the mask's lists, 4 bytes per tile, are left out. FLOPs: 4·head_dim + 6 per visible pair."""
+    """The least that the forward pass takes: q and the keys and values that any query sees read once, the output and a
+    float32 log-sum-exp written; without the mask's lists, 4 bytes per tile. FLOPs: 4·head_dim + 6 per visible pair."""
     queries = sizes.heads * sizes.queries
     elements = 2 * (queries + _seen_keys(mask, sizes)) * sizes.head_dim
     per_batch = Work(elements * bytes_per_element + 4 * queries, (4 * sizes.head_dim + 6) * visible_pairs(mask, sizes))

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from threeloops.inner.kernels import launching
-from threeloops.inner.kernels.attention.sizes import Attention, AttentionSizes, rows_in_one_piece, sizes_of, strides
+from threeloops.inner.kernels.attention.sizes import AttentionNode, AttentionSizes, rows_in_one_piece, sizes_of, strides
 from threeloops.inner.kernels.launching import LOG2_E
 from threeloops.inner.kernels.sparse.sliding_window_traffic import backward_cost, cost
 from threeloops.inner.kernels.sparse.tiles import (
@@ -102,7 +102,7 @@ def sliding_window_attention(
     if window < 1 or sinks < 0:
         raise ValueError(f"window = {window}, sinks = {sinks}: expected a window of 1 key or more, and 0 sinks or more")
     lengths = sizes.queries, min(window, sizes.queries), min(sinks, sizes.queries)
-    return Attention.apply(_forward, _backward, (sizes, lengths, scale), *rows_in_one_piece(q, k, v))
+    return AttentionNode.apply(_forward, _backward, (sizes, lengths, scale), *rows_in_one_piece(q, k, v))
 
 
 def _forward(
@@ -114,7 +114,7 @@ def _forward(
     """
     q = inputs[0]
     output, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
-    if not sizes.no_queries:
+    if sizes.rows:
         tiles = shipped(q.dtype, sizes.head_dim).forward
         sliding_window_attention_kernel[triton.cdiv(sizes.queries, tiles.rows), sizes.heads, sizes.batch](
             *inputs, output, lse, *strides(*inputs), *lengths, sizes.group, scale * LOG2_E,
@@ -235,7 +235,7 @@ def _backward(
     grad_q, grad_k, grad_v = (each.new_empty(each.shape) for each in inputs)
     (grad_output,) = rows_in_one_piece(grad_output)
     delta = torch.empty_like(lse)
-    if not sizes.no_queries:
+    if sizes.rows:
         tiles = shipped(grad_q.dtype, sizes.head_dim)
         numbers = (*strides(*inputs, grad_output), *lengths, sizes.group, scale, scale * LOG2_E)
         sliding_window_grad_q_kernel[triton.cdiv(sizes.queries, tiles.grad_q.rows), sizes.heads, sizes.batch](

@@ -11,17 +11,16 @@ import torch
 from triton import cdiv
 
 from threeloops.inner.costs import Work, require_positive
-from threeloops.inner.kernels.attention.sizes import AttentionSizes, least_forward
+from threeloops.inner.kernels.attention.sizes import AttentionSizes, least_forward, pairs_in_window
 from threeloops.inner.kernels.launching import TiledTraffic
 from threeloops.inner.kernels.sparse.tiles import shipped
 
 
 def visible_pairs(length: int, window: int, sinks: int = 0) -> int:
-    """(query, key) that attend: Σ min(i + 1, window), and the sinks that have left the window of later queries."""
-    window = min(window, length)
-    in_window = length * window - window * (window - 1) // 2
-    outside, sinks = length - window, min(sinks, length - window)
-    return in_window + outside * sinks - sinks * (sinks - 1) // 2
+    """Pairs of query and key that attend: those in the window, and sinks that have left the window of later queries."""
+    outside = max(length - window, 0)
+    sinks = min(sinks, outside)
+    return pairs_in_window(length, window) + outside * sinks - sinks * (sinks - 1) // 2
 
 
 def visited_tiles(length: int, window: int, block_m: int, block_n: int, sinks: int = 0) -> tuple[int, int]:
@@ -50,7 +49,7 @@ def forward_traffic(sizes: AttentionSizes, dtype: torch.dtype, window: int, sink
 
 
 def cost(sizes: AttentionSizes, window: int, bytes_per_element: float = 2, *, sinks: int = 0) -> Work:
-    """The least that it takes: `least_forward` of visible pairs only."""
+    """The least that the forward pass takes: `least_forward` of visible pairs only."""
     require_positive(**asdict(sizes), window=window)
     return least_forward(sizes, visible_pairs(sizes.queries, window, sinks), bytes_per_element)
 
@@ -60,7 +59,6 @@ def backward_cost(sizes: AttentionSizes, window: int, bytes_per_element: float =
     writes dq and delta; the second reads q, k, v, the gradient, the log-sum-exp and delta and writes dk and dv. FLOPs
     of a visible pair: (6 + 8)·head_dim, and five per kernel for the exponential and what surrounds it."""
     require_positive(**asdict(sizes), window=window)
-    rows, kv_rows = sizes.batch * sizes.heads * sizes.queries, sizes.batch * sizes.kv_heads * sizes.keys
-    elements = 6 * (rows + kv_rows) * sizes.head_dim
+    elements = 6 * (sizes.rows + sizes.kv_rows) * sizes.head_dim
     pairs = sizes.batch * sizes.heads * visible_pairs(sizes.queries, window, sinks)
-    return Work(elements * bytes_per_element + 4 * 4 * rows, (14 * sizes.head_dim + 10) * pairs)
+    return Work(elements * bytes_per_element + 4 * 4 * sizes.rows, (14 * sizes.head_dim + 10) * pairs)

@@ -94,9 +94,9 @@ def take_tile(scores, scale, v_values, maximum, total, values):
     """One step of an online softmax: maximum, sum and weighted values of each row, including this tile."""
     new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)
     weights = tl.exp2(scores * scale - new_maximum[:, None])
-    shrink = tl.exp2(maximum - new_maximum)
-    total = total * shrink + tl.sum(weights, 1)
-    values = tl.dot(weights.to(v_values.dtype), v_values, values * shrink[:, None], input_precision="ieee")
+    rescale = tl.exp2(maximum - new_maximum)
+    total = total * rescale + tl.sum(weights, 1)
+    values = tl.dot(weights.to(v_values.dtype), v_values, values * rescale[:, None], input_precision="ieee")
     return new_maximum, total, values
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from threeloops.inner.codegen import inspect
 from threeloops.inner.kernels.attention.simplicial_attention import backward_cost, cost, reference, simplicial_attention
 from threeloops.inner.kernels.attention.simplicial_problem import problem_of
-from threeloops.inner.kernels.attention.simplicial_traffic import forward_traffic, pairs, triples
+from threeloops.inner.kernels.attention.simplicial_traffic import forward_traffic, triples
+from threeloops.inner.kernels.attention.sizes import pairs_in_window
 from threeloops.inner.kernels.catalog.sparse_functions import gathered_windows
 from threeloops.inner.kernels.launching import compiling_for
 from threeloops.inner.meter import meter
@@ -104,7 +105,7 @@ def test_gathering_the_windows_is_the_same(normal):
 
 @given(small, small, small)
 def test_pairs_and_triples_in_closed_form(length, window1, window2):
-    assert pairs(length, window1) == sum(min(i + 1, window1) for i in range(length))
+    assert pairs_in_window(length, window1) == sum(min(i + 1, window1) for i in range(length))
     assert triples(length, window1, window2) == sum(min(i + 1, window1) * min(i + 1, window2) for i in range(length))
 
 
