@@ -242,7 +242,7 @@ def test_traffic_of_whole_tiles_in_closed_form(tiles, ratio):
     ],
 )
 def test_backward_traffic_is_that_of_the_tiles(interpreted, normal, queries, keys, causal, loaded, stored, dot_flops):
-    """Of all three kernels, as they follow from the tiles for sm_90; who changes these tiles counts anew."""
+    """Bytes and FLOPs of all three kernels together, as they follow from the tiles for sm_90."""
     tensors = case(normal, 1, 4, 2, queries, keys, 64, torch.float16)
     *inputs, gradient = (each.requires_grad_() for each in tensors)
     output = flash_attention(*inputs, causal=causal)
