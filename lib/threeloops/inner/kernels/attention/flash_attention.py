@@ -3,14 +3,14 @@
 Source: Dao, "FlashAttention-2" (2023), https://arxiv.org/abs/2307.08691; online softmax: Milakov and Gimelshein (2018).
 
 One program keeps BLOCK_M queries and walks over the keys, BLOCK_N at a time. It carries each row's maximum so far, the
-sum of its exponentials so far, and the weighted values so far; when a tile brings a new maximum, what was summed
-before is scaled down to it. Under a causal mask, tiles above the diagonal are never visited and only those on it are
-masked.
+sum of its exponentials so far, and the weighted values so far; when a tile brings a new maximum, the earlier sums are
+scaled down to it. Under a causal mask, tiles above the diagonal are never visited and only those on it are masked.
 
-Exponentials are powers of two: exp(x) = 2^(x · log₂e), and log₂e disappears in the scale.
+Exponentials are powers of two: exp(x) = 2^(x · log₂e), and the scale contains log₂e.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,11 +21,13 @@ import triton.language as tl
 from threeloops.inner.kernels.attention.flash_attention_backward import backward, backward_operator
 from threeloops.inner.kernels.attention.flash_attention_traffic import tile_traffic
 from threeloops.inner.kernels.attention.sizes import (
+    LARGEST_BLOCK,
     cost,
-    forward_tiles,
     heaviest_first,
     rows_in_one_piece,
+    shipped,
     sizes_of,
+    strides,
     visible_keys,
 )
 from threeloops.inner.kernels.launching import LOG2_E
@@ -33,7 +35,7 @@ from threeloops.inner.kernels.launching import LOG2_E
 __all__ = ["cost", "flash_attention", "reference", "tile_traffic"]
 
 LOWEST = tl.constexpr(-3.4e38)
-"""The maximum of no scores yet: finite, so that a row that sees nothing gets 2^(−∞ + 3.4e38) = 0 and never ∞ − ∞."""
+"""The running maximum before any score: finite, so that rows that see nothing give 2^(−∞ + 3.4e38) = 0, not ∞ − ∞."""
 
 LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -79,9 +81,9 @@ def flash_attention_kernel(
                 scores = tl.where((start + columns)[None, :] <= last_visible[:, None], scores, float("-inf"))
         new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)
         weights = tl.exp2(scores * scale - new_maximum[:, None])
-        shrink = tl.exp2(maximum - new_maximum)
-        total = total * shrink + tl.sum(weights, 1)
-        values = values * shrink[:, None]
+        rescale = tl.exp2(maximum - new_maximum)
+        total = total * rescale + tl.sum(weights, 1)
+        values = values * rescale[:, None]
         values = tl.dot(weights.to(v_values.dtype), v_values, values, input_precision=INPUT_PRECISION)
         maximum = new_maximum
         k += BLOCK_N * stride_kn
@@ -115,11 +117,12 @@ def flash_attention(
     any lengths and strides. `softmax_scale`: 1/√head_dim unless given.
 
     `causal` aligns the last query with the last key: query i sees keys 0 … i + keys − queries. A row that sees nothing
-    gives zeros, and −∞ as its log-sum-exp. `return_lse` adds that, (batch, heads, queries) in float32 and natural
-    logarithms, with which the results over two parts of the keys can be combined. Blocks replace the shipped ones.
+    gives zeros, and −∞ as its log-sum-exp. With `return_lse` the log-sum-exp is returned too: (batch, heads, queries),
+    float32, natural logarithm; it is needed to combine results over two parts of the keys. `block_m` and `block_n`
+    replace the shipped tile sizes.
 
-    Differentiable, in the log-sum-exp too; an operator of its own for torch.compile. Raises ValueError for what it
-    cannot compute.
+    Differentiable, also through the log-sum-exp; torch.compile sees one operator. Raises ValueError for what it cannot
+    compute.
     """
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     run = forward_operator if torch.compiler.is_compiling() else FlashAttention.apply
@@ -133,24 +136,25 @@ def forward(
     v: torch.Tensor,
     causal: bool,
     softmax_scale: float,
-    block_m: int | None = None,
-    block_n: int | None = None,
+    block_m: int | None,
+    block_n: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The launch: output and log-sum-exp, without a derivative."""
+    """Output and log-sum-exp, without a derivative."""
     sizes = sizes_of(q, k, v, softmax_scale)
+    for name, block in (("block_m", block_m), ("block_n", block_n)):
+        if block is not None and (not 16 <= block <= LARGEST_BLOCK or block & (block - 1)):
+            raise ValueError(f"{name} = {block}: expected a power of two from 16 to {LARGEST_BLOCK}")
     q, k, v = rows_in_one_piece(q, k, v)
     output, lse = empty_results(q)
-    if sizes.no_queries:
+    if not sizes.rows:
         return output, lse
-    tiles = forward_tiles(sizes.head_dim, q.dtype, block_m, block_n)
-    flash_attention_kernel[(triton.cdiv(sizes.queries, tiles.constants["BLOCK_M"]), sizes.heads, sizes.batch)](
-        q, k, v, output, lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *output.stride()[:3],
+    tiles = shipped(q.dtype, sizes.head_dim).forward
+    tiles = replace(tiles, rows=block_m or tiles.rows, keys=block_n or tiles.keys)
+    flash_attention_kernel[triton.cdiv(sizes.queries, tiles.rows), sizes.heads, sizes.batch](
+        q, k, v, output, lse, *strides(q, k, v, output),
         sizes.queries, sizes.keys, sizes.group, softmax_scale * LOG2_E,
-        HEAD_DIM=sizes.head_dim,
-        CAUSAL=causal,
-        KEYS_ARE_WHOLE=sizes.keys % tiles.constants["BLOCK_N"] == 0,
-        INPUT_PRECISION="ieee",
-        **tiles.options(),
+        CAUSAL=causal, KEYS_ARE_WHOLE=sizes.keys % tiles.keys == 0, INPUT_PRECISION="ieee",
+        **tiles.options(sizes.head_dim),
     )  # fmt: skip
     return output, lse
 
@@ -181,23 +185,15 @@ def differentiate(
 
 
 class FlashAttention(torch.autograd.Function):
+    """Used outside of torch.compile: the operator launches no kernel for "meta" tensors, which recordings rely on."""
+
     forward = staticmethod(forward)
     setup_context = staticmethod(save_for_backward)
     backward = staticmethod(differentiate)
 
 
-@torch.library.custom_op("threeloops::flash_attention", mutates_args=())
-def forward_operator(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    softmax_scale: float,
-    block_m: int | None,
-    block_n: int | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`forward` as one node of the graph that torch.compile traces: it neither looks inside nor breaks the graph."""
-    return forward(q, k, v, causal, softmax_scale, block_m, block_n)
+forward_operator = torch.library.custom_op("threeloops::flash_attention", forward, mutates_args=())
+"""`forward` as one opaque node of the graph that torch.compile traces."""
 
 
 @forward_operator.register_fake
@@ -211,7 +207,7 @@ forward_operator.register_autograd(partial(differentiate, run=backward_operator)
 def reference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, softmax_scale: float | None = None
 ) -> torch.Tensor:
-    """The same in PyTorch, with the matrix of scores in memory; keys and values are repeated by broadcasting."""
+    """The same in PyTorch, with the matrix of scores in memory; grouped heads share keys and values by broadcasting."""
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     batch, heads, queries, head_dim = q.shape
     kv_heads, keys = k.shape[1:3]

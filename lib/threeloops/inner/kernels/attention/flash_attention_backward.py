@@ -1,21 +1,13 @@
-"""FlashAttention-2, backwards: the scores are computed again, tile by tile, instead of being kept.
+"""FlashAttention-2, backward: the scores are computed again, tile by tile, instead of being kept.
 
 Source: Dao, "FlashAttention-2" (2023), https://arxiv.org/abs/2307.08691, algorithm 2.
 
-With the log-sum-exp of each row, P = exp(S − lse) needs no softmax over again. dV = Pᵀ dO and dP = dO Vᵀ; the softmax
+With the log-sum-exp of each row, P = exp(S − lse) needs no second softmax. dV = Pᵀ dO and dP = dO Vᵀ; the softmax
 gives dS = P ∘ (dP − delta), where delta is the row sum of dO ∘ O; then dQ = dS K and dK = dSᵀ Q, both times the scale.
-One kernel walks over the queries for each tile of keys and sums dK and dV, for all query heads that share them; a
-second walks over the keys for each tile of queries and sums dQ. So every sum has one owner: no atomics, the same bits
-every time.
 
-FlashAttention-2, backwards, for queries: each tile of queries walks over the keys that it saw, as it did forwards.
-
-dQ = dS K · scale. See `flash_attention_backward`.
-
-FlashAttention-2, backwards, for keys and values: each tile of keys asks all queries that saw it.
-
-dV = Pᵀ dO and dK = dSᵀ Q · scale. Everything is kept transposed, keys down and queries across, so that P and dS leave
-the registers as the left factor of a product and never pass through shared memory. See `flash_attention_backward`.
+A first kernel prepares delta. A second walks over the queries for each tile of keys and sums dK and dV, for all query
+heads that share them; a third walks over the keys for each tile of queries and sums dQ. So every sum has one owner: no
+atomics, and the same bits in every run.
 """
 
 import torch
@@ -24,10 +16,10 @@ import triton.language as tl
 
 from threeloops.inner.kernels.attention.sizes import (
     heaviest_first,
-    key_gradient_tiles,
-    query_gradient_tiles,
     rows_in_one_piece,
+    shipped,
     sizes_of,
+    strides,
     visible_keys,
 )
 from threeloops.inner.kernels.launching import LOG2_E
@@ -99,9 +91,11 @@ def key_gradient_kernel(
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, QUERIES_ARE_WHOLE: tl.constexpr, INPUT_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV of one tile of keys, summed over the queries that saw it, head after head of its group.
+    """dK and dV of one tile of keys, summed over the queries that see it, for each head of the group in turn.
 
-    Rows beyond the last query read as zeros, dO with them, and so send nothing.
+    Everything is transposed, keys down and queries across, so that P and dS are the left factors of the next products
+    as they lie in registers and never pass through shared memory. Rows past the last query read as zeros, also in dO,
+    and so add nothing.
     """
     first_key = tl.program_id(0) * BLOCK_N
     kv_head = tl.program_id(1).to(tl.int64)
@@ -165,9 +159,9 @@ def key_gradient_kernel(
 
 
 ROWS = 128
-"""What rows are padded to; a multiple of every BLOCK_M."""
+"""The rows' log-sum-exp and delta are padded to a multiple of this, which is a multiple of every BLOCK_M."""
 PREPARED_ROWS = 32
-"""Of one program of the first kernel."""
+"""Rows per program of the first kernel."""
 
 
 @triton.jit
@@ -176,8 +170,8 @@ def prepare_rows_kernel(
     stride_ob, stride_oh, stride_on, stride_gb, stride_gh, stride_gn, queries, padded_queries,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """For each row lse · log₂e and delta = rowsum(dO ∘ O) − dlse, with zeros up to a multiple of BLOCK_M rows: the
-    other kernels read whole tiles of them and need no mask."""
+    """For each row lse · log₂e and delta = rowsum(dO ∘ O) − dlse, padded with zeros so that the other kernels can read
+    whole tiles without a mask."""
     first_query = tl.program_id(0) * BLOCK_M
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
@@ -211,60 +205,42 @@ def backward(
     causal: bool,
     softmax_scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dq, dk and dv, each laid out like its input, from what `flash_attention` took and gave.
+    """dq, dk and dv, each laid out like its input, from the arguments and results of `flash_attention`.
 
-    `output_gradient` has the shape of the output, `lse_gradient` that of the log-sum-exp, or is None for zero.
+    `output_gradient` has the shape of the output; `lse_gradient` that of the log-sum-exp, or is None for zero.
     """
     sizes = sizes_of(q, k, v, softmax_scale)
     q, k, v, output, output_gradient = rows_in_one_piece(q, k, v, output, output_gradient)
     q_gradient, k_gradient, v_gradient = (torch.empty_like(each) for each in (q, k, v))
-    if sizes.no_queries or sizes.no_keys:
+    if not sizes.rows or not sizes.kv_rows:
         return q_gradient.zero_(), k_gradient.zero_(), v_gradient.zero_()
     padded_queries = triton.cdiv(sizes.queries, ROWS) * ROWS
     padded_lse, delta = lse.new_empty(2, sizes.batch, sizes.heads, padded_queries)
     prepare_rows_kernel[(padded_queries // PREPARED_ROWS, sizes.heads, sizes.batch)](
         output, output_gradient, lse, None if lse_gradient is None else lse_gradient.contiguous(), padded_lse, delta,
-        *output.stride()[:3], *output_gradient.stride()[:3], sizes.queries, padded_queries,
-        HEAD_DIM=sizes.head_dim,
-        BLOCK_M=PREPARED_ROWS,
-        num_warps=8,
+        *strides(output, output_gradient), sizes.queries, padded_queries,
+        HEAD_DIM=sizes.head_dim, BLOCK_M=PREPARED_ROWS, num_warps=8,
     )  # fmt: skip
     inputs = (q, k, v, output_gradient, padded_lse, delta)
-    strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *output_gradient.stride()[:3])
     numbers = (sizes.queries, padded_queries, sizes.keys, sizes.group, softmax_scale * LOG2_E, softmax_scale)
-    constants = {"HEAD_DIM": sizes.head_dim, "CAUSAL": causal, "INPUT_PRECISION": "ieee"}
 
-    tiles = key_gradient_tiles(sizes.head_dim, q.dtype)
-    key_gradient_kernel[(triton.cdiv(sizes.keys, tiles.constants["BLOCK_N"]), sizes.kv_heads, sizes.batch)](
-        *inputs, k_gradient, v_gradient, *strides, *k_gradient.stride()[:3], *v_gradient.stride()[:3], *numbers,
-        QUERIES_ARE_WHOLE=sizes.queries % tiles.constants["BLOCK_M"] == 0,
-        **constants,
-        **tiles.options(),
+    tiles = shipped(q.dtype, sizes.head_dim).grad_k_v
+    key_gradient_kernel[triton.cdiv(sizes.keys, tiles.keys), sizes.kv_heads, sizes.batch](
+        *inputs, k_gradient, v_gradient, *strides(q, k, v, output_gradient, k_gradient, v_gradient), *numbers,
+        CAUSAL=causal, QUERIES_ARE_WHOLE=sizes.queries % tiles.rows == 0, INPUT_PRECISION="ieee",
+        **tiles.options(sizes.head_dim),
     )  # fmt: skip
-    tiles = query_gradient_tiles(sizes.head_dim, q.dtype)
-    query_gradient_kernel[(triton.cdiv(sizes.queries, tiles.constants["BLOCK_M"]), sizes.heads, sizes.batch)](
-        *inputs, q_gradient, *strides, *q_gradient.stride()[:3], *numbers,
-        KEYS_ARE_WHOLE=sizes.keys % tiles.constants["BLOCK_N"] == 0,
-        **constants,
-        **tiles.options(),
+    tiles = shipped(q.dtype, sizes.head_dim).grad_q
+    query_gradient_kernel[triton.cdiv(sizes.queries, tiles.rows), sizes.heads, sizes.batch](
+        *inputs, q_gradient, *strides(q, k, v, output_gradient, q_gradient), *numbers,
+        CAUSAL=causal, KEYS_ARE_WHOLE=sizes.keys % tiles.keys == 0, INPUT_PRECISION="ieee",
+        **tiles.options(sizes.head_dim),
     )  # fmt: skip
     return q_gradient, k_gradient, v_gradient
 
 
-@torch.library.custom_op("threeloops::flash_attention_backward", mutates_args=())
-def backward_operator(
-    output_gradient: torch.Tensor,
-    lse_gradient: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    output: torch.Tensor,
-    lse: torch.Tensor,
-    causal: bool,
-    softmax_scale: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`backward` as one node of the graph that torch.compile traces."""
-    return backward(output_gradient, lse_gradient, q, k, v, output, lse, causal, softmax_scale)
+backward_operator = torch.library.custom_op("threeloops::flash_attention_backward", backward, mutates_args=())
+"""`backward` as one node of the graph that torch.compile traces."""
 
 
 @backward_operator.register_fake

@@ -7,28 +7,25 @@ Sources: Clift, Doryn, Murfet and Wallbridge, "Logic and the 2-Simplicial Transf
 sliding windows and a Triton kernel: Roy et al., "Fast and Simplex: 2-Simplicial Attention in Triton" (2025),
 arXiv:2507.02754.
 
-The trilinear form is a dot product with a made-up query: Σ_d (q[i] ∘ k2[k])[d]·k1[j, d]. So a *row* here is a pair
+The trilinear form is a dot product with a composed query: Σ_d (q[i] ∘ k2[k])[d]·k1[j, d]. So a *row* here is a pair
 (query i, offset o) that stands for k = i − o, and all rows of a program go through ordinary flash attention over k1 and
 v1: two matrix products for the tensor cores, an online softmax between them. At the end each row is multiplied by its
 v2[k], and the rows of a query, each with its own maximum and sum, are merged into one softmax.
 
-Rows that are pairs waste nothing on the smaller window: 128 rows are 4 queries × 32 offsets, all of them visible. Were
-the rows consecutive queries that face one k, each would be computed for every k that any of them sees. `computed_share`
-in `simplicial_traffic` has both numbers. FLOPs: read naively the two trilinear sums take 6·head_dim for each triple
-(i, j, k), which is how the paper counts; q ∘ k2 and the product with v2 belong to a pair, not to a triple, so that
-4·head_dim are left (`cost`).
+Rows that are pairs waste nothing on the smaller window: 128 rows are 4 queries × 32 offsets, all of them visible. If
+the rows were consecutive queries that face one k, each would be computed for every k that any of them sees: at windows
+of 512 and 32, three to six times what attends. FLOPs: read naively the two trilinear sums take 6·head_dim for each
+triple (i, j, k), which is how the paper counts; q ∘ k2 and the product with v2 belong to a pair, not to a triple, which
+leaves 4·head_dim (`cost`).
 
 Published for the H100 in bf16, not measured here: 337 TFLOP/s for the authors' plain Triton kernel, 588 for theirs in
 TLX, an extension of Triton; the rows of both are 64 or 128 query heads that share one key head
 (pytorch.org/blog/fast-2-simplicial-attention-hardware-efficient-kernels-in-tlx).
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 from threeloops.inner.kernels.attention.simplicial_attention_backward import simplicial_attention_backward
 from threeloops.inner.kernels.attention.simplicial_problem import (
@@ -40,8 +37,9 @@ from threeloops.inner.kernels.attention.simplicial_problem import (
     problem_of,
 )
 from threeloops.inner.kernels.attention.simplicial_traffic import backward_cost, cost
+from threeloops.inner.kernels.attention.sizes import AttentionNode
 
-__all__ = ["backward_cost", "cost", "reference", "simplicial_attention", "simplicial_attention_forward"]
+__all__ = ["backward_cost", "cost", "reference", "simplicial_attention"]
 
 
 @triton.jit
@@ -83,10 +81,10 @@ def simplicial_attention_kernel(
                 logits = hide(logits, row_query[:, None], keys[None, :], window1)
             new_maximum = tl.maximum(row_maximum, tl.max(logits, 1))
             weights = tl.exp2(logits - new_maximum[:, None])
-            shrink = tl.exp2(row_maximum - new_maximum)
-            row_total = row_total * shrink + tl.sum(weights, 1)
+            rescale = tl.exp2(row_maximum - new_maximum)
+            row_total = row_total * rescale + tl.sum(weights, 1)
             values = load_rows(v1, keys, keys < length, HEAD_DIM)
-            row_output = tl.dot(weights.to(values.dtype), values, row_output * shrink[:, None], input_precision="ieee")
+            row_output = tl.dot(weights.to(values.dtype), values, row_output * rescale[:, None], input_precision="ieee")
             row_maximum = new_maximum
 
         row_maximum = tl.where(exists, row_maximum, -3.4e38)
@@ -116,34 +114,18 @@ def simplicial_attention(
     128. window1: how many of the latest positions, its own included, a query sees of k1 and v1; window2: of k2 and v2.
     softmax_scale: 1/√head_dim by default. Inputs that are not contiguous are copied. In fp16, the products q·k2 times
     the scale must stay below 65,504.
+
     Raises ValueError for what cannot be computed.
     """
-    # The form is symmetric in the two keys. The rows are made of the smaller window, which they must cover whole.
+    # The form is symmetric in the two keys. A tile's rows are pairs with the smaller window, so they cover all of it.
     if window2 > window1:
         k1, k2, v1, v2, window1, window2 = k2, k1, v2, v1, window2, window1
-    return SimplicialAttention.apply(q, k1, k2, v1, v2, window1, window2, softmax_scale)
+    problem = problem_of(q, k1, k2, v1, v2, window1, window2, softmax_scale)
+    inputs = (each.contiguous() for each in (q, k1, k2, v1, v2))
+    return AttentionNode.apply(_forward, simplicial_attention_backward, (problem,), *inputs)
 
 
-class SimplicialAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> torch.Tensor:
-        problem = problem_of(*arguments)
-        inputs = tuple(each.contiguous() for each in arguments[:5])
-        out, lse = simplicial_attention_forward(problem, inputs)
-        ctx.problem = problem
-        ctx.save_for_backward(*inputs, out, lse)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        *inputs, out, lse = ctx.saved_tensors
-        return *simplicial_attention_backward(ctx.problem, tuple(inputs), out, lse, grad_out), None, None, None
-
-
-def simplicial_attention_forward(
-    problem: Problem, inputs: tuple[torch.Tensor, ...]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _forward(inputs: tuple[torch.Tensor, ...], problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     """The output and each query's log-sum-exp to the base 2, float32 (batch, heads, sequence), of contiguous inputs."""
     q = inputs[0]
     out, lse = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)

@@ -1,7 +1,7 @@
-"""2-simplicial attention, backward: five gradients from three kernels, without atomics, the same in every run.
+"""2-simplicial attention, backward: five gradients from three kernels, without atomics, so the same in every run.
 
-Notation of `simplicial_attention`: a row is a pair (i, o) with k = i − o, pair = q[i] ∘ k2[k]. Likewise the gradient of
-a row's weights is a product with grad_pair = grad_out[i] ∘ v2[k]:
+Notation of `simplicial_attention`: a row is a pair (i, o) with k = i − o, and pair = q[i] ∘ k2[k]. Likewise the
+gradient of a row's weights is a product with grad_pair = grad_out[i] ∘ v2[k]:
 
     weights = exp2(pair·k1[j] − lse[i])                     recomputed, never stored
     grad_logits = weights · (grad_pair·v1[j] − delta[i])    with delta[i] = grad_out[i]·out[i]
@@ -13,15 +13,10 @@ a row's weights is a product with grad_pair = grad_out[i] ∘ v2[k]:
     dk1[j] = scale · Σ_rows grad_logits·pair                over the rows that see one j
     dv1[j] = Σ_rows weights·grad_pair
 
-Three sums in three directions. To add up along another direction than its own, a program would need atomics, whose
-order changes from run to run. So each direction has a kernel in which a program owns what it sums, and recomputes the
-weights: 6 + 8 + 8 FLOPs · head_dim for a triple, where the forward pass takes 4 and a backward pass with atomics 12.
-Where heads share k2, or the smaller window exceeds a tile's rows, parts of a gradient are left for PyTorch to add up.
-
-2-simplicial attention, backward: the gradients of k1 and v1, summed over all rows that see a key.
-
-Notation of `simplicial_attention_backward`. Nothing is summed over the offsets of one query here, so the rows of a tile
-may be any pairs: they are numbered through, query by query, and each tile takes the next ROWS, whatever the windows.
+These are sums in three directions. To add up along another direction than its own, a program would need atomics, whose
+order changes from run to run. So each direction has a kernel in which a program owns what it sums and recomputes the
+weights: 6 + 8 + 8 FLOPs · head_dim per triple, where the forward pass takes 4 and a backward pass with atomics 12.
+Where heads share k2, or the smaller window exceeds a tile's rows, PyTorch adds up the parts of a gradient.
 """
 
 import torch
@@ -43,7 +38,11 @@ def simplicial_grad_k1_v1_kernel(
     q, k1, k2, v1, v2, grad_out, lse, delta, grad_k1, grad_v1, length, window1, window2, scale,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """dk1 and dv1 of BLOCK_KEYS keys, over all pairs of all queries that may see one of them."""
+    """dk1 and dv1 of BLOCK_KEYS keys, over all pairs of all queries that may see one of them.
+
+    Nothing is summed over the offsets of one query here, so a tile's rows may be any pairs: all are numbered, query by
+    query, and each tile takes the next ROWS of them, whatever the windows.
+    """
     kv_head = tl.program_id(1).to(tl.int64)
     k2 += kv_head * length * HEAD_DIM
     v2 += kv_head * length * HEAD_DIM
@@ -71,7 +70,7 @@ def simplicial_grad_k1_v1_kernel(
             row_lse = tl.load(lse + head * length + row_query, mask=exists, other=float("inf"))
             row_delta = tl.load(delta + head * length + row_query, mask=exists, other=0.0)
 
-            # Keys down, rows across: the weights then are the left factor of the next product as they are.
+            # Keys down, rows across: so the weights are the left factor of the next product as they are.
             logits = tl.dot(key_tile, pair.T, input_precision="ieee")
             logits = hide(logits, row_query[None, :], keys[:, None], window1)
             weights = tl.exp2(logits - row_lse[None, :])
@@ -89,7 +88,7 @@ def gradients_of_rows(
     pair, grad_pair, row_query, row_lse, row_delta, k1, v1, first_key, end_key, length, window1,
     HEAD_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, WITH_VALUES: tl.constexpr,
 ):  # fmt: skip
-    """by_keys and, if asked for, by_values of rows, summed over the keys from first_key to end_key."""
+    """by_keys and, WITH_VALUES, by_values of rows, summed over the keys from first_key to end_key."""
     by_keys = tl.zeros(pair.shape, tl.float32)
     by_values = tl.zeros(pair.shape, tl.float32)
     for start in range(first_key, end_key, BLOCK_KEYS):
@@ -113,7 +112,7 @@ def simplicial_grad_q_kernel(
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr, BLOCK_OFFSETS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """What one chunk of offsets gives to dq of BLOCK_POSITIONS queries; and their delta, for the two other kernels."""
+    """What one chunk of offsets adds to dq of BLOCK_POSITIONS queries; and their delta, for the two other kernels."""
     ROWS: tl.constexpr = BLOCK_POSITIONS * BLOCK_OFFSETS
     head = tl.program_id(1).to(tl.int64)
     chunk = tl.program_id(2)
@@ -157,8 +156,8 @@ def simplicial_grad_k2_v2_kernel(
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr, BLOCK_OFFSETS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """What one head of q and one chunk of offsets give to dk2 and dv2 of BLOCK_POSITIONS positions k. Here the rows of
-    k are the queries k, k + 1, … that may see it."""
+    """What one head of q and one chunk of offsets add to dk2 and dv2 of BLOCK_POSITIONS positions k. The rows of k are
+    the queries k, k + 1, … that may see it."""
     ROWS: tl.constexpr = BLOCK_POSITIONS * BLOCK_OFFSETS
     head = tl.program_id(1).to(tl.int64)
     chunk = tl.program_id(2)
@@ -197,22 +196,12 @@ def simplicial_grad_k2_v2_kernel(
 
 
 def simplicial_attention_backward(
-    problem: Problem,
-    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    grad_out: torch.Tensor,
+    inputs: tuple[torch.Tensor, ...], out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, problem: Problem
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of q, k1, k2, v1, v2.
-
-    Args:
-        problem, inputs: sizes and (q, k1, k2, v1, v2), contiguous, as `simplicial_attention_forward` took them.
-        out, lse: what it returned.
-        grad_out: gradient of out, any strides.
-    """
+    """Gradients of inputs = (q, k1, k2, v1, v2), all contiguous; `grad_out` may have any strides."""
     grad_out = grad_out.contiguous()
     q, k1, k2, v1, _ = inputs
-    grad_k1, grad_v1 = (torch.empty_like(each) for each in (k1, v1))
+    grad_k1, grad_v1 = torch.empty_like(k1), torch.empty_like(v1)
     tiles = problem.shipped
     grad_q = _parts_of(q, problem.chunks(tiles.grad_q))
     grad_k2, grad_v2 = (_parts_of(k2, problem.chunks(tiles.grad_k2_v2), problem.group) for _ in range(2))
@@ -229,15 +218,17 @@ def simplicial_attention_backward(
         simplicial_grad_k2_v2_kernel[positions, problem.heads, len(grad_k2)](
             *inputs, grad_out, lse, delta, grad_k2, grad_v2, *sizes, **chosen.options()
         )
-        chosen = problem.rows_of_all_pairs(tiles.grad_k1_v1)
-        simplicial_grad_k1_v1_kernel[triton.cdiv(problem.length, tiles.grad_k1_v1.keys), problem.kv_heads](
-            *inputs, grad_out, lse, delta, grad_k1, grad_v1, *sizes, **chosen.options()
-        )
+        rows, keys = tiles.grad_k1_v1.rows, tiles.grad_k1_v1.keys
+        constants = {"GROUP": problem.group, "HEAD_DIM": problem.head_dim, "ROWS": rows, "BLOCK_KEYS": keys}
+        simplicial_grad_k1_v1_kernel[triton.cdiv(problem.length, keys), problem.kv_heads](
+            *inputs, grad_out, lse, delta, grad_k1, grad_v1, *sizes,
+            **tiles.grad_k1_v1.configuration(constants).options(),
+        )  # fmt: skip
     return _sum_of(grad_q, q), grad_k1, _sum_of(grad_k2, k2), grad_v1, _sum_of(grad_v2, k2)
 
 
 def _parts_of(like: torch.Tensor, chunks: int, group: int = 1) -> torch.Tensor:
-    """(chunks, batch, heads, group, sequence, head_dim), empty: what programs add to gradients that they share.
+    """(chunks, batch, heads, group, sequence, head_dim), empty: what each program adds to a gradient that it shares.
 
     A program that went through all chunks and heads itself would have to keep its sums in registers, and has none left.
     Parts are float32; if there is only one, it is the gradient.

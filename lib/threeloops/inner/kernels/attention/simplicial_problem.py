@@ -1,7 +1,4 @@
-"""What the 2-simplicial attention kernels share: checked sizes, and the tiles they are shipped with.
-
-Pieces of the 2-simplicial attention kernels: load rows, hide what a window excludes, merge the rows of a query.
-"""
+"""What the 2-simplicial attention kernels share: checked sizes, shipped tiles, and functions of the kernels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +16,7 @@ HEAD_DIMS = (32, 64, 128)
 
 @dataclass(frozen=True)
 class Shipped:
-    """The tiles of the four kernels: the output; q; k2 and v2; k1 and v1."""
+    """The tiles of the four kernels: the output; the gradients of q; of k2 and v2; of k1 and v1."""
 
     forward: Tiles
     grad_q: Tiles
@@ -27,31 +24,27 @@ class Shipped:
     grad_k1_v1: Tiles
 
 
-_SM_80 = {
-    32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 64, 8, 1)),
-    64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(32, 64, 8, 1)),
-    128: Shipped(Tiles(128, 32, 8, 2), Tiles(64, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(32, 64, 8, 1)),
-}
-_SM_90 = {
-    32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
-    64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 1), Tiles(32, 128, 8, 2)),
-    128: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(32, 128, 8, 1)),
-}
-_SM_100 = {
-    32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
-    64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
-    128: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(32, 128, 8, 2)),
-}
-_GFX942 = {
-    32: Shipped(Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(32, 64, 4, 1)),
-    64: Shipped(Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(128, 32, 8, 1), Tiles(32, 64, 4, 1)),
-    128: Shipped(Tiles(128, 64, 8, 1), Tiles(64, 32, 8, 1), Tiles(64, 32, 4, 1), Tiles(16, 64, 4, 1)),
-}
 SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
-    "sm_80": _SM_80,
-    "sm_90": _SM_90,
-    "sm_100": _SM_100,
-    "gfx942": _GFX942,
+    "sm_80": {
+        32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 64, 8, 1)),
+        64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(32, 64, 8, 1)),
+        128: Shipped(Tiles(128, 32, 8, 2), Tiles(64, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(32, 64, 8, 1)),
+    },
+    "sm_90": {
+        32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+        64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 1), Tiles(32, 128, 8, 2)),
+        128: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(32, 128, 8, 1)),
+    },
+    "sm_100": {
+        32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+        64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+        128: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(32, 128, 8, 2)),
+    },
+    "gfx942": {
+        32: Shipped(Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(32, 64, 4, 1)),
+        64: Shipped(Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(128, 32, 8, 1), Tiles(32, 64, 4, 1)),
+        128: Shipped(Tiles(128, 64, 8, 1), Tiles(64, 32, 8, 1), Tiles(64, 32, 4, 1), Tiles(16, 64, 4, 1)),
+    },
 }
 """By target and head_dim, for 16 bits. Each compiles without spills and fits the target's shared memory."""
 
@@ -103,29 +96,22 @@ class Problem:
     def shipped(self) -> Shipped:
         return (FLOAT32 if self.dtype == torch.float32 else SHIPPED)[target()][self.head_dim]
 
-    def rows_that_are_pairs(self, tiles: Tiles) -> Configuration:
-        """Divide a tile's rows between positions and, for each of them, the offsets of its pairs: as many as the
-        smaller window, rounded up to a power of two; where those are more than the rows, one of several chunks."""
-        chunk = min(triton.next_power_of_2(self.window2), tiles.rows)
-        constants = {
-            "GROUP": self.group,
-            "HEAD_DIM": self.head_dim,
-            "BLOCK_POSITIONS": tiles.rows // chunk,
-            "BLOCK_OFFSETS": chunk,
-            "BLOCK_KEYS": tiles.keys,
-        }
-        return tiles.configuration(constants)
+    def offsets_per_tile(self, tiles: Tiles) -> int:
+        """How many of a query's offsets a tile covers: the smaller window rounded up to a power of two, if they fit."""
+        return min(triton.next_power_of_2(self.window2), tiles.rows)
 
     def chunks(self, tiles: Tiles) -> int:
         """Into how many chunks these tiles cut the offsets of the smaller window."""
-        return triton.cdiv(self.window2, min(triton.next_power_of_2(self.window2), tiles.rows))
+        return triton.cdiv(self.window2, self.offsets_per_tile(tiles))
 
-    def rows_of_all_pairs(self, tiles: Tiles) -> Configuration:
-        """For a kernel that sums over the rows: any pairs may share a tile."""
+    def rows_that_are_pairs(self, tiles: Tiles) -> Configuration:
+        """A tile's rows divided between positions and, for each of them, the offsets of its pairs."""
+        offsets = self.offsets_per_tile(tiles)
         constants = {
             "GROUP": self.group,
             "HEAD_DIM": self.head_dim,
-            "ROWS": tiles.rows,
+            "BLOCK_POSITIONS": tiles.rows // offsets,
+            "BLOCK_OFFSETS": offsets,
             "BLOCK_KEYS": tiles.keys,
         }
         return tiles.configuration(constants)
@@ -139,9 +125,9 @@ def problem_of(
     v2: torch.Tensor,
     window1: int,
     window2: int,
-    softmax_scale: float | None,
+    softmax_scale: float | None = None,
 ) -> Problem:
-    """The sizes of these arguments. Raises ValueError for what cannot be computed."""
+    """The sizes of these arguments; window1 ≥ window2. Raises ValueError for what the kernels cannot compute."""
     others = {"k1": k1, "k2": k2, "v1": v1, "v2": v2}
     launching.require_tensors(q=q, **others)
     for name, each in {"q": q, **others}.items():
@@ -181,13 +167,13 @@ def load_rows(matrix, rows, exists, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def hide(logits, queries, keys, window):
-    """−inf wherever a key is in the future of its query or has left the query's window."""
+    """−inf where a key is in the future of its query or has left the query's window."""
     return tl.where((keys <= queries) & (keys > queries - window), logits, float("-inf"))
 
 
 @triton.jit
 def to_rows(values, ROWS: tl.constexpr):
-    """Each of the values for all its rows: (n,) → (ROWS,)"""
+    """Repeat each value for all rows of its query: (n,) → (ROWS,)."""
     OFFSETS: tl.constexpr = ROWS // values.shape[0]
     return tl.reshape(tl.broadcast_to(values[:, None], (values.shape[0], OFFSETS)), (ROWS,))
 
@@ -205,7 +191,7 @@ def merge(maximum, total, output, row_maximum, row_total, row_output):
     QUERIES: tl.constexpr = maximum.shape[0]
     ROWS: tl.constexpr = row_maximum.shape[0]
     new_maximum = tl.maximum(maximum, tl.max(tl.reshape(row_maximum, (QUERIES, ROWS // QUERIES)), 1))
-    shrink = tl.exp2(maximum - new_maximum)
-    row_shrink = tl.exp2(row_maximum - to_rows(new_maximum, ROWS))
-    total = total * shrink + tl.sum(tl.reshape(row_total * row_shrink, (QUERIES, ROWS // QUERIES)), 1)
-    return new_maximum, total, output * shrink[:, None] + sum_rows(row_output * row_shrink[:, None], QUERIES)
+    rescale = tl.exp2(maximum - new_maximum)
+    row_rescale = tl.exp2(row_maximum - to_rows(new_maximum, ROWS))
+    total = total * rescale + tl.sum(tl.reshape(row_total * row_rescale, (QUERIES, ROWS // QUERIES)), 1)
+    return new_maximum, total, output * rescale[:, None] + sum_rows(row_output * row_rescale[:, None], QUERIES)

@@ -1,30 +1,29 @@
-"""Sizes of one attention call, checked, and what its tiles cost.
-
-The tiles that the attention kernels are shipped with, for each target, head size and dtype.
-
-All compile without spills and fit the target's shared memory, causal or not, with ragged lengths or whole ones.
-
-Which keys a tile of queries sees, for the attention kernels.
+"""What the attention kernels share: checked sizes, the tiles they are shipped with, the causal mask, the autograd node.
 
 A causal mask is aligned at the last query and the last key, as in FlashAttention-2: of n queries and m keys, query i
 sees keys 0 … i + m − n. So a single query after a long prefix sees all of it. With as many keys as queries this is the
-usual lower triangle. Where n > m the first n − m queries see nothing.
+usual lower triangle; where n > m, the first n − m queries see nothing.
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from torch.autograd.function import once_differentiable
 
 from threeloops.inner.costs import Work, visible_pairs
 from threeloops.inner.kernels import launching
-from threeloops.inner.kernels.launching import Configuration, target
+from threeloops.inner.kernels.launching import Tiles, target
 
 HEAD_DIMS = (16, 32, 64, 128)
 LARGEST_GRID = 65535
-"""Of the second and third axis of a CUDA grid."""
+"""Programs along the second or third axis of a CUDA grid."""
+LARGEST_BLOCK = 256
+"""Rows or keys of a tile."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,13 @@ class AttentionSizes:
         return self.heads // self.kv_heads
 
     @property
-    def no_queries(self) -> bool:
-        return self.batch * self.heads * self.queries == 0
+    def rows(self) -> int:
+        """Queries of all heads of the batch."""
+        return self.batch * self.heads * self.queries
 
     @property
-    def no_keys(self) -> bool:
-        return self.batch * self.kv_heads * self.keys == 0
+    def kv_rows(self) -> int:
+        return self.batch * self.kv_heads * self.keys
 
 
 def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> AttentionSizes:
@@ -75,95 +75,114 @@ def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) ->
 
 
 def rows_in_one_piece(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The kernels take any stride but that of head_dim, which must be 1: tensors with another are copied."""
-    return tuple(each if each.stride(-1) == 1 else each.contiguous() for each in tensors)
+    """These tensors, (…, sequence, head_dim), copied where the elements of a row do not lie side by side, or where rows
+    are so far apart that the offsets within a tile exceed 32 bits. All other strides are left to the kernels."""
+
+    def whole(tensor: torch.Tensor) -> bool:
+        return tensor.stride(-1) == 1 and tensor.stride(-2) * LARGEST_BLOCK <= launching.LARGEST_INT32
+
+    return tuple(each if whole(each) else each.contiguous() for each in tensors)
 
 
-def cost(
-    batch: int,
-    heads: int,
-    queries: int,
-    keys: int,
-    head_dim: int,
-    bytes_per_element: float = 2,
-    *,
-    kv_heads: int | None = None,
-    causal: bool = False,
-) -> Work:
-    """The least that fused attention takes: Q, K, V read once, the output and 4 bytes of log-sum-exp a row written.
+def strides(*tensors: torch.Tensor) -> tuple[int, ...]:
+    """Of batch, head and sequence, in elements, one tensor after the other."""
+    return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
 
-    FLOPs of the pairs that attend: 4·head_dim for the two products and 6 for scale and softmax.
+
+def least_forward(sizes: AttentionSizes, pairs: int, bytes_per_element: float) -> Work:
+    """The least that fused attention takes: Q, K, V read once, the output and 4 bytes of log-sum-exp per row written.
+
+    `pairs` of query and key attend in each head. FLOPs of a pair: 4·head_dim for the two products and 6 for scale and
+    softmax.
     """
-    kv_heads = heads if kv_heads is None else kv_heads
-    outer = 2 * batch * (heads * queries + kv_heads * keys) * head_dim * bytes_per_element
-    pairs = batch * heads * visible_pairs(queries, keys, causal)
-    return Work(outer + 4 * batch * heads * queries, (4 * head_dim + 6) * pairs)
+    elements = 2 * (sizes.rows + sizes.kv_rows) * sizes.head_dim
+    flops = (4 * sizes.head_dim + 6) * sizes.batch * sizes.heads * pairs
+    return Work(elements * bytes_per_element + 4 * sizes.rows, flops)
 
 
-WIDE_HEAD = 128
+def pairs_in_window(length: int, window: int) -> int:
+    """(i, j) with i − window < j ≤ i, for all i: Σ min(i + 1, window)."""
+    window = min(window, length)
+    return length * window - window * (window - 1) // 2
 
 
-def _tiles(block_m: int, block_n: int, num_warps: int, num_stages: int) -> Configuration:
-    return Configuration({"BLOCK_M": block_m, "BLOCK_N": block_n}, num_warps, num_stages)
+def cost(sizes: AttentionSizes, bytes_per_element: float = 2, *, causal: bool = False) -> Work:
+    """`least_forward` of full or causal attention."""
+    return least_forward(sizes, visible_pairs(sizes.queries, sizes.keys, causal), bytes_per_element)
 
 
-_FORWARD = {
-    "sm_80": (_tiles(128, 64, 8, 3), _tiles(128, 64, 8, 3)),
-    "sm_90": (_tiles(128, 64, 8, 4), _tiles(128, 128, 8, 3)),
-    "sm_100": (_tiles(128, 64, 8, 2), _tiles(128, 64, 8, 3)),
-    "gfx942": (_tiles(128, 64, 8, 1), _tiles(128, 64, 8, 1)),
+class AttentionNode(torch.autograd.Function):
+    """Differentiable attention out of two launchers, of which the second recomputes the scores.
+
+    forward(inputs, *options) → (output, lse); backward(inputs, output, lse, grad_output, *options) → gradients of the
+    inputs.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, forward: Callable[..., Any], backward: Callable[..., Any], options: tuple, *inputs: torch.Tensor
+    ) -> torch.Tensor:
+        output, lse = forward(inputs, *options)
+        ctx.run, ctx.options = backward, options
+        ctx.save_for_backward(output, lse, *inputs)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        output, lse, *inputs = ctx.saved_tensors
+        return None, None, None, *ctx.run(tuple(inputs), output, lse, grad_output, *ctx.options)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """The tiles of the three kernels: the output; the gradient of q; those of k and v. Rows are always queries."""
+
+    forward: Tiles
+    grad_q: Tiles
+    grad_k_v: Tiles
+
+
+SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
+    "sm_80": {
+        64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+        128: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2), Tiles(64, 64, 8, 2)),
+    },
+    "sm_90": {
+        64: Shipped(Tiles(128, 64, 8, 4), Tiles(128, 128, 8, 3), Tiles(64, 128, 8, 3)),
+        128: Shipped(Tiles(128, 128, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 128, 8, 3)),
+    },
+    "sm_100": {
+        64: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 3), Tiles(64, 128, 8, 3)),
+        128: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 128, 8, 3)),
+    },
+    "gfx942": {
+        64: Shipped(Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(64, 128, 8, 1)),
+        128: Shipped(Tiles(128, 64, 8, 1), Tiles(64, 64, 4, 1), Tiles(32, 64, 4, 1)),
+    },
 }
-"""fp16 and bf16, for heads up to 64 and of 128. On sm_90, 64 keys at a time leave a multiprocessor registers for two
-programs; heads of 128 fill it with one, whose two warpgroups take turns at tensor cores and exponentials."""
+"""FlashAttention's tiles by target and head_dim (64: up to 64), for fp16 and bf16. All compile without spills and fit
+the target's shared memory, causal or not, with ragged lengths or whole ones. On sm_90, 64 keys at a time leave a
+multiprocessor registers for two programs; heads of 128 fill it with one, whose two warpgroups take turns at tensor
+cores and exponentials."""
 
-_KEY_GRADIENT = {
-    "sm_80": (_tiles(32, 128, 8, 2), _tiles(64, 64, 8, 2)),
-    "sm_90": (_tiles(64, 128, 8, 3), _tiles(64, 128, 8, 3)),
-    "sm_100": (_tiles(64, 128, 8, 3), _tiles(64, 128, 8, 3)),
-    "gfx942": (_tiles(64, 128, 8, 1), _tiles(32, 64, 4, 1)),
-}
-_QUERY_GRADIENT = {
-    "sm_80": (_tiles(128, 64, 8, 2), _tiles(128, 32, 8, 2)),
-    "sm_90": (_tiles(128, 128, 8, 3), _tiles(128, 64, 8, 3)),
-    "sm_100": (_tiles(128, 64, 8, 3), _tiles(128, 64, 8, 3)),
-    "gfx942": (_tiles(128, 64, 8, 1), _tiles(64, 64, 4, 1)),
-}
-_FLOAT32_FORWARD = _tiles(64, 16, 8, 1)
-_FLOAT32_BACKWARD = {
-    **dict.fromkeys(("sm_80", "sm_90", "sm_100"), (_tiles(32, 32, 8, 1),) * 2),
-    "gfx942": (_tiles(32, 32, 8, 1), _tiles(32, 16, 8, 1)),
+_EXACT = dict.fromkeys((64, 128), Shipped(Tiles(64, 16, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1)))
+FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
+    **dict.fromkeys(("sm_80", "sm_90", "sm_100"), _EXACT),
+    "gfx942": {**_EXACT, 128: replace(_EXACT[128], grad_q=Tiles(32, 16, 8, 1), grad_k_v=Tiles(32, 16, 8, 1))},
 }
 """Float32 is multiplied in full, without tensor cores: small tiles are as good, and big ones spill."""
 
 
-def forward_tiles(
-    head_dim: int, dtype: torch.dtype, block_m: int | None = None, block_n: int | None = None
-) -> Configuration:
-    """Tiles of the forward kernel, with the blocks that the caller gave in place of the shipped ones."""
-    shipped = _FLOAT32_FORWARD if dtype == torch.float32 else _FORWARD[target()][head_dim >= WIDE_HEAD]
-    given = {name: block for name, block in (("BLOCK_M", block_m), ("BLOCK_N", block_n)) if block is not None}
-    for name, block in given.items():
-        if not 16 <= block <= 256 or block & (block - 1):
-            raise ValueError(f"{name.lower()} = {block}: expected a power of two from 16 to 256")
-    return replace(shipped, constants={**shipped.constants, **given})
-
-
-def key_gradient_tiles(head_dim: int, dtype: torch.dtype) -> Configuration:
-    """Tiles of the kernel for dK and dV, which walks over BLOCK_M queries at a time."""
-    shipped = _FLOAT32_BACKWARD if dtype == torch.float32 else _KEY_GRADIENT
-    return shipped[target()][head_dim >= WIDE_HEAD]
-
-
-def query_gradient_tiles(head_dim: int, dtype: torch.dtype) -> Configuration:
-    """Tiles of the kernel for dQ."""
-    shipped = _FLOAT32_BACKWARD if dtype == torch.float32 else _QUERY_GRADIENT
-    return shipped[target()][head_dim >= WIDE_HEAD]
+def shipped(dtype: torch.dtype, head_dim: int) -> Shipped:
+    """FlashAttention's tiles for the current target."""
+    return (FLOAT32 if dtype == torch.float32 else SHIPPED)[target()][max(head_dim, 64)]
 
 
 @triton.jit
 def visible_keys(first_query, queries, keys, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr):
-    """For the tile of BLOCK_M queries from first_query on: the last key that each row sees (−1 or less for none), and
-    how many keys the whole tile sees, and any row of it."""
+    """For the tile of BLOCK_M queries from first_query on: the last key that each row sees (−1 or less for none), how
+    many keys all rows see, and how many any row sees."""
     if CAUSAL:
         offset = first_query + keys - queries
         last_visible = tl.minimum(offset + tl.arange(0, BLOCK_M), keys - 1)
@@ -178,8 +197,8 @@ def visible_keys(first_query, queries, keys, BLOCK_M: tl.constexpr, CAUSAL: tl.c
 
 @triton.jit
 def heaviest_first(program, programs, CAUSAL: tl.constexpr):
-    """The tile that this program takes. Under a causal mask the last tile sees most keys: it is started first, so that
-    the short ones fill the gaps at the end."""
+    """The tile that this program takes. Under a causal mask the last tile sees most keys; it starts first, so that
+    short ones fill the gaps at the end."""
     if CAUSAL:
         tile = programs - 1 - program
     else:

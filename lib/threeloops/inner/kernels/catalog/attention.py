@@ -1,5 +1,7 @@
 """FlashAttention, forward and with its gradients: full, causal, with grouped heads, and one query after a prefix."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -7,73 +9,81 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels.attention import flash_attention, flash_attention_traffic
+from threeloops.inner.kernels.attention.sizes import AttentionSizes
 from threeloops.inner.kernels.catalog.entry import Entry, Shape
-from threeloops.inner.kernels.catalog.matrices import normal
+from threeloops.inner.kernels.catalog.rows import shapes
+from threeloops.inner.kernels.catalog.rows_functions import normal
 from threeloops.inner.kernels.catalog.sparse_functions import gradients_of
 
-
-def sized(
-    batch: int, heads: int, kv_heads: int, queries: int, keys: int, head_dim: int, *, causal: bool
-) -> dict[str, Any]:
-    return {
-        "batch": batch,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "queries": queries,
-        "keys": keys,
-        "head_dim": head_dim,
-        "causal": causal,
-    }
-
-
-METERED = (
-    sized(1, 2, 1, 512, 512, 64, causal=True),
-    sized(1, 2, 2, 256, 256, 128, causal=False),
-    sized(2, 2, 1, 127, 300, 64, causal=True),
+sized = shapes("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "causal")
+METERED = sized(
+    (1, 2, 1, 512, 512, 64, True),
+    (1, 2, 2, 256, 256, 128, False),
+    (2, 2, 1, 127, 300, 64, True),
 )
-COMPILED = (
-    sized(4, 32, 8, 4096, 4096, 128, causal=True),
-    sized(4, 32, 32, 4096, 4096, 64, causal=True),
-    sized(4, 32, 8, 4096, 4096, 128, causal=False),
-    sized(4, 16, 16, 4097, 4097, 128, causal=True),
-    sized(4, 16, 16, 1000, 4097, 64, causal=False),
+COMPILED = sized(
+    (4, 32, 8, 4096, 4096, 128, True),
+    (4, 32, 32, 4096, 4096, 64, True),
+    (4, 32, 8, 4096, 4096, 128, False),
+    (4, 16, 16, 4097, 4097, 128, True),
+    (4, 16, 16, 1000, 4097, 64, False),
 )
-TIMED = (
-    sized(4, 32, 8, 4096, 4096, 128, causal=True),
-    sized(1, 32, 32, 16384, 16384, 128, causal=False),
-    sized(4, 32, 32, 4096, 4096, 64, causal=True),
-    sized(16, 16, 16, 1024, 1024, 64, causal=False),
-    sized(4, 32, 8, 4097, 4097, 128, causal=True),
+TIMED = sized(
+    (4, 32, 8, 4096, 4096, 128, True),
+    (1, 32, 32, 16384, 16384, 128, False),
+    (4, 32, 32, 4096, 4096, 64, True),
+    (16, 16, 16, 1024, 1024, 64, False),
+    (4, 32, 8, 4097, 4097, 128, True),
 )
-ONE_QUERY = sized(8, 32, 8, 1, 8192, 128, causal=False)
+ONE_QUERY = sized((8, 32, 8, 1, 8192, 128, False))
 
 
 def entries() -> tuple[Entry, ...]:
-    return (
-        Entry(
-            "flash_attention",
-            launch,
-            reference,
-            inputs,
-            cost,
-            METERED,
-            COMPILED,
-            (*TIMED, ONE_QUERY),
-            tensor_cores=True,
-            peers={"torch": torch_attention},
+    pair = with_gradients(
+        "flash_attention",
+        launch,
+        reference,
+        inputs,
+        lambda shape, dtype: flash_attention.cost(_sizes(shape), dtype.itemsize, causal=shape["causal"]),
+        lambda shape, dtype: flash_attention_traffic.backward_cost(
+            _sizes(shape), dtype.itemsize, causal=shape["causal"]
         ),
-        Entry(
-            "flash_attention_with_gradients",
-            gradients_of(launch),
-            gradients_of(reference),
-            inputs_with_gradient,
-            lambda shape, dtype: cost(shape, dtype) + backward_cost(shape, dtype),
-            METERED,
-            COMPILED,
-            TIMED,
-            tensor_cores=True,
-            peers={"torch": gradients_of(torch_attention)},
-        ),
+        peers={"torch": torch_attention},
+        metered=METERED,
+        compiled=COMPILED,
+        timed=TIMED,
+    )
+    return replace(pair[0], timed=(*TIMED, *ONE_QUERY)), pair[1]
+
+
+def with_gradients(
+    name: str,
+    launch: Callable[..., torch.Tensor],
+    reference: Callable[..., torch.Tensor],
+    inputs: Callable[[Shape, torch.dtype, str, int], tuple[Any, ...]],
+    cost: Callable[[Shape, torch.dtype], Work],
+    backward_cost: Callable[[Shape, torch.dtype], Work],
+    *,
+    peers: Mapping[str, Callable[..., torch.Tensor]],
+    **shapes: tuple[Shape, ...],
+) -> tuple[Entry, Entry]:
+    """An operation twice: forward, and forward with backward, whose first input is the gradient of the output."""
+
+    def inputs_with_gradient(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
+        arguments = inputs(shape, dtype, device, seed)
+        (gradient,) = normal(dtype, device, seed + 1, arguments[0].shape)
+        return gradient, *arguments
+
+    forward = Entry(name, launch, reference, inputs, cost, **shapes, tensor_cores=True, peers=peers)
+    return forward, Entry(
+        f"{name}_with_gradients",
+        gradients_of(launch),
+        gradients_of(reference),
+        inputs_with_gradient,
+        lambda shape, dtype: cost(shape, dtype) + backward_cost(shape, dtype),
+        **shapes,
+        tensor_cores=True,
+        peers={peer: gradients_of(function) for peer, function in peers.items()},
     )
 
 
@@ -97,23 +107,11 @@ def torch_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: b
     return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
 
-def cost(shape: Shape, dtype: torch.dtype) -> Work:
-    return flash_attention.cost(**shape, bytes_per_element=dtype.itemsize)
-
-
-def backward_cost(shape: Shape, dtype: torch.dtype) -> Work:
-    return flash_attention_traffic.backward_cost(**shape, bytes_per_element=dtype.itemsize)
-
-
 def inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    query, key = _tensor_shapes(shape)
-    return (*(normal(size, dtype, device, 4 * seed + i) for i, size in enumerate((query, key, key))), shape["causal"])
-
-
-def inputs_with_gradient(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    return normal(_tensor_shapes(shape)[0], dtype, device, 4 * seed + 3), *inputs(shape, dtype, device, seed)
-
-
-def _tensor_shapes(shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
     query = (shape["batch"], shape["heads"], shape["queries"], shape["head_dim"])
-    return query, (shape["batch"], shape["kv_heads"], shape["keys"], shape["head_dim"])
+    key = (shape["batch"], shape["kv_heads"], shape["keys"], shape["head_dim"])
+    return *normal(dtype, device, seed, query, key, key), shape["causal"]
+
+
+def _sizes(shape: Shape) -> AttentionSizes:
+    return AttentionSizes(**{name: size for name, size in shape.items() if name != "causal"})

@@ -1,4 +1,4 @@
-"""What the entries of `catalog.sparse` are compared with: PyTorch functions of the same arguments; and gradients."""
+"""What the entries of `catalog.sparse` are compared with, PyTorch functions of the same arguments; and gradients."""
 
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -11,7 +11,7 @@ from threeloops.inner.kernels.sparse import block_sparse_attention
 from threeloops.inner.kernels.sparse.block_mask import BlockMask
 
 
-@cache  # of one function one function: who compares two of them sees that they are the same
+@cache  # so that the gradients of one function compare equal
 def gradients_of(function: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, ...]]:
     """(gradient of the output, *arguments) → the gradients of the tensors among the arguments."""
 
@@ -27,8 +27,8 @@ def gradients_of(function: Callable[..., torch.Tensor]) -> Callable[..., tuple[t
 def gathered_windows(
     q: torch.Tensor, k1: torch.Tensor, k2: torch.Tensor, v1: torch.Tensor, v2: torch.Tensor, window1: int, window2: int
 ) -> torch.Tensor:
-    """2-simplicial attention in PyTorch with memory for length·window1·head_dim elements a head, not for length³: each
-    query's windows are gathered, then two batched matrix products do what the kernel's tiles do."""
+    """2-simplicial attention in PyTorch with length·window1·head_dim elements per head in memory instead of length³:
+    each query's windows are gathered, then two batched matrix products do what the kernel's tiles do."""
     repeats = q.shape[1] // k1.shape[1]
     k1, v1 = (_window(each.repeat_interleave(repeats, 1), window1) for each in (k1, v1))
     k2, v2 = (_window(each.repeat_interleave(repeats, 1), window2) for each in (k2, v2))
@@ -42,12 +42,12 @@ def gathered_windows(
 
 
 def _window(keys: torch.Tensor, window: int) -> torch.Tensor:
-    """(batch, heads, length, head_dim) → (batch, heads, length, window, head_dim): the positions that each one sees."""
+    """(batch, heads, length, head_dim) → (batch, heads, length, window, head_dim): the positions that each sees."""
     return functional.pad(keys, (0, 0, window - 1, 0)).unfold(2, window, 1).mT
 
 
 def masked_blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask) -> torch.Tensor:
-    """PyTorch's attention under the mask of single positions, which is made once: a model would keep it, too."""
+    """PyTorch's attention under a mask of single positions, which is made once, as a model would."""
     return block_sparse_attention.attend(q, k, v, *_positions(mask, q.shape[2], k.shape[2], q.device))
 
 
@@ -74,7 +74,7 @@ def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_mask: Any) ->
 def _compiled_flex_attention() -> Callable[..., torch.Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    # The whole graph or an exception: where it gave up, the uncompiled operator would be timed under this name.
+    # fullgraph: raise rather than fall back to the uncompiled operator, which would be timed under this name.
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
@@ -96,5 +96,5 @@ def _flex_block_mask(length: int, mask: BlockMask) -> Any:
 
 
 def on_cuda(**peers: Callable[..., torch.Tensor]) -> dict[str, Callable[..., torch.Tensor]]:
-    """These peers where there is a GPU to compile them for, else none."""
+    """These peers if there is a GPU to compile them for, else none."""
     return peers if torch.cuda.is_available() else {}

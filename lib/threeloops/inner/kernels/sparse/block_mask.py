@@ -1,8 +1,8 @@
 """A block mask: for each block of queries the blocks of keys that it attends to, as lists that a kernel can walk.
 
-A boolean for each pair of blocks says all that a kernel must know, but a program would have to read a whole row of them
-to find the few that it visits. Compressed as a sparse matrix is, to row starts and column indices (CSR), it reads just
-those. The kernel for the gradients of keys walks the other way and takes the lists of the transposed mask.
+A boolean for each pair of blocks says it all, but a program would have to read a whole row of them to find the few that
+it visits. In compressed sparse rows (CSR), row starts and column indices, it reads just those. The kernel for the
+gradients of keys walks the other way and takes the lists of the transposed mask.
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ SMALLEST_BLOCK = 16
 class Lists:
     """Row r of head h visits the tiles columns[starts[n]] … columns[starts[n + 1] − 1], n = h · rows_per_head + r.
 
-    int32, on the device of the kernel. One mask for all heads has rows_per_head = 0: every head finds the same lists.
+    int32, on the kernel's device. With one mask for all heads rows_per_head = 0, so every head finds the same lists.
     """
 
     starts: torch.Tensor
@@ -34,8 +34,8 @@ class BlockMask:
     """blocks[..., m, n]: whether queries m·block_size … see keys n·block_size …; one mask for all heads, (query blocks,
     key blocks), or one for each, (heads, query blocks, key blocks).
 
-    causal: besides, no query sees a later key: blocks above the diagonal are dropped, those on it are masked inside.
-    The last blocks may be ragged. A query block that sees no keys has an output of 0.
+    causal: also, no query sees a later key: blocks above the diagonal are dropped, those on it are masked inside. The
+    last blocks may be ragged. A query block that sees no keys has an output of 0.
     """
 
     blocks: torch.Tensor
@@ -62,7 +62,7 @@ class BlockMask:
         return blocks.tril() if self.causal else blocks
 
     def require_fits(self, sizes: AttentionSizes) -> None:
-        """Raises ValueError where this mask is not one for these queries, keys and heads."""
+        """Raises ValueError unless this mask is for so many queries, keys and heads."""
         blocks = tuple(self.blocks.shape)
         expected = cdiv(sizes.queries, self.block_size), cdiv(sizes.keys, self.block_size)
         if blocks[-2:] != expected or blocks[:-2] not in ((), (sizes.heads,)):
@@ -74,7 +74,7 @@ class BlockMask:
             raise ValueError(f"{sizes.queries} queries and {sizes.keys} keys: expected as many under a causal mask")
 
     def divided(self, tiles: Tiles) -> Tiles:
-        """These tiles, or smaller ones, so that none crosses two blocks; what is cut to 32 × 32 or less has four warps.
+        """These tiles, cut so that none crosses two blocks; four warps if cut to 32 × 32 or less.
 
         Blocks of less than 64 make tiles too short for the wgmma instructions of sm_90, which take 64 rows at a time.
         """
@@ -101,7 +101,7 @@ class BlockMask:
 
     def lists(self, sizes: AttentionSizes, tiles: Tiles, device: torch.device, *, transposed: bool = False) -> Lists:
         """For each tile of queries its tiles of keys; transposed: for each tile of keys its tiles of queries. Made once
-        and kept: every layer of a model, in every step, has the same."""
+        and kept, since all layers of a model use them in every step."""
         key = (sizes.queries, sizes.keys, tiles.rows, tiles.keys, device, transposed)
         if key not in self._lists:
             visited = self.by_tiles(sizes, tiles)

@@ -1,26 +1,22 @@
-"""Block-sparse attention, forward: each block of queries sees the blocks of keys that a mask names, and no other.
+"""Block-sparse attention: each block of queries sees the blocks of keys that a mask names, and no others.
 
 Sources: Child et al., "Generating Long Sequences with Sparse Transformers" (2019), arXiv:1904.10509; Zaheer et al.,
 "Big Bird" (2020), arXiv:2007.14062; the tiles are those of `flash_attention`, the lists those of `block_mask`.
 
 A program reads the list of its tiles of keys and takes them into its softmax one by one. What is not on the list costs
-nothing: no load, no product. Masking is left only inside tiles on the diagonal, if attention is causal, and past the
+nothing: no load, no product. Scores are masked only inside tiles on the diagonal, if attention is causal, and past the
 last key. Any pattern of blocks will do: local, strided, global, random, documents packed into one sequence.
 
-Block-sparse attention, backward: gradients of q, k and v, from visited tiles only.
-
-As in `sliding_window_attention_backward`: a kernel for dq walks along the lists of the forward pass, a kernel for dk
-and dv along those of the transposed mask. No atomics. A key that no query sees has a gradient of 0.
+The backward pass is that of `sliding_window_attention`: the kernel for dq walks along the lists of the forward pass,
+the kernel for dk and dv along those of the transposed mask, without atomics. A key that no query sees has a gradient
+of 0.
 """
-
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
-from threeloops.inner.kernels.attention.sizes import sizes_of
+from threeloops.inner.kernels.attention.sizes import AttentionNode, AttentionSizes, rows_in_one_piece, sizes_of, strides
 from threeloops.inner.kernels.launching import LOG2_E
 from threeloops.inner.kernels.sparse.block_mask import BlockMask
 from threeloops.inner.kernels.sparse.block_sparse_traffic import backward_cost, cost
@@ -32,9 +28,7 @@ from threeloops.inner.kernels.sparse.tiles import (
     load_tile,
     shipped,
     store_tile,
-    strides,
     take_tile,
-    with_whole_rows,
 )
 
 __all__ = ["BlockMask", "backward_cost", "block_sparse_attention", "cost", "reference"]
@@ -89,48 +83,30 @@ def block_sparse_attention(
         q, k, v: fp16, bf16 or float32; head_dim 16, 32, 64 or 128. k and v, (batch, heads, keys, head_dim), may have
             fewer heads, a divisor of q's. Any strides of batch, heads and sequence; a tensor whose rows are scattered
             is copied.
-        mask: one for all heads, or one for each head of q. If it is causal there must be as many queries as keys.
+        mask: one for all heads, or one for each head of q. A causal one needs as many queries as keys.
         softmax_scale: 1/√head_dim by default.
 
     Raises ValueError for what cannot be computed.
     """
-    softmax_scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    return BlockSparseAttention.apply(q, k, v, mask, softmax_scale)
-
-
-class BlockSparseAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, scale: float
-    ) -> torch.Tensor:
-        ctx.options = mask, scale
-        output, lse = block_sparse_attention_forward(q, k, v, mask, scale)
-        ctx.save_for_backward(q, k, v, output, lse)
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        q, k, v, output, lse = ctx.saved_tensors
-        return *block_sparse_attention_backward(q, k, v, output, lse, grad_output, *ctx.options), None, None
-
-
-def block_sparse_attention_forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output and each query's log-sum-exp to the base 2, float32 (batch, heads, queries); −inf if it sees none."""
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     sizes = sizes_of(q, k, v, scale)
     mask.require_fits(sizes)
-    q, k, v = (with_whole_rows(each) for each in (q, k, v))
-    output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    if not sizes.no_queries:
-        chosen = mask.divided(shipped(q.dtype, sizes.head_dim).forward)
-        lists = mask.lists(sizes, chosen, q.device)
-        block_sparse_attention_kernel[triton.cdiv(sizes.queries, chosen.rows), sizes.heads, sizes.batch](
-            q, k, v, output, lse, lists.starts, lists.columns, *strides(q, k, v),
+    return AttentionNode.apply(_forward, _backward, (mask, sizes, scale), *rows_in_one_piece(q, k, v))
+
+
+def _forward(
+    inputs: tuple[torch.Tensor, ...], mask: BlockMask, sizes: AttentionSizes, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output and each query's log-sum-exp to the base 2, float32 (batch, heads, queries); −inf if it sees none."""
+    q = inputs[0]
+    output, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+    if sizes.rows:
+        tiles = mask.divided(shipped(q.dtype, sizes.head_dim).forward)
+        lists = mask.lists(sizes, tiles, q.device)
+        block_sparse_attention_kernel[triton.cdiv(sizes.queries, tiles.rows), sizes.heads, sizes.batch](
+            *inputs, output, lse, lists.starts, lists.columns, *strides(*inputs),
             sizes.queries, sizes.keys, lists.rows_per_head, sizes.group, scale * LOG2_E,
-            CAUSAL=mask.causal, **chosen.options(sizes.head_dim),
+            CAUSAL=mask.causal, **tiles.options(sizes.head_dim),
         )  # fmt: skip
     return output, lse
 
@@ -138,7 +114,7 @@ def block_sparse_attention_forward(
 def reference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, *, softmax_scale: float | None = None
 ) -> torch.Tensor:
-    """The same in PyTorch: its attention under a mask of single positions."""
+    """The same in PyTorch, whose attention takes a mask of single positions."""
     visible, sees_nothing = visible_positions(mask, q.shape[2], k.shape[2], q.device)
     return attend(q, k, v, visible, sees_nothing, softmax_scale=softmax_scale)
 
@@ -146,7 +122,7 @@ def reference(
 def visible_positions(
     mask: BlockMask, queries: int, keys: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which positions attend, and which queries attend to none: for those, all are visible."""
+    """Which positions attend, (1, 1 or heads, queries, keys), and which queries attend to none: these see all here."""
     visible = mask.by_position(queries, keys).to(device)
     sees_nothing = ~visible.any(-1, keepdim=True)
     return visible | sees_nothing, sees_nothing
@@ -161,7 +137,7 @@ def attend(
     *,
     softmax_scale: float | None = None,
 ) -> torch.Tensor:
-    # PyTorch gives NaN for a query that sees nothing: it gets to see everything, and then its output is put to 0.
+    # PyTorch gives NaN for a query that sees nothing: let it see everything, then set its output to 0.
     output = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, attn_mask=visible, scale=softmax_scale, enable_gqa=q.shape[1] != k.shape[1]
     )
@@ -251,41 +227,34 @@ def block_sparse_grad_k_v_kernel(
     store_tile(grad_v + row * keys * HEAD_DIM, first_key, keys, total_v)
 
 
-def block_sparse_attention_backward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+def _backward(
+    inputs: tuple[torch.Tensor, ...],
     output: torch.Tensor,
     lse: torch.Tensor,
     grad_output: torch.Tensor,
     mask: BlockMask,
+    sizes: AttentionSizes,
     scale: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of q, k and v, contiguous.
-
-    Args:
-        q, k, v, mask, scale: as `block_sparse_attention_forward` took them.
-        output, lse: what it returned.
-        grad_output: gradient of output, any strides.
-    """
-    sizes = sizes_of(q, k, v, scale)
-    q, k, v, grad_output = (with_whole_rows(each) for each in (q, k, v, grad_output))
-    grad_q, grad_k, grad_v = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (q, k, v))
+) -> tuple[torch.Tensor, ...]:
+    """Gradients of q, k and v, contiguous; `grad_output` may have any strides."""
+    grad_q, grad_k, grad_v = (each.new_empty(each.shape) for each in inputs)
+    (grad_output,) = rows_in_one_piece(grad_output)
     delta = torch.empty_like(lse)
-    chosen = shipped(q.dtype, sizes.head_dim)
-    of_q, of_k_v = mask.divided(chosen.grad_q), mask.divided(chosen.grad_k_v)
-    lists, transposed = mask.lists(sizes, of_q, q.device), mask.lists(sizes, of_k_v, q.device, transposed=True)
-    numbers = *strides(q, k, v, grad_output), sizes.queries, sizes.keys
-    if not sizes.no_queries:
-        block_sparse_grad_q_kernel[triton.cdiv(sizes.queries, of_q.rows), sizes.heads, sizes.batch](
-            q, k, v, output, grad_output, lse, delta, grad_q, lists.starts, lists.columns,
+    numbers = *strides(*inputs, grad_output), sizes.queries, sizes.keys
+    if sizes.rows:
+        tiles = mask.divided(shipped(grad_q.dtype, sizes.head_dim).grad_q)
+        lists = mask.lists(sizes, tiles, lse.device)
+        block_sparse_grad_q_kernel[triton.cdiv(sizes.queries, tiles.rows), sizes.heads, sizes.batch](
+            *inputs, output, grad_output, lse, delta, grad_q, lists.starts, lists.columns,
             *numbers, lists.rows_per_head, sizes.group, scale, scale * LOG2_E,
-            CAUSAL=mask.causal, **of_q.options(sizes.head_dim),
+            CAUSAL=mask.causal, **tiles.options(sizes.head_dim),
         )  # fmt: skip
-    if not sizes.no_keys:
-        block_sparse_grad_k_v_kernel[triton.cdiv(sizes.keys, of_k_v.keys), sizes.kv_heads, sizes.batch](
-            q, k, v, grad_output, lse, delta, grad_k, grad_v, transposed.starts, transposed.columns,
-            *numbers, transposed.rows_per_head, sizes.group, scale, scale * LOG2_E,
-            CAUSAL=mask.causal, **of_k_v.options(sizes.head_dim),
+    if sizes.kv_rows:
+        tiles = mask.divided(shipped(grad_q.dtype, sizes.head_dim).grad_k_v)
+        lists = mask.lists(sizes, tiles, lse.device, transposed=True)
+        block_sparse_grad_k_v_kernel[triton.cdiv(sizes.keys, tiles.keys), sizes.kv_heads, sizes.batch](
+            *inputs, grad_output, lse, delta, grad_k, grad_v, lists.starts, lists.columns,
+            *numbers, lists.rows_per_head, sizes.group, scale, scale * LOG2_E,
+            CAUSAL=mask.causal, **tiles.options(sizes.head_dim),
         )  # fmt: skip
     return grad_q, grad_k, grad_v

@@ -1,29 +1,22 @@
-"""How much block-sparse attention must move and compute, and how much its kernels ask for, exactly."""
+"""The least that block-sparse attention must move and compute, and what its forward kernel asks for, exactly."""
 
 import torch
 from triton import cdiv
 
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels.attention.sizes import AttentionSizes
-from threeloops.inner.kernels.launching import TiledTraffic, Tiles
+from threeloops.inner.kernels.launching import TiledTraffic
 from threeloops.inner.kernels.sparse.block_mask import BlockMask
 from threeloops.inner.kernels.sparse.tiles import shipped
 
 INDEX_BYTES = 4
 
 
-def visits(mask: BlockMask, sizes: AttentionSizes, tiles: Tiles) -> tuple[int, int, int]:
-    """Tiles that all heads visit together; the keys in them; the queries in them."""
-    visited = mask.by_tiles(sizes, tiles).expand(sizes.heads, -1, -1)
-    keys = _elements(sizes.keys, tiles.keys)
-    queries = _elements(sizes.queries, tiles.rows)
-    return int(visited.sum()), int((visited.sum((0, 1)) * keys).sum()), int((visited.sum((0, 2)) * queries).sum())
-
-
 def forward_traffic(mask: BlockMask, sizes: AttentionSizes, dtype: torch.dtype) -> TiledTraffic:
-    """q once, k and v and their index tile by tile, where its list starts and ends for each program."""
+    """q once, k and v and their index tile by tile, and for each program where its list starts and ends."""
     chosen = mask.divided(shipped(dtype, sizes.head_dim).forward)
-    tiles, keys, _ = visits(mask, sizes, chosen)
+    visited = mask.by_tiles(sizes, chosen).expand(sizes.heads, -1, -1)
+    tiles, keys = int(visited.sum()), int((visited * _elements(sizes.keys, chosen.keys)).sum())
     row_bytes, rows = sizes.head_dim * dtype.itemsize, sizes.heads * sizes.queries
     indices = INDEX_BYTES * (tiles + 2 * sizes.heads * cdiv(sizes.queries, chosen.rows))
     return TiledTraffic(
@@ -34,34 +27,9 @@ def forward_traffic(mask: BlockMask, sizes: AttentionSizes, dtype: torch.dtype) 
     )
 
 
-def backward_traffic(mask: BlockMask, sizes: AttentionSizes, dtype: torch.dtype) -> tuple[TiledTraffic, TiledTraffic]:
-    """Of the kernel for q, which also reads the output and leaves delta, and of the kernel for k and v."""
-    row_bytes = sizes.head_dim * dtype.itemsize
-    rows, kv_rows = sizes.heads * sizes.queries, sizes.kv_heads * sizes.keys
-    chosen = mask.divided(shipped(dtype, sizes.head_dim).grad_q)
-    tiles, keys, _ = visits(mask, sizes, chosen)
-    indices = INDEX_BYTES * (tiles + 2 * sizes.heads * cdiv(sizes.queries, chosen.rows))
-    grad_q = TiledTraffic(
-        tiles=sizes.batch * tiles,
-        loaded=sizes.batch * ((3 * rows + 2 * keys) * row_bytes + 4 * rows + indices),
-        stored=sizes.batch * rows * (row_bytes + 4),
-        dot_flops=sizes.batch * tiles * 6 * chosen.rows * chosen.keys * sizes.head_dim,
-    )
-    chosen = mask.divided(shipped(dtype, sizes.head_dim).grad_k_v)
-    tiles, _, queries = visits(mask, sizes, chosen)
-    indices = INDEX_BYTES * (tiles + 2 * sizes.heads * cdiv(sizes.keys, chosen.keys))
-    grad_k_v = TiledTraffic(
-        tiles=sizes.batch * tiles,
-        loaded=sizes.batch * ((2 * kv_rows + 2 * queries) * row_bytes + 8 * queries + indices),
-        stored=sizes.batch * 2 * kv_rows * row_bytes,
-        dot_flops=sizes.batch * tiles * 8 * chosen.rows * chosen.keys * sizes.head_dim,
-    )
-    return grad_q, grad_k_v
-
-
 def cost(mask: BlockMask, sizes: AttentionSizes, bytes_per_element: float = 2) -> Work:
-    """The least that it takes: q read once, the keys and values that any query sees read once, the output and a float32
-    log-sum-exp written; the mask's lists, 4 bytes a tile, are left out. FLOPs: 4·head_dim + 6 a pair that attends."""
+    """The least that the forward pass takes: q and the keys and values that any query sees read once, the output and a
+    float32 log-sum-exp written; without the mask's lists, 4 bytes per tile. FLOPs: 4·head_dim + 6 per visible pair."""
     queries = sizes.heads * sizes.queries
     elements = 2 * (queries + _seen_keys(mask, sizes)) * sizes.head_dim
     per_batch = Work(elements * bytes_per_element + 4 * queries, (4 * sizes.head_dim + 6) * visible_pairs(mask, sizes))
@@ -80,7 +48,7 @@ def backward_cost(mask: BlockMask, sizes: AttentionSizes, bytes_per_element: flo
 
 
 def visible_pairs(mask: BlockMask, sizes: AttentionSizes) -> int:
-    """(query, key) that attend, in all heads."""
+    """Pairs of query and key that attend, in all heads."""
     queries, keys = (_elements(length, mask.block_size) for length in (sizes.queries, sizes.keys))
     pairs = queries[:, None] * keys[None, :]
     if mask.causal:
@@ -101,5 +69,5 @@ def _seeing_queries(mask: BlockMask, sizes: AttentionSizes) -> int:
 
 
 def _elements(length: int, block: int) -> torch.Tensor:
-    """How many positions each block of a sequence has: all alike, but for the last."""
+    """How many positions each block of a sequence has; only the last may have fewer."""
     return torch.arange(0, length, block).neg().add(length).clamp(max=block)

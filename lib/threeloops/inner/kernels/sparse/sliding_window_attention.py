@@ -1,31 +1,27 @@
-"""Sliding-window attention, forward: query i sees the `window` latest keys, i − window < j ≤ i, and tiles that hold
-none of them are not visited at all.
+"""Sliding-window attention: query i sees the `window` latest keys, i − window < j ≤ i; tiles without any of them are
+not visited.
 
 Sources: Child et al., "Generating Long Sequences with Sparse Transformers" (2019), arXiv:1904.10509; Beltagy, Peters
-and Cohan, "Longformer" (2020), arXiv:2004.05150; the tiles are those of `flash_attention`. Sinks, a few first keys that
-stay visible for good, because heads park there what they have no use for: Xiao et al., "Efficient Streaming Language
+and Cohan, "Longformer" (2020), arXiv:2004.05150; the tiles are those of `flash_attention`. Sinks are a few first keys
+that stay visible to all queries, since heads put superfluous weight there: Xiao et al., "Efficient Streaming Language
 Models with Attention Sinks" (2023), arXiv:2309.17453.
 
 A mask makes scores −inf; it does not make them cheaper. Here the window bounds the loop: of N/BLOCK_N tiles of keys a
 program visits about (window + BLOCK_M)/BLOCK_N, and masks only those that the window's two edges cross. Traffic and
 FLOPs then grow with N·window instead of N² (`sliding_window_traffic` has the exact counts).
 
-Sliding-window attention, backward: gradients of q, k and v, tiles outside the window not visited here either.
-
-Two kernels, as in FlashAttention-2: one walks along the keys of its queries and sums dq, the other along the queries
-that see its keys, those of all heads that share them, and sums dk and dv. Each owns what it sums, so nothing is atomic
-and every run gives the same bits. The first also leaves delta, each row's grad_output·output, for the second.
+The backward pass has two kernels, as in FlashAttention-2. One walks along the keys of its queries and sums dq; the
+other walks along the queries, of all heads in the group, that see its keys and sums dk and dv. Each program owns what
+it sums, so nothing is atomic and every run gives the same bits. The first kernel also stores delta, each row's
+grad_output·output, for the second.
 """
-
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 from threeloops.inner.kernels import launching
-from threeloops.inner.kernels.attention.sizes import sizes_of
+from threeloops.inner.kernels.attention.sizes import AttentionNode, AttentionSizes, rows_in_one_piece, sizes_of, strides
 from threeloops.inner.kernels.launching import LOG2_E
 from threeloops.inner.kernels.sparse.sliding_window_traffic import backward_cost, cost
 from threeloops.inner.kernels.sparse.tiles import (
@@ -36,12 +32,10 @@ from threeloops.inner.kernels.sparse.tiles import (
     load_tile,
     shipped,
     store_tile,
-    strides,
     take_tile,
-    with_whole_rows,
 )
 
-__all__ = ["backward_cost", "cost", "reference", "sliding_window_attention", "sliding_window_attention_forward"]
+__all__ = ["backward_cost", "cost", "reference", "sliding_window_attention"]
 
 
 @triton.jit
@@ -97,50 +91,34 @@ def sliding_window_attention(
         q, k, v: fp16, bf16 or float32; head_dim 16, 32, 64 or 128. k and v may have fewer heads, a divisor of q's. Any
             strides of batch, heads and sequence; a tensor whose rows are scattered is copied.
         window: at least 1.
-        sinks: so many of the first keys stay visible to all later queries.
+        sinks: how many of the first keys stay visible to all later queries.
         softmax_scale: 1/√head_dim by default.
 
     Raises ValueError for what cannot be computed.
     """
-    softmax_scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    return SlidingWindowAttention.apply(q, k, v, window, sinks, softmax_scale)
-
-
-class SlidingWindowAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, sinks: int, scale: float
-    ) -> torch.Tensor:
-        ctx.options = window, sinks, scale
-        output, lse = sliding_window_attention_forward(q, k, v, window, sinks, scale)
-        ctx.save_for_backward(q, k, v, output, lse)
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        q, k, v, output, lse = ctx.saved_tensors
-        gradients = sliding_window_attention_backward(q, k, v, output, lse, grad_output, *ctx.options)
-        return *gradients, None, None, None
-
-
-def sliding_window_attention_forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, sinks: int, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output and each query's log-sum-exp to the base 2, float32 (batch, heads, sequence)."""
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     sizes = sizes_of(q, k, v, scale)
     launching.require_shape("k", k, (*k.shape[:2], sizes.queries, sizes.head_dim), "as long as q")
     if window < 1 or sinks < 0:
         raise ValueError(f"window = {window}, sinks = {sinks}: expected a window of 1 key or more, and 0 sinks or more")
-    q, k, v = (with_whole_rows(each) for each in (q, k, v))
-    output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    if not sizes.no_queries:
-        chosen = shipped(q.dtype, sizes.head_dim).forward
-        sliding_window_attention_kernel[triton.cdiv(sizes.queries, chosen.rows), sizes.heads, sizes.batch](
-            q, k, v, output, lse, *strides(q, k, v),
-            sizes.queries, min(window, sizes.queries), min(sinks, sizes.queries), sizes.group, scale * LOG2_E,
-            **chosen.options(sizes.head_dim),
+    lengths = sizes.queries, min(window, sizes.queries), min(sinks, sizes.queries)
+    return AttentionNode.apply(_forward, _backward, (sizes, lengths, scale), *rows_in_one_piece(q, k, v))
+
+
+def _forward(
+    inputs: tuple[torch.Tensor, ...], sizes: AttentionSizes, lengths: tuple[int, int, int], scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output and each query's log-sum-exp to the base 2, float32 (batch, heads, sequence).
+
+    `lengths`: of the sequence, the window and the sinks.
+    """
+    q = inputs[0]
+    output, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+    if sizes.rows:
+        tiles = shipped(q.dtype, sizes.head_dim).forward
+        sliding_window_attention_kernel[triton.cdiv(sizes.queries, tiles.rows), sizes.heads, sizes.batch](
+            *inputs, output, lse, *strides(*inputs), *lengths, sizes.group, scale * LOG2_E,
+            **tiles.options(sizes.head_dim),
         )  # fmt: skip
     return output, lse
 
@@ -244,37 +222,26 @@ def sliding_window_grad_k_v_kernel(
     store_tile(grad_v + row * length * HEAD_DIM, first_key, length, total_v)
 
 
-def sliding_window_attention_backward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+def _backward(
+    inputs: tuple[torch.Tensor, ...],
     output: torch.Tensor,
     lse: torch.Tensor,
     grad_output: torch.Tensor,
-    window: int,
-    sinks: int,
+    sizes: AttentionSizes,
+    lengths: tuple[int, int, int],
     scale: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of q, k and v, contiguous.
-
-    Args:
-        q, k, v, window, sinks, scale: as `sliding_window_attention_forward` took them.
-        output, lse: what it returned.
-        grad_output: gradient of output, any strides.
-    """
-    sizes = sizes_of(q, k, v, scale)
-    q, k, v, grad_output = (with_whole_rows(each) for each in (q, k, v, grad_output))
-    grad_q, grad_k, grad_v = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (q, k, v))
+) -> tuple[torch.Tensor, ...]:
+    """Gradients of q, k and v, contiguous; `grad_output` may have any strides."""
+    grad_q, grad_k, grad_v = (each.new_empty(each.shape) for each in inputs)
+    (grad_output,) = rows_in_one_piece(grad_output)
     delta = torch.empty_like(lse)
-    if sizes.no_queries:
-        return grad_q, grad_k, grad_v
-    chosen = shipped(q.dtype, sizes.head_dim)
-    lengths = sizes.queries, min(window, sizes.queries), min(sinks, sizes.queries)
-    numbers = (*strides(q, k, v, grad_output), *lengths, sizes.group, scale, scale * LOG2_E)
-    sliding_window_grad_q_kernel[triton.cdiv(sizes.queries, chosen.grad_q.rows), sizes.heads, sizes.batch](
-        q, k, v, output, grad_output, lse, delta, grad_q, *numbers, **chosen.grad_q.options(sizes.head_dim)
-    )
-    sliding_window_grad_k_v_kernel[triton.cdiv(sizes.queries, chosen.grad_k_v.keys), sizes.kv_heads, sizes.batch](
-        q, k, v, grad_output, lse, delta, grad_k, grad_v, *numbers, **chosen.grad_k_v.options(sizes.head_dim)
-    )
+    if sizes.rows:
+        tiles = shipped(grad_q.dtype, sizes.head_dim)
+        numbers = (*strides(*inputs, grad_output), *lengths, sizes.group, scale, scale * LOG2_E)
+        sliding_window_grad_q_kernel[triton.cdiv(sizes.queries, tiles.grad_q.rows), sizes.heads, sizes.batch](
+            *inputs, output, grad_output, lse, delta, grad_q, *numbers, **tiles.grad_q.options(sizes.head_dim)
+        )
+        sliding_window_grad_k_v_kernel[triton.cdiv(sizes.queries, tiles.grad_k_v.keys), sizes.kv_heads, sizes.batch](
+            *inputs, grad_output, lse, delta, grad_k, grad_v, *numbers, **tiles.grad_k_v.options(sizes.head_dim)
+        )
     return grad_q, grad_k, grad_v

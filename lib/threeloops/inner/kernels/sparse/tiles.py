@@ -1,54 +1,37 @@
-"""What the windowed and the block-sparse kernels are shipped with, and how they are handed tensors.
-
-Pieces that the windowed and the block-sparse kernels are made of: load and store a tile, take it into a softmax, add
-what it gives to the gradients.
+"""What the windowed and the block-sparse kernels share: the tiles they are shipped with, and the steps on a tile: load
+and store it, take it into a softmax, add its part of the gradients.
 
 Notation of `flash_attention`. Here `scale` includes log2(e), so that exponentials are powers of two, and `lse`, the
-log-sum-exp of a row, is to the base 2: exactly what the backward pass has to subtract.
+log-sum-exp of a row, is to the base 2, as the backward pass needs it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import triton
 import triton.language as tl
 
-from threeloops.inner.kernels.launching import LARGEST_INT32, Tiles, target
+from threeloops.inner.kernels.attention.sizes import Shipped
+from threeloops.inner.kernels.launching import Tiles, target
 
-LARGEST_TILE = 128
-
-
-@dataclass(frozen=True)
-class Shipped:
-    """The tiles of the three kernels: the output; the gradient of q; those of k and v. Rows are always queries."""
-
-    forward: Tiles
-    grad_q: Tiles
-    grad_k_v: Tiles
-
-
-_SM_80 = {
-    64: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 1), Tiles(32, 64, 8, 1)),
-    128: Shipped(Tiles(128, 32, 8, 2), Tiles(64, 64, 8, 1), Tiles(32, 64, 8, 1)),
-}
-_SM_90 = {
-    64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(64, 128, 8, 1)),
-    128: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
-}
-_SM_100 = {
-    64: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 1), Tiles(64, 128, 8, 1)),
-    128: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(64, 128, 8, 1)),
-}
-_GFX942 = {
-    64: Shipped(Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(64, 64, 4, 1)),
-    128: Shipped(Tiles(128, 64, 8, 1), Tiles(64, 32, 4, 1), Tiles(32, 64, 4, 1)),
-}
 SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
-    "sm_80": _SM_80,
-    "sm_90": _SM_90,
-    "sm_100": _SM_100,
-    "gfx942": _GFX942,
+    "sm_80": {
+        64: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 1), Tiles(32, 64, 8, 1)),
+        128: Shipped(Tiles(128, 32, 8, 2), Tiles(64, 64, 8, 1), Tiles(32, 64, 8, 1)),
+    },
+    "sm_90": {
+        64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(64, 128, 8, 1)),
+        128: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
+    },
+    "sm_100": {
+        64: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 1), Tiles(64, 128, 8, 1)),
+        128: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(64, 128, 8, 1)),
+    },
+    "gfx942": {
+        64: Shipped(Tiles(128, 64, 8, 1), Tiles(128, 64, 8, 1), Tiles(64, 64, 4, 1)),
+        128: Shipped(Tiles(128, 64, 8, 1), Tiles(64, 32, 4, 1), Tiles(32, 64, 4, 1)),
+    },
 }
 """By target and head_dim (64: up to 64), for 16 bits. Each compiles without spills and fits into shared memory."""
 
@@ -69,25 +52,13 @@ FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
 
 
 def shipped(dtype: torch.dtype, head_dim: int) -> Shipped:
-    """The tiles for the current target."""
+    """The tiles of the sparse kernels for the current target."""
     return (FLOAT32 if dtype == torch.float32 else SHIPPED)[target()][max(head_dim, 64)]
-
-
-def with_whole_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself if the elements of a row lie side by side and rows less than 2³¹ / 128 elements apart, since
-    offsets within a tile have 32 bits; else a contiguous copy."""
-    whole = tensor.stride(-1) == 1 and 0 <= tensor.stride(-2) * LARGEST_TILE <= LARGEST_INT32
-    return tensor if whole else tensor.contiguous()
-
-
-def strides(*tensors: torch.Tensor) -> tuple[int, ...]:
-    """Of batch, head and sequence, in elements, one tensor after the other."""
-    return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
 
 
 @triton.jit
 def load_tile(matrix, first, length, stride, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
-    """Rows first … first + ROWS − 1 of a (length, head_dim) matrix, zeros past its end. Only the start has 64 bits."""
+    """Rows first … first + ROWS − 1 of a (length, head_dim) matrix, zeros past its end; 64 bits for the start only."""
     rows = tl.arange(0, ROWS)
     tile = matrix + tl.cast(first, tl.int64) * stride
     at = rows[:, None] * stride + tl.arange(0, HEAD_DIM)[None, :]
@@ -96,7 +67,7 @@ def load_tile(matrix, first, length, stride, ROWS: tl.constexpr, HEAD_DIM: tl.co
 
 @triton.jit
 def store_tile(matrix, first, length, values):
-    """Write values to rows first, first + 1, … of a contiguous (length, head_dim) matrix, as far as it goes."""
+    """Write values to rows first, first + 1, … of a contiguous (length, head_dim) matrix, up to its end."""
     rows = tl.arange(0, values.shape[0])
     tile = matrix + tl.cast(first, tl.int64) * values.shape[1]
     at = rows[:, None] * values.shape[1] + tl.arange(0, values.shape[1])[None, :]
@@ -120,12 +91,12 @@ def hide_absent(scores, queries, keys, end, CAUSAL: tl.constexpr):
 
 @triton.jit
 def take_tile(scores, scale, v_values, maximum, total, values):
-    """One step of an online softmax: maximum, sum and weighted values of each row, with this tile taken in."""
+    """One step of an online softmax: maximum, sum and weighted values of each row, including this tile."""
     new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)
     weights = tl.exp2(scores * scale - new_maximum[:, None])
-    shrink = tl.exp2(maximum - new_maximum)
-    total = total * shrink + tl.sum(weights, 1)
-    values = tl.dot(weights.to(v_values.dtype), v_values, values * shrink[:, None], input_precision="ieee")
+    rescale = tl.exp2(maximum - new_maximum)
+    total = total * rescale + tl.sum(weights, 1)
+    values = tl.dot(weights.to(v_values.dtype), v_values, values * rescale[:, None], input_precision="ieee")
     return new_maximum, total, values
 
 
@@ -139,7 +110,7 @@ def finish(maximum, total, values):
 
 @triton.jit
 def add_gradient_of_queries(scores, scale, k_values, v_values, grad_output, lse, delta, grad_q):
-    """Add what a tile of keys (columns of scores) gives to the gradient of the queries (rows), but for the scale."""
+    """Add the part of a tile of keys (columns of scores) to the gradient of the queries (rows), without the scale."""
     weights = tl.exp2(scores * scale - lse[:, None])
     grad_weights = tl.dot(grad_output, v_values.T, input_precision="ieee")
     grad_scores = weights * (grad_weights - delta[:, None])
@@ -148,9 +119,9 @@ def add_gradient_of_queries(scores, scale, k_values, v_values, grad_output, lse,
 
 @triton.jit
 def add_gradient_of_keys(scores, scale, q_values, v_values, grad_output, lse, delta, grad_k, grad_v):
-    """Add what a tile of queries (columns of scores) gives to the gradients of keys and values (rows).
+    """Add the part of a tile of queries (columns of scores) to the gradients of keys and values (rows).
 
-    Keys down, queries across: then the weights are the left factor of the next product, just as they come out of this.
+    Keys down, queries across: so the weights are the left factor of the next product as they lie in registers.
     """
     weights = tl.exp2(scores * scale - lse[None, :])
     grad_v = tl.dot(weights.to(grad_output.dtype), grad_output, grad_v, input_precision="ieee")

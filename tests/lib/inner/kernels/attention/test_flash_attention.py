@@ -8,12 +8,8 @@ from threeloops.inner.codegen import inspect
 from threeloops.inner.costs import visible_pairs
 from threeloops.inner.kernels.attention.flash_attention import flash_attention, reference
 from threeloops.inner.kernels.attention.flash_attention_backward import ROWS
-from threeloops.inner.kernels.attention.flash_attention_traffic import (
-    backward_cost,
-    backward_tile_traffic,
-    tile_traffic,
-)
-from threeloops.inner.kernels.attention.sizes import cost, forward_tiles, key_gradient_tiles, query_gradient_tiles
+from threeloops.inner.kernels.attention.flash_attention_traffic import backward_cost, tile_traffic
+from threeloops.inner.kernels.attention.sizes import AttentionSizes, cost, shipped
 from threeloops.inner.kernels.catalog import attention
 from threeloops.inner.kernels.launching import TARGETS, compiling_for
 from threeloops.inner.meter import meter
@@ -186,11 +182,9 @@ def test_traffic_grows_as_the_formula_says(interpreted, normal, length, causal):
     q, k, v, _ = case(normal, 1, 2, 1, length, length, 64, torch.float16)
     with meter() as traffic:
         flash_attention(q, k, v, causal=causal)
-    blocks = forward_tiles(64, torch.float16).constants
-    block_m, block_n = blocks["BLOCK_M"], blocks["BLOCK_N"]
-    same_traffic(traffic, tile_traffic(1, 2, length, length, 64, block_m=block_m, block_n=block_n, causal=causal))
-    least = cost(1, 2, length, length, 64, kv_heads=1, causal=causal).bytes
-    assert traffic.total.unique_bytes == least
+    tiles, sizes = shipped(torch.float16, 64).forward, AttentionSizes(1, 2, 1, length, length, 64)
+    same_traffic(traffic, tile_traffic(sizes, block_m=tiles.rows, block_n=tiles.keys, causal=causal))
+    assert traffic.total.unique_bytes == cost(sizes, causal=causal).bytes
 
 
 @pytest.mark.parametrize(("block_m", "block_n"), [(16, 64), (32, 32), (64, 128), (128, 16), (256, 64)])
@@ -199,7 +193,8 @@ def test_traffic_over_the_tile_sizes(interpreted, normal, block_m, block_n, quer
     q, k, v, _ = case(normal, 1, 1, 1, queries, keys, 64, torch.float16)
     with meter() as traffic:
         flash_attention(q, k, v, causal=causal, block_m=block_m, block_n=block_n)
-    same_traffic(traffic, tile_traffic(1, 1, queries, keys, 64, block_m=block_m, block_n=block_n, causal=causal))
+    sizes = AttentionSizes(1, 1, 1, queries, keys, 64)
+    same_traffic(traffic, tile_traffic(sizes, block_m=block_m, block_n=block_n, causal=causal))
 
 
 def same_traffic(traffic, expected):
@@ -222,7 +217,8 @@ def test_visited_tiles_are_those_with_a_visible_pair(queries, keys, block_m, blo
             tile = visible[first_query : first_query + block_m, first_key : first_key + block_n]
             if tile.any():
                 tiles, rows = tiles + 1, rows + tile.shape[1]
-    traffic = tile_traffic(1, 1, queries, keys, 1, 1, block_m=block_m, block_n=block_n, causal=causal)
+    sizes = AttentionSizes(1, 1, 1, queries, keys, 1)
+    traffic = tile_traffic(sizes, 1, block_m=block_m, block_n=block_n, causal=causal)
     assert (traffic.k, traffic.v, traffic.dot_flops) == (rows, rows, 4 * tiles * block_m * block_n)
 
 
@@ -230,31 +226,33 @@ def test_visited_tiles_are_those_with_a_visible_pair(queries, keys, block_m, blo
 def test_traffic_of_whole_tiles_in_closed_form(tiles, ratio):
     block_n = 16
     block_m, length = ratio * block_n, tiles * ratio * block_n
-    full = tile_traffic(1, 1, length, length, 64, block_m=block_m, block_n=block_n)
+    sizes = AttentionSizes(1, 1, 1, length, length, 64)
+    full = tile_traffic(sizes, block_m=block_m, block_n=block_n)
     assert full.k == 2 * 64 * length**2 // block_m and full.dot_flops == 4 * 64 * length**2
-    causal = tile_traffic(1, 1, length, length, 64, block_m=block_m, block_n=block_n, causal=True)
+    causal = tile_traffic(sizes, block_m=block_m, block_n=block_n, causal=True)
     assert causal.k == 2 * 64 * length * (length + block_m) // (2 * block_m)
 
 
-@pytest.mark.parametrize(("queries", "keys", "causal"), [(256, 256, True), (100, 300, False), (129, 200, True)])
-def test_backward_traffic_is_that_of_the_tiles(interpreted, normal, queries, keys, causal):
+@pytest.mark.parametrize(
+    ("queries", "keys", "causal", "loaded", "stored", "dot_flops"),
+    [
+        (256, 256, True, 1_466_368, 270_336, 176_160_768),
+        (100, 300, False, 990_784, 208_896, 176_160_768),
+        (129, 200, True, 1_062_928, 176_640, 201_326_592),
+    ],
+)
+def test_backward_traffic_is_that_of_the_tiles(interpreted, normal, queries, keys, causal, loaded, stored, dot_flops):
+    """Bytes and FLOPs of all three kernels together, as they follow from the tiles for sm_90."""
     tensors = case(normal, 1, 4, 2, queries, keys, 64, torch.float16)
     *inputs, gradient = (each.requires_grad_() for each in tensors)
     output = flash_attention(*inputs, causal=causal)
-    with meter() as traffic:
+    with compiling_for("sm_90"), meter() as traffic:
         output.backward(gradient.detach())
-    blocks = [
-        (tiles.constants["BLOCK_M"], tiles.constants["BLOCK_N"])
-        for tiles in (key_gradient_tiles(64, torch.float16), query_gradient_tiles(64, torch.float16))
-    ]
-    expected = backward_tile_traffic(
-        1, 4, 2, queries, keys, 64, key_blocks=blocks[0], query_blocks=blocks[1], rows_at_once=ROWS, causal=causal
-    )
     assert len(traffic.launches) == 3
     total = traffic.total
-    assert (total.requested_loaded, total.requested_stored) == (expected.loaded, expected.stored)
-    assert total.dot_flops == expected.dot_flops and total.atomics == 0 and not traffic.findings
-    least = backward_cost(1, 4, queries, keys, 64, kv_heads=2, causal=causal).bytes
+    assert (total.requested_loaded, total.requested_stored, total.dot_flops) == (loaded, stored, dot_flops)
+    assert total.atomics == 0 and not traffic.findings
+    least = backward_cost(AttentionSizes(1, 4, 2, queries, keys, 64), causal=causal).bytes
     assert total.unique_bytes == pytest.approx(least, rel=0.02)
 
 
@@ -347,5 +345,5 @@ def test_each_target_has_its_tiles():
     for name in TARGETS:
         with compiling_for(name):
             for head_dim in (16, 32, 64, 128):
-                for tiles in (key_gradient_tiles, query_gradient_tiles):
-                    assert ROWS % tiles(head_dim, torch.bfloat16).constants["BLOCK_M"] == 0
+                tiles = shipped(torch.bfloat16, head_dim)
+                assert ROWS % tiles.grad_q.rows == ROWS % tiles.grad_k_v.rows == 0

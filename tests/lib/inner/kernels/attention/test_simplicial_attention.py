@@ -7,15 +7,10 @@ from hypothesis import strategies as st
 from threeloops.inner.codegen import inspect
 from threeloops.inner.kernels.attention.simplicial_attention import backward_cost, cost, reference, simplicial_attention
 from threeloops.inner.kernels.attention.simplicial_problem import problem_of
-from threeloops.inner.kernels.attention.simplicial_traffic import (
-    backward_traffic,
-    computed_share,
-    computed_share_of_queries,
-    forward_traffic,
-    pairs,
-    triples,
-)
+from threeloops.inner.kernels.attention.simplicial_traffic import forward_traffic, triples
+from threeloops.inner.kernels.attention.sizes import pairs_in_window
 from threeloops.inner.kernels.catalog.sparse_functions import gathered_windows
+from threeloops.inner.kernels.launching import compiling_for
 from threeloops.inner.meter import meter
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -72,7 +67,7 @@ def test_windows_that_take_several_chunks_of_rows(normal):
     """As do those of more than 128 positions with the shipped tiles."""
     tensors = case(normal, 1, 2, 1, 37, 32, torch.float32)
     q, *keys, _ = tensors
-    problem = problem_of(q, *keys, 35, 35, None)
+    problem = problem_of(q, *keys, 35, 35)
     assert problem.chunks(problem.shipped.forward) == 2, "this test is about two chunks"
     actual = with_gradients(simplicial_attention, tensors, 35, 35)
     expected = with_gradients(reference, tensors, 35, 35, dtype=torch.float64)
@@ -110,49 +105,57 @@ def test_gathering_the_windows_is_the_same(normal):
 
 @given(small, small, small)
 def test_pairs_and_triples_in_closed_form(length, window1, window2):
-    assert pairs(length, window1) == sum(min(i + 1, window1) for i in range(length))
+    assert pairs_in_window(length, window1) == sum(min(i + 1, window1) for i in range(length))
     assert triples(length, window1, window2) == sum(min(i + 1, window1) * min(i + 1, window2) for i in range(length))
 
 
 @pytest.mark.parametrize(
-    ("batch", "heads", "kv_heads", "length", "head_dim", "window1", "window2", "dtype"),
+    ("batch", "heads", "kv_heads", "length", "head_dim", "window1", "window2", "dtype", "backward"),
     [
-        (1, 2, 1, 100, 64, 40, 8, torch.float16),
-        (2, 1, 1, 97, 32, 33, 5, torch.bfloat16),
-        (1, 2, 2, 70, 128, 1000, 3, torch.bfloat16),
-        (1, 1, 1, 40, 64, 20, 33, torch.float32),
+        (
+            *(1, 2, 1, 100, 64, 40, 8, torch.float16),
+            [(1_132_576, 26_400, 62_914_560), (1_105_984, 102_400, 92_274_688), (828_480, 25_600, 104_857_600)],
+        ),
+        (
+            *(2, 1, 1, 97, 32, 33, 5, torch.bfloat16),
+            [(395_480, 13_192, 28_311_552), (382_896, 24_832, 41_943_040), (275_632, 24_832, 33_554_432)],
+        ),
+        (
+            *(1, 2, 2, 70, 128, 1000, 3, torch.bfloat16),
+            [(700_024, 36_400, 50_331_648), (767_216, 71_680, 58_720_256), (498_928, 71_680, 58_720_256)],
+        ),
+        (
+            *(1, 1, 1, 40, 64, 20, 33, torch.float32),
+            [(1_335_688, 10_400, 18_874_368), (1_444_624, 20_480, 31_195_136), (815_120, 20_480, 15_728_640)],
+        ),
     ],
 )
 def test_traffic_is_that_of_the_tiles(
-    interpreted, normal, batch, heads, kv_heads, length, head_dim, window1, window2, dtype
+    interpreted, normal, batch, heads, kv_heads, length, head_dim, window1, window2, dtype, backward
 ):
+    """`backward`: bytes loaded and stored and FLOPs of dots of each kernel, as they follow from the tiles for sm_90."""
     *inputs, gradient = case(normal, batch, heads, kv_heads, length, head_dim, dtype)
     inputs = [each.requires_grad_() for each in inputs]
-    with meter() as traffic:
+    with compiling_for("sm_90"), meter() as traffic:
         simplicial_attention(*inputs, window1, window2).backward(gradient)
-    problem = problem_of(*inputs, max(window1, window2), min(window1, window2), None)
-    for launch, tiled in zip(traffic.launches, (forward_traffic(problem), *backward_traffic(problem)), strict=True):
-        assert launch.requested_loaded == tiled.loaded, launch.name
-        assert launch.requested_stored == tiled.stored, launch.name
-        assert launch.dot_flops == tiled.dot_flops, launch.name
+        problem = problem_of(*inputs, max(window1, window2), min(window1, window2))
+        forward, least = forward_traffic(problem), cost(problem) + backward_cost(problem)
+    expected = [(forward.loaded, forward.stored, forward.dot_flops), *backward]
+    assert [(each.requested_loaded, each.requested_stored, each.dot_flops) for each in traffic.launches] == expected
     assert not traffic.findings and traffic.total.atomics == 0
-    sizes = (batch, heads, length, head_dim, window1, window2, dtype.itemsize)
-    least = cost(*sizes, kv_heads=kv_heads) + backward_cost(*sizes, kv_heads=kv_heads)
     assert traffic.total.unique_bytes == pytest.approx(least.bytes, rel=0.02)
 
 
 def test_rows_that_are_pairs_waste_little():
-    """At the paper's windows of 512 and 32, where rows that are queries compute three to six times what attends."""
+    """Of the products in the forward kernel's tiles, at the paper's windows, few have a triple that is hidden."""
     q = torch.empty(1, 1, 8192, 128, dtype=torch.bfloat16, device="meta")
-    problem = problem_of(q, q, q, q, q, 512, 32, None)
-    assert computed_share(problem) > 0.85
-    assert computed_share_of_queries(problem, 64, 64) < 0.31
-    assert computed_share_of_queries(problem, 128, 64) < 0.17
+    problem = problem_of(q, q, q, q, q, 512, 32)
+    assert 4 * 128 * triples(8192, 512, 32) / forward_traffic(problem).dot_flops > 0.85
 
 
 def test_intensity_is_a_third_of_the_product_of_the_windows():
-    work = cost(1, 8, 65536, 128, 512, 32)
-    assert work.intensity == pytest.approx(512 * 32 / 3, rel=0.05)
+    q = torch.empty(1, 8, 65536, 128, dtype=torch.bfloat16, device="meta")
+    assert cost(problem_of(q, q, q, q, q, 512, 32)).intensity == pytest.approx(512 * 32 / 3, rel=0.05)
 
 
 def test_same_bits_every_time(normal):
