@@ -47,11 +47,3 @@ def test_numbers():
     fails(launching.require_fraction, "p", float("nan"), one_allowed=True, says=("p = nan",))
     fails(launching.require_finite, "scale", float("inf"), says=("scale = inf",))
     launching.require_fraction("p", 1.0, one_allowed=True)
-
-
-def test_reach_decides_how_wide_offsets_must_be():
-    near, far = torch.empty(2, 2**30, device="meta"), torch.empty(2, 2**30 + 1, device="meta")
-    assert launching.reach(near) == 2**31 - 1 and not launching.needs_int64(near, None)
-    assert launching.needs_int64(near, far)
-    assert not launching.needs_int64(far[:, :0])
-    assert launching.needs_int64(torch.empty(1, device="meta").expand(5).as_strided((2,), (2**31,)))
