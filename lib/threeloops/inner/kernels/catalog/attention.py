@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels.attention import flash_attention, flash_attention_traffic
 from threeloops.inner.kernels.catalog.entry import Entry, Shape
-from threeloops.inner.kernels.catalog.matrices import normal
+from threeloops.inner.kernels.catalog.rows_functions import normal
 from threeloops.inner.kernels.catalog.sparse_functions import gradients_of
 
 
@@ -107,11 +107,11 @@ def backward_cost(shape: Shape, dtype: torch.dtype) -> Work:
 
 def inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
     query, key = _tensor_shapes(shape)
-    return (*(normal(size, dtype, device, 4 * seed + i) for i, size in enumerate((query, key, key))), shape["causal"])
+    return *normal(dtype, device, seed, query, key, key), shape["causal"]
 
 
 def inputs_with_gradient(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    return normal(_tensor_shapes(shape)[0], dtype, device, 4 * seed + 3), *inputs(shape, dtype, device, seed)
+    return *normal(dtype, device, -1 - seed, _tensor_shapes(shape)[0]), *inputs(shape, dtype, device, seed)
 
 
 def _tensor_shapes(shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
