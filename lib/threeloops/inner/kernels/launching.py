@@ -126,9 +126,9 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_INT32 = 2**31 - 1
 
 
-def require_tensors(*, dtypes: Sequence[torch.dtype] = FLOATS, **tensors: torch.Tensor | None) -> None:
-    """All given tensors share one dtype, one of `dtypes`, and lie on one device where kernels can run."""
-    require_dtypes(dtypes, **tensors)
+def require_tensors(**tensors: torch.Tensor | None) -> None:
+    """All given tensors share one dtype, one of FLOATS, and lie on one device where kernels can run."""
+    require_dtypes(FLOATS, **tensors)
     _require_same("dtype", "is", "convert", tensors)
     require_one_device(**tensors)
 
@@ -150,8 +150,8 @@ def require_dtypes(dtypes: Sequence[torch.dtype], **tensors: torch.Tensor | None
 def require_one_device(**tensors: torch.Tensor | None) -> None:
     """All given tensors lie on one device where this process can run kernels.
 
-    That is the current GPU, since Triton launches there whatever its arguments, and on another GPU their addresses are
-    foreign; or the CPU where kernels are interpreted. "meta" tensors pass, since a recorded launch may have them.
+    That is the CPU if kernels are interpreted, else the current GPU, where Triton launches whatever the arguments.
+    "meta" tensors pass, since a recorded launch may have them.
     """
     first, device = _require_same("device", "is on", "move", tensors)
     if device.type == "cpu" and not interpreter.interpreted():
@@ -227,10 +227,9 @@ def require_contiguous(name: str, tensor: torch.Tensor, why: str) -> None:
         )
 
 
-def require_fraction(name: str, value: float, *, one_allowed: bool = False) -> None:
-    """A probability: 0 ≤ value < 1, or ≤ 1."""
-    if not (0 <= value < 1 or (one_allowed and value == 1)):
-        raise ValueError(f"{name} = {value}: expected a number from 0 {'to 1' if one_allowed else 'up to, not at, 1'}")
+def require_fraction(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} = {value}: expected a number from 0 to 1")
 
 
 def require_finite(name: str, value: float) -> None:

@@ -43,6 +43,19 @@ def row_entry(
     )
 
 
+def both_directions(
+    module: Any, inputs: Any, peer: Any, backward_inputs: Any, backward_peer: Any, **options: Any
+) -> tuple[Entry, Entry]:
+    """Entries of `module`: of the function with its name, the one with _backward, and their references and costs."""
+    name = module.__name__.rpartition(".")[-1]
+    backward = name + "_backward"
+    functions = getattr(module, backward), module.backward_reference, backward_inputs, module.backward_cost
+    return (
+        row_entry(name, getattr(module, name), module.reference, inputs, module.cost, peer, **options),
+        row_entry(backward, *functions, backward_peer, **options),
+    )
+
+
 def elementwise_entries() -> tuple[Entry, ...]:
     fused, vectors = bias_gelu_dropout, shapes("elements")
     reference = by_keyword(fused.reference, "seed")
@@ -80,49 +93,30 @@ def elementwise_entries() -> tuple[Entry, ...]:
 
 
 def normalising_entries() -> tuple[Entry, ...]:
-    long_rows: Mapping[str, Any] = {"metered": ((64, 1024), (127, 129), (3, 40_000)), "long": 32_000}
     return (
-        row_entry(
-            "softmax",
-            softmax.softmax,
-            softmax.reference,
+        *both_directions(
+            softmax,
             drawn(MATRIX),
-            softmax.cost,
             lambda x: functional.softmax(x, dim=-1),
-            **long_rows,
-        ),
-        row_entry(
-            "softmax_backward",
-            softmax.softmax_backward,
-            softmax.backward_reference,
-            drawn(MATRIX, MATRIX, then=of.with_softmax),
-            softmax.backward_cost,
+            drawn(MATRIX, MATRIX, then=lambda dy, x: (dy, x.softmax(-1))),
             lambda dy, y: torch.ops.aten._softmax_backward_data(dy, y, -1, y.dtype),
-            **long_rows,
+            metered=((64, 1024), (127, 129), (3, 40_000)),
+            long=32_000,
         ),
-        row_entry("rmsnorm", rmsnorm.rmsnorm, rmsnorm.reference, drawn(MATRIX, VECTOR), rmsnorm.cost, of.torch_rmsnorm),
-        row_entry(
-            "rmsnorm_backward",
-            rmsnorm.rmsnorm_backward,
-            rmsnorm.backward_reference,
-            drawn(MATRIX, MATRIX, VECTOR, then=of.with_root),
-            rmsnorm.backward_cost,
-            of.torch_rmsnorm_backward,
+        *both_directions(
+            rmsnorm,
+            drawn(MATRIX, VECTOR),
+            of.torch_rmsnorm,
+            drawn(
+                MATRIX, MATRIX, VECTOR, then=lambda dy, x, w: (dy, x, w, x.float().square().mean(-1).add(1e-6).rsqrt())
+            ),
+            lambda dy, x, weight, scale: gradients_of(of.torch_rmsnorm)(dy, x, weight),
         ),
-        row_entry(
-            "layernorm",
-            layernorm.layernorm,
-            layernorm.reference,
+        *both_directions(
+            layernorm,
             drawn(MATRIX, VECTOR, VECTOR),
-            layernorm.cost,
             of.torch_layernorm,
-        ),
-        row_entry(
-            "layernorm_backward",
-            layernorm.layernorm_backward,
-            layernorm.backward_reference,
             drawn(MATRIX, MATRIX, VECTOR, then=of.with_statistics),
-            layernorm.backward_cost,
             of.torch_layernorm_backward,
         ),
     )
@@ -139,7 +133,10 @@ def loss_entries() -> tuple[Entry, ...]:
 
     def cost(gradient: bool) -> Cost:
         return lambda shape, dtype: cross_entropy.cost(
-            **shape, bytes_per_element=dtype.itemsize, gradient=gradient, ignored=of.ignored(shape["rows"])
+            **shape,
+            bytes_per_element=dtype.itemsize,
+            gradient=gradient,
+            ignored=shape["rows"] // of.TARGETS_PER_IGNORED,
         )
 
     return (

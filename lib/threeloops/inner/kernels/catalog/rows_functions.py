@@ -9,13 +9,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from threeloops.inner.kernels.catalog.entry import Inputs, Shape
-from threeloops.inner.kernels.catalog.sparse_functions import gradients_of
 from threeloops.inner.kernels.matmul import qkv_projection
 from threeloops.inner.kernels.rows import bias_gelu_dropout as fused
 from threeloops.inner.kernels.rows import cross_entropy
+from threeloops.inner.rotary import rotary_tables
 
 SEED = 20_240_229
 """Of the dropout masks; an arbitrary number."""
+TARGETS_PER_IGNORED = 8
 
 
 def normal(dtype: torch.dtype, device: str, seed: int, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -46,14 +47,6 @@ def with_dropout(*tensors: Tensor) -> tuple[Any, ...]:
     return *tensors, 0.1, SEED
 
 
-def with_softmax(dy: Tensor, x: Tensor) -> tuple[Tensor, ...]:
-    return dy, x.softmax(-1)
-
-
-def with_root(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-    return dy, x, weight, torch.rsqrt(x.float().square().mean(-1) + 1e-6)
-
-
 def with_statistics(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
     variance, mean = torch.var_mean(x.float(), -1, correction=0)
     return dy, x, weight, mean, torch.rsqrt(variance + 1e-5)
@@ -64,13 +57,9 @@ def targets_of(rows: Tensor, vocabulary: int) -> Tensor:
 
 
 def with_targets(logits: Tensor) -> tuple[Tensor, ...]:
-    """One target in eight is ignored, see `ignored`."""
     row = torch.arange(logits.shape[0], device=logits.device)
-    return logits, torch.where(row % 8 == 7, -100, targets_of(logits, logits.shape[1]))
-
-
-def ignored(rows: int) -> int:
-    return rows // 8
+    is_ignored = row % TARGETS_PER_IGNORED == TARGETS_PER_IGNORED - 1
+    return logits, torch.where(is_ignored, -100, targets_of(logits, logits.shape[1]))
 
 
 def with_scaled_weight(hidden: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -83,7 +72,7 @@ def qkv_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tupl
     rows = (heads + 2 * kv_heads) * head_dim
     sizes = (shape["batch"], shape["sequence"], shape["width"]), (rows, shape["width"]), (rows,)
     x, weight, bias = normal(dtype, device, seed, *sizes)
-    rotary = qkv_projection.rotary_tables(shape["sequence"], head_dim, device=device) if shape["rotary"] else None
+    rotary = rotary_tables(shape["sequence"], head_dim, device=device) if shape["rotary"] else None
     return x, weight / shape["width"] ** 0.5, heads, kv_heads, bias if shape["bias"] else None, rotary
 
 
@@ -100,10 +89,6 @@ def scaled_mask(shape: tuple[int, ...], p: float, seed: int, device: torch.devic
 
 def torch_rmsnorm(x: Tensor, weight: Tensor) -> Tensor:
     return functional.rms_norm(x, (x.shape[-1],), weight, 1e-6)
-
-
-def torch_rmsnorm_backward(dy: Tensor, x: Tensor, weight: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
-    return gradients_of(torch_rmsnorm)(dy, x, weight)
 
 
 def torch_layernorm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

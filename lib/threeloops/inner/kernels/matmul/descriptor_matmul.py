@@ -16,10 +16,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from threeloops.inner.kernels.launching import Configuration, target
 from threeloops.inner.kernels.matmul import matmul as pointers
-from threeloops.inner.kernels.matmul.matmul import cost, grouped_tile, reference
+from threeloops.inner.kernels.matmul.matmul import grouped_tile
 from threeloops.inner.kernels.matmul.matrix_product import Options, multiply, tiles
-
-__all__ = ["cost", "descriptor_matmul", "reference"]
 
 ALIGNMENT_BYTES = 16
 WITHOUT_COPY_ENGINE = ("sm_80", "gfx942")

@@ -15,10 +15,8 @@ import triton
 import triton.language as tl
 
 from threeloops.inner.kernels.launching import Configuration, multiprocessors
-from threeloops.inner.kernels.matmul.matmul import cost, grouped_tile, multiply_tile, reference
+from threeloops.inner.kernels.matmul.matmul import grouped_tile, multiply_tile
 from threeloops.inner.kernels.matmul.matrix_product import Options, multiply, tiles
-
-__all__ = ["cost", "persistent_matmul", "reference"]
 
 
 @triton.jit

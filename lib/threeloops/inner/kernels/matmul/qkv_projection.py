@@ -1,13 +1,11 @@
 """Queries, keys and values in one launch, each written where attention wants it, and rotated on the way.
 
-Sources: Ainslie et al., "GQA" (2023), for heads that share keys and values; Su et al., "RoFormer: Enhanced Transformer
-with Rotary Position Embedding" (2021), for rotary embeddings, here with dimension i of a head paired with
-i + head_dim / 2, as in GPT-NeoX and Llama.
+Sources: Ainslie et al., "GQA" (2023), for heads that share keys and values; `threeloops.inner.rotary` for the rotation.
 
 Three projections read x three times, and each leaves (tokens, heads · head_dim), which has to be copied for attention,
 because that needs (batch, heads, sequence, head_dim). Here the three weights are one matrix, and each tile of the
 product works out where its columns belong, so there is no copy. The tile takes the rows of the weight in such an order
-that the two dimensions of a pair are adjacent, and one thread has both.
+that the two dimensions of a pair, i and i + head_dim / 2, are adjacent, and one thread has both.
 """
 
 import torch
@@ -21,21 +19,7 @@ from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Configuration, target
 from threeloops.inner.kernels.matmul.matmul import grouped_tile
 from threeloops.inner.kernels.matmul.matrix_product import tiles_of
-
-
-def rotary_tables(sequence: int, head_dim: int, base: float = 10000.0, device: torch.device | str = "cpu") -> tuple:
-    """Cosines and sines of position · base^(−2i / head_dim): (sequence, head_dim / 2) float32 each."""
-    frequency = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim)
-    angle = torch.arange(sequence, dtype=torch.float64, device=device)[:, None] * frequency
-    return angle.cos().float(), angle.sin().float()
-
-
-def rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """(…, sequence, head_dim), each pair of dimensions i and i + head_dim / 2 rotated by its angle."""
-    first, second = heads.chunk(2, dim=-1)
-    turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
-    return turned.to(heads.dtype)
-
+from threeloops.inner.rotary import rotate
 
 LARGE = {
     "sm_80": tiles_of(128, 128, 32, num_warps=8, num_stages=4),
@@ -44,16 +28,14 @@ LARGE = {
     "gfx942": tiles_of(128, 128, 64, num_warps=8, num_stages=2),
 }
 """128 × 256 tiles spill, since the rotation holds cosines and sines beside the sums."""
-EXACT = tiles_of(64, 64, 16, num_warps=8, num_stages=2)
-EXACT_AMD = tiles_of(64, 64, 32, num_warps=8, num_stages=2)
-"""For float32, which is multiplied in full: by ordinary multiply-adds on NVIDIA's targets. AMD's warps are twice as
-wide, so a tile must be deeper to give every thread 16 bytes of it."""
 
 
 def configuration(dtype: torch.dtype) -> Configuration:
     if dtype != torch.float32:
         return LARGE[target()]
-    return EXACT_AMD if target() == "gfx942" else EXACT
+    # Float32 is multiplied in full, by ordinary multiply-adds on NVIDIA's targets. AMD's warps are twice as wide, so a
+    # tile must be deeper to give every thread 16 bytes of it.
+    return tiles_of(64, 64, 32 if target() == "gfx942" else 16, num_warps=8, num_stages=2)
 
 
 @triton.jit
@@ -120,7 +102,7 @@ def qkv_projection(
             head_dim is even.
         heads, kv_heads: kv_heads divides heads, which is its default.
         bias: one for each row of weight, of x's dtype.
-        rotary: cosines and sines, (sequence, head_dim / 2) float32 each, as `rotary_tables` makes them: queries and
+        rotary: cosines and sines, (sequence, head_dim / 2) float32 each, from `rotary_tables`: queries and
             keys are rotated, dimension i with i + head_dim / 2.
 
     Sums are float32. A width that is a multiple of 16 is read 16 bytes at a time, others element by element.

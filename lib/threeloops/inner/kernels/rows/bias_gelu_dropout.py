@@ -4,15 +4,14 @@ Sources: Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 
 4×32-10; Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016); Abramowitz and Stegun, "Handbook of Mathematical
 Functions" (1964), formula 7.1.26, for the normal distribution.
 
-Philox is a block cipher on a counter: ten rounds of multiplying and mixing turn (seed, counter) into four independent
-words of 32 bits, with no state to keep. The counter is the element's position, so anyone who knows the seed can draw
-the mask again: the backward pass recomputes it, together with x + bias, and only the inputs are kept. A call of Philox
-costs more than bias and GELU together, and `tl.rand` uses 32 of its 128 bits. 16 bits are enough for an element, which
-is dropped if they are below p·2¹⁶, so here eight elements share a call.
+Philox turns (seed, counter) into four words of 32 bits and keeps no state. The counter is the element's position, so
+the backward pass draws the mask again from the seed, and only the inputs are kept. A call costs more than bias and GELU
+together. `tl.rand` uses 32 of its 128 bits for an element; 16 are enough to drop it with probability p, so here eight
+elements share a call.
 
 The exact GELU is z·Φ(z). Formula 7.1.26 gives the tail of Φ as a polynomial times exp(−z²/2), off by at most 0.75e-7,
 which float32 loses anyway when it adds erf to 1. It takes fewer instructions than `tl.erf`, and the derivative needs
-the exponential too, so the kernels stay nearer to the memory's speed.
+the exponential too.
 
 Backward, dz = mask · dy / (1 − p) · gelu'(x + bias) is dx, and dbias is its sum over the rows. A program takes a stack
 of tiles, sums their columns on the way and leaves one partial sum; a second small kernel adds them up in a fixed order.
@@ -26,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Configuration
-from threeloops.inner.kernels.rows.tiles import as_rows, partial_sums, partial_sums_cost
+from threeloops.inner.kernels.rows.tiles import as_rows, partial_sums, partial_sums_cost, stack_rows
 
 ROUNDS = 10
 _WORD = 0xFFFFFFFF
@@ -47,15 +46,6 @@ def random_tile(seed, first_row, first_column, columns, ROWS: tl.constexpr, COLU
     w0, w1, w2, w3 = tl.randint4x(seed, counter)
     words = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [ROWS, COLUMNS // 2])
     return tl.reshape(tl.join(words & 0xFFFF, words >> 16), [ROWS, COLUMNS]).to(tl.int32)
-
-
-def random_matrix(seed: int, rows: int, columns: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """What `random_tile` draws for the whole matrix: (rows, columns) int32."""
-    eighths = (columns + 7) // 8
-    counter = torch.arange(rows * eighths, device=device).reshape(rows, eighths)
-    words = torch.stack(philox(seed, counter), dim=-1)
-    numbers = torch.stack((words & 0xFFFF, words >> 16), dim=-1)
-    return numbers.reshape(rows, 8 * eighths)[:, :columns].to(torch.int32)
 
 
 def philox(seed: int, counter: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -148,13 +138,12 @@ def bias_gelu_dropout(
         seed: of the mask, 0 ≤ seed < 2⁶³. The same seed draws the same mask, so give every call of a step its own.
         approximate: "none" for the exact GELU (by erf), "tanh" for the approximation, as in torch.
 
-    Returns a contiguous tensor of x's shape and dtype. Rows and strides that are multiples of 16 bytes are moved 16
-    bytes at a time, others element by element.
+    Returns a contiguous tensor of x's shape and dtype.
     """
     launching.require_tensors(x=x, bias=bias)
     columns = launching.require_columns("x", x)
     launching.require_shape("bias", bias, (columns,), "one for each column of x")
-    launching.require_fraction("p", p, one_allowed=True)
+    launching.require_fraction("p", p)
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed = {seed}: expected a number from 0 up to 2**63; take it modulo 2**63")
     if approximate not in ("none", "tanh"):
@@ -194,9 +183,13 @@ def reference(
 
 
 def kept_mask(x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
-    """Which elements of x are kept: a bool tensor of its shape."""
-    words = random_matrix(seed, x.numel() // x.shape[-1], x.shape[-1], x.device)
-    return (words >= threshold(p)).reshape(x.shape) if p else torch.ones_like(x, dtype=torch.bool)
+    """Which elements of x are kept, a bool tensor of its shape: what `random_tile` draws, in PyTorch, bit for bit."""
+    columns = x.shape[-1]
+    eighths = (columns + 7) // 8
+    counter = torch.arange(x.numel() // columns * eighths, device=x.device).reshape(-1, eighths)
+    words = torch.stack(philox(seed, counter), dim=-1)
+    numbers = torch.stack((words & 0xFFFF, words >> 16), dim=-1).reshape(-1, 8 * eighths)[:, :columns]
+    return (numbers >= threshold(p)).reshape(x.shape)
 
 
 def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
@@ -205,7 +198,6 @@ def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
 
 
 BACKWARD_CONFIGURATION = Configuration({"ROWS": 16, "COLUMNS": 128}, num_warps=4)
-LARGEST_STACK = 8
 
 
 @triton.jit(do_not_specialize=["seed", "threshold"])
@@ -240,18 +232,14 @@ def bias_gelu_dropout_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients of x (its shape and dtype, contiguous) and bias, summed in float32 and the same in every run.
 
-    Args:
-        dy: gradient of the output, the shape and dtype of x.
-        x, bias, p, seed: what `bias_gelu_dropout` was called with.
-        tanh: whether GELU was approximated.
+    dy, the gradient of the output, has x's shape and dtype; `tanh` says whether GELU was approximated.
     """
     dy, matrix, bias = as_rows(dy), as_rows(x), bias.contiguous()
     rows, columns = matrix.shape
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if not rows:
         return dx, torch.zeros_like(bias)
-    tiles = tiles_per_program(rows)
-    stacks = triton.cdiv(rows, tiles * BACKWARD_CONFIGURATION.constants["ROWS"])
+    stacks, tiles = stack_rows(rows, BACKWARD_CONFIGURATION.constants["ROWS"])
     partials = torch.empty((stacks, columns), dtype=torch.float32, device=x.device)
     grid = (triton.cdiv(columns, BACKWARD_CONFIGURATION.constants["COLUMNS"]) * stacks,)
     bias_gelu_dropout_backward_kernel[grid](
@@ -272,13 +260,8 @@ def kept_scale(p: float) -> float:
     return 1 / (1 - dropped) if dropped < 1 else 0.0
 
 
-def tiles_per_program(rows: int) -> int:
-    """How many tiles a program stacks: many, for few partial sums, but none without a row."""
-    return min(LARGEST_STACK, triton.next_power_of_2(triton.cdiv(rows, BACKWARD_CONFIGURATION.constants["ROWS"])))
-
-
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
     """Reads dy, x and the bias, writes dx and dbias; writes and reads the partial sums. 12 FLOPs per element."""
     elementwise = Work((3 * rows + 1) * columns * bytes_per_element, 12 * rows * columns)
-    stacks = triton.cdiv(rows, tiles_per_program(rows) * BACKWARD_CONFIGURATION.constants["ROWS"])
+    stacks, _ = stack_rows(rows, BACKWARD_CONFIGURATION.constants["ROWS"])
     return elementwise + partial_sums_cost(stacks, columns, bytes_per_element)

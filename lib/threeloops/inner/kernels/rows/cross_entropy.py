@@ -135,7 +135,7 @@ def cross_entropy(
     launching.require_tensors(logits=logits)
     launching.require_dimensions("logits", logits, "rows, vocabulary")
     launching.require_columns("logits", logits)
-    require_targets(targets, logits.shape[0], logits.device, label_smoothing)
+    require_targets(targets, label_smoothing, logits=logits)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction = {reduction!r}: expected one of {', '.join(REDUCTIONS)}")
     differentiable = torch.is_grad_enabled() and logits.requires_grad
@@ -166,14 +166,13 @@ class _CrossEntropy(torch.autograd.Function):
         return scale_rows(gradient, factor), *(None,) * 5
 
 
-def require_targets(targets: torch.Tensor, rows: int, device: torch.device, label_smoothing: float) -> None:
+def require_targets(targets: torch.Tensor, label_smoothing: float, **rows: torch.Tensor) -> None:
+    """One int64 target for each row of the one tensor in `rows`, on its device."""
     launching.require_dtypes((torch.int64,), targets=targets)
-    launching.require_shape("targets", targets, (rows,), "one for each row")
-    if targets.device != device:
-        raise ValueError(
-            f"targets is on {targets.device}: expected {device}, as the rows; move it with .to({device!r})"
-        )
-    launching.require_fraction("label_smoothing", label_smoothing, one_allowed=True)
+    ((name, tensor),) = rows.items()
+    launching.require_shape("targets", targets, tensor.shape[:1], f"one for each row of {name}")
+    launching.require_one_device(**rows, targets=targets)
+    launching.require_fraction("label_smoothing", label_smoothing)
 
 
 def count_kept(targets: torch.Tensor, ignore_index: int) -> torch.Tensor:

@@ -50,7 +50,7 @@ def fused_linear_cross_entropy(
     launching.require_columns("weight", weight.T)
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction = {reduction!r}: expected 'mean' or 'sum'; use cross_entropy for one loss per row")
-    cross_entropy.require_targets(targets, hidden.shape[0], hidden.device, label_smoothing)
+    cross_entropy.require_targets(targets, label_smoothing, hidden=hidden)
     if chunk_rows is None:
         chunk_rows = chunk_size(hidden.shape[0], hidden.shape[1], weight.shape[0])
     if chunk_rows < 1:

@@ -51,8 +51,7 @@ def layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon
         weight, bias: (columns,), both of one dtype, which may differ from x's.
         epsilon: added to the variance.
 
-    Returns a contiguous tensor of x's shape and dtype. Rows and strides that are multiples of 16 bytes are moved 16
-    bytes at a time, others element by element.
+    Returns a contiguous tensor of x's shape and dtype.
     """
     return _LayerNorm.apply(x, weight, bias, epsilon)
 
@@ -141,10 +140,7 @@ def layernorm_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x (its shape and dtype, contiguous), weight and bias, as `rmsnorm_backward` makes them.
 
-    Args:
-        dy: gradient of the output, the shape and dtype of x.
-        x, weight: the inputs of `layernorm`.
-        mean, scale: mean and 1 / √(var + ε) of each row, (rows,) float32, as `layernorm_forward` returns them.
+    mean and scale, (rows,) float32 each, are what `layernorm_forward` returns.
     """
     columns = tiles.require_gradient(dy, x, weight=weight, mean=mean, scale=scale)
     dy, matrix, weight = tiles.as_rows(dy), tiles.as_rows(x), weight.contiguous()
@@ -154,8 +150,7 @@ def layernorm_backward(
         return dx, torch.zeros_like(weight), torch.zeros_like(weight)
     if columns > tiles.LONGEST_ROW_OF_TWO:
         return dx, *tiles.norm_gradients_long_rows(dy, matrix, weight, mean, scale, dx)
-    chosen = tiles.row_tile_of_two(columns, x.element_size())
-    programs, stack = tiles.share_rows(rows, chosen.constants["ROWS"])
+    chosen, programs, stack = tiles.row_tile_of_two(rows, columns, x.element_size())
     dweight, dbias = (torch.empty((programs, columns), dtype=torch.float32, device=x.device) for _ in range(2))
     layernorm_backward_kernel[(programs,)](
         dy, matrix, weight, mean, scale, dx, dweight, dbias,
@@ -176,7 +171,6 @@ def backward_reference(
 
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
     """Reads dy, x, the weight and two float32 per row, writes dx; writes and reads two sets of partial sums."""
-    chosen = tiles.row_tile_of_two(columns, int(bytes_per_element))
-    programs, _ = tiles.share_rows(rows, chosen.constants["ROWS"])
+    _, programs, _ = tiles.row_tile_of_two(rows, columns, int(bytes_per_element))
     rowwise = Work((3 * rows + 1) * columns * bytes_per_element + 8 * rows, 13 * rows * columns)
     return rowwise + 2 * tiles.partial_sums_cost(programs, columns, bytes_per_element)

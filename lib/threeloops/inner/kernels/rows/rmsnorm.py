@@ -48,8 +48,7 @@ def rmsnorm(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> tor
         weight: (columns,), of a dtype of its own: float32 weights with bfloat16 activations are common.
         epsilon: keeps the root away from 0.
 
-    Returns a contiguous tensor of x's shape and dtype. Rows and strides that are multiples of 16 bytes are moved 16
-    bytes at a time, others element by element.
+    Returns a contiguous tensor of x's shape and dtype.
     """
     return _RMSNorm.apply(x, weight, epsilon)
 
@@ -127,10 +126,7 @@ def rmsnorm_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients of x (its shape and dtype, contiguous) and weight, summed in float32 and the same in every run.
 
-    Args:
-        dy: gradient of the output, the shape and dtype of x.
-        x, weight: the inputs of `rmsnorm`.
-        scale: 1 / √(mean(x²) + ε) of each row, (rows,) float32, as `rmsnorm_forward` returns it.
+    dy, the gradient of the output, has x's shape and dtype; scale, (rows,) float32, is what `rmsnorm_forward` returns.
     """
     columns = tiles.require_gradient(dy, x, weight=weight, scale=scale)
     dy, matrix, weight = tiles.as_rows(dy), tiles.as_rows(x), weight.contiguous()
@@ -141,8 +137,7 @@ def rmsnorm_backward(
     if columns > tiles.LONGEST_ROW_OF_TWO:
         dweight, _ = tiles.norm_gradients_long_rows(dy, matrix, weight, None, scale, dx)
         return dx, dweight
-    chosen = tiles.row_tile_of_two(columns, x.element_size())
-    programs, stack = tiles.share_rows(rows, chosen.constants["ROWS"])
+    chosen, programs, stack = tiles.row_tile_of_two(rows, columns, x.element_size())
     partials = torch.empty((programs, columns), dtype=torch.float32, device=x.device)
     rmsnorm_backward_kernel[(programs,)](
         dy, matrix, weight, scale, dx, partials, rows, columns, dy.stride(0), matrix.stride(0), stack,
@@ -162,7 +157,6 @@ def backward_reference(
 
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
     """Reads dy, x, the weight and a float32 per row, writes dx and dweight; writes and reads the partial sums."""
-    chosen = tiles.row_tile_of_two(columns, int(bytes_per_element))
-    programs, _ = tiles.share_rows(rows, chosen.constants["ROWS"])
+    _, programs, _ = tiles.row_tile_of_two(rows, columns, int(bytes_per_element))
     rowwise = Work((3 * rows + 1) * columns * bytes_per_element + 4 * rows, 9 * rows * columns)
     return rowwise + tiles.partial_sums_cost(programs, columns, bytes_per_element)

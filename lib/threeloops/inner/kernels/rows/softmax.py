@@ -91,8 +91,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     """Softmax over the last dimension, computed in float32; differentiable. Returns a contiguous tensor of x's dtype.
 
     x is (..., columns) of float16, bfloat16 or float32. A matrix of any strides is read in place; more dimensions are
-    copied if they cannot be viewed as one matrix. Rows and strides that are multiples of 16 bytes are moved 16 bytes at
-    a time, others element by element, which is several times slower.
+    copied if they cannot be viewed as one matrix.
     """
     launching.require_tensors(x=x)
     launching.require_columns("x", x)
@@ -146,9 +145,8 @@ def backward_reference(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return y * (dy - (y * dy).sum(-1, keepdim=True))
 
 
-def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """One read and one write, however long the row; a larger cache would save the second reading of a long row."""
-    return costs.softmax(rows, columns, bytes_per_element)
+cost = costs.softmax
+"""One read and one write, however long the row; a larger cache would save the second reading of a long row."""
 
 
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:

@@ -4,17 +4,14 @@ A program holds a tile of whole rows in registers: one long row, or as many shor
 that each thread has several 128-bit accesses in flight. There should be many programs, because a multiprocessor hides
 a memory latency of about a microsecond by running other programs.
 
-A sum over programs is done in two steps: each program leaves a partial sum, and a second kernel adds these up. Atomic
-additions would need no second kernel, but they add in the order in which programs happen to finish, and since float
-addition is not associative, two runs would give two gradients.
+A sum over programs takes two steps: each program leaves a partial sum, and a second kernel adds these up. Atomic
+additions would be added in the order in which programs finish, so two runs would give two results.
 
-The last kernels here are RMSNorm and LayerNorm of rows too long for registers. Forward, a program reads its row twice,
-the second time from the L2 cache. The spread of each block is taken around the block's own mean, and blocks are
-combined by Chan's formula, so that rows far from zero lose no digits. Backward, one kernel takes the two sums of each
-row and another makes dx and the column sums, tile by tile, so x and dy are read twice; short rows need one reading.
-
-Source of the combination: Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
-Variances" (1979).
+The last kernels are RMSNorm and LayerNorm of rows too long for registers. Forward, a program reads its row twice, the
+second time from the L2 cache. Each block's spread is taken around its own mean, and blocks are combined by the formula
+of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979), so that
+rows far from zero lose no digits. Backward, one kernel takes the two sums of each row, and another makes dx and the
+column sums tile by tile, so x and dy are read twice.
 """
 
 import torch
@@ -30,6 +27,7 @@ LONGEST_ROW = 16384
 """The longest row that one program holds in registers: 32 float32 values in each of 512 threads."""
 LONGEST_ROW_OF_TWO = 8192
 """The same where it holds rows of two tensors and the sums of their columns."""
+LARGEST_STACK = 8
 
 _STAGED_BYTES = {"sm_80": 65536, "sm_90": 65536, "sm_100": 65536, "gfx942": 16384}
 
@@ -42,8 +40,8 @@ def row_tile(columns: int) -> Configuration:
     return Configuration({"ROWS": rows, "BLOCK": block}, num_warps=warps)
 
 
-def row_tile_of_two(columns: int, bytes_per_element: int) -> Configuration:
-    """The tile of a program that reads two tensors by rows and sums a third by columns: half as many rows.
+def row_tile_of_two(rows: int, columns: int, bytes_per_element: int) -> tuple[Configuration, int, int]:
+    """Tile, programs and tiles per program for a kernel that reads two tensors by rows and sums a third by columns.
 
     The loads of STAGES − 1 tiles are in flight while the program works on another one. They wait in shared memory,
     which two programs share. Rows that do not begin at multiples of 16 bytes cannot be copied there in wide pieces, so
@@ -51,12 +49,13 @@ def row_tile_of_two(columns: int, bytes_per_element: int) -> Configuration:
     at least 8 elements, 16 bytes of the smaller types.
     """
     single = row_tile(columns)
-    rows, block = max(1, single.constants["ROWS"] // 2), single.constants["BLOCK"]
+    tile_rows, block = max(1, single.constants["ROWS"] // 2), single.constants["BLOCK"]
     aligned = columns % 16 == 0
-    stages = 1 + min(2, _STAGED_BYTES[target()] // (2 * rows * block * bytes_per_element)) if aligned else 1
+    stages = 1 + min(2, _STAGED_BYTES[target()] // (2 * tile_rows * block * bytes_per_element)) if aligned else 1
     lanes = 64 if target() == "gfx942" else 32
-    warps = min(16 if aligned and block >= TILE_ELEMENTS else 8, max(1, rows * block // (8 * lanes)))
-    return Configuration({"ROWS": rows, "BLOCK": block, "STAGES": stages}, num_warps=warps)
+    warps = min(16 if aligned and block >= TILE_ELEMENTS else 8, max(1, tile_rows * block // (8 * lanes)))
+    chosen = Configuration({"ROWS": tile_rows, "BLOCK": block, "STAGES": stages}, num_warps=warps)
+    return chosen, *share_rows(rows, tile_rows)
 
 
 def tiles_per_program(rows: int, columns: int) -> int:
@@ -71,6 +70,13 @@ def share_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:
     tiles = triton.cdiv(rows, rows_per_tile)
     each = triton.cdiv(tiles, min(tiles, 2 * multiprocessors()))
     return triton.cdiv(tiles, each), each
+
+
+def stack_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:
+    """(stacks, tiles per stack) where a program takes one stack of tiles: many tiles, for few partial sums, but at most
+    LARGEST_STACK, a power of two, and none without a row."""
+    tiles = min(LARGEST_STACK, triton.next_power_of_2(triton.cdiv(rows, rows_per_tile)))
+    return triton.cdiv(rows, tiles * rows_per_tile), tiles
 
 
 def as_rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -130,7 +136,6 @@ def partial_sums_cost(programs: int, columns: int, bytes_per_element: float = 2)
 
 ROW = Configuration({"BLOCK": 4096}, num_warps=8)
 TILE = Configuration({"ROWS": 16, "COLUMNS": 128}, num_warps=4)
-LARGEST_STACK = 8
 
 
 @triton.jit
@@ -235,11 +240,9 @@ def norm_gradients_long_rows(
     product, g = (torch.empty(rows, dtype=torch.float32, device=x.device) for _ in range(2))
     strides = dy.stride(0), x.stride(0)
     row_sums_kernel[(rows,)](dy, x, weight, mean, scale, product, g, columns, *strides, **ROW.options())
-    sizes = TILE.constants
-    tiles = min(LARGEST_STACK, triton.next_power_of_2(triton.cdiv(rows, sizes["ROWS"])))
-    stacks = triton.cdiv(rows, tiles * sizes["ROWS"])
+    stacks, tiles = stack_rows(rows, TILE.constants["ROWS"])
     dweight, dbias = (torch.empty((stacks, columns), dtype=torch.float32, device=x.device) for _ in range(2))
-    grid = (triton.cdiv(columns, sizes["COLUMNS"]), stacks)
+    grid = (triton.cdiv(columns, TILE.constants["COLUMNS"]), stacks)
     long_norm_gradients_kernel[grid](
         dy, x, weight, mean, scale, product, g, dx, dweight, None if mean is None else dbias, rows, columns, *strides,
         TILES=tiles, **TILE.options(),
