@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from threeloops.inner.rotary import rotary_tables
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.models.gpt_operations import OPERATIONS, Rotation
 
@@ -54,9 +53,11 @@ class RotaryPositions(nn.Module):
         self._make_table()
 
     def _make_table(self, device: torch.device | None = None) -> None:
-        cosines, sines = rotary_tables(self.max_sequence, self.head_dim, self.base, device)
-        self.register_buffer("cosines", cosines, persistent=False)
-        self.register_buffer("sines", sines, persistent=False)
+        pairs = torch.arange(0, self.head_dim, 2, dtype=torch.float64, device=device)
+        positions = torch.arange(self.max_sequence, dtype=torch.float64, device=device)
+        angles = torch.outer(positions, self.base ** (-pairs / self.head_dim))
+        self.register_buffer("cosines", angles.cos().float(), persistent=False)
+        self.register_buffer("sines", angles.sin().float(), persistent=False)
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "RotaryPositions":
         # Recomputed, not converted: conversion to bfloat16 would round the positions, and `to_empty` would lose them.

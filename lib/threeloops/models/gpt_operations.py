@@ -13,8 +13,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from threeloops.inner.rotary import rotate
-
 Rotation = tuple[Float[Tensor, "... tokens half"], Float[Tensor, "... tokens half"]]
 """Cosines and sines of each token's position."""
 
@@ -29,6 +27,15 @@ class Operations(NamedTuple):
     loss: Callable[[Tensor, nn.Linear, Tensor], Tensor]
 
 
+def rotate(x: Float[Tensor, "batch heads tokens dim"], rotation: Rotation) -> Float[Tensor, "batch heads tokens dim"]:
+    """Rotate each pair (x[i], x[i + dim / 2]) by its position's angle, in float32 or wider, and round to x's dtype."""
+    cosines, sines = rotation
+    left, right = x.chunk(2, dim=-1)
+    turned = torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=-1)
+    # cat leaves heads of two dimensions in channels-last order, for which PyTorch's attention stores all scores.
+    return turned.to(x.dtype).contiguous()
+
+
 def eager_rms_norm(x: Float[Tensor, "... width"], weight: Tensor, epsilon: float) -> Float[Tensor, "... width"]:
     return functional.rms_norm(x, weight.shape, weight, epsilon)
 
@@ -39,7 +46,7 @@ def eager_project(
     """q (batch, heads, tokens, dim), k and v (batch, kv_heads, tokens, dim), q and k rotated."""
     every_head = qkv(x).unflatten(-1, (heads + 2 * kv_heads, -1)).transpose(1, 2)
     q, k, v = every_head.split((heads, kv_heads, kv_heads), dim=1)
-    return rotate(q, *rotation), rotate(k, *rotation), v
+    return rotate(q, rotation), rotate(k, rotation), v
 
 
 def eager_attend(

@@ -65,9 +65,9 @@ def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 class ResNet(nn.Module):
-    """A stem, one to four stages of so many `blocks`, each half as high and wide and twice as deep as the one before, and
-    a classifier.
+    """A stem, one to four stages, each half as high and wide and twice as deep as the one before, and a classifier.
 
+    `blocks` is the number of blocks of each stage.
     `width` is the channels of the first stage, `channels` those of an image. The stem halves height and width twice;
     with `small_images` it keeps them, as He et al. do for the 32×32 images of CIFAR (section 4.2). Raises ValueError
     for a wrong number of stages or a size below 1.

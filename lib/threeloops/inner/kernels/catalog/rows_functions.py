@@ -12,7 +12,6 @@ from threeloops.inner.kernels.catalog.entry import Inputs, Shape
 from threeloops.inner.kernels.matmul import qkv_projection
 from threeloops.inner.kernels.rows import bias_gelu_dropout as fused
 from threeloops.inner.kernels.rows import cross_entropy
-from threeloops.inner.rotary import rotary_tables
 
 SEED = 20_240_229
 """Of the dropout masks; an arbitrary number."""
@@ -72,7 +71,7 @@ def qkv_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tupl
     rows = (heads + 2 * kv_heads) * head_dim
     sizes = (shape["batch"], shape["sequence"], shape["width"]), (rows, shape["width"]), (rows,)
     x, weight, bias = normal(dtype, device, seed, *sizes)
-    rotary = rotary_tables(shape["sequence"], head_dim, device=device) if shape["rotary"] else None
+    rotary = qkv_projection.rotary_tables(shape["sequence"], head_dim, device=device) if shape["rotary"] else None
     return x, weight / shape["width"] ** 0.5, heads, kv_heads, bias if shape["bias"] else None, rotary
 
 

@@ -1,6 +1,7 @@
 """Queries, keys and values in one launch, each written where attention wants it, and rotated on the way.
 
-Sources: Ainslie et al., "GQA" (2023), for heads that share keys and values; `threeloops.inner.rotary` for the rotation.
+Sources: Ainslie et al., "GQA" (2023), for heads that share keys and values; Su et al., "RoFormer: Enhanced Transformer
+with Rotary Position Embedding" (2021), for the rotation.
 
 Three projections read x three times, and each leaves (tokens, heads · head_dim), which has to be copied for attention,
 because that needs (batch, heads, sequence, head_dim). Here the three weights are one matrix, and each tile of the
@@ -19,7 +20,21 @@ from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Configuration, target
 from threeloops.inner.kernels.matmul.matmul import grouped_tile
 from threeloops.inner.kernels.matmul.matrix_product import tiles_of
-from threeloops.inner.rotary import rotate
+
+
+def rotary_tables(sequence: int, head_dim: int, base: float = 10000.0, device: torch.device | str = "cpu") -> tuple:
+    """Cosines and sines of position · base^(−2i / head_dim): (sequence, head_dim / 2) float32 each."""
+    frequency = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim)
+    angle = torch.arange(sequence, dtype=torch.float64, device=device)[:, None] * frequency
+    return angle.cos().float(), angle.sin().float()
+
+
+def rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """(…, sequence, head_dim), each pair of dimensions i and i + head_dim / 2 rotated by its angle."""
+    first, second = heads.chunk(2, dim=-1)
+    rotated = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+    return rotated.to(heads.dtype)
+
 
 LARGE = {
     "sm_80": tiles_of(128, 128, 32, num_warps=8, num_stages=4),

@@ -7,8 +7,9 @@ from threeloops.inner.kernels.matmul.qkv_projection import (
     cost,
     qkv_projection,
     reference,
+    rotary_tables,
+    rotate,
 )
-from threeloops.inner.rotary import rotary_tables, rotate
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # batch, sequence, width, heads, kv_heads, head_dim
