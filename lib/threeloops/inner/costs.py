@@ -1,9 +1,8 @@
 """The least that an operation costs: bytes that must move and arithmetic that must be done.
 
-Traffic is *compulsory* traffic between memory and chip: every input is read once, every output is written once, and
-whatever fits in between stays on the chip. A real kernel moves at least this much; how much more is what the traffic
-meter counts. Arithmetic: an addition, multiplication, comparison, division, square root or exponential is 1, a
-multiply-add is 2.
+Bytes are *compulsory* traffic between memory and chip: every input is read once, every output is written once, and what
+lies between stays on the chip. A real kernel moves at least this much; the traffic meter counts how much more.
+Arithmetic: an addition, multiplication, comparison, division, square root or exponential is 1, a multiply-add is 2.
 """
 
 import math
@@ -55,10 +54,10 @@ def matmul(m: int, k: int, n: int, bytes_per_element: float = 2) -> Work:
 
 
 def layernorm(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """LayerNorm of each row. Reads the input and the rows' common scale and shift, writes the output.
+    """LayerNorm of each row. Reads input, scale and shift, writes the output: 2·rows·columns + 2·columns elements.
 
-    2·rows·columns + 2·columns elements. 7 FLOPs an element: the sum, the subtracted mean, its square and the sum of
-    squares, the division by the deviation, scale and shift; the handful a row is left out.
+    7 FLOPs per element: sum, subtracted mean, square, sum of squares, division by the deviation, scale and shift. The
+    few FLOPs per row are left out.
     """
     require_positive(rows=rows, columns=columns, bytes_per_element=bytes_per_element)
     return Work((2 * rows * columns + 2 * columns) * bytes_per_element, 7 * rows * columns)
@@ -67,7 +66,7 @@ def layernorm(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
 def softmax(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
     """Softmax of each row. Reads the input once, writes the output once: 2·rows·columns elements.
 
-    5 FLOPs an element: maximum, subtraction, exponential, sum, division.
+    5 FLOPs per element: maximum, subtraction, exponential, sum, division.
     """
     require_positive(rows=rows, columns=columns, bytes_per_element=bytes_per_element)
     return Work(2 * rows * columns * bytes_per_element, 5 * rows * columns)
@@ -96,12 +95,11 @@ def attention(
     """softmax(Q Kᵀ / √d) V. Q and the output are (batch, heads, queries, head_dim); K and V (batch, kv_heads, keys,
     head_dim), with kv_heads = heads unless given.
 
-    Naive: three kernels with the scores in memory between them. Reads Q, K, V, writes the output, and moves the scores
-    four times: written by Q Kᵀ, read and written by the softmax, read by P V. A mask hides scores but saves nothing.
+    Naive: three kernels. Q, K, V are read, the output is written, and the scores move four times: written by Q Kᵀ, read
+    and written by the softmax, read by P V. A mask hides scores but saves nothing.
     Fused: reads Q, K, V once and writes the output; no score leaves the chip. `causal` then skips hidden pairs: query i
     sees the first keys − queries + i + 1 keys.
-    FLOPs: 4·head_dim a pair for the two products, 6 for the scale and the softmax. What an online softmax spends on
-    rescaling is left out.
+    FLOPs: 4·head_dim per pair for the products, 6 for scale and softmax; an online softmax's rescaling is left out.
     """
     kv_heads = heads if kv_heads is None else kv_heads
     sizes = {"batch": batch, "heads": heads, "queries": queries, "keys": keys, "head_dim": head_dim}
@@ -119,10 +117,8 @@ def attention(
 def embedding(
     tokens: int, width: int, bytes_per_element: float = 2, *, bytes_per_index: int = 8, distinct: int | None = None
 ) -> Work:
-    """Rows of a table picked by index. Reads every index and every picked row once, writes `tokens` rows; 0 FLOPs.
-
-    A row picked twice is read once: `distinct` rows, by default all `tokens` of them.
-    """
+    """Rows of a table by index. Reads every index and `distinct` rows (by default as many as tokens), writes `tokens`
+    rows; 0 FLOPs."""
     distinct = tokens if distinct is None else distinct
     require_positive(tokens=tokens, width=width, bytes_per_element=bytes_per_element, distinct=distinct)
     if distinct > tokens:
@@ -133,13 +129,13 @@ def embedding(
 def elementwise(
     elements: int, bytes_per_element: float = 2, *, inputs: int = 1, outputs: int = 1, flops_per_element: float = 1
 ) -> Work:
-    """`inputs` tensors read once, `outputs` of the same size written once, `flops_per_element` for each position."""
+    """`inputs` tensors read once, `outputs` of the same size written once, `flops_per_element` per position."""
     require_positive(elements=elements, bytes_per_element=bytes_per_element)
     return Work(elements * (inputs + outputs) * bytes_per_element, elements * flops_per_element)
 
 
 def saxpy(elements: int, bytes_per_element: float = 4) -> Work:
-    """y ← a·x + y. Reads x and y, writes y: 3 elements a position; one multiply-add, 2 FLOPs. The scalar a is free."""
+    """y ← a·x + y. Reads x and y, writes y: 3 elements per position; a multiply-add, 2 FLOPs. The scalar a is free."""
     return elementwise(elements, bytes_per_element, inputs=2, outputs=1, flops_per_element=2)
 
 

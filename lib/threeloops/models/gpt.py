@@ -1,10 +1,9 @@
-"""A GPT in the shape of today's large models, small enough to be read: the transformer that every later lab trains,
-splits over devices or serves.
+"""A GPT in the shape of today's large models, small enough to read: later labs train, split and serve it.
 
 RMSNorm before each sublayer (Zhang & Sennrich 2019), rotary positions (Su et al. 2021), grouped-query attention
-(Ainslie et al. 2023), SwiGLU (Shazeer 2020), no biases: what Llama made the common form. Embedding, blocks, norm and
-head are modules of their own, so that a pipeline stage can hold some of them. `kernels="fused"` computes the same with
-the course's Triton kernels in place of PyTorch's operators.
+(Ainslie et al. 2023), SwiGLU (Shazeer 2020) and no biases, as in Llama. Embedding, blocks, norm and head are separate
+modules, so that a pipeline stage can hold some of them. `kernels="fused"` computes the same with the course's Triton
+kernels in place of PyTorch's operators.
 """
 
 # ruff: noqa: F722, F821  the strings are jaxtyping shapes, not forward references
@@ -23,10 +22,10 @@ from threeloops.models.gpt_operations import OPERATIONS, Rotation
 
 
 class KeyValueCache(Protocol):
-    """What decoding gives to one layer: it keeps the keys and values of earlier tokens."""
+    """The keys and values of earlier tokens in one layer, for decoding."""
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Take those of the new tokens, (batch, kv_heads, new, head_dim), and return all of them."""
+        """Add those of the new tokens, (batch, kv_heads, new, head_dim), and return all of them."""
         ...
 
 
@@ -44,8 +43,8 @@ class RMSNorm(nn.Module):
 
 
 class RotaryPositions(nn.Module):
-    """Rotary positions: pair i of a head's numbers is turned by position · base^(−2i / head_dim), so that the product
-    of a query and a key depends on how far apart they stand and not on where. The halves of a head make the pairs.
+    """Rotary positions: pair i of a head, dimensions i and i + head_dim / 2, is rotated by position ·
+    base^(−2i / head_dim), so the product of a query and a key depends only on the distance between them.
     """
 
     def __init__(self, head_dim: int, max_sequence: int, base: float):
@@ -61,7 +60,7 @@ class RotaryPositions(nn.Module):
         self.register_buffer("sines", angles.sin().float(), persistent=False)
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "RotaryPositions":
-        # Made anew rather than converted: a model in bfloat16 would round its positions, `to_empty` would lose them.
+        # Recomputed, not converted: conversion to bfloat16 would round the positions, and `to_empty` would lose them.
         super()._apply(fn, recurse)
         self._make_table(self.cosines.device)
         return self
@@ -69,7 +68,7 @@ class RotaryPositions(nn.Module):
     def forward(self, start: int | Int[Tensor, "batch"], length: int) -> Rotation:
         """Cosines and sines of positions start … start + length − 1, (length, head_dim / 2), in float32.
 
-        A tensor gives each sequence a start of its own: (batch, 1, length, head_dim / 2).
+        If `start` is a tensor, each sequence has its own: (batch, 1, length, head_dim / 2).
         """
         if isinstance(start, Tensor):
             positions = start[:, None, None] + torch.arange(length, device=start.device)
@@ -83,8 +82,8 @@ class RotaryPositions(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention. `attend(q, k, v)` is a slot: any function of (batch, heads, queries, head_dim) and twice
-    (batch, kv_heads, keys, head_dim) whose queries are the last of the keys.
+    """Causal self-attention. `attend` can be replaced by any function of q (batch, heads, queries, head_dim) and k, v
+    (batch, kv_heads, keys, head_dim) whose queries belong to the last keys.
     """
 
     def __init__(self, config: GPTConfig):
@@ -95,10 +94,7 @@ class Attention(nn.Module):
         self.project, self.attend = OPERATIONS[config.kernels].project, OPERATIONS[config.kernels].attend
 
     def forward(
-        self,
-        x: Float[Tensor, "batch tokens width"],
-        rotation: Rotation,
-        cache: KeyValueCache | None = None,
+        self, x: Float[Tensor, "batch tokens width"], rotation: Rotation, cache: KeyValueCache | None = None
     ) -> Float[Tensor, "batch tokens width"]:
         q, k, v = self.project(x, self.qkv, self.heads, self.kv_heads, rotation)  # batch heads tokens head_dim
         if cache is not None:
@@ -107,7 +103,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """SwiGLU: one projection decides, through SiLU, how much of the other one passes."""
+    """SwiGLU: one projection, through SiLU, gates the other."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -128,10 +124,7 @@ class Block(nn.Module):
         self.mlp_norm, self.mlp = RMSNorm(config), MLP(config)
 
     def forward(
-        self,
-        x: Float[Tensor, "batch tokens width"],
-        rotation: Rotation,
-        cache: KeyValueCache | None = None,
+        self, x: Float[Tensor, "batch tokens width"], rotation: Rotation, cache: KeyValueCache | None = None
     ) -> Float[Tensor, "batch tokens width"]:
         x = x + self.attention(self.attention_norm(x), rotation, cache)
         return x + self.mlp(self.mlp_norm(x))
@@ -155,10 +148,10 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Draw every weight anew from torch's generator; also after `to_empty`, for a model made on "meta".
+        """Draw every weight anew from torch's generator; call it after `to_empty` of a model made on "meta".
 
-        Normal with deviation 0.02 (GPT-2); 2·layers terms are added up in the residual stream, so the projections that
-        add to it get 0.02 / √(2·layers), and the stream begins at the same size in a deep model as in a shallow one.
+        Normal with deviation 0.02 (GPT-2). The 2·layers projections that add to the residual stream get
+        0.02 / √(2·layers), so that the stream begins at the same size in a deep model as in a shallow one.
         """
         for name, weight in self.named_parameters():
             if weight.ndim == 1:
@@ -177,8 +170,8 @@ class GPT(nn.Module):
     ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
         """Logits; with `targets` the mean cross-entropy in nats instead, where a target of −100 does not count.
 
-        Decoding passes only the new tokens, the position `start` of the first (one for all or one each), and a cache a
-        layer. Raises ValueError where tokens or caches do not fit.
+        For decoding, pass only the new tokens, the position `start` of the first (one for all sequences, or one per
+        sequence) and one cache per layer. Raises ValueError where tokens or caches do not fit.
         """
         if tokens.ndim != 2:
             raise ValueError(
@@ -190,7 +183,7 @@ class GPT(nn.Module):
             )
         if caches is not None and len(caches) != len(self.blocks):
             raise ValueError(f"caches: {len(caches)} of them; expected one for each of the {len(self.blocks)} layers")
-        blocks = list(self.blocks)  # fewer than len(self.blocks), where those are recomputed in segments
+        blocks = list(self.blocks)  # fewer than len(self.blocks) if they are recomputed in segments
         if caches is not None and len(blocks) != len(self.blocks):
             raise ValueError(
                 f"caches for {len(self.blocks)} layers in {len(blocks)} segments: expected a cache for each that runs; "

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Sizes of a GPT. `kv_heads` below `heads` makes groups of query heads share a key and a value head.
+    """Sizes of a GPT. With fewer `kv_heads` than `heads`, groups of query heads share a key and a value head.
 
-    Fused kernels compute in the dtype of the weights, one for all of the model: autocast does not reach into them.
-    Raises ValueError naming the size that does not fit.
+    Fused kernels compute in the one dtype of all weights; autocast has no effect on them. Raises ValueError naming the
+    size that does not fit.
     """
 
     vocabulary_size: int
@@ -34,8 +34,8 @@ class GPTConfig:
             raise ValueError(f"kv_heads = {self.kv_heads}: expected a divisor of heads = {self.heads}")
         if self.width % (2 * self.heads):
             raise ValueError(
-                f"width = {self.width}: expected a multiple of 2·heads = {2 * self.heads}; rotary positions turn the "
-                "numbers of a head in pairs"
+                f"width = {self.width}: expected a multiple of 2·heads = {2 * self.heads}; rotary positions rotate the "
+                "dimensions of a head in pairs"
             )
         for name in ("norm_epsilon", "rope_base"):
             if not 0 < getattr(self, name) < math.inf:
@@ -51,7 +51,7 @@ class GPTConfig:
 
     @classmethod
     def small(cls, **changes: Any) -> "GPTConfig":
-        """The 124 million parameters of GPT-2's smallest model, spent in today's form."""
+        """As many parameters as GPT-2's smallest model, 124 million."""
         sizes = {"vocabulary_size": 50_304, "layers": 12, "heads": 12, "kv_heads": 12, "width": 768, "mlp_width": 2048}
         return cls(**{**sizes, "max_sequence": 1024, **changes})
 
@@ -66,7 +66,7 @@ class GPTConfig:
 
     @property
     def matmul_parameters(self) -> int:
-        """Weights that every token is multiplied with: neither the norms' nor the embedding's, which is looked up."""
+        """Weights of the matrices that every token is multiplied by: without norms and the embedding's look-up."""
         attention = (sum(self.qkv_widths) + self.width) * self.width
         return self.layers * (attention + 3 * self.width * self.mlp_width) + self.vocabulary_size * self.width
 
@@ -76,11 +76,11 @@ class GPTConfig:
         return self.matmul_parameters + embedding + (2 * self.layers + 1) * self.width
 
     def flops_per_token(self, sequence: int, *, causal: bool = True) -> float:
-        """FLOPs of a forward pass, a token of a sequence of `sequence` tokens; a training step needs three times that.
+        """FLOPs per token of a forward pass over `sequence` tokens; a training step needs three times that.
 
-        Two for each weight of a matrix, and 4·width a layer for each key that the token looks at: (sequence + 1) / 2 of
-        them on average, or all of them with `causal=False`, the convention of published model FLOPs utilisations.
-        Norms, rotations, activations and the softmax are left out.
+        Two for each weight of a matrix, and 4·width per layer for each visible key: (sequence + 1) / 2 on average, or
+        all of them with `causal=False`, the convention of published model FLOPs utilisations. Norms, rotations,
+        activations and the softmax are left out.
         """
         keys = (sequence + 1) / 2 if causal else sequence
         return 2 * self.matmul_parameters + 4 * self.layers * self.width * keys

@@ -1,6 +1,6 @@
-"""The operations of a GPT that exist twice: PyTorch's, and the course's Triton kernels. Both compute the same.
+"""The operations of a GPT that exist twice, as PyTorch's and as the course's Triton kernels. Both compute the same.
 
-Kernels are imported when a model first uses them: a model of PyTorch's operations needs no Triton.
+Kernels are imported when a model first uses them, since PyTorch's operations need no Triton.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
@@ -28,11 +28,11 @@ class Operations(NamedTuple):
 
 
 def rotate(x: Float[Tensor, "batch heads tokens dim"], rotation: Rotation) -> Float[Tensor, "batch heads tokens dim"]:
-    """Turn each pair (x[i], x[i + dim / 2]) by its position's angle; in float32 at least, rounded back to x's dtype."""
+    """Rotate each pair (x[i], x[i + dim / 2]) by its position's angle, in float32 or wider, and round to x's dtype."""
     cosines, sines = rotation
     left, right = x.chunk(2, dim=-1)
     turned = torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=-1)
-    # Heads of two numbers leave cat in channels-last order, and of such tensors PyTorch's attention holds all scores.
+    # cat leaves heads of two dimensions in channels-last order, for which PyTorch's attention stores all scores.
     return turned.to(x.dtype).contiguous()
 
 
@@ -54,7 +54,7 @@ def eager_attend(
     k: Float[Tensor, "batch kv_heads keys dim"],
     v: Float[Tensor, "batch kv_heads keys dim"],
 ) -> Float[Tensor, "batch heads queries dim"]:
-    """The queries belong to the last of the keys: each sees its own key and all before it."""
+    """The queries belong to the last keys: each sees its own key and all before it."""
     queries, keys = q.shape[2], k.shape[2]
     if queries == keys:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -66,7 +66,7 @@ def eager_attend(
 def eager_loss(
     hidden: Float[Tensor, "batch tokens width"], head: nn.Linear, targets: Int[Tensor, "batch tokens"]
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy of the logits, in float32 at least."""
+    """Mean cross-entropy of the logits, in float32 or wider."""
     logits = head(hidden)
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return functional.cross_entropy(wide.flatten(0, 1), targets.flatten())
@@ -83,7 +83,7 @@ def fused_project(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from threeloops.inner.kernels.matmul.qkv_projection import qkv_projection
 
-    if rotation[0].ndim > 2:  # the kernel knows one position a token, not one for each sequence of the batch
+    if rotation[0].ndim > 2:  # the kernel takes the same positions for every sequence of the batch
         return eager_project(x, qkv, heads, kv_heads, rotation)
     return qkv_projection(x, qkv.weight, heads=heads, kv_heads=kv_heads, rotary=rotation)
 
@@ -95,7 +95,7 @@ def fused_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def fused_loss(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
-    """The logits of all tokens never exist together; the gradient is made here, so one backward pass and no more."""
+    """Never holds the logits of all tokens. Makes the gradient in the forward pass, so backward may run only once."""
     from threeloops.inner.kernels.rows.fused_linear_cross_entropy import fused_linear_cross_entropy
 
     return fused_linear_cross_entropy(hidden.flatten(0, 1), head.weight, targets.flatten())

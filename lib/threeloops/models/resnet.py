@@ -1,7 +1,7 @@
 """ResNet: a deep convolutional network whose blocks add a correction to their input instead of replacing it.
 
 He et al. 2015, arXiv:1512.03385, with the stride in the 3×3 convolution of a bottleneck ("ResNet v1.5"), the form
-that everyone benchmarks. Parameters carry the names of the published checkpoints (`layer1.0.conv1.weight`).
+that is benchmarked everywhere. Parameters have the names of the published checkpoints (`layer1.0.conv1.weight`).
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps height and width (up to the stride); the batch norm behind it makes a bias useless."""
+    """A convolution that keeps height and width (up to the stride). It needs no bias, since a batch norm follows."""
     return nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
 
 
@@ -36,7 +36,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1×1 down to `width` channels, a 3×3 there, where it is cheap, 1×1 up to 4·`width` (ResNet-50 and deeper)."""
+    """1×1 down to `width` channels, 3×3 on those few, 1×1 up to 4·`width` (ResNet-50 and deeper)."""
 
     expansion = 4
 
@@ -58,18 +58,19 @@ class Bottleneck(nn.Module):
 
 
 def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """The path around a block: nothing where the shape stays, else a 1×1 convolution to the new shape."""
+    """The path around a block: the identity if the shape stays, else a 1×1 convolution to the new shape."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     return nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
 class ResNet(nn.Module):
-    """A stem, stages of blocks, each half as high and wide and twice as deep as the one before, a classifier.
+    """A stem, one to four stages, each half as high and wide and twice as deep as the one before, and a classifier.
 
-    block: BasicBlock or Bottleneck; blocks: blocks in each stage, one to four; width: channels of the first stage;
-    channels: of an image. The stem halves height and width twice; with `small_images` it keeps them, as He et al. do
-    for the 32×32 images of CIFAR (section 4.2). Raises ValueError for a wrong number of stages or a size below 1.
+    `blocks` is the number of blocks of each stage.
+    `width` is the channels of the first stage, `channels` those of an image. The stem halves height and width twice;
+    with `small_images` it keeps them, as He et al. do for the 32×32 images of CIFAR (section 4.2). Raises ValueError
+    for a wrong number of stages or a size below 1.
     """
 
     def __init__(

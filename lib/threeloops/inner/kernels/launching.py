@@ -1,13 +1,11 @@
-"""What a kernel is shipped with: tile sizes, warps and pipeline stages, chosen for each target, not searched for at
-run time. Autotuning is a lab's subject; a library that starts in one second is another matter.
+"""What every launcher uses: a configuration shipped for each target, and the checks of its arguments.
 
-The vocabulary of the sparse attention kernels: the tiles that a program works on, and what all tiles add up to.
+Tile sizes, warps and pipeline stages are chosen by hand for each target rather than tuned at run time, so that the
+library starts in a second.
 
-What launchers ask of their arguments before a kernel gets raw pointers: dtype, device, shape, layout, reach.
-
-A kernel cannot object: a wrong shape there is a read of somebody else's memory. Each function here returns quietly or
-raises a ValueError (TypeError for what is not a tensor) that names the quantity, its value, what was expected and the
-next step. The `None` among tensors means "not given" and passes.
+A kernel gets raw pointers and cannot check anything: with a wrong shape it reads someone else's memory. A `require_…`
+function returns quietly or raises a ValueError (TypeError for what is not a tensor) that names the quantity, its value,
+what was expected and the next step. A tensor that is None was not given and passes.
 """
 
 import math
@@ -16,21 +14,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import torch
 
+from threeloops.hardware import accelerator
 from threeloops.inner import interpreter
 
-TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
-"""A100, H100 and H200, B200, MI300X: the devices that every kernel here is compiled and inspected for."""
+_DEVICES = {"sm_80": "A100 SXM 80GB", "sm_90": "H100 SXM", "sm_100": "B200", "gfx942": "MI300X"}
+TARGETS = tuple(_DEVICES)
+"""The devices that every kernel here is compiled and inspected for; sm_90 is also the H200."""
 
-_INTERPRETED = "sm_90"
 _forced: ContextVar[str | None] = ContextVar("target", default=None)
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Compile-time constants of one kernel, its warps a program and the depth of its software pipeline."""
+    """Compile-time constants of one kernel, its warps per program and the depth of its software pipeline."""
 
     constants: Mapping[str, int] = field(hash=False)
     num_warps: int = 4
@@ -65,20 +65,34 @@ def compiling_for(name: str) -> Iterator[None]:
 @cache
 def _of_this_machine() -> str:
     if not torch.cuda.is_available():
-        return _INTERPRETED
+        return "sm_90"
     if torch.version.hip:
         return "gfx942"
     major, _ = torch.cuda.get_device_capability()
     return "sm_100" if major >= 10 else "sm_90" if major == 9 else "sm_80"
 
 
+def multiprocessors() -> int:
+    """Multiprocessors of the current GPU; without one, or in `compiling_for`, of the device that the target names."""
+    if torch.cuda.is_available() and not _forced.get():
+        return torch.cuda.get_device_properties("cuda").multi_processor_count
+    return _published_multiprocessors(target())
+
+
+@cache
+def _published_multiprocessors(name: str) -> int:
+    count = accelerator(_DEVICES[name]).multiprocessors
+    assert count is not None
+    return count
+
+
 LOG2_E = math.log2(math.e)
-"""Powers of two are what the hardware computes: exp(x) = exp2(x · log2(e)), and the factor disappears in the scale."""
+"""The hardware computes powers of two: exp(x) = exp2(x · log2(e)), where the factor is folded into the scale."""
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Rows and keys of a program's tiles, its warps and the depth of its pipeline of loads."""
+    """Rows and keys of an attention program's tiles, its warps and the depth of its pipeline of loads."""
 
     rows: int
     keys: int
@@ -96,10 +110,10 @@ class Tiles:
 
 @dataclass(frozen=True)
 class TiledTraffic:
-    """Of one launch: tiles visited by all programs together, bytes asked for, FLOPs of the tiles' matrix products.
+    """Of one launch: tiles visited by all programs, bytes requested, FLOPs of the tiles' matrix products.
 
-    Bytes asked for are those of rows that exist, each time that a program loads them, whatever a cache then catches.
-    Products are counted whole, with what a mask hides and with the zeros that fill a tile past the end.
+    A row that exists counts each time a program loads it, whether or not it comes from a cache. Products are counted
+    whole, including what a mask hides and the zeros that pad a tile past the end.
     """
 
     tiles: int
@@ -112,16 +126,10 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_INT32 = 2**31 - 1
 
 
-def require_tensors(*, dtypes: Sequence[torch.dtype] = FLOATS, **tensors: torch.Tensor | None) -> None:
-    """All given tensors have one and the same dtype, one of `dtypes`, and lie on one device where kernels can run."""
-    require_dtypes(dtypes, **tensors)
-    (first, reference), *others = [(name, each) for name, each in tensors.items() if each is not None]
-    for name, each in others:
-        if each.dtype != reference.dtype:
-            raise ValueError(
-                f"{name} is {short(each.dtype)} and {first} is {short(reference.dtype)}: expected one dtype for both; "
-                f"convert one, for example {name}.to({first}.dtype)"
-            )
+def require_tensors(**tensors: torch.Tensor | None) -> None:
+    """All given tensors share one dtype, one of FLOATS, and lie on one device where kernels can run."""
+    require_dtypes(FLOATS, **tensors)
+    _require_same("dtype", "is", "convert", tensors)
     require_one_device(**tensors)
 
 
@@ -140,28 +148,34 @@ def require_dtypes(dtypes: Sequence[torch.dtype], **tensors: torch.Tensor | None
 
 
 def require_one_device(**tensors: torch.Tensor | None) -> None:
-    """All given tensors lie on one device, and kernels of this process can run there.
+    """All given tensors lie on one device where this process can run kernels.
 
-    That is the current GPU, or the CPU where kernels are interpreted; "meta" tensors pass, since a recorded launch may
-    have them. Triton launches on the current GPU whatever its arguments, and another one would read foreign addresses.
+    That is the CPU if kernels are interpreted, else the current GPU, where Triton launches whatever the arguments.
+    "meta" tensors pass, since a recorded launch may have them.
     """
-    (first, reference), *others = [(name, each) for name, each in tensors.items() if each is not None]
-    for name, each in others:
-        if each.device != reference.device:
-            raise ValueError(
-                f"{name} is on {each.device} and {first} is on {reference.device}: expected one device for both; "
-                f"move one, for example {name}.to({first}.device)"
-            )
-    if reference.device.type == "cpu" and not interpreter.interpreted():
+    first, device = _require_same("device", "is on", "move", tensors)
+    if device.type == "cpu" and not interpreter.interpreted():
         raise ValueError(
             f"{first} is on cpu: expected a GPU, since kernels are compiled in this process; move it with "
             f'{first}.to("cuda"), or set TRITON_INTERPRET=1 before the kernels are imported'
         )
-    if reference.device.type == "cuda" and reference.device.index != torch.cuda.current_device():
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
         raise ValueError(
-            f"{first} is on {reference.device}: expected the current device, cuda:{torch.cuda.current_device()}; "
-            f"call torch.cuda.set_device({reference.device.index}), or `with torch.cuda.device({first}.device):`"
+            f"{first} is on {device}: expected the current device, cuda:{torch.cuda.current_device()}; "
+            f"call torch.cuda.set_device({device.index}), or `with torch.cuda.device({first}.device):`"
         )
+
+
+def _require_same(quantity: str, verb: str, step: str, tensors: Mapping[str, torch.Tensor | None]) -> tuple[str, Any]:
+    """The name of the first given tensor and its `quantity`, "dtype" or "device", which is that of all the others."""
+    (first, expected), *others = [(name, getattr(each, quantity)) for name, each in tensors.items() if each is not None]
+    for name, value in others:
+        if value != expected:
+            raise ValueError(
+                f"{name} {verb} {short(value)} and {first} {verb} {short(expected)}: expected one {quantity} for both; "
+                f"{step} one, for example {name}.to({first}.{quantity})"
+            )
+    return first, expected
 
 
 def require_dimensions(name: str, tensor: torch.Tensor, dimensions: str) -> None:
@@ -205,7 +219,7 @@ def require_divides(name: str, part: int, whole_name: str, whole: int) -> None:
 
 
 def require_contiguous(name: str, tensor: torch.Tensor, why: str) -> None:
-    """For outputs and in-place arguments only: an input can be copied, a result that nobody sees cannot be."""
+    """For outputs and in-place arguments only: an input can be copied, but nobody would see the copy of an output."""
     if not tensor.is_contiguous():
         raise ValueError(
             f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}: expected a contiguous tensor, "
@@ -213,10 +227,9 @@ def require_contiguous(name: str, tensor: torch.Tensor, why: str) -> None:
         )
 
 
-def require_fraction(name: str, value: float, *, one_allowed: bool = False) -> None:
-    """A probability: 0 ≤ value < 1, or ≤ 1."""
-    if not (0 <= value < 1 or (one_allowed and value == 1)):
-        raise ValueError(f"{name} = {value}: expected a number from 0 {'to 1' if one_allowed else 'up to, not at, 1'}")
+def require_fraction(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} = {value}: expected a number from 0 to 1")
 
 
 def require_finite(name: str, value: float) -> None:
@@ -224,21 +237,5 @@ def require_finite(name: str, value: float) -> None:
         raise ValueError(f"{name} = {value}: expected a finite number")
 
 
-def reach(tensor: torch.Tensor) -> int:
-    """How far, in elements, the tensor's farthest element lies from its first: what an offset must be able to hold."""
-    if tensor.numel() == 0:
-        return 0
-    return sum((size - 1) * abs(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-
-
-def needs_int64(*tensors: torch.Tensor | None) -> bool:
-    """Whether an element of any of these lies beyond what a 32-bit offset can hold.
-
-    Most kernels here do without asking: they make only the *start* of their tile a 64-bit number (one scalar a program)
-    and keep offsets inside the tile at 32 bits. Ask where a whole tile of offsets spans the tensor.
-    """
-    return any(each is not None and reach(each) > LARGEST_INT32 for each in tensors)
-
-
-def short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def short(value: torch.dtype | torch.device) -> str:
+    return str(value).removeprefix("torch.")

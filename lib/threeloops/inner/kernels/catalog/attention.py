@@ -10,8 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels.attention import flash_attention, flash_attention_traffic
 from threeloops.inner.kernels.attention.sizes import AttentionSizes
-from threeloops.inner.kernels.catalog.entry import Entry, Shape
-from threeloops.inner.kernels.catalog.rows import shapes
+from threeloops.inner.kernels.catalog.entry import Entry, Shape, shapes
 from threeloops.inner.kernels.catalog.rows_functions import normal
 from threeloops.inner.kernels.catalog.sparse_functions import gradients_of
 

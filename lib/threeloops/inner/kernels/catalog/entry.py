@@ -10,6 +10,8 @@ from threeloops.inner.costs import Work
 
 Shape = Mapping[str, Any]
 """Named sizes of one problem, for example {"rows": 4096, "columns": 4096}."""
+Inputs = Callable[[Shape, torch.dtype, str, int], tuple[Any, ...]]
+Cost = Callable[[Shape, torch.dtype], Work]
 
 
 @dataclass(frozen=True)
@@ -17,19 +19,30 @@ class Entry:
     """One operation.
 
     `inputs(shape, dtype, device, seed)` makes the positional arguments of both `launch` and `reference`, which return
-    one tensor or a tuple of tensors. `cost(shape, dtype)` is the least it needs. Shapes: `metered` ones are small
-    enough for the interpreter (about 300 programs together), `compiled` ones are typical of real models (arguments are
-    never filled: the kernel is only compiled for them), `timed` ones are for a GPU, round and ragged.
+    one tensor or a tuple of tensors. `cost(shape, dtype)` is the least it needs. `metered` shapes are small enough for
+    the interpreter (about 300 programs together), `compiled` ones are typical of real models (the kernel is only
+    compiled for them, with arguments on "meta"), `timed` ones are for a GPU, round and ragged. `peers` are other
+    implementations, by name.
     """
 
     name: str
     launch: Callable[..., Any]
     reference: Callable[..., Any]
-    inputs: Callable[[Shape, torch.dtype, str, int], tuple[Any, ...]]
-    cost: Callable[[Shape, torch.dtype], Work]
+    inputs: Inputs
+    cost: Cost
     metered: tuple[Shape, ...]
     compiled: tuple[Shape, ...]
     timed: tuple[Shape, ...]
     dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16, torch.float32)
     tensor_cores: bool = False
     peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict, hash=False)
+
+
+def shapes(*names: str) -> Callable[..., tuple[dict[str, int], ...]]:
+    """shapes("rows", "columns")((4096, 1024), …) → ({"rows": 4096, "columns": 1024}, …)."""
+    return lambda *sizes: tuple(dict(zip(names, each, strict=True)) for each in sizes)
+
+
+def by_size(cost: Callable[..., Work], *names: str) -> Cost:
+    """`cost` of the shape's sizes in this order and of the dtype's bytes."""
+    return lambda shape, dtype: cost(*(shape[name] for name in names), dtype.itemsize)

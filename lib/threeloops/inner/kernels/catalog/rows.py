@@ -1,14 +1,16 @@
 """Kernels on rows: those that fuse, those that normalise, scores into losses; and the projection before attention."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from threeloops.inner.costs import Work
 from threeloops.inner.kernels.catalog import rows_functions as of
-from threeloops.inner.kernels.catalog.entry import Entry, Shape
+from threeloops.inner.kernels.catalog.entry import Cost, Entry, by_size, shapes
+from threeloops.inner.kernels.catalog.rows_functions import by_keyword, drawn
+from threeloops.inner.kernels.catalog.sparse_functions import gradients_of
 from threeloops.inner.kernels.matmul import qkv_projection
 from threeloops.inner.kernels.rows import (
     bias_gelu_dropout,
@@ -20,23 +22,13 @@ from threeloops.inner.kernels.rows import (
     softmax,
 )
 
-Cost = Callable[[Shape, torch.dtype], Work]
-
-
-def shapes(*names: str) -> Callable[..., tuple[dict[str, int], ...]]:
-    """shapes("rows", "columns")((4096, 1024), …) → ({"rows": 4096, "columns": 1024}, …)."""
-    return lambda *sizes: tuple(dict(zip(names, each, strict=True)) for each in sizes)
-
-
-def by_size(cost: Callable[..., Work], *names: str) -> Cost:
-    """`cost` of the shape's sizes in this order and of the dtype's bytes."""
-    return lambda shape, dtype: cost(*(shape[name] for name in names), dtype.itemsize)
+MATRIX, VECTOR = ("rows", "columns"), ("columns",)
 
 
 def row_entry(
     name: str, launch: Any, reference: Any, inputs: Any, cost: Any, peer: Any, metered: Any = None, long: int = 8192
 ) -> Entry:
-    """An operation on (rows, columns), at the shapes that they share."""
+    """An operation on (rows, columns), at the shapes that these operations share."""
     matrices = shapes("rows", "columns")
     return Entry(
         name,
@@ -51,14 +43,28 @@ def row_entry(
     )
 
 
+def both_directions(
+    module: Any, inputs: Any, peer: Any, backward_inputs: Any, backward_peer: Any, **options: Any
+) -> tuple[Entry, Entry]:
+    """Entries of `module`: of the function with its name, the one with _backward, and their references and costs."""
+    name = module.__name__.rpartition(".")[-1]
+    backward = name + "_backward"
+    functions = getattr(module, backward), module.backward_reference, backward_inputs, module.backward_cost
+    return (
+        row_entry(name, getattr(module, name), module.reference, inputs, module.cost, peer, **options),
+        row_entry(backward, *functions, backward_peer, **options),
+    )
+
+
 def elementwise_entries() -> tuple[Entry, ...]:
     fused, vectors = bias_gelu_dropout, shapes("elements")
+    reference = by_keyword(fused.reference, "seed")
     return (
         Entry(
             "saxpy",
             saxpy.saxpy,
             saxpy.reference,
-            of.saxpy_inputs,
+            drawn(("elements",), ("elements",), then=lambda x, y: (2.5, x, y)),
             by_size(saxpy.cost, "elements"),
             metered=vectors((1 << 16,), (129,), (10_007,)),
             compiled=vectors((1 << 26,), ((1 << 26) + 1,)),
@@ -67,20 +73,20 @@ def elementwise_entries() -> tuple[Entry, ...]:
         ),
         row_entry(
             "bias_gelu_dropout",
-            of.launch_dropout,
-            of.dropout_reference,
-            of.dropout_inputs,
+            by_keyword(fused.bias_gelu_dropout, "seed"),
+            reference,
+            drawn(MATRIX, VECTOR, then=of.with_dropout),
             fused.cost,
             of.torch_dropout,
             metered=((64, 1024), (127, 129)),
         ),
         row_entry(
             "bias_gelu_dropout_backward",
-            of.launch_dropout_backward,
-            of.with_gradients(of.dropout_reference, 2),
-            of.dropout_backward_inputs,
+            partial(fused.bias_gelu_dropout_backward, tanh=False),
+            gradients_of(reference),
+            drawn(MATRIX, MATRIX, VECTOR, then=of.with_dropout),
             fused.backward_cost,
-            of.with_gradients(of.torch_dropout, 2),
+            gradients_of(of.torch_dropout),
             metered=((128, 512), (127, 129)),
         ),
     )
@@ -88,60 +94,38 @@ def elementwise_entries() -> tuple[Entry, ...]:
 
 def normalising_entries() -> tuple[Entry, ...]:
     return (
-        row_entry(
-            "softmax",
-            softmax.softmax,
-            softmax.reference,
-            of.matrix,
-            softmax.cost,
+        *both_directions(
+            softmax,
+            drawn(MATRIX),
             lambda x: functional.softmax(x, dim=-1),
-            metered=((64, 1024), (127, 129), (3, 40_000)),
-            long=32_000,
-        ),
-        row_entry(
-            "softmax_backward",
-            softmax.softmax_backward,
-            softmax.backward_reference,
-            of.softmax_backward_inputs,
-            softmax.backward_cost,
+            drawn(MATRIX, MATRIX, then=lambda dy, x: (dy, x.softmax(-1))),
             lambda dy, y: torch.ops.aten._softmax_backward_data(dy, y, -1, y.dtype),
             metered=((64, 1024), (127, 129), (3, 40_000)),
             long=32_000,
         ),
-        row_entry(
-            "rmsnorm", rmsnorm.rmsnorm, rmsnorm.reference, of.matrix_and_vectors(1), rmsnorm.cost, of.torch_rmsnorm
+        *both_directions(
+            rmsnorm,
+            drawn(MATRIX, VECTOR),
+            of.torch_rmsnorm,
+            drawn(
+                MATRIX, MATRIX, VECTOR, then=lambda dy, x, w: (dy, x, w, x.float().square().mean(-1).add(1e-6).rsqrt())
+            ),
+            lambda dy, x, weight, scale: gradients_of(of.torch_rmsnorm)(dy, x, weight),
         ),
-        row_entry(
-            "rmsnorm_backward",
-            rmsnorm.rmsnorm_backward,
-            rmsnorm.backward_reference,
-            of.rmsnorm_backward_inputs,
-            rmsnorm.backward_cost,
-            of.with_gradients(of.torch_rmsnorm, 2),
-        ),
-        row_entry(
-            "layernorm",
-            layernorm.layernorm,
-            layernorm.reference,
-            of.matrix_and_vectors(2),
-            layernorm.cost,
+        *both_directions(
+            layernorm,
+            drawn(MATRIX, VECTOR, VECTOR),
             of.torch_layernorm,
-        ),
-        row_entry(
-            "layernorm_backward",
-            layernorm.layernorm_backward,
-            layernorm.backward_reference,
-            of.layernorm_backward_inputs,
-            layernorm.backward_cost,
+            drawn(MATRIX, MATRIX, VECTOR, then=of.with_statistics),
             of.torch_layernorm_backward,
         ),
     )
 
 
 def loss_entries() -> tuple[Entry, ...]:
-    sizes = shapes("rows", "vocabulary")
+    sizes, linear_sizes = shapes("rows", "vocabulary"), ("rows", "width", "vocabulary")
     shared: Mapping[str, Any] = {
-        "inputs": of.cross_entropy_inputs,
+        "inputs": drawn(("rows", "vocabulary"), then=of.with_targets),
         "metered": sizes((32, 8192), (17, 129), (3, 20_000)),
         "compiled": sizes((8192, 32_000), (8192, 128_256), (8192, 50_257)),
         "timed": sizes((8192, 32_000), (8192, 128_256), (8191, 50_257)),
@@ -149,11 +133,10 @@ def loss_entries() -> tuple[Entry, ...]:
 
     def cost(gradient: bool) -> Cost:
         return lambda shape, dtype: cross_entropy.cost(
-            shape["rows"],
-            shape["vocabulary"],
-            dtype.itemsize,
+            **shape,
+            bytes_per_element=dtype.itemsize,
             gradient=gradient,
-            ignored=of.ignored(shape["rows"]),
+            ignored=shape["rows"] // of.TARGETS_PER_IGNORED,
         )
 
     return (
@@ -175,32 +158,28 @@ def loss_entries() -> tuple[Entry, ...]:
         ),
         Entry(
             "fused_linear_cross_entropy_and_gradients",
-            of.launch_fused_linear,
-            of.linear_gradients(fused_linear_cross_entropy.reference),
-            of.fused_linear_inputs,
-            by_size(fused_linear_cross_entropy.cost, "rows", "width", "vocabulary"),
+            of.loss_and_gradient(fused_linear_cross_entropy.fused_linear_cross_entropy),
+            of.loss_and_gradient(fused_linear_cross_entropy.reference),
+            drawn(("rows", "width"), ("vocabulary", "width"), then=of.with_scaled_weight),
+            by_size(fused_linear_cross_entropy.cost, *linear_sizes),
             metered=(),
             compiled=(),
-            timed=shapes("rows", "width", "vocabulary")((8192, 4096, 32_000), (8192, 4096, 128_256)),
-            peers={"torch": of.linear_gradients(of.torch_fused_linear)},
+            timed=shapes(*linear_sizes)((8192, 4096, 32_000), (8192, 4096, 128_256)),
+            peers={
+                "torch": of.loss_and_gradient(lambda hidden, weight, t: functional.cross_entropy(hidden @ weight.T, t))
+            },
         ),
     )
 
 
 def projection_entry() -> Entry:
-    def sized(*sizes: tuple[int, ...]) -> tuple[dict[str, int], ...]:
-        return shapes(*of.QKV_SIZES, "bias", "rotary")(*sizes)
-
-    def cost(shape: Shape, dtype: torch.dtype) -> Work:
-        sizes = {name: shape[name] for name in (*of.QKV_SIZES, "bias", "rotary")}
-        return qkv_projection.cost(**sizes, bytes_per_element=dtype.itemsize)
-
+    sized = shapes("batch", "sequence", "width", "heads", "kv_heads", "head_dim", "bias", "rotary")
     return Entry(
         "qkv_projection",
-        of.launch_qkv,
+        by_keyword(qkv_projection.qkv_projection, "heads", "kv_heads", "bias", "rotary"),
         of.qkv_reference,
         of.qkv_inputs,
-        cost,
+        lambda shape, dtype: qkv_projection.cost(**shape, bytes_per_element=dtype.itemsize),
         metered=sized((2, 128, 256, 4, 2, 64, 0, 1), (2, 129, 127, 3, 1, 32, 1, 0)),
         compiled=sized((8, 2048, 4096, 32, 8, 128, 0, 1), (8, 1024, 768, 12, 12, 64, 1, 0)),
         timed=sized((8, 2048, 4096, 32, 8, 128, 0, 1), (16, 1023, 768, 12, 12, 64, 1, 0)),

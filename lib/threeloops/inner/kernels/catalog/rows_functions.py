@@ -1,4 +1,4 @@
-"""Inputs of the row kernels, and torch's own operators on the same inputs."""
+"""Inputs of the catalog's kernels, and torch's own operators on the same inputs."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from threeloops.inner.kernels.catalog.entry import Inputs, Shape
 from threeloops.inner.kernels.matmul import qkv_projection
-from threeloops.inner.kernels.matmul.qkv_projection import rotary_tables
 from threeloops.inner.kernels.rows import bias_gelu_dropout as fused
-from threeloops.inner.kernels.rows import cross_entropy, fused_linear_cross_entropy
-from threeloops.inner.kernels.rows.bias_gelu_dropout import bias_gelu_dropout_backward
+from threeloops.inner.kernels.rows import cross_entropy
 
 SEED = 20_240_229
-"""Of the dropout masks; a number like any other."""
+"""Of the dropout masks; an arbitrary number."""
+TARGETS_PER_IGNORED = 8
 
 
 def normal(dtype: torch.dtype, device: str, seed: int, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -26,89 +26,57 @@ def normal(dtype: torch.dtype, device: str, seed: int, *shapes: tuple[int, ...])
     return tuple(torch.randn(shape, dtype=dtype, device=device, generator=generator) for shape in shapes)
 
 
-def saxpy_inputs(shape: Any, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    size = (shape["elements"],)
-    return 2.5, *normal(dtype, device, seed, size, size)
+def drawn(*tensors: tuple[str, ...], then: Callable[..., tuple[Any, ...]] = lambda *drawn: drawn) -> Inputs:
+    """Inputs: `then` of tensors of normal numbers, one for each tuple of sizes' names, ("rows", "columns") for one."""
 
-
-def matrix(shape: Any, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    return normal(dtype, device, seed, (shape["rows"], shape["columns"]))
-
-
-def matrix_and_vectors(vectors: int, matrices: int = 1) -> Callable[..., tuple[Any, ...]]:
-    """Inputs: so many (rows, columns) matrices, then so many (columns,) vectors."""
-
-    def inputs(shape: Any, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-        sizes = [(shape["rows"], shape["columns"])] * matrices + [(shape["columns"],)] * vectors
-        return normal(dtype, device, seed, *sizes)
+    def inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
+        return then(*normal(dtype, device, seed, *(tuple(shape[name] for name in names) for names in tensors)))
 
     return inputs
 
 
-def dropout_inputs(shape: Any, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    return *matrix_and_vectors(1)(shape, dtype, device, seed), shape.get("p", 0.1), SEED
+def by_keyword(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """`function`, taking its last arguments by position although they are keyword arguments with these names."""
+    return lambda *arguments: function(
+        *arguments[: -len(names)], **dict(zip(names, arguments[-len(names) :], strict=True))
+    )
 
 
-def dropout_backward_inputs(shape: Any, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    return *matrix_and_vectors(1, 2)(shape, dtype, device, seed), shape.get("p", 0.1), SEED
+def with_dropout(*tensors: Tensor) -> tuple[Any, ...]:
+    return *tensors, 0.1, SEED
 
 
-def softmax_backward_inputs(shape: Any, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    dy, x = matrix_and_vectors(0, 2)(shape, dtype, device, seed)
-    return dy, x.softmax(-1)
-
-
-def rmsnorm_backward_inputs(shape: Any, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    dy, x, weight = matrix_and_vectors(1, 2)(shape, dtype, device, seed)
-    return dy, x, weight, torch.rsqrt(x.float().square().mean(-1) + 1e-6)
-
-
-def layernorm_backward_inputs(shape: Any, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    dy, x, weight = matrix_and_vectors(1, 2)(shape, dtype, device, seed)
+def with_statistics(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
     variance, mean = torch.var_mean(x.float(), -1, correction=0)
     return dy, x, weight, mean, torch.rsqrt(variance + 1e-5)
 
 
-def cross_entropy_inputs(shape: Any, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    """One target in eight is ignored."""
-    rows, vocabulary = shape["rows"], shape["vocabulary"]
-    (logits,) = normal(dtype, device, seed, (rows, vocabulary))
-    targets = torch.arange(rows, device=device) * 7919 % vocabulary
-    return logits, torch.where(torch.arange(rows, device=device) % 8 == 7, -100, targets)
+def targets_of(rows: Tensor, vocabulary: int) -> Tensor:
+    return torch.arange(rows.shape[0], device=rows.device) * 7919 % vocabulary
 
 
-def ignored(rows: int) -> int:
-    return rows // 8
+def with_targets(logits: Tensor) -> tuple[Tensor, ...]:
+    row = torch.arange(logits.shape[0], device=logits.device)
+    is_ignored = row % TARGETS_PER_IGNORED == TARGETS_PER_IGNORED - 1
+    return logits, torch.where(is_ignored, -100, targets_of(logits, logits.shape[1]))
 
 
-def fused_linear_inputs(shape: Any, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    rows, width, vocabulary = shape["rows"], shape["width"], shape["vocabulary"]
-    hidden, weight = normal(dtype, device, seed, (rows, width), (vocabulary, width))
-    return hidden, weight / width**0.5, torch.arange(rows, device=device) * 7919 % vocabulary
+def with_scaled_weight(hidden: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    return hidden, weight / hidden.shape[1] ** 0.5, targets_of(hidden, weight.shape[0])
 
 
-def qkv_inputs(shape: Any, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
+def qkv_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
     """x, weight, heads, kv_heads, bias or None, cosines and sines or None."""
-    batch, sequence, width, heads, kv_heads, head_dim = (shape[name] for name in QKV_SIZES)
+    heads, kv_heads, head_dim = shape["heads"], shape["kv_heads"], shape["head_dim"]
     rows = (heads + 2 * kv_heads) * head_dim
-    x, weight, bias = normal(dtype, device, seed, (batch, sequence, width), (rows, width), (rows,))
-    rotary = rotary_tables(sequence, head_dim, device=device) if shape["rotary"] else None
-    return x, weight / width**0.5, heads, kv_heads, bias if shape["bias"] else None, rotary
-
-
-QKV_SIZES = ("batch", "sequence", "width", "heads", "kv_heads", "head_dim")
-
-
-def launch_dropout(x: Tensor, bias: Tensor, p: float, seed: int) -> Tensor:
-    return fused.bias_gelu_dropout(x, bias, p, seed=seed)
-
-
-def dropout_reference(x: Tensor, bias: Tensor, p: float, seed: int) -> Tensor:
-    return fused.reference(x, bias, p, seed=seed)
+    sizes = (shape["batch"], shape["sequence"], shape["width"]), (rows, shape["width"]), (rows,)
+    x, weight, bias = normal(dtype, device, seed, *sizes)
+    rotary = qkv_projection.rotary_tables(shape["sequence"], head_dim, device=device) if shape["rotary"] else None
+    return x, weight / shape["width"] ** 0.5, heads, kv_heads, bias if shape["bias"] else None, rotary
 
 
 def torch_dropout(x: Tensor, bias: Tensor, p: float, seed: int) -> Tensor:
-    """Three operators. The mask is ours, drawn beforehand, since torch's own would be another one."""
+    """Three operators. The mask is ours, drawn beforehand, since torch's own would differ."""
     return functional.gelu(x + bias) * scaled_mask(tuple(x.shape), p, seed, x.device, x.dtype)
 
 
@@ -118,49 +86,37 @@ def scaled_mask(shape: tuple[int, ...], p: float, seed: int, device: torch.devic
     return mask.to(dtype) * fused.kept_scale(p)
 
 
-def launch_dropout_backward(dy: Tensor, x: Tensor, bias: Tensor, p: float, seed: int) -> tuple[Tensor, ...]:
-    return bias_gelu_dropout_backward(dy, x, bias, p, seed, tanh=False)
-
-
-def with_gradients(function: Callable[..., Tensor], differentiated: int) -> Callable[..., tuple[Tensor, ...]]:
-    """(dy, *inputs) → the gradients of `function`'s first `differentiated` inputs, by autograd."""
-
-    def gradients(dy: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-        leaves = [each.detach().requires_grad_() for each in inputs[:differentiated]]
-        with torch.enable_grad():
-            output = function(*leaves, *inputs[differentiated:])
-        return torch.autograd.grad(output, leaves, dy)
-
-    return gradients
-
-
-def torch_rmsnorm(x: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
+def torch_rmsnorm(x: Tensor, weight: Tensor) -> Tensor:
     return functional.rms_norm(x, (x.shape[-1],), weight, 1e-6)
 
 
-def torch_layernorm(x: Tensor, weight: Tensor, bias: Tensor, *_: Tensor) -> Tensor:
+def torch_layernorm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return functional.layer_norm(x, (x.shape[-1],), weight, bias, 1e-5)
 
 
 def torch_layernorm_backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
-    """torch's own backward operator, on statistics that are there already, as ours has them."""
-    statistics = mean[:, None].to(x.dtype if x.device.type == "cpu" else mean.dtype), scale[:, None]
+    """torch's own backward operator, on given statistics, as ours has them."""
+    dtype = x.dtype if x.device.type == "cpu" else mean.dtype
+    statistics = (each[:, None].to(dtype) for each in (mean, scale))
     shape = (x.shape[-1],)
-    return torch.ops.aten.native_layer_norm_backward(
-        dy, x, shape, statistics[0], statistics[1].to(statistics[0].dtype), weight, weight, (True, True, True)
-    )
+    return torch.ops.aten.native_layer_norm_backward(dy, x, shape, *statistics, weight, weight, (True, True, True))
 
 
 def loss_and_gradient(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, ...]]:
-    """The loss of (logits, targets), and its gradient by autograd."""
+    """(*inputs, targets) → the loss, and its gradient for each input by autograd."""
 
-    def both(logits: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        leaf = logits.detach().requires_grad_()
+    def both(*arguments: Tensor) -> tuple[Tensor, ...]:
+        *inputs, targets = arguments
+        leaves = [each.detach().requires_grad_() for each in inputs]
         with torch.enable_grad():
-            value = loss(leaf, targets)
-        return value.detach(), torch.autograd.grad(value, leaf)[0]
+            value = loss(*leaves, targets)
+        return value.detach(), *torch.autograd.grad(value, leaves)
 
     return both
+
+
+linear_gradients = loss_and_gradient
+"""The same for (hidden, weight, targets)."""
 
 
 def launch_loss_and_gradient(logits: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
@@ -170,33 +126,9 @@ def launch_loss_and_gradient(logits: Tensor, targets: Tensor) -> tuple[Tensor, .
     return losses.sum() / kept, gradient
 
 
-def torch_fused_linear(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(hidden @ weight.T, targets)
+qkv_reference = by_keyword(qkv_projection.reference, "heads", "kv_heads", "bias", "rotary")
 
 
-def linear_gradients(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, ...]]:
-    """The loss of (hidden, weight, targets), and its two gradients by autograd."""
-
-    def all_three(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        leaves = hidden.detach().requires_grad_(), weight.detach().requires_grad_()
-        with torch.enable_grad():
-            value = loss(*leaves, targets)
-        return value.detach(), *torch.autograd.grad(value, leaves)
-
-    return all_three
-
-
-launch_fused_linear = linear_gradients(fused_linear_cross_entropy.fused_linear_cross_entropy)
-
-
-def launch_qkv(x: Tensor, weight: Tensor, heads: int, kv_heads: int, bias: Any, rotary: Any) -> tuple[Tensor, ...]:
-    return qkv_projection.qkv_projection(x, weight, heads=heads, kv_heads=kv_heads, bias=bias, rotary=rotary)
-
-
-def qkv_reference(x: Tensor, weight: Tensor, heads: int, kv_heads: int, bias: Any, rotary: Any) -> tuple[Tensor, ...]:
-    return qkv_projection.reference(x, weight, heads=heads, kv_heads=kv_heads, bias=bias, rotary=rotary)
-
-
-def torch_qkv(x: Tensor, weight: Tensor, heads: int, kv_heads: int, bias: Any, rotary: Any) -> tuple[Tensor, ...]:
+def torch_qkv(*inputs: Any) -> tuple[Tensor, ...]:
     """A linear layer, and the copy into contiguous heads that follows it."""
-    return tuple(each.contiguous() for each in qkv_reference(x, weight, heads, kv_heads, bias, rotary))
+    return tuple(each.contiguous() for each in qkv_reference(*inputs))

@@ -12,8 +12,7 @@ from threeloops.inner.kernels.attention import simplicial_attention
 from threeloops.inner.kernels.attention.simplicial_problem import Problem, problem_of
 from threeloops.inner.kernels.attention.sizes import AttentionSizes
 from threeloops.inner.kernels.catalog.attention import with_gradients
-from threeloops.inner.kernels.catalog.entry import Entry, Shape
-from threeloops.inner.kernels.catalog.rows import shapes
+from threeloops.inner.kernels.catalog.entry import Entry, Shape, shapes
 from threeloops.inner.kernels.catalog.rows_functions import normal
 from threeloops.inner.kernels.catalog.sparse_functions import (
     flex_blocks,

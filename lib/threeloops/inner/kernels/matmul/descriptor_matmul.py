@@ -2,33 +2,22 @@
 
 Source: the persistent matrix multiplication tutorial of Triton; CUDA C++ Programming Guide, "Tensor Memory Access".
 
-A descriptor tells the copy engine once where a matrix lies, how long it is and how big a tile is wanted. One thread
-then asks for a tile by its coordinates, and no thread computes an address or a mask: what lies outside reads as zero
-and is not written. In exchange the matrix must start at a multiple of 16 bytes, and so must each of its rows.
+A descriptor tells the copy engine once where a matrix begins, its sizes and the size of a tile. One thread then asks
+for a tile by its coordinates, and no thread computes an address or a mask: what lies outside reads as zero and is not
+written. In exchange the matrix must start at a multiple of 16 bytes, and so must each of its rows.
 """
 
-from functools import partial
+from typing import Unpack
 
 import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from threeloops.inner.kernels.launching import target
+from threeloops.inner.kernels.launching import Configuration, target
 from threeloops.inner.kernels.matmul import matmul as pointers
-from threeloops.inner.kernels.matmul.matmul import grouped_tile, reference
-from threeloops.inner.kernels.matmul.matrix_product import (
-    Blocks,
-    MatrixProduct,
-    choose,
-    cost,
-    input_precision_of,
-    product_of,
-    tile_traffic,
-    tiles,
-)
-
-__all__ = ["cost", "descriptor_matmul", "reference", "tile_traffic"]
+from threeloops.inner.kernels.matmul.matmul import grouped_tile
+from threeloops.inner.kernels.matmul.matrix_product import Options, multiply, tiles
 
 ALIGNMENT_BYTES = 16
 WITHOUT_COPY_ENGINE = ("sm_80", "gfx942")
@@ -58,56 +47,40 @@ def descriptor_matmul_kernel(
     c.store([first_row, first_column], total.to(c.dtype))
 
 
-def descriptor_matmul(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *,
-    input_precision: str | None = None,
-    block_m: int | None = None,
-    block_n: int | None = None,
-    block_k: int | None = None,
-    group_m: int | None = None,
-) -> torch.Tensor:
+def descriptor_matmul(a: torch.Tensor, b: torch.Tensor, **options: Unpack[Options]) -> torch.Tensor:
     """a @ b: (m, k) @ (k, n) → (m, n), like `matmul`, for matrices that descriptors can describe.
 
     k and n (and m, for a transposed a) times the element size must be multiples of 16 bytes, and data must begin at
     one; a ValueError says which does not. Where the target has no such engine, `matmul`'s kernel is launched instead.
     """
-    precision = input_precision_of(a.dtype, input_precision)
-    blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_M": group_m}
-    return MatrixProduct.apply(a, b, partial(_multiply, precision=precision, blocks=blocks))
+    return multiply(launch, a, b, False, True, **options)
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor, *, precision: str, blocks: Blocks) -> torch.Tensor:
-    product = product_of(a, b, batched=False)
+def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, precision: str, chosen: Configuration) -> None:
     if target() in WITHOUT_COPY_ENGINE:
-        return pointers.matmul(
-            a, b, input_precision=precision, **{name.lower(): block for name, block in blocks.items()}
-        )
-    c = a.new_empty(product.m, product.n)
-    if product.is_empty:
-        return c
-    if product.k == 0:
-        return c.zero_()
-    chosen = choose(a, b, product, precision, blocks)
+        pointers.launch(a, b, c, precision, chosen)
+        return
+    k = a.shape[1]
+    if k == 0:
+        c.zero_()
+        return
     block_m, block_n, block_k = (chosen.constants[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
     a_described, a_is_transposed = described("a", a, block_m, block_k)
     b_described, b_is_transposed = described("b", b, block_k, block_n)
     c_described, _ = described("the product", c, block_m, block_n)
-    descriptor_matmul_kernel[(tiles(product, chosen),)](
-        a_described, b_described, c_described, product.m, product.n, product.k,
+    descriptor_matmul_kernel[(tiles(c, chosen),)](
+        a_described, b_described, c_described, *c.shape, k,
         A_IS_TRANSPOSED=a_is_transposed,
         B_IS_TRANSPOSED=b_is_transposed,
         INPUT_PRECISION=precision,
         **chosen.options(),
     )  # fmt: skip
-    return c
 
 
 def described(name: str, matrix: torch.Tensor, block_rows: int, block_columns: int) -> tuple[TensorDescriptor, bool]:
-    """A descriptor of `matrix` for tiles of this size, and whether it describes the transpose, whose rows are whole.
+    """A descriptor of `matrix` for tiles of this size, and whether it describes the transpose, for contiguous columns.
 
-    A matrix with neither rows nor columns in one piece is copied. Raises ValueError for what is not aligned.
+    A matrix with neither contiguous rows nor columns is copied. Raises ValueError for what is not aligned.
     """
     transposed = matrix.stride(1) != 1 and matrix.stride(0) == 1
     if transposed:

@@ -6,27 +6,18 @@ High-Performance Matrix Multiplication" (2008), for the idea of tiles.
 One program makes one BLOCK_M × BLOCK_N tile of C: it walks along k and keeps the sums in registers as float32. A is
 then read once for each column of tiles, B once for each row of tiles, so bigger tiles mean less traffic. Programs that
 run at the same time should share what they read: GROUP_M rows of tiles are taken together, column by column, so that
-their rows of A and columns of B still lie in the L2 when the neighbour asks for them.
+their rows of A and columns of B are still in the L2 cache when a neighbour asks for them.
 """
 
-from functools import partial
+from typing import Unpack
 
 import torch
 import triton
 import triton.language as tl
 
-from threeloops.inner.kernels.matmul.matrix_product import (
-    Blocks,
-    MatrixProduct,
-    choose,
-    cost,
-    input_precision_of,
-    product_of,
-    tile_traffic,
-    tiles,
-)
-
-__all__ = ["cost", "matmul", "reference", "tile_traffic"]
+from threeloops.inner import costs
+from threeloops.inner.kernels.launching import Configuration
+from threeloops.inner.kernels.matmul.matrix_product import Options, multiply, tiles
 
 
 @triton.jit
@@ -90,43 +81,29 @@ def matmul_kernel(
     )  # fmt: skip
 
 
-def matmul(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *,
-    input_precision: str | None = None,
-    block_m: int | None = None,
-    block_n: int | None = None,
-    block_k: int | None = None,
-    group_m: int | None = None,
-) -> torch.Tensor:
+def matmul(a: torch.Tensor, b: torch.Tensor, **options: Unpack[Options]) -> torch.Tensor:
     """a @ b: (m, k) @ (k, n) → (m, n), or (batch, m, k) @ (batch, k, n) → (batch, m, n), in the dtype of a and b.
 
-    fp16, bf16 or float32, summed in float32. Any strides: a transposed factor costs nothing. `input_precision`, for
-    float32: "tf32" or "ieee", by default as torch is set. Blocks and `group_m` replace the shipped ones; group_m=1 is
-    the plain order, row of tiles by row of tiles. Differentiable. Raises ValueError for what cannot be multiplied.
+    fp16, bf16 or float32, summed in float32. Any strides: a transposed factor costs nothing. `options` choose tiles and
+    precision, see `Options`. Differentiable. Raises ValueError for what cannot be multiplied.
     """
-    precision = input_precision_of(a.dtype, input_precision)
-    blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_M": group_m}
-    return MatrixProduct.apply(a, b, partial(_multiply, precision=precision, blocks=blocks))
+    return multiply(launch, a, b, True, True, **options)
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor, *, precision: str, blocks: Blocks) -> torch.Tensor:
-    product = product_of(a, b, batched=True)
-    c = a.new_empty(*a.shape[:-1], product.n)
-    if product.is_empty:
-        return c
-    chosen = choose(a, b, product, precision, blocks)
+def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, precision: str, chosen: Configuration) -> None:
+    matrices = c.shape[:-2].numel()
     strides = [(each.stride(0) if each.ndim == 3 else 0, *each.stride()[-2:]) for each in (a, b, c)]
-    matmul_kernel[(tiles(product, chosen) // product.matrices, product.matrices)](
-        a, b, c, product.m, product.n, product.k, *strides[0], *strides[1], *strides[2],
-        K_IS_WHOLE=product.k % chosen.constants["BLOCK_K"] == 0,
+    matmul_kernel[(tiles(c, chosen) // matrices, matrices)](
+        a, b, c, *c.shape[-2:], a.shape[-1], *strides[0], *strides[1], *strides[2],
+        K_IS_WHOLE=a.shape[-1] % chosen.constants["BLOCK_K"] == 0,
         INPUT_PRECISION=precision,
         **chosen.options(),
     )  # fmt: skip
-    return c
 
 
 def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The same in PyTorch."""
     return a @ b
+
+
+cost = costs.matmul

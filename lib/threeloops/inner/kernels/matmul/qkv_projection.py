@@ -1,16 +1,12 @@
 """Queries, keys and values in one launch, each written where attention wants it, and rotated on the way.
 
-Sources: Ainslie et al., "GQA" (2023), for heads that share keys and values; Su et al., "RoFormer" (2021), for rotary
-embeddings.
-Three projections read x three times, and each leaves (tokens, heads · head_dim), which attention has to see as (batch,
-heads, sequence, head_dim): a transposing copy. Here the three weights are one matrix, a tile of the product finds out
-where each of its columns belongs, and the copy is gone. A rotation pairs dimension i of a head with i + head_dim / 2:
-the tile takes the weight's rows in that order, so that a pair are neighbours and one thread has both.
+Sources: Ainslie et al., "GQA" (2023), for heads that share keys and values; Su et al., "RoFormer: Enhanced Transformer
+with Rotary Position Embedding" (2021), for the rotation.
 
-Rotary position embeddings: each pair of dimensions of a head is turned by an angle that grows with the position.
-
-Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021). Dimension i is paired with
-i + head_dim / 2, as in GPT-NeoX and Llama.
+Three projections read x three times, and each leaves (tokens, heads · head_dim), which has to be copied for attention,
+because that needs (batch, heads, sequence, head_dim). Here the three weights are one matrix, and each tile of the
+product works out where its columns belong, so there is no copy. The tile takes the rows of the weight in such an order
+that the two dimensions of a pair, i and i + head_dim / 2, are adjacent, and one thread has both.
 """
 
 import torch
@@ -23,6 +19,7 @@ from threeloops.inner.costs import Work
 from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Configuration, target
 from threeloops.inner.kernels.matmul.matmul import grouped_tile
+from threeloops.inner.kernels.matmul.matrix_product import tiles_of
 
 
 def rotary_tables(sequence: int, head_dim: int, base: float = 10000.0, device: torch.device | str = "cpu") -> tuple:
@@ -33,23 +30,27 @@ def rotary_tables(sequence: int, head_dim: int, base: float = 10000.0, device: t
 
 
 def rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """(…, sequence, head_dim), each pair of dimensions i and i + head_dim / 2 turned by its angle."""
+    """(…, sequence, head_dim), each pair of dimensions i and i + head_dim / 2 rotated by its angle."""
     first, second = heads.chunk(2, dim=-1)
-    turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
-    return turned.to(heads.dtype)
+    rotated = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+    return rotated.to(heads.dtype)
 
 
 LARGE = {
-    "sm_80": Configuration({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "GROUP_M": 8}, num_warps=8, num_stages=4),
-    "sm_90": Configuration({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8}, num_warps=8, num_stages=4),
-    "sm_100": Configuration({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8}, num_warps=8, num_stages=4),
-    "gfx942": Configuration({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8}, num_warps=8, num_stages=2),
+    "sm_80": tiles_of(128, 128, 32, num_warps=8, num_stages=4),
+    "sm_90": tiles_of(128, 128, 64, num_warps=8, num_stages=4),
+    "sm_100": tiles_of(128, 128, 64, num_warps=8, num_stages=4),
+    "gfx942": tiles_of(128, 128, 64, num_warps=8, num_stages=2),
 }
-"""128 × 256 tiles spill once the rotation needs its cosines and sines beside the sums."""
-EXACT = Configuration({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 16, "GROUP_M": 8}, num_warps=8, num_stages=2)
-EXACT_AMD = Configuration({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8}, num_warps=8, num_stages=2)
-"""For float32, which is multiplied in full: by ordinary multiply-adds on NVIDIA's targets. AMD's warps are twice as
-wide, so a tile must be deeper to give every thread 16 bytes of it."""
+"""128 × 256 tiles spill, since the rotation holds cosines and sines beside the sums."""
+
+
+def configuration(dtype: torch.dtype) -> Configuration:
+    if dtype != torch.float32:
+        return LARGE[target()]
+    # Float32 is multiplied in full, by ordinary multiply-adds on NVIDIA's targets. AMD's warps are twice as wide, so a
+    # tile must be deeper to give every thread 16 bytes of it.
+    return tiles_of(64, 64, 32 if target() == "gfx942" else 16, num_warps=8, num_stages=2)
 
 
 @triton.jit
@@ -83,11 +84,11 @@ def qkv_projection_kernel(
         first += tl.load(bias, mask=pair < columns // 2, other=0.0).to(tl.float32)
         second += tl.load(bias + HALF, mask=pair < columns // 2, other=0.0).to(tl.float32)
     if cosine_ptr is not None:
-        turned = inside & (head < HEADS + KV_HEADS)  # values are not
+        turned = inside & (head < HEADS + KV_HEADS)  # values are not rotated
         cosine = tl.load(cosine_ptr + token % sequence * HALF + place, mask=turned, other=1.0)
         sine = tl.load(sine_ptr + token % sequence * HALF + place, mask=turned, other=0.0)
         first, second = first * cosine - second * sine, second * cosine + first * sine
-    # All queries lie before all keys, and these before all values.
+    # The output holds all queries, then all keys, then all values.
     heads_before = tl.where(head < HEADS, 0, tl.where(head < HEADS + KV_HEADS, HEADS, HEADS + KV_HEADS))
     heads_here = tl.where(head < HEADS, HEADS, KV_HEADS)
     row = (token // sequence) * heads_here + head - heads_before
@@ -116,10 +117,10 @@ def qkv_projection(
             head_dim is even.
         heads, kv_heads: kv_heads divides heads, which is its default.
         bias: one for each row of weight, of x's dtype.
-        rotary: cosines and sines, (sequence, head_dim / 2) float32 each, as `rotary.rotary_tables` makes them: queries
-            and keys are rotated, dimension i with i + head_dim / 2.
+        rotary: cosines and sines, (sequence, head_dim / 2) float32 each, from `rotary_tables`: queries and
+            keys are rotated, dimension i with i + head_dim / 2.
 
-    Sums are float32. A width that is a multiple of 16 is read 16 bytes at a time, another one element by element.
+    Sums are float32. A width that is a multiple of 16 is read 16 bytes at a time, others element by element.
     """
     kv_heads = heads if kv_heads is None else kv_heads
     launching.require_dimensions("x", x, "batch, sequence, width")
@@ -146,7 +147,24 @@ class _QKVProjection(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, cosine, sine, heads, kv_heads):
         ctx.save_for_backward(x, weight, bias, cosine, sine)
-        return qkv_projection_forward(x, weight, bias, cosine, sine, heads, kv_heads)
+        x, weight = x.contiguous(), weight.contiguous()
+        bias, cosine, sine = (None if each is None else each.contiguous() for each in (bias, cosine, sine))
+        batch, sequence, width = x.shape
+        tokens = batch * sequence
+        head_dim = weight.shape[0] // (heads + 2 * kv_heads)
+        out = torch.empty(tokens * weight.shape[0], dtype=x.dtype, device=x.device)
+        if tokens:
+            chosen = configuration(x.dtype)
+            sizes = chosen.constants
+            grid = (triton.cdiv(tokens, sizes["BLOCK_M"]) * triton.cdiv(weight.shape[0], sizes["BLOCK_N"]),)
+            qkv_projection_kernel[grid](
+                x, weight, bias, cosine, sine, out, tokens, width, sequence, width,
+                HEADS=heads, KV_HEADS=kv_heads, HALF=head_dim // 2, **chosen.options(),
+            )  # fmt: skip
+        numbers = heads, kv_heads, kv_heads
+        parts = out.split([tokens * number * head_dim for number in numbers])
+        q, k, v = (part.view(batch, each, sequence, head_dim) for part, each in zip(parts, numbers, strict=True))
+        return q, k, v
 
     @staticmethod
     @once_differentiable
@@ -159,41 +177,6 @@ class _QKVProjection(torch.autograd.Function):
         dweight = gradient.T @ x.flatten(0, 1) if ctx.needs_input_grad[1] else None
         dbias = gradient.sum(0) if bias is not None and ctx.needs_input_grad[2] else None
         return dx, dweight, dbias, None, None, None, None
-
-
-def configuration(dtype: torch.dtype) -> Configuration:
-    if dtype != torch.float32:
-        return LARGE[target()]
-    return EXACT_AMD if target() == "gfx942" else EXACT
-
-
-def qkv_projection_forward(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    cosine: torch.Tensor | None,
-    sine: torch.Tensor | None,
-    heads: int,
-    kv_heads: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    x, weight = x.contiguous(), weight.contiguous()
-    bias, cosine, sine = (None if each is None else each.contiguous() for each in (bias, cosine, sine))
-    batch, sequence, width = x.shape
-    tokens = batch * sequence
-    head_dim = weight.shape[0] // (heads + 2 * kv_heads)
-    out = torch.empty(tokens * weight.shape[0], dtype=x.dtype, device=x.device)
-    if tokens:
-        chosen = configuration(x.dtype)
-        sizes = chosen.constants
-        grid = (triton.cdiv(tokens, sizes["BLOCK_M"]) * triton.cdiv(weight.shape[0], sizes["BLOCK_N"]),)
-        qkv_projection_kernel[grid](
-            x, weight, bias, cosine, sine, out, tokens, width, sequence, width,
-            HEADS=heads, KV_HEADS=kv_heads, HALF=head_dim // 2, **chosen.options(),
-        )  # fmt: skip
-    numbers = heads, kv_heads, kv_heads
-    parts = out.split([tokens * number * head_dim for number in numbers])
-    q, k, v = (part.view(batch, each, sequence, head_dim) for part, each in zip(parts, numbers, strict=True))
-    return q, k, v
 
 
 def reference(
@@ -223,7 +206,7 @@ def cost(
     bias: bool = False,
     rotary: bool = False,
 ) -> Work:
-    """One product (tokens, width) @ (width, all heads' dimensions), its bias, and the two rotary tables in float32."""
+    """One product (tokens, width) @ (width, dimensions of all heads), its bias, and two rotary tables in float32."""
     columns = (heads + 2 * kv_heads) * head_dim
     turned = batch * sequence * (heads + kv_heads) * head_dim
     product = costs.matmul(batch * sequence, width, columns, bytes_per_element)

@@ -1,30 +1,20 @@
-"""dropout(gelu(x + bias), p): three kernels and their round trips through memory in one, and no mask in memory at all.
+"""dropout(gelu(x + bias), p): three kernels and their round trips through memory in one, without a mask in memory.
 
-Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), for the generator, Philox.
-Philox has no state: a random number is a function of a seed and a counter. The counter comes from the element's place,
-so whoever knows the seed can draw the mask again: the backward pass recomputes it, together with x + bias, and nothing
-but the inputs is kept. A call is more arithmetic than bias and GELU together and yields 128 random bits, of which
-`tl.rand` uses 32. Here 16 do for an element, which is dropped where they lie below p·2¹⁶: eight elements share a call.
+Sources: Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), for the generator, Philox
+4×32-10; Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016); Abramowitz and Stegun, "Handbook of Mathematical
+Functions" (1964), formula 7.1.26, for the normal distribution.
 
-Philox 4×32-10: a tile of random words in a kernel, and the same words in PyTorch, bit for bit.
+Philox turns (seed, counter) into four words of 32 bits and keeps no state. The counter is the element's position, so
+the backward pass draws the mask again from the seed, and only the inputs are kept. A call costs more than bias and GELU
+together. `tl.rand` uses 32 of its 128 bits for an element; 16 are enough to drop it with probability p, so here eight
+elements share a call.
 
-Source: Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (2011).
-A counter-based generator is a block cipher on a counter: ten rounds of multiplying and mixing turn (seed, counter) into
-four independent words of 32 bits. There is no state to keep, share or advance: whoever knows the seed draws again.
+The exact GELU is z·Φ(z). Formula 7.1.26 gives the tail of Φ as a polynomial times exp(−z²/2), off by at most 0.75e-7,
+which float32 loses anyway when it adds erf to 1. It takes fewer instructions than `tl.erf`, and the derivative needs
+the exponential too.
 
-GELU and its derivative as functions that kernels call: z·Φ(z), exact or by the tanh approximation.
-
-Sources: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016); Abramowitz and Stegun, "Handbook of Mathematical
-Functions" (1964), formula 7.1.26.
-The formula gives the tail of the normal distribution as a polynomial times exp(−z²/2), off by at most 0.75e-7: what is
-lost anyway when erf is added to 1 in float32. It takes fewer instructions than `tl.erf`, and the derivative needs its
-exponential, so a fused kernel stays nearer to the memory's speed.
-
-The gradients of dropout(gelu(x + bias), p), with the mask drawn again from the seed.
-
-dz = mask · dy / (1 − p) · gelu'(x + bias) is dx, and dbias is its sum down the columns. Recomputing costs arithmetic
-and saves the two tensors that three separate kernels would have kept: the mask and x + bias. A program takes a stack of
-tiles, adds its columns up on the way and leaves one partial sum; a second small kernel adds those up in a fixed order.
+Backward, dz = mask · dy / (1 − p) · gelu'(x + bias) is dx, and dbias is its sum over the rows. A program takes a stack
+of tiles, sums their columns on the way and leaves one partial sum; a second small kernel adds them up in a fixed order.
 """
 
 import torch
@@ -35,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Configuration
-from threeloops.inner.kernels.rows.tiles import as_rows, partial_sums, partial_sums_cost
+from threeloops.inner.kernels.rows.tiles import as_rows, partial_sums, partial_sums_cost, stack_rows
 
 ROUNDS = 10
 _WORD = 0xFFFFFFFF
@@ -45,11 +35,11 @@ _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 
 @triton.jit
 def random_tile(seed, first_row, first_column, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """ROWS × COLUMNS random numbers from 0 up to 2¹⁶ (int32) for the tile that begins there.
+    """ROWS × COLUMNS random numbers r, 0 ≤ r < 2¹⁶ (int32), for the tile that begins there.
 
     A call of Philox yields eight of them: element (row, column) takes number column % 8 of the counter
-    row·⌈columns / 8⌉ + column // 8, the same whatever the tile. `first_column` is a multiple of 8; `first_row` is an
-    int64, since a counter may exceed 32 bits.
+    row·⌈columns / 8⌉ + column // 8, whatever the tile. `first_column` is a multiple of 8; `first_row` is an int64,
+    since a counter may exceed 32 bits.
     """
     eighth = first_column // 8 + tl.arange(0, COLUMNS // 8)[None, :]
     counter = (first_row + tl.arange(0, ROWS)[:, None]) * ((columns + 7) // 8) + eighth
@@ -58,42 +48,25 @@ def random_tile(seed, first_row, first_column, columns, ROWS: tl.constexpr, COLU
     return tl.reshape(tl.join(words & 0xFFFF, words >> 16), [ROWS, COLUMNS]).to(tl.int32)
 
 
-def random_matrix(seed: int, rows: int, columns: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """What `random_tile` draws for the whole matrix: (rows, columns) int32."""
-    eighths = (columns + 7) // 8
-    counter = torch.arange(rows * eighths, device=device).reshape(rows, eighths)
-    words = torch.stack(philox(seed, counter), dim=-1)
-    numbers = torch.stack((words & 0xFFFF, words >> 16), dim=-1)
-    return numbers.reshape(rows, 8 * eighths)[:, :columns].to(torch.int32)
-
-
 def philox(seed: int, counter: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Four tensors of words, 0 ≤ word < 2³², as int64 of the shape of `counter` (int64, at least 0).
+    """What `tl.randint4x(seed, counter)` gives: four int64 tensors of words, 0 ≤ word < 2³², of the counter's shape.
 
-    They are what `tl.randint4x(seed, counter)` gives. int64 products wrap without harm: the low word of a wrapped
-    product is right, and so is the high word once the sign's copies are masked away.
+    int64 products may wrap: the low word of a wrapped product is right, and so is the high word once the copies of its
+    sign are masked away.
     """
     words = [counter & _WORD, (counter >> 32) & _WORD, torch.zeros_like(counter), torch.zeros_like(counter)]
     keys = [seed & _WORD, (seed >> 32) & _WORD]
     for _ in range(ROUNDS):
         first, second = words[0] * _MULTIPLIERS[0], words[2] * _MULTIPLIERS[1]
-        words = [
-            high(second) ^ words[1] ^ keys[0],
-            second & _WORD,
-            high(first) ^ words[3] ^ keys[1],
-            first & _WORD,
-        ]
+        high_first, high_second = ((product >> 32) & _WORD for product in (first, second))
+        words = [high_second ^ words[1] ^ keys[0], second & _WORD, high_first ^ words[3] ^ keys[1], first & _WORD]
         keys = [(key + step) & _WORD for key, step in zip(keys, _KEY_STEPS, strict=True)]
     return tuple(words)
 
 
-def high(product: torch.Tensor) -> torch.Tensor:
-    return (product >> 32) & _WORD
-
-
 @triton.jit
 def gelu(z, TANH: tl.constexpr):
-    """z·Φ(z). The approximation ½(1 + tanh u) is written as the sigmoid of 2u, which is the same number."""
+    """z·Φ(z). The approximation's ½(1 + tanh u) is written as the sigmoid of 2u, which is the same."""
     if TANH:
         return z * tl.sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z))
     else:
@@ -104,7 +77,8 @@ def gelu(z, TANH: tl.constexpr):
 def gelu_derivative(z, TANH: tl.constexpr):
     """Φ(z) + z·φ(z), or the derivative of the approximation.
 
-    The sigmoid of 2u times its distance from 1 is e / (1 + e)² with e = exp(−|2u|): no difference that loses digits.
+    With e = exp(−|2u|), the product of the sigmoid of 2u and its distance from 1 is e / (1 + e)², which subtracts
+    nothing and so loses no digits.
     """
     if TANH:
         twice_u = 1.5957691216057308 * (z + 0.044715 * z * z * z)
@@ -161,16 +135,15 @@ def bias_gelu_dropout(
         x: (..., columns) of float16, bfloat16 or float32. Rows may lie apart; a row whose elements do is copied first.
         bias: (columns,) of x's dtype.
         p: probability of dropping an element, rounded to a multiple of 2⁻¹⁶; what is kept is scaled by 1 / (1 − p).
-        seed: of the mask, from 0 up to 2⁶³. The same seed draws the same mask: give every call of a step its own.
+        seed: of the mask, 0 ≤ seed < 2⁶³. The same seed draws the same mask, so give every call of a step its own.
         approximate: "none" for the exact GELU (by erf), "tanh" for the approximation, as in torch.
 
-    Returns a contiguous tensor of x's shape and dtype. Rows and strides that are multiples of 16 bytes are moved 16
-    bytes at a time; an odd row length turns each of those accesses into scalar ones.
+    Returns a contiguous tensor of x's shape and dtype.
     """
     launching.require_tensors(x=x, bias=bias)
     columns = launching.require_columns("x", x)
     launching.require_shape("bias", bias, (columns,), "one for each column of x")
-    launching.require_fraction("p", p, one_allowed=True)
+    launching.require_fraction("p", p)
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed = {seed}: expected a number from 0 up to 2**63; take it modulo 2**63")
     if approximate not in ("none", "tanh"):
@@ -183,26 +156,22 @@ class _BiasGeluDropout(torch.autograd.Function):
     def forward(ctx, x, bias, p, seed, tanh):
         ctx.save_for_backward(x, bias)
         ctx.options = p, seed, tanh
-        return bias_gelu_dropout_forward(x, bias, p, seed, tanh)
+        matrix, bias = as_rows(x), bias.contiguous()
+        rows, columns = matrix.shape
+        y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        if rows:
+            sizes = CONFIGURATION.constants
+            grid = (triton.cdiv(columns, sizes["COLUMNS"]) * triton.cdiv(rows, sizes["ROWS"]),)
+            bias_gelu_dropout_kernel[grid](
+                matrix, bias, y, rows, columns, matrix.stride(0), seed, threshold(p), kept_scale(p),
+                DROPOUT=p > 0, TANH=tanh, **CONFIGURATION.options(),
+            )  # fmt: skip
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dy):
         return *bias_gelu_dropout_backward(dy, *ctx.saved_tensors, *ctx.options), None, None, None
-
-
-def bias_gelu_dropout_forward(x: torch.Tensor, bias: torch.Tensor, p: float, seed: int, tanh: bool) -> torch.Tensor:
-    matrix, bias = as_rows(x), bias.contiguous()
-    rows, columns = matrix.shape
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if rows:
-        sizes = CONFIGURATION.constants
-        grid = (triton.cdiv(columns, sizes["COLUMNS"]) * triton.cdiv(rows, sizes["ROWS"]),)
-        bias_gelu_dropout_kernel[grid](
-            matrix, bias, y, rows, columns, matrix.stride(0), seed, threshold(p), kept_scale(p),
-            DROPOUT=p > 0, TANH=tanh, **CONFIGURATION.options(),
-        )  # fmt: skip
-    return y
 
 
 def reference(
@@ -214,18 +183,21 @@ def reference(
 
 
 def kept_mask(x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
-    """Which elements of x are kept: a bool tensor of its shape."""
-    words = random_matrix(seed, x.numel() // x.shape[-1], x.shape[-1], x.device)
-    return (words >= threshold(p)).reshape(x.shape) if p else torch.ones_like(x, dtype=torch.bool)
+    """Which elements of x are kept, a bool tensor of its shape: what `random_tile` draws, in PyTorch, bit for bit."""
+    columns = x.shape[-1]
+    eighths = (columns + 7) // 8
+    counter = torch.arange(x.numel() // columns * eighths, device=x.device).reshape(-1, eighths)
+    words = torch.stack(philox(seed, counter), dim=-1)
+    numbers = torch.stack((words & 0xFFFF, words >> 16), dim=-1).reshape(-1, 8 * eighths)[:, :columns]
+    return (numbers >= threshold(p)).reshape(x.shape)
 
 
 def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """Reads x and the bias, writes y; no mask. 6 FLOPs for bias, GELU and scale; the integers of Philox are none."""
+    """Reads x and the bias, writes y; no mask. 6 FLOPs for bias, GELU and scale; Philox computes with integers only."""
     return Work((2 * rows + 1) * columns * bytes_per_element, 6 * rows * columns)
 
 
 BACKWARD_CONFIGURATION = Configuration({"ROWS": 16, "COLUMNS": 128}, num_warps=4)
-LARGEST_STACK = 8
 
 
 @triton.jit(do_not_specialize=["seed", "threshold"])
@@ -260,18 +232,14 @@ def bias_gelu_dropout_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients of x (its shape and dtype, contiguous) and bias, summed in float32 and the same in every run.
 
-    Args:
-        dy: gradient of the output, the shape and dtype of x.
-        x, bias, p, seed: what `bias_gelu_dropout` was called with.
-        tanh: whether GELU was approximated.
+    dy, the gradient of the output, has x's shape and dtype; `tanh` says whether GELU was approximated.
     """
     dy, matrix, bias = as_rows(dy), as_rows(x), bias.contiguous()
     rows, columns = matrix.shape
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if not rows:
         return dx, torch.zeros_like(bias)
-    tiles = tiles_per_program(rows)
-    stacks = triton.cdiv(rows, tiles * BACKWARD_CONFIGURATION.constants["ROWS"])
+    stacks, tiles = stack_rows(rows, BACKWARD_CONFIGURATION.constants["ROWS"])
     partials = torch.empty((stacks, columns), dtype=torch.float32, device=x.device)
     grid = (triton.cdiv(columns, BACKWARD_CONFIGURATION.constants["COLUMNS"]) * stacks,)
     bias_gelu_dropout_backward_kernel[grid](
@@ -282,23 +250,18 @@ def bias_gelu_dropout_backward(
 
 
 def threshold(p: float) -> int:
-    """A random number from 0 up to 2¹⁶ lies below this with probability p, up to rounding."""
+    """A random number 0 ≤ r < 2¹⁶ is below this with probability p, up to rounding."""
     return round(p * 2**16)
 
 
 def kept_scale(p: float) -> float:
-    """1 / (1 − p) for the rounded p, so that the mean stays; where nothing is kept, it does not matter."""
+    """1 / (1 − p) for the rounded p, so that the mean stays; 0 where everything is dropped."""
     dropped = threshold(p) / 2**16
     return 1 / (1 - dropped) if dropped < 1 else 0.0
 
 
-def tiles_per_program(rows: int) -> int:
-    """How many tiles a program stacks: few partial sums, and no tile without a row."""
-    return min(LARGEST_STACK, triton.next_power_of_2(triton.cdiv(rows, BACKWARD_CONFIGURATION.constants["ROWS"])))
-
-
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """Reads dy, x and the bias, writes dx and dbias; and the partial sums out and in again. 12 FLOPs an element."""
+    """Reads dy, x and the bias, writes dx and dbias; writes and reads the partial sums. 12 FLOPs per element."""
     elementwise = Work((3 * rows + 1) * columns * bytes_per_element, 12 * rows * columns)
-    stacks = triton.cdiv(rows, tiles_per_program(rows) * BACKWARD_CONFIGURATION.constants["ROWS"])
+    stacks, _ = stack_rows(rows, BACKWARD_CONFIGURATION.constants["ROWS"])
     return elementwise + partial_sums_cost(stacks, columns, bytes_per_element)

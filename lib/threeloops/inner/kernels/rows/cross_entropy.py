@@ -1,16 +1,14 @@
 """Cross-entropy over a vocabulary, loss and gradient in one launch, the gradient written over the logits if allowed.
 
 Sources: Milakov and Gimelshein (2018) for the online sum; Hsu et al., "Liger Kernel" (2024) for the gradient in place.
-For a row x with target t the loss is log Σ exp(x) − x[t], its gradient softmax(x) − one-hot(t): nothing of it waits
-for the rest of the network but a factor. So the forward pass makes the gradient at once: one reading for the maximum
-and the sum, a second one, which the L2 cache answers while rows are short enough, to write the gradient.
-Log-probabilities never exist in memory, and with `in_place` neither does a second matrix of tokens × vocabulary.
 
-Multiply a gradient that is already there by what the loss turned out to be multiplied with.
+For a row x with target t the loss is log Σ exp(x) − x[t], its gradient softmax(x) − one-hot(t), up to a factor that
+comes from the rest of the network. So the forward pass makes the gradient at once: one reading for the maximum and the
+sum, and a second one, from the L2 cache while rows are short enough, to write the gradient. Log-probabilities are never
+in memory, and with `in_place` neither is a second matrix of tokens × vocabulary.
 
-A fused loss makes its gradient in the forward pass, before it knows what follows. Usually nothing does: the loss is the
-end, the factor is 1, and the gradient is right as it stands. The kernel reads the factor on the device, where asking
-for it would stall the host, and returns at once if it is 1.
+The backward pass multiplies that gradient by the factor. Usually the loss is the end and the factor is 1. The kernel
+reads it on the device, where asking for it would stall the host, and returns at once if it is 1.
 """
 
 import torch
@@ -23,7 +21,7 @@ from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Configuration
 from threeloops.inner.kernels.rows.tiles import as_rows
 
-CONFIGURATION = Configuration({"BLOCK": 4096}, num_warps=8)
+SCALE_ROWS = Configuration({"BLOCK": 4096}, num_warps=8)
 
 
 @triton.jit
@@ -38,12 +36,12 @@ def scale_rows_kernel(gradient_ptr, factor_ptr, columns, row_stride, factor_stri
 
 
 def scale_rows(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """gradient (rows, columns), rows contiguous, times `factor`, in place: a scalar tensor, or one number a row."""
+    """gradient (rows, columns), rows contiguous, times `factor`, in place: a scalar tensor, or one number per row."""
     rows, columns = gradient.shape
     if gradient.numel():
-        grid = (rows, triton.cdiv(columns, CONFIGURATION.constants["BLOCK"]))
+        grid = (rows, triton.cdiv(columns, SCALE_ROWS.constants["BLOCK"]))
         factor_stride = factor.stride(0) if factor.ndim else 0
-        scale_rows_kernel[grid](gradient, factor, columns, gradient.stride(0), factor_stride, **CONFIGURATION.options())
+        scale_rows_kernel[grid](gradient, factor, columns, gradient.stride(0), factor_stride, **SCALE_ROWS.options())
     return gradient
 
 
@@ -70,7 +68,7 @@ def cross_entropy_kernel(
                 tl.store(gradient_ptr + start + column, nothing, mask=start + column < vocabulary)
     else:
         known = (target >= 0) & (target < vocabulary)
-        # Read before the first reduction, whose barrier keeps any thread from writing the gradient over it.
+        # Read before the first reduction: its barrier keeps other threads from writing the gradient over it first.
         target_logit = tl.load(logits_ptr + target, mask=known, other=0.0).to(tl.float32)
         maximum = -float("inf")
         total = 0.0
@@ -79,7 +77,7 @@ def cross_entropy_kernel(
             inside = start + column < vocabulary
             x = tl.load(logits_ptr + start + column, mask=inside, other=-float("inf")).to(tl.float32)
             raised = tl.maximum(maximum, tl.max(x, axis=0))
-            shift = tl.where(raised == -float("inf"), 0.0, raised)  # so far nothing but −inf: their exponentials are 0
+            shift = tl.where(raised == -float("inf"), 0.0, raised)  # while all are −inf, their exponentials are 0
             total = total * tl.exp(maximum - shift) + tl.sum(tl.exp(x - shift), axis=0)
             maximum = raised
             if SMOOTHING:
@@ -104,7 +102,7 @@ def cross_entropy_kernel(
 
 
 def configuration(vocabulary: int) -> Configuration:
-    """Sixteen warps, so that few rows are under way at once and the second reading of each still finds it in L2."""
+    """Up to sixteen warps per row, so that few rows are in flight and the second reading still finds a row in L2."""
     block = min(LARGEST_BLOCK, triton.next_power_of_2(vocabulary))
     return Configuration({"BLOCK": block}, num_warps=max(4, block // 512))
 
@@ -123,37 +121,36 @@ def cross_entropy(
 
     Args:
         logits: float16, bfloat16 or float32; rows may lie apart.
-        targets: (rows,) int64. A target outside the vocabulary makes its loss and gradient NaN; reads nothing outside.
+        targets: (rows,) int64. A target outside the vocabulary makes its loss and gradient NaN; nothing is read there.
         ignore_index: rows with this target have loss 0 and gradient 0 and do not count in the mean.
         label_smoothing: the part of the target's probability that is spread over the whole vocabulary.
         z_loss: adds z_loss · (log Σ exp)² to each row's loss, which keeps logits from drifting (PaLM, 2022).
-        reduction: "mean" over the rows not ignored (NaN when all are), "sum", or "none" for a loss a row.
-        in_place: write the gradient over the logits, which are gone afterwards. An operator that kept them for its own
-            backward pass then raises autograd's error about a modified tensor.
+        reduction: "mean" over the rows not ignored (NaN when all are), "sum", or "none" for one loss per row.
+        in_place: write the gradient over the logits. An operator that kept them for its own backward pass then raises
+            autograd's error about a modified tensor.
 
-    Returns a float32 scalar, or (rows,) for "none". The gradient is made here, in the forward pass, so backward may run
-    once only. A vocabulary that is a multiple of 16 is read 16 bytes at a time, others element by element.
+    Returns a float32 scalar, or (rows,) for "none". The gradient is made in the forward pass, so backward may run once
+    only. A vocabulary that is a multiple of 16 is read 16 bytes at a time, others element by element.
     """
     launching.require_tensors(logits=logits)
     launching.require_dimensions("logits", logits, "rows, vocabulary")
     launching.require_columns("logits", logits)
-    require_targets(targets, logits.shape[0], logits.device, label_smoothing)
+    require_targets(targets, label_smoothing, logits=logits)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction = {reduction!r}: expected one of {', '.join(REDUCTIONS)}")
     differentiable = torch.is_grad_enabled() and logits.requires_grad
     if in_place and differentiable and logits.is_leaf:
         raise ValueError("in_place = True and logits is a leaf that wants a gradient: expected an operator's output")
-    return _CrossEntropy.apply(
-        logits, targets, ignore_index, label_smoothing, z_loss, reduction, in_place, differentiable
-    )
+    options = ignore_index, label_smoothing, z_loss
+    return _CrossEntropy.apply(logits, targets, options, reduction, in_place, differentiable)
 
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits, targets, ignore_index, label_smoothing, z_loss, reduction, in_place, differentiable):
-        kept = count_kept(targets, ignore_index) if reduction == "mean" else None
+    def forward(ctx, logits, targets, options, reduction, in_place, differentiable):
+        kept = count_kept(targets, options[0]) if reduction == "mean" else None
         losses, gradient = losses_and_gradient(
-            logits, targets, kept, ignore_index, label_smoothing, z_loss, in_place=in_place, gradient=differentiable
+            logits, targets, kept, *options, in_place=in_place, gradient=differentiable
         )
         if in_place and differentiable:
             torch.autograd.graph.increment_version(logits)
@@ -164,19 +161,18 @@ class _CrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, factor):
         if ctx.gradient is None:
-            raise RuntimeError("cross_entropy: a second backward pass; its gradient was handed over by the first")
+            raise RuntimeError("cross_entropy: a second backward pass; the first one took the gradient")
         gradient, ctx.gradient = ctx.gradient, None
-        return scale_rows(gradient, factor), *(None,) * 7
+        return scale_rows(gradient, factor), *(None,) * 5
 
 
-def require_targets(targets: torch.Tensor, rows: int, device: torch.device, label_smoothing: float) -> None:
+def require_targets(targets: torch.Tensor, label_smoothing: float, **rows: torch.Tensor) -> None:
+    """One int64 target for each row of the one tensor in `rows`, on its device."""
     launching.require_dtypes((torch.int64,), targets=targets)
-    launching.require_shape("targets", targets, (rows,), "one for each row")
-    if targets.device != device:
-        raise ValueError(
-            f"targets is on {targets.device}: expected {device}, as the rows; move it with .to({device!r})"
-        )
-    launching.require_fraction("label_smoothing", label_smoothing, one_allowed=True)
+    ((name, tensor),) = rows.items()
+    launching.require_shape("targets", targets, tensor.shape[:1], f"one for each row of {name}")
+    launching.require_one_device(**rows, targets=targets)
+    launching.require_fraction("label_smoothing", label_smoothing)
 
 
 def count_kept(targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
@@ -195,19 +191,15 @@ def losses_and_gradient(
     in_place: bool = False,
     gradient: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A float32 loss for each row, and the logits' gradient of their sum, or of their mean over `kept` (a scalar)."""
+    """A float32 loss for each row, and the logits' gradient of their sum, or of their mean over `kept` rows."""
     matrix = as_rows(logits)
     if in_place and gradient and matrix.stride() != logits.stride():
-        raise ValueError(f"logits has strides {logits.stride()}: expected rows of neighbours, since it is overwritten")
+        raise ValueError(f"logits has strides {logits.stride()}: expected contiguous rows, since it is overwritten")
     rows, vocabulary = matrix.shape
     losses = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    made = (
-        matrix
-        if in_place or not gradient
-        else torch.empty((rows, vocabulary), dtype=logits.dtype, device=logits.device)
-    )
+    made = matrix if in_place or not gradient else matrix.new_empty(matrix.shape)
     if kept is None:
-        kept = torch.ones((), dtype=torch.float32, device=logits.device)
+        kept = losses.new_ones(())
     if rows:
         cross_entropy_kernel[(rows,)](
             matrix, targets.contiguous(), losses, made, kept, vocabulary, matrix.stride(0), made.stride(0),
@@ -235,9 +227,9 @@ def reference(
 
 
 def cost(rows: int, vocabulary: int, bytes_per_element: float = 2, *, gradient: bool = True, ignored: int = 0) -> Work:
-    """Reads logits and an int64 target a row, writes a float32 loss a row and the gradient, in place or not.
+    """Reads logits and an int64 target per row, writes a float32 loss per row and the gradient, in place or not.
 
-    Logits of `ignored` rows are not read. 5 FLOPs an element for the loss (as softmax), 3 more for the gradient.
+    Logits of `ignored` rows are not read. 5 FLOPs per element for the loss, as for softmax, 3 more for the gradient.
     """
     read = (rows - ignored) * vocabulary
     written = rows * vocabulary if gradient else 0

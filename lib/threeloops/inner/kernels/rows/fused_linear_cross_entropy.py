@@ -1,12 +1,11 @@
 """The last linear layer and cross-entropy together, a chunk of rows at a time, so that the logits never all exist.
 
 Source: Hsu et al., "Liger Kernel: Efficient Triton Kernels for LLM Training" (2024).
-Logits of 8,192 tokens over a vocabulary of 128,256 are 2.1 GB in bfloat16, their gradient as much again; the hidden
-states they come from, 4,096 wide, are 67 MB. Since cross-entropy makes its gradient in the forward pass, a chunk of
-logits can be turned into its gradient in place and multiplied back at once into the gradients of hidden states and
-weight; then its memory is free.
 
-The three products are torch.matmul's (cuBLAS): the fusion is in the order of things, not inside a kernel.
+The logits of 8,192 tokens over a vocabulary of 128,256 take 2.1 GB in bfloat16, and so does their gradient; the hidden
+states they come from, 4,096 wide, take 67 MB. Since cross-entropy makes its gradient in the forward pass, a chunk of
+logits is turned into its gradient in place and multiplied at once into the gradients of hidden states and weight; then
+its memory is free. The three products are torch.matmul's (cuBLAS): what is fused is their order, not one kernel.
 """
 
 from typing import Any
@@ -19,7 +18,6 @@ from threeloops.inner import costs
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.rows import cross_entropy
-from threeloops.inner.kernels.rows.cross_entropy import scale_rows
 
 
 def fused_linear_cross_entropy(
@@ -39,8 +37,8 @@ def fused_linear_cross_entropy(
         hidden: (rows, width) of float16, bfloat16 or float32.
         weight: (vocabulary, width) of the same dtype: an embedding matrix, or the weight of a linear layer.
         targets, ignore_index, label_smoothing, z_loss: as in `cross_entropy`.
-        reduction: "mean" or "sum"; a loss a row would need the weight's gradient row by row.
-        chunk_rows: rows whose logits exist together; by default so many that they take no more room than hidden.
+        reduction: "mean" or "sum"; one loss per row would need the weight's gradient row by row.
+        chunk_rows: rows whose logits exist together; by default as many as take no more memory than hidden.
 
     Returns a float32 scalar. Gradients are made in the forward pass, the weight's in one float32 sum over all chunks,
     so backward may run once only.
@@ -51,8 +49,8 @@ def fused_linear_cross_entropy(
     launching.require_columns("hidden", hidden)
     launching.require_columns("weight", weight.T)
     if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction = {reduction!r}: expected 'mean' or 'sum'; use cross_entropy for a loss a row")
-    cross_entropy.require_targets(targets, hidden.shape[0], hidden.device, label_smoothing)
+        raise ValueError(f"reduction = {reduction!r}: expected 'mean' or 'sum'; use cross_entropy for one loss per row")
+    cross_entropy.require_targets(targets, label_smoothing, hidden=hidden)
     if chunk_rows is None:
         chunk_rows = chunk_size(hidden.shape[0], hidden.shape[1], weight.shape[0])
     if chunk_rows < 1:
@@ -63,9 +61,8 @@ def fused_linear_cross_entropy(
 
 
 def chunk_size(rows: int, width: int, vocabulary: int) -> int:
-    """Rows a chunk, a power of two: as many chunks as the vocabulary is wider than the hidden states, and no fewer."""
-    chunks = triton.cdiv(vocabulary, width)
-    return triton.next_power_of_2(triton.cdiv(max(rows, 1), chunks))
+    """Rows per chunk, a power of two: about vocabulary / width chunks, each as large as hidden."""
+    return triton.next_power_of_2(triton.cdiv(max(rows, 1), triton.cdiv(vocabulary, width)))
 
 
 class _FusedLinearCrossEntropy(torch.autograd.Function):
@@ -94,9 +91,9 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, factor):
         if ctx.gradients is None:
-            raise RuntimeError("fused_linear_cross_entropy: a second backward pass; the first took the gradients along")
+            raise RuntimeError("fused_linear_cross_entropy: a second backward pass; the first one took the gradients")
         gradients, ctx.gradients = ctx.gradients, None
-        return *(None if each is None else scale_rows(each, factor) for each in gradients), *(None,) * 5
+        return *(None if each is None else cross_entropy.scale_rows(each, factor) for each in gradients), *(None,) * 5
 
 
 def reference(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -104,9 +101,9 @@ def reference(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor,
 
 
 def cost(rows: int, width: int, vocabulary: int, bytes_per_element: float = 2) -> Work:
-    """Loss and both gradients. Reads hidden, weight, targets, writes two gradients and the loss; three products and the
-    cross-entropy's arithmetic. Logits could stay on the chip: that this implementation moves them in chunks is not the
-    least."""
+    """Loss and both gradients. Reads hidden, weight and targets, writes two gradients and the loss; three products and
+    the cross-entropy's arithmetic. The chunks of logits that this implementation moves could stay on the chip, so they
+    do not count."""
     outside = 2 * (rows + vocabulary) * width * bytes_per_element + 8 * rows + 4
     products = 3 * costs.matmul(rows, width, vocabulary).flops
     return Work(outside, products + cross_entropy.cost(rows, vocabulary).flops)

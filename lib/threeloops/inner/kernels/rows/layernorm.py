@@ -1,16 +1,13 @@
 """LayerNorm: y = (x − mean(x)) / √(var(x) + ε) · weight + bias, for each row.
 
 Source: Ba, Kiros and Hinton, "Layer Normalization" (2016).
-The row is read once and held in registers, so the variance can be the mean of (x − mean)², taken after the mean is
-known: the one-pass formula mean(x²) − mean(x)² subtracts two large numbers and loses the digits of rows far from zero.
-Weight and bias are read once a program and serve several tiles of rows, as in `rmsnorm`. Mean and reciprocal deviation,
-8 bytes a row, are kept for the backward pass.
 
-The gradients of LayerNorm, in one pass over x and dy.
+The kernels follow `rmsnorm`. Forward, the row is in registers, so the variance can be the mean of (x − mean)² once the
+mean is known; the one-pass formula mean(x²) − mean(x)² subtracts two large numbers and loses the digits of rows far
+from zero. Mean and reciprocal deviation, 8 bytes per row, are kept for the backward pass.
 
-With x̂ = (x − mean)·scale and g = weight·dy:  dx = scale·(g − x̂·mean(x̂·g) − mean(g)),  dweight = Σ over rows of
-dy·x̂, dbias = Σ over rows of dy. As in `rmsnorm_backward`, a program walks down its share of the rows with the next
-rows' loads in flight, adds the two column sums up on the way, and a second small kernel adds up what programs leave.
+Backward, with x̂ = (x − mean)·scale and g = weight·dy:  dx = scale·(g − x̂·mean(x̂·g) − mean(g)),
+dweight = Σ over rows of dy·x̂,  dbias = Σ over rows of dy.
 """
 
 import torch
@@ -20,20 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from threeloops.inner import costs
 from threeloops.inner.costs import Work
-from threeloops.inner.kernels import launching
-from threeloops.inner.kernels.rows.tiles import (
-    LONGEST_ROW,
-    LONGEST_ROW_OF_TWO,
-    as_rows,
-    norm_gradients_long_rows,
-    norm_long_rows,
-    partial_sums,
-    partial_sums_cost,
-    row_tile,
-    row_tile_of_two,
-    share_rows,
-    tiles_per_program,
-)
+from threeloops.inner.kernels.rows import tiles
 
 
 @triton.jit
@@ -63,12 +47,11 @@ def layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon
 
     Args:
         x: (..., columns) of float16, bfloat16 or float32. Rows may lie apart; a row whose elements do is copied first.
-            A row of more than 16,384 elements is read twice, see `long_rows`.
+            A row of more than 16,384 elements is read twice.
         weight, bias: (columns,), both of one dtype, which may differ from x's.
         epsilon: added to the variance.
 
-    Returns a contiguous tensor of x's shape and dtype. Rows and strides that are multiples of 16 bytes are moved 16
-    bytes at a time; an odd row length turns each of those accesses into scalar ones.
+    Returns a contiguous tensor of x's shape and dtype.
     """
     return _LayerNorm.apply(x, weight, bias, epsilon)
 
@@ -87,31 +70,25 @@ class _LayerNorm(torch.autograd.Function):
 
 
 def layernorm_forward(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float = 1e-5, *, tiles: int | None = None
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float = 1e-5
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The output, and mean and 1 / √(var + ε) of each row in float32, which `layernorm_backward` takes.
-
-    `tiles` of rows a program share one reading of weight and bias; by default as many as leave enough programs.
-    """
-    launching.require_tensors(x=x)
-    launching.require_tensors(weight=weight, bias=bias)
-    launching.require_one_device(x=x, weight=weight)
-    columns = launching.require_columns("x", x)
-    launching.require_shape("weight", weight, (columns,), "one for each column of x")
-    launching.require_shape("bias", bias, (columns,), "one for each column of x")
-    matrix, weight, bias = as_rows(x), weight.contiguous(), bias.contiguous()
+    """The output, and mean and 1 / √(var + ε) of each row in float32, which `layernorm_backward` takes."""
+    columns = tiles.require_vectors(x, weight=weight, bias=bias)
+    matrix, weight, bias = tiles.as_rows(x), weight.contiguous(), bias.contiguous()
     rows = matrix.shape[0]
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     mean, scale = (torch.empty(rows, dtype=torch.float32, device=x.device) for _ in range(2))
-    if columns > LONGEST_ROW:
-        norm_long_rows(matrix, weight, bias, epsilon, y, mean, scale)
+    if columns > tiles.LONGEST_ROW:
+        tiles.long_norm_kernel[(rows,)](
+            matrix, weight, bias, y, mean, scale, columns, matrix.stride(0), epsilon, **tiles.ROW.options()
+        )
     elif rows:
-        chosen = row_tile(columns)
-        tiles = tiles or tiles_per_program(rows, columns)
-        grid = (triton.cdiv(rows, tiles * chosen.constants["ROWS"]),)
+        chosen = tiles.row_tile(columns)
+        stack = tiles.tiles_per_program(rows, columns)
+        grid = (triton.cdiv(rows, stack * chosen.constants["ROWS"]),)
         layernorm_kernel[grid](
             matrix, weight, bias, y, mean, scale, rows, columns, matrix.stride(0), epsilon,
-            TILES=tiles, **chosen.options(),
+            TILES=stack, **chosen.options(),
         )  # fmt: skip
     return y, mean, scale
 
@@ -122,7 +99,7 @@ def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon
 
 
 def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """LayerNorm's least, and the mean and scale of each row, two float32, for the backward pass."""
+    """The least that LayerNorm costs, and two float32 per row, its mean and scale, for the backward pass."""
     return costs.layernorm(rows, columns, bytes_per_element) + Work(8 * rows, 0)
 
 
@@ -161,33 +138,25 @@ def layernorm_backward_kernel(
 def layernorm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x (its shape and dtype, contiguous), weight and bias, these summed in float32, the same every run.
+    """Gradients of x (its shape and dtype, contiguous), weight and bias, as `rmsnorm_backward` makes them.
 
-    Args:
-        dy: gradient of the output, the shape and dtype of x.
-        x, weight: the inputs of `layernorm`.
-        mean, scale: mean and 1 / √(var + ε) of each row, (rows,) float32, as `layernorm_forward` returns them.
+    mean and scale, (rows,) float32 each, are what `layernorm_forward` returns.
     """
-    launching.require_tensors(dy=dy, x=x)
-    launching.require_one_device(x=x, weight=weight, mean=mean, scale=scale)
-    launching.require_shape("dy", dy, x.shape, "the shape of x")
-    columns = launching.require_columns("x", x)
-    dy, matrix, weight = as_rows(dy), as_rows(x), weight.contiguous()
+    columns = tiles.require_gradient(dy, x, weight=weight, mean=mean, scale=scale)
+    dy, matrix, weight = tiles.as_rows(dy), tiles.as_rows(x), weight.contiguous()
     rows = matrix.shape[0]
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if not rows:
         return dx, torch.zeros_like(weight), torch.zeros_like(weight)
-    if columns > LONGEST_ROW_OF_TWO:
-        dweight, dbias = norm_gradients_long_rows(dy, matrix, weight, mean, scale, dx)
-        return dx, dweight, dbias
-    chosen = row_tile_of_two(columns, x.element_size())
-    programs, tiles = share_rows(rows, chosen.constants["ROWS"])
+    if columns > tiles.LONGEST_ROW_OF_TWO:
+        return dx, *tiles.norm_gradients_long_rows(dy, matrix, weight, mean, scale, dx)
+    chosen, programs, stack = tiles.row_tile_of_two(rows, columns, x.element_size())
     dweight, dbias = (torch.empty((programs, columns), dtype=torch.float32, device=x.device) for _ in range(2))
     layernorm_backward_kernel[(programs,)](
         dy, matrix, weight, mean, scale, dx, dweight, dbias,
-        rows, columns, dy.stride(0), matrix.stride(0), tiles, **chosen.options(),
+        rows, columns, dy.stride(0), matrix.stride(0), stack, **chosen.options(),
     )  # fmt: skip
-    return dx, *(partial_sums(each, weight.dtype) for each in (dweight, dbias))
+    return dx, *(tiles.partial_sums(each, weight.dtype) for each in (dweight, dbias))
 
 
 def backward_reference(
@@ -201,8 +170,7 @@ def backward_reference(
 
 
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """Reads dy, x, the weight and two float32 a row, writes dx; and two sets of partial sums out and in again."""
-    chosen = row_tile_of_two(columns, int(bytes_per_element))
-    programs, _ = share_rows(rows, chosen.constants["ROWS"])
+    """Reads dy, x, the weight and two float32 per row, writes dx; writes and reads two sets of partial sums."""
+    _, programs, _ = tiles.row_tile_of_two(rows, columns, int(bytes_per_element))
     rowwise = Work((3 * rows + 1) * columns * bytes_per_element + 8 * rows, 13 * rows * columns)
-    return rowwise + 2 * partial_sums_cost(programs, columns, bytes_per_element)
+    return rowwise + 2 * tiles.partial_sums_cost(programs, columns, bytes_per_element)

@@ -1,18 +1,15 @@
 """RMSNorm: y = x / √(mean(x²) + ε) · weight, for each row.
 
 Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
-The kernel holds a row in registers, so that it is read once, and takes all sums in float32 whatever the row's type. The
-weight is the same for all rows: a program reads it once and keeps it for several tiles of rows, because a program that
-does one row of 4,096 asks for half as many bytes again (from the L2 cache: memory itself reads the weight once).
-It also leaves the reciprocal root behind, 4 bytes a row, which saves the backward pass a reduction.
 
-The gradients of RMSNorm, in one pass over x and dy.
+Forward, a program holds its rows in registers, so that each is read once, and takes all sums in float32. It reads the
+weight once for several tiles of rows: if it did so for each row of 4,096, it would request half as many bytes again,
+though only from the L2 cache. The reciprocal root of each row is kept for the backward pass, which saves a reduction.
 
-With x̂ = x·scale and g = weight·dy:  dx = scale·(g − x̂·mean(x̂·g)),  dweight = Σ over rows of dy·x̂.
-The first needs a sum along each row, the second one down each column. A row is in registers anyway, so a program walks
-down its share of the rows and adds dy·x̂ up on the way; what is left is one partial sum a program, which a second small
-kernel adds up in a fixed order. Programs are therefore few, two a multiprocessor, and each keeps the loads of the next
-rows in flight while it works on this one (`num_stages`).
+Backward, with x̂ = x·scale and g = weight·dy:  dx = scale·(g − x̂·mean(x̂·g)),  dweight = Σ over rows of dy·x̂.
+One pass over x and dy gives both: a program walks down its share of the rows, sums dy·x̂ on the way and leaves one
+partial sum, which a second small kernel adds up in a fixed order. So there are only two programs per multiprocessor,
+and each keeps the loads of its next rows in flight while it works (`num_stages`).
 """
 
 import torch
@@ -21,20 +18,7 @@ import triton.language as tl
 from torch.autograd.function import once_differentiable
 
 from threeloops.inner.costs import Work
-from threeloops.inner.kernels import launching
-from threeloops.inner.kernels.rows.tiles import (
-    LONGEST_ROW,
-    LONGEST_ROW_OF_TWO,
-    as_rows,
-    norm_gradients_long_rows,
-    norm_long_rows,
-    partial_sums,
-    partial_sums_cost,
-    row_tile,
-    row_tile_of_two,
-    share_rows,
-    tiles_per_program,
-)
+from threeloops.inner.kernels.rows import tiles
 
 
 @triton.jit
@@ -60,12 +44,11 @@ def rmsnorm(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> tor
 
     Args:
         x: (..., columns) of float16, bfloat16 or float32. Rows may lie apart; a row whose elements do is copied first.
-            A row of more than 16,384 elements is read twice, see `long_rows`.
+            A row of more than 16,384 elements is read twice.
         weight: (columns,), of a dtype of its own: float32 weights with bfloat16 activations are common.
         epsilon: keeps the root away from 0.
 
-    Returns a contiguous tensor of x's shape and dtype. Rows and strides that are multiples of 16 bytes are moved 16
-    bytes at a time; an odd row length turns each of those accesses into scalar ones.
+    Returns a contiguous tensor of x's shape and dtype.
     """
     return _RMSNorm.apply(x, weight, epsilon)
 
@@ -83,30 +66,23 @@ class _RMSNorm(torch.autograd.Function):
         return *rmsnorm_backward(dy, *ctx.saved_tensors), None
 
 
-def rmsnorm_forward(
-    x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6, *, tiles: int | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output, and 1 / √(mean(x²) + ε) of each row in float32, which `rmsnorm_backward` takes.
-
-    `tiles` of rows a program share one reading of the weight; by default as many as leave enough programs.
-    """
-    launching.require_tensors(x=x)
-    launching.require_dtypes(launching.FLOATS, weight=weight)
-    launching.require_one_device(x=x, weight=weight)
-    columns = launching.require_columns("x", x)
-    launching.require_shape("weight", weight, (columns,), "one for each column of x")
-    matrix, weight = as_rows(x), weight.contiguous()
+def rmsnorm_forward(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output, and 1 / √(mean(x²) + ε) of each row in float32, which `rmsnorm_backward` takes."""
+    columns = tiles.require_vectors(x, weight=weight)
+    matrix, weight = tiles.as_rows(x), weight.contiguous()
     rows = matrix.shape[0]
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     scale = torch.empty(rows, dtype=torch.float32, device=x.device)
-    if columns > LONGEST_ROW:
-        norm_long_rows(matrix, weight, None, epsilon, y, None, scale)
+    if columns > tiles.LONGEST_ROW:
+        tiles.long_norm_kernel[(rows,)](
+            matrix, weight, None, y, None, scale, columns, matrix.stride(0), epsilon, **tiles.ROW.options()
+        )
     elif rows:
-        chosen = row_tile(columns)
-        tiles = tiles or tiles_per_program(rows, columns)
-        grid = (triton.cdiv(rows, tiles * chosen.constants["ROWS"]),)
+        chosen = tiles.row_tile(columns)
+        stack = tiles.tiles_per_program(rows, columns)
+        grid = (triton.cdiv(rows, stack * chosen.constants["ROWS"]),)
         rmsnorm_kernel[grid](
-            matrix, weight, y, scale, rows, columns, matrix.stride(0), epsilon, TILES=tiles, **chosen.options()
+            matrix, weight, y, scale, rows, columns, matrix.stride(0), epsilon, TILES=stack, **chosen.options()
         )
     return y, scale
 
@@ -116,7 +92,7 @@ def reference(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> t
 
 
 def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """Reads x and the weight, writes y and a float32 a row. A square, an addition, two products an element."""
+    """Reads x and the weight, writes y and a float32 per row. A square, an addition and two products per element."""
     return Work((2 * rows + 1) * columns * bytes_per_element + 4 * rows, 4 * rows * columns)
 
 
@@ -148,47 +124,39 @@ def rmsnorm_backward_kernel(
 def rmsnorm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients of x (its shape and dtype, contiguous) and of weight, summed in float32 and the same in every run.
+    """Gradients of x (its shape and dtype, contiguous) and weight, summed in float32 and the same in every run.
 
-    Args:
-        dy: gradient of the output, the shape and dtype of x.
-        x, weight: the inputs of `rmsnorm`.
-        scale: 1 / √(mean(x²) + ε) of each row, (rows,) float32, as `rmsnorm_forward` returns it.
+    dy, the gradient of the output, has x's shape and dtype; scale, (rows,) float32, is what `rmsnorm_forward` returns.
     """
-    launching.require_tensors(dy=dy, x=x)
-    launching.require_one_device(x=x, weight=weight, scale=scale)
-    launching.require_shape("dy", dy, x.shape, "the shape of x")
-    columns = launching.require_columns("x", x)
-    dy, matrix, weight = as_rows(dy), as_rows(x), weight.contiguous()
+    columns = tiles.require_gradient(dy, x, weight=weight, scale=scale)
+    dy, matrix, weight = tiles.as_rows(dy), tiles.as_rows(x), weight.contiguous()
     rows = matrix.shape[0]
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if not rows:
         return dx, torch.zeros_like(weight)
-    if columns > LONGEST_ROW_OF_TWO:
-        dweight, _ = norm_gradients_long_rows(dy, matrix, weight, None, scale, dx)
+    if columns > tiles.LONGEST_ROW_OF_TWO:
+        dweight, _ = tiles.norm_gradients_long_rows(dy, matrix, weight, None, scale, dx)
         return dx, dweight
-    chosen = row_tile_of_two(columns, x.element_size())
-    programs, tiles = share_rows(rows, chosen.constants["ROWS"])
+    chosen, programs, stack = tiles.row_tile_of_two(rows, columns, x.element_size())
     partials = torch.empty((programs, columns), dtype=torch.float32, device=x.device)
     rmsnorm_backward_kernel[(programs,)](
-        dy, matrix, weight, scale, dx, partials, rows, columns, dy.stride(0), matrix.stride(0), tiles,
+        dy, matrix, weight, scale, dx, partials, rows, columns, dy.stride(0), matrix.stride(0), stack,
         **chosen.options(),
     )  # fmt: skip
-    return dx, partial_sums(partials, weight.dtype)
+    return dx, tiles.partial_sums(partials, weight.dtype)
 
 
 def backward_reference(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    normalised = x * scale.to(x.dtype).reshape(*x.shape[:-1], 1)
-    g = weight * dy
-    dx = scale.to(x.dtype).reshape(*x.shape[:-1], 1) * (g - normalised * (normalised * g).mean(-1, keepdim=True))
+    scale = scale.to(x.dtype).reshape(*x.shape[:-1], 1)
+    normalised, g = x * scale, weight * dy
+    dx = scale * (g - normalised * (normalised * g).mean(-1, keepdim=True))
     return dx, (dy * normalised).reshape(-1, x.shape[-1]).sum(0)
 
 
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """Reads dy, x, the weight and a float32 a row, writes dx and dweight; and the partial sums out and in again."""
-    chosen = row_tile_of_two(columns, int(bytes_per_element))
-    programs, _ = share_rows(rows, chosen.constants["ROWS"])
+    """Reads dy, x, the weight and a float32 per row, writes dx and dweight; writes and reads the partial sums."""
+    _, programs, _ = tiles.row_tile_of_two(rows, columns, int(bytes_per_element))
     rowwise = Work((3 * rows + 1) * columns * bytes_per_element + 4 * rows, 9 * rows * columns)
-    return rowwise + partial_sums_cost(programs, columns, bytes_per_element)
+    return rowwise + tiles.partial_sums_cost(programs, columns, bytes_per_element)

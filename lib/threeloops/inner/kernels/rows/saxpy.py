@@ -1,10 +1,10 @@
 """saxpy: y ← a·x + y, the kernel that does nothing but move memory.
 
 Source: BLAS level 1 (Lawson et al., 1979).
-Two elements are read and one is written for two FLOPs, so its speed is the memory's speed. What a kernel can still get
-wrong is the width of its accesses: each thread takes 16 bytes at a time, twice, so that a warp asks for whole 512-byte
-stretches and enough requests are in flight. Offsets are counted from a 64-bit start, one for each program; inside a
-tile 32 bits do.
+
+Two elements are read and one is written for two FLOPs, so it is as fast as the memory. What a kernel can still get
+wrong is the width of its accesses: each thread takes 16 bytes at a time, twice, so that a warp asks for 512 contiguous
+bytes and enough requests are in flight. Offsets within a tile have 32 bits and are added to a 64-bit start.
 """
 
 import torch
@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 
 from threeloops.inner import costs
-from threeloops.inner.costs import Work
 from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Configuration
 
@@ -35,13 +34,12 @@ def configuration(bytes_per_element: int) -> Configuration:
 
 
 def saxpy(a: float, x: torch.Tensor, y: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
-    """a·x + y, computed in float32 and rounded once.
+    """a·x + y, computed in float32 and rounded once. No autograd operator.
 
     Args:
         a: a scalar.
         x, y: two tensors of one shape and dtype (float16, bfloat16, float32). What is not contiguous is copied first.
-        in_place: overwrite y, which must then be contiguous, and return it. Needs no gradient: this is no autograd
-            operator.
+        in_place: overwrite y, which must then be contiguous, and return it.
     """
     launching.require_tensors(x=x, y=y)
     launching.require_shape("y", y, x.shape, "the shape of x")
@@ -60,6 +58,4 @@ def reference(a: float, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return a * x + y
 
 
-def cost(elements: int, bytes_per_element: float = 4) -> Work:
-    """Reads x and y, writes y: three elements and two FLOPs a position."""
-    return costs.saxpy(elements, bytes_per_element)
+cost = costs.saxpy

@@ -1,11 +1,12 @@
 """Softmax of each row, forward and backward: one read and one write where a row fits, an online pass where it does not.
 
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
-A naive softmax reads its row three times: for the maximum, for the sum, for the result. A row that fits the registers
-of one program is read once. For a longer one the first two readings become one: whenever a block raises the running
-maximum m to m', the sum so far is worth exp(m − m') of what it was.
 
-A row of nothing but −inf gives NaN, as torch.softmax does: there is no maximum to subtract.
+A naive softmax reads its row three times: for the maximum, for the sum and for the result. A row that fits the
+registers of one program is read once. For a longer one the first two readings become one: whenever a block raises the
+running maximum m to m', the sum so far is multiplied by exp(m − m').
+
+A row that holds nothing but −inf gives NaN, as in torch.softmax: there is no maximum to subtract.
 """
 
 import torch
@@ -45,7 +46,7 @@ def online_softmax_kernel(x_ptr, y_ptr, columns, x_row_stride, x_column_stride, 
         inside = start + column < columns
         x = tl.load(x_ptr + (start + column) * x_column_stride, mask=inside, other=-float("inf")).to(tl.float32)
         raised = tl.maximum(maximum, tl.max(x, axis=0))
-        shift = tl.where(raised == -float("inf"), 0.0, raised)  # so far nothing but −inf: their exponentials are 0
+        shift = tl.where(raised == -float("inf"), 0.0, raised)  # while all are −inf, their exponentials are 0
         total = total * tl.exp(maximum - shift) + tl.sum(tl.exp(x - shift), axis=0)
         maximum = raised
     for start in range(0, columns, BLOCK):
@@ -89,12 +90,8 @@ def long_softmax_backward_kernel(y_ptr, dy_ptr, dx_ptr, columns, BLOCK: tl.const
 def softmax(x: torch.Tensor) -> torch.Tensor:
     """Softmax over the last dimension, computed in float32; differentiable. Returns a contiguous tensor of x's dtype.
 
-    Args:
-        x: (..., columns) of float16, bfloat16 or float32. A matrix of any strides is read where it lies; more
-            dimensions are copied if they cannot be viewed as one matrix.
-
-    Rows and strides that are multiples of 16 bytes are moved 16 bytes at a time; an odd row length turns each of those
-    accesses into scalar ones, correct and several times slower.
+    x is (..., columns) of float16, bfloat16 or float32. A matrix of any strides is read in place; more dimensions are
+    copied if they cannot be viewed as one matrix.
     """
     launching.require_tensors(x=x)
     launching.require_columns("x", x)
@@ -104,7 +101,15 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        y = softmax_forward(x)
+        matrix = x.reshape(-1, x.shape[-1])
+        rows, columns = matrix.shape
+        y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        if rows and columns <= LONGEST_ROW:
+            chosen = row_tile(columns)
+            grid = (triton.cdiv(rows, chosen.constants["ROWS"]),)
+            softmax_kernel[grid](matrix, y, rows, columns, *matrix.stride(), **chosen.options())
+        elif rows:
+            online_softmax_kernel[(rows,)](matrix, y, columns, *matrix.stride(), **LONG_ROWS.options())
         ctx.save_for_backward(y)
         return y
 
@@ -114,21 +119,8 @@ class _Softmax(torch.autograd.Function):
         return softmax_backward(dy, *ctx.saved_tensors)
 
 
-def softmax_forward(x: torch.Tensor) -> torch.Tensor:
-    matrix = x.reshape(-1, x.shape[-1])
-    rows, columns = matrix.shape
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if rows and columns <= LONGEST_ROW:
-        chosen = row_tile(columns)
-        grid = (triton.cdiv(rows, chosen.constants["ROWS"]),)
-        softmax_kernel[grid](matrix, y, rows, columns, *matrix.stride(), **chosen.options())
-    elif rows:
-        online_softmax_kernel[(rows,)](matrix, y, columns, *matrix.stride(), **LONG_ROWS.options())
-    return y
-
-
 def softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The gradient of the input from that of the output `dy` and the output `y`: y·(dy − Σ y·dy). Shape of y."""
+    """The gradient of the input, y·(dy − Σ y·dy), from the output y and its gradient dy. Shape of y."""
     launching.require_tensors(dy=dy, y=y)
     launching.require_shape("dy", dy, y.shape, "the shape of y")
     columns = launching.require_columns("y", y)
@@ -153,9 +145,8 @@ def backward_reference(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return y * (dy - (y * dy).sum(-1, keepdim=True))
 
 
-def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """One read and one write, however long the row: a second reading is what a better cache would save."""
-    return costs.softmax(rows, columns, bytes_per_element)
+cost = costs.softmax
+"""One read and one write, however long the row; a larger cache would save the second reading of a long row."""
 
 
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:

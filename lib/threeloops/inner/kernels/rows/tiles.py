@@ -1,43 +1,34 @@
-"""How kernels that work on rows cut a (rows, columns) problem into programs.
+"""How kernels cut a (rows, columns) problem into programs, and the second kernels that sums over programs need.
 
 A program holds a tile of whole rows in registers: one long row, or as many short ones as make about 4,096 elements, so
-that each of its threads has several 128-bit accesses in flight whatever the row length. Programs are to be many: a
-multiprocessor hides a memory latency of about a microsecond by having other programs to run.
+that each thread has several 128-bit accesses in flight. There should be many programs, because a multiprocessor hides
+a memory latency of about a microsecond by running other programs.
 
-The second half of a sum over many programs: add up the partial sums that they left behind.
+A sum over programs takes two steps: each program leaves a partial sum, and a second kernel adds these up. Atomic
+additions would be added in the order in which programs finish, so two runs would give two results.
 
-Atomic additions would need no second kernel, but they add in the order in which programs happen to finish, and float
-addition is not associative: two runs give two gradients. Partial sums cost a little traffic and always give the same.
-
-RMSNorm and LayerNorm of rows that no program can hold in its registers.
-
-Forward, a program goes over its row twice: once for the mean and the spread, once to write the result; the second time
-the row comes from the L2 cache. The spread of a block is taken around its own mean and blocks are combined by Chan's
-formula, so that nothing is lost where rows lie far from zero.
-Backward, sums along rows and sums down columns no longer fit one program: a first kernel takes the two sums of each
-row, a second one, tile by tile, makes dx and adds up its columns. That reads x and dy twice; short rows need them once.
-
-Source of the combination: Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
-Variances" (1979). RMSNorm is the same without means: its kernels get None for them.
+The last kernels are RMSNorm and LayerNorm of rows too long for registers. Forward, a program reads its row twice, the
+second time from the L2 cache. Each block's spread is taken around its own mean, and blocks are combined by the formula
+of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979), so that
+rows far from zero lose no digits. Backward, one kernel takes the two sums of each row, and another makes dx and the
+column sums tile by tile, so x and dy are read twice.
 """
-
-from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 
-from threeloops.hardware import accelerator
 from threeloops.inner.costs import Work
-from threeloops.inner.kernels.launching import Configuration, target
+from threeloops.inner.kernels import launching
+from threeloops.inner.kernels.launching import Configuration, multiprocessors, target
 
 TILE_ELEMENTS = 4096
 LONGEST_ROW = 16384
 """The longest row that one program holds in registers: 32 float32 values in each of 512 threads."""
 LONGEST_ROW_OF_TWO = 8192
-"""The same where it holds rows of two tensors, and the sums of their columns beside them."""
+"""The same where it holds rows of two tensors and the sums of their columns."""
+LARGEST_STACK = 8
 
-_DEVICES = {"sm_80": "A100 SXM 80GB", "sm_90": "H100 SXM", "sm_100": "B200", "gfx942": "MI300X"}
 _STAGED_BYTES = {"sm_80": 65536, "sm_90": 65536, "sm_100": 65536, "gfx942": 16384}
 
 
@@ -49,58 +40,71 @@ def row_tile(columns: int) -> Configuration:
     return Configuration({"ROWS": rows, "BLOCK": block}, num_warps=warps)
 
 
-def row_tile_of_two(columns: int, bytes_per_element: int) -> Configuration:
-    """The tile of a program that reads two tensors row by row and sums a third down the columns: half as many rows.
+def row_tile_of_two(rows: int, columns: int, bytes_per_element: int) -> tuple[Configuration, int, int]:
+    """Tile, programs and tiles per program for a kernel that reads two tensors by rows and sums a third by columns.
 
-    STAGES: the loads of that many tiles, less one, are under way while the program works on another. They wait in
-    shared memory, which two programs of a multiprocessor divide between them. Rows that do not begin at multiples of 16
-    bytes cannot be copied there in wide pieces: they are loaded when they are needed, by threads that need the more
-    registers for it. A thread takes 8 elements at least, 16 bytes of the smaller types.
+    The loads of STAGES − 1 tiles are in flight while the program works on another one. They wait in shared memory,
+    which two programs share. Rows that do not begin at multiples of 16 bytes cannot be copied there in wide pieces, so
+    they are loaded when they are needed and get fewer threads, which leaves each thread more registers. A thread takes
+    at least 8 elements, 16 bytes of the smaller types.
     """
     single = row_tile(columns)
-    rows, block = max(1, single.constants["ROWS"] // 2), single.constants["BLOCK"]
+    tile_rows, block = max(1, single.constants["ROWS"] // 2), single.constants["BLOCK"]
     aligned = columns % 16 == 0
-    stages = 1 + min(2, _STAGED_BYTES[target()] // (2 * rows * block * bytes_per_element)) if aligned else 1
+    stages = 1 + min(2, _STAGED_BYTES[target()] // (2 * tile_rows * block * bytes_per_element)) if aligned else 1
     lanes = 64 if target() == "gfx942" else 32
-    warps = min(16 if aligned and block >= TILE_ELEMENTS else 8, max(1, rows * block // (8 * lanes)))
-    return Configuration({"ROWS": rows, "BLOCK": block, "STAGES": stages}, num_warps=warps)
+    warps = min(16 if aligned and block >= TILE_ELEMENTS else 8, max(1, tile_rows * block // (8 * lanes)))
+    chosen = Configuration({"ROWS": tile_rows, "BLOCK": block, "STAGES": stages}, num_warps=warps)
+    return chosen, *share_rows(rows, tile_rows)
 
 
 def tiles_per_program(rows: int, columns: int) -> int:
-    """How many tiles of rows one program takes in turn, a power of two up to 32: as many as leave each multiprocessor
-    eight programs, which is about what it holds at once."""
+    """How many tiles of rows each program takes in turn: a power of two up to 32 that leaves every multiprocessor
+    eight programs, about as many as it holds at once."""
     tiles = rows // (row_tile(columns).constants["ROWS"] * 8 * multiprocessors())
     return min(32, 1 << (max(tiles, 1).bit_length() - 1))
 
 
 def share_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:
-    """(programs, tiles a program) where each program leaves a partial sum: at most two programs a multiprocessor."""
+    """(programs, tiles per program) where each program leaves a partial sum: at most two per multiprocessor."""
     tiles = triton.cdiv(rows, rows_per_tile)
     each = triton.cdiv(tiles, min(tiles, 2 * multiprocessors()))
     return triton.cdiv(tiles, each), each
 
 
-def multiprocessors() -> int:
-    """Of the device that launchers choose configurations for: the one at hand, or that of the target."""
-    return _multiprocessors(target())
-
-
-@cache
-def _multiprocessors(name: str) -> int:
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_properties("cuda").multi_processor_count
-    count = accelerator(_DEVICES[name]).multiprocessors
-    assert count is not None
-    return count
+def stack_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:
+    """(stacks, tiles per stack) where a program takes one stack of tiles: many tiles, for few partial sums, but at most
+    LARGEST_STACK, a power of two, and none without a row."""
+    tiles = min(LARGEST_STACK, triton.next_power_of_2(triton.cdiv(rows, rows_per_tile)))
+    return triton.cdiv(rows, tiles * rows_per_tile), tiles
 
 
 def as_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """A (rows, columns) view in which a row's elements lie side by side; a copy only where there is no such view."""
+    """A (rows, columns) view in which the elements of a row are adjacent; a copy only where there is no such view."""
     matrix = tensor.reshape(-1, tensor.shape[-1])
     return matrix if matrix.stride(1) == 1 or matrix.shape[1] == 1 else matrix.contiguous()
 
 
-CONFIGURATION = Configuration({"ROWS": 32, "COLUMNS": 32}, num_warps=4)
+def require_vectors(x: torch.Tensor, **vectors: torch.Tensor) -> int:
+    """The columns of x, if each vector has one number for each of them. Their common dtype may differ from x's."""
+    launching.require_tensors(x=x)
+    launching.require_tensors(**vectors)
+    launching.require_one_device(x=x, **vectors)
+    columns = launching.require_columns("x", x)
+    for name, vector in vectors.items():
+        launching.require_shape(name, vector, (columns,), "one for each column of x")
+    return columns
+
+
+def require_gradient(dy: torch.Tensor, x: torch.Tensor, **others: torch.Tensor) -> int:
+    """The columns of x, if dy has the shape and dtype of x and all lie on one device."""
+    launching.require_tensors(dy=dy, x=x)
+    launching.require_one_device(x=x, **others)
+    launching.require_shape("dy", dy, x.shape, "the shape of x")
+    return launching.require_columns("x", x)
+
+
+PARTIAL_SUMS = Configuration({"ROWS": 32, "COLUMNS": 32}, num_warps=4)
 
 
 @triton.jit
@@ -120,25 +124,25 @@ def partial_sums(partials: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """(programs, columns) contiguous float32 → (columns,) of `dtype`, summed in float32 in a fixed order."""
     programs, columns = partials.shape
     total = torch.empty(columns, dtype=dtype, device=partials.device)
-    grid = (triton.cdiv(columns, CONFIGURATION.constants["COLUMNS"]),)
-    partial_sums_kernel[grid](partials, total, programs, columns, **CONFIGURATION.options())
+    grid = (triton.cdiv(columns, PARTIAL_SUMS.constants["COLUMNS"]),)
+    partial_sums_kernel[grid](partials, total, programs, columns, **PARTIAL_SUMS.options())
     return total
 
 
 def partial_sums_cost(programs: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """What partial sums add to a kernel: float32 written by one kernel and read by the next, and the total written."""
+    """What partial sums add to a kernel: float32 written, and read by the next kernel, which writes the total."""
     return Work(columns * (2 * 4 * programs + bytes_per_element), columns * programs)
 
 
 ROW = Configuration({"BLOCK": 4096}, num_warps=8)
 TILE = Configuration({"ROWS": 16, "COLUMNS": 128}, num_warps=4)
-LARGEST_STACK = 8
 
 
 @triton.jit
 def long_norm_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, mean_ptr, scale_ptr, columns, x_row_stride, epsilon, BLOCK: tl.constexpr
 ):
+    """One program per row. RMSNorm passes None for bias and mean."""
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_row_stride
     y_ptr += row * columns
@@ -223,20 +227,6 @@ def long_norm_gradients_kernel(
         tl.store(dbias_ptr + position, tl.sum(dbias, axis=0), mask=column < columns)
 
 
-def norm_long_rows(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    epsilon: float,
-    y: torch.Tensor,
-    mean: torch.Tensor | None,
-    scale: torch.Tensor,
-) -> None:
-    """Fill y, scale and, for LayerNorm, mean. x: (rows, columns) with contiguous rows; y is contiguous."""
-    rows, columns = x.shape
-    long_norm_kernel[(rows,)](x, weight, bias, y, mean, scale, columns, x.stride(0), epsilon, **ROW.options())
-
-
 def norm_gradients_long_rows(
     dy: torch.Tensor,
     x: torch.Tensor,
@@ -245,16 +235,14 @@ def norm_gradients_long_rows(
     scale: torch.Tensor,
     dx: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Fill dx; the gradient of the weight and, for LayerNorm, of the bias. dy and x: (rows, columns)."""
+    """Fill dx, and return the gradients of the weight and, for LayerNorm, of the bias. dy and x: (rows, columns)."""
     rows, columns = x.shape
     product, g = (torch.empty(rows, dtype=torch.float32, device=x.device) for _ in range(2))
     strides = dy.stride(0), x.stride(0)
     row_sums_kernel[(rows,)](dy, x, weight, mean, scale, product, g, columns, *strides, **ROW.options())
-    sizes = TILE.constants
-    tiles = min(LARGEST_STACK, triton.next_power_of_2(triton.cdiv(rows, sizes["ROWS"])))
-    stacks = triton.cdiv(rows, tiles * sizes["ROWS"])
+    stacks, tiles = stack_rows(rows, TILE.constants["ROWS"])
     dweight, dbias = (torch.empty((stacks, columns), dtype=torch.float32, device=x.device) for _ in range(2))
-    grid = (triton.cdiv(columns, sizes["COLUMNS"]), stacks)
+    grid = (triton.cdiv(columns, TILE.constants["COLUMNS"]), stacks)
     long_norm_gradients_kernel[grid](
         dy, x, weight, mean, scale, product, g, dx, dweight, None if mean is None else dbias, rows, columns, *strides,
         TILES=tiles, **TILE.options(),

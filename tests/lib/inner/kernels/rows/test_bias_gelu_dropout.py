@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 from threeloops.inner.kernels.rows import bias_gelu_dropout as philox
 from threeloops.inner.kernels.rows.bias_gelu_dropout import (
-    LARGEST_STACK,
     bias_gelu_dropout,
     bias_gelu_dropout_backward,
     gelu,
@@ -16,6 +15,7 @@ from threeloops.inner.kernels.rows.bias_gelu_dropout import (
     kept_scale,
     reference,
 )
+from threeloops.inner.kernels.rows.tiles import LARGEST_STACK
 from torch.nn import functional
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from threeloops.inner.kernels.rows import rmsnorm as rmsnorm_backward
-from threeloops.inner.kernels.rows import tiles as long_rows
+from threeloops.inner.kernels.rows import tiles as row_tiles
 from threeloops.inner.kernels.rows.rmsnorm import cost, reference, rmsnorm, rmsnorm_forward
 from threeloops.inner.kernels.rows.tiles import (
     LONGEST_ROW,
@@ -64,9 +64,9 @@ def test_the_gradient_of_many_long_rows_is_that_of_short_ones(normal, monkeypatc
     x, weight, dy = normal(300, 256), normal(256, seed=1), normal(300, 256, seed=2)
     _, scale = rmsnorm_forward(x, weight)
     short = rmsnorm_backward.rmsnorm_backward(dy, x, weight, scale)
-    monkeypatch.setattr(rmsnorm_backward, "LONGEST_ROW_OF_TWO", 255)
+    monkeypatch.setattr(row_tiles, "LONGEST_ROW_OF_TWO", 255)
     torch.testing.assert_close(rmsnorm_backward.rmsnorm_backward(dy, x, weight, scale), short)
-    assert long_rows.TILE.constants["ROWS"] * long_rows.LARGEST_STACK < 300  # more than one partial sum
+    assert row_tiles.TILE.constants["ROWS"] * row_tiles.LARGEST_STACK < 300  # more than one partial sum
 
 
 def test_float32_weight_with_16_bit_rows(normal):
@@ -117,14 +117,15 @@ def test_traffic(entry, least_traffic):
 
 
 @pytest.mark.parametrize(("tiles", "more"), ((1, 0.5), (32, 0.5 / 32)))
-def test_a_program_that_keeps_the_weight_asks_for_it_less_often(interpreted, normal, tiles, more):
+def test_a_program_that_keeps_the_weight_asks_for_it_less_often(interpreted, normal, monkeypatch, tiles, more):
     from threeloops.inner.meter import meter
 
     rows, columns = 64, 4096
     assert row_tile(columns).constants["ROWS"] == 1
     x, weight = normal(rows, columns, dtype=torch.float16), normal(columns, dtype=torch.float16)
+    monkeypatch.setattr(row_tiles, "tiles_per_program", lambda rows, columns: tiles)
     with meter() as traffic:
-        rmsnorm_forward(x, weight, tiles=tiles)
+        rmsnorm_forward(x, weight)
     total = traffic.total
     assert total.requested_bytes == 2 * columns * (2 * rows + rows // tiles) + 4 * rows
     assert total.unique_bytes == cost(rows, columns).bytes
