@@ -1,11 +1,9 @@
 """The roofline: how fast can an operation be on a device, and what stops it?
 
-A device computes at most `peak_flops` and moves at most `bandwidth` bytes a second. An operation that does `intensity`
-FLOPs for each byte it moves therefore cannot exceed the lower of two lines: the sloping one, intensity · bandwidth, and
-the flat one, the peak. They meet at the ridge point. Source: Williams, Waterman and Patterson, "Roofline: An Insightful
-Visual Performance Model for Multicore Architectures", CACM 52(4), 2009.
-
-Drawing a roofline: two roofs, the ridge point between them, and labels that stay out of each other's way.
+A device computes at most `peak_flops` and moves at most `bandwidth` bytes per second. An operation that does
+`intensity` FLOPs per byte therefore cannot exceed the lower of two lines, the sloping intensity · bandwidth and the
+flat peak, which meet at the ridge point. Source: Williams, Waterman and Patterson, "Roofline: An Insightful Visual
+Performance Model for Multicore Architectures", CACM 52(4), 2009.
 """
 
 import math
@@ -14,12 +12,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from threeloops.hardware.accelerators import Accelerator, dtype_name
 from threeloops.inner.costs import Work, attention, elementwise, embedding, layernorm, matmul, saxpy, softmax
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
 
 __all__ = [
     "Roofline",
@@ -39,6 +38,11 @@ __all__ = [
 
 Bound = Literal["compute", "memory", "overhead"]
 
+ROOF, RIDGE, POINT = "#1f3a5f", "#b5651d", "#2a7f62"
+LEADER = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 4}
+LABEL_DISTANCES = (11, 24, 40, 60, 85, 115)
+LABEL_TURNS = [math.radians(degrees) for degrees in (150, 120, 90, 180, -30, -60, 0, -90, 30, 60, 210, 240)]
+
 
 def attainable(intensity: float, peak_flops: float, bandwidth: float) -> float:
     """The most FLOP/s at `intensity` FLOP/byte, with `peak_flops` in FLOP/s and `bandwidth` in bytes/s."""
@@ -49,13 +53,13 @@ def attainable(intensity: float, peak_flops: float, bandwidth: float) -> float:
 
 
 def ridge_point(peak_flops: float, bandwidth: float) -> float:
-    """FLOP/byte from which on the peak, not the memory, is the limit."""
+    """FLOP/byte above which the peak, not the memory, is the limit."""
     require_rates(peak_flops, bandwidth)
     return peak_flops / bandwidth
 
 
 def time_floor(work: Work, peak_flops: float, bandwidth: float) -> float:
-    """Seconds below which `work` cannot be done: arithmetic and transfers overlap perfectly, the longer one decides."""
+    """The fewest seconds for `work`: arithmetic and transfers overlap perfectly, so the longer one decides."""
     require_rates(peak_flops, bandwidth)
     return max(work.flops / peak_flops, work.bytes / bandwidth)
 
@@ -69,13 +73,9 @@ def classify(
 ) -> Bound:
     """What limits an operation that is run again and again: "compute", "memory" or "overhead".
 
-    The device is busy for `measured_seconds`, or, if that was not measured, for the time floor. The host needs
-    `launch_seconds` to issue the operation, and issues the next one meanwhile.
-
-    - "overhead" if launch_seconds > busy: the device waits for the host, and no faster kernel would help;
-    - otherwise "compute" if flops / peak ≥ bytes / bandwidth, else "memory".
-
-    A measured time decides only between host and device. How near it comes to the roof is `Roofline.efficiency`.
+    The device is busy for `measured_seconds`, or for the time floor if that was not measured. Meanwhile the host needs
+    `launch_seconds` to issue the next operation. If that is longer, the device waits for the host and no faster kernel
+    would help: "overhead". Otherwise "compute" if flops / peak ≥ bytes / bandwidth, else "memory".
     """
     roofline = Roofline(accelerator, dtype)
     busy = roofline.time_floor(work) if measured_seconds is None else measured_seconds
@@ -120,23 +120,47 @@ class Roofline:
         return time_floor(work, self.peak_flops, self.bandwidth)
 
     def bound(self, work: Work) -> Literal["compute", "memory"]:
-        """Which roof is above `work`. At the ridge point itself: "compute"."""
+        """Which roof limits `work`; at the ridge point "compute"."""
         return "compute" if work.flops / self.peak_flops >= work.bytes / self.bandwidth else "memory"
-
-    def efficiency(self, work: Work, measured_seconds: float) -> float:
-        """Time floor over measured time: 1 is the roof. Above 1, data came from a cache or the cost counts too much."""
-        if not (0 < measured_seconds < math.inf):
-            raise ValueError(f"measured_seconds = {measured_seconds} s: expected a positive duration")
-        return self.time_floor(work) / measured_seconds
 
     def plot(self, ax: "Axes | None" = None, points: Mapping[str, Work | tuple[Work, float]] | None = None) -> "Axes":
         """Draw the two roofs on log-log axes, mark the ridge point, and label `points`.
 
-        A point is Work, drawn hollow on the roof above it, or (Work, measured seconds), drawn solid where it came to.
-        Work without FLOPs has no place on a logarithmic axis and raises ValueError.
+        A point is Work, drawn hollow on the roof above it, or (Work, measured seconds), drawn solid at the rate that
+        was reached. Raises ValueError for Work without FLOPs or bytes, which has no place on logarithmic axes.
         """
+        if ax is None:
+            from matplotlib.figure import Figure
 
-        return draw(self, ax, points or {})
+            ax = Figure(figsize=(7.5, 4.8), layout="constrained").subplots()
+        places = {label: place(self, label, point) for label, point in (points or {}).items()}
+        set_axes(self, ax, [(x, y) for x, y, _ in places.values()])
+        (left, right), (bottom, _) = ax.get_xlim(), ax.get_ylim()
+        ridge, peak = self.ridge_point, self.peak_flops
+        corners = [(left, self.attainable(left)), (ridge, peak), (right, peak)]
+        across, up = [x for x, _ in corners], [y for _, y in corners]
+        ax.plot(across, up, color=ROOF, linewidth=2, zorder=2)
+        ax.fill_between(across, up, bottom, color=ROOF, alpha=0.04, linewidth=0)
+        ax.plot([ridge, ridge], [bottom, peak], color=RIDGE, linewidth=1, linestyle=":", zorder=1)
+        for x, y, measured in places.values():
+            ax.plot(x, y, "o", color=POINT, markerfacecolor=POINT if measured else "white", markersize=7, zorder=3)
+        if len({measured for _, _, measured in places.values()}) == 2:
+            for name, face in (("measured", POINT), ("at most", "white")):
+                ax.plot([], [], "o", color=POINT, markerfacecolor=face, markersize=7, label=name)
+            ax.legend(loc="center right", frameon=False, fontsize=9)
+        ridge_label = ax.annotate(
+            f"ridge {ridge:.3g} FLOP/byte", (ridge, bottom), (5, 5), textcoords="offset points", color=RIDGE, fontsize=9
+        )
+        # Labels are placed in pixels, so the layout has to be fixed first.
+        ax.figure.canvas.figure.draw_without_rendering()
+        taken = [each.get_window_extent() for each in (ridge_label, ax.get_legend()) if each is not None]
+        dots = list(ax.transData.transform([(x, y) for x, y, _ in places.values()])) if places else []
+        roofs = [*along(ax, corners[0], corners[1]), *along(ax, corners[1], corners[2])]
+        for label, (x, y, measured) in places.items():
+            # The point on the roof and the measured one often share an intensity: label one above and the other below.
+            first_turn = math.pi if measured else 0.0
+            taken.append(label_clear_of(ax, label, (x, y), taken, dots, roofs, first_turn))
+        return ax
 
 
 def require_rates(peak_flops: float, bandwidth: float) -> None:
@@ -145,49 +169,8 @@ def require_rates(peak_flops: float, bandwidth: float) -> None:
             raise ValueError(f"{name} = {rate} {unit}: expected a positive, finite rate")
 
 
-ROOF, RIDGE, POINT = "#1f3a5f", "#b5651d", "#2a7f62"
-LEADER = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 4}
-LABEL_DISTANCES = (11, 24, 40, 60, 85, 115)
-LABEL_TURNS = [math.radians(degrees) for degrees in (150, 120, 90, 180, -30, -60, 0, -90, 30, 60, 210, 240)]
-
-
-def draw(roofline: "Roofline", ax: "Axes | None", points: Mapping[str, Work | tuple[Work, float]]) -> "Axes":
-    """See `Roofline.plot`."""
-    if ax is None:
-        from matplotlib.figure import Figure
-
-        ax = Figure(figsize=(7.5, 4.8), layout="constrained").subplots()
-    places = {label: place(roofline, label, point) for label, point in points.items()}
-    set_axes(roofline, ax, [(x, y) for x, y, _ in places.values()])
-    (left, right), (bottom, _) = ax.get_xlim(), ax.get_ylim()
-    ridge, peak = roofline.ridge_point, roofline.peak_flops
-    corners = [(left, roofline.attainable(left)), (ridge, peak), (right, peak)]
-    across, up = [x for x, _ in corners], [y for _, y in corners]
-    ax.plot(across, up, color=ROOF, linewidth=2, zorder=2)
-    ax.fill_between(across, up, bottom, color=ROOF, alpha=0.04, linewidth=0)
-    ax.plot([ridge, ridge], [bottom, peak], color=RIDGE, linewidth=1, linestyle=":", zorder=1)
-    for x, y, measured in places.values():
-        ax.plot(x, y, "o", color=POINT, markerfacecolor=POINT if measured else "white", markersize=7, zorder=3)
-    if len({measured for _, _, measured in places.values()}) == 2:
-        for name, face in (("measured", POINT), ("at most", "white")):
-            ax.plot([], [], "o", color=POINT, markerfacecolor=face, markersize=7, label=name)
-        ax.legend(loc="center right", frameon=False, fontsize=9)
-    ridge_label = ax.annotate(
-        f"ridge {ridge:.3g} FLOP/byte", (ridge, bottom), (5, 5), textcoords="offset points", color=RIDGE, fontsize=9
-    )
-    ax.figure.canvas.figure.draw_without_rendering()  # fixes the layout: labels are placed in pixels
-    taken = [each.get_window_extent() for each in (ridge_label, ax.get_legend()) if each is not None]
-    dots = list(ax.transData.transform([(x, y) for x, y, _ in places.values()])) if places else []
-    roofs = [*along(ax, corners[0], corners[1]), *along(ax, corners[1], corners[2])]
-    for label, (x, y, measured) in places.items():
-        # what lies on the roof is labelled above it, what was measured below: the two often share an intensity
-        first_turn = math.pi if measured else 0.0
-        taken.append(label_clear_of(ax, label, (x, y), taken, dots, roofs, first_turn))
-    return ax
-
-
-def place(roofline: "Roofline", label: str, point: Work | tuple[Work, float]) -> tuple[float, float, bool]:
-    """Intensity, FLOP/s, and whether that was measured."""
+def place(roofline: Roofline, label: str, point: Work | tuple[Work, float]) -> tuple[float, float, bool]:
+    """Intensity, FLOP/s, and whether the latter was measured."""
     work, seconds = point if isinstance(point, tuple) else (point, None)
     if not (work.flops > 0 and work.bytes > 0):
         raise ValueError(f"{label}: {work} has no place on logarithmic axes; leave it out of the plot")
@@ -198,7 +181,7 @@ def place(roofline: "Roofline", label: str, point: Work | tuple[Work, float]) ->
     return work.intensity, work.flops / seconds, True
 
 
-def set_axes(roofline: "Roofline", ax: "Axes", dots: list[tuple[float, float]]) -> None:
+def set_axes(roofline: Roofline, ax: "Axes", dots: list[tuple[float, float]]) -> None:
     """Logarithmic axes that hold the ridge, a piece of both roofs, and every point."""
     xs = [x for x, _ in dots] + [roofline.ridge_point / 100, roofline.ridge_point * 4]
     left, right = min(xs) / 3, max(xs) * 8
@@ -214,19 +197,19 @@ def set_axes(roofline: "Roofline", ax: "Axes", dots: list[tuple[float, float]]) 
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def along(ax: "Axes", start: tuple[float, float], end: tuple[float, float], steps: int = 60) -> list:
-    """Pixels on the straight line between two points of the data."""
-    (x0, y0), (x1, y1) = ax.transData.transform([start, end])
-    return [(x0 + (x1 - x0) * step / steps, y0 + (y1 - y0) * step / steps) for step in range(steps + 1)]
+def along(ax: "Axes", start: tuple[float, float], end: tuple[float, float]) -> np.ndarray:
+    """Pixel positions on the straight line between two data points."""
+    first, last = ax.transData.transform([start, end])
+    return np.linspace(first, last, 61)
 
 
 def label_clear_of(
     ax: "Axes", text: str, at: tuple[float, float], taken: list, dots: list, roofs: list, first_turn: float
 ):
-    """Put a label where it covers no label, point, roof or edge, as near to its point as that goes.
+    """Put a label where it covers no label, point, roof or edge, as near to its point as possible.
 
-    `taken` are boxes, `dots` and `roofs` positions, in pixels. Places around the point are tried from near to far,
-    beginning `first_turn` radians round. Lying over a piece of roof costs as much as being 6 points farther away; the
+    `taken` are boxes, `dots` and `roofs` positions, in pixels. Positions around the point are tried from near to far,
+    starting at an angle of `first_turn` radians. Covering a piece of roof costs as much as being 6 points farther away;
     other collisions are avoided at any distance. A label that had to move gets a thin line to its point. Returns the
     box that the label covers.
     """
@@ -253,7 +236,7 @@ def label_clear_of(
 
 
 def engineering(rate: float) -> str:
-    """989.4e12 → "989 T", to be followed by a unit."""
+    """989.4e12 → "989 T", ready for a unit."""
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if rate >= size:
             return f"{rate / size:.3g} {prefix}"

@@ -1,13 +1,9 @@
-"""How long a function takes.
+"""How long a function takes, and how well the median of its times is known.
 
-A single time is an anecdote. Every sample here gets fresh inputs (an operator that modifies its argument, or finds it
-warm in a cache, would otherwise time something else), the last-level cache is emptied before each sample, and the
-answer is a median with its noise band (`threeloops.inner.timing`).
-
-Repeated times of one function, and how well their median is known.
-
-The band around the median is computed from the ranks of the samples alone. No normal distribution is assumed, because
-run times have a hard floor and a long tail.
+Every sample gets fresh inputs, because an operator that modifies its argument, or finds it warm in a cache, would
+otherwise time something else. The last-level cache is emptied before each sample. The answer is a median with a noise
+band, computed from the ranks of the samples alone: run times have a hard floor and a long tail, so no normal
+distribution is assumed.
 
 Source: order statistics and the binomial distribution, e.g. David & Nagaraja, *Order Statistics*, §7.1.
 """
@@ -18,9 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import isfinite
-from pathlib import Path
+
+from threeloops.hardware import cpu_caches
 
 CONFIDENCE = 0.95
+CACHE_IF_UNKNOWN = 64 * 2**20  # more than most desktop processors have
+CLOCK_IF_UNKNOWN = 2_000_000  # kHz
+SHORTEST_COVER, LONGEST_COVER = 1e-3, 50e-3
+
+Call = Callable[[], object]
+Clock = Callable[[Call], float]
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,9 @@ class MedianBand:
 def median_band(samples: int, confidence: float = CONFIDENCE) -> MedianBand:
     """The narrowest symmetric pair of ranks that holds the true median with at least `confidence`.
 
-    Each sample lies below the true median with probability 1/2, whatever the distribution; so the number below it is
+    Each sample lies below the true median with probability 1/2, whatever the distribution. The number below it is thus
     binomial, and ranks (r, samples + 1 - r) miss it with probability 2·P(Binomial(samples, 1/2) ≤ r - 1). With fewer
-    than six samples even (fastest, slowest) misses it too often for 95%: that pair and its true coverage come back.
+    than six samples even (fastest, slowest) misses it too often for 95%; that pair is returned with its true coverage.
 
     Raises ValueError for no samples or a confidence outside (0, 1).
     """
@@ -61,9 +64,9 @@ def median_band(samples: int, confidence: float = CONFIDENCE) -> MedianBand:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A quotient of two medians, and the band in which that of the true medians lies.
+    """A quotient of two medians, and a band around that of the true medians.
 
-    Each band of the two misses with at most 5%, so this one holds with at least 90% (six samples or more on each side).
+    Each of the two bands misses with at most 5%, so this one holds with at least 90% (from six samples on each side).
     """
 
     value: float
@@ -86,12 +89,9 @@ class Samples:
             raise ValueError(f"seconds contains {wrong}: expected finite times ≥ 0; check the clock")
 
     @cached_property
-    def _sorted(self) -> list[float]:
-        return sorted(self.seconds)
-
-    @cached_property
-    def _band(self) -> MedianBand:
-        return median_band(len(self.seconds))
+    def _band(self) -> tuple[float, float]:
+        ranks, ordered = median_band(len(self.seconds)), sorted(self.seconds)
+        return ordered[ranks.low_rank - 1], ordered[ranks.high_rank - 1]
 
     @property
     def median(self) -> float:
@@ -100,23 +100,12 @@ class Samples:
     @property
     def low(self) -> float:
         """Lower edge of the noise band of the median, seconds."""
-        return self._sorted[self._band.low_rank - 1]
+        return self._band[0]
 
     @property
     def high(self) -> float:
         """Upper edge of the noise band of the median, seconds."""
-        return self._sorted[self._band.high_rank - 1]
-
-    @property
-    def coverage(self) -> float:
-        """Probability that [low, high] holds the true median: at least 0.95 from six samples on."""
-        return self._band.coverage
-
-    def resolves(self, other: "Samples") -> bool:
-        """Whether the two medians really differ: both bands hold with 95% and they do not overlap."""
-        if min(self.coverage, other.coverage) < CONFIDENCE:
-            return False
-        return self.high < other.low or other.high < self.low
+        return self._band[1]
 
     def ratio(self, other: "Samples") -> Ratio:
         """self.median / other.median with its band: how many times longer `self` takes.
@@ -126,28 +115,6 @@ class Samples:
         if other.low == 0:
             raise ValueError("other.low = 0 s: expected a time above the clock's resolution; repeat the work inside fn")
         return Ratio(self.median / other.median, self.low / other.high, self.high / other.low)
-
-    def to_dict(self) -> dict:
-        return {
-            "device": self.device,
-            "seconds": list(self.seconds),
-            "median": self.median,
-            "low": self.low,
-            "high": self.high,
-            "coverage": self.coverage,
-        }
-
-
-__all__ = ["Ratio", "Samples", "benchmark", "cache_flusher", "clock_of", "last_level_cache_bytes", "median_band"]
-
-SYSTEM_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-CACHE_IF_UNKNOWN = 64 * 2**20  # a machine that hides its cache size: more than most desktop processors have
-
-CLOCK_IF_UNKNOWN = 2_000_000  # kHz; where torch does not tell it
-SHORTEST_COVER, LONGEST_COVER = 1e-3, 50e-3
-
-Call = Callable[[], object]
-Clock = Callable[[Call], float]
 
 
 def benchmark(
@@ -163,14 +130,14 @@ def benchmark(
 ) -> Samples:
     """Time `fn(*make_inputs())`: `warmup` untimed calls, then `samples` timed ones, each on fresh inputs.
 
-    On a CPU the clock is `perf_counter_ns`; on a GPU, CUDA events. With `flush_cache` every timed call finds its inputs
-    in memory, as in a program that does other things in between, and on a GPU it is the device's time that is taken:
-    the device is kept busy before the first event until the host has issued the call, whoever's it is, for otherwise a
-    call shorter than its own launch would be timed as long as the launch. Without `flush_cache` nothing is covered, and
-    launches count as they do in a loop. A `clock` takes a function, calls it once and returns seconds; a `flush`
-    empties the cache: tests and other devices pass their own, and nothing is covered for another clock.
+    The clock is `perf_counter_ns` on a CPU and CUDA events on a GPU. With `flush_cache` every timed call finds its
+    inputs in memory, as in a program that does other things in between. On a GPU it then measures the device alone: the
+    device is kept busy until the host has issued the call, since otherwise a call shorter than its own launch would
+    seem to take as long as the launch. Without `flush_cache` launches count, as they do in a loop. For other devices
+    pass a `clock`, which takes a function, calls it once and returns seconds, and a `flush`, which empties the cache;
+    launches count with a clock of your own.
 
-    Raises ValueError or TypeError naming the argument that is wrong.
+    Raises ValueError or TypeError naming the wrong argument.
     """
     for name, function in (("fn", fn), ("make_inputs", make_inputs)):
         if not callable(function):
@@ -202,16 +169,16 @@ def benchmark(
 
 
 def host_clock(call: Call) -> float:
-    """Seconds that `call` keeps this thread."""
+    """Seconds that `call` occupies this thread."""
     start = time.perf_counter_ns()
     result = call()
     stop = time.perf_counter_ns()
-    del result  # freed after the second reading: returning memory is not part of the call
+    del result  # freed only now, since returning memory is not part of the call
     return (stop - start) / 1e9
 
 
 def cuda_clock(call: Call) -> float:
-    """Seconds between two events that the device passes before and after the work of `call`."""
+    """Seconds between two events on the device, before and after the work of `call`."""
     import torch
 
     start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -225,8 +192,9 @@ def cuda_clock(call: Call) -> float:
 def launch_cover(device: str) -> Callable[[float], None] | None:
     """A function that keeps a GPU busy for longer than the host needs to issue a call; None for a CPU.
 
-    It takes the seconds in which the host issued such a call before. Three times as many are slept on the device, at
-    least 1 ms, since a first launch after a pause is slow, and at most 50 ms, where a call waits for the device itself.
+    It takes the seconds that the host needed to issue such a call before, and makes the device sleep three times as
+    long: at least 1 ms, since the first launch after a pause is slow, and at most 50 ms, in case the call itself waits
+    for the device.
     """
     if device.partition(":")[0] != "cuda":
         return None
@@ -254,19 +222,17 @@ def clock_of(device: str) -> Clock:
 
 
 def last_level_cache_bytes(device: str = "cpu") -> int:
-    """Bytes of the largest cache that this process can read about: L2 on a GPU, usually L3 on a CPU."""
+    """Bytes of the cache before memory: L2 on a GPU, usually L3 on a CPU."""
     if device.startswith("cuda"):
         import torch
 
         _require_cuda(device)
         return torch.cuda.get_device_properties(device).L2_cache_size
-    sizes = [entry.read_text().strip() for entry in SYSTEM_CACHES.glob("index*/size")]
-    units = {"K": 2**10, "M": 2**20, "G": 2**30}
-    return max((int(size[:-1]) * units[size[-1]] for size in sizes if size[-1:] in units), default=CACHE_IF_UNKNOWN)
+    return cpu_caches().last_level_bytes or CACHE_IF_UNKNOWN
 
 
 def cache_flusher(device: str = "cpu") -> Callable[[], object]:
-    """A function that streams through a buffer of twice the last-level cache and so evicts everything else."""
+    """A function that streams through a buffer twice as large as the last-level cache, evicting everything else."""
     import torch
 
     buffer = torch.zeros(2 * last_level_cache_bytes(device), dtype=torch.int8, device=device)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threeloops.hardware.accelerators import Caches
 from threeloops.inner import timing
 from threeloops.inner.timing import (
     Samples,
@@ -133,13 +134,10 @@ def test_the_flush_streams_through_more_than_the_last_level_cache(monkeypatch):
     assert flushed.unique().tolist() == [1], "every byte was written"
 
 
-def test_last_level_cache_is_the_largest_that_the_system_lists(monkeypatch, tmp_path):
-    for index, size in enumerate(["48K\n", "2048K\n", "36M\n"]):
-        (tmp_path / f"index{index}").mkdir()
-        (tmp_path / f"index{index}" / "size").write_text(size)
-    monkeypatch.setattr(timing, "SYSTEM_CACHES", tmp_path)
+def test_the_last_level_cache_is_that_of_the_inventory(monkeypatch):
+    monkeypatch.setattr(timing, "cpu_caches", lambda: Caches(l1_bytes=48 << 10, l2_bytes=2 << 20, l3_bytes=36 << 20))
     assert last_level_cache_bytes() == 36 * 2**20
-    monkeypatch.setattr(timing, "SYSTEM_CACHES", tmp_path / "absent")
+    monkeypatch.setattr(timing, "cpu_caches", Caches)
     assert last_level_cache_bytes() == timing.CACHE_IF_UNKNOWN
 
 
@@ -181,24 +179,7 @@ def test_the_band_holds_the_true_median_of_a_skewed_distribution_as_often_as_it_
 def test_median_and_band_of_known_samples():
     samples = Samples(tuple(float(value) for value in (5, 1, 9, 3, 7, 2, 8, 4, 10, 6)))
     assert (samples.median, samples.low, samples.high) == (5.5, 2.0, 9.0)
-    assert samples.coverage == 1 - 2 * 11 / 1024
-
-
-def test_disjoint_bands_are_resolved_and_touching_ones_are_not():
-    fast = Samples((1.0, 1.1, 1.2, 1.3, 1.4, 1.5))
-    slow = Samples((1.6, 1.7, 1.8, 1.9, 2.0, 2.1))
-    touching = Samples((1.5, 1.6, 1.7, 1.8, 1.9, 2.0))
-    assert fast.resolves(slow)
-    assert slow.resolves(fast)
-    assert not fast.resolves(touching)
-    assert not fast.resolves(fast)
-
-
-def test_five_samples_resolve_nothing():
-    few = Samples((1.0,) * 5)
-    assert few.coverage == pytest.approx(0.9375)
-    assert not few.resolves(Samples((9.0,) * 50))
-    assert not Samples((9.0,) * 50).resolves(few)
+    assert median_band(10).coverage == 1 - 2 * 11 / 1024
 
 
 def test_ratio_and_its_worst_case_band():
@@ -222,17 +203,6 @@ def test_impossible_times_are_rejected(seconds):
 def test_impossible_bands_are_rejected(samples, confidence, name):
     with pytest.raises(ValueError, match=name):
         median_band(samples, confidence)
-
-
-def test_plain_data():
-    assert Samples((2.0, 1.0), "cpu").to_dict() == {
-        "device": "cpu",
-        "seconds": [2.0, 1.0],
-        "median": 1.5,
-        "low": 1.0,
-        "high": 2.0,
-        "coverage": 0.5,
-    }
 
 
 class QueuedDevice:
@@ -316,5 +286,4 @@ def test_cuda_events_time_the_device_and_not_the_launch():
 
     small = benchmark(torch.mm, lambda: inputs(1024)() * 2, device="cuda", samples=20)
     large = benchmark(torch.mm, lambda: inputs(8192)() * 2, device="cuda", samples=20)
-    assert large.resolves(small)
-    assert large.median > small.median
+    assert large.low > small.high

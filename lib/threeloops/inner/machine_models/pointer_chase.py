@@ -1,4 +1,4 @@
-"""Latency by pointer chase: each load's address is the value of the load before, so no two of them overlap.
+"""Latency by pointer chase: each load's address is the value of the load before it, so no two loads overlap.
 
 The addresses form one random ring through the working set, one stop a cache line: no prefetcher can guess the next
 stop, and every line is visited before any is visited again. While the working set fits a cache, a load costs that
@@ -24,6 +24,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from threeloops.hardware import device
+from threeloops.inner.timing import cuda_clock
 
 _LINE_BYTES = {"cpu": 64, "cuda": 128}
 _LOADS = {"cpu": 1 << 18, "cuda": 50_000}
@@ -40,7 +41,7 @@ size_t chase(const size_t *ring, size_t at, size_t loads) {
 
 @triton.jit
 def chase_kernel(ring, place, loads):
-    """Follow `ring` for `loads` steps from the index in `place`, and leave the last one there; one load in flight."""
+    """Follow `ring` for `loads` steps from the index in `place` and leave the last index there. One load in flight."""
     at = tl.load(place)
     for _ in range(loads):
         at = tl.load(ring + at)
@@ -48,51 +49,50 @@ def chase_kernel(ring, place, loads):
 
 
 class NotMeasurable(RuntimeError):
-    """This machine has no means to chase pointers fast enough; the message says what is missing."""
+    """This machine cannot chase pointers fast enough; the message says what is missing."""
 
 
 def ring(lines: int, line_elements: int, seed: int) -> NDArray[np.int64]:
     """One random cycle through `lines` cache lines, as the index of the next stop at the first element of each line.
 
-    Every single cycle is equally likely: a shuffled order of visits, closed. A shuffled array would fall into several
-    cycles, and the chase would stay in a part of the working set. Returns int64 of shape (lines · line_elements,).
+    The order of visits is shuffled and closed, so every single cycle is equally likely. A shuffled array would fall
+    into several cycles, and the chase would stay in part of the working set. Shape: (lines · line_elements,).
     """
     for name, value in (("lines", lines), ("line_elements", line_elements)):
         if value < 1:
             raise ValueError(f"{name} = {value}: expected at least 1")
-    generator = np.random.default_rng(seed)
-    stops = generator.permutation(lines)
+    stops = np.random.default_rng(seed).permutation(lines)
     following = _zeros_in_small_pages(lines * line_elements)
     following[stops * line_elements] = np.roll(stops, -1) * line_elements
     return following
 
 
 def _zeros_in_small_pages(elements: int) -> NDArray[np.int64]:
-    """Zeros in pages of the machine's smallest size: for large arrays NumPy asks Linux for pages of 2 MiB, so few that
-    the TLB holds them all."""
+    """Zeros in pages of the smallest size. For large arrays NumPy asks Linux for pages of 2 MiB, and those are so few
+    that the TLB holds them all."""
     memory = mmap.mmap(-1, 8 * elements)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with suppress(OSError):  # a kernel without huge pages refuses the advice
+        with suppress(OSError):  # a Linux kernel without huge pages refuses the advice
             memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, np.int64)
 
 
 def latency(working_set_bytes: int, on: str | None = None, seed: int = 0, repeats: int = 5) -> list[float]:
-    """Seconds a dependent load takes in a working set of so many bytes: one sample a repeat, after a warm-up lap.
+    """Seconds that a dependent load takes in a working set of so many bytes, one sample per repeat.
 
-    Each sample goes on where the one before it stopped. Were all to start at line 0, none would leave the first part of
-    a long ring, and a cache that holds this part would pass for memory. The warm-up of a longer ring ends after 2²⁰
-    lines; the others were last touched when the ring was written. On a GPU the time of an empty chase is taken off.
-    Raises NotMeasurable where there is neither a GPU nor a C compiler: an interpreted loop is slower than any memory.
+    Each sample continues where the one before it stopped. If all started at line 0, none would leave the first part of
+    a long ring, and a cache that holds this part would pass for memory. A warm-up lap of up to 2²⁰ lines comes first.
+    On a GPU the time of an empty chase is subtracted. Raises NotMeasurable where there is neither a GPU nor a C
+    compiler, since an interpreted loop is slower than any memory.
     """
     on = on or device()
     return latency_of_spread(max(working_set_bytes // _LINE_BYTES[on], 1), 1, on, seed, repeats)
 
 
 def latency_of_spread(lines: int, spacing: int, on: str | None = None, seed: int = 0, repeats: int = 5) -> list[float]:
-    """The same for so many lines, one in every `spacing`: the lines fit where they fit, their pages may not.
+    """`latency` for so many lines, one in every `spacing`: more pages for as many lines, which a TLB may not hold.
 
-    With spacing 64 on a CPU each line lies in a page of 4 KiB of its own, and translating its address costs as well.
+    With spacing 64 on a CPU, each line lies in a 4 KiB page of its own, and translating its address costs time as well.
     But addresses a power of two apart also share a few sets of every cache; spacing 65 spreads them over all sets.
     """
     on = on or device()
@@ -100,8 +100,8 @@ def latency_of_spread(lines: int, spacing: int, on: str | None = None, seed: int
     loads = _LOADS[on]
     follow = _follow_on_gpu(following) if on == "cuda" else _follow_on_cpu(following)
     if on == "cuda":
-        # Triton compiles a kernel of its own for an argument that is 1, and one for multiples of 16: each of them is
-        # compiled here, and not between the events of the first sample.
+        # Triton compiles separate kernels for an argument of 1 and for multiples of 16. Compile them here, not between
+        # the events of the first sample.
         follow(1), follow(loads)
     follow(min(lines, _WARM_UP_LINES))
     return [(follow(loads) - (follow(1) if on == "cuda" else 0.0)) / loads for _ in range(repeats)]
@@ -124,12 +124,7 @@ def _follow_on_gpu(following: NDArray[np.int64]) -> Callable[[int], float]:
     on_device, place = torch.from_numpy(following).cuda(), torch.zeros(1, dtype=torch.int64, device="cuda")
 
     def follow(loads: int) -> float:
-        before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        before.record()
-        chase_kernel[(1,)](on_device, place, loads, num_warps=1)
-        after.record()
-        after.synchronize()
-        return before.elapsed_time(after) / 1e3
+        return cuda_clock(lambda: chase_kernel[(1,)](on_device, place, loads, num_warps=1))
 
     return follow
 

@@ -1,14 +1,14 @@
 """One warp, lane by lane: 32 threads that issue one memory instruction together, and what the memory makes of it.
 
-Global memory answers in 32-byte sectors: a request costs as many as its lanes touch. Shared memory is 32 banks of
-4-byte words: lanes that want different words of one bank wait for each other, and each round is a *wavefront*; lanes
+Global memory answers in 32-byte sectors: a request costs as many as its lanes touch. Shared memory has 32 banks of
+4-byte words. Lanes that want different words of one bank wait for each other, and each round is a *wavefront*; lanes
 that want the same word are served together. Wider accesses are issued in parts, 8 bytes by half-warps and 16 bytes by
-quarter-warps. Triton shows neither lanes nor banks, so here they are simulated, values and all.
+quarter-warps. Triton shows neither lanes nor banks, so they are simulated here, values included.
 Source: CUDA C++ Programming Guide, "Shared Memory", compute capability 5.x and later.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,26 +36,16 @@ def sectors(addresses: ArrayLike, bytes_per_lane: int = 4) -> int:
 def wavefronts(addresses: ArrayLike, bytes_per_lane: int = 4) -> int:
     """How many rounds one request to shared memory takes; 1 is free of conflicts for accesses of up to 4 bytes.
 
-    The least for 8 bytes a lane is 2 and for 16 bytes 4: a round delivers at most 32 banks of 4 bytes.
+    The least for 8 bytes per lane is 2, and 4 for 16 bytes: a round delivers at most 32 banks of 4 bytes.
     """
     at = _checked(addresses, bytes_per_lane)
     lanes_at_once = LANES * BANK_BYTES // max(bytes_per_lane, BANK_BYTES)
     return sum(_rounds(at[i : i + lanes_at_once], bytes_per_lane) for i in range(0, len(at), lanes_at_once))
 
 
-def bank_words(addresses: ArrayLike, bytes_per_lane: int = 4) -> list[set[int]]:
-    """For each bank the 4-byte words that the lanes want of it, all lanes at once."""
-    at = _checked(addresses, bytes_per_lane)
-    first, last = at // BANK_BYTES, (at + bytes_per_lane - 1) // BANK_BYTES
-    wanted: list[set[int]] = [set() for _ in range(BANKS)]
-    for low, high in zip(first, last, strict=True):
-        for word in range(int(low), int(high) + 1):
-            wanted[word % BANKS].add(word)
-    return wanted
-
-
 def _rounds(at: Addresses, bytes_per_lane: int) -> int:
-    return max((len(words) for words in bank_words(at, bytes_per_lane)), default=0)
+    words = np.unique(at[:, None] // BANK_BYTES + np.arange(max(bytes_per_lane // BANK_BYTES, 1)))
+    return int(np.bincount(words % BANKS).max())
 
 
 def _checked(addresses: ArrayLike, bytes_per_lane: int) -> Addresses:
@@ -81,57 +71,6 @@ class Counts:
     global_sectors: int = 0
     shared_requests: int = 0
     shared_wavefronts: int = 0
-
-    @property
-    def sectors_per_request(self) -> float:
-        return self.global_sectors / max(self.global_requests, 1)
-
-    @property
-    def wavefronts_per_request(self) -> float:
-        return self.shared_wavefronts / max(self.shared_requests, 1)
-
-
-@dataclass
-class Warp:
-    """32 lanes over a global and a shared memory of equal elements. Indices count elements, one a lane.
-
-    Args:
-        global_memory: one-dimensional array, changed by stores.
-        shared_elements: the size of the shared memory.
-    """
-
-    global_memory: NDArray
-    shared_elements: int
-    counts: Counts = field(default_factory=Counts)
-
-    def __post_init__(self) -> None:
-        self.shared_memory = np.zeros(self.shared_elements, self.global_memory.dtype)
-
-    def load_global(self, index: ArrayLike) -> NDArray:
-        self._count_global(index)
-        return self.global_memory[np.asarray(index)]
-
-    def store_global(self, index: ArrayLike, values: NDArray) -> None:
-        self._count_global(index)
-        self.global_memory[np.asarray(index)] = values
-
-    def load_shared(self, index: ArrayLike) -> NDArray:
-        self._count_shared(index)
-        return self.shared_memory[np.asarray(index)]
-
-    def store_shared(self, index: ArrayLike, values: NDArray) -> None:
-        self._count_shared(index)
-        self.shared_memory[np.asarray(index)] = values
-
-    def _count_global(self, index: ArrayLike) -> None:
-        size = self.global_memory.itemsize
-        self.counts.global_requests += 1
-        self.counts.global_sectors += sectors(np.asarray(index) * size, size)
-
-    def _count_shared(self, index: ArrayLike) -> None:
-        size = self.global_memory.itemsize
-        self.counts.shared_requests += 1
-        self.counts.shared_wavefronts += wavefronts(np.asarray(index) * size, size)
 
 
 Placement = Callable[[NDArray, NDArray], NDArray]
@@ -167,18 +106,27 @@ def triton_swizzle(vec: int, per_phase: int, max_phase: int, columns: int) -> Pl
 
 
 def transpose(matrix: NDArray, place: Placement = plain) -> tuple[NDArray, Counts]:
-    """Transpose a (32, 32) matrix as one warp does it through shared memory, and count.
+    """Transpose a (32, 32) matrix as one warp does it through shared memory, and count the accesses.
 
-    Rows are read from global memory and written to shared memory row by row; columns are read from shared memory and
-    written to global memory as rows. Returns the transposed matrix and the counts.
+    Rows go from global to shared memory; then columns are read from shared memory and written to global memory as rows.
     """
     if matrix.shape != (LANES, LANES):
         raise ValueError(f"matrix of shape {matrix.shape}: one warp transposes {LANES} × {LANES}")
-    lane = np.arange(LANES)
-    warp = Warp(np.concatenate([matrix.reshape(-1), np.zeros(matrix.size, matrix.dtype)]), LANES * (LANES + 1))
+    lane, counts, itemsize = np.arange(LANES), Counts(), matrix.itemsize
+    result, shared = np.empty_like(matrix), np.zeros(LANES * (LANES + 1), matrix.dtype)
+
+    def count(global_row: int, shared_index: NDArray) -> None:
+        counts.global_requests += 1
+        counts.global_sectors += sectors((global_row * LANES + lane) * itemsize, itemsize)
+        counts.shared_requests += 1
+        counts.shared_wavefronts += wavefronts(shared_index * itemsize, itemsize)
+
     for row in range(LANES):
-        warp.store_shared(place(np.full(LANES, row), lane), warp.load_global(row * LANES + lane))
+        at = place(np.full(LANES, row), lane)
+        shared[at] = matrix[row]
+        count(row, at)
     for column in range(LANES):
-        values = warp.load_shared(place(lane, np.full(LANES, column)))
-        warp.store_global(matrix.size + column * LANES + lane, values)
-    return warp.global_memory[matrix.size :].reshape(LANES, LANES), warp.counts
+        at = place(lane, np.full(LANES, column))
+        result[column] = shared[at]
+        count(column, at)
+    return result, counts

@@ -1,11 +1,10 @@
-"""From the rows of a recording to its traffic.
+"""From a recording to the launch's traffic, and to the races between its programs.
 
-Races between the programs of one launch, which run in any order on a GPU and one after another in the interpreter.
-
-Two programs race where one stores bytes, not atomically, that the other stores, loads or updates atomically. They do
-not where atomics order them: the earlier program, after its access, and the later one, before its own, both performed
-an atomic operation (not a relaxed one) on the same address, as a lock or a counter of arrivals makes them do. Not
-looked at: loads against atomic updates, and storages of which a launch touches a stretch beyond DENSE_UNITS.
+Programs run in any order on a GPU, and one after another in the interpreter. Two programs race where one stores bytes,
+not atomically, that the other stores, loads or updates atomically, unless atomics order them: the earlier program after
+its access and the later one before its own performed an atomic operation (not a relaxed one) on the same address, as
+with a lock or a counter of arrivals. Not examined: loads against atomic updates, and storages of which a launch touches
+a stretch of more than DENSE_UNITS.
 """
 
 from collections.abc import Iterator
@@ -13,70 +12,78 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from threeloops.inner.launches import Launch
 from threeloops.inner.meter.accesses import SECTOR_BYTES, Pattern
 from threeloops.inner.meter.findings import FindingKind, Incident, base_name, program_coordinates
+from threeloops.inner.meter.l2 import L2, model
 from threeloops.inner.meter.recording import ATOMIC, LOAD, STORE, VERBS, Access, Recording
-from threeloops.inner.meter.traffic import ArgumentTraffic
+from threeloops.inner.meter.traffic import ArgumentTraffic, LaunchTraffic
 
-COLUMNS = len(Access._fields)
 DENSE_UNITS = 1 << 26
-"""Up to here a flag for every unit; beyond, where a kernel picks a little out of a lot, the touched ones are sorted."""
-
-
-@dataclass
-class Counts:
-    """What a launch's traffic is made of, apart from names and the L2 model."""
-
-    arguments: dict[str, ArgumentTraffic]
-    unique_loaded: int
-    unique_stored: int
-    sectors: int
-    requests: int
-    atomics: int
+"""Up to this many units get a flag each. Beyond it, where few units of many are touched, those are sorted."""
+MOST_LANES_OF_A_LOCK = 64
+MOST_PARTNERS = 16
+"""The most programs that one access is reported to race with."""
+ADVICE = {
+    "write-race": "give every byte one program, use an atomic operation, or combine partial results in a second launch",
+    "read-write-race": "programs run in any order: read what another program stores in a launch of its own",
+}
 
 
 def rows(recording: Recording) -> np.ndarray:
-    """The accesses as int64, a row each, columns as in Access."""
-    return np.array(recording.accesses, dtype=np.int64).reshape(-1, COLUMNS)
+    """The accesses as int64, one per row, columns as in Access."""
+    return np.array(recording.accesses, dtype=np.int64).reshape(-1, len(Access._fields))
 
 
-def count(recording: Recording, table: np.ndarray) -> Counts:
-    patterns = recording.patterns.all
+def traffic_of(launch: Launch, recording: Recording, table: np.ndarray, l2: L2 | None) -> LaunchTraffic:
+    patterns, spaces = recording.patterns.all, recording.spaces.by_ordinal
     kind, argument, pattern = table[:, 0], table[:, 1], table[:, 2]
     lanes = np.array([each.lanes for each in patterns] or [0])
     size = np.array([each.bytes for each in patterns] or [0])[pattern]
+
+    def traffic(own: np.ndarray) -> ArgumentTraffic:
+        loads, stores = own & (kind != STORE), own & (kind != LOAD)
+        unique = (union(patterns, table[each]) for each in (loads, stores))
+        return ArgumentTraffic(int(size[loads].sum()), int(size[stores].sum()), *unique)
+
+    arguments: dict[str, ArgumentTraffic] = {}
+    total = ArgumentTraffic()
+    for ordinals in ordinals_by_storage(recording):
+        for ordinal in ordinals:
+            alone = arguments[spaces[ordinal].name] = traffic(argument == ordinal)
+        # Views of one storage may overlap, so the bytes of all of them together are counted anew.
+        total += alone if len(ordinals) == 1 else traffic(np.isin(argument, ordinals))
     sectors, requests = count_sectors(patterns, table)
-    arguments, unique = {}, {}
-    spaces = recording.spaces.by_ordinal
-    for storage in {space.storage for space in spaces.values()}:
-        views = [space for space in spaces.values() if space.storage == storage]
-        for space in views:
-            own = argument == space.ordinal
-            loads, stores = own & (kind != STORE), own & (kind != LOAD)
-            arguments[space.name] = ArgumentTraffic(
-                int(size[loads].sum()),
-                int(size[stores].sum()),
-                union(patterns, table[loads]),
-                union(patterns, table[stores]),
-            )
-        if len(views) == 1:
-            alone = arguments[views[0].name]
-            unique[storage] = (alone.unique_loaded, alone.unique_stored)
-        else:
-            own = np.isin(argument, [space.ordinal for space in views])
-            loads, stores = own & (kind != STORE), own & (kind != LOAD)
-            unique[storage] = union(patterns, table[loads]), union(patterns, table[stores])
-    return Counts(
-        arguments,
-        sum(loaded for loaded, _ in unique.values()),
-        sum(stored for _, stored in unique.values()),
-        sectors,
-        requests,
-        int(lanes[pattern[kind >= ATOMIC]].sum()),
+    loaded, stored = model(recording, table, l2) if l2 else (None, None)
+    return LaunchTraffic(
+        name=launch.name,
+        grid=recording.grid,
+        file=launch.file,
+        line=launch.line,
+        findings=recording.incidents.findings(launch.name, recording.grid, list(recording.sites)),
+        **vars(total),
+        dram_loaded=loaded,
+        dram_stored=stored,
+        sectors=sectors,
+        requests=requests,
+        atomics=int(lanes[pattern[kind >= ATOMIC]].sum()),
+        programs=recording.program + 1,
+        largest_tile=recording.tiles.largest,
+        most_held=recording.tiles.most_held,
+        flops=dict(recording.flops.counts),
+        arguments=arguments,
     )
 
 
+def ordinals_by_storage(recording: Recording) -> list[list[int]]:
+    storages: dict[int, list[int]] = {}
+    for space in recording.spaces.by_ordinal.values():
+        storages.setdefault(space.storage, []).append(space.ordinal)
+    return list(storages.values())
+
+
 def count_sectors(patterns: list[Pattern], table: np.ndarray) -> tuple[int, int]:
+    """(sectors, requests) of all accesses."""
     places, times = distinct(table[:, 2], table[:, 3] % SECTOR_BYTES)
     counted = [patterns[pattern].sectors(shift) for pattern, shift in places]
     sectors = sum(n * each for (each, _), n in zip(counted, times, strict=True))
@@ -85,13 +92,13 @@ def count_sectors(patterns: list[Pattern], table: np.ndarray) -> tuple[int, int]
 
 
 def distinct(pattern: np.ndarray, base: np.ndarray) -> tuple[list[tuple[int, int]], list[int]]:
-    """Each distinct (pattern, base) and how often it occurs."""
+    """Each distinct (pattern, base) and how often it occurs. Much faster than np.unique over an axis."""
     order = np.lexsort((base, pattern))
     pattern, base = pattern[order], base[order]
     first = np.ones(len(pattern), bool)
     first[1:] = (pattern[1:] != pattern[:-1]) | (base[1:] != base[:-1])
     starts = np.flatnonzero(first)
-    times = np.diff(np.append(starts, len(pattern)))
+    times = np.diff(starts, append=len(pattern))
     return list(zip(pattern[starts].tolist(), base[starts].tolist(), strict=True)), times.tolist()
 
 
@@ -103,8 +110,7 @@ def union(patterns: list[Pattern], table: np.ndarray) -> int:
     window = Window.around(patterns, places)
     if window.units > DENSE_UNITS:
         parts = [patterns[index].places(base - window.start, window.unit) for index, base in places]
-        ordered = np.sort(np.concatenate(parts))
-        return (1 + int(np.count_nonzero(np.diff(ordered)))) * window.unit
+        return len(np.unique(np.concatenate(parts))) * window.unit
     touched = np.zeros(window.units, bool)
     for index, base in places:
         patterns[index].mark(touched, base - window.start, unit=window.unit)
@@ -113,8 +119,8 @@ def union(patterns: list[Pattern], table: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of one storage that holds some accesses: bytes from `start`, in `units` of `unit` bytes none of which
-    they touch partly."""
+    """A stretch of one storage that holds some accesses: bytes from `start`, in `units` of `unit` bytes, each of which
+    an access touches as a whole or not at all."""
 
     start: int
     unit: int
@@ -131,18 +137,9 @@ class Window:
         return cls(start, unit, (end - start) // unit)
 
 
-MOST_LANES_OF_A_LOCK = 64
-MOST_PARTNERS = 16
-"""An access that races with more programs than these is reported for these."""
-ADVICE = {
-    "write-race": "give every byte one program, use an atomic operation, or combine partial results in a second launch",
-    "read-write-race": "programs run in any order: read what another program stores in a launch of its own",
-}
-
-
 @dataclass
 class Tile:
-    """The same access by the same program, once or often: rows `first` to `last` of the recording."""
+    """All equal accesses of one program: rows `first` to `last` of the recording."""
 
     kind: int
     pattern: Pattern
@@ -157,7 +154,7 @@ class Tile:
 
 @dataclass
 class Race:
-    """What is to be said about the races of one source line with one argument."""
+    """The races of one source line with one argument, all together; `tile` and `other` are the first that met."""
 
     tile: Tile
     other: Tile
@@ -168,13 +165,10 @@ class Race:
 
 def find_races(recorded: Recording, table: np.ndarray) -> None:
     """Add the races of a launch to its incidents."""
-    spaces = recorded.spaces.by_ordinal
-    for storage in sorted({space.storage for space in spaces.values()}):
-        views = [space.ordinal for space in spaces.values() if space.storage == storage]
-        own = np.flatnonzero(np.isin(table[:, 1], views))
+    for ordinals in ordinals_by_storage(recorded):
+        own = np.flatnonzero(np.isin(table[:, 1], ordinals))
         if (table[own, 0] == STORE).any() and len(np.unique(table[own, 4])) > 1:
-            for (kind, _), race in StorageRaces(recorded, table, own).find().items():
-                report(recorded, kind, race)
+            StorageRaces(recorded, table, own).report()
 
 
 class StorageRaces:
@@ -182,10 +176,10 @@ class StorageRaces:
 
     def __init__(self, recorded: Recording, table: np.ndarray, own: np.ndarray) -> None:
         self.recorded, self.table = recorded, table
-        self.stores = self.tiles(own[table[own, 0] == STORE])
-        self.loads = self.tiles(own[table[own, 0] == LOAD])
-        self.atomics = self.tiles(own[table[own, 0] >= ATOMIC])
-        self.store_rows = table[own[table[own, 0] == STORE]]
+        kind = table[own, 0]
+        self.store_rows = own[kind == STORE]
+        self.stores = self.tiles(self.store_rows)
+        self.others = self.tiles(own[kind == LOAD]) + self.tiles(own[kind >= ATOMIC])
         self.found: dict[tuple[FindingKind, int], Race] = {}
         self._locks: dict[int, list[tuple[int, set[tuple[int, int]]]]] | None = None
 
@@ -202,16 +196,29 @@ class StorageRaces:
             tile.last, tile.value = row, value
         return list(known.values())
 
-    def find(self) -> dict[tuple[FindingKind, int], Race]:
+    def report(self) -> None:
+        self.find()
+        for (kind, site), race in self.found.items():
+            file, line = list(self.recorded.sites)[race.other.site]
+            name = self.recorded.spaces.by_ordinal[race.tile.argument].name
+            verb = VERBS[race.tile.kind]
+            other = program_coordinates(race.other.program, self.recorded.grid)
+            first = f"{verb} of {name} meets bytes that program {other} stores at {base_name(file)}:{line}"
+            if kind == "write-race" and verb == "store":
+                first += ", with the same values: benign" if race.same_values else ", with different values"
+            self.recorded.incidents.add(
+                Incident(kind, name, site, race.tile.program, first, ADVICE[kind], "byte", race.bytes, race.programs)
+            )
+
+    def find(self) -> None:
         patterns = self.recorded.patterns.all
-        everything = [*self.stores, *self.loads, *self.atomics]
-        window = Window.around(patterns, [(tile.pattern.index, tile.base) for tile in everything])
-        # Most kernels store every byte once: then nobody's values need comparing.
-        disjoint = union(patterns, self.store_rows) == sum(tile.pattern.bytes for tile in self.stores)
+        window = Window.around(patterns, [(tile.pattern.index, tile.base) for tile in [*self.stores, *self.others]])
+        # Most kernels store every byte once, and then there are no values to compare.
+        disjoint = union(patterns, self.table[self.store_rows]) == sum(tile.pattern.bytes for tile in self.stores)
         unit = window.unit if disjoint else 1
         size = window.units * window.unit // unit
         if size > DENSE_UNITS:
-            return {}
+            return
         owner = np.full(size, -1, np.int32)
         programs = np.array([tile.program for tile in self.stores])
         if disjoint:
@@ -219,12 +226,11 @@ class StorageRaces:
                 tile.pattern.mark(owner, tile.base - window.start, number, unit)
         else:
             self.compare_stores(owner, programs, window.start)
-        for tile in [*self.loads, *self.atomics]:
+        for tile in self.others:
             kind: FindingKind = "read-write-race" if tile.kind == LOAD else "write-race"
             stored_by = tile.pattern.look(owner, tile.base - window.start, unit)
             for other, units in partners(stored_by, programs, tile.program):
                 self.note(kind, tile, self.stores[other], units * unit, same_values=False)
-        return self.found
 
     def compare_stores(self, owner: np.ndarray, programs: np.ndarray, start: int) -> None:
         """Replay the stores in the interpreter's order, byte by byte, with what each byte then holds."""
@@ -282,16 +288,3 @@ def raw_bytes(pattern: Pattern, value: np.ndarray) -> np.ndarray:
         value = value.astype(f"i{pattern.itemsize}")
     raw = np.ascontiguousarray(value).view(np.uint8).reshape(-1, pattern.itemsize)
     return (raw if pattern.mask is None else raw[pattern.mask]).T.reshape(-1)
-
-
-def report(recorded: Recording, kind: FindingKind, race: Race) -> None:
-    sites = list(recorded.sites)
-    file, line = sites[race.other.site]
-    name = recorded.spaces.by_ordinal[race.tile.argument].name
-    verb = VERBS[race.tile.kind]
-    other = program_coordinates(race.other.program, recorded.grid)
-    first = f"{verb} of {name} meets bytes that program {other} stores at {base_name(file)}:{line}"
-    if kind == "write-race" and verb == "store":
-        first += ", with the same values: benign" if race.same_values else ", with different values"
-    incident = Incident(kind, name, race.tile.site, race.tile.program, first, ADVICE[kind], "byte")
-    recorded.incidents.add(incident, race.bytes, race.programs)

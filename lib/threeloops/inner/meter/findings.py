@@ -1,22 +1,21 @@
-"""What is wrong with a launch: accesses outside an argument, reads of memory that nothing wrote, races between
-programs.
+"""What is wrong with a launch, and the watch over memory that nobody has written.
 
-Memory that nobody has written: what `torch.empty` and its relatives hand out while a meter is on.
+Findings are accesses outside an argument, reads of memory that nothing wrote, and races between programs.
 
-How the meter knows. While metering, but not during a launch (the interpreter itself allocates), a TorchDispatchMode
-sees every torch operation. What comes from `empty`, `empty_like`, `empty_strided`, `empty_permuted`, `new_empty` or
-`new_empty_strided` is watched: one flag a byte says "not written yet". Torch operations clear the flags of what their
-schema says they write, kernels clear those they store to. As a second witness, watched memory is filled with a poison
-byte (NaN in every floating-point format): a read is reported only where the flags are up *and* the poison is still
-there, so that writes which torch does not announce (through numpy, ctypes, DLPack) are no false alarms.
+For the second kind, a TorchDispatchMode sees every torch operation while metering, except during a launch, when the
+interpreter itself allocates. What comes from `empty`, `empty_like`, `empty_strided`, `empty_permuted`, `new_empty` or
+`new_empty_strided` is watched: one flag per byte says "not written yet". Torch operations clear the flags of what their
+schema says they write, and kernels clear those of what they store. Watched memory is also filled with a poison byte
+(NaN in every floating-point format). A read is reported only where the flags are up *and* the poison is still there, so
+that writes which torch does not announce (through numpy, ctypes, DLPack) raise no false alarm.
 
-What it cannot see: reads by torch operations; storages above LARGEST bytes, of bool, or allocated before the meter;
-memory gained by `resize_`; a write of the poison itself that torch does not announce is taken for none.
+Not seen are reads by torch operations, storages of bool, larger than LARGEST bytes or allocated before the meter,
+memory gained by `resize_`, and unannounced writes of the poison byte itself, which count as no write.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,13 +26,20 @@ from threeloops.inner.meter.accesses import Pattern
 
 FindingKind = Literal["out-of-bounds", "uninitialised-read", "write-race", "read-write-race"]
 
+LARGEST = 1 << 28
+EMPTY = {
+    f"aten::{name}"
+    for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+}
+NAN_BYTE, OTHER_BYTE = 0xFF, 0xA5
+
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault, reported once for its source line and argument.
+    """One fault, reported once per source line and argument.
 
-    `launch`: name of the kernel. `program`: (x, y, z) of the first program that did it. `file` and `line`: the kernel's
-    source line. `message` says what, where, how often, and what to do.
+    `launch`: name of the kernel. `program`: (x, y, z) of the first program at fault. `file` and `line`: the source line
+    in the kernel. `message` says what happened, where, how often, and what to do.
     """
 
     kind: FindingKind
@@ -51,7 +57,7 @@ class Finding:
 
 @dataclass
 class Incident:
-    """The same fault at one source line and argument, however often: what was seen first, and how much in all."""
+    """All faults of one kind at one source line and argument: what was seen `first`, and how much of it in all."""
 
     kind: FindingKind
     argument: str
@@ -60,8 +66,8 @@ class Incident:
     first: str
     advice: str
     unit: str
-    amount: int = 0
-    programs: set[int] = field(default_factory=set)
+    amount: int
+    programs: set[int]
 
     @property
     def message(self) -> str:
@@ -75,14 +81,12 @@ class Incidents:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str, int], Incident] = {}
 
-    def __iter__(self) -> Iterator[Incident]:
-        return iter(self._seen.values())
-
-    def add(self, new: Incident, how_much: int, programs: set[int]) -> None:
-        """Add to the incident of the same kind, argument and line; the first one's words stay."""
-        incident = self._seen.setdefault((new.kind, new.argument, new.site), new)
-        incident.amount += how_much
-        incident.programs |= programs
+    def add(self, new: Incident) -> None:
+        """Add to the incident of the same kind, argument and line, which keeps its words."""
+        known = self._seen.setdefault((new.kind, new.argument, new.site), new)
+        if known is not new:
+            known.amount += new.amount
+            known.programs |= new.programs
 
     def findings(self, launch: str, grid: tuple[int, int, int], sites: list[tuple[str, int]]) -> tuple[Finding, ...]:
         return tuple(
@@ -94,7 +98,7 @@ class Incidents:
                 each.argument,
                 each.message,
             )
-            for each in self
+            for each in self._seen.values()
         )
 
 
@@ -108,22 +112,14 @@ def base_name(file: str) -> str:
 
 
 def program_coordinates(program: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(x, y, z) of a program's number in the interpreter's order, in which z runs fastest."""
+    """(x, y, z) of a program, from its number in the interpreter's order, in which z runs fastest."""
     rest, z = divmod(program, grid[2])
     x, y = divmod(rest, grid[1])
     return x, y, z
 
 
-LARGEST = 1 << 28
-EMPTY = {
-    f"aten::{name}"
-    for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
-}
-NAN_BYTE, OTHER_BYTE = 0xFF, 0xA5
-
-
 class Unwritten:
-    """A watched storage. `flags`: one bool a byte, True where nothing has been written."""
+    """A watched storage. `flags`: one bool per byte, True where nothing has been written."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -131,14 +127,14 @@ class Unwritten:
         self.poison = NAN_BYTE if floating else OTHER_BYTE
         storage.fill_(self.poison)
         self.flags = np.ones(storage.nbytes(), bool)
-        # While this reference is held, the storage's identity is given to no other.
+        # While this reference is held, no other storage gets the same identity.
         self.alive = StorageWeakRef(storage)
 
     def write(self, pattern: Pattern, base: int) -> None:
         pattern.mark(self.flags, base, False)
 
     def read(self, pattern: Pattern, base: int, value: np.ndarray) -> np.ndarray:
-        """Offsets of the bytes that this access, which found `value`, reads although nothing wrote them."""
+        """Offsets of the bytes that this access reads although nothing wrote them; `value` is what it found."""
         if not pattern.look(self.flags, base).any():
             return np.empty(0, np.int64)
         active = (pattern.active + base)[:, None] + np.arange(pattern.itemsize)
@@ -155,44 +151,36 @@ class Unwritten:
             np.lib.stride_tricks.as_strided(self.flags[start:], shape, strides)[...] = False
 
 
-class Effect(NamedTuple):
-    """What an operation's schema says it does: whether it hands out new memory, and which arguments it writes."""
-
-    allocates: bool
-    places: tuple[int, ...]
-    names: tuple[str, ...]
-
-
-def effect_of(operation: Any) -> Effect:
+@cache
+def effect_of(operation: Any) -> tuple[bool, list[tuple[int, str]]]:
+    """From an operation's schema: whether it hands out new memory, and (position, name) of the arguments it writes."""
     schema = getattr(operation, "_schema", None)
     if schema is None:
-        # A higher-order operator: what it runs comes by again.
-        return Effect(False, (), ())
+        # A higher-order operator: the operations that it runs are dispatched one by one.
+        return False, []
     written = [
         (place, argument.name)
         for place, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
-    # `torch.empty(…, out=x)` hands out x.
-    allocates = schema.name in EMPTY and not written
-    return Effect(allocates, tuple(place for place, _ in written), tuple(name for _, name in written))
+    # `torch.empty(…, out=x)` returns x.
+    return schema.name in EMPTY and not written, written
 
 
 class Watch(TorchDispatchMode):
-    """Sees allocations and writes of torch. `paused` during launches."""
+    """Sees torch's allocations and writes, unless `paused`, as during launches."""
 
     def __init__(self) -> None:
         super().__init__()
         self.paused = False
         self.watched: dict[int, Unwritten] = {}
-        self._effects: dict[Any, Effect] = {}
 
     def of(self, storage: torch.UntypedStorage) -> Unwritten | None:
         """The flags of a storage, if it is watched and holds bytes that nobody has written."""
         unwritten = self.watched.get(storage._cdata)
         if unwritten is None:
             return None
-        # Flags only ever go down; a storage without any, or that was resized, is never looked at again.
+        # Flags are only ever cleared, so a storage without any, or that was resized, need not be looked at again.
         if unwritten.flags.any() and len(unwritten.flags) == storage.nbytes():
             return unwritten
         del self.watched[storage._cdata]
@@ -203,23 +191,18 @@ class Watch(TorchDispatchMode):
         result = func(*args, **kwargs)
         if self.paused:
             return result
-        effect = self._effects.get(func)
-        if effect is None:
-            effect = self._effects[func] = effect_of(func)
-        if effect.allocates:
+        allocates, written = effect_of(func)
+        if allocates:
             self._watch(result)
         elif self.watched:
-            self._wrote([args[place] for place in effect.places if place < len(args)])
-            self._wrote([kwargs.get(name) for name in effect.names])
+            self._wrote([args[place] if place < len(args) else kwargs.get(name) for place, name in written])
         return result
 
     def _watch(self, tensor: torch.Tensor) -> None:
         plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.device.type != "meta"
         if not plain or tensor.dtype == torch.bool or not 0 < tensor.untyped_storage().nbytes() <= LARGEST:
             return
-        gone = [identity for identity, unwritten in self.watched.items() if unwritten.alive.expired()]
-        for identity in gone:
-            del self.watched[identity]
+        self.watched = {key: unwritten for key, unwritten in self.watched.items() if not unwritten.alive.expired()}
         self.watched[tensor.untyped_storage()._cdata] = Unwritten(tensor)
 
     def _wrote(self, value: Any) -> None:

@@ -1,24 +1,25 @@
-"""Where the meter takes hold of Triton's interpreter, for the duration of one launch.
+"""How the meter takes hold of Triton's interpreter for the duration of one launch.
 
-Replaced are methods of the interpreter's builder object (loads, stores, atomics, arithmetic), `apply` of its
-reductions, and the conversion of arguments to pointers. The class of the builder stays as it is: repairs of the
-interpreter that live there are what the replacements call.
+It replaces methods of the interpreter's builder object (loads, stores, atomics, arithmetic), `apply` of its reductions,
+and the conversion of arguments to pointers. Methods are replaced on the builder and not on its class, so that the
+replacements call the repaired methods of the class (`interpreter.repairs`).
 """
 
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from threeloops.inner.meter.accesses import tensors
 from threeloops.inner.meter.findings import NAN_BYTE, Watch
-from threeloops.inner.meter.recording import ATOMIC, LOAD, RELAXED_ATOMIC, STORE, Recording
+from threeloops.inner.meter.recording import ATOMIC, LOAD, RELAXED_ATOMIC, STORE, Recording, array_of
 
 ODD_INTEGER = 91
-"""Stands for an integer that nobody specified: no neutral element of anything, and no sum of a tile overflows."""
+"""Stands for an unspecified integer: the neutral element of no operation, and too small for sums to overflow."""
 
 
 @contextmanager
@@ -30,43 +31,36 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
 
     recorded = Recording(watch)
     with ExitStack() as undo:
-        # Masked lanes hold NaN or an odd integer on purpose: NumPy's warnings about them say nothing new.
+        replace = partial(_replace, undo)
+        # Masked lanes hold NaN or an odd integer on purpose; silence NumPy's warnings about them.
         undo.enter_context(warnings.catch_warnings())
         for what in ("All-NaN slice", "invalid value encountered in cast"):
             warnings.filterwarnings("ignore", what, RuntimeWarning)
         builder = interpreter.interpreter_builder
         for name, method in wrappers(recorded, builder).items():
-            undo.enter_context(replaced(builder, name, method))
+            replace(builder, name, method)
         for operation in (interpreter.ReduceOps, interpreter.ScanOps):
-            undo.enter_context(replaced(operation, "apply", recorded.flops.reducing(operation.apply)))
-        handle = interpreter.TensorHandle
-        undo.enter_context(replaced(handle, "__post_init__", recorded.tiles.made(handle.__post_init__)))
-        undo.enter_context(replaced(language, "number_made", recorded.tiles.number_made))
-        undo.enter_context(replaced(handle, "__del__", lambda each: recorded.tiles.dropped(each)))
-        executor = interpreter.GridExecutor
-        undo.enter_context(replaced(executor, "_init_args_hst", addressed(recorded, executor._init_args_hst)))
-        undo.enter_context(replaced(interpreter, "_implicit_cvt", converted(recorded, interpreter._implicit_cvt)))
+            replace(operation, "apply", recorded.flops.reducing(operation.apply))
+        handle, executor = interpreter.TensorHandle, interpreter.GridExecutor
+        replace(handle, "__post_init__", recorded.tiles.made(handle.__post_init__))
+        replace(handle, "__del__", lambda each: recorded.tiles.dropped(each))
+        replace(language, "number_made", recorded.tiles.number_made)
+        replace(executor, "_init_args_hst", addressed(recorded, executor._init_args_hst))
+        replace(interpreter, "_implicit_cvt", converted(recorded, interpreter._implicit_cvt))
         yield recorded
 
 
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute of a class, module or instance for a while."""
-    own = vars(owner)
-    missing = name not in own
-    before = own.get(name)
+def _replace(undo: ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Set an attribute of a class, module or instance until `undo` is closed."""
+    if name in vars(owner):
+        undo.callback(setattr, owner, name, vars(owner)[name])
+    else:
+        undo.callback(delattr, owner, name)
     setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if missing:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
 
 
 def addressed(recorded: Recording, original: Callable) -> Callable:
-    """Wrap the interpreter's copying of arguments to the host: there every argument gets its address space."""
+    """Wrap the interpreter's copying of arguments to the host, to give every argument its address space."""
 
     def init_args_hst(executor: Any, args_dev: Any, kwargs: Any) -> Any:
         args_hst, kwargs_hst = original(executor, args_dev, kwargs)
@@ -82,23 +76,24 @@ def addressed(recorded: Recording, original: Callable) -> Callable:
 
 
 def converted(recorded: Recording, original: Callable) -> Callable:
-    """Wrap the interpreter's conversion of arguments: tensors become virtual addresses."""
+    """Wrap the interpreter's conversion of arguments, to turn tensors into virtual addresses."""
 
     def implicit_cvt(argument: Any) -> Any:
         result = original(argument)
-        if hasattr(argument, "data_ptr"):
-            space = recorded.spaces.of(argument)
-            if space is not None:
-                result.handle.data = np.array([space.first], dtype=np.uint64)
+        if hasattr(argument, "data_ptr") and (space := recorded.spaces.of(argument)):
+            result.handle.data = np.array([space.first], dtype=np.uint64)
         return result
 
     return implicit_cvt
 
 
 def unspecified(pointers: Any, mask: Any) -> Any:
-    """What the masked lanes of a load without `other` hold. On a GPU that is anything; here NaN, or an odd integer, as
-    the interpreter's zeros would hide that a kernel counts on zeros. None where all lanes are loaded."""
-    active = mask if mask is None or isinstance(mask, np.ndarray) else mask.data
+    """The value of masked lanes in a load without `other`, or None if all lanes are loaded.
+
+    On a GPU it is undefined. Here it is NaN or an odd integer, because the interpreter's zeros would hide that a kernel
+    relies on zeros.
+    """
+    active = array_of(mask)
     element = pointers.get_element_ty()
     if active is None or element.is_bool() or active.all():
         return None
@@ -111,7 +106,7 @@ def unspecified(pointers: Any, mask: Any) -> Any:
 
 
 def wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
-    """What the builder's methods become during a launch, by name."""
+    """Replacements for the builder's methods during a launch, by name."""
     from triton._C.libtriton import ir
 
     relaxed = ir.MEM_SEMANTIC.RELAXED
@@ -162,7 +157,7 @@ def wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
         def execute(real: Any, allowed: np.ndarray | None) -> Any:
             if allowed is None:
                 return cas(real, compare, value, order, scope)
-            # It takes no mask: leave out the lanes that must not run.
+            # The operation takes no mask, so pass it only the lanes that may run.
             handle = type(real)
             parts = [handle(each.data[allowed], each.dtype) for each in (real, compare, value)]
             result = np.zeros_like(compare.data)

@@ -1,16 +1,14 @@
-"""A model of a GPU's L2 cache: what of a launch's traffic reaches memory.
+"""A model of a GPU's L2 cache: how much of a launch's traffic reaches memory.
 
-Set-associative, least recently used out first, lines of sectors, write-back. A load fetches the sectors that it
-misses; a store fetches nothing (the cache keeps a mask of written bytes) and leaves them dirty; a dirty sector is
-written to memory when its line is evicted or at the end of the launch. Every launch starts with an empty cache.
+The cache is set-associative, evicts the least recently used line, holds lines of sectors, and writes back. A load
+fetches the sectors that it misses. A store fetches nothing (the cache keeps a mask of written bytes) and leaves its
+sectors dirty. A dirty sector is written to memory when its line is evicted or at the end of the launch. Every launch
+starts with an empty cache. L1 is not modelled: a program asks L2 for everything.
 
-Order. The interpreter runs one program after another, z fastest; a GPU starts programs x fastest and runs many at
-once. The model holds `resident_programs` of them: each in its turn makes one access (a whole tile), and where a
-program ends, the next in launch order takes its place. Storages follow each other at 512-byte boundaries in order of
-the arguments, and a line's set is its number modulo the number of sets. L1 is not modelled: a program asks L2 for
-everything.
-
-A launch's accesses as a cache sees them: lines, and the sectors within each.
+The interpreter runs one program after another, z fastest, but a GPU starts programs x fastest and runs many at once.
+The model holds `resident_programs` of them. Each in its turn makes one access (a whole tile), and where a program ends,
+the next in launch order takes its place. Storages follow each other at 512-byte boundaries in the order of the
+arguments, and a line's set is its number modulo the number of sets.
 """
 
 import heapq
@@ -23,12 +21,14 @@ from threeloops.inner.meter.accesses import Pattern
 from threeloops.inner.meter.recording import LOAD, STORE, Recording
 
 STORAGE_ALIGNMENT = 512
-"""Of CUDA's caching allocator in PyTorch."""
+"""Of PyTorch's caching allocator for CUDA."""
+DEFAULT_WAYS = 16
+"""Not published for most GPUs."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Accesses to lines in time order: line number, sectors touched and sectors wholly covered (a bit each), kind."""
+    """Accesses to lines in time order: line number, sectors touched, sectors wholly covered (one bit each), kind."""
 
     lines: np.ndarray
     touched: np.ndarray
@@ -37,7 +37,7 @@ class Stream:
 
 
 def stream(recorded: Recording, table: np.ndarray, line_bytes: int, sector_bytes: int) -> Stream:
-    """The lines of every access, in ascending order within one."""
+    """The lines that every access touches, in ascending order within an access."""
     starts = storage_starts(recorded)
     base = table[:, 3] + np.array([starts.get(argument, 0) for argument in range(max(starts) + 1)])[table[:, 1]]
     line, within = np.divmod(base, line_bytes)
@@ -49,22 +49,22 @@ def stream(recorded: Recording, table: np.ndarray, line_bytes: int, sector_bytes
     lengths = np.array([len(lines) for lines, _, _ in parts])
     begins = np.cumsum(lengths) - lengths
     counts = lengths[which]
-    # For every access the stretch of the pool that is its pattern's, one after the other.
+    # For each access in turn, the positions of its pattern's lines in the pool of all patterns' lines.
     take = np.arange(counts.sum()) + np.repeat(begins[which] - (np.cumsum(counts) - counts), counts)
     lines, touched, covered = (np.concatenate(pool) for pool in zip(*parts, strict=True))
     return Stream(lines[take] + np.repeat(line, counts), touched[take], covered[take], np.repeat(table[:, 0], counts))
 
 
 def storage_starts(recorded: Recording) -> dict[int, int]:
-    """By argument: where its storage starts in the model's memory."""
-    ends: dict[int, int] = {}
-    place, starts = 0, {}
-    for space in sorted(recorded.spaces.by_ordinal.values(), key=lambda space: space.ordinal or 1 << 20):
-        if space.storage not in ends:
-            ends[space.storage] = place
+    """Where the storage of each argument starts in the model's memory, by the argument's ordinal."""
+    place = 0
+    starts: dict[int, int] = {}
+    # The space of real addresses was added last and lies behind the arguments.
+    for space in recorded.spaces.by_ordinal.values():
+        if space.storage not in starts:
+            starts[space.storage] = place
             place += -(-(space.end - space.zero) // STORAGE_ALIGNMENT) * STORAGE_ALIGNMENT
-        starts[space.ordinal] = ends[space.storage]
-    return starts
+    return {space.ordinal: starts[space.storage] for space in recorded.spaces.by_ordinal.values()}
 
 
 def lines_of(
@@ -90,10 +90,6 @@ def runs(ascending: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
     first = np.flatnonzero(new)
     return ascending[first], np.diff(first, append=len(ascending))
-
-
-DEFAULT_WAYS = 16
-"""Not published for most GPUs."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +119,7 @@ class L2:
 
     @classmethod
     def of(cls, device: str, *, ways: int = DEFAULT_WAYS, programs_per_multiprocessor: int = 1) -> "L2":
-        """The last cache before memory of a device of the hardware table ("H100 SXM", "MI300X"). Raises LookupError."""
+        """The last cache before memory of a device in the hardware table ("H100 SXM", "MI300X"). Raises LookupError."""
         chosen = accelerator(device)
         size = chosen.caches.l3_bytes or chosen.caches.l2_bytes
         if size is None or chosen.multiprocessors is None:
@@ -156,9 +152,8 @@ def model(recorded: Recording, table: np.ndarray, l2: L2) -> tuple[int, int]:
 
 
 def launch_order(programs: np.ndarray, grid: tuple[int, int, int], resident: int) -> np.ndarray:
-    """The order in which accesses reach the cache. `programs`: whose each access is, in the interpreter's numbering; a
-    program's accesses stand in their own order.
-    """
+    """The order in which accesses reach the cache. `programs`: the program of each access, in the interpreter's
+    numbering; accesses of one program are in their own order."""
     rest, z = np.divmod(programs, grid[2])
     x, y = np.divmod(rest, grid[1])
     launched = x + grid[0] * (y + grid[1] * z)
@@ -177,12 +172,12 @@ def launch_order(programs: np.ndarray, grid: tuple[int, int, int], resident: int
 def simulate(l2: L2, accesses: Stream) -> tuple[int, int]:
     """Sectors fetched from memory and written to it.
 
-    Sets do not influence each other, so all sets are advanced together: their first accesses, their second ones, …
+    Sets are independent, so all of them advance together: their first accesses, then their second ones, and so on.
     """
     where = accesses.lines % l2.sets
     order = np.argsort(where, kind="stable")
     where, lines, kinds = where[order], accesses.lines[order], accesses.kinds[order]
-    # Neighbours in a set that do the same to the same line are one access.
+    # Successive accesses of one kind to one line are a single access.
     new = np.ones(len(lines), bool)
     new[1:] = (lines[1:] != lines[:-1]) | (kinds[1:] != kinds[:-1])
     first = np.flatnonzero(new)
@@ -202,8 +197,7 @@ def simulate(l2: L2, accesses: Stream) -> tuple[int, int]:
 
 
 class Cache:
-    """The state of all sets: for every way the line it holds, when it was last used, valid and dirty sectors as
-    bits."""
+    """The state of all sets: for every way its line, when it was last used, and its valid and dirty sectors as bits."""
 
     def __init__(self, sets: int, ways: int) -> None:
         self.ways = ways
@@ -216,7 +210,7 @@ class Cache:
     def advance(
         self, now: int, sets: np.ndarray, lines: np.ndarray, touched: np.ndarray, covered: np.ndarray, kinds: np.ndarray
     ) -> None:
-        """One access to each of these distinct sets."""
+        """Make one access to each of these distinct sets."""
         match = self.lines[sets] == lines[:, None]
         hit = match.any(axis=1)
         slot = sets * self.ways + np.where(hit, match.argmax(axis=1), self.used[sets].argmin(axis=1))

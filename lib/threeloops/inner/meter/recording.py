@@ -1,46 +1,55 @@
 """What the meter notes while a launch runs in Triton's interpreter: as little as possible.
 
-An access becomes one row: its kind, whose memory, which pattern, where, by which program, at which source line.
-Everything else is worked out after the launch (`analysis`), once a pattern and not once an access.
-
-How much a program holds: the size of its tiles, and of all that it keeps at one time.
-
-Every value of an interpreted kernel is one of the interpreter's handles, whether it was loaded, computed or made of a
-constant. A handle counts from its making until the interpreter drops it, so a tile that a kernel still needs counts
-under whatever name or in whatever tuple it is kept. A number of Python's that a kernel makes of a tensor, as a loop
-bound is, cannot be followed: it counts as one element until the program ends.
-
-Accesses that do not lie within one argument: which lanes may run, and what to say about the others.
+An access becomes one row: its kind, argument, pattern, place, program and source line. Everything else is worked out
+after the launch (`analysis`), per pattern rather than per access. Only accesses that do not lie within one argument are
+examined here, to find out which of their lanes may run.
 """
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from threeloops.inner.meter.accesses import (
-    ELSEWHERE,
-    WORD,
-    Pattern,
-    Patterns,
-    Space,
-    Spaces,
-    ordinal_of,
-    ordinals_of,
-    unwrapped,
-)
-from threeloops.inner.meter.findings import Incident, Incidents, Unwritten, Watch
+from threeloops.inner.meter.accesses import ELSEWHERE, WORD, Pattern, Patterns, Space, Spaces, ordinal_of, unwrapped
+from threeloops.inner.meter.findings import FindingKind, Incident, Incidents, Unwritten, Watch
 from threeloops.inner.meter.traffic import Flops
+
+LOAD, STORE, ATOMIC, RELAXED_ATOMIC = range(4)
+"""Kinds of access. A relaxed atomic orders nothing but itself."""
+VERBS = ("load", "store", "atomic", "atomic")
+LOWEST_ADDRESS = 1 << 16
+"""No memory is mapped below it, so such a pointer is null plus an offset."""
+OUT_OF_BOUNDS_ADVICE = "mask what lies beyond the end, or correct the offsets"
+UNWRITTEN_ADVICE = "write it first, allocate it with torch.zeros, or mask the load"
+MACHINERY = ("interpreter", "launches", "meter")
+"""Rooms whose frames lie between a kernel's source line and the recording."""
+
+
+class Access(NamedTuple):
+    """One tile read, written or atomically updated. `base`: its first active lane, relative to the argument's space.
+    `value`: its place among the recording's stored values, -1 for other kinds."""
+
+    kind: int
+    argument: int
+    pattern: int
+    base: int
+    program: int
+    site: int
+    value: int
 
 
 class Tiles:
-    """Counts of one launch, in elements; tiles of pointers and masks count like those of values.
+    """Sizes of one launch's tiles in elements: `largest` of one tile, `most_held` of all that a program holds at once.
 
-    `largest`: of one tile. `most_held`: of all tiles that one program holds at one time. `made` and `dropped` stand in
-    for the handle's `__post_init__` and `__del__`.
+    Every value of an interpreted kernel (loaded, computed, constant, pointer or mask) is one of the interpreter's
+    handles. A handle counts from its creation until the interpreter drops it, so a tile that the kernel still needs
+    counts under whatever name it is kept. A Python number made from a tensor, such as a loop bound, cannot be followed:
+    it counts as one element until the program ends. `made` and `dropped` replace the handle's `__post_init__` and
+    `__del__`.
     """
 
     def __init__(self) -> None:
@@ -50,7 +59,7 @@ class Tiles:
         self._program = 0
 
     def next_program(self) -> None:
-        """What the one before held is gone, though its last handles may not be."""
+        """Forget what the previous program held, some of which Python may not have dropped yet."""
         self._program += 1
         self._held = 0
 
@@ -75,31 +84,25 @@ class Tiles:
             self._held -= size
 
 
-LOWEST_ADDRESS = 1 << 16
-"""No memory is mapped below it: such a pointer is null with an offset."""
-ADVICE = "mask what lies beyond the end, or correct the offsets"
-VERBS = ("load", "store", "atomic", "atomic")
-
-
 def sort_out(
     recorded: "Recording", kind: int, pattern: Pattern, base: int, site: int, value: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Note what lies in bounds, argument by argument, and report what does not.
+    """Note the lanes in bounds, argument by argument, and report the others.
 
-    Returns a real address for every lane (uint64) and which lanes may run (bool), both flat. Pointers loaded from
-    memory are real already: they belong to the argument that holds them, or lead elsewhere, where no bounds are known.
+    Returns a real address for every lane (uint64) and which lanes may run (bool), both flat. Pointers that a kernel
+    loaded from memory are real already: they belong to the argument that they point into, or lead elsewhere, where no
+    bounds are known.
     """
     addresses = pattern.relative.view(np.uint64) + np.uint64(base)
     active = np.ones(len(addresses), bool) if pattern.mask is None else pattern.mask
-    owners = ordinals_of(addresses)
+    owners = ordinal_of(addresses)
     real, allowed = addresses.copy(), np.zeros(len(addresses), bool)
 
     def accept(space: Space, virtual: np.ndarray, lanes: np.ndarray) -> None:
         real[lanes] = virtual[lanes] + space.shift
         allowed[lanes] = True
-        part, start = recorded.patterns.find(
-            virtual.reshape(pattern.shape), lanes, pattern.itemsize, (site, space.ordinal)
-        )
+        virtual = virtual.reshape(pattern.shape)
+        part, start = recorded.patterns.find(virtual, lanes, pattern.itemsize, (site, space.ordinal))
         recorded.note(kind, space, part, start, site, value)
 
     for owner in np.unique(owners[active]).tolist():
@@ -122,10 +125,9 @@ def sort_out(
             accept(space, addresses, inside)
         outside = lanes & ~inside
         if outside.any():
-            first = message(VERBS[kind], space, addresses[outside], pattern.itemsize)
+            first = f"{VERBS[kind]} {misdirected(space, addresses[outside], pattern.itemsize)}"
             name = space.name if space else ELSEWHERE
-            incident = Incident("out-of-bounds", name, site, recorded.program, first, ADVICE, "lane")
-            recorded.incidents.add(incident, int(np.count_nonzero(outside)), {recorded.program})
+            recorded.report("out-of-bounds", name, site, first, OUT_OF_BOUNDS_ADVICE, "lane", int(outside.sum()))
     return real, allowed
 
 
@@ -135,44 +137,27 @@ def within(space: Space, virtual: np.ndarray, itemsize: int) -> np.ndarray:
     return offset <= np.uint64(size - itemsize) if size >= itemsize else np.zeros(len(virtual), bool)
 
 
-def message(verb: str, space: Space | None, addresses: np.ndarray, itemsize: int) -> str:
+def misdirected(space: Space | None, addresses: np.ndarray, itemsize: int) -> str:
     if space is None or not space.ordinal:
-        return f"{verb} through a pointer that leads into no argument, address {int(addresses[0]):#x}"
+        return f"through a pointer that leads into no argument, address {int(addresses[0]):#x}"
     elements = (addresses - np.uint64(space.first)).view(np.int64) // itemsize
-    low, high, holds = int(elements.min()), int(elements.max()), (space.end - space.first) // itemsize
-    which = f"element {low:,}" if low == high else f"elements {low:,} … {high:,}"
-    return f"{verb} outside {space.name}: {which}, but it holds {holds:,} from its pointer on"
+    holds = (space.end - space.first) // itemsize
+    which = elements_named(elements, "elements {:,} … {:,}")
+    return f"outside {space.name}: {which}, but it holds {holds:,} from its pointer on"
 
 
-def unwritten_read(space: Space, itemsize: int, found: np.ndarray, kind: int, site: int, program: int) -> Incident:
-    """The read of bytes that nothing wrote; `found` are their offsets in the storage."""
-    elements = (found - (space.first - space.start)) // itemsize
+def elements_named(elements: np.ndarray, several: str) -> str:
     low, high = int(elements.min()), int(elements.max())
-    which = f"element {low:,}" if low == high else f"elements between {low:,} and {high:,}"
-    first = f"{VERBS[kind]} of {which} of {space.name}, which nothing has written since torch.empty allocated it"
-    advice = "write it first, allocate it with torch.zeros, or mask the load"
-    return Incident("uninitialised-read", space.name, site, program, first, advice, "byte")
+    return f"element {low:,}" if low == high else several.format(low, high)
 
 
-LOAD, STORE, ATOMIC, RELAXED_ATOMIC = range(4)
-"""Kinds of access. A relaxed atomic orders nothing but itself."""
-
-
-class Access(NamedTuple):
-    """One tile read, written or atomically updated. `base`: its first active lane, relative to the argument's space.
-    `value`: its place among the recording's stored values, -1 for other kinds."""
-
-    kind: int
-    argument: int
-    pattern: int
-    base: int
-    program: int
-    site: int
-    value: int
+def array_of(mask: Any) -> np.ndarray | None:
+    """The values of a mask, which the interpreter passes as a handle, an array or None."""
+    return mask if mask is None or isinstance(mask, np.ndarray) else mask.data
 
 
 class Recording:
-    """One launch. Programs are numbered in the interpreter's order, in which z runs fastest."""
+    """One launch. Programs are numbered in the interpreter's order: z runs fastest."""
 
     def __init__(self, watch: Watch | None = None) -> None:
         self.grid = (1, 1, 1)
@@ -188,7 +173,7 @@ class Recording:
         self.arguments_only = False
         self.watch = watch
         self.unwritten: dict[int, Unwritten] = {}
-        """By ordinal of the argument: storages that still hold bytes nobody has written."""
+        """By ordinal of the argument: storages with bytes that nobody has written yet."""
 
     def add_argument(self, name: str, original: Any, host: Any) -> None:
         space = self.spaces.add(name, original, host)
@@ -197,12 +182,11 @@ class Recording:
             self.unwritten[space.ordinal] = unwritten
 
     def access(self, kind: int, pointers: Any, mask: Any, value: np.ndarray | None = None) -> tuple[Any, Any]:
-        """Note an access; returns the pointers and mask to execute it with: real addresses, no lane out of bounds.
+        """Note an access. Returns the pointers and mask to execute it with: real addresses, no lane out of bounds.
 
-        `mask` is a handle, an array or None, and so is what returns, unless lanes had to be masked: then never None.
+        The returned mask has the type of `mask` (handle, array or None), but if lanes had to be masked it is not None.
         """
-        addresses = pointers.data
-        active = mask if mask is None or isinstance(mask, np.ndarray) else mask.data
+        addresses, active = pointers.data, array_of(mask)
         if active is not None and active.dtype != bool:
             active = active.astype(bool)
         site = self.site()
@@ -230,15 +214,17 @@ class Recording:
 
     def check_read(self, since: int, value: np.ndarray) -> None:
         """Report bytes that the accesses noted `since` read before anything wrote them."""
-        for kind, argument, index, base, program, site, _ in self.accesses[since:]:
+        for kind, argument, index, base, _, site, _ in self.accesses[since:]:
             unwritten = self.unwritten.get(argument)
             if unwritten is None:
                 continue
             space, pattern = self.spaces.by_ordinal[argument], self.patterns.all[index]
             found = unwritten.read(pattern, base - (space.start - space.zero), value)
             if len(found):
-                incident = unwritten_read(space, pattern.itemsize, found, kind, site, program)
-                self.incidents.add(incident, len(found), {program})
+                elements = (found - (space.first - space.start)) // pattern.itemsize
+                which = f"{elements_named(elements, 'elements between {:,} and {:,}')} of {space.name}"
+                first = f"{VERBS[kind]} of {which}, which nothing has written since torch.empty allocated it"
+                self.report("uninitialised-read", space.name, site, first, UNWRITTEN_ADVICE, "byte", len(found))
 
     def check_write(self, since: int) -> None:
         for _, argument, index, base, *_ in self.accesses[since:]:
@@ -247,8 +233,15 @@ class Recording:
                 space = self.spaces.by_ordinal[argument]
                 unwritten.write(self.patterns.all[index], base - (space.start - space.zero))
 
+    def report(
+        self, kind: FindingKind, argument: str, site: int, first: str, advice: str, unit: str, amount: int
+    ) -> None:
+        """Add an incident of the program that runs now."""
+        program = self.program
+        self.incidents.add(Incident(kind, argument, site, program, first, advice, unit, amount, {program}))
+
     def site(self) -> int:
-        """The innermost source line that is the kernel's: neither Triton's nor ours."""
+        """The number of the innermost source line that belongs to the kernel, not to Triton or to this library."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and internal(frame.f_code.co_filename):
             frame = frame.f_back
@@ -256,18 +249,11 @@ class Recording:
         return self.sites.setdefault(place, len(self.sites))
 
 
-_internal: dict[str, bool] = {}
-MACHINERY = ("interpreter", "launches", "meter")
-"""Rooms that stand between a kernel and what it calls."""
-
-
+@cache
 def internal(file: str) -> bool:
     """Whether a source file belongs to Triton or to this library's machinery rather than to a kernel."""
-    if file not in _internal:
-        import triton
+    import triton
 
-        path = Path(file)
-        inner = Path(__file__).parent.parent
-        machinery = path.parent.parent == inner and path.parent.name in MACHINERY
-        _internal[file] = machinery or Path(triton.__file__).parent in path.parents
-    return _internal[file]
+    path, inner = Path(file), Path(__file__).parent.parent
+    machinery = path.parent.parent == inner and path.parent.name in MACHINERY
+    return machinery or Path(triton.__file__).parent in path.parents

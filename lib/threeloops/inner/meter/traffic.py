@@ -1,15 +1,14 @@
-"""What the meter found out: the traffic of one launch, and of several together.
+"""What the meter reports: the traffic of one launch, or of several together, and their floating-point operations.
 
-Floating-point operations that the interpreter executes, by kind.
-
-Counted are elements of tiles as the program computes them: padding and masked lanes too, since hardware computes
-them. A multiply-add is 2, everything else 1. Integer and address arithmetic, conversions, selections, |x| and
-rounding are not floating-point operations. A reduction of n elements to 1 is n − 1, whatever it combines with.
+Operations are counted per element of the tiles that a program computes, padding and masked lanes included, because
+hardware computes those too. A multiply-add is 2 and everything else 1. Integer and address arithmetic, conversions,
+selections, |x| and rounding are not floating-point operations. Reducing n elements to 1 is n - 1 operations.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from operator import add
 from typing import Any
 
 from threeloops.inner.costs import Work
@@ -27,7 +26,7 @@ ELEMENTWISE = {
         *(f"fcmp{order}{relation}" for order in "OU" for relation in ("LT", "GT", "LE", "GE", "EQ", "NE")),
     ),
 }
-"""Kind → operations of the interpreter's builder on floating-point operands, without `create_`."""
+"""Kind → the interpreter builder's operations on floating-point operands, without `create_`."""
 PER_ELEMENT = {"fma": ("fma", 2), "clampf": ("compare", 2)}
 
 
@@ -39,37 +38,20 @@ class Flops:
 
     def wrappers(self, builder: Any) -> dict[str, Callable]:
         """Counting replacements for `builder`'s methods, by name."""
-        kinds = {name: (kind, 1) for kind, names in ELEMENTWISE.items() for name in names} | PER_ELEMENT
-        found = {f"create_{name}": each for name, each in kinds.items() if hasattr(builder, f"create_{name}")}
-        wrapped = {name: self._elementwise(getattr(builder, name), *each) for name, each in found.items()}
-        wrapped["create_dot"] = self._dot(builder.create_dot)
-        if hasattr(builder, "create_dot_scaled"):
-            wrapped["create_dot_scaled"] = self._dot_scaled(builder.create_dot_scaled)
-        return wrapped
 
-    def _elementwise(self, original: Callable, kind: str, each: int) -> Callable:
+        def elementwise(each: int) -> Callable:
+            return lambda result, *_: each * result.data.size
+
+        kinds = {name: (kind, elementwise(1)) for kind, names in ELEMENTWISE.items() for name in names}
+        kinds |= {name: (kind, elementwise(each)) for name, (kind, each) in PER_ELEMENT.items()}
+        kinds |= {"dot": ("dot", _dot), "dot_scaled": ("dot", _dot_scaled)}
+        names = {f"create_{name}": each for name, each in kinds.items() if hasattr(builder, f"create_{name}")}
+        return {name: self._counting(getattr(builder, name), *each) for name, each in names.items()}
+
+    def _counting(self, original: Callable, kind: str, operations: Callable[..., int]) -> Callable:
         def counted(*operands: Any, **options: Any) -> Any:
             result = original(*operands, **options)
-            self.counts[kind] += each * result.data.size
-            return result
-
-        return counted
-
-    def _dot(self, original: Callable) -> Callable:
-        def counted(a: Any, *rest: Any, **options: Any) -> Any:
-            result = original(a, *rest, **options)
-            self.counts["dot"] += 2 * result.data.size * a.data.shape[-1]
-            return result
-
-        return counted
-
-    def _dot_scaled(self, original: Callable) -> Callable:
-        """A 4-bit operand holds two elements a byte, packed along either of its dimensions."""
-
-        def counted(a: Any, a_scale: Any, a_format: Any, *rest: Any, **options: Any) -> Any:
-            result = original(a, a_scale, a_format, *rest, **options)
-            elements = a.data.size * (2 if "E2M1" in str(a_format).upper() else 1)
-            self.counts["dot"] += 2 * result.data.shape[-1] * elements
+            self.counts[kind] += operations(result, *operands)
             return result
 
         return counted
@@ -77,13 +59,13 @@ class Flops:
     def reducing(self, original: Callable) -> Callable:
         """A replacement for `apply` of the interpreter's reductions and scans.
 
-        Combining is 1 a time; with a combine function of the kernel's own, what that executes for one element. How
-        often the interpreter calls it to get there does not matter.
+        Combining two elements is 1 operation or, with a combine function of the kernel's own, as many as that executes
+        per element, however often the interpreter calls it.
         """
 
         def counted(operation: Any, operands: Any) -> Any:
             if not isinstance(operands, tuple):
-                # It calls itself again, with a tuple.
+                # `apply` calls itself again, with a tuple.
                 return original(operation, operands)
             before, combine = dict(self.counts), operation.combine_fn
             probe = Probe(self, combine)
@@ -100,12 +82,21 @@ class Flops:
         return counted
 
 
+def _dot(result: Any, a: Any, *_: Any) -> int:
+    return 2 * result.data.size * a.data.shape[-1]
+
+
+def _dot_scaled(result: Any, a: Any, a_scale: Any, a_format: Any, *_: Any) -> int:
+    """A 4-bit operand holds two elements per byte, packed along either of its dimensions."""
+    return 2 * result.data.shape[-1] * a.data.size * (2 if "E2M1" in str(a_format).upper() else 1)
+
+
 class Probe:
     """Stands in for a combine function and counts the elements that it combines and the operations it takes."""
 
-    def __init__(self, flops: Flops, combine: Any) -> None:
-        self.counter, self.combine, self.elements = flops, combine, 0
-        self.flops = 0.0
+    def __init__(self, counter: Flops, combine: Any) -> None:
+        self.counter, self.combine = counter, combine
+        self.elements, self.flops = 0, 0.0
 
     def fn(self, *operands: Any) -> Any:
         before = sum(self.counter.counts.values())
@@ -139,26 +130,21 @@ class ArgumentTraffic:
     unique_stored: int = 0
 
     def __add__(self, other: "ArgumentTraffic") -> "ArgumentTraffic":
-        return ArgumentTraffic(
-            self.requested_loaded + other.requested_loaded,
-            self.requested_stored + other.requested_stored,
-            self.unique_loaded + other.unique_loaded,
-            self.unique_stored + other.unique_stored,
-        )
+        return ArgumentTraffic(*map(add, vars(self).values(), vars(other).values()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
     """Counts of one launch or of several.
 
-    Requested bytes are what active lanes asked for. Unique bytes are the union of them over a launch, loaded and stored
-    apart: what a cache that never evicts within a launch would exchange with memory. `dram_bytes` is what the L2 model
-    exchanges with memory, None without a model. An atomic operation reads and writes its bytes. Sectors are 32 bytes, a
-    request is 32 lanes of an access that follow one another along its contiguous axis. `flops` by kind, see `flops`.
+    Requested bytes are those that active lanes ask for. Unique bytes are their union over a launch, of loads and stores
+    separately: what a cache that never evicts within a launch would exchange with memory. `dram_bytes` is what the L2
+    model exchanges with memory, None without a model. An atomic operation reads and writes its bytes. A sector is 32
+    bytes, a request 32 consecutive lanes of an access along its contiguous axis. `flops`: by kind, see KINDS.
 
-    `largest_tile` is the number of elements of the largest tile that a program loads or computes; `most_held` that of
-    all tiles that one program holds at one time, including its pointers, masks and intermediate results, until
-    Python drops them. Of several launches these are the largest, not the sum.
+    `largest_tile` is the number of elements in the largest tile that a program loads or computes, `most_held` that in
+    all tiles that one program holds at once, including pointers, masks and intermediate results that Python has not yet
+    dropped. For several launches these two are maxima, not sums.
     """
 
     requested_loaded: int = 0
@@ -205,13 +191,13 @@ class Traffic:
 
     @property
     def work(self) -> Work:
-        """The traffic as a roofline takes it: modelled DRAM bytes, those of the L2 model where there is one."""
+        """The traffic for a roofline; its bytes are those of the L2 model, or else the unique ones."""
         return Work(self.unique_bytes if self.dram_bytes is None else self.dram_bytes, self.total_flops)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchTraffic(Traffic):
-    """One launch: `name` of the kernel, grid, where the kernel is defined, and what is wrong with it."""
+    """One launch: `name` of the kernel, where it is defined, the grid, and what is wrong with the launch."""
 
     name: str
     grid: tuple[int, int, int]
@@ -220,31 +206,25 @@ class LaunchTraffic(Traffic):
     findings: tuple[Finding, ...] = ()
 
 
+SUMMED = (
+    *("requested_loaded", "requested_stored", "unique_loaded", "unique_stored"),
+    *("sectors", "requests", "atomics", "programs"),
+)
+
+
 def together(launches: Sequence[Traffic]) -> Traffic:
-    """The sum. Arguments of one name are added up; so are unique bytes, since memory may be read again by each
-    launch."""
+    """The sum. Arguments of one name are added up. Unique bytes are added up too, since each launch may read memory
+    again."""
     arguments: dict[str, ArgumentTraffic] = {}
     for launch in launches:
         for name, argument in launch.arguments.items():
             arguments[name] = arguments.get(name, ArgumentTraffic()) + argument
-
-    def total(quantity: str) -> int:
-        return sum(getattr(launch, quantity) for launch in launches)
-
     modelled = bool(launches) and all(launch.dram_bytes is not None for launch in launches)
+    summed = SUMMED + (("dram_loaded", "dram_stored") if modelled else ())
     return Traffic(
-        requested_loaded=total("requested_loaded"),
-        requested_stored=total("requested_stored"),
-        unique_loaded=total("unique_loaded"),
-        unique_stored=total("unique_stored"),
-        sectors=total("sectors"),
-        requests=total("requests"),
-        atomics=total("atomics"),
-        programs=total("programs"),
+        **{quantity: sum(getattr(launch, quantity) for launch in launches) for quantity in summed},
         largest_tile=max((launch.largest_tile for launch in launches), default=0),
         most_held=max((launch.most_held for launch in launches), default=0),
-        dram_loaded=total("dram_loaded") if modelled else None,
-        dram_stored=total("dram_stored") if modelled else None,
         flops={kind: sum(launch.flops[kind] for launch in launches) for kind in KINDS},
         arguments=arguments,
     )

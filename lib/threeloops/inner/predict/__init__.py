@@ -1,5 +1,6 @@
 """How long a kernel will take on a device, from what it moves and computes: an interval, and what it rests on."""
 
-from threeloops.inner.predict.prediction import Latency, Prediction, plot_predictions, predict, report
+from threeloops.inner.predict.parts import Latency
+from threeloops.inner.predict.prediction import Prediction, predict
 
-__all__ = ["Latency", "Prediction", "plot_predictions", "predict", "report"]
+__all__ = ["Latency", "Prediction", "predict"]

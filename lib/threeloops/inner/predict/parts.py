@@ -1,4 +1,4 @@
-"""The parts of a prediction, each at best and at worst: data flow, loads under way, and waves of programs."""
+"""The parts of a prediction, each at best and at worst: bytes moved, loads in flight, and waves of programs."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ from threeloops.inner.codegen.generated_code import Code
 from threeloops.inner.codegen.occupancy import compilation_target
 from threeloops.inner.costs import Work
 from threeloops.inner.meter.traffic import Traffic
-from threeloops.inner.predict.calibration import Calibration, effective_l2
 
 Interval = tuple[float, float]
 """At best, at worst."""
@@ -16,7 +15,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds from a load to its data, from memory, and where that number comes from."""
+    """Seconds from a load from memory to its data, and the source of that number."""
 
     seconds: float
     source: str
@@ -28,64 +27,53 @@ class Latency:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a launch needs of a device: bytes between memory and chip, those asked of the L2, FLOPs by unit."""
+    """What a launch needs: bytes between memory and chip, the share of them that is loaded, FLOPs by unit."""
 
     bytes: Interval
     loaded_share: float
-    requested: float
     matrix_flops: float
     vector_flops: float
 
 
-def demand_of(
-    work: Work | Traffic, accelerator: Accelerator, code: Code | None, calibration: Calibration | None, how: list[str]
-) -> Demand:
+def effective_l2(accelerator: Accelerator) -> float | None:
+    """Half the L2. An A100 or H100 has two partitions, each of which caches what its own half of the multiprocessors
+    reads (NVIDIA A100 whitepaper, 2020), so data that both halves read is held twice. None: size unknown."""
+    return accelerator.caches.l2_bytes / 2 if accelerator.caches.l2_bytes else None
+
+
+def demand_of(work: Work | Traffic, accelerator: Accelerator, code: Code | None, how: list[str]) -> Demand:
     """Without a model of the L2, bytes that are read again come from memory again at worst, unless all fit the L2.
 
-    Without `code`, the FLOPs of Work are taken for matrix products. A device has no faster unit than the matrix units,
-    so that too is at best.
+    Without `code`, the FLOPs of Work are assumed to be matrix products: the fastest units, so an optimistic choice.
     """
     matrix = code is None or code.tensor_cores is not None
     if isinstance(work, Work):
         how.append("bytes and FLOPs are the least that the operation needs")
         flops = (work.flops, 0.0) if matrix else (0.0, work.flops)
-        return Demand((work.bytes, work.bytes), 1.0, work.bytes, *flops)
+        return Demand((work.bytes, work.bytes), 1.0, *flops)
     products = work.dot_flops if matrix else 0.0
     moved: Interval = (work.unique_bytes, work.unique_bytes)
-    room = (calibration and calibration.effective_l2_bytes) or effective_l2(accelerator) or 0.0
     if work.dram_bytes is not None:
         moved = (work.dram_bytes, work.dram_bytes)
         how.append(f"{work.dram_bytes:,} bytes to and from memory, by the L2 model")
-    elif work.requested_bytes > work.unique_bytes > room:
+    elif work.requested_bytes > work.unique_bytes > (effective_l2(accelerator) or 0.0):
         moved = (work.unique_bytes, work.requested_bytes)
         how.append(f"{work.unique_bytes:,} bytes to and from memory if the L2 catches all repetitions, else up to "
                    f"{work.requested_bytes:,}: meter with an L2 model to know better")  # fmt: skip
     else:
         how.append(f"{work.unique_bytes:,} different bytes to and from memory")
-    total = work.requested_bytes or 1
-    return Demand(moved, work.requested_loaded / total, work.requested_bytes, products, work.total_flops - products)
-
-
-def memory_time(demand: Demand, accelerator: Accelerator, calibration: Calibration | None, how: list[str]) -> Interval:
-    """Bytes over bandwidth, of the memory and, where its bandwidth was measured, of the L2: the slower decides."""
-    bandwidth = calibration.bandwidth if calibration else accelerator.memory_bandwidth
-    how.append(f"memory at {bandwidth / 1e9:.4g} GB/s")
-    cached = 0.0
-    if calibration and calibration.l2_bandwidth:
-        cached = demand.requested / calibration.l2_bandwidth
-        how.append(f"L2 at {calibration.l2_bandwidth / 1e9:.4g} GB/s")
-    low, high = (max(each / bandwidth, cached) for each in demand.bytes)
-    return low, high
+    loaded_share = work.requested_loaded / (work.requested_bytes or 1)
+    return Demand(moved, loaded_share, products, work.total_flops - products)
 
 
 def latency_time(
     demand: Demand, accelerator: Accelerator, code: Code | None, latency: Latency | None, programs: int, how: list[str]
 ) -> Interval:
-    """Little's law, turned round: a program that has `in_flight` bytes under way loads them once in a latency.
+    """Little's law, solved for time: a program with n bytes in flight loads n bytes per latency.
 
-    A program's loads take its bytes × latency / in_flight, and as many programs as are resident do that at once.
-    At best all load instructions of the code (or what its shared memory holds) are under way together; at worst each
-    warp waits for one access before it makes the next.
+    Its loads take bytes × latency / n, and all resident programs load at once. At best all load instructions of the
+    code (or what its shared memory holds) are in flight together; at worst each warp waits for one access before it
+    makes the next.
     """
     if code is None or latency is None or not programs or not accelerator.multiprocessors:
         return 0.0, 0.0
@@ -107,7 +95,7 @@ def latency_time(
 
 
 def wave_factors(accelerator: Accelerator, code: Code | None, programs: int, how: list[str]) -> Interval:
-    """How much longer computing takes because programs are whole: the busiest multiprocessor's share over the mean.
+    """How much longer computing takes because programs are indivisible: the busiest multiprocessor's share ÷ the mean.
 
     At best a multiprocessor is as fast with one program as with all that it holds, so that its number of programs
     decides; at worst only a full one is fast, and the last wave of programs takes as long as the others.

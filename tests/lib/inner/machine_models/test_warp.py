@@ -63,8 +63,8 @@ def test_a_transpose_is_right_and_its_placement_decides_the_conflicts(place, per
     matrix = np.random.default_rng(0).normal(size=(32, 32)).astype(np.float32)
     result, counts = transpose(matrix, place)
     assert np.array_equal(result, matrix.T)
-    assert counts.wavefronts_per_request == per_request
-    assert (counts.global_requests, counts.sectors_per_request) == (64, 4.0)
+    assert counts.shared_wavefronts / counts.shared_requests == per_request
+    assert (counts.global_requests, counts.global_sectors / counts.global_requests) == (64, 4.0)
 
 
 @given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4, 8]))

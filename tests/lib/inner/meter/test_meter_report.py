@@ -1,8 +1,4 @@
-"""What the meter prints and draws."""
-
-import matplotlib
-
-matplotlib.use("agg")
+"""What the meter prints."""
 
 import pytest
 import torch
@@ -12,7 +8,6 @@ interpreter.enable_without_gpu()
 
 import triton
 import triton.language as tl
-from threeloops.inner.costs import saxpy as saxpy_cost
 from threeloops.inner.meter import L2, meter
 
 pytestmark = pytest.mark.skipif(
@@ -109,41 +104,3 @@ def test_nothing_metered_is_said_so():
     with meter() as traffic:
         pass
     assert traffic.report() == "no launch was metered"
-
-
-@pytest.mark.parametrize("l2", [None, "H100 SXM"])
-def test_the_picture_shows_bars_of_each_kernel_and_the_cost(l2):
-    with meter(l2) as traffic:
-        saxpy()
-        unmasked_kernel[(1,)](torch.zeros(64), BLOCK=64)
-    axes = traffic.plot(cost=saxpy_cost(4096))
-    widths = sorted(patch.get_width() for patch in axes.patches)
-    assert widths == sorted([12 * 4096.0, 64 * 4.0] * (3 if l2 else 2))
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["saxpy_kernel", "unmasked_kernel"]
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == ["requested", "unique", *(["DRAM, modelled"] if l2 else []), "cost: 48 KiB"]
-    axes.figure.canvas.draw()
-
-
-def test_every_kernel_may_have_a_cost_of_its_own():
-    with meter() as traffic:
-        unmasked_kernel[(1,)](torch.zeros(64), BLOCK=64)
-        saxpy()
-    axes = traffic.plot(cost={"saxpy_kernel": saxpy_cost(4096)})
-    (lines,) = axes.collections
-    assert [segment.tolist() for segment in lines.get_segments()] == [[[49152, 0.55], [49152, 1.45]]]
-
-
-def test_the_picture_goes_into_given_axes():
-    from matplotlib.figure import Figure
-
-    with meter() as traffic:
-        saxpy()
-    axes = Figure().subplots()
-    assert traffic.plot(axes) is axes
-
-
-def test_no_launch_is_an_empty_picture():
-    with meter() as traffic:
-        pass
-    assert len(traffic.plot().patches) == 0
