@@ -11,7 +11,6 @@ import torch
 import triton
 import triton.language as tl
 from threeloops.inner.codegen import TARGETS, CompileError, compile_kernel, compile_launches, from_source, inspect
-from threeloops.inner.codegen.generated_code import plot_code, report
 from threeloops.inner.codegen.occupancy import compilation_target, occupancy
 from threeloops.inner.kernels.launching import TARGETS as CONFIGURED
 from threeloops.inner.launches import Launch, record
@@ -83,7 +82,7 @@ class TestAccesses:
         each = 1024 // (4 * (64 if target == "gfx942" else 32)) // 4
         assert code.loads == {128: 2 * each}
         assert code.stores == {128: each}
-        assert (code.widest_load, code.narrowest_store) == (128, 128)
+        assert (code.widest_load, min(code.stores)) == (128, 128)
         assert code.spilled_bytes == code.scratch_bytes == code.shared_bytes == 0 and code.fits
         assert 4 < code.registers < 64
         assert code.occupancy.limited_by == "warps" and code.occupancy.fraction == 1
@@ -104,7 +103,7 @@ class TestAccesses:
         halves = VECTORS | {"x": "*float16:2", "y": "*int8:1"}
         code = one(saxpy, halves, {"BLOCK": 128}, "sm_90", num_warps=4)
         assert code.loads == {8: 1, 16: 1} and code.stores == {8: 1}
-        assert code.narrowest_load == 8
+        assert min(code.loads) == 8
 
 
 class TestTensorCores:
@@ -128,16 +127,16 @@ class TestTensorCores:
     def test_four_warps_spill_what_eight_hold(self, spilling):
         assert spilling.spills and spilling.spilled_bytes >= 64
         assert spilling.registers == 255
-        assert spilling.counts.local_loads > 0 and spilling.counts.local_stores > 0
+        assert spilling.local_loads > 0 and spilling.local_stores > 0
         clean = one(matmul, HALVES, BIG, "sm_90", num_warps=8, num_stages=3)
-        assert not clean.spills and clean.counts.local_stores == 0
+        assert not clean.spills and clean.local_stores == 0
         assert 128 < clean.registers < 255
         assert clean.occupancy.resident_programs == 1 and clean.occupancy.resident_warps == 8
 
     def test_spills_are_traced_to_source_lines(self, spilling):
         first = matmul.fn.__code__.co_firstlineno
         lines = spilling.lines("LDL|STL")
-        assert sum(lines.values()) == spilling.counts.local_loads + spilling.counts.local_stores
+        assert sum(lines.values()) == spilling.local_loads + spilling.local_stores
         assert all(first < line < first + 12 for line in lines if line)
         assert list(spilling.lines("HGMMA")) == [first + 7]
 
@@ -344,26 +343,9 @@ class TestErrors:
 
 class TestShowing:
     def test_report(self, spilling):
-        text = report([spilling])
+        text = spilling.report()
         assert text.splitlines()[0].split()[:4] == ["kernel", "target", "warps", "registers"]
         assert f"{spilling.spilled_bytes} B" in text and "wgmma" in text and "144 KB of 227 KB" in text
-        assert "nothing was launched" in report([])
-
-    @pytest.mark.parametrize("show", ["loads", "stores", "occupancy"])
-    def test_pictures(self, spilling, show):
-        codes = [spilling, one(saxpy, VECTORS, {"BLOCK": 1024}, "sm_90", num_warps=4)]
-        axes = plot_code(codes, show=show)
-        axes.figure.draw_without_rendering()
-        labels = [label.get_text() for label in axes.get_yticklabels()]
-        assert labels == ["matmul, sm_90", "saxpy, sm_90"]
-        if show == "loads":
-            assert [bar.get_width() for bar in axes.patches if bar.get_width()] == [spilling.loads[128], 4]
-
-    def test_refusals(self, spilling):
-        with pytest.raises(ValueError, match="at least one"):
-            plot_code([])
-        with pytest.raises(ValueError, match="show = 'registers'"):
-            plot_code([spilling], show="registers")
 
 
 @pytest.mark.gpu
