@@ -273,7 +273,8 @@ class Fp8Linear(nn.Module):
 
 def with_fp8_linears(model: nn.Module, recipe: Recipe | None = None, *, but: tuple[str, ...] = ()) -> nn.Module:
     """Replace the linear layers of `model`, in place, by FP8 layers with the same parameters, and return it. Layers
-    whose last name is in `but`, such as ("head",), stay. If `model` is itself a linear layer, its replacement is returned."""
+    whose last name is in `but`, such as ("head",), stay. A model that is itself a linear layer is not changed: its
+    replacement is returned."""
     if type(model) is nn.Linear:
         return Fp8Linear.of(model, recipe)
     replaced: dict[nn.Module, nn.Module] = {}

@@ -64,8 +64,8 @@ def after_step(state: ScalerState, overflow: bool) -> ScalerState:
         scale = float(np.float32(state.scale * state.backoff_factor))
         if scale < SMALLEST_SCALE:
             raise ScaleUnderflow(
-                f"scale = {state.scale:g} and {state.skipped_steps + 1} steps in a row overflowed: a smaller scale "
-                "will not help; expected finite gradients by now. Look for NaN in the data, or for a loss that is itself infinite"
+                f"scale = {state.scale:g} and {state.skipped_steps + 1} steps in a row overflowed: expected finite "
+                "gradients by now. A smaller scale will not help: look for NaN in the data, or for an infinite loss"
             )
         return replace(state, scale=scale, clean_steps=0, skipped_steps=state.skipped_steps + 1)
     if state.clean_steps + 1 < state.growth_interval:
