@@ -145,10 +145,7 @@ def test_amdgcn():
 def test_what_an_amd_kernel_needs():
     assert kernel_needs(AMDGCN) == {
         "registers": 136,
-        "accumulation_registers": 16,
-        "scalar_registers": 38,
         "spilled_registers": 5,
-        "spilled_scalars": 0,
         "scratch_bytes": 24,
         "warps_by_registers": 3,
     }
