@@ -45,14 +45,14 @@ def record(*, execute: bool = True) -> Iterator[list[Launch]]:
     argument, at a launch that lacks an argument, has one too many or one that no compiled kernel takes.
     """
     recorder = _Recorder()
-    with _listening(_Listener(recorder, execute)):
+    with _hooks.listening(_Listener(recorder, execute)):
         yield recorder.launches
 
 
 @contextmanager
 def observe(observer: Observer) -> Iterator[None]:
     """Call `observer` before and after every launch inside the block."""
-    with _listening(_Listener(observer)):
+    with _hooks.listening(_Listener(observer)):
         yield
 
 
@@ -82,19 +82,21 @@ class _Hooks:
         self.lock = threading.Lock()
         self.undo = ExitStack()
 
-    def add(self, listener: _Listener) -> None:
+    @contextmanager
+    def listening(self, listener: _Listener) -> Iterator[None]:
         with self.lock:
             if not self.listeners:
                 with ExitStack() as undo:
                     self.install(undo)
                     self.undo = undo.pop_all()
             self.listeners += (listener,)
-
-    def remove(self, listener: _Listener) -> None:
-        with self.lock:
-            self.listeners = tuple(each for each in self.listeners if each is not listener)
-            if not self.listeners:
-                self.undo.close()
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.listeners = tuple(each for each in self.listeners if each is not listener)
+                if not self.listeners:
+                    self.undo.close()
 
     def install(self, undo: ExitStack) -> None:
         from triton.runtime.autotuner import Autotuner
@@ -121,15 +123,6 @@ class _Hooks:
 
 
 _hooks = _Hooks()
-
-
-@contextmanager
-def _listening(listener: _Listener) -> Iterator[None]:
-    _hooks.add(listener)
-    try:
-        yield
-    finally:
-        _hooks.remove(listener)
 
 
 def _launching(original: Callable) -> Callable:

@@ -35,15 +35,13 @@ class AutocastPolicy:
     refused: frozenset[str]
 
     def treatment(self, operator: str) -> Treatment:
-        for names, found in (
-            (self.low, Treatment.LOW),
-            (self.float32, Treatment.FLOAT32),
-            (self.promote, Treatment.PROMOTE),
-            (self.refused, Treatment.REFUSED),
-        ):
-            if operator in names:
-                return found
-        return Treatment.AS_IS
+        lists = {
+            Treatment.LOW: self.low,
+            Treatment.FLOAT32: self.float32,
+            Treatment.PROMOTE: self.promote,
+            Treatment.REFUSED: self.refused,
+        }
+        return next((found for found, names in lists.items() if operator in names), Treatment.AS_IS)
 
 
 GPU_POLICY = AutocastPolicy(

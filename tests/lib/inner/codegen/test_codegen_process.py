@@ -149,6 +149,6 @@ def test_ending_it_twice_is_fine():
 def test_it_is_replaced_after_many(monkeypatch):
     compiled()
     first = worker_pid()
-    monkeypatch.setattr(codegen_process, "COMPILES_A_WORKER", 1)
+    monkeypatch.setattr(codegen_process, "COMPILES_PER_WORKER", 1)
     compiled()
     assert worker_pid() != first
