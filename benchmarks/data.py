@@ -26,11 +26,11 @@ from threeloops.data.loading.workers import SimulatedWorker
 from threeloops.data.storage.slow_store import Link, SlowStore, VirtualStore
 from threeloops.data.storage.store import MemoryStore
 from threeloops.data.storage.tiers import forget, measure_tiers
+from threeloops.hardware.probe import installed_version
 from threeloops.simulation.clock import VirtualClock
 from threeloops.simulation.pipeline import Stage, simulate
 
 from benchmarks.result import Result, Series, readable
-from grader.machine.installed import installed_version
 from grader.machine.provenance import Provenance
 
 LIBRARY, SMALL_FILES, WEBDATASET = "threeloops.data", "small files", "webdataset"

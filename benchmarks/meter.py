@@ -10,9 +10,10 @@ import time
 from statistics import median
 from typing import Any
 
+from threeloops.hardware.probe import installed_version
+
 from benchmarks.kernel_part import Row, run_part
 from benchmarks.result import Result, Series, Unmeasured
-from grader.machine.installed import installed_version
 from grader.machine.provenance import Provenance
 
 QUICK_SECONDS, FULL_SECONDS = 120.0, 900.0

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from threeloops.hardware.probe import installed_version
+
 from grader.evidence.rows import Row, measured, read
 from grader.machine.child import Finished, run_child
-from grader.machine.installed import installed_version
 from grader.machine.provenance import Device
 
 Group = Literal["faults", "numbers", "record"]

@@ -12,6 +12,7 @@ from typing import Any
 from packaging.requirements import Requirement as Specification
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from threeloops.hardware.probe import installed_version
 
 from grader.machine.child import CODE
 
@@ -44,13 +45,6 @@ def python_supported(version: str) -> tuple[str, bool]:
     """The range of Python versions that the course takes, and whether `version` lies in it."""
     allowed = str(_project()["requires-python"])
     return allowed, SpecifierSet(allowed).contains(version, prereleases=True)
-
-
-def installed_version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def closure(names: Iterable[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Writing files completely or not at all."""
 
 import errno
 import os
@@ -11,12 +11,12 @@ from typing import BinaryIO
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """An open file that becomes `path` when the block ends: a reader, a full disk or a crash never meets half of it.
+    """An open file that becomes `path` when the block ends, so that nobody sees half of it, even after a crash.
 
-    A block that raises leaves `path` as it was. Whoever has the old file open, or mapped, keeps the old contents.
+    If the block raises, `path` stays as it was. A process that has the old file open or mapped keeps its contents.
 
     Raises:
-        FileExistsError: `path` is a folder, a device or a pipe. Root could replace even /dev/null by a file.
+        FileExistsError: `path` is a folder, a device or a pipe. (Root could replace even /dev/null.)
     """
     path = Path(path)
     if path.exists() and not path.is_file():
@@ -33,6 +33,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a whole text file, UTF-8, or nothing."""
+    """Write a text file in UTF-8, completely or not at all."""
     with replacing(path) as stream:
         stream.write(text.encode())

@@ -1,4 +1,4 @@
-"""How another Python process runs a module of this library, installed or not."""
+"""Running a module of this library in another Python process, whether the library is installed or not."""
 
 import sys
 from pathlib import Path
@@ -12,11 +12,10 @@ _RUN = (
 
 
 def command(module: str) -> list[str]:
-    """The command that calls `main` of a module of this library, in the copy that this process imported.
+    """The command that calls `main` of a module, from the same copy of the library that this process imported.
 
-    The library's folder is in the search path only until the package is found: another copy may be installed, and
-    nothing that lies beside the library may shadow another module. The current folder, which may hold a student's
-    files, is not in it at all.
+    The library's folder is in the search path only until the package is found, so that nothing beside it can shadow
+    another module. The current folder, which may hold a student's files, is never in it.
     """
     folders = [str(Path(folder).resolve().parent) for folder in threeloops.__path__]
     return [sys.executable, "-P", "-c", _RUN.format(module=module), *folders]

@@ -1,5 +1,4 @@
-"""The colours of the course's figures, which colour-blind readers can tell apart: Okabe and Ito, "Color Universal
-Design" (2008)."""
+"""Colours for figures that colour-blind readers can tell apart: Okabe and Ito, "Color Universal Design" (2008)."""
 
 from typing import NamedTuple
 

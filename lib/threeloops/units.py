@@ -1,4 +1,4 @@
-"""Numbers for people: a unit of fitting size."""
+"""Numbers formatted with a suitable unit."""
 
 
 def readable_bytes(number: float) -> str:

@@ -1,7 +1,5 @@
-"""Reading SASS, the machine code of NVIDIA GPUs, as nvdisasm prints it, and the resources it needs, from cuobjdump.
-
-Reading AMDGCN, the assembly of AMD GPUs, as LLVM prints it: instructions, and what a kernel needs as comments.
-"""
+"""Reading machine code: SASS of NVIDIA GPUs from nvdisasm, with the resources that cuobjdump prints, and AMDGCN of AMD
+GPUs from LLVM, which prints the resources as comments."""
 
 import re
 from collections import Counter
@@ -15,24 +13,24 @@ INSTRUCTION = re.compile(
 )
 USAGE = re.compile(r"REG:(?P<REG>\d+) STACK:(?P<STACK>\d+) SHARED:(?P<SHARED>\d+) LOCAL:(?P<LOCAL>\d+)")
 WIDTHS = {"256": 256, "128": 128, "64": 64, "U16": 16, "S16": 16, "U8": 8, "S8": 8}
-"""Bits that one thread moves, by the modifier that says so. Without one it is a register, 32 bits."""
+"""Modifier → bits that one thread moves. Without one, it is a register of 32 bits."""
 
 TENSOR_CORE_OPCODES: dict[str, TensorCores] = {
     **dict.fromkeys(("HGMMA", "QGMMA", "IGMMA", "BGMMA"), "wgmma"),
     **dict.fromkeys(("HMMA", "IMMA", "DMMA", "QMMA", "OMMA", "BMMA"), "mma"),
     **dict.fromkeys(("UTCHMMA", "UTCQMMA", "UTCIMMA", "UTCOMMA", "UTCMXQMMA"), "tcgen05"),
 }
-"""wgmma of PTX: a warpgroup's product from shared memory (Hopper). mma: a warp's, from registers. tcgen05: Blackwell's,
-accumulated in tensor memory."""
+"""In PTX's terms: wgmma is a warpgroup's product from shared memory (Hopper), mma a warp's from registers, tcgen05
+Blackwell's, accumulated in tensor memory."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Instructions of a kernel, as they stand in its code: an instruction in a loop is one, however often it runs.
+    """Instructions in a kernel's code: one in a loop counts once, however often it runs.
 
     `loads` and `stores`: accesses to global memory by the bits that one thread moves, asynchronous copies to shared
-    memory included; `shared_loads` and `shared_stores` likewise. `local_loads` and `local_stores`: accesses to what has
-    been spilled to memory. `tma`: copies of whole tiles by the tensor memory accelerator.
+    memory included; `shared_loads` and `shared_stores` likewise. `local_loads` and `local_stores`: accesses to spilled
+    values. `tma`: copies of whole tiles by the tensor memory accelerator.
     """
 
     opcodes: dict[str, int] = field(default_factory=dict, repr=False)
@@ -89,17 +87,17 @@ def read_sass(text: str) -> Counts:
 
 
 def width(opcode: str, modifiers: list[str]) -> int:
-    """Bits a thread. A matrix load or store moves one register a matrix: `.M88.4` is 128 bits."""
+    """Bits per thread. A matrix load or store moves one register per matrix: `.M88.4` is 128 bits."""
     if opcode in ("LDSM", "STSM"):
         return 32 * next((int(modifier) for modifier in modifiers if modifier in ("2", "4")), 1)
     return next((WIDTHS[modifier] for modifier in modifiers if modifier in WIDTHS), 32)
 
 
 def resource_usage(text: str) -> dict[str, int]:
-    """REG (a thread), STACK and LOCAL (bytes of local memory a thread), SHARED: the most of all functions.
+    """REG, STACK and LOCAL (bytes of local memory) per thread, and SHARED: the maximum over all functions.
 
-    SHARED is what the code itself declares, on recent targets the portion that the system reserves; Triton asks for its
-    shared memory at the launch. Raises ValueError if `text` holds none.
+    SHARED does not include Triton's shared memory, which is allocated at the launch. Raises ValueError if `text` has no
+    resource usage.
     """
     found = [{name: int(number) for name, number in each.groupdict().items()} for each in USAGE.finditer(text)]
     if not found:
@@ -111,15 +109,12 @@ AMD_INSTRUCTION = re.compile(r"^\t(?P<opcode>[a-z][a-z0-9_]*)(?P<operands>[^\n;]
 GLOBAL = re.compile(r"(?:global|flat|buffer)_(?P<way>load|store)_(?P<type>[a-z0-9_]+)")
 SHARED = re.compile(r"ds_(?P<way>read|write|load|store)(?P<two>2(?:st64)?)?_(?:tr\w*_)?[bui](?P<bits>\d+)")
 WORDS = {"dword": 32, "dwordx2": 64, "dwordx3": 96, "dwordx4": 128, "b32": 32, "b64": 64, "b96": 96, "b128": 128}
-ATOMIC = re.compile(r"(?:global|flat|buffer)_atomic_")
 """Instructions that move registers are named by 32-bit words, smaller ones by type: ushort, sbyte, short_d16_hi."""
+ATOMIC = re.compile(r"(?:global|flat|buffer)_atomic_")
 
 NEEDS = {
     "registers": r"; TotalNumVgprs: (\d+)",
-    "accumulation_registers": r"; NumAgprs: (\d+)",
-    "scalar_registers": r"\.sgpr_count:\s+(\d+)",
     "spilled_registers": r"\.vgpr_spill_count:\s+(\d+)",
-    "spilled_scalars": r"\.sgpr_spill_count:\s+(\d+)",
     "scratch_bytes": r"\.private_segment_fixed_size:\s+(\d+)",
     "warps_by_registers": r"; Occupancy: (\d+)",
 }
@@ -167,7 +162,7 @@ def bits(type_name: str) -> int:
 
 
 def kernel_needs(text: str) -> dict[str, int]:
-    """What LLVM says that a kernel needs: vector registers a lane, accumulation registers among them, spills, scratch
-    bytes a lane, and the warps that one SIMD can hold with so many registers. What it does not say is left out."""
+    """What LLVM says about a kernel: vector registers per lane including accumulation registers, spills, scratch bytes
+    per lane, and how many warps one SIMD holds with that many registers. Anything not printed is left out."""
     found = {name: re.findall(pattern, text) for name, pattern in NEEDS.items()}
     return {name: max(map(int, numbers)) for name, numbers in found.items() if numbers}

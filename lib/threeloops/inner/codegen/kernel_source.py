@@ -1,8 +1,7 @@
-"""A kernel as source text that stands on its own: its function, the functions it calls and the constants it uses.
+"""A kernel as self-contained source text: its function, the functions it calls and the constants it uses.
 
-A kernel may live in a notebook cell, in a function or in a module that imports half the world. Triton compiles the text
-of a function and looks up its free names among the globals; so those texts and those names are all that another
-process needs to compile it.
+A kernel may be defined in a notebook cell, in a function or in a module with many imports. Triton compiles the text of
+a function and looks up its free names among the globals, so another process needs only those texts and names.
 """
 
 import ast
@@ -17,14 +16,14 @@ from typing import Any
 from threeloops.inner.launches.record import FunctionName
 
 IMPORTABLE = ("triton", "builtins", "math")
-"""Packages of the functions and classes that a kernel may name without being their author."""
+"""Packages whose functions and classes a kernel may use by name; others must be jit functions with source text."""
 
 JIT_OPTIONS = ("do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
 
 
 @dataclass(frozen=True)
 class KernelText:
-    """A kernel in a file's text that need not be on the disk: `name` is bound there, imports included."""
+    """A kernel defined as `name` in a file's text, imports included; the file need not exist."""
 
     text: str
     name: str
@@ -33,7 +32,7 @@ class KernelText:
 
 @dataclass(frozen=True)
 class KernelName:
-    """A kernel by name, in a module that can be imported or, if there is none of that name, in a file."""
+    """A kernel by name, in a module that can be imported or else in a file."""
 
     module: str
     file: str
@@ -41,14 +40,14 @@ class KernelName:
 
 
 class UnsupportedValue(TypeError):
-    """A value that a kernel cannot use."""
+    """A value that no kernel can use."""
 
 
 def from_source(text: str, name: str, file: str = "<kernel>") -> KernelText:
     """The kernel `name` of a file of source text, which imports what it uses and defines the kernel at its top level.
 
-    The text is executed when it is compiled: admit it first if it is a stranger's. As `dataclasses.replace(launch,
-    kernel=from_source(…))` it stands for the kernel of a recorded launch. Raises SyntaxError and LookupError.
+    The text is executed when it is compiled, so check untrusted text first. `dataclasses.replace(launch,
+    kernel=from_source(…))` replaces the kernel of a recorded launch. Raises SyntaxError and LookupError.
     """
     bound = sorted(each.name for each in ast.parse(text, file).body if isinstance(each, ast.FunctionDef))
     if name not in bound:
@@ -68,7 +67,7 @@ def portable(kernel: Any, constants: Mapping[str, Any]) -> tuple[dict[str, Any],
 
 
 class _Functions:
-    """Functions of a request, each once. They refer to one another by number, because they may be recursive."""
+    """The functions of a request, each once. They refer to one another by number, because they may be recursive."""
 
     def __init__(self) -> None:
         self.all: list[dict[str, Any]] = []
@@ -80,12 +79,9 @@ class _Functions:
             return self.numbers[function]
         number = self.numbers[function] = len(self.all)
         source, line = definition(function)
-        each = {"name": function.__name__, "kind": kind, "options": options, "source": source, "line": line}
-        each |= {
-            "module": function.__module__,
-            "qualname": function.__qualname__,
-            "file": function.__code__.co_filename,
-        }
+        each: dict[str, Any] = {"kind": kind, "options": options, "source": source, "line": line}
+        each |= {name: getattr(function, f"__{name}__") for name in ("name", "module", "qualname")}
+        each["file"] = function.__code__.co_filename
         self.all.append(each)
         each["defaults"] = [self.reference(default) for default in function.__defaults__ or ()]
         each["keyword_defaults"] = self.references(function.__kwdefaults__ or {})
@@ -94,7 +90,7 @@ class _Functions:
         return number
 
     def references(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """What a kernel cannot use is left out: it may not use it, and if it does, the compiler says so."""
+        """Leaves out values that no kernel can use: if this one uses them, the compiler says so."""
         found = {}
         for name, each in named.items():
             with contextlib.suppress(UnsupportedValue):
@@ -102,8 +98,9 @@ class _Functions:
         return found
 
     def reference(self, found: Any) -> Any:
-        """JSON that `bench.codegen.worker.value` turns back into `found`."""
+        """JSON that `kernels.value` turns back into `found`."""
         import triton.language as tl
+        from triton.runtime.jit import KernelInterface
 
         if found is None or isinstance(found, bool | int | float | str):
             return found
@@ -117,7 +114,7 @@ class _Functions:
             return {"module": found.__name__}
         if isinstance(found, FunctionName):
             return {"import": [found.module, found.name]}
-        jitted = is_decorated(found)
+        jitted = isinstance(found, KernelInterface) or type(found).__name__ == "ConstexprFunction"
         owner = undecorated(found)[2] if jitted else found
         module, name = getattr(owner, "__module__", None), getattr(owner, "__qualname__", None)
         if jitted and not str(module).startswith("triton."):
@@ -127,17 +124,9 @@ class _Functions:
         raise UnsupportedValue(f"{found!r}: expected a number, a string, a dtype, a tuple, a module or a jit function")
 
 
-def is_decorated(found: Any) -> bool:
-    from triton.runtime.jit import KernelInterface
-
-    return isinstance(found, KernelInterface) or type(found).__name__ == "ConstexprFunction"
-
-
 def undecorated(kernel: Any) -> tuple[str, dict[str, Any], FunctionType]:
-    """Kind of decorator, its options and the function. Autotuners and heuristics are looked through.
-
-    Raises TypeError if `kernel` is not a kernel.
-    """
+    """The kind of decorator, its options and the function, below autotuners and heuristics. Raises TypeError for
+    anything but a kernel."""
     innermost = kernel
     while hasattr(getattr(innermost, "fn", None), "fn"):
         innermost = innermost.fn
@@ -148,28 +137,26 @@ def undecorated(kernel: Any) -> tuple[str, dict[str, Any], FunctionType]:
         )
     if type(innermost).__name__ == "ConstexprFunction":
         return "constexpr_function", {}, function
-    given = getattr(innermost, "kwargs", None) or vars(innermost)  # the interpreter's decorator keeps what it was given
+    given = getattr(innermost, "kwargs", None) or vars(innermost)  # the interpreter's decorator keeps these
     options = {name: given[name] for name in JIT_OPTIONS if given.get(name)}
     return "gluon" if "Gluon" in type(innermost).__name__ else "jit", options, function
 
 
 def definition(function: FunctionType) -> tuple[str, int]:
-    """The text of a function from its `def` on, dedented, and the line on which that stands in its file.
-
-    Raises OSError, naming the function, if its source is not known (made by exec, or typed into a plain prompt).
-    """
+    """The dedented text of a function from its `def` on, and the line where that begins in its file. Raises OSError,
+    naming the function, if its source is unknown (made by exec, or typed into a plain prompt)."""
     try:
         lines, first = inspect.getsourcelines(function)
     except OSError as error:
         place = f"{function.__code__.co_filename}, line {function.__code__.co_firstlineno}"
-        raise OSError(f"the source of {function.__name__} is not to be found at {place}: write it to a file") from error
+        raise OSError(f"the source of {function.__name__} is not found at {place}: write it to a file") from error
     text = textwrap.dedent("".join(lines))
     skipped = ast.parse(text).body[0].lineno - 1
     return "".join(text.splitlines(keepends=True)[skipped:]), first + skipped
 
 
 def free_names(function: FunctionType, source: str) -> dict[str, Any]:
-    """Values of the names in the text of a function that are not its own: globals, and what it closes over."""
+    """Values of the names in a function's text that it does not define: globals and closure variables."""
     code = function.__code__
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     closed = {}

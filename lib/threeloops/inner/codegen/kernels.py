@@ -1,4 +1,4 @@
-"""Kernels in the process that compiles: rebuilt from the texts that `kernel_source` made, or found by name."""
+"""Kernels in the worker process: rebuilt from the texts that `kernel_source` made, or found by name."""
 
 import ast
 import builtins
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def value(plain: Any, functions: dict[int, Any]) -> Any:
-    """A name's value in a kernel's namespace, from what `kernel_source.reference` made of it."""
+    """The inverse of `reference` in `kernel_source`."""
     if not isinstance(plain, dict):
         return plain
     ((kind, content),) = plain.items()
@@ -37,11 +37,11 @@ def lines_of(file: str, line: int, text: str) -> None:
     new = text.splitlines(keepends=True)
     lines = [*known, *["\n"] * (line - 1 + len(new) - len(known))]
     lines[line - 1 : line - 1 + len(new)] = new
-    linecache.cache[file] = (sum(map(len, lines)), None, lines, file)  # no time: never checked against the disk
+    linecache.cache[file] = (sum(map(len, lines)), None, lines, file)  # None: never checked against the disk
 
 
 def rebuild(functions: list[dict[str, Any]]) -> dict[int, Any]:
-    """Decorated functions from their sources, each in a namespace of its own, by number."""
+    """Decorated functions by number, each in a namespace of its own."""
     built: dict[int, Any] = {}
     for number in range(len(functions)):
         decorated(number, functions, built)
@@ -49,13 +49,13 @@ def rebuild(functions: list[dict[str, Any]]) -> dict[int, Any]:
         namespace = built[number].fn.__globals__
         namespace[each["name"]] = built[number]
         for name, plain in each["names"].items():
-            with contextlib.suppress(Exception):  # of a module that is not there; if it is used, the compiler says so
+            with contextlib.suppress(Exception):  # an absent module: if it is used, the compiler says so
                 namespace[name] = value(plain, built)
     return built
 
 
 def decorated(number: int, functions: list[dict[str, Any]], built: dict[int, Any]) -> Any:
-    """One function. Its defaults may be functions too, which then come first; what its body calls is bound later."""
+    """One function. Its defaults may be functions, which are built first; what its body calls is bound later."""
     if number in built:
         return built[number]
     each = functions[number]
@@ -92,7 +92,7 @@ def decorator(kind: str) -> Any:
 
 
 def locate(source: dict[str, Any]) -> Any:
-    """The kernel by name in a text, in an importable module or in a file."""
+    """Find a kernel by name, in a text, in an importable module or in a file."""
     if "text" in source:
         lines_of(source["file"], 1, source["text"])
         namespace: dict[str, Any] = {"__name__": "kernel_source", "__builtins__": builtins}
@@ -103,7 +103,7 @@ def locate(source: dict[str, Any]) -> Any:
         for part in source["name"].split("."):
             found = getattr(found, part, None)
     if found is None:
-        raise LookupError(f"{source['file']} defines no kernel of the name {source['name']!r}")
+        raise LookupError(f"{source['file']} defines no kernel called {source['name']!r}")
     return found
 
 

@@ -1,7 +1,7 @@
 """Occupancy: how many programs a multiprocessor holds at once, and what stops it from holding more.
 
-A multiprocessor gives each resident program its warps' registers and its shared memory until one of them runs out. What
-a target has, and in which portions it is given out, is published; what a kernel needs, the compiler says.
+A multiprocessor gives each resident program registers and shared memory until one of them runs out. The vendors publish
+how much there is and in which portions it is allocated; the compiler says what a kernel needs.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ KB = 1024
 class Target:
     """What a multiprocessor of one compilation target holds.
 
-    Registers count 32 bits of one thread. They are given to whole warps in portions of `register_granularity` times the
-    warp size, from the file of one of `partitions` (schedulers, SIMDs); shared memory in portions of
-    `shared_granularity` bytes after `shared_reserved` bytes a program.
+    Registers are 32 bits of one thread. They are allocated to whole warps in portions of `register_granularity` times
+    the warp size, from the file of one of `partitions` (schedulers, SIMDs); shared memory in portions of
+    `shared_granularity` bytes, including `shared_reserved` bytes per program. `source` is the vendor's document.
     """
 
     name: str
@@ -62,36 +62,37 @@ def nvidia(capability: int, warps: int, programs: int, shared: int, limit: int, 
     )
 
 
-_ALL = (
-    nvidia(75, warps=32, programs=16, shared=64, limit=64),
-    nvidia(80, warps=64, programs=32, shared=164, limit=163),
-    nvidia(86, warps=48, programs=16, shared=100, limit=99),
-    nvidia(89, warps=48, programs=24, shared=100, limit=99),
-    nvidia(90, warps=64, programs=32, shared=228, limit=227),
-    nvidia(100, warps=64, programs=32, shared=228, limit=227, tensor_memory_columns=512),
-    Target(
-        "gfx942",
-        "hip",
-        "gfx942",
-        warp_size=64,
-        maximum_warps=32,
-        maximum_programs=32,
-        maximum_registers=512,
-        registers=4 * 64 * 512,
-        register_granularity=8,
-        shared_bytes=64 * KB,
-        shared_limit=64 * KB,
-        shared_granularity=512,
-        shared_reserved=0,
-        source="AMD CDNA 3 instruction set and LLVM's AMDGPU user guide",
-    ),
-)
-
-COMPILATION_TARGETS = {target.name: target for target in _ALL}
+COMPILATION_TARGETS = {
+    target.name: target
+    for target in (
+        nvidia(75, warps=32, programs=16, shared=64, limit=64),
+        nvidia(80, warps=64, programs=32, shared=164, limit=163),
+        nvidia(86, warps=48, programs=16, shared=100, limit=99),
+        nvidia(89, warps=48, programs=24, shared=100, limit=99),
+        nvidia(90, warps=64, programs=32, shared=228, limit=227),
+        nvidia(100, warps=64, programs=32, shared=228, limit=227, tensor_memory_columns=512),
+        Target(
+            "gfx942",
+            "hip",
+            "gfx942",
+            warp_size=64,
+            maximum_warps=32,
+            maximum_programs=32,
+            maximum_registers=512,
+            registers=4 * 64 * 512,
+            register_granularity=8,
+            shared_bytes=64 * KB,
+            shared_limit=64 * KB,
+            shared_granularity=512,
+            shared_reserved=0,
+            source="AMD CDNA 3 instruction set and LLVM's AMDGPU user guide",
+        ),
+    )
+}
 
 
 def compilation_target(name: str) -> Target:
-    """The target called `name` ("sm_90", "gfx942"). Raises ValueError with the names there are."""
+    """The target called `name` ("sm_90", "gfx942"). Raises ValueError listing all names."""
     if name not in COMPILATION_TARGETS:
         raise ValueError(f"target = {name!r}: expected one of {', '.join(COMPILATION_TARGETS)}")
     return COMPILATION_TARGETS[name]
@@ -99,8 +100,8 @@ def compilation_target(name: str) -> Target:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Programs and warps resident on one multiprocessor at once, of `maximum_warps`, and what stops there being more:
-    "registers", "shared memory", "tensor memory", "warps" or "programs"."""
+    """Programs and warps resident on one multiprocessor at once. `limited_by` is what prevents more: "registers",
+    "shared memory", "tensor memory", "warps" or "programs"."""
 
     resident_programs: int
     resident_warps: int
@@ -109,7 +110,7 @@ class Occupancy:
 
     @property
     def fraction(self) -> float:
-        """Resident warps over the most that the multiprocessor holds."""
+        """Resident warps divided by the maximum."""
         return self.resident_warps / self.maximum_warps
 
     def __str__(self) -> str:
@@ -125,21 +126,21 @@ def occupancy(
     tensor_memory_columns: int = 0,
     warps_by_registers: int | None = None,
 ) -> Occupancy:
-    """How many programs of `warps` warps, `registers` 32-bit registers a thread and `shared_bytes` are resident.
+    """How many programs of `warps` warps, `registers` 32-bit registers per thread and `shared_bytes` are resident.
 
-    Each resource alone admits some number of programs, the least decides; of equal ones the first of warps, programs,
-    registers, shared memory, tensor memory is named. `warps_by_registers`: what the compiler itself counted for one
-    scheduler, which then replaces the division of the register file. No program at all fits: 0.
+    Each resource alone admits some number of programs, possibly 0, and the smallest decides; of equal ones, the first
+    of warps, programs, registers, shared memory and tensor memory is named. `warps_by_registers`: the warps that fit
+    on one scheduler if the compiler has counted them itself, else None.
     """
     if warps < 1:
-        raise ValueError(f"warps = {warps}: expected at least 1 a program")
+        raise ValueError(f"warps = {warps}: expected at least 1 per program")
     if warps_by_registers is None:
-        portion = rounded_up(max(registers, 1), target.register_granularity) * target.warp_size
+        portion = _rounded_up(max(registers, 1), target.register_granularity) * target.warp_size
         warps_by_registers = target.registers // target.partitions // portion
-    # a launch is checked as if every scheduler had as many of the program's warps as the fullest
-    evenly = rounded_up(warps, target.partitions) // target.partitions
+    # A launch is checked as if every scheduler held as many of the program's warps as the fullest one.
+    evenly = _rounded_up(warps, target.partitions) // target.partitions
     startable = registers <= target.maximum_registers and evenly <= warps_by_registers
-    shared = rounded_up(shared_bytes + target.shared_reserved, target.shared_granularity)
+    shared = _rounded_up(shared_bytes + target.shared_reserved, target.shared_granularity)
     admitted = {
         "warps": target.maximum_warps // warps,
         "programs": target.maximum_programs,
@@ -155,5 +156,5 @@ def occupancy(
     return Occupancy(programs, programs * warps, target.maximum_warps, limit)
 
 
-def rounded_up(amount: int, granularity: int) -> int:
+def _rounded_up(amount: int, granularity: int) -> int:
     return -(-amount // granularity) * granularity

@@ -1,4 +1,4 @@
-"""The compiling worker seen from the process that asks: started when first needed, kept, restarted when it dies."""
+"""Starting and asking the worker process that compiles: it is started when first needed and replaced when it dies."""
 
 import atexit
 import contextlib
@@ -20,45 +20,43 @@ from threeloops.module_process import command
 START_SECONDS = 120.0
 """Time to import Triton: about a second on an idle machine."""
 
-COMPILES_A_WORKER = 1000
-"""A worker is replaced after so many: the compiler's contexts are not all given back."""
+COMPILES_PER_WORKER = 1000
+"""A worker is replaced after this many, because the compiler leaks memory."""
 
 
 class WorkerFailed(RuntimeError):
-    """The worker died or was killed while it compiled. The next request starts another."""
+    """The worker died or was killed while compiling. The next request starts another."""
 
 
 class Worker:
-    """One process. All of its methods must be called by one thread at a time."""
+    """One process. Its methods must be called by one thread at a time."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="threeloops-compile-"))
         self.log: IO[bytes] = open(self.folder / "stderr", "w+b")  # noqa: SIM115 (lives as long as the worker)
         self.requests = 0
+        environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
+        hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
         self.process = subprocess.Popen(
             command("threeloops.inner.codegen.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
-            env=worker_environment(self.folder),
+            env=environment | hidden | {"THREELOOPS_COMPILE_ONLY": "1", "TMPDIR": str(self.folder)},
             bufsize=0,
-            start_new_session=True,  # an interrupt in the terminal is not for it, and its ptxas dies with it
+            start_new_session=True,  # so an interrupt in the terminal spares it, and killing it kills its ptxas
         )
         self.buffer = b""
 
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
     def start(self) -> None:
-        """Wait until it can be asked. Raises WorkerFailed."""
+        """Wait until it is ready. Raises WorkerFailed."""
         self.answer(START_SECONDS, "not started", 0)
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The answer to one request. Raises WorkerFailed if the worker dies or needs more than `seconds`."""
         self.requests += 1
         before = self.log_size()
-        with contextlib.suppress(BrokenPipeError):  # it died: the answer's absence is looked into
+        with contextlib.suppress(BrokenPipeError):  # it died, which reading the answer reports
             self.write(json.dumps(request).encode() + b"\n")
         answer = self.answer(seconds, "not compiled", before)
         if "failed" in answer:
@@ -76,7 +74,7 @@ class Worker:
             raise WorkerFailed(f"the compiler's process ended ({cause}){self.words_since(before)}") from None
 
     def write(self, data: bytes) -> None:
-        """Unbuffered: a fork in the meantime must not inherit half a request."""
+        """Unbuffered, because a fork meanwhile must not inherit half a request."""
         assert self.process.stdin is not None
         while data:
             data = data[os.write(self.process.stdin.fileno(), data) :]
@@ -98,13 +96,13 @@ class Worker:
         return os.fstat(self.log.fileno()).st_size
 
     def words_since(self, position: int) -> str:
-        """The end of what the compiler printed since then, on a line of its own."""
+        """The end of what the compiler has printed since then, on a new line."""
         size = self.log_size() - position
         words = os.pread(self.log.fileno(), min(size, 2000), position + max(0, size - 2000)).decode(errors="replace")
         return f"\n{words.strip()}" if words.strip() else ""
 
     def end(self) -> None:
-        """Kill the worker and what it started, and remove its folder."""
+        """Kill the worker and its children, and remove its folder."""
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -120,15 +118,8 @@ class Worker:
                     pipe.close()
 
 
-def worker_environment(folder: Path) -> dict[str, str]:
-    """No interpreter, no GPU, and a folder for temporary files that goes with the worker."""
-    kept = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
-    return kept | hidden | {"THREELOOPS_COMPILE_ONLY": "1", "TMPDIR": str(folder)}
-
-
 def triton_environment(folder: Path) -> dict[str, str]:
-    """Triton's variables as they are now, and a cache that can be written."""
+    """The current TRITON_… variables, with a cache folder that can be written."""
     kept = {name: text for name, text in os.environ.items() if name.startswith("TRITON_")}
     kept.pop("TRITON_INTERPRET", None)
     if "TRITON_CACHE_DIR" not in kept:
@@ -143,10 +134,10 @@ _worker: Worker | None = None
 
 
 def ask_worker(request: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Let this process's worker answer `request`; start one if there is none. Raises WorkerFailed."""
+    """The worker's answer to `request`; starts a worker if this process has none. Raises WorkerFailed."""
     global _worker
     with _lock:
-        if _worker is not None and (not _worker.alive or _worker.requests >= COMPILES_A_WORKER):
+        if _worker is not None and (_worker.process.poll() is not None or _worker.requests >= COMPILES_PER_WORKER):
             end_worker()
         try:
             if _worker is None:
@@ -154,7 +145,7 @@ def ask_worker(request: dict[str, Any], seconds: float) -> dict[str, Any]:
                 _worker.start()
             environment = triton_environment(_worker.folder)
             return _worker.ask({**request, "environment": environment, "path": list(sys.path)}, seconds)
-        except BaseException:  # an interrupt too: its answer would be taken for the next one's
+        except BaseException:  # also an interrupt, whose answer would be taken for that of the next request
             end_worker()
             raise
 
@@ -168,12 +159,12 @@ def end_worker() -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked child has its own worker. The parent's pipes are closed here, and nothing of the parent's is ended."""
+    """A forked child gets its own worker: close the pipes of the parent's, and leave that running."""
     global _worker, _lock
     _lock = threading.Lock()
     if _worker is not None:
         _worker.abandon()
-        _worker.process.returncode = 0  # not this process's child: never waited for
+        _worker.process.returncode = 0  # it is not this process's child and must not be waited for
         _worker = None
 
 

@@ -1,13 +1,10 @@
-"""The process in which kernels are compiled; `process.Worker` starts it, and it calls `main`.
+"""The process that compiles kernels; `process.Worker` starts it, and it runs `main`.
 
 Triton decides when a kernel is decorated whether it is interpreted or compiled, so a process that interprets cannot
-compile; and compiling must not see a GPU. This worker rebuilds each kernel from its source, then runs Triton's own
-just-in-time path (`JITFunction.run`, with a driver that only names the target and with stand-ins for the tensors), so
-that a kernel is specialised exactly as a launch would specialise it. It reads one JSON request a line and answers with
-one. It imports Triton and, unless a kernel's module does, nothing as heavy as torch.
-
-Stand-ins for launch arguments and for the GPU, in the process that compiles: what Triton's just-in-time path reads
-of them and no more.
+compile; and compiling must not touch a GPU. This worker rebuilds each kernel from its source and runs Triton's own
+just-in-time path (`JITFunction.run`), so that the kernel is specialised exactly as in a launch. A driver that only
+names the target and stand-ins for tensors provide just what that path reads. Requests and answers are lines of JSON.
+The worker does not import torch, which takes seconds, unless a kernel's module does.
 """
 
 import gc
@@ -46,7 +43,7 @@ class Dtype(str):
 
 
 class Tensor:
-    """What Triton reads of a tensor argument: its type, whether its address is aligned and how large its storage is."""
+    """What Triton reads of a tensor argument: its dtype, the alignment of its address and the size of its storage."""
 
     def __init__(self, dtype: str, alignment: int, storage_bytes: int) -> None:
         self.dtype, self.alignment, self.storage_bytes, self.shape = Dtype(dtype), alignment, storage_bytes, [1]
@@ -59,7 +56,7 @@ class Tensor:
 
 
 class Driver:
-    """A driver without a device: it only knows what it compiles for."""
+    """A driver without a device, which only names the target."""
 
     def __init__(self, backend: str, arch: Any, warp_size: int) -> None:
         from triton.backends.compiler import GPUTarget
@@ -77,7 +74,7 @@ class Driver:
 
 
 def argument(plain: Any) -> Any:
-    """The object that stands for a launch argument. A number is itself."""
+    """The stand-in for a launch argument; numbers stay as they are."""
     if not isinstance(plain, dict):
         return plain
     if "tensor" in plain:
@@ -93,10 +90,10 @@ def argument(plain: Any) -> Any:
 
 @contextmanager
 def without_torch() -> Iterator[None]:
-    """Let Triton find an empty torch inside the block, if the real one is not there yet.
+    """Provide an empty torch inside the block, unless the real one is already imported.
 
-    For AMD it imports torch, some seconds of work, only to ask whether an argument is a torch.Tensor and how large the
-    storage of one is: our stand-ins are none, and say it themselves.
+    For AMD, Triton imports torch, which takes seconds, only to ask whether an argument is a torch.Tensor and how large
+    its storage is. The stand-ins are not, and tell their size themselves.
     """
     if "torch" in sys.modules:
         yield
@@ -120,12 +117,12 @@ def compile_request(request: dict[str, Any]) -> dict[str, Any]:
     functions = rebuild(source["functions"])
     kernel = functions[source["entry"]] if "entry" in source else locate(source)
     while not hasattr(kernel, "create_binder") and hasattr(kernel, "fn"):
-        kernel = kernel.fn  # autotuners and heuristics: the launch says what they chose
+        kernel = kernel.fn  # autotuners and heuristics, whose choices are in the launch
     arguments = {name: argument(plain) for name, plain in request["arguments"].items()}
     constants = {name: value(plain, functions) for name, plain in request["constants"].items()}
     for parameter in kernel.params:
         if parameter.name in constants and not parameter.is_constexpr and not callable(constants[parameter.name]):
-            constants[parameter.name] = tl.constexpr(constants[parameter.name])  # the call said so, not the kernel
+            constants[parameter.name] = tl.constexpr(constants[parameter.name])  # marked in the call, not in the kernel
     with without_torch():
         compiled = kernel.run(grid=(1, 1, 1), warmup=True, **arguments, **constants, **request["options"])
     asm = compiled.asm
@@ -144,8 +141,8 @@ def compile_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def disassemble(compiled: Any) -> dict[str, str]:
-    """SASS with its source lines, and resource usage, by the tools in Triton's wheel; kept with the kernel in Triton's
-    cache, because the disassembler takes as long as the compiler."""
+    """SASS with source lines, and resource usage, from the tools in Triton's wheel. Kept in Triton's cache, because the
+    disassembler takes as long as the compiler."""
     from triton import knobs
     from triton.runtime.cache import get_cache_manager
 
@@ -168,7 +165,7 @@ def disassemble(compiled: Any) -> dict[str, str]:
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """What went wrong, and where: the innermost of the errors that Triton chains when one function calls another."""
+    """What went wrong and where: the innermost of the errors that Triton chains when one function calls another."""
     from triton.compiler.errors import CompilationError
 
     while isinstance(error, CompilationError) and isinstance(error.__cause__, CompilationError):
@@ -193,8 +190,8 @@ def place(source: str, line: int) -> dict[str, Any]:
 
 
 def name_compiler_by_date() -> None:
-    """Triton reads its half gigabyte of compiler, for a second or two, to name it in the keys of its cache. The file's
-    size and time and the version name it as well."""
+    """Identify the compiler in Triton's cache keys by version, size and time of its file, because Triton hashes all of
+    its half gigabyte, which takes a second or two."""
     import triton._C.libtriton as compiler
     from triton.runtime import cache
 
@@ -204,7 +201,7 @@ def name_compiler_by_date() -> None:
 
 def serve(requests: "queue.Queue[str]", answers: Any) -> None:
     name_compiler_by_date()
-    answers.write("{}\n")  # ready: importing Triton is nobody's compile time
+    answers.write("{}\n")  # ready: importing Triton does not count as compile time
     answers.flush()
     while True:
         request = json.loads(requests.get())
@@ -228,7 +225,7 @@ def read(requests: "queue.Queue[str]", pipe: Any) -> None:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what kernels or compilers print must not get between the answers
+    os.dup2(2, 1)  # output of kernels or compilers must not mix with the answers
     requests: queue.Queue[str] = queue.Queue()
     threading.Thread(target=read, args=(requests, os.fdopen(os.dup(0))), daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

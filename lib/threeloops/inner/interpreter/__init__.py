@@ -1,5 +1,4 @@
-"""Triton kernels on a CPU: Triton"s own interpreter, switched on where there is no GPU and made right for what this
-course computes in it."""
+"""Triton kernels on a CPU: Triton's own interpreter, repaired, and switched on where there is no GPU."""
 
 from threeloops.inner.interpreter.interpreting import enable_without_gpu, interpreted, preflight
 

@@ -1,4 +1,4 @@
-"""tl.dot and tl.dot_scaled of the interpreter's builder."""
+"""tl.dot and tl.dot_scaled for the interpreter."""
 
 from typing import Any
 
@@ -17,10 +17,8 @@ _create_dot, _dot_scaled = InterpreterBuilder.create_dot, TritonSemantic.dot_sca
 
 
 def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any) -> Handle:
-    """Products of bfloat16, fp8 and float16 are exact in float32; the sum is float32, rounded to d's type at the end.
-
-    float32 operands are multiplied as they are, not as TF32: more exact than a GPU's default. Integers stay integers.
-    """
+    """Products of bfloat16, fp8 and float16 are exact in float32; their sum is float32, rounded once to d's type.
+    float32 operands are not rounded to TF32 first, so the result is more exact than a GPU's default."""
     left, right = values_of(a), values_of(b)
     if left.dtype.kind != "f" or np.float64 in (left.dtype, right.dtype):
         return _create_dot(self, a, b, d, input_precision, max_num_imprecise_acc)
@@ -42,7 +40,7 @@ def create_dot_scaled(
     acc: Handle,
 ) -> Handle:
     """lhs (…, M, K) and rhs (…, K, N) with one scale for every 32 (or 16) elements along K: lhs_scale (…, M, K/32),
-    rhs_scale (…, N, K/32). fp4 comes two to a byte, the first in the low half, along K or (k_pack=False) across it."""
+    rhs_scale (…, N, K/32). A byte holds two fp4, the first in its low half, along K or, with k_pack=False, across."""
     left = unpacked(lhs, lhs_format, axis=-1 if lhs_k_pack else -2)
     right = unpacked(rhs, rhs_format, axis=-2 if rhs_k_pack else -1)
     if lhs_scale is not None:
@@ -53,7 +51,7 @@ def create_dot_scaled(
 
 
 def unpacked(handle: Handle, format: Any, axis: int) -> np.ndarray:
-    """float32 elements of an operand of tl.dot_scaled."""
+    """The elements of an operand of tl.dot_scaled, as float32."""
     if format != ir.ScaleDotElemTypeTY.E2M1:
         return values_of(handle).astype(np.float32, copy=False)
     packed = np.moveaxis(handle.data.astype(np.uint8), axis, -1)
@@ -62,7 +60,7 @@ def unpacked(handle: Handle, format: Any, axis: int) -> np.ndarray:
 
 
 def along_k(scale: Handle, k: int) -> np.ndarray:
-    """One float32 factor for each of the k elements: powers of two as biased exponents (255 is NaN), or fp8 numbers."""
+    """A float32 factor for each of the k elements, from biased exponents of two (255 is NaN) or from fp8 numbers."""
     if format_of(scale) is not None:
         factors = values_of(scale)
     else:
@@ -78,7 +76,7 @@ class FormatName(str):
 
 
 def dot_scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """tl.dot_scaled before triton 3.8 asks its formats for their `value`, and in the interpreter they are strings."""
+    """Before triton 3.8, tl.dot_scaled reads `value` of its formats, which are plain strings in the interpreter."""
     args = tuple(FormatName(each) if isinstance(each, str) else each for each in args)
     return _dot_scaled(self, *args, **kwargs)
 

@@ -1,13 +1,12 @@
-"""bfloat16 and fp8 for numpy, which has neither: bit patterns to float32 values, exactly, and values back, rounded
-once.
+"""bfloat16 and fp8 for NumPy, which has neither: bit patterns to float32 values, exactly, and back, rounded once.
 
 Triton's interpreter keeps such numbers as unsigned integers of 16 or 8 bits. Rounding is to nearest, ties to even, or
-toward zero where asked; rounding twice (to float32 first, then to bfloat16) can land on the wrong neighbour, so wider
-inputs pass through "round to odd", which leaves the last bit as a witness that something was cut off (Boldo and
-Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 57(4), 2008).
+toward zero where asked. Rounding twice (to float32, then to bfloat16) can land on the wrong neighbour, so wider inputs
+pass through "round to odd", whose last bit records that something was cut off (Boldo and Melquiond, "Emulation of FMA
+and correctly rounded sums", IEEE Transactions on Computers 57(4), 2008).
 
-What the patterns mean, and which is nearest, says `precision.formats`, in float64 and a dozen passes over the
-array. A kernel's every operation comes through here, so this module looks fp8 up in tables made there, and shifts bf16.
+`precision.formats` defines the formats, but needs a dozen passes over an array. Every operation of a kernel comes
+through here, so this module looks fp8 up in tables made with it, and shifts bfloat16.
 """
 
 from dataclasses import dataclass, replace
@@ -15,36 +14,21 @@ from functools import cached_property
 
 import numpy as np
 
-from threeloops.inner.precision.formats import FLOAT8_E4M3FN, FLOAT8_E5M2
+from threeloops.inner.precision.formats import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, FloatFormat
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format of at most 16 bits, by the name of its Triton dtype.
-
-    `ieee`: the highest exponent holds infinities and NaNs, and what is too large becomes infinity; else only the
-    all-ones pattern is NaN. fp8 saturates instead, infinities too, as `cvt.rn.satfinite` does on NVIDIA's GPUs.
-    """
+    """A floating-point format of at most 16 bits, by the name of its Triton dtype."""
 
     name: str
-    exponent_bits: int
-    mantissa_bits: int
-    ieee: bool
-
-    @property
-    def storage(self) -> type[np.unsignedinteger]:
-        return np.uint16 if self.exponent_bits + self.mantissa_bits == 15 else np.uint8
-
-    @property
-    def nan(self) -> int:
-        """The pattern that GPUs write for NaN: all ones but the sign."""
-        return 2 ** (self.exponent_bits + self.mantissa_bits) - 1
+    exact: FloatFormat
 
     def decode(self, bits: Array) -> Array:
         """float32 values of bit patterns; exact."""
-        if self.storage is np.uint16:
+        if self.exact.bits == 16:
             return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
         return self._values[bits]
 
@@ -52,11 +36,11 @@ class Format:
     def encode(self, values: Array, *, toward_zero: bool = False) -> Array:
         """Bit patterns of float, integer or bool values of any width, rounded once."""
         if values.dtype.kind != "f":
-            values = integers_to_odd_float64(values)
+            values = _integers_to_odd_float64(values)
         if values.dtype == np.float64:
-            values = float64_to_odd_float32(values)
+            values = _float64_to_odd_float32(values)
         bits = np.asarray(values, dtype=np.float32).view(np.uint32)
-        if self.storage is np.uint16:
+        if self.exact.bits == 16:
             return _encode_bfloat16(bits, toward_zero=toward_zero)
         cut_off = (bits & np.uint32(0xFFFF)) != 0
         upper_to_odd = (bits >> np.uint32(16)) | cut_off
@@ -64,54 +48,54 @@ class Format:
 
     @cached_property
     def _values(self) -> Array:
-        return FLOAT8[self.name].decode(np.arange(256)).astype(np.float32)
+        return self.exact.decode(np.arange(256)).astype(np.float32)
 
     @cached_property
     def _codes(self) -> Array:
         """The nearest pattern to every bfloat16."""
-        return FLOAT8[self.name].encode(_ALL_BFLOAT16)
+        return self.exact.encode(_ALL_BFLOAT16)
 
     @cached_property
     def _codes_toward_zero(self) -> Array:
-        return FLOAT8[self.name].encode(_ALL_BFLOAT16, "toward-zero")
+        return self.exact.encode(_ALL_BFLOAT16, "toward-zero")
 
 
-FLOAT8 = {"fp8e4nv": FLOAT8_E4M3FN, "fp8e5": replace(FLOAT8_E5M2, overflow="saturate")}
-BF16 = Format("bf16", exponent_bits=8, mantissa_bits=7, ieee=True)
-FP8E4NV = Format("fp8e4nv", exponent_bits=4, mantissa_bits=3, ieee=False)
-FP8E5 = Format("fp8e5", exponent_bits=5, mantissa_bits=2, ieee=True)
-_ALL_BFLOAT16 = BF16.decode(np.arange(2**16, dtype=np.uint16))
+BF16 = Format("bf16", BFLOAT16)
+FP8E4NV = Format("fp8e4nv", FLOAT8_E4M3FN)
+# Infinities saturate too, as with `cvt.rn.satfinite` on NVIDIA's GPUs.
+FP8E5 = Format("fp8e5", replace(FLOAT8_E5M2, overflow="saturate"))
 FORMATS = {format.name: format for format in (BF16, FP8E4NV, FP8E5)}
+_ALL_BFLOAT16 = BF16.decode(np.arange(2**16, dtype=np.uint16))
 
 
 def _encode_bfloat16(bits: Array, *, toward_zero: bool) -> Array:
-    """The upper half of float32. A carry out of the mantissa raises the exponent, at last to infinity: as it should."""
+    """The upper half of float32. A carry out of the mantissa correctly raises the exponent, up to infinity."""
     upper = bits >> np.uint32(16)
     if not toward_zero:
         upper = (bits + ((upper & np.uint32(1)) + np.uint32(0x7FFF))) >> np.uint32(16)
     upper = upper.astype(np.uint16)
     nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
     if nan.any():
-        upper = np.where(nan, np.uint16(BF16.nan), upper)
+        upper = np.where(nan, np.uint16(BFLOAT16.nan_code), upper)
     return upper
 
 
 def round_toward_zero(values: Array, dtype: type[np.floating]) -> Array:
-    """`values` as a narrower numpy float, cut off: what is too large becomes the largest finite number."""
+    """`values` as a narrower NumPy float, cut off; too large ones become the largest finite number."""
     rounded = values.astype(dtype)
     return np.where(np.abs(rounded) > np.abs(values), np.nextafter(rounded, dtype(0)), rounded)
 
 
-def float64_to_odd_float32(values: Array) -> Array:
-    """float32 values that round on to any format of at most 22 significant bits as `values` themselves do."""
+def _float64_to_odd_float32(values: Array) -> Array:
+    """float32 values that round to any format of at most 22 significant bits exactly as `values` do."""
     rounded = values.astype(np.float32)
     inexact_and_even = (rounded != values) & (rounded.view(np.uint32) & np.uint32(1) == 0) & ~np.isnan(values)
     toward = np.where(values > rounded, np.float32(np.inf), np.float32(-np.inf))
     return np.where(inexact_and_even, np.nextafter(rounded, toward), rounded)
 
 
-def integers_to_odd_float64(values: Array) -> Array:
-    """float64 values that round on to any format of at most 24 significant bits as these integers do."""
+def _integers_to_odd_float64(values: Array) -> Array:
+    """float64 values that round to any format of at most 24 significant bits exactly as these integers do."""
     if values.dtype.itemsize < 8:
         return values.astype(np.float64)
     shifted = (values >> 20) | ((values & 0xFFFFF) != 0)
@@ -121,11 +105,11 @@ def integers_to_odd_float64(values: Array) -> Array:
 
 @np.errstate(invalid="ignore")
 def multiply_add(x: Array, y: Array, z: Array) -> Array:
-    """x·y + z as float64 rounded to odd, for float32 or narrower operands: rounding on to their format is the fused
-    result, rounded once. A product of two float32 is exact in float64; Knuth's two-sum says what the sum lost."""
+    """x·y + z as float64 rounded to odd, for float32 or narrower operands: rounded to their format, it is the fused
+    result. A product of two float32 is exact in float64; Knuth's two-sum gives what the sum lost."""
     product, addend = x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)
     total = product + addend
-    # Only a midpoint between two narrower numbers rounds on wrongly, and that ends in 28 zeros.
+    # Only a midpoint between two narrower numbers would round wrongly, and that ends in 28 zeros.
     if (total.view(np.uint64) & np.uint64(2**28 - 1)).all():
         return total
     back = total - product

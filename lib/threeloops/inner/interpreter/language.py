@@ -1,5 +1,5 @@
-"""What surrounds the builder in Triton's interpreter: how `tl` is replaced during a launch, what was decorated too
-early, and what an autotuner does where nothing can be timed."""
+"""Repairs around the builder of Triton's interpreter: how `tl` is replaced during a launch, library functions that were
+decorated too early, and autotuners where nothing can be timed."""
 
 import sys
 from dataclasses import replace
@@ -17,10 +17,10 @@ _call, _bench = interpreter.GridExecutor.__call__, Autotuner._bench
 
 
 class Replacements:
-    """The interpreter's versions of what `tl`, `tl.core` and `tl.tensor` hold, found once and put in place by a launch.
+    """The interpreter's versions of what `tl`, `tl.core` and `tl.tensor` hold, found once and installed by each launch.
 
-    Triton searches its modules for them at every launch and at every call of a device function, of which `tl.sum` is
-    one: about half the time of a softmax program.
+    Triton searches its modules for them at every launch and every call of a device function such as `tl.sum`, which
+    takes about half the time of a softmax program.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Replacements:
         scope.restore()
 
     def __call__(self, fn: FunctionType) -> "Replacements | Nested":
-        """Triton's _patch_lang. Whoever finds them in place, a device function within a launch, leaves them there."""
+        """Triton's _patch_lang. A device function within a launch finds them in place and leaves them there."""
         if vars(tl.core.tensor).get("__index__") is index:
             return Nested()
         for owner, name, _, replacement in self.entries:
@@ -54,35 +54,35 @@ class Replacements:
 
 class Nested:
     def restore(self) -> None:
-        """The launch that put things in place puts them back."""
+        """The launch restores them."""
 
 
 def index(self: Any) -> int:
-    """A tensor as a loop bound. triton 3.6 hands numpy an array of one element, which numpy 2.4 no longer takes."""
+    """A tensor as a loop bound. triton 3.6 converts an array of one element, which numpy 2.4 no longer allows."""
     number_made()
     return int(self.handle.data.squeeze())
 
 
 def number_made() -> None:
-    """Called for every number of Python's that an interpreted kernel makes of a tensor; the meter puts its own here."""
+    """Called whenever an interpreted kernel turns a tensor into a Python number; the meter replaces it."""
 
 
 def call_grid(self: Any, *args: Any, **kwargs: Any) -> None:
-    """A launch. Masked lanes compute inf − inf and 0 / 0 as they do on a GPU, and no warning is due."""
+    """A launch. Masked lanes compute inf − inf and 0 / 0 as on a GPU, where nobody warns."""
     with np.errstate(all="ignore"):
         _call(self, *args, **kwargs)
 
 
 def bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
-    """The interpreter's time says nothing about a GPU's: no configuration runs, and the first is chosen."""
+    """Interpreted times say nothing about a GPU, so no configuration runs, and the first is chosen."""
     if self._do_bench is None:
         return [0.0, 0.0, 0.0]
     return _bench(self, *args, config=config, **meta)
 
 
 def interpret_library() -> None:
-    """Make the functions of `tl` that are written in Triton interpreted ones, if `triton` was imported before
-    TRITON_INTERPRET was set: it decorated them then. Kernels decorated before stay compiled ones."""
+    """Interpret the functions of `tl` that are written in Triton, if importing `triton` decorated them for compilation
+    before TRITON_INTERPRET was set. Other kernels decorated before stay compiled."""
     names = [name for name in sys.modules if name == "triton.language" or name.startswith("triton.language.")]
     owners = [sys.modules[name] for name in names] + [tl.core.tensor]
     interpreted: dict[Any, Any] = {}
@@ -95,7 +95,7 @@ def interpret_library() -> None:
 
 
 class NumpyTypes(dict[str, np.dtype]):
-    """Triton's _get_np_dtype, which builds its table anew at every call."""
+    """Triton's _get_np_dtype, which builds its table at every call, with a cache."""
 
     def __call__(self, dtype: Any) -> np.dtype:
         if isinstance(dtype, tl.block_type):
@@ -109,7 +109,7 @@ class NumpyTypes(dict[str, np.dtype]):
 
 def install() -> None:
     builder = interpreter.interpreter_builder
-    # The overflow check of integers ends in an assertion that is off: a third of the time, and nobody looks.
+    # The overflow check of integers takes a third of the time, and the assertion that uses it is off.
     builder.options = replace(builder.options, sanitize_overflow=False)
     interpreter._get_np_dtype = NumpyTypes()
     interpreter._patch_lang = Replacements()

@@ -1,9 +1,8 @@
-"""tl.reduce and tl.associative_scan of the interpreter: whole tensors at a time, in the order of a tree.
+"""tl.reduce and tl.associative_scan for the interpreter, on whole tensors in the order of a tree.
 
-Triton's interpreter calls a combine function once for every element, on scalars. Here it is called on halves of the
-tensor, log2(n) times: neighbours are combined first, left before right, so functions that are associative and not
-commutative are right too. Sums of float16 and bfloat16 round at every addition, as they do compiled: `tl.sum` promotes
-neither (convert to float32 first), and a long sum shows it.
+Triton's interpreter calls a combine function once per element, on scalars. Here it is called log2(n) times, on halves
+of the tensor: neighbours are combined first, left before right, so associative functions need not be commutative. Sums
+of float16 and bfloat16 round at every addition, as when compiled: `tl.sum` does not promote them.
 """
 
 from collections.abc import Callable
@@ -31,7 +30,7 @@ FAST_ALREADY = (
 
 
 class NotElementwise(Exception):
-    """A combine function asked a tensor for one truth value (`if`, `and`, `or`): only scalars have one."""
+    """A combine function used a tensor as a condition (`if`, `and`, `or`), which only scalars can be."""
 
 
 def reduce(self: Any, input: tuple) -> Any:
@@ -45,7 +44,7 @@ def reduce(self: Any, input: tuple) -> Any:
         return reduce_as_triton(self, input)
     try:
         return reduce_in_halves(self, input, self.combine_fn.fn)
-    except Exception:  # whatever it was, one element at a time either works or says it better
+    except Exception:  # one element at a time either works or gives the better error
         return self.generic_reduce(input)
 
 
@@ -78,7 +77,7 @@ def reduce_in_halves(self: Any, input: tuple, combine: Callable) -> list:
 
 
 def scan_by_doubling(self: Any, input: tuple) -> list:
-    """Hillis and Steele, "Data parallel algorithms" (1986): after step k every element covers the 2ᵏ before it."""
+    """Hillis and Steele, "Data parallel algorithms" (1986): after step k every element covers 2ᵏ elements."""
     dtypes = [each.dtype for each in input]
     parts = [np.moveaxis(each.handle.data, self.axis, 0) for each in input]
     if self.reverse:
@@ -96,7 +95,7 @@ def scan_by_doubling(self: Any, input: tuple) -> list:
 
 
 def combined(combine: Callable, dtypes: list[tl.dtype], left: list[Array], right: list[Array]) -> list[Array]:
-    """One call of a combine function on whole tensors, in which no tensor has one truth value."""
+    """Call a combine function on whole tensors, which must not be used as conditions meanwhile."""
     shape = left[0].shape
     operands = [
         tl.core.tensor(TensorHandle(data, dtype), tl.block_type(dtype, list(shape)))
@@ -123,13 +122,13 @@ def refuse_truth(self: Any) -> bool:
 
 
 def library_name(combine_fn: Any) -> str:
-    """The name of a combine function in `triton.language.standard`; empty for anybody else's."""
+    """The name of a combine function in `triton.language.standard`; empty for any other function."""
     name = getattr(combine_fn.fn, "__name__", "")
     return name if getattr(tl.standard, name, None) is combine_fn else ""
 
 
 def rounds_each_step(input: tuple) -> bool:
-    """Whether sums of this type are rounded at every addition by compiled kernels and not by numpy."""
+    """Whether compiled kernels round sums of this type at every addition, where NumPy does not."""
     return input[0].dtype.is_floating() and input[0].dtype.primitive_bitwidth <= 16
 
 

@@ -1,12 +1,6 @@
-"""What a program launches: every Triton kernel launch inside a block, as it happens, whoever wrote the kernel."""
+"""Recording Triton kernel launches: which kernel ran, on which grid, with which arguments, constants and options."""
 
-from threeloops.inner.launches.recording import (
-    DescriptorArgument,
-    FunctionName,
-    Launch,
-    TensorArgument,
-    observe,
-    record,
-)
+from threeloops.inner.launches.record import DescriptorArgument, FunctionName, Launch, TensorArgument
+from threeloops.inner.launches.recording import observe, record
 
 __all__ = ["DescriptorArgument", "FunctionName", "Launch", "TensorArgument", "observe", "record"]

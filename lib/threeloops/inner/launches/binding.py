@@ -1,4 +1,4 @@
-"""From the arguments of a kernel call to a Launch: what is the kernel's, what the compiler's, and what is wrong."""
+"""From a kernel call to a Launch: check the call, and tell arguments, constants and compiler options apart."""
 
 import inspect
 import operator
@@ -25,12 +25,12 @@ TRITON_TO_TORCH = {
     "fp8e4b8": "float8_e4m3fnuz",
     "fp8e5b16": "float8_e5m2fnuz",
 }
-"""Names of dtypes, where a tensor was reinterpreted by triton.reinterpret. fp8e4b15 is nothing of torch's."""
+"""Names of dtypes, for tensors made by triton.reinterpret. torch has no fp8e4b15."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a kernel's function says of itself. `constexprs`: its parameters annotated tl.constexpr."""
+    """Where a kernel's function is defined, and its parameters; `constexprs` are those annotated tl.constexpr."""
 
     name: str
     module: str
@@ -42,7 +42,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Call:
-    """One call, bound: `given` are all parameters by name, as they were passed; `grid` is as long as it was given."""
+    """One bound call: `given` are all parameters by name, as they were passed; `grid` has one to three sizes."""
 
     signature: Signature
     given: dict[str, Any]
@@ -54,7 +54,7 @@ _signatures: "WeakKeyDictionary[FunctionType, Signature]" = WeakKeyDictionary()
 
 
 def bind(function: FunctionType, args: tuple, kwargs: Mapping[str, Any], grid: Any) -> Call:
-    """Check a call of the kernel whose function this is. Raises TypeError or ValueError naming kernel and argument."""
+    """Check a call of the kernel with this function. Raises TypeError or ValueError naming kernel and argument."""
     signature = signature_of(function)
     names = signature.parameters.parameters
     options = {name: unwrapped(value) for name, value in kwargs.items() if name not in names}
@@ -90,17 +90,14 @@ def checked_grid(kernel: str, grid: Any) -> tuple[int, ...]:
 def signature_of(function: FunctionType) -> Signature:
     if function not in _signatures:
         parameters = inspect.signature(function)
+        annotations = {name: each.annotation for name, each in parameters.parameters.items()}
         constexprs = frozenset(
-            name for name, each in parameters.parameters.items() if "constexpr" in annotation(each.annotation)
+            name for name, each in annotations.items() if "constexpr" in str(getattr(each, "__name__", each))
         )
         file, line = function.__code__.co_filename, definition_line(function)
         name, module = function.__name__, function.__module__
         _signatures[function] = Signature(name, module, file, line, parameters, constexprs)
     return _signatures[function]
-
-
-def annotation(given: Any) -> str:
-    return given if isinstance(given, str) else getattr(given, "__name__", str(given))
 
 
 def definition_line(function: FunctionType) -> int:
@@ -115,7 +112,7 @@ def definition_line(function: FunctionType) -> int:
 
 @cache
 def known_options() -> frozenset[str]:
-    """What a launch accepts beside the kernel's arguments: the options of every compiler that Triton brought along."""
+    """What a launch accepts besides the kernel's arguments: the options of every compiler backend of Triton."""
     from triton.backends import backends
 
     names = {"debug", "instrumentation_mode", "warmup"}
@@ -129,9 +126,9 @@ def known_options() -> frozenset[str]:
 
 
 class Storages:
-    """Ordinals of storages, in the order in which launches name them.
+    """Numbers storages in the order in which launches mention them.
 
-    Keeps no memory alive: a weak reference holds the storage's record, so that a new storage cannot take its place.
+    Keeps no tensor alive: the weak reference only keeps the storage's address from being used for a new storage.
     """
 
     def __init__(self) -> None:
@@ -146,7 +143,7 @@ class Storages:
 
 
 def describe(call: Call, kernel: Any, storages: Storages) -> Launch:
-    """The Launch of a call. Raises TypeError naming an argument that a compiled kernel would not take."""
+    """The Launch of a call. Raises TypeError naming any argument that a compiled kernel would not take."""
     signature = call.signature
     arguments: dict[str, Argument] = {}
     constants: dict[str, Any] = {}
@@ -190,7 +187,7 @@ def described(kernel: str, name: str, value: Any, storages: Storages) -> Argumen
 
 
 def tensor(value: Any, storages: Storages) -> TensorArgument:
-    """A torch tensor, or what triton.reinterpret made of one. On the "meta" device a storage starts at address 0."""
+    """Describe a torch tensor or a result of triton.reinterpret. Storages on the "meta" device start at address 0."""
     base = getattr(value, "base", value)
     storage = base.untyped_storage()
     on_meta = base.device.type == "meta"

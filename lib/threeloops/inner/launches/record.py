@@ -1,4 +1,4 @@
-"""One kernel launch as data: what a compiler needs to know of it, and what a reader wants to."""
+"""One kernel launch as data: all that a compiler or a reader needs to know about it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from typing import Any
 @dataclass(frozen=True)
 class TensorArgument:
     """A tensor. `strides` and `offset` (from the start of its storage) count elements. `storage` is the ordinal of its
-    storage within the recording; `alignment` the largest power of two, at most 16, that divides its address."""
+    storage within the recording, `alignment` the largest power of two, at most 16, that divides its address."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -27,8 +27,8 @@ class TensorArgument:
 
 @dataclass(frozen=True)
 class DescriptorArgument:
-    """A tensor descriptor (TMA) made on the host: a block of `block_shape` elements of `base`. `padding` says what is
-    read beyond its edge, "zero" or "nan"."""
+    """A tensor descriptor (TMA) made on the host: a block of `block_shape` elements of `base`. Reads beyond its edge
+    give `padding`, "zero" or "nan"."""
 
     base: TensorArgument
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class DescriptorArgument:
 
 @dataclass(frozen=True)
 class FunctionName:
-    """A jit function given as a constant, in a launch that was plain data: the function itself did not travel."""
+    """The name of a jit function that was a constant, in a launch read from plain data, which cannot hold functions."""
 
     module: str
     name: str
@@ -58,8 +58,8 @@ class Launch:
     """One launch of the kernel `name`, defined in `module` at `line` of `file`.
 
     `constants` are its tl.constexpr parameters, defaults included: numbers, strings, None, tuples, Triton dtypes or jit
-    functions; `arguments` are the others. `options` are num_warps and the like, as far as they were given. `kernel` is
-    the jit function that was launched, beneath autotuners and heuristics; None in a launch that was plain data.
+    functions; `arguments` are the others. `options` are num_warps and the like, where given. `kernel` is the jit
+    function below autotuners and heuristics; None in a launch read from plain data.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Launch:
         return math.prod(self.grid)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for strict JSON, without `kernel`. Raises TypeError for a constant of another kind than above."""
+        """Plain data for strict JSON, without `kernel`. Raises TypeError for a constant of any other kind."""
         parts = {
             part: {name: to_plain(f"{self.name}, {name}", value) for name, value in getattr(self, part).items()}
             for part in ("arguments", "constants", "options")
@@ -87,7 +87,7 @@ class Launch:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "Launch":
-        """The inverse of `to_dict`: Triton dtypes come back as such, jit functions as FunctionName."""
+        """The inverse of `to_dict`, but jit functions come back as FunctionName."""
         parts = {
             part: {name: from_plain(value) for name, value in plain[part].items()}
             for part in ("arguments", "constants", "options")
@@ -96,10 +96,10 @@ class Launch:
 
 
 def to_plain(what: str, value: Any) -> Any:
-    """Numbers, strings and None stay; everything else becomes an object with one key that says what it is."""
+    """Numbers, strings and None stay; anything else becomes an object with one key that names its kind."""
     if isinstance(value, TensorArgument | DescriptorArgument):
         kind = "tensor" if isinstance(value, TensorArgument) else "descriptor"
-        return {kind: as_lists(asdict(value))}
+        return {kind: asdict(value)}
     if isinstance(value, tuple | list):
         return {"tuple": [to_plain(what, each) for each in value]}
     if isinstance(value, float) and not math.isfinite(value):
@@ -115,7 +115,7 @@ def to_plain(what: str, value: Any) -> Any:
         return {"function": [function.__module__, function.__qualname__]}
     raise TypeError(
         f"{what} = {value!r}: expected a number, a string, None, a tuple, a Triton dtype or a jit function, "
-        "which is all that can be written down"
+        "which can be written as JSON"
     )
 
 
@@ -126,14 +126,8 @@ def from_plain(plain: Any) -> Any:
     return _READ[kind](value)
 
 
-def as_lists(plain: Any) -> Any:
-    if isinstance(plain, dict):
-        return {name: as_lists(value) for name, value in plain.items()}
-    return list(plain) if isinstance(plain, tuple) else plain
-
-
 def is_dtype(value: Any) -> bool:
-    """Whether this is one of Triton's dtypes; asked without importing Triton."""
+    """Whether this is one of Triton's dtypes; works without importing Triton."""
     return type(value).__name__ == "dtype" and type(value).__module__.startswith("triton.")
 
 

@@ -1,37 +1,30 @@
-"""What a program launches: every Triton kernel launch inside a block, as it happens, whoever wrote the kernel.
+"""Record every Triton kernel launch inside a block, whoever wrote the kernel.
 
     with record() as launches:
         softmax(x)
     print(launches[0].name, launches[0].grid, launches[0].constants)
 
-Interpreted or compiled, called by position or by name, beneath autotuners and heuristics: recorded is the launch that
-reaches the kernel, with all its constants. Launches with which an autotuner compares configurations run unseen,
-`warmup` is no launch, and kernels of torch.compile go another way. Without a recording nothing of Triton is touched.
+Kernels may be interpreted or compiled. The launch that reaches the kernel is recorded, after autotuning and heuristics,
+with all its constants. Launches with which an autotuner compares configurations are not recorded, nor are calls with
+`warmup`, nor kernels of torch.compile. Triton's classes are patched only while something records.
 """
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from threeloops.inner.launches.binding import Call, Storages, bind, describe
-from threeloops.inner.launches.record import Argument, DescriptorArgument, FunctionName, Launch, TensorArgument
+from threeloops.inner.launches.binding import Storages, bind, describe
+from threeloops.inner.launches.record import Launch
 
-__all__ = [
-    "Argument",
-    "DescriptorArgument",
-    "FunctionName",
-    "Launch",
-    "Observer",
-    "TensorArgument",
-    "observe",
-    "record",
-]
+_benchmarking = ContextVar("benchmarking", default=False)
+"""Whether an autotuner is comparing configurations, in this thread."""
 
 
 class Observer(Protocol):
-    """Told of every launch. `arguments` are all the kernel's parameters by name, as they were passed."""
+    """Called for every launch. `arguments` are all the kernel's parameters by name, as they were passed."""
 
     def before(self, launch: Launch, arguments: dict[str, Any]) -> None: ...
 
@@ -44,59 +37,66 @@ def record(*, execute: bool = True) -> Iterator[list[Launch]]:
     """Record the launches inside the block, in order, in the list that it yields.
 
     With `execute=False` no kernel runs, in any thread, and tensors may be on the "meta" device, of any size; an
-    autotuner takes its first configuration, unless it has compared them before. Such launches are no launches of the
-    program: recordings and observers that are open around the block do not see them, those inside it do.
+    autotuner takes the configuration that it has found before, or its first. Recordings and observers that are open
+    around such a block do not see its launches; those inside it do.
 
-    Recordings may be nested. All threads are recorded, because on a GPU gradients are computed in threads of their own;
-    one launch at a time where kernels are interpreted. Raises TypeError or ValueError, naming kernel and argument, at a
-    launch that lacks an argument, has one too many or one that no compiled kernel takes.
+    Recordings may be nested. All threads are recorded, because on a GPU gradients are computed in threads of their own.
+    Where kernels are interpreted, launches must come one at a time. Raises TypeError or ValueError, naming kernel and
+    argument, at a launch that lacks an argument, has one too many or one that no compiled kernel takes.
     """
-    launches: list[Launch] = []
-    with _listening(_Listener(launches=launches, execute=execute)):
-        yield launches
+    recorder = _Recorder()
+    with _hooks.listening(_Listener(recorder, execute)):
+        yield recorder.launches
 
 
 @contextmanager
 def observe(observer: Observer) -> Iterator[None]:
-    """Tell `observer` of every launch inside the block, before and after."""
-    with _listening(_Listener(observer=observer)):
+    """Call `observer` before and after every launch inside the block."""
+    with _hooks.listening(_Listener(observer)):
         yield
+
+
+@dataclass
+class _Recorder:
+    launches: list[Launch] = field(default_factory=list)
+
+    def before(self, launch: Launch, arguments: dict[str, Any]) -> None:
+        self.launches.append(launch)
+
+    def after(self, launch: Launch) -> None:
+        pass
 
 
 @dataclass(eq=False)
 class _Listener:
-    launches: list[Launch] | None = None
-    observer: Observer | None = None
+    observer: Observer
     execute: bool = True
     storages: Storages = field(default_factory=Storages)
 
 
-class _Benchmarking(threading.local):
-    depth = 0
-
-
 class _Hooks:
-    """The listeners, outermost first, and what stands in Triton's classes while there are any."""
+    """The listeners, outermost first, and the patches of Triton's classes while there are any."""
 
     def __init__(self) -> None:
         self.listeners: tuple[_Listener, ...] = ()
         self.lock = threading.Lock()
         self.undo = ExitStack()
-        self.benchmarking = _Benchmarking()
 
-    def add(self, listener: _Listener) -> None:
+    @contextmanager
+    def listening(self, listener: _Listener) -> Iterator[None]:
         with self.lock:
             if not self.listeners:
                 with ExitStack() as undo:
                     self.install(undo)
                     self.undo = undo.pop_all()
             self.listeners += (listener,)
-
-    def remove(self, listener: _Listener) -> None:
-        with self.lock:
-            self.listeners = tuple(each for each in self.listeners if each is not listener)
-            if not self.listeners:
-                self.undo.close()
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.listeners = tuple(each for each in self.listeners if each is not listener)
+                if not self.listeners:
+                    self.undo.close()
 
     def install(self, undo: ExitStack) -> None:
         from triton.runtime.autotuner import Autotuner
@@ -104,17 +104,17 @@ class _Hooks:
         from triton.runtime.jit import JITFunction
 
         for owner, name, wrap in (
-            (JITFunction, "run", launching),
-            (InterpretedFunction, "run", launching),
-            (Autotuner, "run", choosing),
-            (Autotuner, "_bench", benchmarking),
+            (JITFunction, "run", _launching),
+            (InterpretedFunction, "run", _launching),
+            (Autotuner, "run", _choosing),
+            (Autotuner, "_bench", _comparing),
         ):
             original = getattr(owner, name)
             setattr(owner, name, wrap(original))
             undo.callback(setattr, owner, name, original)
 
     def concerned(self) -> tuple[_Listener, ...]:
-        """Who hears of a launch now: all, or those in the innermost block that executes nothing."""
+        """The listeners to call now: all, or those from the innermost block that executes nothing."""
         dry = [i for i, listener in enumerate(self.listeners) if not listener.execute]
         return self.listeners[dry[-1] :] if dry else self.listeners
 
@@ -125,26 +125,19 @@ class _Hooks:
 _hooks = _Hooks()
 
 
-@contextmanager
-def _listening(listener: _Listener) -> Iterator[None]:
-    _hooks.add(listener)
-    try:
-        yield
-    finally:
-        _hooks.remove(listener)
-
-
-def launching(original: Callable) -> Callable:
-    """`run` of a kernel."""
+def _launching(original: Callable) -> Callable:
+    """Wrap `run` of a kernel."""
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         listeners, executes = _hooks.concerned(), _hooks.executes()
-        if warmup or not listeners or _hooks.benchmarking.depth:
+        if warmup or not listeners or _benchmarking.get():
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
         call = bind(self.fn, args, kwargs, grid)
         with ExitStack() as afterwards:
             for listener in listeners:
-                announce(listener, describe(call, self, listener.storages), call, afterwards)
+                launch = describe(call, self, listener.storages)
+                listener.observer.before(launch, dict(call.given))
+                afterwards.callback(listener.observer.after, launch)
             if executes:
                 return original(self, *args, grid=call.grid, warmup=False, **kwargs)
         return None
@@ -152,16 +145,8 @@ def launching(original: Callable) -> Callable:
     return run
 
 
-def announce(listener: _Listener, launch: Launch, call: Call, afterwards: ExitStack) -> None:
-    if listener.launches is not None:
-        listener.launches.append(launch)
-    if listener.observer is not None:
-        listener.observer.before(launch, dict(call.given))
-        afterwards.callback(listener.observer.after, launch)
-
-
-def choosing(original: Callable) -> Callable:
-    """`run` of an autotuner. What it would choose without having compared anything must not stay in its memory."""
+def _choosing(original: Callable) -> Callable:
+    """Wrap `run` of an autotuner. A choice made without comparing anything must not stay in its memory."""
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _hooks.executes():
@@ -179,16 +164,16 @@ def choosing(original: Callable) -> Callable:
     return run
 
 
-def benchmarking(original: Callable) -> Callable:
-    """`_bench` of an autotuner: seconds of one configuration, three quantiles."""
+def _comparing(original: Callable) -> Callable:
+    """Wrap `_bench` of an autotuner, which returns three quantiles of one configuration's seconds."""
 
     def bench(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _hooks.executes():
             return [0.0, 0.0, 0.0]
-        _hooks.benchmarking.depth += 1
+        token = _benchmarking.set(True)
         try:
             return original(self, *args, **kwargs)
         finally:
-            _hooks.benchmarking.depth -= 1
+            _benchmarking.reset(token)
 
     return bench

@@ -5,7 +5,7 @@ scaler = LossScaler()
 for batch in batches:
     optimizer.zero_grad()
     scaler.scale(loss_of(model, batch)).backward()
-    report = scaler.step(optimizer)         # skipped, if a gradient was not finite
+    report = scaler.step(optimizer)         # skipped if a gradient was not finite
 """
 
 from threeloops.inner.precision.autocast import GPU_POLICY, AutocastPolicy, Treatment, stored_as
@@ -17,9 +17,9 @@ from threeloops.inner.precision.loss_scaler import (
     StepReport,
     after_step,
 )
-from threeloops.inner.precision.master_weights import MasterWeights, lost_updates
+from threeloops.inner.precision.master_weights import MasterWeights
 
 __all__ = [
     "GPU_POLICY", "SMALLEST_SCALE", "AutocastPolicy", "LossScaler", "MasterWeights", "ScaleUnderflow", "ScalerState",
-    "StepReport", "Treatment", "after_step", "lost_updates", "stored_as",
+    "StepReport", "Treatment", "after_step", "stored_as",
 ]  # fmt: skip

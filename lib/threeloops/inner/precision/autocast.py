@@ -1,17 +1,13 @@
-"""What autocast does to each operator, as data: the lists that PyTorch keeps for GPUs, in ATen/autocast_mode.h.
+"""Which dtype autocast gives each operator, and 16-bit storage emulated without 16-bit hardware.
 
-The reason behind each list is one of numbers. A matrix product is where the time goes, and its sums are kept in float32
-inside the unit that multiplies: it may run in 16 bits. An exponential, a logarithm or a long sum loses too much. Where
-two tensors meet element by element, the wider dtype decides.
+Matrix products take most of the time, and the unit that multiplies sums in float32, so they may run in 16 bits.
+Exponentials, logarithms and long sums lose too much. Where two tensors meet element by element, the wider dtype wins.
+The lists are those that PyTorch keeps for GPUs in ATen/autocast_mode.h.
 
-Low precision without the hardware: compute in float32, and round what would have been stored.
-
-A tensor core multiplies 16-bit numbers exactly and sums in float32, so rounding the inputs and the result of a float32
-product is what it does, up to the order of the sum. The rounding is torch's own cast, which the tests hold to
-`threeloops.inner.precision.formats` bit by bit.
+A tensor core multiplies 16-bit numbers exactly and sums in float32, so a float32 product with rounded inputs and a
+rounded result emulates it, up to the order of the sum.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -31,7 +27,7 @@ class Treatment(Enum):
 
 @dataclass(frozen=True)
 class AutocastPolicy:
-    """Operators by the name of their ATen function (`softmax`, `nll_loss`); any that no list names runs as it is."""
+    """Operators by the name of their ATen function (`softmax`, `nll_loss`). All others run as they are."""
 
     low: frozenset[str]
     float32: frozenset[str]
@@ -39,32 +35,13 @@ class AutocastPolicy:
     refused: frozenset[str]
 
     def treatment(self, operator: str) -> Treatment:
-        for names, found in (
-            (self.low, Treatment.LOW),
-            (self.float32, Treatment.FLOAT32),
-            (self.promote, Treatment.PROMOTE),
-            (self.refused, Treatment.REFUSED),
-        ):
-            if operator in names:
-                return found
-        return Treatment.AS_IS
-
-    def compute_dtype(self, operator: str, inputs: Sequence[torch.dtype], low: torch.dtype) -> torch.dtype:
-        """The dtype in which `operator` computes on tensors of these dtypes under autocast to `low`.
-
-        Float64 and integers are left alone, as autocast leaves them; what runs as it is promotes by PyTorch's rules.
-        Raises ValueError for no inputs, RuntimeError for an operator that autocast refuses.
-        """
-        if not inputs:
-            raise ValueError(f"{operator}: no inputs; expected the dtype of at least one tensor")
-        found, widest = self.treatment(operator), inputs[0]
-        for dtype in inputs[1:]:
-            widest = torch.promote_types(widest, dtype)
-        if found is Treatment.REFUSED:
-            raise RuntimeError(f"{operator} is unsafe in 16 bits: use {operator}_with_logits, which runs in float32")
-        if widest not in (torch.float16, torch.bfloat16, torch.float32):
-            return widest
-        return {Treatment.LOW: low, Treatment.FLOAT32: torch.float32}.get(found, widest)
+        lists = {
+            Treatment.LOW: self.low,
+            Treatment.FLOAT32: self.float32,
+            Treatment.PROMOTE: self.promote,
+            Treatment.REFUSED: self.refused,
+        }
+        return next((found for found, names in lists.items() if operator in names), Treatment.AS_IS)
 
 
 GPU_POLICY = AutocastPolicy(
@@ -105,8 +82,6 @@ class _Rounded(torch.autograd.Function):
 
 
 def stored_as(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """`x` as it comes back from memory in `dtype`: rounded, overflow included, in its own dtype. The gradient that
-    flows back through this point is stored in `dtype` too, and may underflow to zero there or overflow to infinity."""
-    if dtype == x.dtype:
-        return x
-    return _Rounded.apply(x, dtype)
+    """`x`, in its own dtype, after being stored in `dtype`: rounded, or infinite on overflow. The gradient that flows
+    back through this point is stored in `dtype` too, and may underflow or overflow there."""
+    return x if dtype == x.dtype else _Rounded.apply(x, dtype)

@@ -1,25 +1,16 @@
-"""Number formats: what a bit pattern means, which pattern a number becomes, and how it is rounded on the way.
+"""Floating-point formats: what a bit pattern means, which pattern a number becomes, and how it is rounded.
 
 FLOAT8_E4M3FN.encode([0.3, 500.0])          # codes 42 and 126
 BFLOAT16.rounded(1 + 2**-9)                 # 1.0
-INT8.rounded(x, INT8.scale_for(abs(x).max()))
 
-Three ways to make an integer of a real number: the only step of an encoding that can lose anything.
+A code is an unsigned integer: sign, exponent, mantissa, from the highest bit down. Without its sign it counts the
+format's magnitudes in ascending order from zero, so a carry out of a rounded mantissa correctly runs into the exponent,
+and from the largest finite number into infinity: encoding needs no special case for either.
 
-Floating-point formats as data: what each bit pattern means, and which pattern a number becomes.
-
-A code is an unsigned integer: sign, exponent, mantissa, from the highest bit down. Read without its sign it counts the
-format's magnitudes in ascending order, zero first. So a carry out of a rounded mantissa runs into the exponent, and
-from the largest finite number into infinity, and both are right: encoding needs no case for either.
-
-IEEE 754-2019 for float16 and float32; Micikevicius et al. 2022, "FP8 Formats for Deep Learning", arXiv:2209.05433, for
-float8; NVIDIA's A100 white paper (2020) for TF32.
-
-Symmetric integer formats: a number is an integer times a scale, and the scale is all the range it has.
+Sources: IEEE 754-2019 for float16 and float32; Micikevicius et al. 2022, "FP8 Formats for Deep Learning",
+arXiv:2209.05433, for float8; NVIDIA's A100 white paper (2020) for TF32.
 """
 
-import math
-import sys
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -32,11 +23,10 @@ Rounding = Literal["nearest-even", "toward-zero", "stochastic"]
 def round_to_integer(
     values: NDArray[np.float64], rounding: Rounding, generator: np.random.Generator | None
 ) -> NDArray[np.float64]:
-    """Whole numbers for `values` ≥ 0 below 2⁵³, any shape.
+    """Round `values` ≥ 0 below 2⁵³, of any shape, to whole numbers.
 
-    "nearest-even" takes the even one of two equally near; "toward-zero" cuts off; "stochastic" takes the upper one with
-    the probability of the part that would be cut off, so that the mean over many draws is the value itself.
-    Raises ValueError for an unknown rounding, and for a `generator` that is missing or would not be used.
+    "stochastic" rounds up with the probability of the fraction that would be cut off, so the mean over many draws is
+    the value itself. Raises ValueError for an unknown rounding, and for a `generator` that is missing or not needed.
     """
     if rounding not in get_args(Rounding):
         raise ValueError(f"rounding = {rounding!r}: expected one of {', '.join(get_args(Rounding))}")
@@ -50,22 +40,22 @@ def round_to_integer(
 
 
 WIDEST_EXPONENT, WIDEST_MANTISSA = 8, 23
-"""Up to float32: float64, in which everything is computed, then holds every intermediate number exactly."""
+"""Those of float32: float64, used for all computation, then holds every intermediate number exactly."""
 
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """A floating-point format: 1 sign bit, `exponent_bits`, `mantissa_bits`.
+    """A floating-point format with a sign bit.
 
     `has_infinity`: the highest exponent holds infinity (mantissa 0) and NaN (any other), as in IEEE 754. Otherwise it
     holds ordinary numbers, and only the code of all ones is NaN ("fn": finite, with NaN).
 
-    `overflow` says what a number becomes whose rounded magnitude exceeds `largest`, and an infinity too: "infinity",
-    "saturate" (the largest finite number) or "nan". The formats below do as torch 2.13's casts on a CPU: float16,
-    bfloat16 and float8_e5m2 go to infinity, float8_e4m3fn saturates. Torch up to 2.11 made NaN of the latter
-    (github.com/pytorch/pytorch/pull/178817): `dataclasses.replace(FLOAT8_E4M3FN, overflow="nan")`.
+    `overflow`: what infinities and numbers beyond `largest` become: "infinity", "saturate" (the largest finite number)
+    or "nan". The formats below follow torch 2.13's casts on a CPU: float16, bfloat16 and float8_e5m2 overflow to
+    infinity, float8_e4m3fn saturates. Up to torch 2.11 it became NaN (github.com/pytorch/pytorch/pull/178817), which is
+    `dataclasses.replace(FLOAT8_E4M3FN, overflow="nan")`.
 
-    Raises ValueError naming the field that cannot be.
+    Raises ValueError naming the invalid field.
     """
 
     name: str
@@ -89,17 +79,17 @@ class FloatFormat:
 
     @property
     def bias(self) -> int:
-        """What is subtracted from the exponent field of a normal number."""
+        """Subtracted from the exponent field of a normal number."""
         return 2 ** (self.exponent_bits - 1) - 1
 
     @property
     def smallest_exponent(self) -> int:
-        """Of normal numbers, and of the subnormal ones below them."""
+        """The exponent of the smallest normal number and of the subnormal numbers below it."""
         return 1 - self.bias
 
     @property
     def storage(self) -> type[np.unsignedinteger]:
-        """The narrowest numpy dtype that holds a code."""
+        """The narrowest NumPy dtype that holds a code."""
         return np.uint8 if self.bits <= 8 else np.uint16 if self.bits <= 16 else np.uint32
 
     @property
@@ -109,13 +99,8 @@ class FloatFormat:
         return ones - 2**self.mantissa_bits if self.has_infinity else ones - 1
 
     @property
-    def infinity_code(self) -> int | None:
-        return self.largest_code + 1 if self.has_infinity else None
-
-    @property
     def nan_code(self) -> int:
-        """The NaN that `encode` writes, all ones but the sign, as GPUs do. Others may exist: every code above
-        infinity's decodes to NaN."""
+        """The NaN that `encode` writes, as GPUs do: all ones but the sign. Every code above infinity decodes to NaN."""
         return 2 ** (self.bits - 1) - 1
 
     @property
@@ -145,10 +130,9 @@ class FloatFormat:
     ) -> NDArray[np.unsignedinteger]:
         """Codes of real numbers of any shape, as `storage`, rounded once.
 
-        Rounding "toward-zero" never makes an infinity of a finite number. NaN becomes `nan_code`; every sign is kept,
-        also of zero and NaN. torch casts float64 by way of float32 and so rounds twice: give it, and this, float32
-        where their bits shall agree.
-        Raises TypeError or ValueError for what float64 does not hold, ValueError as `round_to_integer` does.
+        Rounding "toward-zero" never turns a finite number into infinity. NaN becomes `nan_code`; every sign is kept,
+        also of zero and NaN. torch rounds float64 twice, through float32: to compare bits, give both float32.
+        Raises TypeError or ValueError for values that float64 cannot hold, and ValueError as `round_to_integer` does.
         """
         exact = np.asarray(values)
         if exact.dtype.kind not in "fiub" or exact.dtype.itemsize > 8:
@@ -169,11 +153,11 @@ class FloatFormat:
         return (codes | (np.signbit(exact).astype(np.int64) << (self.bits - 1))).astype(self.storage)
 
     def decode(self, codes: ArrayLike) -> NDArray[np.float64]:
-        """The exact values of codes of any shape. Raises TypeError for codes that are no integers, ValueError for one
-        that has no place in `bits` bits."""
+        """The exact values of codes of any shape. Raises TypeError unless they are integers, ValueError for one
+        that does not fit in `bits` bits."""
         given = np.asarray(codes)
         if given.dtype.kind not in "iu":
-            raise TypeError(f"codes of dtype {given.dtype}: expected integers; encode() makes them of numbers")
+            raise TypeError(f"codes of dtype {given.dtype}: expected integers; encode() turns numbers into codes")
         if given.size and not (given.min() >= 0 and given.max() < 2**self.bits):
             wrong = given.min() if given.min() < 0 else given.max()
             raise ValueError(f"code {wrong}: expected 0 to {2**self.bits - 1}, the codes of {self.name}")
@@ -185,7 +169,7 @@ class FloatFormat:
         values = np.ldexp(significand.astype(np.float64), exponent)
         values = np.where(magnitude > self.largest_code, np.nan, values)
         if self.has_infinity:
-            values = np.where(magnitude == self.infinity_code, np.inf, values)
+            values = np.where(magnitude == self.largest_code + 1, np.inf, values)
         return np.where(pattern >> (self.bits - 1) == 1, -values, values)
 
     def rounded(
@@ -194,21 +178,21 @@ class FloatFormat:
         rounding: Rounding = "nearest-even",
         generator: np.random.Generator | None = None,
     ) -> NDArray[np.float64]:
-        """The numbers of this format that stand for `values`: encoded and decoded."""
+        """`values` rounded to numbers of this format."""
         return self.decode(self.encode(values, rounding, generator))
 
     def spacing(self, values: ArrayLike) -> NDArray[np.float64]:
-        """The distance from one number to the next in the binade of each of `values`, which are finite."""
+        """The distance between neighbouring numbers in the binade of each of the finite `values`."""
         return np.ldexp(1.0, self._exponent(np.abs(np.asarray(values, np.float64))) - self.mantissa_bits)
 
     def magnitudes(self) -> NDArray[np.float64]:
-        """All finite numbers ≥ 0, ascending: each at the place of its code. For at most 19 bits: there are many."""
+        """All finite numbers ≥ 0, indexed by their code. Raises ValueError for a format of more than 19 bits."""
         if self.bits > 19:
             raise ValueError(f"{self.name} has {self.bits} bits: expected at most 19; decode the codes you need")
         return self.decode(np.arange(self.largest_code + 1))
 
     def _exponent(self, magnitude: NDArray[np.float64]) -> NDArray[np.int32]:
-        """⌊log₂⌋, but never below that of the smallest normal number, whose spacing subnormal numbers share."""
+        """⌊log₂⌋, but at least that of the smallest normal number, whose spacing subnormal numbers share."""
         exponent = np.frexp(magnitude)[1] - 1
         return np.where(magnitude > 0, np.maximum(exponent, self.smallest_exponent), self.smallest_exponent)
 
@@ -226,76 +210,7 @@ FLOAT8_E5M2 = FloatFormat("float8_e5m2", 5, 2)
 FLOAT_FORMATS = {f.name: f for f in (FLOAT32, TF32, FLOAT16, BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2)}
 
 
-@dataclass(frozen=True)
-class IntegerFormat:
-    """Integers from −`largest` to `largest`, in two's complement; the one code below −`largest` is left out, so that
-    x and −x are represented alike. Raises ValueError unless 2 ≤ `bits` ≤ 8: a code is kept in one byte."""
-
-    name: str
-    bits: int
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.bits <= 8:
-            raise ValueError(f"bits = {self.bits}: expected 2 to 8, a sign and a magnitude in one byte")
-
-    @property
-    def largest(self) -> int:
-        return 2 ** (self.bits - 1) - 1
-
-    def scale_for(self, amax: float) -> float:
-        """The scale with which `amax`, the largest magnitude to be represented, becomes `largest`; 1 for nothing but
-        zeros. Never less than the smallest normal float64: below it the quotient loses its digits, and becomes zero.
-        Raises ValueError for an `amax` that is negative or not finite."""
-        if not 0 <= amax < math.inf:
-            raise ValueError(f"amax = {amax}: expected a finite number ≥ 0; look for NaN or infinity in the tensor")
-        return max(amax / self.largest, sys.float_info.min) if amax else 1.0
-
-    def encode(
-        self,
-        values: ArrayLike,
-        scale: float,
-        rounding: Rounding = "nearest-even",
-        generator: np.random.Generator | None = None,
-    ) -> NDArray[np.uint8]:
-        """Unsigned codes of value / scale; what is too large saturates, infinities too. Any shape; one byte a code,
-        also where half of it would do. Raises ValueError for NaN, which no integer can hold, and a scale ≤ 0."""
-        exact = np.asarray(values, np.float64)
-        if np.isnan(exact).any():
-            raise ValueError(f"{np.isnan(exact).sum()} of {exact.size} values are NaN: {self.name} cannot hold any")
-        quotient = np.minimum(np.abs(exact) / _positive(scale), self.largest)
-        magnitude = round_to_integer(quotient, rounding, generator).astype(np.int64)
-        return (np.where(exact < 0, -magnitude, magnitude) & (2**self.bits - 1)).astype(np.uint8)
-
-    def decode(self, codes: ArrayLike, scale: float) -> NDArray[np.float64]:
-        """The values of codes: integer × scale."""
-        given = np.asarray(codes)
-        if given.dtype.kind not in "iu" or (given.size and not (given.min() >= 0 and given.max() < 2**self.bits)):
-            raise ValueError(f"codes of dtype {given.dtype}: expected integers from 0 to {2**self.bits - 1}")
-        unsigned = given.astype(np.int64)
-        return np.where(unsigned > self.largest, unsigned - 2**self.bits, unsigned) * _positive(scale)
-
-    def rounded(
-        self,
-        values: ArrayLike,
-        scale: float,
-        rounding: Rounding = "nearest-even",
-        generator: np.random.Generator | None = None,
-    ) -> NDArray[np.float64]:
-        """The multiples of `scale` that stand for `values`."""
-        return self.decode(self.encode(values, scale, rounding, generator), scale)
-
-
-def _positive(scale: float) -> float:
-    if not 0 < scale < math.inf:
-        raise ValueError(f"scale = {scale}: expected a positive number; scale_for(amax) makes one")
-    return float(scale)
-
-
-INT8, INT4 = IntegerFormat("int8", 8), IntegerFormat("int4", 4)
-INTEGER_FORMATS = {f.name: f for f in (INT8, INT4)}
-
-
 __all__ = [
     "BFLOAT16", "FLOAT16", "FLOAT32", "FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT_FORMATS", "FloatFormat",
-    "INT4", "INT8", "INTEGER_FORMATS", "IntegerFormat", "Rounding", "TF32",
+    "Rounding", "TF32",
 ]  # fmt: skip

@@ -3,26 +3,17 @@
 layer = Fp8Linear(512, 2048, recipe=Recipe(history_length=16))
 layer(x).sum().backward()                   # emulated on a CPU, on FP8 tensor cores where there are any
 
-Scales for FP8 tensors, from the largest magnitudes of the steps before.
+float8_e4m3fn spans 448 down to 0.002, so a tensor must first be scaled into that range. The best scale needs the
+tensor's own largest magnitude (amax), one more pass over it before the cast. Delayed scaling uses the amax of earlier
+steps instead and records this one's along the way, as in NVIDIA's Transformer Engine
+(transformer_engine/common/recipe/delayed_scaling.cu): scale = largest · 2^(−margin) / amax, in float32. Scales and
+amaxes stay on the device, because a host that asked for one would wait for all kernels before it, in every layer; and
+on a GPU `torch.compile` fuses scale, cast and amax, which eager operators would do in a pass each.
 
-float8_e4m3fn spans 448 down to 0.002: a tensor has to be multiplied into that range first. The best scale needs the
-tensor's own largest magnitude (amax), that is, one more pass over it before the cast. Delayed scaling uses the amax of
-earlier steps instead, and records this one's while the tensor passes by. The recipe of NVIDIA's Transformer Engine
-(transformer_engine/common/recipe/delayed_scaling.cu): scale = largest · 2^(−margin) / amax, in float32.
-
-Tensors into FP8 and back: a scale, a saturating cast, and the amax that the next scale is made of.
-
-Scales, amaxes and their history are tensors on the device of what they scale: a host that asked for one of them would
-wait for all kernels before it, in every layer anew. On a GPU the next scale, the cast and the amax are compiled
-together by `torch.compile`; eager operators would each read the tensor again.
-
-A linear layer in FP8: activations and weights as float8_e4m3fn, gradients, which span more, as float8_e5m2.
-
-Where the hardware multiplies FP8 (`torch._scaled_mm`, compute capability 8.9 on), it does; elsewhere the same FP8
-numbers are multiplied in float32. The product of two FP8 numbers is exact in float32; the sums differ. The emulation
-adds in float32, and Hopper's FP8 tensor cores keep about 14 bits of a running sum (DeepSeek-V3 technical report,
-arXiv:2412.19437, section 3.3.2), so their results differ by more than the order of addition explains, and the more
-terms a sum has, the more.
+Activations and weights are float8_e4m3fn; gradients, which span more, are float8_e5m2. Where the hardware multiplies
+FP8 (`torch._scaled_mm`, compute capability 8.9 and up), it does; elsewhere the same FP8 numbers are multiplied in
+float32. Each product is exact in float32, but the sums differ by more than their order explains: Hopper's FP8 tensor
+cores keep about 14 bits of a running sum (DeepSeek-V3 technical report, arXiv:2412.19437, section 3.3.2).
 """
 
 import functools
@@ -45,8 +36,8 @@ LARGEST_MARGIN = 64
 
 @dataclass(frozen=True)
 class Recipe:
-    """`margin`: how many powers of two to stay below the format's largest number; `history_length`: steps that are
-    remembered; `amax`: take the largest of them, or the latest. Raises ValueError naming the field that cannot be."""
+    """`margin`: powers of two to stay below the format's largest number; `history_length`: how many amaxes to remember;
+    `amax`: whether the largest or the latest of them counts. Raises ValueError naming the invalid field."""
 
     margin: int = 0
     history_length: int = 1024
@@ -61,23 +52,23 @@ class Recipe:
             raise ValueError(f"amax = {self.amax!r}: expected 'max' or 'most_recent'")
 
     def highest(self, format: FloatFormat) -> float:
-        """What the largest magnitude is scaled to, in float32."""
+        """The float32 number that the largest magnitude is scaled to."""
         return float(np.float32(format.largest * 2.0**-self.margin))
 
 
 @dataclass(frozen=True)
 class ScaleState:
-    """The factor for the next tensor, and the amaxes that it follows from, oldest first."""
+    """The factor for the next tensor, and the amaxes that it is computed from, oldest first."""
 
     scale: float = 1.0
     history: tuple[float, ...] = ()
 
 
 def after_tensor(state: ScaleState, amax: float, format: FloatFormat, recipe: Recipe) -> ScaleState:
-    """The state after a tensor whose largest magnitude, before scaling, was `amax`: it has a say from now on.
+    """The state after a tensor whose largest magnitude, before scaling, was `amax`.
 
-    A history of zeros keeps the scale. So does an `amax` that is not finite; it is not remembered. (Transformer Engine
-    remembers it, and the scale stands still until it has left the window.)
+    A history of zeros keeps the scale. So does an `amax` that is not finite, which is not remembered. (Transformer
+    Engine remembers it and keeps the scale until it has left the window.)
     """
     if amax < 0:
         raise ValueError(f"amax = {amax}: expected the largest magnitude of a tensor, at least 0")
@@ -95,9 +86,9 @@ def after_tensor(state: ScaleState, amax: float, format: FloatFormat, recipe: Re
 
 
 State = tuple[Tensor, Tensor, Tensor]
-"""Scale, history and count of a place in a model, as `next_scale` has them."""
+"""Scale, history and the number of amaxes remembered, as `next_scale` returns them."""
 Before = tuple[Tensor, Tensor, Tensor, Tensor, float, bool]
-"""What `next_scale` takes."""
+"""The arguments of `next_scale`."""
 TORCH_DTYPES = {FLOAT8_E4M3FN: torch.float8_e4m3fn, FLOAT8_E5M2: torch.float8_e5m2}
 
 
@@ -121,29 +112,29 @@ def quantise(x: Tensor, scale: float | Tensor, format: FloatFormat) -> Quantised
 
 
 def _cast(x: Tensor, scale: Tensor, largest: float, dtype: torch.dtype) -> Tensor:
-    """Saturation is explicit: e5m2 would make an infinity of what exceeds it, and e4m3fn NaN up to torch 2.11."""
+    """Saturates explicitly: torch casts overflow in e5m2 to infinity, and in e4m3fn up to torch 2.11 to NaN."""
     return (x.float() * scale).clamp(-largest, largest).to(dtype)
 
 
 def next_scale(
     scale: Tensor, history: Tensor, remembered: Tensor, amax: Tensor, highest: float, most_recent: bool
 ) -> State:
-    """`after_tensor` without a host: the scale, history and count after a tensor of this amax.
+    """`after_tensor` on the device, without waiting for it.
 
-    `history` is a ring of float32 in which `remembered` amaxes were written so far; places not written yet are zero.
-    `highest` is what the largest amax shall be scaled to.
+    `history` is a float32 ring buffer in which `remembered` amaxes were written so far, zero elsewhere. `highest` is
+    what the largest amax is scaled to.
     """
     finite = amax.isfinite()
     here = torch.arange(len(history), device=history.device) == remembered % len(history)
     history = torch.where(here & finite, amax, history)
     reference = amax if most_recent else history.amax()
-    # Tensor by tensor: a Python number over a tensor would be a reciprocal first, and rounded twice.
+    # Tensor by tensor: torch computes number / tensor as number * reciprocal, which rounds twice.
     wanted = (torch.full_like(reference, highest) / reference).clamp(SMALLEST_SCALE, LARGEST_SCALE)
     return torch.where(finite & (reference > 0), wanted, scale), history, remembered + finite
 
 
 def _pass(x: Tensor, before: Before, largest: float, dtype: torch.dtype) -> tuple[Tensor, State, Tensor]:
-    """The values of x, the state with which they were made, and the amax of x."""
+    """The values of x, the state that they were scaled with, and the amax of x."""
     state = next_scale(*before)
     return _cast(x, state[0], largest, dtype), state, x.abs().amax().float()
 
@@ -154,10 +145,9 @@ def compiled(function: Callable) -> Callable:
 
 
 class Scaler(nn.Module):
-    """The delayed scale of one place in a model: quantises what passes, and remembers its amax.
+    """The delayed scale of one place in a model: quantises tensors and remembers their amaxes, except in `eval` mode.
 
-    Its buffers are part of the model's state: a training that goes on from a checkpoint goes on with its scales. They
-    stay float32 whatever the model is cast to. In `eval` mode nothing is remembered.
+    Its buffers are part of the model's state, so checkpoints keep the scales. They stay float32 when the model is cast.
     """
 
     scale: Tensor
@@ -171,18 +161,16 @@ class Scaler(nn.Module):
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("history", torch.zeros(recipe.history_length))
         self.register_buffer("remembered", torch.zeros((), dtype=torch.int64))
-        # Of the latest tensor, for the next: until then its scale is there to quantise the same tensor again.
+        # The latest tensor's amax counts from the next tensor on: until then, `again` needs the old scale.
         self.register_buffer("amax", torch.full((), math.nan))
 
     def forward(self, x: Tensor, again: bool = False) -> Quantised:
-        """Quantised with the scale from the tensors before; this one's amax counts from the next on.
-
-        `again`: x is the latest tensor once more, as when a forward pass is recomputed, and gets the same scale.
-        """
+        """Quantise with the scale from earlier tensors. `again`: x is the latest tensor once more, as when a forward
+        pass is recomputed, and gets the same scale."""
         if again or not self.training or not x.numel():
             return quantise(x, self.scale if again else next_scale(*self._before)[0], self.format)
         once = compiled(_pass) if x.is_cuda else _pass
-        # Flat, so that one compilation does for all shapes.
+        # Flat, so that one compilation serves all shapes.
         flat = x.detach().contiguous().view(-1)
         values, state, self.amax = once(flat, self._before, self.format.largest, TORCH_DTYPES[self.format])
         self.scale, self.history, self.remembered = state
@@ -190,7 +178,7 @@ class Scaler(nn.Module):
 
     @property
     def state(self) -> ScaleState:
-        """The scale for the next tensor and the amaxes behind it, for people and tests: waits for the device."""
+        """The scale for the next tensor and the amaxes behind it. Waits for the device."""
         scale, history, remembered = next_scale(*self._before)
         count, length = int(remembered), len(history)
         order = range(max(0, count - length), count)
@@ -202,14 +190,14 @@ class Scaler(nn.Module):
         return self.scale, self.history, self.remembered, self.amax, highest, most_recent
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Scaler":
-        """Follow the model to another device, but to no other dtype."""
+        """Follow the model to another device, but not to another dtype."""
         for name, buffer in self.named_buffers(recurse=False):
             self.register_buffer(name, buffer.to(fn(buffer).device))
         return self
 
 
 TILE = 16
-"""`torch._scaled_mm` takes matrices whose sides are multiples of this."""
+"""`torch._scaled_mm` takes only matrices whose sides are multiples of this."""
 
 
 def multiplies_fp8(x: Tensor) -> bool:
@@ -220,16 +208,16 @@ def multiplies_fp8(x: Tensor) -> bool:
 def product(a: Quantised, b: Quantised, dtype: torch.dtype, *, hardware: bool) -> Tensor:
     """a @ bᵀ in `dtype`, for a of shape (m, k) and b of shape (n, k); at most one of them e5m2.
 
-    Raises ValueError for sides that the hardware does not take.
+    Raises ValueError for sides that the hardware cannot multiply.
     """
     inverse_a, inverse_b = a.scale.reciprocal(), b.scale.reciprocal()
     if not hardware:
-        with torch.autocast(a.values.device.type, enabled=False):  # it would multiply in fewer bits
+        with torch.autocast(a.values.device.type, enabled=False):  # which would multiply in fewer bits
             return ((a.values.float() @ b.values.float().t()) * inverse_a * inverse_b).to(dtype)
     for name, size in (("m", a.values.shape[0]), ("n", b.values.shape[0]), ("k", a.values.shape[1])):
         if size % TILE:
             raise ValueError(f"{name} = {size}: expected a multiple of {TILE} for FP8 tensor cores; pad it")
-    # The hardware wants k to run along memory in both: b is row-major as (n, k), so its transpose is column-major.
+    # The hardware wants k contiguous in both operands: b is row-major as (n, k), so its transpose is column-major.
     return torch._scaled_mm(a.values.contiguous(), b.values.contiguous().t(), inverse_a, inverse_b, out_dtype=dtype)
 
 
@@ -237,7 +225,7 @@ class _Fp8Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, layer: "Fp8Linear") -> Tensor:
         ctx.layer, ctx.dtypes = layer, (x.dtype, weight.dtype)
-        again = torch._C._current_graph_task_id() != -1  # within a backward pass: activations are recomputed
+        again = torch._C._current_graph_task_id() != -1  # in a backward pass: activations are being recomputed
         a, b = layer.input_scaler(x, again), layer.weight_scaler(weight, again)
         ctx.save_for_backward(a.values, a.scale, b.values, b.scale)
         return product(a, b, x.dtype, hardware=multiplies_fp8(x))
@@ -258,8 +246,8 @@ def _transposed(q: Quantised) -> Quantised:
 
 
 class Fp8Linear(nn.Module):
-    """x @ weightᵀ + bias with all three products of a training step in FP8. The weight itself stays as it is, float32
-    or bfloat16; x has shape (…, inputs) and decides the dtype of the result. `state_dict` holds the scales as well."""
+    """x @ weightᵀ + bias for x of shape (…, inputs), with all three products of a training step in FP8. The weight
+    stays float32 or bfloat16; the result has the dtype of x. `state_dict` includes the scales."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, recipe: Recipe | None = None) -> None:
         super().__init__()
@@ -284,10 +272,9 @@ class Fp8Linear(nn.Module):
 
 
 def with_fp8_linears(model: nn.Module, recipe: Recipe | None = None, *, but: tuple[str, ...] = ()) -> nn.Module:
-    """`model`, its linear layers replaced by FP8 ones of the same parameters, in place; those whose last name is in
-    `but`, such as ("head",), stay. The first and last layers of a network often do. A layer that a model uses under two
-    names stays one layer. A model that is itself a linear layer cannot be replaced in place: its replacement is
-    returned."""
+    """Replace the linear layers of `model`, in place, by FP8 layers with the same parameters, and return it. Layers
+    whose last name is in `but`, such as ("head",), stay. A model that is itself a linear layer is not changed: its
+    replacement is returned."""
     if type(model) is nn.Linear:
         return Fp8Linear.of(model, recipe)
     replaced: dict[nn.Module, nn.Module] = {}

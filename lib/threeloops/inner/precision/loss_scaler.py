@@ -1,9 +1,9 @@
-"""Dynamic loss scaling: as large a factor as the gradients bear (Micikevicius et al. 2017, arXiv:1710.03740).
+"""Dynamic loss scaling (Micikevicius et al. 2017, arXiv:1710.03740).
 
-The loss is multiplied by a scale before the backward pass and the gradients are divided by it after, so that small ones
-survive float16 on the way. Every so often the scale is doubled. When it was too much, the gradients hold infinities:
-that step is left out, and the scale is halved. `after_step` decides, in the arithmetic of `torch.amp.GradScaler`
-(float32 times a float64 factor, rounded to float32); `LossScaler` acts.
+The loss is multiplied by a scale before the backward pass and the gradients are divided by it afterwards, so that small
+gradients survive float16. The scale is doubled every so often, and halved after a step that is skipped because its
+gradients overflowed. `after_step` decides, in the arithmetic of `torch.amp.GradScaler` (float32 times a float64 factor,
+rounded to float32); `LossScaler` acts.
 """
 
 import math
@@ -19,18 +19,18 @@ from threeloops.inner.precision.formats import FLOAT32
 
 SMALLEST_SCALE = FLOAT32.smallest_normal
 UNSCALED = (torch.float32, torch.bfloat16, torch.float64)
-"""Dtypes in which a gradient can be divided by the scale and keep what the scale has saved."""
+"""Gradients of these dtypes can be divided by the scale without losing small values again."""
 
 
 class ScaleUnderflow(FloatingPointError):
-    """So many steps in a row were left out that no scale is left to try."""
+    """So many steps in a row were skipped that no smaller scale is left to try."""
 
 
 @dataclass(frozen=True)
 class ScalerState:
-    """`clean_steps` in a row since the scale last changed, `skipped_steps` in a row until now.
+    """`clean_steps` counts the steps since the scale last changed, `skipped_steps` those just skipped in a row.
 
-    A scale is rounded to float32, as torch keeps it. Raises ValueError naming the field that cannot be.
+    The scale is rounded to float32, as torch keeps it. Raises ValueError naming the invalid field.
     """
 
     scale: float = 65536.0
@@ -55,17 +55,17 @@ class ScalerState:
 
 
 def after_step(state: ScalerState, overflow: bool) -> ScalerState:
-    """The state after a step whose gradients did, or did not, hold an infinity or NaN.
+    """The state after a step; `overflow` says whether its gradients held an infinity or NaN.
 
-    A scale that would grow beyond float32 stays. Raises ScaleUnderflow where torch's goes on to zero, and with 1/0 to
-    NaN in every gradient for ever.
+    A scale that would grow beyond float32 stays. Raises ScaleUnderflow where torch's scale would become zero, which
+    turns all later gradients into NaN.
     """
     if overflow:
         scale = float(np.float32(state.scale * state.backoff_factor))
         if scale < SMALLEST_SCALE:
             raise ScaleUnderflow(
-                f"scale = {state.scale:g} and {state.skipped_steps + 1} steps in a row overflowed: a smaller scale is "
-                "no cure; expected finite gradients by now. Look for NaN in the data, or a loss that is infinite itself"
+                f"scale = {state.scale:g} and {state.skipped_steps + 1} steps in a row overflowed: expected finite "
+                "gradients by now. A smaller scale will not help: look for NaN in the data, or for an infinite loss"
             )
         return replace(state, scale=scale, clean_steps=0, skipped_steps=state.skipped_steps + 1)
     if state.clean_steps + 1 < state.growth_interval:
@@ -76,7 +76,7 @@ def after_step(state: ScalerState, overflow: bool) -> ScalerState:
 
 
 class Optimizer(Protocol):
-    """What a scaler needs of an optimiser: torch's have it, and `MasterWeights`."""
+    """The part of a torch optimiser, or of `MasterWeights`, that a scaler uses."""
 
     @property
     def param_groups(self) -> list[dict]: ...
@@ -86,8 +86,8 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class StepReport:
-    """`scale` is the one that the gradients carried, `next_scale` the one that the next loss is multiplied by;
-    `infinite` and `nan` count such elements in all gradients."""
+    """`scale` is the one that the gradients carried, `next_scale` that of the next loss; `infinite` and `nan` count
+    such elements in all gradients."""
 
     skipped: bool
     scale: float
@@ -106,7 +106,7 @@ class StepReport:
 
 
 class LossScaler:
-    """Scales losses and takes the steps that are safe to take. `state` is all there is to save.
+    """Scales losses and skips the steps that overflowed; `state` is all that a checkpoint needs.
 
     A training step: `scaler.scale(loss).backward()`, then `report = scaler.step(optimizer)`.
     """
@@ -118,19 +118,20 @@ class LossScaler:
         return loss * loss.new_tensor(self.state.scale, dtype=torch.float32)
 
     def step(self, optimizer: Optimizer) -> StepReport:
-        """Divide the gradients by the scale, in place; let `optimizer` step if all are finite; move the scale.
+        """Divide the gradients by the scale, in place; let `optimizer` step if all are finite; update the scale.
 
-        torch looks for infinities before it divides. This looks after: a scale below 1 can make one by dividing.
-
-        Of a sparse gradient the stored values count. Raises TypeError, before any gradient is touched, for float16
-        ones, whose small values the division would lose again (`MasterWeights` keeps float32 ones), and for dtypes and
-        layouts that cannot be divided; ValueError where there is no gradient at all; ScaleUnderflow as `after_step`.
+        torch looks for infinities before it divides; this looks afterwards, since dividing by a scale below 1 can make
+        one. Raises TypeError, before any gradient is touched, for dtypes and layouts that cannot be divided, such as
+        float16 (`MasterWeights` keeps float32 gradients); ValueError if there is no gradient; ScaleUnderflow as
+        `after_step`.
         """
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if not gradients:
             raise ValueError("no parameter has a gradient: call scaler.scale(loss).backward() before scaler.step")
-        values = [stored_values(gradient) for gradient in gradients]
-        unscale(values, self.state.scale)
+        values = [_stored_values(gradient) for gradient in gradients]
+        inverse = float(np.float32(1.0 / self.state.scale))  # as torch: exact where the scale is a power of two
+        for value in values:
+            value.mul_(inverse)
         skipped = not all_finite(values)
         infinite = sum(int(torch.isinf(v).sum()) for v in values) if skipped else 0
         nan = sum(int(torch.isnan(v).sum()) for v in values) if skipped else 0
@@ -140,17 +141,14 @@ class LossScaler:
         return StepReport(skipped, before.scale, self.state.scale, infinite, nan)
 
 
-def stored_values(gradient: Tensor) -> Tensor:
-    """The elements that `gradient` keeps, sharing its memory: all of a dense one, those of a sparse one as they are
-    stored. A row met twice is stored twice; torch's scaler leaves the sum to the optimiser, and so does this.
-
-    Raises TypeError for a dtype or a layout that cannot be unscaled.
-    """
+def _stored_values(gradient: Tensor) -> Tensor:
+    """The elements of `gradient`, sharing its memory. A sparse one may store a row twice; summing the two is left to
+    the optimiser, as in torch's scaler. Raises TypeError for a dtype or layout that cannot be unscaled."""
     if gradient.dtype not in UNSCALED:
         dtype = str(gradient.dtype).removeprefix("torch.")
         raise TypeError(
-            f"a {dtype} gradient: expected float32, bfloat16 or float64; unscaled in float16 small values become zero "
-            "again, and MasterWeights keeps float32 gradients of float16 weights"
+            f"a {dtype} gradient: expected float32, bfloat16 or float64; unscaled in float16, small values become zero "
+            "again. MasterWeights keeps float32 gradients of float16 weights"
         )
     if gradient.layout not in (torch.strided, torch.sparse_coo):
         raise TypeError(f"a gradient of layout {gradient.layout}: expected torch.strided or torch.sparse_coo")
@@ -158,14 +156,7 @@ def stored_values(gradient: Tensor) -> Tensor:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no element is infinite or NaN: one pass over each tensor, since the least and the largest element show
-    both, and one answer for all, so that a GPU is waited for once."""
+    """Whether no element is infinite or NaN. The smallest and largest element of each tensor show both, so this reads
+    each tensor once and waits for the GPU once."""
     extremes = [extreme for each in tensors if each.numel() for extreme in torch.aminmax(each)]
     return not extremes or bool(torch.stack(extremes).isfinite().all())
-
-
-def unscale(gradients: Iterable[Tensor], scale: float) -> None:
-    """Multiply by the float32 nearest to 1/scale, in place, as torch does: exact where the scale is a power of two."""
-    inverse = float(np.float32(1.0 / scale))
-    for gradient in gradients:
-        gradient.mul_(inverse)

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from threeloops.inner.codegen import CompileError, compile_kernel, end_worker, from_source
+from described_launch import described_launch
+from threeloops.inner.codegen import CompileError, compile_launches, end_worker, from_source
 from threeloops.inner.codegen import process as codegen_process
 
 IMPORTS = "import os, sys, triton\nimport triton.language as tl\n"
@@ -14,7 +15,8 @@ KERNEL = "@triton.jit\ndef kernel(x):\n    tl.store(x, 1.0)\n"
 
 def compiled(before="", kernel=KERNEL, target="sm_90", **how):
     """Code of a kernel whose file does something else first: what stands there is executed in the worker."""
-    (code,) = compile_kernel(from_source(IMPORTS + before + kernel, "kernel"), {"x": "*float32"}, {}, [target], **how)
+    launch = described_launch(from_source(IMPORTS + before + kernel, "kernel"), {"x": "*float32"})
+    (code,) = compile_launches([launch], [target], **how)
     return code
 
 
@@ -104,11 +106,13 @@ def interrupt(*_):
 
 FORK = """
 import os, sys
+sys.path.append({support!r})
 from threeloops.inner.codegen import process as codegen_process
-from threeloops.inner.codegen import compile_kernel, from_source
+from described_launch import described_launch
+from threeloops.inner.codegen import compile_launches, from_source
 
 def pid():
-    compile_kernel(from_source({text!r}, "kernel"), {{"x": "*float32"}}, {{}}, ["gfx942"])
+    compile_launches([described_launch(from_source({text!r}, "kernel"), {{"x": "*float32"}})], ["gfx942"])
     return codegen_process._worker.process.pid
 
 mine, folder = pid(), codegen_process._worker.folder
@@ -124,7 +128,7 @@ print("parent", mine, folder, flush=True)
 
 
 def test_a_fork_has_its_own_and_nothing_is_left_behind():
-    script = FORK.format(text=IMPORTS + KERNEL)
+    script = FORK.format(text=IMPORTS + KERNEL, support=os.path.dirname(sys.modules["described_launch"].__file__))
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
     said = dict(line.split(" ", 1) for line in ran.stdout.splitlines())
@@ -145,6 +149,6 @@ def test_ending_it_twice_is_fine():
 def test_it_is_replaced_after_many(monkeypatch):
     compiled()
     first = worker_pid()
-    monkeypatch.setattr(codegen_process, "COMPILES_A_WORKER", 1)
+    monkeypatch.setattr(codegen_process, "COMPILES_PER_WORKER", 1)
     compiled()
     assert worker_pid() != first

@@ -145,10 +145,7 @@ def test_amdgcn():
 def test_what_an_amd_kernel_needs():
     assert kernel_needs(AMDGCN) == {
         "registers": 136,
-        "accumulation_registers": 16,
-        "scalar_registers": 38,
         "spilled_registers": 5,
-        "spilled_scalars": 0,
         "scratch_bytes": 24,
         "warps_by_registers": 3,
     }
@@ -180,8 +177,8 @@ def test_spilled_registers_or_scratch_are_what_amd_spills_to():
     [
         ({"shared": 227 * 1024 + 1}, "shared memory 232,449 of 232,448 bytes"),
         ({"columns": 1024}, "tensor memory 1,024 of 512 columns"),
-        ({"warps": 64}, "threads 2,048 of 1,024 a program"),
-        ({"warps": 32, "usage": USAGE.replace("REG:26", "REG:200")}, "registers: 32 warps of 200 registers a thread"),
+        ({"warps": 64}, "threads 2,048 of 1,024 per program"),
+        ({"warps": 32, "usage": USAGE.replace("REG:26", "REG:200")}, "registers: 32 warps of 200 registers per thread"),
     ],
 )
 def test_what_a_target_cannot_hold(needs, misfit):

@@ -266,9 +266,8 @@ def test_masked_lanes_warn_of_nothing():
 
 @needs_interpreter
 def test_other_fp8_formats_are_left_to_triton():
-    from threeloops.inner.interpreter.repairs import ORIGINAL
-    from triton.runtime.interpreter import TensorHandle, interpreter_builder
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
     handle = TensorHandle(every(E4M3).view(torch.uint8).numpy(), tl.float8e4b15)
-    as_before = ORIGINAL["create_fp_to_fp"](interpreter_builder, handle, tl.float16, None)
+    as_before = InterpreterBuilder.create_fp_to_fp(interpreter_builder, handle, tl.float16, None)
     assert (interpreter_builder.create_fp_to_fp(handle, tl.float16, None).data == as_before.data).all()

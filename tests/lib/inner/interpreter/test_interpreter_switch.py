@@ -10,12 +10,12 @@ import torch
 from threeloops.hardware import device
 from threeloops.inner import interpreter
 from threeloops.inner.interpreter import interpreting
-from threeloops.inner.interpreter import self_test as interpreter_preflight
 
 INTERPRETED = interpreter.enable_without_gpu()
 
 import triton
 import triton.language as tl
+from threeloops.inner.interpreter import self_test as interpreter_preflight
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled on this machine")
 

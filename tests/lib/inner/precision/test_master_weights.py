@@ -8,10 +8,8 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from threeloops.inner.precision.amp import MasterWeights, lost_updates, stored_as
-from threeloops.inner.precision.formats import BFLOAT16, FLOAT16, FLOAT_FORMATS
+from threeloops.inner.precision.amp import MasterWeights, stored_as
+from threeloops.inner.precision.formats import FLOAT_FORMATS
 
 LOW = [torch.float16, torch.bfloat16]
 
@@ -149,7 +147,7 @@ def test_a_model_with_masters_can_be_copied_and_saved_whole():
         other(torch.ones(1, 2).bfloat16()).sum().backward()
         assert other.weight.grad is not None and masters.masters[0].grad is None
     _, copied = copy.deepcopy((model, masters))  # hooks are not copied: it would stand still
-    with pytest.raises(RuntimeError, match="make this one anew"):
+    with pytest.raises(RuntimeError, match="make a new one"):
         copied.step()
 
 
@@ -159,23 +157,6 @@ def test_a_parameter_given_twice_has_one_master():
     weight.sum().backward()
     masters.step()
     assert len(masters.masters) == 1 and weight.item() == 0.5
-
-
-@settings(max_examples=60)
-@given(st.lists(st.floats(-4, 4, width=16), min_size=1, max_size=20), st.floats(2**-14, 0.25, width=16))
-def test_an_update_is_lost_below_half_the_spacing_and_kept_above(values, share):
-    for dtype, format in ((torch.float16, FLOAT16), (torch.bfloat16, BFLOAT16)):
-        weights = torch.tensor(values).to(dtype)
-        spacing = torch.from_numpy(np.asarray(format.spacing(weights.double().numpy()), np.float32))
-        outward = torch.where(weights < 0, -1.0, 1.0)
-        assert lost_updates(weights, outward * spacing * share).all()
-        assert not lost_updates(weights, outward * spacing * 0.75).any()
-        assert not lost_updates(weights, torch.zeros_like(spacing)).any()
-
-
-def test_shapes_must_agree():
-    with pytest.raises(ValueError, match=r"expected \(3,\)"):
-        lost_updates(torch.ones(3), torch.ones(1))
 
 
 @pytest.mark.parametrize("dtype", [*LOW, torch.float8_e5m2])

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.hardware.accelerators import accelerator
-from threeloops.inner.codegen.assembly import Counts
 from threeloops.inner.codegen.generated_code import Code
 from threeloops.inner.codegen.occupancy import compilation_target, occupancy
 from threeloops.inner.costs import Work, matmul
@@ -30,7 +29,8 @@ def code(*, target="sm_90", registers=32, warps=4, shared=0, loads=None, tensor_
         shared_bytes=shared,
         shared_limit=device.shared_limit,
         occupancy=occupancy(device, registers=registers, shared_bytes=shared, warps=warps),
-        counts=Counts(loads=loads or {128: 1}, tensor_cores=tensor_cores),
+        loads=loads or {128: 1},
+        tensor_cores=tensor_cores,
         **others,
     )
 
