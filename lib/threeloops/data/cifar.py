@@ -51,19 +51,16 @@ def read_cifar10(folder: Path) -> Cifar10:
     """Whichever form `folder` holds. Raises FileNotFoundError naming what is missing, CorruptData for a bad file."""
     for suffix, read in ((".bin", _records), ("", _pickled)):
         if (folder / f"{TRAINING[0]}{suffix}").is_file():
-            parts = [read(_required(folder / f"{name}{suffix}")) for name in TRAINING + HELD_OUT]
+            paths = [folder / f"{name}{suffix}" for name in TRAINING + HELD_OUT]
+            if missing := [path for path in paths if not path.is_file()]:
+                raise FileNotFoundError(f"{missing[0]} is missing: unpack the whole archive again")
+            parts = [read(path) for path in paths]
             images, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
             return Cifar10(images, labels, sum(len(part[1]) for part in parts[: len(TRAINING)]))
     raise FileNotFoundError(
         f"{folder}: neither {TRAINING[0]}.bin nor {TRAINING[0]} lies here; expected the unpacked folder "
         f"cifar-10-batches-bin or cifar-10-batches-py. Point {FOLDER} to it, or unset {FOLDER}"
     )
-
-
-def _required(path: Path) -> Path:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: unpack the whole archive again")
-    return path
 
 
 def _records(path: Path) -> tuple[np.ndarray, np.ndarray]:

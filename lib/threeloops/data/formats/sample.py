@@ -35,10 +35,6 @@ class Sample:
         """(name, contents) of each part, in order."""
         return [(f"{self.key}.{extension}", bytes(data)) for extension, data in self.parts.items()]
 
-    @property
-    def size(self) -> int:
-        return sum(memoryview(data).nbytes for data in self.parts.values())
-
 
 def unrepeated(samples: Iterable[Sample]) -> Iterator[Sample]:
     """The samples as they come. Raises ValueError for a repeated key, whose samples would be merged on reading."""

@@ -208,21 +208,15 @@ def _read_rows(path: Path) -> list[tuple[str, Header]]:
         index = json.loads(path.read_text(encoding="utf-8"))
         if type(version := index.get("version")) is not int or version != VERSION:
             raise ValueError(f"version {version!r}, expected {VERSION}")
-        return [
-            (_file_name(row["file"]), Header(*_whole(row, "token_bytes", "tokens", "crc"))) for row in index["shards"]
-        ]
+        return [_parse_row(row) for row in index["shards"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptData(path, "index", f"cannot be read ({type(error).__name__}: {error})") from None
 
 
-def _file_name(name: object) -> str:
+def _parse_row(row: dict) -> tuple[str, Header]:
+    name, fields = row["file"], {field: row[field] for field in ("token_bytes", "tokens", "crc")}
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"file {name!r}, expected the name of a file in this folder")
-    return name
-
-
-def _whole(row: dict[str, object], *fields: str) -> Iterator[int]:
-    for field in fields:
-        if type(value := row[field]) is not int:
-            raise ValueError(f"{field} = {value!r} of {row['file']}, expected whole numbers")
-        yield value
+    if wrong := {field: value for field, value in fields.items() if type(value) is not int}:
+        raise ValueError(f"{wrong} of {name}, expected whole numbers")
+    return name, Header(**fields)

@@ -39,29 +39,26 @@ class DeviceFeed:
 
     def _on_cuda(self) -> Iterator[Any]:
         copies = torch.cuda.Stream(self.device)
-        try:
-            yield from self._through(copies)
-        finally:
-            copies.synchronize()  # no copy may write to a buffer that is being freed
-
-    def _through(self, copies: "torch.cuda.Stream") -> Iterator[Any]:
         slots: list[_Slot] = []
         waiting: deque[_Slot] = deque()
-        for number, given in enumerate(self.batches):
-            batch, *companions = given if isinstance(given, tuple) else (given,)
-            if any(isinstance(each, torch.Tensor) for each in companions):
-                raise ValueError("a batch is a tuple of several tensors: expected one, and companions for the host")
-            if len(slots) < self.buffers:
-                slots.append(_Slot(batch, self.device))
-            slot = slots[number % self.buffers]
-            slot.fill(batch, copies)
-            slot.companions = companions
-            waiting.append(slot)
-            # The copies of the next buffers - 1 batches are queued before a batch is returned.
-            if len(waiting) == self.buffers:
+        try:
+            for number, given in enumerate(self.batches):
+                batch, *companions = given if isinstance(given, tuple) else (given,)
+                if any(isinstance(each, torch.Tensor) for each in companions):
+                    raise ValueError("a batch is a tuple of several tensors: expected one, and companions for the host")
+                if len(slots) < self.buffers:
+                    slots.append(_Slot(batch, self.device))
+                slot = slots[number % self.buffers]
+                slot.fill(batch, copies)
+                slot.companions = companions
+                waiting.append(slot)
+                # The copies of the next buffers - 1 batches are queued before a batch is returned.
+                if len(waiting) == self.buffers:
+                    yield from self._give(waiting.popleft())
+            while waiting:
                 yield from self._give(waiting.popleft())
-        while waiting:
-            yield from self._give(waiting.popleft())
+        finally:
+            copies.synchronize()  # no copy may write to a buffer that is being freed
 
     def _give(self, slot: "_Slot") -> Iterator[Any]:
         torch.cuda.current_stream(self.device).wait_event(slot.copied)

@@ -33,8 +33,7 @@ def epoch_order(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 def remaining(state: SamplerState, samples: int) -> NDArray[np.int64]:
     """The rest of the epoch, in order. Raises ValueError for a position that the data set does not have."""
-    _check(state, samples)
-    return epoch_order(samples, state.seed, state.epoch)[state.position :]
+    return epoch_order(samples, state.seed, state.epoch)[_checked_position(state, samples) :]
 
 
 def batches(state: SamplerState, samples: int, batch: int) -> list[NDArray[np.int64]]:
@@ -52,13 +51,12 @@ def advanced(state: SamplerState, samples: int, used: int) -> SamplerState:
     """
     if samples < 1 or used < 0:
         raise ValueError(f"samples = {samples}, used = {used}: expected a data set that is not empty, and used ≥ 0")
-    _check(state, samples)
-    epochs, position = divmod(state.position + used, samples)
+    epochs, position = divmod(_checked_position(state, samples) + used, samples)
     return replace(state, epoch=state.epoch + epochs, position=position)
 
 
-def _check(state: SamplerState, samples: int) -> None:
-    if not 0 <= state.position <= samples:
-        raise ValueError(
-            f"position = {state.position}: the data set has {samples} samples; was this state written for another one?"
-        )
+def _checked_position(state: SamplerState, samples: int) -> int:
+    if not 0 <= (position := state.position) <= samples:
+        wrong = f"position = {position}: the data set has {samples} samples"
+        raise ValueError(f"{wrong}; was this state written for another one?")
+    return position

@@ -40,7 +40,10 @@ class CachedStore:
         self._lock = threading.Lock()
         self.folder.mkdir(parents=True, exist_ok=True)
         for unfinished in self.folder.glob("*" + _UNFINISHED):
-            _sweep(unfinished)
+            # Delete an entry whose writer is dead: locks end with their process, whereas its id may be reused.
+            with suppress(OSError), unfinished.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                unfinished.unlink()
         self._sizes = OrderedDict((name, size) for _, name, size in sorted(_entries(self.folder)))
         self._make_room(0)
 
@@ -86,7 +89,7 @@ class CachedStore:
             self._make_room(size)
             try:
                 with unfinished.open("xb") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX)  # while this process lives and writes: see `_sweep`
+                    fcntl.flock(file, fcntl.LOCK_EX)  # held while this process lives and writes
                     file.write(_CRC.pack(crc32c(data)) + data)
                     file.flush()
                     os.replace(unfinished, self.folder / name)
@@ -105,13 +108,6 @@ class CachedStore:
         if self._sizes.pop(name, None) is not None:
             with suppress(OSError):
                 (self.folder / name).unlink()
-
-
-def _sweep(unfinished: Path) -> None:
-    """Delete a half-written entry whose writer is dead: locks end with their process, whereas its id may be reused."""
-    with suppress(OSError), unfinished.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unfinished.unlink()
 
 
 def _entries(folder: Path) -> Iterator[tuple[int, str, int]]:

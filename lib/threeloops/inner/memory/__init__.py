@@ -1,6 +1,6 @@
 """The memory of a training step: predicted (`account`), measured (`LiveStorage`), explained when it runs out."""
 
-from threeloops.inner.memory.account import Account, account, draw_bars, draw_timeline, kv_cache_bytes
+from threeloops.inner.memory.account import Account, account, draw_bars, draw_timeline
 from threeloops.inner.memory.sizes import Step
 from threeloops.inner.memory.timeline import KINDS, Change, MemoryBudgetExceeded, Storage, Timeline
 from threeloops.inner.memory.tracker import LiveStorage
@@ -17,5 +17,4 @@ __all__ = [
     "account",
     "draw_bars",
     "draw_timeline",
-    "kv_cache_bytes",
 ]

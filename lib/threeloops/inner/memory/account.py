@@ -5,28 +5,15 @@ from functools import cached_property
 from typing import Any
 
 from threeloops.inner.memory.block import saved_by_layer
-from threeloops.inner.memory.sizes import DTYPE_BYTES, Model, Step, require_one_of
+from threeloops.inner.memory.sizes import Model, Step
 from threeloops.inner.memory.step import predicted
 from threeloops.inner.memory.timeline import KINDS, Timeline
 from threeloops.palette import palette
-from threeloops.units import readable_bytes
 
 
 def account(model: Model, batch: int, sequence: int, **policies: Any) -> "Account":
     """The account of one training step; `policies` are the other fields of `Step`: dtype, optimizer, masters, …"""
     return Account(Step(model, batch, sequence, **policies))
-
-
-def kv_cache_bytes(model: Model, batch: int, tokens: int, dtype: str = "bfloat16") -> int:
-    """Bytes of the keys and values of so many tokens in every layer, which decoding keeps.
-
-    Raises ValueError naming the quantity that does not fit.
-    """
-    if batch < 1 or tokens < 1:
-        raise ValueError(f"batch = {batch}, tokens = {tokens}: expected at least 1 of each")
-    require_one_of("dtype", dtype, DTYPE_BYTES)
-    _, keys, values = model.qkv_widths
-    return batch * tokens * model.layers * (keys + values) * DTYPE_BYTES[dtype]
 
 
 class Account:
@@ -58,26 +45,10 @@ class Account:
 
     @cached_property
     def at_peak(self) -> dict[str, int]:
-        """The peak by kind."""
         return self.timeline.by("kind")
 
     def fits(self, budget_bytes: float) -> bool:
         return self.peak_bytes <= budget_bytes
-
-    def report(self) -> str:
-        model, step = self.step.model, self.step
-        recompute = "" if step.layers_per_segment is None else f", {step.layers_per_segment} layers a segment"
-        lines = [
-            f"{model.parameters_count():,} parameters, {step.batch} × {step.sequence} tokens, {step.dtype}, "
-            f"{step.optimizer}{recompute}: peak {readable_bytes(self.peak_bytes)}",
-            *(
-                f"  {kind:<11}{readable_bytes(size):>10}  {readable_bytes(self.at_peak.get(kind, 0)):>10} at the peak"
-                for kind, size in self.parts.items()
-            ),
-            f"  a layer keeps {readable_bytes(sum(self.layer.values()))}; the largest of it: "
-            + ", ".join(f"{n} {readable_bytes(b)}" for n, b in sorted(self.layer.items(), key=lambda p: -p[1])[:3]),
-        ]
-        return "\n".join(lines)
 
 
 COLOURS = {

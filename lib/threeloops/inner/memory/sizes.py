@@ -1,6 +1,5 @@
 """What the accountant must know about a training step: the model's sizes, the batch, the formats, the policies."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -9,12 +8,6 @@ from threeloops.inner.memory.recompute import require_divisor
 DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each parameter."""
-
-
-def require_one_of(name: str, value: str, known: Collection[str]) -> None:
-    """Raises ValueError, naming the quantity, for an unknown value."""
-    if value not in known:
-        raise ValueError(f"{name} = {value!r}: expected one of {', '.join(known)}")
 
 
 class Model(Protocol):
@@ -83,7 +76,8 @@ class Step:
             ("attention", ("flash", "scores")),
             ("device", ("cpu", "cuda")),
         ):
-            require_one_of(name, getattr(self, name), known)
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"{name} = {value!r}: expected one of {', '.join(known)}")
         if self.layers_per_segment is not None:
             require_divisor(self.model.layers, self.layers_per_segment)
 

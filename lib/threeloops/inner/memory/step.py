@@ -64,22 +64,18 @@ def predicted(step: Step) -> Timeline:
     _head(ledger, step)
     for layer in reversed(range(model.layers)):
         if segment is not None and (layer + 1) % segment == 0:
-            _recompute(ledger, step, layer + 1 - segment, layer + 1)
+            first = layer + 1 - segment
+            ledger.timeline.mark(f"recompute {first}")
+            for again in range(first, layer + 1):
+                saved = saved_by_layer(step)
+                if again == first:
+                    saved.pop("input", None)  # which is still there
+                ledger.save(saved, f"blocks.{again}")
         ledger.follow(block_backward(step), f"blocks.{layer}")
         ledger.follow(free("input"), f"blocks.{layer}")  # a segment's input, where no norm kept and freed it
     _embedding(ledger, step)
     _update(ledger, step)
     return ledger.timeline
-
-
-def _recompute(ledger: Ledger, step: Step, first: int, end: int) -> None:
-    """The forward pass of a segment once more, from its input, which is still there."""
-    ledger.timeline.mark(f"recompute {first}")
-    for layer in range(first, end):
-        saved = saved_by_layer(step)
-        if layer == first:
-            saved.pop("input", None)
-        ledger.save(saved, f"blocks.{layer}")
 
 
 def _head(ledger: Ledger, step: Step) -> None:

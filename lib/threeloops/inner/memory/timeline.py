@@ -108,6 +108,12 @@ class Timeline:
             kind: list(accumulate(size if of == kind else 0 for of, size in changes)) for kind in KINDS if kind in used
         }
 
+    def report(self, largest: int = 8) -> str:
+        """The peak by kind, and the largest storages that were alive then."""
+        kinds = ", ".join(f"{kind} {readable_bytes(size)}" for kind, size in self.by("kind").items())
+        lines = [f"peak of live storage {readable_bytes(self.peak_bytes)}: {kinds}"]
+        return "\n".join(lines + [storage.describe() for storage, _ in self.alive()[:largest]])
+
 
 class MemoryBudgetExceeded(MemoryError):
     """An operator made a tensor that no longer fits the budget. `timeline` ends with that tensor.

@@ -55,10 +55,9 @@ class _Counter(TorchDispatchMode):
         result = function(*args, **kwargs)
         inputs, outputs = _tensors((args, kwargs)), _tensors(result)
         name = function.overloadpacket.__name__
-        shared = {_storage(each) for each in inputs}
-        is_view = bool(outputs) and all(_storage(each) in shared for each in outputs)
-        changed = function._schema.is_mutable
-        if name in ALLOCATIONS or (is_view and not changed):
+        shared = {each.untyped_storage()._cdata for each in inputs}
+        is_view = bool(outputs) and all(each.untyped_storage()._cdata in shared for each in outputs)
+        if name in ALLOCATIONS or (is_view and not function._schema.is_mutable):
             return result
         read = sum(map(_size, {id(each): each for each in inputs}.values())) - _unread(name, args, outputs)
         self.operations.append(Operation(f"aten.{name}", read, sum(map(_size, outputs))))
@@ -87,10 +86,6 @@ def _unread(name: str, args: Sequence[Any], outputs: list[torch.Tensor]) -> int:
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
     return [each for each in tree_leaves(tree) if isinstance(each, torch.Tensor)]
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 def _size(tensor: torch.Tensor) -> int:

@@ -39,10 +39,6 @@ class Gap:
     before: str
     after: str
 
-    @property
-    def end_us(self) -> float:
-        return self.start_us + self.duration_us
-
 
 def find_gaps(
     events: Sequence[Event], device: str, *, minimum_us: float = 1.0, issue_limit_us: float = 100.0
@@ -79,15 +75,10 @@ def _cpu_gaps(tree: CallTree, minimum_us: float, issue_limit_us: float) -> tuple
     return tuple(gaps)
 
 
-def _waits_for_device(events: Sequence[Event]) -> list[Event]:
-    """The host's calls that wait for the device, by their names or because they copy memory that is not pinned."""
-    blocking = {e.correlation for e in events if e.category in ON_DEVICE and PAGEABLE in e.name} - {-1}
-    return [e for e in events if e.name in WAITS_FOR_DEVICE or (e.category in LAUNCH and e.correlation in blocking)]
-
-
 def _gpu_gaps(events: Sequence[Event], tree: CallTree, minimum_us: float, issue_limit_us: float) -> tuple[Gap, ...]:
     launched_by = launches(events)
-    waits = _waits_for_device(events)
+    blocking = {e.correlation for e in events if e.category in ON_DEVICE and PAGEABLE in e.name} - {-1}
+    waits = [e for e in events if e.name in WAITS_FOR_DEVICE or (e.category in LAUNCH and e.correlation in blocking)]
     host_calls: dict[int, list[Interval]] = {}
     for event in [event for event in events if event.category in LAUNCH] + [call.event for call in tree]:
         host_calls.setdefault(event.thread, []).append((event.start_us, event.end_us))

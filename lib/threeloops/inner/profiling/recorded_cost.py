@@ -103,16 +103,12 @@ def memory_events(events: Iterable[Event], device: str) -> list[Event]:
 
 def flops(call: Call) -> int:
     """FLOPs of `call` and its callees; the formula of the outermost operator that has one covers those below it."""
-    formula = _formula(call.name) if "Input Dims" in call.event.args else None
-    if formula is not None and (counted := formula(call.event)) is not None:
+    formula = FORMULAS.get(call.name)
+    if call.name.startswith(("aten::_scaled_dot_product", "aten::scaled_dot_product_attention")):
+        formula = _attention_backward if call.name.endswith("_backward") else _attention
+    if formula is not None and "Input Dims" in call.event.args and (counted := formula(call.event)) is not None:
         return counted
     return sum(flops(child) for child in call.children)
-
-
-def _formula(name: str) -> Callable[[Event], int | None] | None:
-    if name.startswith(("aten::_scaled_dot_product", "aten::scaled_dot_product_attention")):
-        return _attention_backward if name.endswith("_backward") else _attention
-    return FORMULAS.get(name)
 
 
 def _matmul(left: int, right: int) -> Callable[[Event], int]:
@@ -164,7 +160,7 @@ def _attention_backward(event: Event) -> int:
     return 2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 
 
-FORMULAS = {
+FORMULAS: dict[str, Callable[[Event], int | None]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv"), _matmul(0, 1)),
     **dict.fromkeys(("aten::addmm", "aten::_addmm_activation", "aten::baddbmm", "aten::addmv"), _matmul(1, 2)),
     **dict.fromkeys(("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution"), _convolution),

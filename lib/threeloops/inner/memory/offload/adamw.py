@@ -21,16 +21,12 @@ class TornStateError(RuntimeError):
 
 @dataclass(frozen=True)
 class Chunk:
-    """Elements `first` … `end` − 1 of one parameter, at `offset` in the store."""
+    """`elements` of one parameter from `first` on, at `offset` in the store."""
 
     parameter: int
     first: int
-    end: int
+    elements: int
     offset: int
-
-    @property
-    def elements(self) -> int:
-        return self.end - self.first
 
 
 def chunks_of(sizes: Iterable[int], largest: int) -> list[Chunk]:
@@ -40,7 +36,7 @@ def chunks_of(sizes: Iterable[int], largest: int) -> list[Chunk]:
     found, base = [], 0
     for number, size in enumerate(sizes):
         for first in range(0, size, largest):
-            found.append(Chunk(number, first, min(first + largest, size), base + first))
+            found.append(Chunk(number, first, min(largest, size - first), base + first))
         base += size
     return found
 
@@ -124,7 +120,19 @@ class OffloadedAdamW:
             if parameter.grad is None or not parameter.grad.is_contiguous():
                 raise ValueError(f"parameters[{number}].grad: expected a contiguous gradient; run backward first")
         self._torn = True
-        self._update_all(self.steps + 1)
+        ahead = len(self._staging)
+        arrived = [self._copy(number, fetch=True) for number in range(ahead)]
+        written = []
+        for number, chunk in enumerate(self.chunks):
+            arrived[number]()
+            self._update(chunk, self._staged(number), self.steps + 1)
+            written.append(self._copy(number, fetch=False))
+            if number + ahead < len(self.chunks):  # the channel keeps order: the buffer is free when the fetch begins
+                arrived.append(self._copy(number + ahead, fetch=True))
+        for wait in written:
+            wait()
+        if self.parameters[0].is_cuda:
+            torch.cuda.synchronize()
         self.steps, self._torn = self.steps + 1, False
 
     def save(self) -> None:
@@ -146,21 +154,6 @@ class OffloadedAdamW:
                 "new one, or begin anew with both"
             )
 
-    def _update_all(self, step: int) -> None:
-        ahead = len(self._staging)
-        arrived = [self._copy(number, fetch=True) for number in range(ahead)]
-        written = []
-        for number, chunk in enumerate(self.chunks):
-            arrived[number]()
-            self._update(chunk, self._staged(number), step)
-            written.append(self._copy(number, fetch=False))
-            if number + ahead < len(self.chunks):  # the channel keeps order: the buffer is free when the fetch begins
-                arrived.append(self._copy(number + ahead, fetch=True))
-        for wait in written:
-            wait()
-        if self.parameters[0].is_cuda:
-            torch.cuda.synchronize()
-
     def _staged(self, number: int) -> dict[str, Tensor]:
         """The part of a staging buffer that chunk `number` uses, by kind of state."""
         elements = self.chunks[number].elements
@@ -174,8 +167,8 @@ class OffloadedAdamW:
 
     def _update(self, chunk: Chunk, state: dict[str, Tensor], step: int) -> None:
         parameter = self.parameters[chunk.parameter]
-        values = parameter.view(-1)[chunk.first : chunk.end]
-        gradient = parameter.grad.view(-1)[chunk.first : chunk.end]
+        values = parameter.view(-1)[chunk.first :][: chunk.elements]
+        gradient = parameter.grad.view(-1)[chunk.first :][: chunk.elements]
         divisor, *others = self._workspace[:, : chunk.elements]
         if others:
             gradient = others[0].copy_(gradient)
