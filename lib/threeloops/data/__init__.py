@@ -1,1 +1,1 @@
-"""Feeding the GPU: how samples lie on disk, how they are fetched ahead, and how an interrupted epoch goes on."""
+"""Feeding the GPU: sample formats on disk, prefetching, and resuming an interrupted epoch."""

@@ -1,8 +1,9 @@
-"""CIFAR-10 where a copy lies on this machine: 60,000 colour images of 32 × 32 in ten classes (Krizhevsky 2009,
+"""A local copy of CIFAR-10: 60,000 colour images of 32 × 32 in ten classes (Krizhevsky 2009,
 https://www.cs.toronto.edu/~kriz/cifar.html). The course neither ships nor downloads it.
 
-It is published in two forms, and both are read: `cifar-10-batches-bin` (a byte of label and 3,072 of image a record)
-and `cifar-10-batches-py` (pickles, which torchvision unpacks). Pickles run what they name: only arrays may be named.
+Both published forms are read: `cifar-10-batches-bin` (records of one label byte and 3,072 image bytes) and
+`cifar-10-batches-py` (pickles, which torchvision unpacks). A pickle can call whatever it names, so it may only name
+what arrays need.
 """
 
 import os
@@ -29,7 +30,7 @@ _HARMLESS = {
 
 
 class Cifar10(NamedTuple):
-    """Images (N, 3, 32, 32) uint8, red, green, blue; labels (N,) int64, 0 … 9. First those to train on."""
+    """Images (N, 3, 32, 32) uint8, red, green, blue; labels (N,) int64, 0 … 9. The first `training` are to train on."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -41,29 +42,25 @@ class Cifar10(NamedTuple):
 
 
 def local_cifar10() -> Cifar10 | None:
-    """What THREELOOPS_CIFAR10 points to; None where it is not set. Raises as `read_cifar10` does."""
+    """The data set in the folder THREELOOPS_CIFAR10; None where it is not set. Raises as `read_cifar10` does."""
     folder = os.environ.get(FOLDER)
     return read_cifar10(Path(folder)) if folder else None
 
 
 def read_cifar10(folder: Path) -> Cifar10:
-    """Both forms, whichever `folder` holds. Raises FileNotFoundError naming what is missing, CorruptData for a file
-    that is not what its form says."""
+    """Whichever form `folder` holds. Raises FileNotFoundError naming what is missing, CorruptData for a bad file."""
     for suffix, read in ((".bin", _records), ("", _pickled)):
         if (folder / f"{TRAINING[0]}{suffix}").is_file():
-            parts = [read(_required(folder / f"{name}{suffix}")) for name in TRAINING + HELD_OUT]
+            paths = [folder / f"{name}{suffix}" for name in TRAINING + HELD_OUT]
+            if missing := [path for path in paths if not path.is_file()]:
+                raise FileNotFoundError(f"{missing[0]} is missing: unpack the whole archive again")
+            parts = [read(path) for path in paths]
             images, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
             return Cifar10(images, labels, sum(len(part[1]) for part in parts[: len(TRAINING)]))
     raise FileNotFoundError(
         f"{folder}: neither {TRAINING[0]}.bin nor {TRAINING[0]} lies here; expected the unpacked folder "
         f"cifar-10-batches-bin or cifar-10-batches-py. Point {FOLDER} to it, or unset {FOLDER}"
     )
-
-
-def _required(path: Path) -> Path:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: unpack the whole archive again")
-    return path
 
 
 def _records(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -1,8 +1,8 @@
-"""What can go wrong between a store and a training step, each with a name."""
+"""The errors that reading and loading samples can raise."""
 
 
 class CorruptData(ValueError):
-    """A file does not hold what it promises; the message names the file, the place in it, and what was expected."""
+    """A file is not what its format requires; the message names the file, the place in it, and what was expected."""
 
     def __init__(self, file: object, place: str, wrong: str) -> None:
         super().__init__(f"{file}, {place}: {wrong}")
@@ -21,7 +21,7 @@ class StoreTimeout(TimeoutError):
 
 
 class WorkerFailed(RuntimeError):
-    """A worker's load raised; the message names the worker and the sample, the cause is the exception itself."""
+    """A worker's load raised; the message names the worker and the sample, `__cause__` is what it raised."""
 
 
 class WorkerDied(RuntimeError):

@@ -1,6 +1,6 @@
-"""The hardware table, the machine at hand measured the same way, and what this machine can run.
+"""The hardware table, this machine measured in the same terms, and what it can run.
 
-Importing this imports no torch: the functions that measure do, when they are called.
+Importing this does not import torch: only the functions that measure do.
 """
 
 from threeloops.hardware.accelerators import DTYPES, Accelerator, Caches, accelerator, accelerators

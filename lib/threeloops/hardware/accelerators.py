@@ -1,8 +1,8 @@
-"""The hardware table: what vendors publish about accelerators, every number with the document it stands in.
+"""The hardware table: what vendors publish about accelerators, every number with its source.
 
-The table is `accelerators.json`. Rates are dense: a rate that a sheet prints "with sparsity" counts multiplications by
-zeros that nobody computes, so it is halved or passed over. Link bandwidths are per direction: "900 GB/s" of NVLink adds
-both. Capacities are bytes: the "80 GB" of a sheet are 80 GiB of DRAM chips. What is not published is None.
+The table is `accelerators.json`. Rates are dense: one that a data sheet prints "with sparsity" is halved or left out.
+Link bandwidths are per direction: "900 GB/s" of NVLink adds both. Capacities are bytes: the "80 GB" of a data sheet are
+80 GiB of DRAM chips. What is not published is None.
 """
 
 import json
@@ -13,18 +13,18 @@ from importlib.resources import files
 from typing import Any
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
-"""Every accelerator of the table says about each of these: a rate, not published, or not in the hardware. Some also
-have variants: `fp64_matrix`, `fp32_matrix` (matrix cores where the plain name means the vector units) and
-`fp16_fp16_accumulate`, `fp8_fp16_accumulate` (where accumulating in FP32, the plain name, costs half the rate)."""
+"""For each of these the table has a rate, "not published", or "not in the hardware", for every accelerator. Some have
+variants: `fp64_matrix`, `fp32_matrix` (matrix cores, where the plain name means the vector units) and
+`fp16_fp16_accumulate`, `fp8_fp16_accumulate` (where the plain name, accumulating in FP32, has half the rate)."""
 
 TORCH_NAMES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 @dataclass(frozen=True)
 class Caches:
-    """Bytes of on-chip memory. The first three are those of one multiprocessor, the last two those of the device.
+    """Bytes of on-chip memory: the first three per multiprocessor, the last two for the whole device.
 
-    On NVIDIA GPUs `l1_bytes` is one array that L1 and shared memory divide between them; shared memory can take up to
+    On NVIDIA GPUs L1 and shared memory divide `l1_bytes` between them; shared memory can take up to
     `shared_memory_bytes` of it, and one thread block up to `shared_memory_per_block_bytes`.
     """
 
@@ -36,7 +36,7 @@ class Caches:
 
     @property
     def last_level_bytes(self) -> int | None:
-        """The cache that a buffer must outgrow before it is read from memory."""
+        """A larger buffer is read from memory."""
         return self.l3_bytes or self.l2_bytes or self.l1_bytes
 
 
@@ -44,10 +44,11 @@ class Caches:
 class Accelerator:
     """One device. Rates in FLOP/s (a multiply-add is two), bandwidths in bytes/s, clocks in Hz.
 
-    `multiprocessors`: SMs, compute units, TensorCores (TPU), NeuronCores or CPU cores. Each has `fp32_lanes` lanes, of
-    one multiply-add a clock, and `matrix_units` matrix units (tensor cores) of `matrix_fma` FP16 or BF16 multiply-adds
-    a clock, accumulated in FP32. `matrix_clock_hz` is set only where matrix work boosts to another clock.
-    `sources` maps a field ("memory_bytes", "rates.bf16", "caches.l2_bytes") to the document and how it was read.
+    `multiprocessors`: SMs, compute units, TensorCores (TPU), NeuronCores or CPU cores. Each has `fp32_lanes` lanes of
+    one multiply-add per clock, and `matrix_units` matrix units (tensor cores) of `matrix_fma` 16-bit multiply-adds
+    per clock, accumulated in FP32. `matrix_clock_hz` is set only where matrix work boosts to another clock. `absent`:
+    dtypes that the hardware lacks. `sources` maps a field ("memory_bytes", "rates.bf16", "caches.l2_bytes") to its
+    document and how it was read.
     """
 
     name: str
@@ -87,7 +88,7 @@ class Accelerator:
 
 
 def reading(source: str) -> str:
-    """What a source says beyond its title: "NVIDIA Ada GPU Architecture (2023): not printed" → "not printed"."""
+    """The note behind a source's title: "NVIDIA Ada GPU Architecture (2023): not printed" → "not printed"."""
     return source.split("): ", 1)[-1]
 
 
@@ -98,7 +99,7 @@ def dtype_name(dtype: object) -> str:
 
 
 def accelerators() -> dict[str, Accelerator]:
-    """The table, by name. Each call returns a fresh copy."""
+    """The table by name, a fresh copy for each call."""
     table = read_table()
     return {entry["name"]: from_entry(entry, table["documents"]) for entry in table["accelerators"]}
 
@@ -129,24 +130,19 @@ def read_table() -> dict[str, Any]:
 
 
 def from_entry(entry: Mapping[str, Any], documents: Mapping[str, Any]) -> Accelerator:
-    """Separate an entry's values from their sources. An entry is {field: {"value", "source", "note"}}, see the JSON."""
-    sources: dict[str, str] = {}
-
-    def value(name: str, cell: Mapping[str, Any]) -> Any:
-        document = documents[cell["source"]]
-        title = f"{document['title']} ({document['publisher']}, {document['year']})"
-        sources[name] = f"{title}: {cell['note']}" if cell["note"] else title
-        return cell["value"]
-
-    plain = {name: entry[name] for name in ("name", "vendor", "year")}
-    rates = {dtype: value(f"rates.{dtype}", cell) for dtype, cell in entry["rates"].items()}
-    caches = Caches(**{name: value(f"caches.{name}", cell) for name, cell in entry["caches"].items()})
-    rest = {name: value(name, cell) for name, cell in entry.items() if isinstance(cell, Mapping) and "source" in cell}
+    """Separate an entry's values from their sources; an entry's cells are {"value", "source", "note"}."""
+    cells = {name: cell for name, cell in entry.items() if isinstance(cell, Mapping) and "source" in cell}
+    sources = {}
+    for prefix, group in (("", cells), ("rates.", entry["rates"]), ("caches.", entry["caches"])):
+        for name, cell in group.items():
+            document = documents[cell["source"]]
+            title = f"{document['title']} ({document['publisher']}, {document['year']})"
+            sources[prefix + name] = f"{title}: {cell['note']}" if cell["note"] else title
     return Accelerator(
-        **plain,
-        **rest,
-        rates={dtype: rate for dtype, rate in rates.items() if rate is not None},
-        caches=caches,
+        **{name: entry[name] for name in ("name", "vendor", "year")},
+        **{name: cell["value"] for name, cell in cells.items()},
+        rates={dtype: cell["value"] for dtype, cell in entry["rates"].items() if cell["value"] is not None},
+        caches=Caches(**{name: cell["value"] for name, cell in entry["caches"].items()}),
         absent=frozenset(dtype for dtype, cell in entry["rates"].items() if cell.get("absent")),
         sources=sources,
     )

@@ -1,16 +1,14 @@
-"""What this machine can teach: from a record of what is there to a report of what will work.
+"""What works on a machine, as a pure function of a record of what is there, so that any machine can be tested anywhere.
 
-A `Machine` is plain data: versions, cores, GPUs, one environment variable. `capabilities` is a pure function of it,
-so every machine that exists, and some that do not, can be tested from any other. `probe` fills the record in here.
-
-A missing capability is never an error. It comes with its reason and the next step, and the course goes on without it.
+`probe` fills in the record, a `Machine`, for the machine at hand. A missing capability is not an error: it has a reason
+and a next step, and the course works without it.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from threeloops.hardware.probe import Gpu, Machine, probe
-from threeloops.hardware.visible_devices import visible_devices
 
 __all__ = ["Capability", "Gpu", "Machine", "Report", "capabilities", "probe", "runs_on"]
 
@@ -28,7 +26,7 @@ OLDEST_DRIVER = {12: 525, 13: 580}
 
 @dataclass(frozen=True)
 class Capability:
-    """Whether something works here, and why or why not in one sentence that ends with the next step."""
+    """Whether something works, and why or why not in one sentence that ends with the next step."""
 
     available: bool
     detail: str
@@ -50,7 +48,6 @@ class Report:
 
 
 def capabilities(machine: Machine) -> Report:
-    """What works on `machine`: a pure function, so it can be asked about machines that are not here."""
     visible = visible_devices(machine.cuda_visible_devices, [gpu.uuid for gpu in machine.gpus])
     usable = tuple(i for i in visible if has_kernels(machine, machine.gpus[i]))
     return Report(
@@ -61,6 +58,34 @@ def capabilities(machine: Machine) -> Report:
         visible_devices=visible,
         usable_devices=usable,
     )
+
+
+def visible_devices(variable: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
+    """The GPUs, by place in `uuids`, that this value of CUDA_VISIBLE_DEVICES leaves visible, in CUDA's order.
+
+    None (unset) shows all, an empty string none. Otherwise it is a comma-separated list of ordinals, or of UUIDs or
+    their beginnings ("GPU-8932f937"); the first entry that names no GPU, or more than one, hides itself and everything
+    after it. Source: CUDA Programming Guide, "CUDA Environment Variables". Two rules follow PyTorch
+    (`torch.cuda._parse_visible_devices`) instead: a device named twice leaves none, and the first entry decides whether
+    the list holds ordinals or UUIDs. MIG slices are not in the record.
+    """
+    if variable is None:
+        return tuple(range(len(uuids)))
+    entries = [entry.strip() for entry in variable.split(",")]
+    by_uuid = entries[0].startswith("GPU-")
+    visible: list[int] = []
+    for entry in entries:
+        if by_uuid:
+            found = [i for i, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
+        else:  # like C's strtoul, which CUDA uses, read the leading digits only: "1gpu" is 1
+            number = re.match(r"[+-]?\d+", entry)
+            found = [int(number[0])] if number and 0 <= int(number[0]) < len(uuids) else []
+        if len(found) != 1:
+            break
+        if found[0] in visible:
+            return ()
+        visible += found
+    return tuple(visible)
 
 
 def has_kernels(machine: Machine, gpu: Gpu) -> bool:
@@ -75,8 +100,8 @@ def has_kernels(machine: Machine, gpu: Gpu) -> bool:
 def runs_on(arch: str, capability: tuple[int, int]) -> bool:
     """Whether code built for `arch` ("sm_90", "compute_90", "sm_90a", "sm_100f") runs on this compute capability.
 
-    Machine code (sm) runs within its major version, on the same or a higher minor one. PTX (compute) is compiled by
-    the driver for anything as new or newer. A final "a" ties code to exactly one chip, "f" to its family.
+    Machine code (sm) runs within its major version, on the same or a higher minor one. The driver compiles PTX
+    (compute) for anything as new or newer. A final "a" restricts code to exactly one chip, "f" to its family.
     Source: NVIDIA, "Family-Specific Architecture Features" (CUDA 12.9) and the architectures' compatibility guides.
     """
     parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)

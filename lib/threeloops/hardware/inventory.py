@@ -1,8 +1,11 @@
-"""What the system says about this machine: the device to use, its name, memory, cores and caches. Nothing is timed."""
+"""What the system reports about this machine: the device to use, its name, memory, cores and caches."""
 
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from threeloops.hardware.accelerators import Caches
 
@@ -42,7 +45,7 @@ def chosen_device(on: str | None) -> str:
 
 
 def read_gpu() -> tuple[dict, str]:
-    """What the driver says of the current GPU, as fields of an Accelerator, and where it was read."""
+    """The current GPU as fields of an Accelerator, and where they were read."""
     import torch
 
     seen = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -60,39 +63,32 @@ def read_gpu() -> tuple[dict, str]:
 
 
 def read_cpu() -> tuple[dict, str]:
-    """What the system says of the CPU, as fields of an Accelerator, and where it was read."""
-    info = Path("/proc/cpuinfo")
+    """The CPU as fields of an Accelerator, and where they were read."""
+    info = Path("/proc/cpuinfo")  # psutil does not read the model and the vendor
     lines = info.read_text().splitlines() if info.exists() else []
     said = {key.strip(): text.strip() for key, _, text in (line.partition(":") for line in reversed(lines))}
     return {
         "name": said.get("model name") or platform.processor() or "CPU",
         "vendor": VENDORS.get(said.get("vendor_id", ""), said.get("vendor_id", "")),
-        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "memory_bytes": psutil.virtual_memory().total,
         "multiprocessors": len(os.sched_getaffinity(0)),
         "caches": cpu_caches(),
-    }, "/proc/cpuinfo, sysconf and sysfs"
+    }, "/proc/cpuinfo, psutil and sysfs"
 
 
 def cpu_caches(sysfs: Path = CPU_SYSFS) -> Caches:
     """Data caches of the cores this process may use: L1 of one core; L2 and L3 of all, a shared one counted once."""
-    total: dict[int, int] = {}
-    first: dict[int, int] = {}
-    counted = set()
+    caches: dict[str, dict[str, int]] = {}  # level → cores that share a cache → bytes
     for core in sorted(os.sched_getaffinity(0)):
         for index in sorted((sysfs / f"cpu{core}" / "cache").glob("index*")):
-            try:
+            with suppress(OSError):
                 level, kind, size, shared = (
                     (index / name).read_text().strip() for name in ("level", "type", "size", "shared_cpu_list")
                 )
-            except OSError:
-                continue
-            if kind == "Instruction" or (level, shared) in counted:
-                continue
-            counted.add((level, shared))
-            size_bytes = parse_size(size)
-            first.setdefault(int(level), size_bytes)
-            total[int(level)] = total.get(int(level), 0) + size_bytes
-    return Caches(l1_bytes=first.get(1), l2_bytes=total.get(2), l3_bytes=total.get(3))
+                if kind != "Instruction":
+                    caches.setdefault(level, {}).setdefault(shared, parse_size(size))
+    l1, l2, l3 = (list(caches.get(level, {}).values()) for level in "123")
+    return Caches(l1_bytes=l1[0] if l1 else None, l2_bytes=sum(l2) or None, l3_bytes=sum(l3) or None)
 
 
 def parse_size(text: str) -> int:

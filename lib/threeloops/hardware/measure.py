@@ -1,29 +1,30 @@
 """This machine's own row of the hardware table: bandwidth and rates measured here, sizes read from the system.
 
-A roofline drawn from a data sheet says what the vendor promises; one drawn from these numbers says what a plain copy
-and a plain matrix multiplication reach on this machine today. Each number is the median of several runs.
+A roofline from a data sheet shows what the vendor promises; one from these numbers shows what a plain copy and a plain
+matrix multiplication reach on this machine. Each number is the median of several runs.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 import psutil
 
 from threeloops.hardware.accelerators import Accelerator, dtype_name
 from threeloops.hardware.inventory import chosen_device, cpu_caches, read_cpu, read_gpu
+from threeloops.units import readable_bytes
 
-MIB = 2**20
 MATMUL_DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 LARGEST_MATRIX = 8192
-PROBES = 3  # a size is judged by the best of these: one run that something interrupts says nothing about it
+PROBES = 3  # a size is judged by the best of these, as a run may be interrupted
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A rate measured here: `samples` in `unit`, one a run, in the order they were taken. `value` is their median."""
+    """A measured rate: one of `samples` for each run, in their order, in `unit`; `value` is their median."""
 
     samples: tuple[float, ...]
     unit: str
@@ -33,16 +34,12 @@ class Measured:
     def value(self) -> float:
         return median(self.samples)
 
-    def __float__(self) -> float:
-        return self.value
-
 
 def measure_copy_bandwidth(on: str | None = None, *, buffer_bytes: int | None = None, runs: int = 7) -> Measured:
-    """Bytes per second of `destination.copy_(source)`: every byte counted once as read and once as written.
+    """Bytes per second of `destination.copy_(source)`, every byte counted once as read and once as written.
 
-    A buffer of `buffer_bytes`; by default both together are at least four times the last-level cache, so that no run
-    finds the previous one's data there. A CPU may also read the destination before it overwrites it: that traffic is
-    not counted, so the value is what a program gets, not what the memory pins carry.
+    By default both buffers together are at least four times the last-level cache, so that no run finds the previous
+    one's data there. A CPU may also read the destination before it overwrites it; that traffic is not counted.
     """
     import torch
 
@@ -53,7 +50,7 @@ def measure_copy_bandwidth(on: str | None = None, *, buffer_bytes: int | None = 
     source = torch.ones(size, dtype=torch.uint8, device=on)
     destination = torch.zeros_like(source)
     seconds = time_runs(lambda: destination.copy_(source), on, runs)
-    how = f"median of {runs} copies of {size / MIB:.0f} MiB, read and written, {by_torch(on)}"
+    how = f"median of {runs} copies of {readable_bytes(size)}, read and written, {by_torch(on)}"
     return Measured(tuple(2 * size / each for each in seconds), "bytes/s", how)
 
 
@@ -62,9 +59,8 @@ def measure_matmul_rate(
 ) -> Measured:
     """FLOP/s of torch's own square matrix multiplication, 2·size³ operations on random numbers.
 
-    `dtype`: fp64, fp32, tf32 (NVIDIA GPUs from Ampere on), bf16 or fp16. By default `size` doubles until the
-    best of three multiplications takes 5 ms on a CPU, 2 ms on a GPU, or it reaches 8192. Raises ValueError for
-    another dtype.
+    `dtype`: fp64, fp32, tf32 (NVIDIA GPUs from Ampere on), bf16 or fp16; another raises ValueError. By default `size`
+    doubles until the best of three multiplications takes 5 ms on a CPU, 2 ms on a GPU, or it reaches 8192.
     """
     import torch
 
@@ -93,9 +89,9 @@ def measure_matmul_rate(
 
 
 def this_machine(on: str | None = None, quick: bool = True) -> Accelerator:
-    """This machine as a row of the hardware table; its `sources` say what was measured here and what was only read.
+    """This machine as a row of the hardware table; its `sources` say what was measured and what was only read.
 
-    `quick` measures the two or three dtypes that matter in about a second; otherwise all that torch can multiply here,
+    `quick` measures the two or three dtypes that matter, in about a second; otherwise all that torch can multiply here,
     with three times the runs. Links are not measured.
     """
     on = chosen_device(on)
@@ -104,8 +100,8 @@ def this_machine(on: str | None = None, quick: bool = True) -> Accelerator:
     rates = {name: measure_matmul_rate(name, on, runs=5 if quick else 15) for name in dtypes}
     facts, read_from = read_gpu() if on == "cuda" else read_cpu()
     sources = {name: f"read here from {read_from}" for name, fact in facts.items() if fact is not None}
-    sources |= {"memory_bandwidth": f"measured here: {copy.how}"}
-    sources |= {f"rates.{name}": f"measured here: {rate.how}" for name, rate in rates.items()}
+    measured = {"memory_bandwidth": copy, **{f"rates.{name}": rate for name, rate in rates.items()}}
+    sources |= {name: f"measured here: {each.how}" for name, each in measured.items()}
     return Accelerator(
         **facts,
         year=None,
@@ -118,7 +114,7 @@ def this_machine(on: str | None = None, quick: bool = True) -> Accelerator:
 def time_runs(run: Callable[[], object], on: str, runs: int) -> list[float]:
     """Seconds of each of `runs` calls, after two unmeasured ones that touch the pages and choose the kernels.
 
-    On a GPU between events, all calls queued before the first result is awaited, so that no launch is timed.
+    On a GPU all calls are queued, with events between them, before the first is awaited: so launches are not timed.
     """
     run(), run()
     if on == "cpu":
@@ -126,7 +122,7 @@ def time_runs(run: Callable[[], object], on: str, runs: int) -> list[float]:
         for _ in range(runs):
             run()
             ticks.append(time.perf_counter())
-        return [after - before for before, after in zip(ticks, ticks[1:], strict=False)]
+        return [after - before for before, after in pairwise(ticks)]
     import torch
 
     torch.cuda.synchronize()
@@ -136,12 +132,12 @@ def time_runs(run: Callable[[], object], on: str, runs: int) -> list[float]:
         run()
         event.record()
     torch.cuda.synchronize()
-    return [before.elapsed_time(after) / 1e3 for before, after in zip(events, events[1:], strict=False)]
+    return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
 
 
 @contextmanager
 def float32_precision(precision: str) -> Iterator[None]:
-    """Whether torch may multiply float32 matrices in TF32 ("high") or not ("highest"), restored afterwards."""
+    """Let torch multiply float32 matrices in TF32 ("high") or not ("highest"), restored afterwards."""
     import torch
 
     before = torch.get_float32_matmul_precision()
@@ -170,13 +166,13 @@ def by_torch(on: str) -> str:
 
 
 def default_buffer_bytes(on: str) -> int:
-    """Twice the last-level cache, not below 64 MiB on a CPU or 1 GiB on a GPU, not above an eighth of what is free."""
+    """Twice the last-level cache, at least 64 MiB on a CPU and 1 GiB on a GPU, at most an eighth of the free memory."""
     if on == "cpu":
         free = psutil.virtual_memory().available
-        wanted = max(64 * MIB, 2 * (cpu_caches().last_level_bytes or 0))
+        wanted = max(2**26, 2 * (cpu_caches().last_level_bytes or 0))
     else:
         import torch
 
         free = torch.cuda.mem_get_info()[0]
-        wanted = max(1024 * MIB, 2 * torch.cuda.get_device_properties(0).L2_cache_size)
-    return max(MIB, min(wanted, free // 8))
+        wanted = max(2**30, 2 * torch.cuda.get_device_properties(0).L2_cache_size)
+    return max(2**20, min(wanted, free // 8))

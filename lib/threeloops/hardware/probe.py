@@ -1,7 +1,7 @@
-"""Look at this machine and write down what is there, without touching the GPU.
+"""A record of this machine, made without touching the GPU.
 
-Asking CUDA itself would create a context: hundreds of megabytes on the device, and a process that may no longer fork.
-nvidia-smi answers the same questions from outside, and shows GPUs that CUDA_VISIBLE_DEVICES hides from this process.
+Asking CUDA would create a context, which takes hundreds of megabytes on the device and keeps the process from forking.
+nvidia-smi answers the same questions, and also lists the GPUs that CUDA_VISIBLE_DEVICES hides from this process.
 """
 
 import os
@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
+import psutil
+
+from threeloops.units import readable_bytes
+
 NVIDIA_SMI = (
     "nvidia-smi",
     "--query-gpu=name,compute_cap,memory.total,uuid,driver_version",
@@ -23,7 +27,7 @@ NVIDIA_SMI = (
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as the driver lists it, whether or not this process may see it."""
+    """A GPU as the driver lists it, visible to this process or not."""
 
     name: str
     capability: tuple[int, int]
@@ -32,15 +36,15 @@ class Gpu:
 
     def __str__(self) -> str:
         major, minor = self.capability
-        return f"{self.name} (sm_{major}{minor}, {self.memory_bytes / 2**30:.0f} GiB)"
+        return f"{self.name} (sm_{major}{minor}, {readable_bytes(self.memory_bytes)})"
 
 
 @dataclass(frozen=True)
 class Machine:
     """What is installed and plugged in. A version is None where the package is absent.
 
-    `gpus` are those physically present, in nvidia-smi's order; `supported_archs` is `torch.cuda.get_arch_list()`;
-    `cxx` names the C++ compiler found; `ptxas` says whether Triton's wheel brought NVIDIA's assembler along.
+    `gpus` are in nvidia-smi's order; `supported_archs` is `torch.cuda.get_arch_list()`; `cxx` names the C++ compiler;
+    `ptxas` says whether Triton's wheel contains NVIDIA's assembler.
     """
 
     python: str
@@ -61,14 +65,13 @@ class Machine:
 
 
 def probe() -> Machine:
-    """The record of this machine, which `capabilities` judges. Takes as long as importing torch; creates no CUDA
-    context and tolerates torch, triton and numpy being absent."""
+    """The record of this machine. Imports torch, creates no CUDA context; torch, triton and numpy may be absent."""
     gpus, driver = parse_nvidia_smi(ask_nvidia_smi())
     return Machine(
         python=platform.python_version(),
         platform=f"{sys.platform}-{platform.machine()}",
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_bytes=psutil.virtual_memory().total,
         triton=installed_version("triton"),
         numpy=installed_version("numpy"),
         gpus=gpus,
@@ -81,7 +84,7 @@ def probe() -> Machine:
 
 
 def ask_nvidia_smi() -> str:
-    """One line a GPU, or nothing where there is no driver. nvidia-smi ignores CUDA_VISIBLE_DEVICES."""
+    """One line per GPU, or nothing where there is no driver."""
     if shutil.which(NVIDIA_SMI[0]) is None:
         return ""
     try:
@@ -94,8 +97,8 @@ def ask_nvidia_smi() -> str:
 def parse_nvidia_smi(text: str) -> tuple[tuple[Gpu, ...], str | None]:
     """GPUs and driver version from lines such as "NVIDIA H200, 9.0, 143771, GPU-6b1f…, 580.65.06" (memory in MiB).
 
-    Memory that the driver will not tell ("[N/A]", on chips that share the host's) becomes 0; a line that describes no
-    GPU ("No devices were found") is passed over.
+    Unknown memory ("[N/A]", on chips that share the host's) becomes 0; lines about no GPU ("No devices were found") are
+    skipped.
     """
     gpus, driver = [], None
     for line in re.finditer(r"^(.+), (\d+)\.(\d+), (\d+|\[.*\]), (GPU-\S+), (\S+)$", text, re.M):
@@ -106,7 +109,6 @@ def parse_nvidia_smi(text: str) -> tuple[tuple[Gpu, ...], str | None]:
 
 
 def probe_torch() -> dict:
-    """What torch says about itself: version, the CUDA it was built for, its GPU architectures, gloo."""
     try:
         import torch
         import torch.distributed
@@ -129,13 +131,13 @@ def installed_version(package: str) -> str | None:
 
 
 def find_cxx() -> str | None:
-    """The C++ compiler that torch.compile would take: $CXX, else the usual names."""
+    """The C++ compiler that torch.compile would use: $CXX, else the usual names."""
     candidates = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
     return next((name for name in candidates if name and shutil.which(name)), None)
 
 
 def has_ptxas() -> bool:
-    """Triton's wheel carries NVIDIA's assembler; found without importing triton, which would pick a driver."""
+    """Whether Triton's wheel contains NVIDIA's assembler, without importing triton, which would choose a driver."""
     spec = util.find_spec("triton")
     if spec is None or spec.origin is None:
         return False

@@ -1,1 +1,1 @@
-"""Time that is computed and not waited for: clocks, stages of a pipeline, and their picture."""
+"""Time that is computed instead of waited for: clocks, links, pipelines of stages, and charts of what they did."""

@@ -1,4 +1,4 @@
-"""Two clocks: one that waits, and one on which waiting takes no time and always takes the same time."""
+"""Two clocks with the same interface: one waits, the other only computes, so its runs repeat exactly."""
 
 import heapq
 import time
@@ -13,7 +13,7 @@ class Clock(Protocol):
         ...
 
     def sleep_until(self, moment: float) -> None:
-        """Come back at `moment`, or at once if it is past."""
+        """Return at `moment`, or at once if it is past."""
         ...
 
 
@@ -29,10 +29,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """Time that only moves when somebody waits; what was planned for the meantime happens on the way, in order.
-
-    One thread, no waiting: a run is the same every time, and takes as long as its computation.
-    """
+    """Time that moves only when somebody waits; actions planned for the meantime run on the way, in order."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -43,24 +40,24 @@ class VirtualClock:
         return self._now
 
     def at(self, moment: float, action: Callable[[], None]) -> None:
-        """Plan `action`; of two at the same moment the one planned first comes first."""
+        """Plan `action`. Actions planned for the same moment run in the order in which they were planned."""
         if moment < self._now:
             raise ValueError(f"moment = {moment:g} s is past: it is {self._now:g} s")
         heapq.heappush(self._planned, (moment, next(self._order), action))
 
     def sleep_until(self, moment: float) -> None:
         while self._planned and self._planned[0][0] <= moment:
-            self._happen()
+            self._run_next()
         self._now = max(self._now, moment)
 
     def run_until(self, done: Callable[[], bool]) -> None:
-        """Let planned things happen until `done()`. Raises RuntimeError when nothing is planned any more."""
+        """Run planned actions until `done()`. Raises RuntimeError when none is left."""
         while not done():
             if not self._planned:
                 raise RuntimeError(f"deadlock at {self._now:g} s: something is awaited and nothing is planned")
-            self._happen()
+            self._run_next()
 
-    def _happen(self) -> None:
+    def _run_next(self) -> None:
         moment, _, action = heapq.heappop(self._planned)
         self._now = max(self._now, moment)
         action()

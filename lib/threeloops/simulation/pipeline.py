@@ -1,10 +1,8 @@
-"""An input pipeline as data, and what it does in time: a simulator that gives a trace.
+"""An input pipeline as data, and a simulator that computes its trace.
 
-A sample passes the stages in order. A stage works on as many samples at once as it has workers; a finished sample waits
-with its worker until there is room in the queue behind, and samples leave a stage in the order in which they entered.
-With `ahead`, a sample is only started when the one that lies `ahead + 1` before it has left the last stage.
-
-Because the order is kept, the whole simulation is a recurrence over samples and stages: no events, no randomness.
+A sample passes the stages in order. A stage works on as many samples at once as it has workers. A finished sample stays
+with its worker until the queue behind the stage has room, and samples leave a stage in the order in which they entered.
+That fixed order makes the simulation a recurrence over samples and stages, without events or randomness.
 """
 
 from collections.abc import Sequence
@@ -14,9 +12,9 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Stage:
-    """One step: `latency` seconds a sample, and its bytes at `bandwidth` bytes/s.
+    """One step: `latency` seconds per sample, plus its bytes at `bandwidth` bytes/s.
 
-    `workers` samples at once; `queue` is the room behind the stage for samples that the next one has not yet taken.
+    It works on `workers` samples at once; `queue` finished ones can wait for the next stage without blocking a worker.
     """
 
     name: str
@@ -33,7 +31,6 @@ class Stage:
             )
 
     def seconds(self, sample_bytes: float) -> float:
-        """The time of one sample in this stage."""
         return self.latency + sample_bytes / self.bandwidth
 
 
@@ -47,16 +44,21 @@ class Interval:
     start: float
     end: float
 
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
 
 @dataclass(frozen=True)
 class Trace:
-    """What happened: stages as (name, workers) in the order of the pipeline, intervals in any order.
-
-    The last stage is the consumer.
-    """
+    """What happened: stages as (name, workers) in the pipeline's order, the consumer last; intervals in any order."""
 
     stages: tuple[tuple[str, int], ...]
     intervals: tuple[Interval, ...]
+
+    @property
+    def consumer(self) -> str:
+        return self.stages[-1][0]
 
     @cached_property
     def by_stage(self) -> dict[str, list[Interval]]:
@@ -73,17 +75,19 @@ class Trace:
 
     @property
     def utilisation(self) -> float:
-        """The share of time in which the consumer worked, from its first sample to its last: without the fill."""
-        used = self.by_stage[self.stages[-1][0]]
+        """The share of time in which the consumer worked between its first start and its last end."""
+        used = self.by_stage[self.consumer]
         seconds = max(i.end for i in used) - used[0].start  # with several workers the last to start may end first
-        return sum(i.end - i.start for i in used) / seconds / self.stages[-1][1]
+        return sum(i.seconds for i in used) / seconds / self.stages[-1][1]
 
 
 def simulate(stages: Sequence[Stage], sample_bytes: Sequence[float], ahead: int | None = None) -> Trace:
-    """The trace of so many samples. `ahead=0` is a loop that fetches a sample when it has finished with the last one.
+    """The trace of samples of these sizes.
 
-    start = when the sample has left the stage before and a worker is free (sample i takes the worker of i − W);
-    leave = when it is finished, its predecessor has left, and sample i − queue has been taken by the next stage.
+    With `ahead`, sample i starts only when sample i − ahead − 1 has left the last stage: 0 is a loop that fetches a
+    sample when it has finished with the one before. A sample starts in a stage when it has left the stage before and
+    sample i − workers has left this one. It leaves when it is finished, its predecessor has left, and the next stage
+    has taken sample i − queue.
     """
     if not stages or not len(sample_bytes):
         raise ValueError(f"{len(stages)} stages, {len(sample_bytes)} samples: expected at least one of each")

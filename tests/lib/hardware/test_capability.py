@@ -10,9 +10,8 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from threeloops.hardware.capability import Gpu, Machine, capabilities, probe, runs_on
+from threeloops.hardware.capability import Gpu, Machine, capabilities, probe, runs_on, visible_devices
 from threeloops.hardware.probe import parse_nvidia_smi
-from threeloops.hardware.visible_devices import visible_devices
 
 H200 = Gpu("NVIDIA H200", (9, 0), 141 * 2**30, "GPU-aa11")
 A100 = Gpu("NVIDIA A100", (8, 0), 80 * 2**30, "GPU-ab22")

@@ -1,1 +1,1 @@
-"""Samples as bytes: one file each, tar shards, TFRecord, token shards, and their checksums."""
+"""Samples as bytes: small files, tar shards, TFRecord, token shards, and their checksums."""

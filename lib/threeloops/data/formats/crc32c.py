@@ -1,8 +1,8 @@
 """CRC32C (Castagnoli): the checksum of TFRecord files, iSCSI and most storage systems.
 
-A CRC is the remainder of a polynomial division over GF(2). Bits are reflected: bit 0 of a byte comes first, and the
-polynomial 0x1EDC6F41 is written backwards as 0x82F63B78. Source: RFC 3720, section 12.1 and appendix B.4; masking:
-TensorFlow, `core/lib/hash/crc32c.h`.
+A CRC is the remainder of a polynomial division over GF(2). Bits are reflected: bit 0 of a byte comes first, so the
+polynomial 0x1EDC6F41 is written 0x82F63B78. Source: RFC 3720, section 12.1 and appendix B.4; masking: TensorFlow,
+`core/lib/hash/crc32c.h`.
 """
 
 from functools import lru_cache
@@ -14,7 +14,7 @@ POLYNOMIAL = 0x82F63B78
 ALL_ONES = 0xFFFFFFFF
 _MASK_DELTA = 0xA282EAD8
 _BITS = np.arange(32, dtype=np.uint32)
-_LONG, _MOST_LANES = 4096, 1 << 15  # shorter data are not worth cutting; more lanes fall out of the cache
+_LONG, _MOST_LANES = 4096, 1 << 15  # shorter data are not worth cutting; more lanes do not fit the cache
 
 
 def _make_table(bits: int) -> NDArray[np.uint32]:
@@ -30,10 +30,10 @@ _TABLE, _TABLE_OF_PAIRS = TABLE.tolist(), _make_table(16)
 
 
 def crc32c(data: bytes | bytearray | memoryview | NDArray, before: int = 0) -> int:
-    """The CRC32C of `data`; `before` is that of the bytes in front of it, so a file can be summed in pieces.
+    """The CRC32C of `data`; `before` is that of the bytes in front of it, for data that come in pieces.
 
-    Long data are cut into equal lanes that numpy sums side by side, one table look-up for two bytes and lane. Lanes are
-    then joined in pairs: appending n bytes multiplies the remainder of what stands before them by x^(8n).
+    NumPy processes long data as equal lanes, side by side, with one table look-up per lane for each two bytes. Lanes
+    are then joined in pairs: appending n bytes multiplies the remainder of what stands before them by x^(8n).
     """
     view = memoryview(data)  # type: ignore[arg-type]
     octets = np.frombuffer(view.cast("B"), np.uint8) if view.nbytes else np.empty(0, np.uint8)
@@ -50,7 +50,7 @@ def crc32c(data: bytes | bytearray | memoryview | NDArray, before: int = 0) -> i
 
 
 def _in_lanes(lanes: NDArray[np.uint16]) -> int:
-    """The state after all words of `lanes`, row after row, starting from zero; shape (a power of two, words a lane)."""
+    """The state after all words of `lanes`, row after row, from zero; shape (a power of two, words per lane)."""
     states = np.zeros(len(lanes), np.uint32)
     for column in np.ascontiguousarray(lanes.T):
         states = _TABLE_OF_PAIRS.take((states ^ column) & 0xFFFF) ^ (states >> 16)
@@ -64,7 +64,7 @@ def _in_lanes(lanes: NDArray[np.uint16]) -> int:
 
 @lru_cache(256)
 def _appending_zeros(count: int) -> tuple[int, ...]:
-    """The linear map that `count` zero bytes do to a state: the image of each of its 32 bits."""
+    """How `count` zero bytes change a state, which is a linear map: the image of each of its 32 bits."""
     power = tuple(_TABLE[bit & 0xFF] ^ (bit >> 8) for bit in (1 << k for k in range(32)))
     result = tuple(1 << k for k in range(32))
     while count:
@@ -84,12 +84,5 @@ def _multiply(images: tuple[int, ...], state: int) -> int:
 
 
 def masked(crc: int) -> int:
-    """A CRC as it is stored beside its data: rotated by 15 bits and shifted, since a CRC of data that holds its own
-    CRC is a weak check."""
+    """A CRC as it is stored beside its data: rotated and shifted, because a CRC of data that hold a CRC is weak."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & ALL_ONES
-
-
-def unmasked(stored: int) -> int:
-    """The CRC behind a stored one."""
-    rotated = (stored - _MASK_DELTA) & ALL_ONES
-    return ((rotated >> 17) | (rotated << 15)) & ALL_ONES

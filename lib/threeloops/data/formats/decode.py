@@ -1,6 +1,6 @@
-"""Two ways to decode the same sample: one that holds Python's global lock all the time, and one that lets go of it.
+"""Two decoders of the same sample: one holds Python's global lock, the other releases it.
 
-Both turn zlib-compressed bytes into the sum of their squares, modulo 2³²: a stand-in for decoding that can be checked.
+Both turn zlib-compressed bytes into the sum of their squares modulo 2³²: a stand-in for decoding that can be checked.
 """
 
 import zlib
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def in_python(packed: bytes) -> int:
-    """A loop over bytes: the interpreter works, so no other thread of this process does."""
+    """A loop in the interpreter, during which no other thread of this process runs Python."""
     total = 0
     for octet in zlib.decompress(packed):
         total = (total + octet * octet) & 0xFFFFFFFF
@@ -17,6 +17,6 @@ def in_python(packed: bytes) -> int:
 
 
 def in_c(packed: bytes) -> int:
-    """zlib and numpy work outside the interpreter, and release the lock while they do."""
+    """zlib and NumPy release the lock while they work."""
     octets = np.frombuffer(zlib.decompress(packed), np.uint8)
     return int(np.square(octets, dtype=np.uint64).sum()) & 0xFFFFFFFF

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sample:
-    """`parts` maps an extension without its dot ("jpg", "cls") to bytes; a file of it is named `key.extension`.
+    """`parts` maps an extension without its dot ("jpg", "cls") to bytes; its file is named `key.extension`.
 
-    A sample that exists can be written by every format and is read back under the same key and extensions. Raises
-    ValueError for names that are not, TypeError for a part that is not bytes or another buffer.
+    Every format reads a sample back under the key and extensions under which it was written. Raises ValueError for
+    names that would not survive, TypeError for a part that is neither bytes nor another buffer.
     """
 
     key: str
@@ -25,29 +25,19 @@ class Sample:
         for extension, data in self.parts.items():
             if not isinstance(extension, str) or "/" in extension or "\0" in extension:
                 raise ValueError(f"sample {self.key!r}: extension {extension!r}, expected a text without '/', as 'cls'")
-            if not isinstance(data, bytes):
-                _require_buffer(self.key, extension, data)
+            try:
+                memoryview(data)
+            except TypeError:
+                wrong = f"part {extension!r} of sample {self.key!r} is {type(data).__name__}"
+                raise TypeError(f"{wrong}: expected bytes; encode it first, a number as str(7).encode()") from None
 
     def files(self) -> list[tuple[str, bytes]]:
         """(name, contents) of each part, in order."""
         return [(f"{self.key}.{extension}", bytes(data)) for extension, data in self.parts.items()]
 
-    @property
-    def size(self) -> int:
-        return sum(memoryview(data).nbytes for data in self.parts.values())
-
-
-def _require_buffer(key: str, extension: str, data: object) -> None:
-    try:
-        memoryview(data)  # type: ignore[arg-type]
-    except TypeError:
-        wrong = f"part {extension!r} of sample {key!r} is {type(data).__name__}"
-        raise TypeError(f"{wrong}: expected bytes; encode it first, a number as str(7).encode()") from None
-
 
 def unrepeated(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """The samples as they come, each key once: a second sample of a key would be merged with the first on reading, or
-    replace it. Raises ValueError naming key and number."""
+    """The samples as they come. Raises ValueError for a repeated key, whose samples would be merged on reading."""
     seen: set[str] = set()
     for number, sample in enumerate(samples):
         if sample.key in seen:
@@ -57,7 +47,7 @@ def unrepeated(samples: Iterable[Sample]) -> Iterator[Sample]:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """`("photos/0001", "seg.png")` of "photos/0001.seg.png": the key ends at the first dot behind the last slash."""
+    """ "photos/0001.seg.png" → ("photos/0001", "seg.png"): the key ends at the first dot behind the last slash."""
     folder, slash, file = name.rpartition("/")
     stem, _, extension = file.partition(".")
     return folder + slash + stem, extension

@@ -1,4 +1,4 @@
-"""The baseline: a file for every part of every sample, as most data sets arrive."""
+"""The baseline: one file for every part of every sample, as most data sets arrive."""
 
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -7,9 +7,9 @@ from threeloops.data.formats.sample import Sample, split_name, unrepeated
 
 
 def write_small_files(folder: Path, samples: Iterable[Sample]) -> None:
-    """`folder/key.extension` for every part.
+    """Write `folder/key.extension` for every part.
 
-    Raises ValueError for a key that comes twice, and for one that a path shortens ("./a", "x//a").
+    Raises ValueError for a repeated key, and for one that `list_samples` would return in another form ("./a", "x//a").
     """
     for sample in unrepeated(samples):
         for name, contents in sample.files():
@@ -21,7 +21,7 @@ def write_small_files(folder: Path, samples: Iterable[Sample]) -> None:
 
 
 def list_samples(folder: Path) -> dict[str, list[Path]]:
-    """The files of each sample by key, in order of names. Listing is itself a request for every thousand files."""
+    """The files of each sample by key, in the order of their names."""
     found: dict[str, list[Path]] = {}
     for path in sorted(p for p in Path(folder).rglob("*") if p.is_file()):
         found.setdefault(split_name(path.relative_to(folder).as_posix())[0], []).append(path)
@@ -29,5 +29,5 @@ def list_samples(folder: Path) -> dict[str, list[Path]]:
 
 
 def read_sample(key: str, files: list[Path]) -> Sample:
-    """One sample: an open, a read and a close a part."""
+    """One sample: an open, a read and a close for each part."""
     return Sample(key, {split_name(path.name)[1]: path.read_bytes() for path in files})

@@ -1,8 +1,8 @@
 """The tar format: a chain of members, each a header of 512 bytes, its contents, and zeros up to the next 512.
 
-Two blocks of zeros end the chain. Nothing else holds it together: one wrong size, and everything behind it is lost.
-Sources: POSIX.1-1988 (ustar), POSIX.1-2001 (pax, whose records may replace a name or a size), and the GNU tar manual,
-"Basic Tar Format" (a name above 100 bytes is the contents of a member of type L, before the file it belongs to).
+Two blocks of zeros end the chain. Everything behind a wrong size is lost. Sources: POSIX.1-1988 (ustar), POSIX.1-2001
+(pax, whose records may replace a name or a size), and the GNU tar manual, "Basic Tar Format" (a name of more than 100
+bytes is the contents of a member of type L in front of its file).
 """
 
 from collections.abc import Iterator
@@ -21,26 +21,24 @@ _SPARSE = "GNU.sparse."
 
 @dataclass(frozen=True)
 class Member:
-    """`offset` is that of its header, `data_offset` that of its contents, in bytes from the start of the shard."""
+    """A file; `offset` is that of its first header, in bytes from the start of the shard."""
 
     name: str
     offset: int
-    data_offset: int
     contents: bytes
 
 
 def header(name: str, size: int) -> bytes:
-    """The 512 bytes before a member. Its time and owner are zero, so equal samples make equal shards.
+    """The 512 bytes before a member. Time and owner are zero, so that equal samples make equal shards.
 
-    The checksum is the sum of all bytes of the header, its own eight read as spaces.
+    The checksum is the sum of all bytes of the header, with spaces in place of its own eight.
     """
     encoded = name.encode(errors="surrogateescape")
     if not 0 < len(encoded) <= 100:
         raise ValueError(f"name = {name!r}: {len(encoded)} bytes, a ustar header holds 1 to 100")
     if not 0 <= size < 8**11:
         raise ValueError(f"size = {size} of {name!r}: a ustar header holds less than 8 GiB")
-    block = bytearray(BLOCK)
-    block[0 : len(encoded)] = encoded
+    block = bytearray(encoded.ljust(BLOCK, b"\0"))
     block[100:124] = b"0000644\0" + b"0000000\0" * 2
     block[_SIZE] = b"%011o\0" % size
     block[136:148] = b"%011o\0" % 0
@@ -52,11 +50,11 @@ def header(name: str, size: int) -> bytes:
 
 
 def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
-    """The regular files of a shard in order, from anything with `read(n)`; folders are passed over.
+    """The regular files of a shard in order, from anything with `read(n)`; folders are skipped.
 
-    Bytes of a name that are not UTF-8 become lone surrogates, as Python does for file names, so different names stay
-    different. Raises CorruptData naming shard and offset: a bad checksum, a cut file, a member that is neither, a
-    sparse file, anything but zeros behind the block of zeros that ends the shard.
+    Bytes of a name that are not UTF-8 become lone surrogates, as in Python's file names, so different names stay
+    different. Raises CorruptData naming shard and offset for a bad checksum, a cut file, a sparse file, a member of
+    another type, and anything but zeros behind the block of zeros that ends the shard.
     """
     offset = start = 0
     extended: dict[str, str] = {}
@@ -74,45 +72,44 @@ def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
             name, size = extended.get("path", name), int(extended.get("size", size))
             extended = {}
         if kind == FOLDER:
-            size = 0  # some writers give the size of what lies in it, none writes contents
+            size = 0  # some writers give the size of the folder's files, none writes contents
         padded = size + -size % BLOCK
         contents = file.read(padded)
         if len(contents) < padded:
-            there = f"the shard ends after {len(contents):,}"
-            raise CorruptData(shard, place, f"{name}: {size:,} bytes were promised, {there}")
+            wrong = f"{name}: {size:,} bytes were promised, the shard ends after {len(contents):,}"
+            raise CorruptData(shard, place, wrong)
         offset += BLOCK + padded
         if kind == PAX:
             extended |= _records(contents[:size], shard, place)
-            continue  # its file follows, and begins, for messages and indexes, here
+            continue  # the file that follows begins here: `start` stays
         if kind == LONG_NAME:
             extended["path"] = _text(contents[:size].partition(b"\0")[0])
             continue
         if kind in FILES:
-            yield Member(name, start, offset - padded, contents[:size])
+            yield Member(name, start, contents[:size])
         elif kind not in (FOLDER, PAX_OF_ALL):
             raise CorruptData(shard, place, f"{name}: a member of type {kind!r}; a shard holds regular files only")
         start = offset
 
 
 def _require_zeros(file: BinaryIO, shard: str, end: int) -> None:
-    """A block of zeros with members behind it is no end: a block that never reached the disk reads as zeros too."""
+    """Refuse members behind the zeros: a block that was never written to the disk reads as zeros too."""
     offset = end + BLOCK
     while chunk := file.read(128 * BLOCK):
         if behind := chunk.lstrip(b"\0"):
-            found = f"byte {offset + len(chunk) - len(behind):,}"
             wrong = f"expected zeros to the end of the file, since those at byte {end:,} end the shard"
-            raise CorruptData(shard, found, f"{wrong}: a hole there, or two shards joined")
+            place = f"byte {offset + len(chunk) - len(behind):,}"
+            raise CorruptData(shard, place, f"{wrong}: a hole there, or two shards joined")
         offset += len(chunk)
 
 
 def _parse(block: bytes, shard: str, place: str) -> tuple[str, int, str]:
-    """(name, size, type) of a header whose checksum is right."""
+    """(name, size, type) of a header, whose checksum is verified."""
     try:
         stored, size = _octal(block[_CHECKSUM]), _octal(block[_SIZE])
     except ValueError:
         raise CorruptData(shard, place, "this is no tar header: its numbers are not octal") from None
-    total = sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")
-    if total != stored:
+    if (total := sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")) != stored:
         raise CorruptData(shard, place, f"the header's checksum is {total}, stored is {stored}")
     name = _text(block[_NAME].rstrip(b"\0"))
     if block[_MAGIC] == USTAR and (prefix := block[_PREFIX].rstrip(b"\0")):
@@ -125,7 +122,7 @@ def _text(name: bytes) -> str:
 
 
 def _records(contents: bytes, shard: str, place: str) -> dict[str, str]:
-    """The "length key=value" lines of a pax header, each closed by a newline that its length counts."""
+    """The "length key=value" lines of a pax header; the length counts the newline at the end."""
     found, at = {}, 0
     try:
         while at < len(contents):
@@ -139,13 +136,13 @@ def _records(contents: bytes, shard: str, place: str) -> dict[str, str]:
     except ValueError:
         raise CorruptData(shard, place, "a pax header that is not made of records") from None
     if sparse := next((key for key in found if key.startswith(_SPARSE)), None):
-        wrong = "a file without its holes, which would be read as a map of them; write it with tar without -S"
+        wrong = "a sparse file, which would be read as a map of its holes; write it with tar without -S"
         raise CorruptData(shard, place, f"{sparse}: {wrong}")
     return found
 
 
 def _octal(field: bytes) -> int:
-    """A number of a header; int() alone would take a sign, a prefix and underscores."""
+    """A number of a header; int() alone would accept a sign, a prefix and underscores."""
     digits = field.strip(b" \0") or b"0"
     if not digits.isdigit():
         raise ValueError(digits)
@@ -153,7 +150,7 @@ def _octal(field: bytes) -> int:
 
 
 def _decimal(digits: str) -> int:
-    """A number of a pax record; int() alone would take a sign, spaces, underscores and other alphabets."""
+    """A number of a pax record; int() alone would accept a sign, spaces, underscores and other alphabets."""
     if not (digits.isascii() and digits.isdigit()):
         raise ValueError(digits)
     return int(digits)

@@ -1,45 +1,33 @@
-"""TFRecord: records of any length, one behind the other, each between two checksums.
+"""TFRecord: records of any length, one behind the other, each with two checksums.
 
-Every record is framed as length (uint64, little-endian), masked CRC32C of those 8 bytes, the data, masked CRC32C of
-the data. There is no index and no header: the file can only be read from the front. Source: TensorFlow,
-`core/lib/io/record_writer.h`.
+A record is framed as length (uint64, little-endian), masked CRC32C of those 8 bytes, the data, masked CRC32C of the
+data. A file has no index, header or end mark: it can only be read from the front, and one that was cut between two
+records looks like a shorter one. Source: TensorFlow, `core/lib/io/record_writer.h`.
 """
 
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from threeloops.data.errors import CorruptData
 from threeloops.data.formats.crc32c import crc32c, masked
-from threeloops.files import replacing
 
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 
 
 def frame(record: bytes) -> bytes:
-    """One record with its length and its two checksums: 16 bytes more than the record."""
+    """One record with its length and its two checksums: 16 bytes longer than the record."""
     length = _LENGTH.pack(len(record))
     return length + _CRC.pack(masked(crc32c(length))) + record + _CRC.pack(masked(crc32c(record)))
-
-
-def write_records(path: Path, records: Iterable[bytes]) -> int:
-    """Write a TFRecord file, whole or not at all; returns the number of records.
-
-    The format has no end mark, so a file that was cut between two records could not be told from a shorter one.
-    """
-    count = 0
-    with replacing(path) as file:
-        for count, record in enumerate(records, 1):  # noqa: B007
-            file.write(frame(record))
-    return count
 
 
 def read_records(path: Path) -> Iterator[bytes]:
     """The records of a file, each checked.
 
     Raises CorruptData naming the file, the record's number (from 0) and its offset, for a cut file, a wrong CRC, or a
-    length that runs past the end. After a damaged length nothing behind it can be found.
+    length that runs past the end. Nothing behind a damaged length can be found.
     """
     with Path(path).open("rb") as file:
         size, number = os.fstat(file.fileno()).st_size, 0
@@ -48,7 +36,7 @@ def read_records(path: Path) -> Iterator[bytes]:
             number += 1
 
 
-def _record(file, path: Path, number: int, size: int) -> bytes:
+def _record(file: BinaryIO, path: Path, number: int, size: int) -> bytes:
     offset = file.tell()
     place = f"record {number} at byte {offset:,}"
     head = file.read(_LENGTH.size + _CRC.size)

@@ -1,11 +1,10 @@
-"""Token shards: a corpus as flat arrays of integers, memory-mapped, so that any window is a slice and nothing is read
-before it is used.
+"""Token shards: a corpus as memory-mapped arrays of integers; a window is a slice, read when it is used.
 
 A folder holds `index.json` and shards. A shard is a header of 64 bytes and the tokens, little-endian:
 
     8 bytes   magic "3LTOKENS"
     4 bytes   version, 1
-    4 bytes   bytes a token: 1, 2 or 4 (unsigned)
+    4 bytes   bytes per token: 1, 2 or 4 (unsigned)
     8 bytes   number of tokens
     4 bytes   CRC32C of the tokens
     32 bytes  zero
@@ -36,7 +35,7 @@ _KINDS = {1: "<u1", 2: "<u2", 4: "<u4"}
 
 @dataclass(frozen=True)
 class Header:
-    """What a shard says about itself."""
+    """The fields of a shard's header that differ between shards."""
 
     token_bytes: int
     tokens: int
@@ -60,10 +59,7 @@ def write_shard(path: Path, tokens: NDArray) -> Header:
 
 
 def read_header(path: Path) -> Header:
-    """The header of a shard, checked against itself and against the size of the file.
-
-    Raises CorruptData that names the file and the place.
-    """
+    """The header of a shard. Raises CorruptData where it is damaged or does not fit the size of the file."""
     with Path(path).open("rb") as file:
         raw = file.read(HEADER_BYTES)
     size = Path(path).stat().st_size
@@ -75,7 +71,7 @@ def read_header(path: Path) -> Header:
     if _CRC.unpack_from(raw, _FIELDS.size)[0] != crc32c(raw[: _FIELDS.size]):
         raise CorruptData(path, "header", "its CRC does not match: the header is damaged")
     if version != VERSION or token_bytes not in _KINDS:
-        raise CorruptData(path, "header", f"version {version}, {token_bytes} bytes a token: expected version {VERSION}")
+        raise CorruptData(path, "header", f"version {version}, {token_bytes}-byte tokens: expected version {VERSION}")
     if size != (wanted := HEADER_BYTES + tokens * token_bytes):
         raise CorruptData(path, f"byte {size:,}", f"ends here, {wanted:,} bytes were promised by its header")
     return Header(token_bytes, tokens, crc)
@@ -84,8 +80,8 @@ def read_header(path: Path) -> Header:
 def write_token_shards(folder: Path, pieces: Iterable[NDArray], tokens_per_shard: int) -> list[Header]:
     """Cut a stream of token arrays into shards of equal size (the last may be shorter), and write the index last.
 
-    A corpus that is already there stays whole until the new index takes the place of its own: new shards get numbers
-    that no file has. At the end, or if `pieces` raises, whichever of both the index does not list is removed.
+    New shards get numbers that no file has, so a corpus that is already there stays whole until the new index replaces
+    the old one. At the end, or if `pieces` raises, the shards of both that the index does not list are deleted.
     """
     if tokens_per_shard < 1:
         raise ValueError(f"tokens_per_shard = {tokens_per_shard}: expected at least 1")
@@ -101,7 +97,8 @@ def write_token_shards(folder: Path, pieces: Iterable[NDArray], tokens_per_shard
         rows = [{"file": name, **asdict(header)} for name, header in zip(names, headers, strict=True)]
         replace_text(folder / INDEX, json.dumps({"version": VERSION, "shards": rows}, indent=1))
     finally:
-        _remove(folder, {*old, *names} - set(_listed(folder)))
+        for name in {*old, *names} - set(_listed(folder)):
+            (folder / name).unlink(missing_ok=True)
     return headers
 
 
@@ -121,37 +118,32 @@ def _cut(pieces: Iterable[NDArray], tokens_per_shard: int) -> Iterator[NDArray]:
 
 
 def _first_free_number(folder: Path) -> int:
-    """The number behind those of all shards in a folder, listed or left by a writer that was killed."""
+    """Above the numbers of all shards in a folder, listed or left by a writer that was killed."""
     taken = (re.fullmatch(r"tokens-(\d+)\.bin", path.name) for path in folder.iterdir())
     return max((int(match[1]) + 1 for match in taken if match), default=0)
 
 
 def _listed(folder: Path) -> list[str]:
-    """The shards of the corpus that is in a folder; none where its index is missing or damaged."""
+    """The shards that a folder's index lists; none where it is missing or damaged."""
     try:
         return [name for name, _ in _read_rows(folder / INDEX)]
     except (CorruptData, FileNotFoundError):
         return []
 
 
-def _remove(folder: Path, names: set[str]) -> None:
-    for name in names:
-        (folder / name).unlink(missing_ok=True)
-
-
 class TokenShards:
     """The tokens of a folder as one array that is not in memory.
 
-    Opening reads the index and the headers, nothing else. Raises MissingIndex or CorruptData, naming the file; a damage
-    inside the tokens is found by `verify`, which reads everything once. Raises OSError where the process may not open
-    as many files as there are shards. Pickled, as for a worker process, it is its folder, which is opened again there.
+    Opening reads only the index and the headers; `verify` also finds damage inside the tokens. Raises MissingIndex or
+    CorruptData, naming the file, and OSError where the process may not open as many files as there are shards.
+    Pickling, as for a worker process, keeps only the folder, which is opened again there.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder).absolute()
-        self.names, self.headers = _read_index(self.folder)
-        self.ends = list(accumulate(header.tokens for header in self.headers))
-        self.maps = [self._map(name, header) for name, header in zip(self.names, self.headers, strict=True)]
+        self.shards = _read_index(self.folder)
+        self.ends = list(accumulate(header.tokens for _, header in self.shards))
+        self.maps = [self._map(name, header) for name, header in self.shards]
 
     def _map(self, name: str, header: Header) -> NDArray:
         kind = _KINDS[header.token_bytes]
@@ -162,11 +154,11 @@ class TokenShards:
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
-            many = (
-                f"{len(self.names):,} shards are mapped with one file descriptor each, more than this process may open"
-            )
-            advice = "raise the limit (ulimit -n) or write fewer, larger shards"
-            raise OSError(errno.EMFILE, f"{self.folder}: {many}; {advice}") from None
+            raise OSError(
+                errno.EMFILE,
+                f"{self.folder}: {len(self.shards):,} shards are mapped with one file descriptor each, more than this "
+                "process may open; raise the limit (ulimit -n) or write fewer, larger shards",
+            ) from None
 
     def __reduce__(self):
         return type(self), (self.folder,)
@@ -189,25 +181,25 @@ class TokenShards:
 
     def verify(self) -> None:
         """Read every token once and compare the checksums. Raises CorruptData naming the shard."""
-        for name, header, tokens in zip(self.names, self.headers, self.maps, strict=True):
+        for (name, header), tokens in zip(self.shards, self.maps, strict=True):
             if (found := crc32c(np.ascontiguousarray(tokens))) != header.crc:
                 wrong = f"their CRC is {found:#010x}, the header says {header.crc:#010x}"
                 raise CorruptData(self.folder / name, "tokens", wrong)
 
 
-def _read_index(folder: Path) -> tuple[list[str], list[Header]]:
+def _read_index(folder: Path) -> list[tuple[str, Header]]:
+    """Name and header of each shard, the index compared with the headers in the files."""
     path = folder / INDEX
     if not path.is_file():
         raise MissingIndex(f"{path}: missing; without it nobody knows which shards belong together. Write them again")
-    promised = _read_rows(path)
-    for name, header in promised:
+    rows = _read_rows(path)
+    for name, header in rows:
         if not (folder / name).is_file():
             raise CorruptData(path, f"shard {name}", "is listed and not there")
         if (found := read_header(folder / name)) != header:
-            raise CorruptData(
-                folder / name, "header", f"is {found}, the index says {header}: another shard of this name"
-            )
-    return [name for name, _ in promised], [header for _, header in promised]
+            wrong = f"is {found}, the index says {header}: another shard of this name"
+            raise CorruptData(folder / name, "header", wrong)
+    return rows
 
 
 def _read_rows(path: Path) -> list[tuple[str, Header]]:
@@ -216,21 +208,15 @@ def _read_rows(path: Path) -> list[tuple[str, Header]]:
         index = json.loads(path.read_text(encoding="utf-8"))
         if type(version := index.get("version")) is not int or version != VERSION:
             raise ValueError(f"version {version!r}, expected {VERSION}")
-        return [
-            (_file_name(row["file"]), Header(*_whole(row, "token_bytes", "tokens", "crc"))) for row in index["shards"]
-        ]
+        return [_parse_row(row) for row in index["shards"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptData(path, "index", f"cannot be read ({type(error).__name__}: {error})") from None
 
 
-def _file_name(name: object) -> str:
+def _parse_row(row: dict) -> tuple[str, Header]:
+    name, fields = row["file"], {field: row[field] for field in ("token_bytes", "tokens", "crc")}
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"file {name!r}, expected the name of a file in this folder")
-    return name
-
-
-def _whole(row: dict[str, object], *fields: str) -> Iterator[int]:
-    for field in fields:
-        if type(value := row[field]) is not int:
-            raise ValueError(f"{field} = {value!r} of {row['file']}, expected whole numbers")
-        yield value
+    if wrong := {field: value for field, value in fields.items() if type(value) is not int}:
+        raise ValueError(f"{wrong} of {name}, expected whole numbers")
+    return name, Header(**fields)

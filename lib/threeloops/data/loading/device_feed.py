@@ -1,8 +1,8 @@
-"""The last metre: from host memory to the device, while the device computes.
+"""Copies from host memory to the device while the device computes.
 
-A copy can only run beside kernels if its source is pinned (the DMA engine must not meet a page that has moved) and if
-it is queued on a stream of its own. Two pinned buffers and two device buffers are enough: one is filled while the
-other is used. Events say when a buffer may be used again; nothing waits for the whole device.
+A copy can run beside kernels only if its source is pinned, because the DMA engine needs pages that do not move, and if
+it is queued on a stream of its own. Two pinned buffers and two device buffers are enough: one is filled while the other
+is used. Events say when a buffer may be used again, so that nothing waits for the whole device.
 """
 
 from collections import deque
@@ -13,15 +13,13 @@ import torch
 
 
 class DeviceFeed:
-    """Batches on `device`, in order: tensors of one shape and dtype, the last may have fewer rows.
+    """Batches on `device`, in order: tensors of one shape and dtype; the last may have fewer rows.
 
-    On CUDA a batch is valid until the next one is asked for: its buffer is then filled again, behind the work that
-    the current stream has queued by that moment.
-    On the CPU batches pass through unchanged.
+    On CUDA a batch is valid until the next one is requested: its buffer is then filled again, behind the work that the
+    current stream has queued by that moment. On the CPU batches pass through unchanged.
 
-    A batch may be a tuple of the tensor and what belongs to it and stays on the host, as `Loader.with_states()` gives
-    them: it comes out as such a tuple. A Loader itself is refused, because batches are drawn `buffers - 1` in advance,
-    and it would count them as trained on.
+    A batch may be a tuple of the tensor and companions that stay on the host, as `Loader.with_states()` returns them.
+    A Loader itself is refused: batches are drawn `buffers - 1` in advance, and it would count them as trained on.
     """
 
     def __init__(self, batches: Iterable[Any], device: str | torch.device, buffers: int = 2) -> None:
@@ -41,29 +39,26 @@ class DeviceFeed:
 
     def _on_cuda(self) -> Iterator[Any]:
         copies = torch.cuda.Stream(self.device)
-        try:
-            yield from self._through(copies)
-        finally:
-            copies.synchronize()  # no copy may write to a buffer that is being freed
-
-    def _through(self, copies: "torch.cuda.Stream") -> Iterator[Any]:
         slots: list[_Slot] = []
         waiting: deque[_Slot] = deque()
-        for number, given in enumerate(self.batches):
-            batch, *companions = given if isinstance(given, tuple) else (given,)
-            if any(isinstance(each, torch.Tensor) for each in companions):
-                raise ValueError("a batch is a tuple of several tensors: expected one, and companions for the host")
-            if len(slots) < self.buffers:
-                slots.append(_Slot(batch, self.device))
-            slot = slots[number % self.buffers]
-            slot.fill(batch, copies)
-            slot.companions = companions
-            waiting.append(slot)
-            # The copies of the next buffers - 1 batches are queued before a batch is given out.
-            if len(waiting) == self.buffers:
+        try:
+            for number, given in enumerate(self.batches):
+                batch, *companions = given if isinstance(given, tuple) else (given,)
+                if any(isinstance(each, torch.Tensor) for each in companions):
+                    raise ValueError("a batch is a tuple of several tensors: expected one, and companions for the host")
+                if len(slots) < self.buffers:
+                    slots.append(_Slot(batch, self.device))
+                slot = slots[number % self.buffers]
+                slot.fill(batch, copies)
+                slot.companions = companions
+                waiting.append(slot)
+                # The copies of the next buffers - 1 batches are queued before a batch is returned.
+                if len(waiting) == self.buffers:
+                    yield from self._give(waiting.popleft())
+            while waiting:
                 yield from self._give(waiting.popleft())
-        while waiting:
-            yield from self._give(waiting.popleft())
+        finally:
+            copies.synchronize()  # no copy may write to a buffer that is being freed
 
     def _give(self, slot: "_Slot") -> Iterator[Any]:
         torch.cuda.current_stream(self.device).wait_event(slot.copied)
@@ -73,17 +68,17 @@ class DeviceFeed:
 
 
 class _Slot:
-    """A pinned buffer, a device buffer of the same shape, and what has happened to them."""
+    """A pinned buffer and a device buffer of the same shape, with events that say when each was last used."""
 
     def __init__(self, like: torch.Tensor, device: torch.device) -> None:
         self.host = torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
         self.device = torch.empty(like.shape, dtype=like.dtype, device=device)
         self.copied, self.used = torch.cuda.Event(), torch.cuda.Event()
         self.rows, self.companions = 0, list[Any]()
-        self.release()  # the allocator may have handed out memory that queued work still uses
+        self.release()  # work that is already queued may still use this memory
 
     def fill(self, batch: torch.Tensor, copies: "torch.cuda.Stream") -> None:
-        """Queue the copy of a batch. The host waits for this pinned buffer, the stream for the device buffer."""
+        """Queue the copy of a batch. The host waits for the pinned buffer, the stream for the device buffer."""
         if batch.shape[1:] != self.host.shape[1:] or len(batch) > len(self.host) or batch.dtype != self.host.dtype:
             raise ValueError(
                 f"a batch is {batch.dtype} {tuple(batch.shape)}, the first was {self.host.dtype} "
@@ -98,5 +93,5 @@ class _Slot:
             self.copied.record(copies)
 
     def release(self) -> None:
-        """The consumer has queued everything that reads this buffer."""
+        """Call when the consumer has queued everything that reads this buffer."""
         self.used.record(torch.cuda.current_stream(self.device.device))

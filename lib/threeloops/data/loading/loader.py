@@ -1,4 +1,4 @@
-"""A loader that can be interrupted anywhere: sampler and prefetcher joined, and a state that is always true."""
+"""A loader that can be interrupted and resumed anywhere: sampler and prefetcher joined."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -10,12 +10,12 @@ from threeloops.data.loading.sampler import SamplerState, advanced, batches
 class Loader:
     """Batches of the rest of an epoch: `load(indices)` makes one, `indices` int64 of shape (≤ batch,).
 
-    `state` counts what was trained on: not what workers have under way, nor what was given out and may have failed.
-    Whatever the number of workers is then, a loader made from it goes on with the first batch not trained on.
+    `state` counts only what was trained on, not what workers have in flight. A loader made from it, with any number of
+    workers, continues with the first batch that was not trained on.
 
-    - `for batch in loader` says that a batch was trained on by asking for the next one. Before that only the loop
-      knows: to read `state` in its body, or behind a `break` or an error in it, raises RuntimeError.
-    - `for batch, after in loader.with_states()` is for loops that save: `after` is right behind the step on `batch`.
+    - `for batch in loader`: asking for the next batch means that the last one was trained on. Until then only the loop
+      knows, so reading `state` in its body, or behind a `break` or an error in it, raises RuntimeError.
+    - `for batch, after in loader.with_states()` is for loops that save: `after` is the state after the step on `batch`.
     """
 
     def __init__(
@@ -45,23 +45,22 @@ class Loader:
 
     @state.setter
     def state(self, state: SamplerState) -> None:
-        self._state = advanced(state, self.samples, 0)  # the end of an epoch is the beginning of the next one
+        self._state = advanced(state, self.samples, 0)  # turns the end of an epoch into the beginning of the next
         self._undecided = False
         self._given_out: SamplerState | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """To the end of the present epoch; iterate again for the next one."""
+        """The rest of the present epoch; iterate again for the next one."""
         for value, after in self.with_states():
             self._undecided = True
             yield value
             self.state = after
 
     def with_states(self) -> Iterator[tuple[Any, SamplerState]]:
-        """To the end of the present epoch: each batch, and the state to save once it has been trained on.
+        """The rest of the present epoch: each batch, and the state to save once it has been trained on.
 
-        Batches may wait on the way to the step, as in a DeviceFeed: `state` stays until the loop sets it,
-        `loader.state = after` behind the step. An epoch that was given out to its end and not counted is not given out
-        again: RuntimeError.
+        Batches may wait on their way to the step, as in a DeviceFeed, so the loop has to set `loader.state = after`
+        behind each step. Raises RuntimeError for a second pass over an epoch without that.
         """
         state = began = self.state
         if began == self._given_out:

@@ -1,7 +1,7 @@
-"""Which sample comes next, and what has to be remembered to go on exactly there.
+"""Which sample comes next, and what has to be saved to resume exactly there.
 
-The order of an epoch is a function of seed and epoch alone. The state is then three numbers, whoever loads the samples,
-and however many of them are under way: what counts is how many have been *used*.
+The order of an epoch depends on seed and epoch alone. So the state is three numbers, whoever loads the samples and
+however many are in flight: seed, epoch, and how many samples have been *used*.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class SamplerState:
-    """Plain data for a checkpoint: in `epoch`, shuffled by `seed`, `position` samples have been used."""
+    """For a checkpoint: `position` samples of `epoch`, shuffled by `seed`, have been used."""
 
     seed: int
     epoch: int = 0
@@ -20,10 +20,9 @@ class SamplerState:
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The order of one epoch: a permutation of shape (samples,), drawn from a generator of the pair's own.
+    """The order of one epoch: a permutation of shape (samples,), from a generator seeded with the pair.
 
-    Raises ValueError for a seed that is not 32 bits: the generator takes words of 32 bits, and what does not fit into
-    the seed's would count as epochs.
+    Raises ValueError for a seed of more than 32 bits: the generator would take the rest as part of the epoch.
     """
     if not 0 <= seed < 1 << 32:
         raise ValueError(f"seed = {seed}: expected 0 … 2³² − 1")
@@ -33,9 +32,8 @@ def epoch_order(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def remaining(state: SamplerState, samples: int) -> NDArray[np.int64]:
-    """What is left of the epoch, in order. Raises ValueError for a position that the data set does not have."""
-    _check(state, samples)
-    return epoch_order(samples, state.seed, state.epoch)[state.position :]
+    """The rest of the epoch, in order. Raises ValueError for a position that the data set does not have."""
+    return epoch_order(samples, state.seed, state.epoch)[_checked_position(state, samples) :]
 
 
 def batches(state: SamplerState, samples: int, batch: int) -> list[NDArray[np.int64]]:
@@ -53,13 +51,12 @@ def advanced(state: SamplerState, samples: int, used: int) -> SamplerState:
     """
     if samples < 1 or used < 0:
         raise ValueError(f"samples = {samples}, used = {used}: expected a data set that is not empty, and used ≥ 0")
-    _check(state, samples)
-    epochs, position = divmod(state.position + used, samples)
+    epochs, position = divmod(_checked_position(state, samples) + used, samples)
     return replace(state, epoch=state.epoch + epochs, position=position)
 
 
-def _check(state: SamplerState, samples: int) -> None:
-    if not 0 <= state.position <= samples:
-        raise ValueError(
-            f"position = {state.position}: the data set has {samples} samples; was this state written for another one?"
-        )
+def _checked_position(state: SamplerState, samples: int) -> int:
+    if not 0 <= (position := state.position) <= samples:
+        wrong = f"position = {position}: the data set has {samples} samples"
+        raise ValueError(f"{wrong}; was this state written for another one?")
+    return position

@@ -1,7 +1,6 @@
-"""Who loads a sample: nobody else, a thread, a process, or a simulation of one.
+"""Workers, which load samples: in the consumer's own thread, in another thread or process, or on a virtual clock.
 
-A worker takes jobs and gives results back in the same order. Which job goes to which worker is not its business: see
-`threeloops.data.loading.prefetch`.
+A worker returns results in the order of its keys. `threeloops.data.loading.prefetch` assigns the keys to workers.
 """
 
 import multiprocessing
@@ -22,7 +21,7 @@ from threeloops.data.storage.slow_store import VirtualStore
 
 @dataclass(frozen=True)
 class Loaded:
-    """What came back for one key: a value, or the exception that its load raised."""
+    """The result for one key: a value, or the exception that its load raised."""
 
     value: Any = None
     error: BaseException | None = None
@@ -38,12 +37,12 @@ class Worker(Protocol):
         ...
 
     def stop(self) -> None:
-        """Begin no other job: a thread finishes the one at hand, a process drops it. Does not wait."""
+        """Begin no other job, without waiting: a thread still finishes its present one, a process drops it."""
         ...
 
     def close(self) -> None:
-        """Stop, and wait until that is done; safe to call twice."""
-        ...
+        """Stop, and wait until the worker has ended. May be called twice."""
+        self.stop()
 
 
 def attempt(load: Callable[[Any], Any], key: Any, caught: type[BaseException] = Exception) -> Loaded:
@@ -53,8 +52,8 @@ def attempt(load: Callable[[Any], Any], key: Any, caught: type[BaseException] = 
         return Loaded(error=error)
 
 
-class Inline:
-    """Zero workers: the consumer loads for itself, when it asks."""
+class Inline(Worker):
+    """Loads in the consumer's own thread, when it asks for the result."""
 
     def __init__(self, load: Callable[[Any], Any]) -> None:
         self.name, self.load, self.keys = "the main process", load, deque[Any]()
@@ -68,12 +67,9 @@ class Inline:
     def stop(self) -> None:
         self.keys.clear()
 
-    def close(self) -> None:
-        self.stop()
 
-
-class ThreadWorker:
-    """Shares memory and the GIL with its consumer: right for waiting, and for C code that lets go of the GIL."""
+class ThreadWorker(Worker):
+    """A thread, which shares the GIL with its consumer: right for waiting, and for C code that releases the GIL."""
 
     def __init__(self, load: Callable[[Any], Any], name: str) -> None:
         self.name, self.load = name, load
@@ -85,7 +81,7 @@ class ThreadWorker:
 
     def _run(self) -> None:
         while (key := self.jobs.get()) is not _STOP and not self.stopped.is_set():
-            # sys.exit() and a cancellation too: a thread that died of them would leave its consumer waiting for ever.
+            # BaseException, because a thread that ended with SystemExit would leave its consumer waiting for ever.
             self.results.put(attempt(self.load, key, BaseException))
 
     def send(self, key: Any) -> None:
@@ -106,20 +102,20 @@ class ThreadWorker:
 _STOP = object()
 
 
-class ProcessWorker:
-    """A process of its own: right for Python code that computes. `load` and what it returns have to be picklable.
+class ProcessWorker(Worker):
+    """A process: right for Python code that computes. `load` and what it returns have to be picklable.
 
-    Processes are spawned: a fork of a process that already runs threads, or has initialised CUDA, may hang.
-    `load` is the first message on the link, its keys follow; one that cannot be pickled raises here, at once. What
-    fails on the way, a load, a key, a value or an exception, is a WorkerFailed in the place of that result.
+    It is spawned, since a fork of a process that runs threads, or has initialised CUDA, may hang. A load that cannot be
+    pickled raises at once. A load, key, value or exception that cannot be unpickled becomes a WorkerFailed in the place
+    of its result.
     """
 
     def __init__(self, load: Callable[[Any], Any], name: str) -> None:
         self.name = name
-        packed = ForkingPickler.dumps(load)  # before there is a process: what cannot be pickled leaves none behind
+        packed = ForkingPickler.dumps(load)  # before the process is started, which an error would leave behind
         context = multiprocessing.get_context("spawn")
         self.link, theirs = context.Pipe()
-        # Nothing large goes to the process but over the link: to a process that dies, `start` would write for ever.
+        # The load is sent over the link, not as an argument: `start` would write for ever to a process that dies.
         self.process = context.Process(target=_serve, args=(theirs,), name=name, daemon=True)
         self.process.start()
         theirs.close()  # the worker holds the only other end, so its death ends the stream
@@ -129,7 +125,7 @@ class ProcessWorker:
         self._post(ForkingPickler.dumps(key))
 
     def _post(self, packed: memoryview) -> None:
-        # A dead worker takes no key. What it answered before may still lie in the pipe: `receive` finds out, in order.
+        # A worker that died may have left answers in the pipe; `receive` returns those and then reports the death.
         with suppress(OSError):
             self.link.send_bytes(packed)
 
@@ -147,7 +143,7 @@ class ProcessWorker:
         self.process.join(timeout=10)
         code = self.process.exitcode
         if code is None:
-            return WorkerDied(f"{self.name} closed its link, and its process {self.process.pid} goes on without it")
+            return WorkerDied(f"{self.name} closed its link, but its process {self.process.pid} still runs")
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return WorkerDied(f"{self.name} {how}")
 
@@ -161,46 +157,48 @@ class ProcessWorker:
 
 
 def _serve(link: Connection) -> None:
-    """What runs in a worker process: the first message is the load, every other one a key."""
+    """Runs in the worker process: the first message is the load, every other one a key."""
     messages: queue.SimpleQueue = queue.SimpleQueue()
     threading.Thread(target=_read, args=(link, messages), daemon=True).start()
     try:
-        made = attempt(partial(_unpacked, wrong=_NO_LOAD, advice=_ADVICE), messages.get())
+        load = attempt(partial(_unpacked, wrong=_NO_LOAD), messages.get())
 
         def load_packed(key: bytes) -> Any:
-            if made.error is not None:
-                raise made.error
-            return made.value(_unpacked(key, _NO_KEY))
+            if load.error is not None:
+                raise load.error
+            return load.value(_unpacked(key, _NO_KEY))
 
         while (key := messages.get()) is not _STOP:
             link.send_bytes(_packed(attempt(load_packed, key, BaseException)))
-    except (KeyboardInterrupt, OSError):  # interrupted with the whole program, or there is nobody to answer any more
+    except (KeyboardInterrupt, OSError):  # the whole program was interrupted, or the consumer has gone
         return
 
 
 def _read(link: Connection, messages: queue.SimpleQueue) -> None:
-    """Take messages off the link as they come: else both sides may write, with full pipes, and neither read."""
+    """Read messages as they come. Otherwise both sides might write to full pipes, and neither read."""
     with suppress(EOFError, OSError):
         while True:
             messages.put(link.recv_bytes())
-    messages.put(_STOP)  # for whoever awaits the load
+    messages.put(_STOP)  # in the place of a load that never came
     messages.put(_STOP)
 
 
-def _unpacked(packed: bytes, wrong: str, advice: str = "") -> Any:
+_NO_KEY = "the key cannot cross to the worker process: {}"
+_NO_LOAD = (
+    "the load cannot be made in a worker process: {}. What a notebook defines cannot be imported there: put it into a "
+    'module, or use kind="thread"'
+)
+
+
+def _unpacked(packed: bytes, wrong: str) -> Any:
     try:
         return ForkingPickler.loads(packed)
     except Exception as error:
-        raise WorkerFailed(f"{wrong}: {said(error)}{advice}") from error
-
-
-_NO_KEY = "the key cannot cross to the worker process"
-_NO_LOAD = "the load cannot be made in a worker process"
-_ADVICE = '. What a notebook defines cannot be imported there: put it into a module, or use kind="thread"'
+        raise WorkerFailed(wrong.format(said(error))) from error
 
 
 def _packed(loaded: Loaded) -> memoryview:
-    """A result as bytes that the other side can read. Exceptions are tried: many pickle and do not come back."""
+    """A result as bytes that the consumer can read. Exceptions are tried here: many pickle but do not unpickle."""
     try:
         packed = ForkingPickler.dumps(loaded)
         if loaded.error is not None:
@@ -218,8 +216,8 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-class SimulatedWorker:
-    """A worker on a virtual clock: fetches one object at a time from a VirtualStore, then decodes for a stated time."""
+class SimulatedWorker(Worker):
+    """Fetches one object at a time from a VirtualStore, on its clock, and then decodes it for a stated time."""
 
     def __init__(self, store: VirtualStore, decode_seconds: float, name: str) -> None:
         self.store, self.decode_seconds, self.name = store, decode_seconds, name
@@ -252,6 +250,3 @@ class SimulatedWorker:
 
     def stop(self) -> None:
         self.jobs.clear()
-
-    def close(self) -> None:
-        self.stop()

@@ -1,1 +1,1 @@
-"""Where bytes lie and what reading them costs: stores, simulated slow ones, a cache, the tiers of this machine."""
+"""Where bytes are stored and what reading them costs: stores, simulated slow ones, a cache, this machine's tiers."""

@@ -1,8 +1,8 @@
-"""A local cache in front of a slow store: bounded bytes, least recently used out first, never half a file.
+"""A local cache in front of a slow store: a bounded number of bytes, the least recently used objects evicted first.
 
-An entry is written beside its place and renamed into it, so a reader, or the next process, sees all of it or nothing.
-It begins with the CRC32C of its contents: an entry that a crash or a disk has damaged counts as missing. A cache only
-saves time: whatever its folder refuses to do, the data come from the store.
+An entry is written under another name and then renamed, so that readers see all of it or nothing. It begins with the
+CRC32C of its contents; a damaged entry counts as missing. When the folder cannot be read or written, the data come from
+the store.
 """
 
 import fcntl
@@ -21,16 +21,15 @@ from threeloops.data.storage.store import Store, part, require_range
 
 _CRC = struct.Struct("<I")
 _SUFFIX, _UNFINISHED = ".cached", ".unfinished"
-_NUMBERS = count(1)  # of all that this process writes, whichever cache it is for
+_NUMBERS = count(1)  # one for each entry that this process writes, for whichever cache
 
 
 class CachedStore:
-    """`store`, with at most `limit_bytes` of whole objects kept in `folder`, the bytes of their CRCs included.
+    """`store`, with whole objects kept in `folder`: at most `limit_bytes`, their CRCs included.
 
-    Counts `hits`, `misses` and `evictions`. Objects larger than the limit pass through. Threads may share it; two that
-    miss the same key at once both fetch it. The order of use survives a restart as the files' modification times.
-    Processes may share the folder, and each keeps to the limit for what it found there and what it wrote. What cannot
-    be written, because the disk is full for one, is given out and not kept.
+    Larger objects, and those that cannot be written, are returned and not kept. `hits`, `misses` and `evictions` count.
+    Threads may share a cache; two that miss the same key at once both fetch it. Processes may share the folder; each
+    applies the limit to what it found there and what it wrote. The order of use survives as modification times.
     """
 
     def __init__(self, store: Store, folder: Path, limit_bytes: int) -> None:
@@ -41,13 +40,15 @@ class CachedStore:
         self._lock = threading.Lock()
         self.folder.mkdir(parents=True, exist_ok=True)
         for unfinished in self.folder.glob("*" + _UNFINISHED):
-            _sweep(unfinished)
+            # Delete an entry whose writer is dead: locks end with their process, whereas its id may be reused.
+            with suppress(OSError), unfinished.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                unfinished.unlink()
         self._sizes = OrderedDict((name, size) for _, name, size in sorted(_entries(self.folder)))
         self._make_room(0)
 
     @property
     def stored_bytes(self) -> int:
-        """On disk now."""
         return sum(self._sizes.values())
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -68,7 +69,7 @@ class CachedStore:
         try:
             raw = (self.folder / name).read_bytes()
             os.utime(self.folder / name)
-        except OSError:  # thrown out by another process, or unreadable
+        except OSError:  # evicted by another process, or unreadable
             raw = b""
         if len(raw) < _CRC.size or _CRC.unpack_from(raw)[0] != crc32c(raw[_CRC.size :]):
             with self._lock:
@@ -88,13 +89,13 @@ class CachedStore:
             self._make_room(size)
             try:
                 with unfinished.open("xb") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX)  # while this process lives and writes: see `_sweep`
+                    fcntl.flock(file, fcntl.LOCK_EX)  # held while this process lives and writes
                     file.write(_CRC.pack(crc32c(data)) + data)
                     file.flush()
                     os.replace(unfinished, self.folder / name)
             except OSError:
                 with suppress(OSError):
-                    unfinished.unlink(missing_ok=True)
+                    unfinished.unlink()
                 return
             self._sizes[name] = size
 
@@ -106,18 +107,11 @@ class CachedStore:
     def _drop(self, name: str) -> None:
         if self._sizes.pop(name, None) is not None:
             with suppress(OSError):
-                (self.folder / name).unlink(missing_ok=True)
-
-
-def _sweep(unfinished: Path) -> None:
-    """Delete half an entry whose writer is dead: a lock ends with its process, a process number may be used again."""
-    with suppress(OSError), unfinished.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unfinished.unlink(missing_ok=True)
+                (self.folder / name).unlink()
 
 
 def _entries(folder: Path) -> Iterator[tuple[int, str, int]]:
-    """(modification time in ns, name, bytes) of every entry that is still there when it is looked at."""
+    """(modification time in ns, name, bytes) of every entry; another process may delete some meanwhile."""
     for path in folder.glob("*" + _SUFFIX):
         with suppress(FileNotFoundError):
             found = path.stat()

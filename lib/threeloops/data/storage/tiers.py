@@ -1,8 +1,7 @@
-"""What each step from disk to memory delivers on this machine: bytes a second, and seconds to the first byte.
+"""What memory, the page cache and the disk deliver on this machine: bandwidth, and latency of small reads.
 
-A file that was just written or read is in the page cache, and reading it again measures memory. `forget` writes it out
-and asks the kernel to drop it. What a hypervisor or a disk controller keeps in caches of its own cannot be dropped from
-here: a cold read on a virtual machine may still come from somebody's memory.
+A file that was just written or read is in the page cache; `forget` asks the kernel to drop it. The caches of a
+hypervisor or a disk controller cannot be dropped, so a cold read on a virtual machine may still come from memory.
 """
 
 import os
@@ -19,7 +18,7 @@ SMALL = 4096
 
 @dataclass(frozen=True)
 class Tier:
-    """Medians: `bandwidth` in bytes/s of reading from front to back, `latency` in seconds of reading 4 KiB anywhere."""
+    """Medians: `bandwidth` in bytes/s of a sequential read, `latency` in seconds of a random read of 4 KiB."""
 
     name: str
     bandwidth: float
@@ -27,7 +26,7 @@ class Tier:
 
 
 def measure_tiers(folder: Path, size: int = 64 << 20, repeats: int = 3, seed: int = 0) -> list[Tier]:
-    """Memory, the page cache and the disk under `folder`, by a temporary file of `size` bytes (a multiple of 4 KiB)."""
+    """Measure with a temporary file of `size` bytes (a multiple of 4 KiB) in `folder`."""
     if size < CHUNK or size % SMALL:
         raise ValueError(f"size = {size} bytes: expected a multiple of {SMALL}, at least {CHUNK}")
     generator = np.random.default_rng(seed)
@@ -36,35 +35,35 @@ def measure_tiers(folder: Path, size: int = 64 << 20, repeats: int = 3, seed: in
     places = [int(n) * SMALL for n in generator.integers(0, size // SMALL, 64)]
     try:
         path.write_bytes(data)
-        found = [_memory(data, places, repeats)]
+        times = {"memory": _read_memory(data, places, repeats)}
         for name, cold in (("page cache", False), ("disk", True)):
-            times = [(_front_to_back(path, cold), _anywhere(path, places, cold)) for _ in range(repeats)]
-            found.append(Tier(name, size / median(t for t, _ in times), median(t for _, t in times)))
-        return found
+            times[name] = [(_read_all(path, cold), _read_random(path, places, cold)) for _ in range(repeats)]
     finally:
         path.unlink(missing_ok=True)
+    return [
+        Tier(name, size / median(all_ for all_, _ in each), median(random for _, random in each) / len(places))
+        for name, each in times.items()
+    ]
 
 
-def _memory(data: bytes, places: list[int], repeats: int) -> Tier:
+def _read_memory(data: bytes, places: list[int], repeats: int) -> list[tuple[float, float]]:
     source = np.frombuffer(data, np.uint8)
-    target, small = np.empty_like(source), np.empty(SMALL, np.uint8)
-    np.copyto(target, source)
-    whole, single = [], []
+    target, small = np.zeros_like(source), np.empty(SMALL, np.uint8)
+    times = []
     for _ in range(repeats):
         start = time.perf_counter()
         np.copyto(target, source)
         copied = time.perf_counter()
         for place in places:
             np.copyto(small, source[place : place + SMALL])
-        whole.append(copied - start)
-        single.append((time.perf_counter() - copied) / len(places))
-    return Tier("memory", len(data) / median(whole), median(single))
+        times.append((copied - start, time.perf_counter() - copied))
+    return times
 
 
 def forget(path: Path, *, flush: bool = True) -> None:
     """Write the file out and drop it from the page cache, where the system can (Linux).
 
-    Flushing thousands of small files one by one takes seconds: call `os.sync()` once, and do without.
+    Flushing thousands of small files one by one takes seconds: call `os.sync()` once and pass flush=False.
     """
     with Path(path).open("rb") as file:
         if flush:
@@ -73,7 +72,7 @@ def forget(path: Path, *, flush: bool = True) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _front_to_back(path: Path, cold: bool) -> float:
+def _read_all(path: Path, cold: bool) -> float:
     if cold:
         forget(path)
     buffer = bytearray(CHUNK)
@@ -84,8 +83,7 @@ def _front_to_back(path: Path, cold: bool) -> float:
     return time.perf_counter() - start
 
 
-def _anywhere(path: Path, places: list[int], cold: bool) -> float:
-    """Seconds a 4 KiB read, one after another, without reading ahead."""
+def _read_random(path: Path, places: list[int], cold: bool) -> float:
     if cold:
         forget(path)
     with path.open("rb", buffering=0) as file:
@@ -95,4 +93,4 @@ def _anywhere(path: Path, places: list[int], cold: bool) -> float:
         for place in places:
             file.seek(place)
             file.read(SMALL)
-        return (time.perf_counter() - start) / len(places)
+        return time.perf_counter() - start

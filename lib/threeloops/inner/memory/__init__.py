@@ -1,9 +1,8 @@
-"""The memory of a training step: predicted (`account`), measured (`LiveStorage`), and explained when it runs out."""
+"""The memory of a training step: predicted (`account`), measured (`LiveStorage`), explained when it runs out."""
 
-from threeloops.inner.memory.account import Account, account, draw_bars, draw_timeline, kv_cache_bytes
-from threeloops.inner.memory.post_mortem import MemoryBudgetExceeded, post_mortem
+from threeloops.inner.memory.account import Account, account, draw_bars, draw_timeline
 from threeloops.inner.memory.sizes import Step
-from threeloops.inner.memory.timeline import KINDS, Change, Storage, Timeline
+from threeloops.inner.memory.timeline import KINDS, Change, MemoryBudgetExceeded, Storage, Timeline
 from threeloops.inner.memory.tracker import LiveStorage
 
 __all__ = [
@@ -18,6 +17,4 @@ __all__ = [
     "account",
     "draw_bars",
     "draw_timeline",
-    "kv_cache_bytes",
-    "post_mortem",
 ]

@@ -1,96 +1,54 @@
-"""The accountant: what a training step will hold, before anything runs."""
+"""The accountant: what a training step will hold, computed before anything runs."""
 
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from threeloops.inner.memory.block import keeps_stream, saved_by_block
-from threeloops.inner.memory.sizes import DTYPE_BYTES, Model, Step, require_one_of
+from threeloops.inner.memory.block import saved_by_layer
+from threeloops.inner.memory.sizes import Model, Step
 from threeloops.inner.memory.step import predicted
 from threeloops.inner.memory.timeline import KINDS, Timeline
 from threeloops.palette import palette
-from threeloops.units import readable_bytes
 
 
 def account(model: Model, batch: int, sequence: int, **policies: Any) -> "Account":
-    """The account of one training step; `policies` are those of `Step`: dtype, optimizer, masters, …"""
+    """The account of one training step; `policies` are the other fields of `Step`: dtype, optimizer, masters, …"""
     return Account(Step(model, batch, sequence, **policies))
 
 
-def kv_cache_bytes(model: Model, batch: int, tokens: int, dtype: str = "bfloat16") -> int:
-    """Bytes of the keys and values of so many tokens in every layer: what decoding keeps instead of activations.
-
-    Raises ValueError naming the quantity that does not fit.
-    """
-    if batch < 1 or tokens < 1:
-        raise ValueError(f"batch = {batch}, tokens = {tokens}: expected at least 1 of each")
-    require_one_of("dtype", dtype, DTYPE_BYTES)
-    _, keys, values = model.qkv_widths
-    return batch * tokens * model.layers * (keys + values) * DTYPE_BYTES[dtype]
-
-
 class Account:
-    """What a step holds, by kind, and when it holds the most; every number in bytes."""
+    """What a step holds, by kind, and when it holds the most; every number in bytes.
+
+    `layer` is what one layer keeps for its backward pass, by tensor.
+    """
 
     def __init__(self, step: Step):
         self.step = step
-
-    @cached_property
-    def timeline(self) -> Timeline:
-        return predicted(self.step)
-
-    @cached_property
-    def peak_bytes(self) -> int:
-        """The most live storage of the step."""
-        return self.timeline.peak_bytes
-
-    @cached_property
-    def layer(self) -> dict[str, int]:
-        """What one layer keeps for its backward pass, by tensor: its input among them or, in 16 bits on a CPU, the
-        norm's float32 copy in its place.
-        """
-        step = self.step
-        stream = {"input": step.tokens * step.model.width * step.element} if keeps_stream(step) else {}
-        return stream | saved_by_block(step)
+        self.layer = saved_by_layer(step)
+        self.timeline = predicted(step)
+        self.peak_bytes = self.timeline.peak_bytes
 
     @property
     def per_parameter(self) -> float:
-        """Bytes a parameter of everything that does not depend on the batch: weights, gradients, masters, states.
+        """Bytes per parameter of all that does not depend on the batch: weights, gradients, masters, states.
 
-        Of bfloat16 with masters and AdamW: 2 + 2 + 4 + 8 = 16, as published (see `Step` for `MasterWeights`).
+        For bfloat16 with masters and AdamW 2 + 2 + 4 + 8 = 16, as published (but see `Step` on `MasterWeights`).
         """
         step = self.step
         return (2 * step.parameters + step.master_bytes + step.states) / step.model.parameters_count()
 
     @cached_property
     def parts(self) -> dict[str, int]:
-        """The most of each kind at any moment. Not all at once: gradients grow while activations are freed."""
+        """The peak of each kind by itself. They differ in time: gradients grow while activations are freed."""
         peaks = {kind: self.timeline.peak_of(kind) for kind in KINDS}
         return {kind: peak for kind, peak in peaks.items() if peak}
 
     @cached_property
     def at_peak(self) -> dict[str, int]:
-        """The peak by kind."""
         return self.timeline.by("kind")
 
     def fits(self, budget_bytes: float) -> bool:
         return self.peak_bytes <= budget_bytes
-
-    def report(self) -> str:
-        """The account as lines of text."""
-        model, step = self.step.model, self.step
-        recompute = "" if step.layers_per_segment is None else f", {step.layers_per_segment} layers a segment"
-        lines = [
-            f"{model.parameters_count():,} parameters, {step.batch} × {step.sequence} tokens, {step.dtype}, "
-            f"{step.optimizer}{recompute}: peak {readable_bytes(self.peak_bytes)}",
-            *(
-                f"  {kind:<11}{readable_bytes(size):>10}  {readable_bytes(self.at_peak.get(kind, 0)):>10} at the peak"
-                for kind, size in self.parts.items()
-            ),
-            f"  a layer keeps {readable_bytes(sum(self.layer.values()))}; the largest of it: "
-            + ", ".join(f"{n} {readable_bytes(b)}" for n, b in sorted(self.layer.items(), key=lambda p: -p[1])[:3]),
-        ]
-        return "\n".join(lines)
 
 
 COLOURS = {
@@ -106,7 +64,7 @@ COLOURS = {
 
 
 def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30, kinds: Sequence[str] = KINDS) -> None:
-    """One stacked bar for each name, from bytes by kind, such as `Account.at_peak`; `unit` bytes a tick."""
+    """One stacked bar for each name, from bytes by kind such as `Account.at_peak`, in units of `unit` bytes."""
     names = list(bars)
     left = [0.0] * len(names)
     worth_seeing = 0.003 * max(sum(bar.values()) for bar in bars.values()) / unit
@@ -121,7 +79,7 @@ def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30
 
 
 def draw_timeline(axes: Any, timeline: Timeline, *, unit: float = 2**20) -> None:
-    """Live bytes by kind, change after change, and a line at the peak; what stands before the first mark was there."""
+    """Live bytes by kind from the first mark on, change after change, and a line at the peak."""
     curve = timeline.curve()
     begin = timeline.marks[0][0] if timeline.marks else 0
     kinds = [kind for kind in KINDS if kind in curve]
@@ -137,7 +95,5 @@ def draw_timeline(axes: Any, timeline: Timeline, *, unit: float = 2**20) -> None
 
 
 def _label(kind: str, visible: bool) -> str:
-    """The legend names every kind but the two grey ones, which must be large enough to be seen."""
-    if visible or kind not in ("buffer", "input"):
-        return kind
-    return f"_{kind}"  # matplotlib lists no label with an underscore
+    """The legend lists every kind except a grey one that is too small to see: matplotlib omits labels with "_"."""
+    return kind if visible or kind not in ("buffer", "input") else f"_{kind}"

@@ -1,9 +1,9 @@
 """What one GPT block keeps for its backward pass, and what that backward pass allocates and frees, in order.
 
-Read off autograd's own rules: a matrix product keeps its input (and the weight, which lives anyway), a product keeps
-both factors, SiLU its input, attention queries, keys, values, output and the logarithms of its sums. Two rules save
-memory: tensors that are views of one storage count once (the values are a slice of the projection, so all of it stays),
-and what two operators keep is kept once (the residual stream).
+This follows autograd: a matrix product keeps its input (and the weight, which exists anyway), a product both factors,
+SiLU its input, attention queries, keys, values, output and the logarithms of its sums. Views of one storage count once
+(the values are a slice of the projection, so all of it stays), and so does what two operators keep (the residual
+stream).
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ Saved = dict[str, int]
 
 
 class Move(NamedTuple):
-    """Allocate `name` (`bytes` > 0), free it (0), or let it go on under another name (`becomes`)."""
+    """Allocate `name` (`bytes` > 0), free it (0), or rename it (`becomes`)."""
 
     name: str
     bytes: int = 0
@@ -28,44 +28,42 @@ def free(*names: str) -> list[Move]:
 
 def saved_by_norm(step: Step, name: str) -> Saved:
     """What RMSNorm keeps beyond its input, and its output, which the product behind it keeps."""
-    width, wide = step.model.width, step.wide
-    kept = {f"{name} 1/rms": step.tokens * wide if step.decomposed_norm else step.tokens * 4}
+    row = step.tokens * step.model.width * step.wide
+    kept = {f"{name} 1/rms": step.tokens * (step.wide if step.decomposed_norm else 4)}
     if step.decomposed_norm:
-        if step.element < wide:  # computed in float32: a copy of the input in that format
-            kept[f"{name} input in float32"] = step.tokens * width * wide
-        kept[f"{name} normalised"] = step.tokens * width * wide
-    return kept | {f"{name} output": step.tokens * width * step.element}
+        if step.element < step.wide:  # computed in float32, on a copy of the input
+            kept[f"{name} input in float32"] = row
+        kept[f"{name} normalised"] = row
+    return kept | {f"{name} output": step.stream}
 
 
-def keeps_stream(step: Step) -> bool:
-    """Whether a norm keeps the residual stream itself; a decomposed one in a short format keeps its float32 copy."""
-    return step.element == step.wide or not step.decomposed_norm
+def saved_by_layer(step: Step) -> Saved:
+    """Bytes by tensor of what one layer keeps until its backward pass.
 
-
-def saved_by_block(step: Step) -> Saved:
-    """Bytes by tensor of what one layer keeps until its backward pass, its own input left out."""
+    With "input" among them or, in 16 bits on a CPU, a norm's float32 copy of it instead.
+    """
     model, element = step.model, step.element
     width, keys, _ = model.qkv_widths
-    vector = step.tokens * element  # one number a token
-    kept = saved_by_norm(step, "attention norm")
-    if step.attention == "scores":  # every query head gets keys and values of its own, copied
+    vector = step.tokens * element  # one number per token
+    kept = ({"input": step.stream} if step.keeps_stream else {}) | saved_by_norm(step, "attention norm")
+    if step.attention == "scores":  # keys and values are copied for every query head
         kept |= {"scaled q": vector * width, "scaled k, repeated": vector * width, "v, repeated": vector * width}
         kept["probabilities"] = step.batch * model.heads * step.sequence**2 * element
     else:
         kept["qkv"] = vector * sum(model.qkv_widths)
-        if not step.fused:  # the course's kernel rotates on the way; PyTorch's rotations make new tensors
+        if not step.fused:  # the course's kernel rotates as it reads; PyTorch's rotations make new tensors
             kept |= {"rotated q": vector * width, "rotated k": vector * keys}
         kept |= {"attention output": vector * width, "log-sum-exp": step.tokens * model.heads * step.wide}
     if step.heads_are_copied:
         kept["heads side by side"] = vector * width
-    if keeps_stream(step):
-        kept["stream between"] = vector * width
+    if step.keeps_stream:
+        kept["stream between"] = step.stream
     kept |= saved_by_norm(step, "mlp norm")
     return kept | dict.fromkeys(("gate", "silu(gate)", "up", "product"), vector * model.mlp_width)
 
 
 def block_backward(step: Step) -> Iterator[Move]:
-    """The backward pass of one block: begins with "d stream" alive, ends with the "d stream" of the layer below."""
+    """The backward pass of one block, from its "d stream" to the "d stream" of the layer below."""
     model, vector = step.model, step.tokens * step.element
     width, hidden = model.width, model.mlp_width
 
@@ -89,7 +87,7 @@ def block_backward(step: Step) -> Iterator[Move]:
 
 
 def attention_backward(step: Step) -> Iterator[Move]:
-    """From "d heads" to "d qkv": attention, then the rotations of keys and queries, then all of them side by side."""
+    """From "d heads" to "d qkv": attention, then the rotations of keys and queries, then their concatenation."""
     vector = step.tokens * step.element
     width, keys, values = step.model.qkv_widths
     if step.attention == "scores":
@@ -113,9 +111,9 @@ def attention_backward(step: Step) -> Iterator[Move]:
 def norm_backward(step: Step, name: str, stream: str, *, residual: bool = True) -> Iterator[Move]:
     """From "d norm", the gradient of a norm's output, to "d stream", that of its input; frees what the norm kept.
 
-    residual: another "d stream" flows past the norm, and both are added up.
+    residual: another "d stream" bypasses the norm, and both are added up.
     """
-    row, final = step.tokens * step.model.width * step.wide, step.tokens * step.model.width * step.element
+    row, final = step.tokens * step.model.width * step.wide, step.stream
     narrow = step.element < step.wide
 
     def added(size: int) -> list[Move]:

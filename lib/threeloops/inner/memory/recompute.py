@@ -1,16 +1,14 @@
-"""Recomputation: keep the input of every segment of k layers, and make the rest again in the backward pass.
+"""Recomputation: keep the input of every segment of k layers, and compute the rest again in the backward pass.
 
 With b bytes for a layer's input and c bytes for all that a layer keeps (its input included), L layers in segments of
-k hold at most (L/k)·b + k·c at once: the inputs of all segments, and everything of the one that was made again. (Its
-own input is in both terms; the second time it stands for the gradient that arrives, which is as large.) That is least
-where k = √(L·b/c) (Chen et al. 2016, arXiv:1604.06174, whose √L is the case b = c). The price is one more forward
-pass, a third of a step's arithmetic.
-
-Selective recomputation keeps the results of matrix products, which are dear to make, and makes the cheap rest again
-(Korthikanti et al. 2022, arXiv:2205.05198).
+k hold at most (L/k)·b + k·c at once: the inputs of all segments, and everything of the recomputed one. (Its own input
+is in both terms; the second stands for the incoming gradient, which is as large.) The minimum is at k = √(L·b/c) (Chen
+et al. 2016, arXiv:1604.06174, whose √L is the case b = c). The price is one more forward pass, a third of a step's
+arithmetic. Selective recomputation keeps the results of matrix products, which are expensive, and computes only the
+rest again (Korthikanti et al. 2022, arXiv:2205.05198).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -34,7 +32,7 @@ MATRIX_PRODUCTS = frozenset(
 
 
 def require_divisor(layers: int, layers_per_segment: int) -> None:
-    """Raises ValueError, naming the quantity, unless there are layers and segments divide them evenly."""
+    """Raises ValueError, naming the quantity, unless segments divide the layers evenly."""
     if layers < 1:
         raise ValueError(f"layers = {layers}: expected at least 1")
     if layers_per_segment < 1 or layers % layers_per_segment:
@@ -49,18 +47,18 @@ def divisors(layers: int) -> list[int]:
 
 
 def segment_peak(layers: int, layers_per_segment: int, input_bytes: float, layer_bytes: float) -> float:
-    """(L/k)·b + k·c: the most bytes of activations alive in a backward pass that recomputes segment after segment."""
+    """(L/k)·b + k·c: the peak of activation bytes in a backward pass that recomputes segment after segment."""
     require_divisor(layers, layers_per_segment)
     return layers // layers_per_segment * input_bytes + layers_per_segment * layer_bytes
 
 
 def best_segment(layers: int, input_bytes: float, layer_bytes: float) -> int:
-    """The divisor of `layers` with the lowest peak; of two alike the smaller one."""
+    """The divisor of `layers` with the lowest peak; of equals the smallest."""
     return min(divisors(layers), key=lambda k: segment_peak(layers, k, input_bytes, layer_bytes))
 
 
 class Segment(nn.Module):
-    """Some layers as one: its forward pass keeps nothing but its input (and, selectively, some operators' results)."""
+    """Layers as one, whose forward pass keeps only its input and the results of the operators in `keep`."""
 
     def __init__(self, layers: nn.Sequential | nn.ModuleList, keep: frozenset):
         super().__init__()
@@ -69,10 +67,12 @@ class Segment(nn.Module):
     def forward(self, x: Tensor, *context: Any) -> Tensor:
         if not torch.is_grad_enabled():
             return self._run(x, *context)
-        selective = {}
-        if self.keep:
-            selective = {"context_fn": partial(create_selective_checkpoint_contexts, keep_results_of(self.keep))}
+        contexts = partial(create_selective_checkpoint_contexts, self._policy)
+        selective = {"context_fn": contexts} if self.keep else {}
         return checkpoint(self._run, x, *context, use_reentrant=False, **selective)
+
+    def _policy(self, _: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        return CheckpointPolicy.MUST_SAVE if operator in self.keep else CheckpointPolicy.PREFER_RECOMPUTE
 
     def _run(self, x: Tensor, *context: Any) -> Tensor:
         for layer in self.layers:
@@ -80,33 +80,23 @@ class Segment(nn.Module):
         return x
 
 
-def keep_results_of(operators: frozenset) -> Callable[..., CheckpointPolicy]:
-    """The policy that keeps the results of these operators and has all others computed again."""
-
-    def policy(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        return CheckpointPolicy.MUST_SAVE if operator in operators else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return policy
-
-
 class Segments(nn.ModuleList):
-    """The same layers under the same names, but whoever runs over them to train meets segments of `layers_per_segment`.
+    """The same layers under the same names, but iterating over them with gradients enabled gives segments.
 
-    `model.blocks = Segments(model.blocks, 4)` changes how the course GPT trains and neither its parameters nor its
-    state dict. Without gradients nothing is kept and nothing recomputed: there, by index and in slices, the layers are
-    themselves. `keep`: operators whose results are kept, such as MATRIX_PRODUCTS. Raises ValueError where the segments
-    do not divide the layers.
+    `model.blocks = Segments(model.blocks, 4)` changes how the course GPT trains, but not its parameters or state dict.
+    Indices, slices, and iteration without gradients give the layers themselves. `keep`: operators whose results are
+    kept, such as MATRIX_PRODUCTS. Raises ValueError where the segments do not divide the layers.
     """
 
     def __init__(self, layers: nn.ModuleList, layers_per_segment: int, keep: frozenset = frozenset()):
         require_divisor(len(layers), layers_per_segment)
-        super().__init__(nn.ModuleList.__iter__(layers))  # the layers themselves, where they were segments before
+        super().__init__(nn.ModuleList.__iter__(layers))  # the layers themselves, even of other Segments
         self.layers_per_segment, self.keep = layers_per_segment, keep
 
     def __iter__(self) -> Iterator[nn.Module]:
         layers = list(super().__iter__())
         if not torch.is_grad_enabled():
-            yield from layers  # decoding gives each layer a cache of its own
+            yield from layers  # decoding gives each layer its own cache
             return
         for first in range(0, len(layers), self.layers_per_segment):
             yield Segment(nn.ModuleList(layers[first : first + self.layers_per_segment]), self.keep)

@@ -1,6 +1,5 @@
-"""What the accountant must know of a training step: the model's sizes, the batch, the formats, the policies."""
+"""What the accountant must know about a training step: the model's sizes, the batch, the formats, the policies."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -9,12 +8,6 @@ from threeloops.inner.memory.recompute import require_divisor
 DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each parameter."""
-
-
-def require_one_of(name: str, value: str, known: Collection[str]) -> None:
-    """Raises ValueError, naming the quantity, unless its value is one of the known ones."""
-    if value not in known:
-        raise ValueError(f"{name} = {value!r}: expected one of {', '.join(known)}")
 
 
 class Model(Protocol):
@@ -47,15 +40,15 @@ class Model(Protocol):
 class Step:
     """One training step of a model.
 
-    dtype: of parameters, gradients and activations ("float32", "bfloat16", …). masters: the optimiser keeps float32
-    copies of the parameters, and its states in float32; gradients stay in `dtype`, the convention of the published 16
-    bytes a parameter (`inner.amp.MasterWeights` holds two more: it keeps 16-bit gradients in float32).
-    layers_per_segment: keep only the input of every so many layers and recompute the rest (None: keep all). attention:
-    "flash" never holds scores, "scores" keeps the probabilities of all heads. device: on a "cpu" PyTorch's RMSNorm runs
-    as single operators, which keep its normalised input, and the heads are copied side by side; on "cuda" neither
-    (assumed; not measured on a GPU yet).
+    dtype: of parameters, gradients and activations. masters: the optimiser keeps float32 copies of the parameters, and
+    its states in float32; gradients stay in `dtype`, as in the published 16 bytes per parameter
+    (`inner.precision.amp.MasterWeights`, which keeps gradients in float32, holds two more). layers_per_segment: keep
+    only the input of every so many layers and recompute the rest (None: keep all). attention: "flash" never holds
+    scores, "scores" keeps the probabilities of all heads. device: on a "cpu" PyTorch's RMSNorm runs as single
+    operators, which keep its normalised input, and the heads are copied side by side; on "cuda" neither (assumed, not
+    measured on a GPU yet).
 
-    Raises ValueError or TypeError naming the quantity that does not fit.
+    Raises ValueError naming the quantity that does not fit.
     """
 
     model: Model
@@ -83,7 +76,8 @@ class Step:
             ("attention", ("flash", "scores")),
             ("device", ("cpu", "cuda")),
         ):
-            require_one_of(name, getattr(self, name), known)
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"{name} = {value!r}: expected one of {', '.join(known)}")
         if self.layers_per_segment is not None:
             require_divisor(self.model.layers, self.layers_per_segment)
 
@@ -98,13 +92,17 @@ class Step:
 
     @property
     def decomposed_norm(self) -> bool:
-        """RMSNorm as single operators, each of which keeps what it needs."""
+        """Whether RMSNorm runs as single operators, each of which keeps what it needs."""
         return self.device == "cpu" and not self.fused
 
     @property
+    def keeps_stream(self) -> bool:
+        """Whether a norm keeps the residual stream itself; a decomposed one in 16 bits keeps a float32 copy of it."""
+        return self.element == self.wide or not self.decomposed_norm
+
+    @property
     def heads_are_copied(self) -> bool:
-        """PyTorch's fused attention on a GPU writes its heads side by side, and so does every one that has a single
-        head; everywhere else that takes a copy."""
+        """Only a single head and PyTorch's fused attention on a GPU have their heads side by side without a copy."""
         return self.attention == "scores" or (self.model.heads > 1 and (self.fused or self.device == "cpu"))
 
     @property
@@ -114,8 +112,13 @@ class Step:
 
     @property
     def wide(self) -> int:
-        """Bytes of an element where the model computes in float32 at least: norms, rotations, the loss."""
+        """Bytes of an element where the model computes in at least float32: norms, rotations, the loss."""
         return max(self.element, 4)
+
+    @property
+    def stream(self) -> int:
+        """The residual stream: a vector of the model's width per token."""
+        return self.tokens * self.model.width * self.element
 
     @property
     def parameters(self) -> int:

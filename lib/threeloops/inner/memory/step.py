@@ -1,61 +1,50 @@
-"""A whole training step as the accountant predicts it: what is allocated and freed, in order, as a timeline.
+"""A training step as the accountant predicts it: what is allocated and freed, in order, as a timeline.
 
-Deterministic arithmetic on the sizes alone; nothing runs. The forward pass is told by what it keeps, since its passing
-temporaries are never the peak; the loss and the backward pass are told operator by operator. The state is that of any
-step but the first: the optimiser's moments exist, the gradients were freed before the forward pass.
+The forward pass is modelled by the tensors it saves, since its temporaries are never the peak; the loss and the
+backward pass are modelled operator by operator. It is any step but the first: the optimiser's moments exist, and the
+gradients were freed before the forward pass.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from threeloops.inner.memory.block import (
-    Move,
-    block_backward,
-    keeps_stream,
-    norm_backward,
-    saved_by_block,
-    saved_by_norm,
-)
+from threeloops.inner.memory.block import Move, block_backward, free, norm_backward, saved_by_layer, saved_by_norm
 from threeloops.inner.memory.sizes import Model, Step
 from threeloops.inner.memory.timeline import Storage, Timeline
 
+_BETWEEN_MODULES = ("d stream", "d norm", "d input")
+
 
 class Ledger:
-    """Writes a timeline: tensors by name, each belonging to a module."""
+    """Writes a timeline of tensors, each with a name and a module."""
 
     def __init__(self) -> None:
         self.timeline = Timeline()
         self._open: dict[tuple[str, str], int] = {}
 
     def make(self, name: str, size: int, kind: str, module: str = "") -> None:
-        number = len(self.timeline.storages)
-        self.timeline.storages.append(Storage(size, kind, name, module))
-        self.timeline.grow(number, size)
-        self._open[module, name] = number
+        self._open[module, name] = self.timeline.add(Storage(size, kind, name, module))
 
-    def end(self, name: str, module: str = "") -> None:
-        number = self._open.pop((module, name), None)
-        if number is not None:  # not every recipe keeps every tensor
-            self.timeline.grow(number, -self.timeline.storages[number].bytes)
+    def save(self, sizes: Mapping[str, int], module: str) -> None:
+        """Make what a forward pass saves for the backward pass."""
+        for name, size in sizes.items():
+            self.make(name, size, "activation", module)
 
     def follow(self, moves: Iterable[Move], module: str) -> None:
-        """Play a backward pass: what it makes is temporary, except the gradients of weights."""
+        """Make, rename and free tensors; what is made is temporary, except gradients of weights."""
         for name, size, becomes in moves:
-            where = "" if name in ("d stream", "d norm", "d input") else module
+            where = "" if name in _BETWEEN_MODULES else module
             if becomes:
-                self._open["" if becomes in ("d stream", "d norm", "d input") else module, becomes] = self._open.pop(
-                    (where, name)
-                )
+                self._open["" if becomes in _BETWEEN_MODULES else module, becomes] = self._open.pop((where, name))
             elif size:
                 self.make(name, size, "gradient" if name.startswith("gradient of ") else "temporary", where)
-            else:
-                self.end(name, where)
+            elif (number := self._open.pop((where, name), None)) is not None:  # it may never have been saved
+                self.timeline.end(number)
 
 
 def predicted(step: Step) -> Timeline:
     """The timeline of live storage of one training step."""
     model, ledger = step.model, Ledger()
-    stream = step.tokens * model.width * step.element
     for name, size, kind in (
         ("parameters", step.parameters, "parameter"),
         ("masters", step.master_bytes, "master"),
@@ -69,86 +58,64 @@ def predicted(step: Step) -> Timeline:
     segment = step.layers_per_segment
     for layer in range(model.layers):
         if segment is None:
-            if keeps_stream(step):
-                ledger.make("input", stream, "activation", f"blocks.{layer}")
-            _keep(ledger, step, layer)
+            ledger.save(saved_by_layer(step), f"blocks.{layer}")
         elif layer % segment == 0:
-            ledger.make("input", stream, "activation", f"blocks.{layer}")
+            ledger.save({"input": step.stream}, f"blocks.{layer}")
     _head(ledger, step)
     for layer in reversed(range(model.layers)):
         if segment is not None and (layer + 1) % segment == 0:
-            _recompute(ledger, step, layer + 1 - segment, layer + 1)
+            first = layer + 1 - segment
+            ledger.timeline.mark(f"recompute {first}")
+            for again in range(first, layer + 1):
+                saved = saved_by_layer(step)
+                if again == first:
+                    saved.pop("input", None)  # which is still there
+                ledger.save(saved, f"blocks.{again}")
         ledger.follow(block_backward(step), f"blocks.{layer}")
-        if segment is not None and layer % segment == 0 and not keeps_stream(step):
-            ledger.end("input", f"blocks.{layer}")
+        ledger.follow(free("input"), f"blocks.{layer}")  # a segment's input, where no norm kept and freed it
     _embedding(ledger, step)
     _update(ledger, step)
     return ledger.timeline
 
 
-def _keep(ledger: Ledger, step: Step, layer: int) -> None:
-    for name, size in saved_by_block(step).items():
-        ledger.make(name, size, "activation", f"blocks.{layer}")
-
-
-def _recompute(ledger: Ledger, step: Step, first: int, end: int) -> None:
-    """The forward pass of a segment once more, from its input, which was kept."""
-    ledger.timeline.mark(f"recompute {first}")
-    for layer in range(first, end):
-        if layer > first and keeps_stream(step):
-            ledger.make("input", step.tokens * step.model.width * step.element, "activation", f"blocks.{layer}")
-        _keep(ledger, step, layer)
-
-
 def _head(ledger: Ledger, step: Step) -> None:
     """Final norm, logits and loss, and their backward pass: the widest tensors of the step."""
-    model, vector = step.model, step.tokens * step.element
-    if keeps_stream(step):
-        ledger.make("output of the blocks", vector * model.width, "activation", "norm")
-    for name, size in saved_by_norm(step, "norm").items():
-        ledger.make(name, size, "activation", "norm")
-    if model.kernels == "fused":  # the gradients of hidden and weight are made in the forward pass, a part of the
-        ledger.make("gradient of head", model.vocabulary_size * model.width * step.element, "gradient", "head")
-        ledger.make("d norm", vector * model.width, "temporary")  # logits at a time
+    model, narrow = step.model, step.element < step.wide
+    if step.keeps_stream:
+        ledger.save({"output of the blocks": step.stream}, "norm")
+    ledger.save(saved_by_norm(step, "norm"), "norm")
+    gradients = [Move("gradient of head", model.vocabulary_size * model.width * step.element)]
+    gradients += [Move("d norm", step.stream)]
+    if step.fused:  # makes the gradients in the forward pass, from a part of the logits at a time
+        ledger.follow(gradients, "head")
         ledger.timeline.mark("backward")
     else:
-        logits = step.tokens * model.vocabulary_size
-        ledger.make("logits", logits * step.element, "activation", "head")
-        if step.element < step.wide:
-            ledger.make("logits in float32", logits * step.wide, "activation", "head")
-        ledger.make("log-softmax", logits * step.wide, "activation", "head")
-        ledger.end("logits", "head")
-        ledger.end("logits in float32", "head")
+        short, wide = (step.tokens * model.vocabulary_size * size for size in (step.element, step.wide))
+        ledger.save({"logits": short, **({"logits in float32": wide} if narrow else {}), "log-softmax": wide}, "head")
+        ledger.follow(free("logits", "logits in float32"), "head")
         ledger.timeline.mark("backward")
-        ledger.make("d log-softmax", logits * step.wide, "temporary", "head")
-        ledger.make("d logits", logits * step.wide, "temporary", "head")
-        ledger.end("d log-softmax", "head")
-        ledger.end("log-softmax", "head")
-        if step.element < step.wide:
-            ledger.make("d logits, rounded", logits * step.element, "temporary", "head")
-            ledger.end("d logits", "head")
-        ledger.make("gradient of head", model.vocabulary_size * model.width * step.element, "gradient", "head")
-        ledger.make("d norm", vector * model.width, "temporary")
-        ledger.end("d logits", "head")
-        ledger.end("d logits, rounded", "head")
-    ledger.end("norm output", "norm")
+        moves = [Move("d log-softmax", wide), Move("d logits", wide), *free("d log-softmax", "log-softmax")]
+        moves += [Move("d logits, rounded", short), *free("d logits")] if narrow else []
+        ledger.follow([*moves, *gradients, *free("d logits", "d logits, rounded")], "head")
+    ledger.follow(free("norm output"), "norm")
     ledger.follow(norm_backward(step, "norm", "output of the blocks", residual=False), "norm")
 
 
 def _embedding(ledger: Ledger, step: Step) -> None:
-    """A dense gradient of the whole table; where the head shares it, the sum of both is a third."""
+    """A dense gradient of the whole table; where the head shares the table, the sum of both gradients is a third."""
     table = step.model.vocabulary_size * step.model.width * step.element
-    ledger.make("gradient of embedding", table, "gradient", "embedding")
-    ledger.end("d stream")
+    ledger.follow([Move("gradient of embedding", table), *free("d stream")], "embedding")
     if step.model.tied_embeddings:
-        ledger.make("gradient of both", table, "gradient", "embedding")
-        ledger.end("gradient of head", "head")
-        ledger.end("gradient of embedding", "embedding")
+        ledger.follow([Move("gradient of both", table)], "embedding")
+        ledger.follow(free("gradient of head"), "head")
+        ledger.follow(free("gradient of embedding"), "embedding")
 
 
 def _update(ledger: Ledger, step: Step) -> None:
-    """AdamW's update of a parameter makes a root and a quotient of its size, in a loop whose variable still holds the
-    preceding parameter's quotient. The largest of these moments is told. SGD works in place.
+    """The largest moment of AdamW's update; SGD works in place.
+
+    The update of a parameter makes a root and a quotient of its size, in a loop whose variable still holds the
+    preceding parameter's quotient.
     """
     ledger.timeline.mark("update")
     if step.optimizer in ("adam", "adamw"):
@@ -156,11 +123,8 @@ def _update(ledger: Ledger, step: Step) -> None:
         preceding, updated = max(pairwise(sizes), key=lambda pair: pair[0] + 2 * pair[1])
         element = 4 if step.masters else step.element
         temporaries = {"preceding quotient": preceding, "root": updated, "quotient": updated}
-        for name, size in temporaries.items():
-            if size:
-                ledger.make(name, size * element, "temporary")
-        for name in temporaries:
-            ledger.end(name)
+        ledger.follow((Move(name, size * element) for name, size in temporaries.items()), "")
+        ledger.follow(free(*temporaries), "")
 
 
 def parameter_sizes(model: Model) -> list[int]:

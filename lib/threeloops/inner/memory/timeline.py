@@ -1,22 +1,21 @@
-"""Live bytes over time, as data: who was alive when, on whose behalf, and what the peak was made of.
+"""Live bytes over time: which storages were alive when, what for, and what the peak was made of.
 
-Both sides of a memory budget have this form: what the tracker measured (`tracker`) and what the accountant predicts
-(`step`). So one can be laid over the other.
+The tracker measures such a timeline and the accountant predicts one, so that both can be compared.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from threeloops.units import readable_bytes
 
 KINDS = ("parameter", "master", "gradient", "state", "buffer", "input", "activation", "temporary")
-"""What a storage is for. An activation is made by a forward pass and freed by a backward pass; a temporary is neither
-that nor any of the others."""
+"""What a storage is for. An activation is made by a forward pass and freed later; a temporary is none of the others."""
 
 
 @dataclass
 class Storage:
-    """One piece of memory; tensors that are views of each other share one."""
+    """A piece of memory, which tensors that are views of each other share."""
 
     bytes: int
     kind: str
@@ -35,7 +34,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Change:
-    """Storage number `storage` grew (or shrank) by `bytes`; `live` are all live bytes afterwards."""
+    """Storage number `storage` grew (or shrank) by `bytes`; then `live` bytes were alive in all."""
 
     storage: int
     bytes: int
@@ -62,16 +61,25 @@ class Timeline:
     def peak_at(self) -> int:
         """The number of changes after which the peak is first reached."""
         peak = self.peak_bytes
-        return next((i + 1 for i, change in enumerate(self.changes) if change.live == peak), 0)
+        return next((number for number, change in enumerate(self.changes, 1) if change.live == peak), 0)
+
+    def add(self, storage: Storage) -> int:
+        """Make a storage; returns its number."""
+        self.storages.append(storage)
+        self.grow(len(self.storages) - 1, storage.bytes)
+        return len(self.storages) - 1
 
     def grow(self, storage: int, size: int) -> None:
         self.changes.append(Change(storage, size, self.live_bytes + size))
+
+    def end(self, storage: int) -> None:
+        self.grow(storage, -self.storages[storage].bytes)
 
     def mark(self, what: str) -> None:
         self.marks.append((len(self.changes), what))
 
     def alive(self, after: int | None = None) -> list[tuple[Storage, int]]:
-        """The storages alive after so many changes (at the peak), and their bytes then, the largest first."""
+        """The storages alive after so many changes (by default at the peak) and their bytes, the largest first."""
         held: Counter[int] = Counter()
         for change in self.changes[: self.peak_at if after is None else after]:
             held[change.storage] += change.bytes
@@ -79,7 +87,7 @@ class Timeline:
         return sorted(found, key=lambda pair: -pair[1])
 
     def by(self, attribute: str, after: int | None = None) -> dict[str, int]:
-        """Bytes alive after so many changes (at the peak) by "kind", "module", "operator" or "where"."""
+        """Bytes alive after so many changes (by default at the peak) by "kind", "module", "operator" or "where"."""
         total: Counter[str] = Counter()
         for storage, size in self.alive(after):
             total[getattr(storage, attribute)] += size
@@ -89,25 +97,54 @@ class Timeline:
 
     def peak_of(self, *kinds: str) -> int:
         """The most bytes that storages of these kinds held together at any moment."""
-        live = peak = 0
-        for change in self.changes:
-            if self.storages[change.storage].kind in kinds:
-                live += change.bytes
-                peak = max(peak, live)
-        return peak
+        changes = (change.bytes for change in self.changes if self.storages[change.storage].kind in kinds)
+        return max(accumulate(changes, initial=0))
 
     def curve(self) -> dict[str, list[int]]:
-        """Live bytes of each kind after every change: what a stacked plot is drawn from."""
-        lines: dict[str, list[int]] = {kind: [] for kind in KINDS if any(s.kind == kind for s in self.storages)}
-        level = dict.fromkeys(lines, 0)
-        for change in self.changes:
-            level[self.storages[change.storage].kind] += change.bytes
-            for kind, line in lines.items():
-                line.append(level[kind])
-        return lines
+        """Live bytes of each kind after every change."""
+        changes = [(self.storages[change.storage].kind, change.bytes) for change in self.changes]
+        used = {storage.kind for storage in self.storages}
+        return {
+            kind: list(accumulate(size if of == kind else 0 for of, size in changes)) for kind in KINDS if kind in used
+        }
 
     def report(self, largest: int = 8) -> str:
-        """The peak in words: by kind, then the largest storages."""
+        """The peak by kind, and the largest storages that were alive then."""
         kinds = ", ".join(f"{kind} {readable_bytes(size)}" for kind, size in self.by("kind").items())
         lines = [f"peak of live storage {readable_bytes(self.peak_bytes)}: {kinds}"]
         return "\n".join(lines + [storage.describe() for storage, _ in self.alive()[:largest]])
+
+
+class MemoryBudgetExceeded(MemoryError):
+    """An operator made a tensor that no longer fits the budget. `timeline` ends with that tensor.
+
+    The message names it, the bytes by kind, and the largest live tensors with where each was made.
+    """
+
+    def __init__(self, budget_bytes: int, timeline: Timeline):
+        self.budget_bytes, self.timeline = budget_bytes, timeline
+        now = len(timeline.changes)
+        kinds = timeline.by("kind", now)
+        width = max(map(len, kinds))
+        lines = [
+            f"{readable_bytes(timeline.live_bytes)} of live storage: expected at most {readable_bytes(budget_bytes)} "
+            f"(budget_bytes = {budget_bytes:,}); the tensor that no longer fits:",
+            f"  {timeline.storages[timeline.changes[-1].storage].describe()}",
+            "by kind:",
+            *(f"  {kind:<{width}}  {readable_bytes(size):>10}" for kind, size in kinds.items()),
+            "largest live tensors:",
+            *(f"  {storage.describe()}" for storage, _ in timeline.alive(now)[:_LARGEST]),
+            f"next: {_ADVICE.get(max(kinds, key=lambda kind: kinds[kind]), _OTHER_ADVICE)}",
+        ]
+        super().__init__("\n".join(lines))
+
+
+_LARGEST = 10
+_ADVICE = {
+    "activation": "activations weigh most: a smaller micro-batch with accumulation, or recompute them",
+    "state": "the optimiser's state weighs most: keep it in host memory or on disk, or shard it",
+    "master": "the master weights weigh most: keep them in host memory or on disk, or shard them",
+    "gradient": "gradients weigh most: free them right after each update, or shard them",
+    "parameter": "the parameters weigh most: fewer bits, a smaller model, or shard them",
+}
+_OTHER_ADVICE = "look at the largest tensors above: which of them need not be alive at this moment?"

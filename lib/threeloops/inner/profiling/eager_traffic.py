@@ -1,19 +1,19 @@
-"""What eager PyTorch moves: every operator is a kernel of its own that reads its inputs from memory and writes its
-outputs back, however soon the next one needs them.
+"""What eager PyTorch moves: every operator reads its inputs from memory and writes its outputs back.
 
     with eager_traffic() as operations:
         dropout(gelu(x + bias))
     print(sum(operation.bytes for operation in operations))
 
-Counted is the compulsory traffic of each operator: each input tensor once, each output once; views move nothing. A
-tensor that is broadcast counts at its own size, one that elements are picked from (an embedding's table, the
-log-probabilities of a loss) at the size of what is picked, and one that is only written over not at all. What an
-operator moves beyond that, a scratch buffer or a second pass, is not seen: the true number is at least this one.
+This counts the compulsory traffic of each operator: each input tensor once, each output once; views move nothing. A
+tensor that is broadcast counts at its own size, one from which elements are picked (an embedding's table, the
+log-probabilities of a loss) at the size of what is picked, and one that is only overwritten not at all. Scratch buffers
+and second passes inside an operator are not seen: the true number is at least this one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -24,14 +24,10 @@ ALLOCATIONS = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_s
 FILLS = ("copy_", "fill_", "zero_", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
 """Operators that do not look at the values of their first argument."""
 PICKED_FROM = {
-    "embedding": 0,
-    "gather": 0,
-    "index": 0,
-    "index_select": 0,
-    "nll_loss_forward": 0,
+    **dict.fromkeys(("embedding", "gather", "index", "index_select", "nll_loss_forward"), 0),
     "nll_loss_backward": 1,
 }
-"""Operators that read single elements of one argument, and which it is; the backward kernel of the loss reads none."""
+"""The argument of which an operator reads only single elements; the backward kernel of the loss reads none of it."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +55,9 @@ class _Counter(TorchDispatchMode):
         result = function(*args, **kwargs)
         inputs, outputs = _tensors((args, kwargs)), _tensors(result)
         name = function.overloadpacket.__name__
-        shared = {_storage(each) for each in inputs}
-        is_view = bool(outputs) and all(_storage(each) in shared for each in outputs)
-        changed = function._schema.is_mutable
-        if name in ALLOCATIONS or (is_view and not changed):
+        shared = {each.untyped_storage()._cdata for each in inputs}
+        is_view = bool(outputs) and all(each.untyped_storage()._cdata in shared for each in outputs)
+        if name in ALLOCATIONS or (is_view and not function._schema.is_mutable):
             return result
         read = sum(map(_size, {id(each): each for each in inputs}.values())) - _unread(name, args, outputs)
         self.operations.append(Operation(f"aten.{name}", read, sum(map(_size, outputs))))
@@ -78,7 +73,7 @@ def eager_traffic() -> Iterator[list[Operation]]:
 
 
 def _unread(name: str, args: Sequence[Any], outputs: list[torch.Tensor]) -> int:
-    """Bytes of an argument that the operator is given and does not read."""
+    """Bytes of the arguments that the operator does not read."""
     if name in FILLS:
         return _size(args[0])
     if name not in PICKED_FROM:
@@ -93,14 +88,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
     return [each for each in tree_leaves(tree) if isinstance(each, torch.Tensor)]
 
 
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
 def _size(tensor: torch.Tensor) -> int:
     """Bytes of the different elements: a dimension that is broadcast has stride 0 and is stored once."""
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    count = 1
-    for size, stride in sizes:
-        count *= 1 if stride == 0 and size else size
-    return count * tensor.element_size()
+    stored = (min(size, 1) if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return prod(stored) * tensor.element_size()

@@ -1,9 +1,8 @@
-"""Gaps: the times when a device had nothing to do, and whose fault that was.
+"""Gaps: the times when a device had nothing to do, and why.
 
-A GPU works off a queue that the host fills. It idles when the queue runs dry, and the trace shows why: the next
-kernel was launched too late (launch-bound), the host had stopped to wait for the device and could queue nothing
-(host synchronisation), or something else: the host was busy outside every operator, or the kernel was already
-queued and waited on the device itself.
+A GPU works off a queue that the host fills. It idles when the queue runs dry, because the next kernel was launched too
+late (launch-bound), because the host waited for the device and queued nothing (host synchronisation), or for another
+reason: the host was busy outside all operators, or a queued kernel waited on the device itself.
 """
 
 from bisect import bisect_left, bisect_right
@@ -24,9 +23,9 @@ WAITS_FOR_DEVICE = {
     "hipDeviceSynchronize", "hipStreamSynchronize", "hipEventSynchronize", "hipFree", "hipHostFree",
     "hipMemcpy", "hipMemcpy2D", "hipMemcpyWithStream", "hipMemcpyDtoH", "hipMemcpyHtoD", "hipMemcpyPeer",
 }  # fmt: skip
-"""Calls that hold the host up whatever they are given."""
+"""Calls that always block the host."""
 PAGEABLE = "Pageable"
-"""In the name of a copy to or from memory that is not pinned: its call holds the host up, "Async" or not."""
+"""In the name of a copy to or from memory that is not pinned: its call blocks the host, even if named "Async"."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,6 @@ class Gap:
     before: str
     after: str
 
-    @property
-    def end_us(self) -> float:
-        return self.start_us + self.duration_us
-
 
 def find_gaps(
     events: Sequence[Event], device: str, *, minimum_us: float = 1.0, issue_limit_us: float = 100.0
@@ -51,11 +46,9 @@ def find_gaps(
     """Idle stretches of at least `minimum_us` between the first and the last work, in the order of time.
 
     On a GPU ("cuda"): times when no kernel, copy or memset ran on any stream. On a CPU: times when the thread that
-    ran most of the operators was in none. A host that ran no operator for longer than `issue_limit_us` at a stretch
-    was doing something else than issuing work: Python takes some microseconds for that. The limit is a judgement;
-    on a CPU it is the only thing that tells launch-bound from other, and no wait for a device exists.
-
-    Raises ValueError for negative limits.
+    ran most of the operators was in none. A host that ran no operator for longer than `issue_limit_us` is judged to
+    have done something other than issuing work, for which Python takes some microseconds; on a CPU only this limit
+    distinguishes "launch-bound" from "other". Raises ValueError for negative limits.
     """
     for name, value in (("minimum_us", minimum_us), ("issue_limit_us", issue_limit_us)):
         if value < 0:
@@ -72,51 +65,36 @@ def _cpu_gaps(tree: CallTree, minimum_us: float, issue_limit_us: float) -> tuple
     busiest = max(tree.roots.values(), key=lambda roots: sum(root.event.duration_us for root in roots))
     gaps = []
     for before, after in _idle_between([root.event for root in busiest], minimum_us):
-        start, duration = before.end_us, after.start_us - before.end_us
-        cause: Cause
-        if duration > issue_limit_us:
-            cause, reason = "other", _was_away(duration, issue_limit_us)
+        duration = after.start_us - before.end_us
+        cause: Cause = "other" if duration > issue_limit_us else "launch-bound"
+        if cause == "other":
+            reason = _was_away(duration, issue_limit_us)
         else:
-            cause = "launch-bound"
             reason = f"{duration:.1f} µs passed in Python and dispatch before {after.name} was called"
-        gaps.append(Gap(start, duration, cause, reason, before.name, after.name))
+        gaps.append(Gap(before.end_us, duration, cause, reason, before.name, after.name))
     return tuple(gaps)
-
-
-def waits_for_device(events: Sequence[Event]) -> list[Event]:
-    """The host's calls that wait for the device: by their names, or because the copy that they make is of memory that
-    is not pinned."""
-    blocking = {e.args.get("correlation") for e in events if e.category in ON_DEVICE and PAGEABLE in e.name} - {None}
-    return [
-        e
-        for e in events
-        if e.name in WAITS_FOR_DEVICE or (e.category in LAUNCH and e.args.get("correlation") in blocking)
-    ]
 
 
 def _gpu_gaps(events: Sequence[Event], tree: CallTree, minimum_us: float, issue_limit_us: float) -> tuple[Gap, ...]:
     launched_by = launches(events)
-    waits = waits_for_device(events)
-    host_calls: dict[int, list[Event]] = {}
+    blocking = {e.correlation for e in events if e.category in ON_DEVICE and PAGEABLE in e.name} - {-1}
+    waits = [e for e in events if e.name in WAITS_FOR_DEVICE or (e.category in LAUNCH and e.correlation in blocking)]
+    host_calls: dict[int, list[Interval]] = {}
     for event in [event for event in events if event.category in LAUNCH] + [call.event for call in tree]:
-        host_calls.setdefault(event.thread, []).append(event)
-    host_busy = {
-        thread: merge((event.start_us, event.end_us) for event in calls) for thread, calls in host_calls.items()
-    }
+        host_calls.setdefault(event.thread, []).append((event.start_us, event.end_us))
+    host_busy = {thread: merge(calls) for thread, calls in host_calls.items()}
 
     gaps = []
     for before, after in _idle_between([event for event in events if event.category in ON_DEVICE], minimum_us):
         start, end = before.end_us, after.start_us
-        launch = launched_by.get(after.args.get("correlation", -1))
-        cause: Cause
-        # Each finding is a (cause, reason); the first that applies explains the gap.
+        launch = launched_by.get(after.correlation)
+        cause: Cause = "other"
         if launch is None:
-            cause, reason = "other", "the trace does not record who launched the next kernel"
+            reason = "the trace does not record who launched the next kernel"
         elif launch.end_us <= start:
-            cause = "other"
             reason = f"{after.name} was already queued: it waited on the device (an event, another stream, latency)"
         elif (away := longest_uncovered(start, launch.start_us, host_busy[launch.thread])) > issue_limit_us:
-            cause, reason = "other", _was_away(away, issue_limit_us)
+            reason = _was_away(away, issue_limit_us)
         elif wait := next((wait for wait in waits if wait.start_us <= start < wait.end_us <= end), None):
             cause = "host synchronisation"
             caller = tree.at(wait.thread, wait.start_us)
@@ -124,12 +102,9 @@ def _gpu_gaps(events: Sequence[Event], tree: CallTree, minimum_us: float, issue_
             reason += f"had run dry, and launched {after.name} only {launch.start_us - wait.end_us:.1f} µs later"
         else:
             cause = "launch-bound"
-            late = max(0.0, launch.start_us - start)
             caller = tree.at(launch.thread, launch.start_us)
-            reason = (
-                f"the queue was empty: {launch.name}{f' of {caller.owner.name}' if caller else ''} came {late:.1f} µs "
-            )
-            reason += "after the device had finished"
+            reason = f"the queue was empty: {launch.name}{f' of {caller.owner.name}' if caller else ''} came "
+            reason += f"{max(0.0, launch.start_us - start):.1f} µs after the device had finished"
         gaps.append(Gap(start, end - start, cause, reason, before.name, after.name))
     return tuple(gaps)
 

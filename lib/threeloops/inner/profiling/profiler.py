@@ -1,10 +1,8 @@
-"""A profile: what one call of a function cost, operator by operator, as plain data.
+"""A profile: what one call of a function cost, operator by operator, and ranges that mark the parts of a program.
 
-torch.profiler records; this file reads the recording. A `Profile` holds the events of the trace and computes all
-else from them (operators, gaps, peak memory), so a profile that was recorded elsewhere and shipped as JSON answers
-the same questions as one taken here.
-
-What the profiler cannot know: its own cost, some microseconds an operator on the host, is part of `cpu_us`.
+A `Profile` computes everything (operators, gaps, peak memory) from the events that torch.profiler recorded, so a trace
+from another machine answers the same questions as one recorded here. The profiler's own cost, some microseconds per
+operator on the host, is part of `cpu_us`.
 """
 
 import json
@@ -12,19 +10,21 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from threeloops.inner.profiling.annotations import annotate, annotate_modules
 from threeloops.inner.profiling.gaps import Gap, find_gaps
-from threeloops.inner.profiling.operators import Bound, Operator, bound, cheapest_call_us, grouped, single_calls
+from threeloops.inner.profiling.operators import Bound, Operator, bound, cheapest_call_us, operators
 from threeloops.inner.profiling.peak_memory import PeakMemory, peak_memory
 from threeloops.inner.profiling.trace import ANNOTATION, ON_DEVICE, Event, from_chrome, to_chrome
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from threeloops.hardware.accelerators import Accelerator
 
 __all__ = ["Gap", "Operator", "PeakMemory", "Profile", "annotate", "annotate_modules", "profile"]
@@ -45,12 +45,7 @@ class Profile:
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
         """By name, the costliest on the device first."""
-        return self._grouped(lambda operator: operator.name)
-
-    @cached_property
-    def by_shape(self) -> tuple[Operator, ...]:
-        """By name and argument shapes: each is one point of a roofline."""
-        return self._grouped(lambda operator: (operator.name, operator.shapes))
+        return self._ranked(operators(self.events, self.device), self._device_time)
 
     def top(self, k: int, by: str | None = None) -> tuple[Operator, ...]:
         """The `k` operators with the most of `by`: "device_us" (default on a GPU), "cpu_us" (default on a CPU), …
@@ -62,7 +57,7 @@ class Profile:
             raise ValueError(f"by = {by!r}: expected one of {', '.join(RANKED_BY)}")
         if k < 0:
             raise ValueError(f"k = {k}: expected a number of operators ≥ 0")
-        return tuple(sorted(self.operators, key=lambda operator: getattr(operator, by) or 0, reverse=True)[:k])
+        return self._ranked(self.operators, by)[:k]
 
     def gaps(self, minimum_us: float = 1.0, *, issue_limit_us: float = 100.0) -> tuple[Gap, ...]:
         """When the device (on a CPU: the thread that runs the operators) was idle, and why; see `find_gaps`."""
@@ -71,10 +66,10 @@ class Profile:
     def classify(
         self, accelerator: "Accelerator", dtype: object = "fp32", *, dispatch_us: float | None = None
     ) -> dict[str, Bound]:
-        """What limits each operator on `accelerator`: "compute", "memory", "overhead", or "unknown" (no bytes known).
+        """What limits each operator on `accelerator`: see `operators.bound`.
 
-        See `operators.bound`. dispatch_us: for a CPU, host microseconds that a call costs before
-        any work; by default what a call of the cheapest operator of this profile took.
+        dispatch_us: for a CPU, host microseconds that a call costs before any work; by default what a call of the
+        cheapest operator of this profile took.
         """
         if self.device == "cpu" and dispatch_us is None:
             dispatch_us = cheapest_call_us(self.operators)
@@ -82,7 +77,6 @@ class Profile:
 
     @cached_property
     def peak_memory(self) -> PeakMemory:
-        """The peak of activation memory; 0 bytes when nothing was allocated."""
         return peak_memory(self.events, self.device, outside=WINDOW)
 
     def save_chrome(self, path: str | Path) -> Path:
@@ -97,29 +91,11 @@ class Profile:
         folder.mkdir(parents=True, exist_ok=True)
         return self.save_chrome(folder / f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}.pt.trace.json")
 
-    def to_dict(self) -> dict:
-        """Plain data for JSON; `from_dict` reads it back."""
-        return {
-            "device": self.device,
-            "device_name": self.device_name,
-            "wall_us": self.wall_us,
-            "events": [asdict(event) for event in self.events],
-        }
-
-    @classmethod
-    def from_dict(cls, record: dict) -> "Profile":
-        """Raises ValueError naming what is missing."""
-        missing = {"device", "device_name", "wall_us", "events"} - set(record)
-        if missing:
-            raise ValueError(f"record lacks {', '.join(sorted(missing))}: expected what Profile.to_dict wrote")
-        events = tuple(Event(**event) for event in record["events"])
-        return cls(record["device"], record["device_name"], record["wall_us"], events)
-
     @classmethod
     def from_chrome(cls, trace: dict, device_name: str = "") -> "Profile":
-        """The profile in a Chrome trace of torch.profiler, whoever recorded it.
+        """The profile in a Chrome trace of torch.profiler: of the profiled call if `profile` recorded it, else of all.
 
-        Of a trace that `profile` recorded only the profiled call counts; of any other the whole.
+        Raises ValueError when `trace` is not a Chrome trace.
         """
         events = from_chrome(trace)
         window = next((event for event in events if event.category == ANNOTATION and event.name == WINDOW), None)
@@ -130,17 +106,16 @@ class Profile:
                 if window.start_us <= event.start_us <= window.end_us
             )
         device = "cuda" if any(event.category in ON_DEVICE for event in events) else "cpu"
-        end = max((event.end_us for event in events), default=0.0)
-        wall_us = window.duration_us if window is not None else end
+        wall_us = window.duration_us if window else max((event.end_us for event in events), default=0.0)
         return cls(device, device_name, wall_us, events)
 
     @property
     def _device_time(self) -> str:
         return "cpu_us" if self.device == "cpu" else "device_us"
 
-    def _grouped(self, key: Callable[[Operator], object]) -> tuple[Operator, ...]:
-        groups = grouped(list(single_calls(self.events, self.device)), key)
-        return tuple(sorted(groups, key=lambda operator: getattr(operator, self._device_time), reverse=True))
+    @staticmethod
+    def _ranked(operators: Iterable[Operator], by: str) -> tuple[Operator, ...]:
+        return tuple(sorted(operators, key=lambda operator: getattr(operator, by) or 0, reverse=True))
 
 
 def profile(fn: Callable, *inputs: object, device: str | None = None, warmup: int = 3) -> Profile:
@@ -171,14 +146,14 @@ def profile(fn: Callable, *inputs: object, device: str | None = None, warmup: in
     for _ in range(warmup):
         fn(*inputs)
     synchronise()
-    # Kineto reads this when the first profiler starts; below 6 some versions greet on stderr.
+    # Kineto reads this when the first profiler starts; below 6 some versions print a greeting on stderr.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
     with torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True) as recording:
         with record_function(WINDOW):
             result = fn(*inputs)
             synchronise()
-        del result  # lives to the end of the window, as for a caller who uses it
+        del result  # kept to the end of the window, as by a caller who uses it
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         recording.export_chrome_trace(str(path))
@@ -194,3 +169,42 @@ def _device_of(fn: Callable, inputs: tuple) -> str:
     if isinstance(fn, torch.nn.Module):
         tensors += list(fn.parameters())
     return "cuda" if any(tensor.is_cuda for tensor in tensors) else "cpu"
+
+
+@contextmanager
+def annotate(name: str) -> Iterator[None]:
+    """Mark a range of the program in the profile and, where there is CUDA, as an NVTX range for Nsight Systems."""
+    import torch
+
+    with ExitStack() as ranges:
+        ranges.enter_context(torch.profiler.record_function(name))
+        if torch.cuda.is_available():
+            torch.cuda.nvtx.range_push(name)
+            ranges.callback(torch.cuda.nvtx.range_pop)
+        yield
+
+
+@contextmanager
+def annotate_modules(model: "nn.Module") -> Iterator[None]:
+    """Mark the forward pass of every named submodule of `model` ("layer1.0.conv2") while the context lasts.
+
+    Not for compiled models: hooks would change what is compiled.
+    """
+    import torch
+
+    open_ranges: list = []
+
+    def leave(module, inputs, output):
+        open_ranges.pop().__exit__(None, None, None)
+
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            if path:
+
+                def enter(module, inputs, path=path):
+                    open_ranges.append(torch.profiler.record_function(path))
+                    open_ranges[-1].__enter__()
+
+                hooks.enter_context(module.register_forward_pre_hook(enter))
+                hooks.enter_context(module.register_forward_hook(leave, always_call=True))
+        yield

@@ -1,8 +1,8 @@
-"""Bytes and FLOPs of one recorded operator call, from what the trace says about it: shapes, types, allocations.
+"""Bytes and FLOPs of one recorded operator call, from the shapes, types and allocations in the trace.
 
-Bytes are the compulsory traffic: every input read once, every output written once, as if the cache were perfect.
-Measured traffic can only be higher. FLOPs count a multiply-add as two and, like `torch.utils.flop_counter`, only
-matmuls, convolutions and attention: elsewhere the arithmetic never decides the time.
+Bytes are the compulsory traffic, with every input read once and every output written once; measured traffic can only be
+higher. FLOPs count a multiply-add as two and, like `torch.utils.flop_counter`, only matmuls, convolutions and
+attention, because elsewhere the arithmetic never decides the time.
 """
 
 import json
@@ -19,26 +19,25 @@ ELEMENT_BYTES = {
     "long int": 8, "int": 4, "short int": 2, "signed char": 1,
     "long unsigned int": 8, "unsigned int": 4, "short unsigned int": 2, "unsigned char": 1,
 }  # fmt: skip
-LIST_ELEMENT_BYTES = 4  # the recorder notes the shapes of a list of tensors, not their type
+LIST_ELEMENT_BYTES = 4  # an assumption: the recorder notes the shapes of a list of tensors, not their type
 
 NOTHING_WRITTEN = ("aten::empty", "aten::new_empty", "aten::resize_")
 OVERWRITE = {"aten::zero_", "aten::fill_"}
 FILL = {"aten::zeros", "aten::ones", "aten::full", "aten::zeros_like", "aten::ones_like", "aten::full_like"}
 JOIN = {"aten::cat", "aten::stack"}
-# They read the rows that they want, not the whole table.
-LOOK_UP = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather"}
+LOOK_UP = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather"}  # these read some rows of a table
 
 
 def compulsory_bytes(call: Call, memory: Sequence[Event]) -> int | None:
     """Bytes that `call` must at least read and write; None where the trace does not tell.
 
-    memory: what `memory_events` returns for the device on which the operator works. What was allocated in the call and
-    outlives it is its output. An operator that leaves nothing new and changes nothing returned a view: 0 bytes. Of an
-    operator in place only the first argument counts as written. None for compiled graphs and autograd nodes, whose
-    work is their callees' or goes unrecorded, and for traces without shapes or allocations.
+    memory: `memory_events` of the device on which the operator works. What was allocated in the call and outlives it is
+    its output. An operator that allocates and changes nothing returned a view: 0 bytes. An in-place operator writes its
+    first argument. The trace does not tell for compiled graphs and autograd nodes, whose work is recorded in their
+    callees or not at all, nor without shapes or allocations.
     """
-    name, known = call.name, "Input Dims" in call.event.args
-    if not known or (call.children and not call.is_aten):
+    name = call.name
+    if "Input Dims" not in call.event.args or (call.children and not call.is_aten):
         return None
     inputs = input_bytes(call.event)
     if not call.is_aten:
@@ -97,24 +96,19 @@ def outliving_bytes(event: Event, memory: Sequence[Event]) -> int:
 
 def memory_events(events: Iterable[Event], device: str) -> list[Event]:
     """Allocations (Bytes > 0) and frees (Bytes < 0) on "cpu" or on the GPU, in the order of their time."""
-    on_cpu = device == "cpu"
     changes = [event for event in events if event.category == MEMORY and event.name == "[memory]"]
-    there = [event for event in changes if (event.args.get("Device Type", 0) == 0) == on_cpu]
+    there = [event for event in changes if (event.args.get("Device Type", 0) == 0) == (device == "cpu")]
     return sorted(there, key=lambda event: event.start_us)
 
 
 def flops(call: Call) -> int:
-    """FLOPs of `call` and all it called; the outermost operator with a formula speaks for those beneath it."""
-    formula = _formula(call.name) if "Input Dims" in call.event.args else None
-    if formula is not None and (counted := formula(call.event)) is not None:
+    """FLOPs of `call` and its callees; the formula of the outermost operator that has one covers those below it."""
+    formula = FORMULAS.get(call.name)
+    if call.name.startswith(("aten::_scaled_dot_product", "aten::scaled_dot_product_attention")):
+        formula = _attention_backward if call.name.endswith("_backward") else _attention
+    if formula is not None and "Input Dims" in call.event.args and (counted := formula(call.event)) is not None:
         return counted
     return sum(flops(child) for child in call.children)
-
-
-def _formula(name: str) -> Callable[[Event], int | None] | None:
-    if name.startswith(("aten::_scaled_dot_product", "aten::scaled_dot_product_attention")):
-        return _attention_backward if name.endswith("_backward") else _attention
-    return FORMULAS.get(name)
 
 
 def _matmul(left: int, right: int) -> Callable[[Event], int]:
@@ -127,30 +121,26 @@ def _matmul(left: int, right: int) -> Callable[[Event], int]:
     return count
 
 
-def _convolution(stride_at: int, transposed_at: int | None = None) -> Callable[[Event], int | None]:
-    """Arguments: input, weight, bias, then stride, padding, dilation from `stride_at` on."""
-
-    def count(event: Event) -> int | None:
-        x, weight = event.args["Input Dims"][:2]
-        concrete = event.args.get("Concrete Inputs", [])
-        if transposed_at is not None and concrete[transposed_at] == "True":
-            return 2 * x[0] * prod(x[2:]) * prod(weight)
-        try:
-            stride, padding, dilation = (json.loads(concrete[stride_at + index]) for index in range(3))
-        except (IndexError, ValueError):
-            return None  # padding="same" has no numbers; the convolution that it calls has
-        outputs = 1
-        for axis, (size, kernel) in enumerate(zip(x[2:], weight[2:], strict=True)):
-            # One number given for all axes stands for each of them.
-            step, pad, spread = (setting[axis % len(setting)] for setting in (stride, padding, dilation))
-            outputs *= (size + 2 * pad - spread * (kernel - 1) - 1) // step + 1
-        return 2 * x[0] * outputs * prod(weight)
-
-    return count
+def _convolution(event: Event) -> int | None:
+    """Arguments: input, weight, bias, stride, padding, dilation, then `transposed` (aten::convolution) or groups."""
+    x, weight = event.args["Input Dims"][:2]
+    concrete = event.args.get("Concrete Inputs", [])
+    if concrete[6:7] == ["True"]:
+        return 2 * x[0] * prod(x[2:]) * prod(weight)
+    try:
+        stride, padding, dilation = (json.loads(concrete[index]) for index in (3, 4, 5))
+    except (IndexError, ValueError):
+        return None  # padding="same" is not a number; the convolution that it calls has one
+    outputs = 1
+    for axis, (size, kernel) in enumerate(zip(x[2:], weight[2:], strict=True)):
+        # A setting may be a single number for all axes.
+        step, pad, spread = (setting[axis % len(setting)] for setting in (stride, padding, dilation))
+        outputs *= (size + 2 * pad - spread * (kernel - 1) - 1) // step + 1
+    return 2 * x[0] * outputs * prod(weight)
 
 
 def _convolution_backward(event: Event) -> int:
-    """Gradients of input and weight cost one forward pass each (groups included), as far as they are asked for."""
+    """Each requested gradient, of input and of weight, costs one forward pass (groups included)."""
     gradient, x, weight = event.args["Input Dims"][:3]
     concrete = event.args["Concrete Inputs"]
     positions = x if concrete[7] == "True" else gradient
@@ -170,17 +160,9 @@ def _attention_backward(event: Event) -> int:
     return 2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 
 
-FORMULAS = {
-    "aten::mm": _matmul(0, 1),
-    "aten::bmm": _matmul(0, 1),
-    "aten::mv": _matmul(0, 1),
-    "aten::addmm": _matmul(1, 2),
-    "aten::_addmm_activation": _matmul(1, 2),
-    "aten::baddbmm": _matmul(1, 2),
-    "aten::addmv": _matmul(1, 2),
-    "aten::conv1d": _convolution(3),
-    "aten::conv2d": _convolution(3),
-    "aten::conv3d": _convolution(3),
-    "aten::convolution": _convolution(3, transposed_at=6),
+FORMULAS: dict[str, Callable[[Event], int | None]] = {
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv"), _matmul(0, 1)),
+    **dict.fromkeys(("aten::addmm", "aten::_addmm_activation", "aten::baddbmm", "aten::addmv"), _matmul(1, 2)),
+    **dict.fromkeys(("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution"), _convolution),
     "aten::convolution_backward": _convolution_backward,
 }

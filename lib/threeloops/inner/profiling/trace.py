@@ -1,15 +1,13 @@
 """A recorded trace as plain data: events on a time line, and the tree of calls that they nest into.
 
-The form is the one PyTorch's profiler (Kineto) writes and chrome://tracing, Perfetto and the TensorBoard plugin
-read: Google's *Trace Event Format*. Everything else about a profile (operators, gaps, memory) is computed from it,
-so a trace recorded on another machine, or written by hand in a test, is understood in the same way.
+The format is Google's *Trace Event Format*, which PyTorch's profiler (Kineto) writes and chrome://tracing, Perfetto and
+the TensorBoard plugin read. Operators, gaps and memory are computed from it alone, so that a trace recorded on another
+machine, or written by hand, is understood in the same way.
 """
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 OPERATOR = "cpu_op"
@@ -19,8 +17,8 @@ LAUNCH = ("cuda_runtime", "cuda_driver")
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 CATEGORIES = {OPERATOR, ANNOTATION, MEMORY, *LAUNCH, *ON_DEVICE}
 
-# What nothing here nor any viewer uses; a third of the bytes of a trace.
 LEFT_OUT = {"Ev Idx", "Record function id", "finished", "Fwd thread id", "Sequence number", "Total Reserved"}
+"""A third of the bytes of a trace, which nothing here and no viewer uses."""
 COMPILED_GRAPH = "CompiledFxGraph"
 
 
@@ -43,11 +41,16 @@ class Event:
     def end_us(self) -> float:
         return self.start_us + self.duration_us
 
+    @property
+    def correlation(self) -> int:
+        """The number that a launch and its kernel share, −1 without one."""
+        return self.args.get("correlation", -1)
+
 
 def from_chrome(trace: dict) -> tuple[Event, ...]:
-    """The events of a Chrome trace in the order of their start; the first one that this course knows starts at 0.
+    """The events of CATEGORIES in the order of their start, the first of them at 0.
 
-    Raises ValueError when `trace` is no Chrome trace.
+    Raises ValueError when `trace` is not a Chrome trace.
     """
     if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
         raise ValueError("trace has no list 'traceEvents': expected a Chrome trace as torch.profiler exports it")
@@ -57,7 +60,7 @@ def from_chrome(trace: dict) -> tuple[Event, ...]:
         Event(
             raw["name"],
             raw["cat"],
-            round(raw["ts"] - origin, 3),  # nanoseconds: what the recorder's clock resolves
+            round(raw["ts"] - origin, 3),  # nanoseconds, which is the resolution of the recorder's clock
             round(raw.get("dur", 0.0), 3),
             raw.get("tid", 0),
             raw.get("pid", 0),
@@ -81,17 +84,12 @@ def to_chrome(events: Iterable[Event], device_name: str = "") -> dict:
     return {"schemaVersion": 1, "displayTimeUnit": "ms", "deviceProperties": properties, "traceEvents": rows}
 
 
-def read_chrome(path: str | Path) -> tuple[Event, ...]:
-    """Events of a Chrome trace file."""
-    return from_chrome(json.loads(Path(path).read_text()))
-
-
 @dataclass
 class Call:
     """An operator event and the operators that it called.
 
-    owner: the call in whose name its cost is reported. What an ATen operator calls in turn (`aten::linear` calls
-    `aten::addmm`) belongs to it; autograd nodes and compiled regions own only what no ATen operator below them does.
+    owner: the call that its cost is reported for. The calls below an ATen operator (`aten::linear` calls `aten::addmm`)
+    belong to it; autograd nodes and compiled regions own only what no ATen operator below them does.
     """
 
     event: Event
@@ -114,7 +112,7 @@ class Call:
 
     @property
     def own_us(self) -> float:
-        """Microseconds in this call that no other owner accounts for."""
+        """Microseconds in this call that belong to no other owner."""
         if self.is_aten:
             return self.event.duration_us
         beneath = sum(child.event.duration_us for child in self.children)
@@ -132,7 +130,7 @@ class CallTree:
     def __init__(self, events: Iterable[Event]):
         self.roots: dict[int, list[Call]] = {}
         open_calls: dict[int, list[Call]] = {}
-        for event in sorted(filter(_is_operator, events), key=lambda event: (event.start_us, -event.duration_us)):
+        for event in sorted(filter(is_operator, events), key=lambda event: (event.start_us, -event.duration_us)):
             stack = open_calls.setdefault(event.thread, [])
             while stack and stack[-1].event.end_us <= event.start_us:
                 stack.pop()
@@ -141,7 +139,7 @@ class CallTree:
             stack.append(call)
 
     def __iter__(self) -> Iterator[Call]:
-        """All calls, a caller before its callees."""
+        """All calls, callers before their callees."""
         for roots in self.roots.values():
             for root in roots:
                 yield from root.walk()
@@ -159,23 +157,9 @@ class CallTree:
 
 def launches(events: Iterable[Event]) -> dict[int, Event]:
     """The runtime call that launched each kernel or copy, by correlation number."""
-    return {
-        event.args["correlation"]: event for event in events if event.category in LAUNCH and "correlation" in event.args
-    }
+    return {event.correlation: event for event in events if event.category in LAUNCH and event.correlation != -1}
 
 
-def enclosing_annotations(events: Iterable[Event], thread: int, time_us: float) -> tuple[str, ...]:
-    """Names of the ranges that `thread` was in at `time_us`, outermost first."""
-    return tuple(
-        event.name
-        for event in events
-        if event.category == ANNOTATION
-        and event.thread == thread
-        and event.start_us <= time_us <= event.end_us
-        and not _is_operator(event)
-    )
-
-
-def _is_operator(event: Event) -> bool:
-    # Inductor marks a compiled graph as an annotation, yet on a CPU the fused kernels run under no other name.
+def is_operator(event: Event) -> bool:
+    # Inductor marks a compiled graph as an annotation, but on a CPU the fused kernels have no other event.
     return event.category == OPERATOR or event.name.startswith(f"## Call {COMPILED_GRAPH}")

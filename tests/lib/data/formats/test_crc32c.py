@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.data.errors import CorruptData
-from threeloops.data.formats.crc32c import TABLE, crc32c, masked, unmasked
-from threeloops.data.formats.tfrecord import frame, read_records, write_records
+from threeloops.data.formats.crc32c import TABLE, crc32c, masked
+from threeloops.data.formats.tfrecord import frame, read_records
 
 READ_COMMAND = bytes.fromhex(
     "01c00000 00000000 00000000 00000000 14000000 00000400 00000014 00000018 28000000 00000000 02000000 00000000"
@@ -67,14 +67,15 @@ def test_arrays_are_summed_as_their_bytes():
 
 @given(st.integers(0, 2**32 - 1))
 def test_masking_can_be_undone_and_changes_every_crc(crc):
-    assert unmasked(masked(crc)) == crc
+    rotated = (masked(crc) - 0xA282EAD8) % 2**32
+    assert (rotated >> 17 | rotated << 15) % 2**32 == crc
     assert masked(crc) < 2**32
 
 
 def test_tensorboard_reads_what_we_write(tmp_path):
     tensorflow_stub = pytest.importorskip("tensorboard.compat.tensorflow_stub.pywrap_tensorflow")
     records = [b"", b"one", np.random.default_rng(0).bytes(10_000)]
-    assert write_records(tmp_path / "ours", records) == 3
+    (tmp_path / "ours").write_bytes(b"".join(map(frame, records)))
     reader, found = tensorflow_stub.PyRecordReader_New(str(tmp_path / "ours")), []
     for _ in records:
         reader.GetNext()
@@ -94,7 +95,7 @@ def test_we_read_what_tensorboard_writes(tmp_path):
 @given(st.lists(st.binary(max_size=50), max_size=6))
 def test_what_was_written_is_read(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("records") / "file"
-    write_records(path, records)
+    path.write_bytes(b"".join(map(frame, records)))
     assert list(read_records(path)) == records
     assert path.stat().st_size == sum(len(record) + 16 for record in records)
 
@@ -123,23 +124,11 @@ def test_a_cut_file_is_not_a_short_one(tmp_path, left):
         list(read_records(path))
 
 
-def test_a_writer_that_fails_leaves_the_old_records(tmp_path):
-    def dying():
-        yield from [b"new"] * 3
-        raise OSError("the source went away")
-
-    path = tmp_path / "train.tfrecord"
-    write_records(path, [b"old"] * 5)
-    with pytest.raises(OSError, match="the source went away"):
-        write_records(path, dying())
-    assert list(read_records(path)) == [b"old"] * 5
-
-
 @pytest.mark.parametrize("left", [0, 5, 12, 1 << 19, (1 << 20) + 13])
 def test_a_file_that_is_cut_while_it_is_read_is_no_shorter_file(tmp_path, left):
     """Records longer than a read buffer, so that each is read when it is asked for."""
     path, size = tmp_path / "train.tfrecord", 1 << 20
-    write_records(path, [bytes(size)] * 3)
+    path.write_bytes(frame(bytes(size)) * 3)
     records = read_records(path)
     next(records)
     with path.open("r+b") as file:

@@ -23,7 +23,7 @@ def corpus(tmp_path):
 def test_the_shards_are_cut_where_they_should_be(corpus):
     folder, tokens = corpus
     shards = TokenShards(folder)
-    assert [header.tokens for header in shards.headers] == [300, 300, 300, 100]
+    assert [header.tokens for _, header in shards.shards] == [300, 300, 300, 100]
     assert len(shards) == 1000
     shards.verify()
 

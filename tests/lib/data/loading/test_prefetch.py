@@ -173,7 +173,7 @@ def test_threads_load_while_the_consumer_works():
 def test_a_killed_worker_is_named_with_what_it_owed(tmp_path):
     found = []
     with pytest.raises(
-        WorkerDied, match=r"worker 0 of 2 was killed by signal 9; it owed \d samples, the first of them 4"
+        WorkerDied, match=r"worker 0 of 2 was killed by signal 9; \d samples were in flight, the first of them 4"
     ):
         for n in prefetch(partial(die_once, tmp_path), range(10), workers=2, kind="process"):
             found.append(n)

@@ -3,29 +3,22 @@
 import pytest
 from threeloops.data.storage.cache import CachedStore
 from threeloops.data.storage.slow_store import Link, SlowStore
-from threeloops.data.storage.store import FolderStore, MemoryStore
+from threeloops.data.storage.store import MemoryStore
 from threeloops.simulation.clock import VirtualClock
 
 OBJECTS = {"f": b"0123456789", "train/a.jpg": b"abc", "empty": b""}
 
 
-@pytest.fixture(params=["memory", "cached", "cached before", "slow", "folder"])
+@pytest.fixture(params=["memory", "cached", "cached before", "slow"])
 def store(request, tmp_path):
     if request.param == "memory":
         return MemoryStore(OBJECTS)
     if request.param == "slow":
         return SlowStore(MemoryStore(OBJECTS), Link(0.0, 1e9), clock=VirtualClock())
-    if request.param.startswith("cached"):
-        cached = CachedStore(MemoryStore(OBJECTS), tmp_path, 1000)
-        for key in OBJECTS if request.param == "cached before" else ():
-            cached.get(key)
-        return cached
-    (tmp_path / "outside").write_bytes(b"secret")
-    for key, data in OBJECTS.items():
-        path = tmp_path / "data" / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return FolderStore(tmp_path / "data")
+    cached = CachedStore(MemoryStore(OBJECTS), tmp_path, 1000)
+    for key in OBJECTS if request.param == "cached before" else ():
+        cached.get(key)
+    return cached
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def test_chunks_cover_every_element_once_in_order(sizes, largest):
     at = 0
     for chunk in chunks_of(sizes, largest):
         assert chunk.offset == at and 0 < chunk.elements <= largest
-        assert chunk.end <= sizes[chunk.parameter]
+        assert chunk.first + chunk.elements <= sizes[chunk.parameter]
         at += chunk.elements
     assert at == sum(sizes)
 

@@ -1,4 +1,4 @@
-"""Optimiser state in host memory or in memory-mapped files: a chunk is fetched while the one before is updated."""
+"""Optimiser state in host memory or memory-mapped files: each chunk is fetched while the previous one is updated."""
 
 from threeloops.inner.memory.offload.adamw import Chunk, OffloadedAdamW, TornStateError, chunks_of
 from threeloops.inner.memory.offload.channel import Channel, StreamChannel, ThreadChannel

@@ -1,8 +1,8 @@
-"""AdamW whose moments (and master weights) do not live beside the parameters: fetched, updated, put back, in chunks.
+"""AdamW whose moments (and master weights) are kept elsewhere, and fetched, updated and written back in chunks.
 
-The arithmetic is that of `torch.optim.AdamW(foreach=False)`, operation by operation, so its steps are the same to the
-last bit. Memory beside the parameters: `buffers` chunks of state instead of all of it, and one of workspace, two with
-masters. It is kept from step to step: fresh pages for every chunk would cost more than the arithmetic on them.
+The arithmetic is that of `torch.optim.AdamW(foreach=False)`, operation by operation, so the results are the same to the
+last bit. Beside the parameters it holds `buffers` chunks of state, and one of workspace, two with masters. These stay
+allocated between steps: fresh pages for every chunk would cost more than the arithmetic on them.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,31 +16,27 @@ from threeloops.inner.memory.offload.stores import HostStore, Store
 
 
 class TornStateError(RuntimeError):
-    """A step failed half-way: some chunks of parameters and state are of that step, the others of the one before."""
+    """A step failed half-way: some chunks of parameters and state belong to it, the others to the step before."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Elements `first` … `end` − 1 of one parameter; they lie at `offset` in the store."""
+    """`elements` of one parameter from `first` on, at `offset` in the store."""
 
     parameter: int
     first: int
-    end: int
+    elements: int
     offset: int
-
-    @property
-    def elements(self) -> int:
-        return self.end - self.first
 
 
 def chunks_of(sizes: Iterable[int], largest: int) -> list[Chunk]:
-    """Parameters of these sizes in order, each cut into chunks of at most `largest` elements."""
+    """Cut parameters of these sizes, in order, into chunks of at most `largest` elements."""
     if largest < 1:
         raise ValueError(f"chunk_elements = {largest}: expected at least 1")
     found, base = [], 0
     for number, size in enumerate(sizes):
         for first in range(0, size, largest):
-            found.append(Chunk(number, first, min(first + largest, size), base + first))
+            found.append(Chunk(number, first, min(largest, size - first), base + first))
         base += size
     return found
 
@@ -48,10 +44,10 @@ def chunks_of(sizes: Iterable[int], largest: int) -> list[Chunk]:
 class OffloadedAdamW:
     """AdamW over `parameters` with its state in a `store`.
 
-    Moments are float32. `masters` also keeps float32 copies of the parameters in the store, for parameters of a shorter
-    format; without it all parameters must be float32, and with it none may be longer. `buffers` = 2 fetches the next
-    chunk while this one is updated; 1 does one thing after another. Parameters must be contiguous, on one device.
-    Raises ValueError or TypeError naming what does not fit, StateFileError where a store holds something else.
+    Moments are float32. For parameters of a shorter format, `masters` also keeps float32 copies in the store; without
+    it all parameters must be float32. `buffers` = 2 fetches the next chunk while this one is updated; 1 does one thing
+    after another. Parameters must be contiguous and on one device. Raises ValueError or TypeError naming what does not
+    fit, StateFileError where a store holds another state.
     """
 
     def __init__(
@@ -112,10 +108,10 @@ class OffloadedAdamW:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One update of all parameters; when it returns, all state is back in the store. Each needs a gradient.
+        """Update all parameters; when it returns, all state is back in the store.
 
-        Raises ValueError for a gradient that is missing and RuntimeError after `close`, before anything is touched.
-        After any other error the state is torn: `step` and `save` raise TornStateError from then on.
+        Raises ValueError for a missing gradient and RuntimeError after `close`, before anything is changed. After any
+        other error the state is torn: `step` and `save` raise TornStateError from then on.
         """
         self._require_whole()
         if self._closed:
@@ -124,16 +120,28 @@ class OffloadedAdamW:
             if parameter.grad is None or not parameter.grad.is_contiguous():
                 raise ValueError(f"parameters[{number}].grad: expected a contiguous gradient; run backward first")
         self._torn = True
-        self._update_all(self.steps + 1)
+        ahead = len(self._staging)
+        arrived = [self._copy(number, fetch=True) for number in range(ahead)]
+        written = []
+        for number, chunk in enumerate(self.chunks):
+            arrived[number]()
+            self._update(chunk, self._staged(number), self.steps + 1)
+            written.append(self._copy(number, fetch=False))
+            if number + ahead < len(self.chunks):  # the channel keeps order: the buffer is free when the fetch begins
+                arrived.append(self._copy(number + ahead, fetch=True))
+        for wait in written:
+            wait()
+        if self.parameters[0].is_cuda:
+            torch.cuda.synchronize()
         self.steps, self._torn = self.steps + 1, False
 
     def save(self) -> None:
-        """Let the store make this step last; see `FileStore.save`. Raises TornStateError after a step that failed."""
+        """Save this step in the store, as `FileStore.save` does. Raises TornStateError after a step that failed."""
         self._require_whole()
         self.store.save(self.steps)
 
     def close(self) -> None:
-        """End the channel; a step that has been taken can still be saved."""
+        """Close the channel; a finished step can still be saved."""
         if not self._closed:
             self._closed = True
             self._channel.close()
@@ -146,37 +154,21 @@ class OffloadedAdamW:
                 "new one, or begin anew with both"
             )
 
-    def _update_all(self, step: int) -> None:
-        arrived: list[Callable[[], None]] = []
-        written: list[Callable[[], None]] = []
-        ahead = len(self._staging)
-        for chunk, staging in zip(self.chunks, self._staging, strict=False):
-            arrived.append(self._channel.submit(self._copies(chunk, staging, fetch=True)))
-        for number, chunk in enumerate(self.chunks):
-            staging = self._staging[number % ahead]
-            arrived[number]()
-            self._update(chunk, {kind: buffer[: chunk.elements] for kind, buffer in staging.items()}, step)
-            written.append(self._channel.submit(self._copies(chunk, staging, fetch=False)))
-            if number + ahead < len(self.chunks):  # the channel keeps order: its buffer is free when the fetch begins
-                following = self._copies(self.chunks[number + ahead], staging, fetch=True)
-                arrived.append(self._channel.submit(following))
-        for wait in written:
-            wait()
-        if self.parameters[0].is_cuda:
-            torch.cuda.synchronize()
+    def _staged(self, number: int) -> dict[str, Tensor]:
+        """The part of a staging buffer that chunk `number` uses, by kind of state."""
+        elements = self.chunks[number].elements
+        return {kind: buffer[:elements] for kind, buffer in self._staging[number % len(self._staging)].items()}
 
-    def _copies(self, chunk: Chunk, staging: dict[str, Tensor], *, fetch: bool) -> list[tuple[Tensor, Tensor]]:
-        pairs = []
-        for kind, buffer in staging.items():
-            here = buffer[: chunk.elements]
-            there = self.store.states[kind][chunk.offset : chunk.offset + chunk.elements]
-            pairs.append((here, there) if fetch else (there, here))
-        return pairs
+    def _copy(self, number: int, *, fetch: bool) -> Callable[[], None]:
+        """Queue the copy of chunk `number` from the store, or back to it; the result waits for it."""
+        chunk, states = self.chunks[number], self.store.states
+        pairs = [(b, states[kind][chunk.offset :][: chunk.elements]) for kind, b in self._staged(number).items()]
+        return self._channel.submit(pairs if fetch else [(there, here) for here, there in pairs])
 
     def _update(self, chunk: Chunk, state: dict[str, Tensor], step: int) -> None:
         parameter = self.parameters[chunk.parameter]
-        values = parameter.view(-1)[chunk.first : chunk.end]
-        gradient = parameter.grad.view(-1)[chunk.first : chunk.end]
+        values = parameter.view(-1)[chunk.first :][: chunk.elements]
+        gradient = parameter.grad.view(-1)[chunk.first :][: chunk.elements]
         divisor, *others = self._workspace[:, : chunk.elements]
         if others:
             gradient = others[0].copy_(gradient)

@@ -1,12 +1,15 @@
-"""Copies beside the computation: a queue that carries them out one after another, in a thread or on a CUDA stream."""
+"""Copies beside the computation, one after another, in a thread or on a CUDA stream."""
 
-import time
+import math
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from threeloops.simulation.clock import RealClock
+from threeloops.simulation.link import Link
 
 Pairs = list[tuple[Tensor, Tensor]]
 """(target, source) of each copy."""
@@ -14,42 +17,38 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 class Channel(Protocol):
     def submit(self, pairs: Pairs) -> Callable[[], None]:
-        """Queue some copies; the returned function waits until they are done, for what runs after it."""
+        """Queue copies. The returned function makes what follows it wait until they are done."""
         ...
 
     def close(self) -> None: ...
 
 
 class ThreadChannel:
-    """One thread beside the caller's. With `bytes_per_second` it is as slow as a link or a disk of that bandwidth."""
+    """A thread. With `bytes_per_second` it is as slow as a link or a disk of that bandwidth."""
 
     def __init__(self, bytes_per_second: float | None = None):
         if bytes_per_second is not None and not bytes_per_second > 0:
             raise ValueError(f"bytes_per_second = {bytes_per_second}: expected a positive bandwidth, or None")
-        self._rate = bytes_per_second
+        self._link, self._clock = Link(0.0, bytes_per_second or math.inf), RealClock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="offload")
 
     def submit(self, pairs: Pairs) -> Callable[[], None]:
-        done: Future[None] = self._thread.submit(self._copy, pairs)
-        return lambda: done.result()
+        return self._thread.submit(self._copy, pairs).result
 
     def _copy(self, pairs: Pairs) -> None:
-        started = time.perf_counter()
+        arrives = self._link.reserve(self._clock.now(), sum(target.nbytes for target, _ in pairs))
         for target, source in pairs:
             target.copy_(source)
-        if self._rate is not None:
-            due = started + sum(target.nbytes for target, _ in pairs) / self._rate
-            if (left := due - time.perf_counter()) > 0:
-                time.sleep(left)
+        self._clock.sleep_until(arrives)
 
     def close(self) -> None:
         self._thread.shutdown()
 
 
 class StreamChannel:
-    """A CUDA stream of its own: copies wait for the work issued before them, and later work for `submit`'s function.
+    """A separate CUDA stream, on which only copies from and to page-locked memory run beside the device's work.
 
-    Only copies from and to page-locked memory run beside the device's work.
+    Copies wait for the work that was queued before them.
     """
 
     def __init__(self) -> None:

@@ -3,39 +3,37 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from threeloops.simulation.link import Server
+
 
 @dataclass(frozen=True)
 class Rates:
-    """Bytes per second: of state from the store, of state to the store, and of state through the update."""
+    """Bytes of state per second: from the store, to the store, and through the update."""
 
     fetch: float
     write: float
     update: float
 
     def __post_init__(self) -> None:
-        for name in ("fetch", "write", "update"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} = {getattr(self, name)}: expected a positive number of bytes per second")
+        for name, rate in vars(self).items():
+            if not rate > 0:
+                raise ValueError(f"{name} = {rate}: expected a positive number of bytes per second")
 
 
 def step_seconds(chunk_bytes: Sequence[float], rates: Rates, *, buffers: int = 2) -> float:
-    """Seconds of a step whose chunks hold so many bytes of state each.
+    """Seconds of a step whose chunks have these sizes.
 
-    One channel carries fetches and writes, in the order in which they are queued; an update begins when its chunk has
-    arrived and the one before is done. With one buffer that is the sum of everything; with two or more it comes close
-    to the larger of channel and update.
+    One channel carries fetches and writes in the order in which they are queued; an update begins when its chunk has
+    arrived and the previous update is done. One buffer takes the sum of everything, two or more take little more than
+    the larger of channel and update.
     """
     if buffers < 1:
         raise ValueError(f"buffers = {buffers}: expected at least 1")
-    channel = updated = 0.0
-    arrived: list[float] = []
-    for size in chunk_bytes[:buffers]:
-        channel += size / rates.fetch
-        arrived.append(channel)
+    channel, updater = Server(), Server()
+    arrived = [channel.serve(0.0, size / rates.fetch) for size in chunk_bytes[:buffers]]
     for number, size in enumerate(chunk_bytes):
-        updated = max(updated, arrived[number]) + size / rates.update
-        channel = max(channel, updated) + size / rates.write
+        updated = updater.serve(arrived[number], size / rates.update)
+        channel.serve(updated, size / rates.write)
         if number + buffers < len(chunk_bytes):
-            channel += chunk_bytes[number + buffers] / rates.fetch
-            arrived.append(channel)
-    return max(channel, updated)
+            arrived.append(channel.serve(updated, chunk_bytes[number + buffers] / rates.fetch))
+    return max(channel.free_at, updater.free_at)

@@ -1,7 +1,7 @@
-"""Where an optimiser's state lies while it is not needed: host memory, or memory-mapped files that survive the program.
+"""Where an optimiser's state is kept between updates: host memory, or memory-mapped files that outlive the program.
 
-A store holds some kinds of state ("exp_avg", "exp_avg_sq", "master"), each a flat float32 tensor with an element for
-every parameter. `open` says whether what lies there is a state to go on with, and of which step.
+A store holds some kinds of state ("exp_avg", "exp_avg_sq", "master"), each a flat float32 tensor with as many elements
+as all parameters together.
 """
 
 import json
@@ -19,26 +19,26 @@ from threeloops.files import replace_text
 
 MANIFEST = "states.json"
 ELEMENT_BYTES = 4
+_RESTORE = "restore it, or begin anew in an empty folder"
 
 
 class StateFileError(ValueError):
-    """A state on disk that cannot be gone on with: a file is missing, of another size or format, or was damaged."""
+    """A state on disk that cannot be resumed: a file is missing, of another size or format, or damaged."""
 
 
 Shapes = Sequence[Sequence[int]]
-"""Of the parameters, in their order: that of the elements of each state."""
+"""Of the parameters, in their order, which is also that of the elements of each state."""
 
 
 class Store(Protocol):
     states: dict[str, Tensor]
 
     def open(self, kinds: tuple[str, ...], shapes: Shapes) -> int:
-        """Make or find the states; the step at which they were saved, 0 for new ones, which are zero until the caller
-        has filled and saved them."""
+        """Make or find `states`. Returns the step at which they were saved, or 0 for new ones, which are zero."""
         ...
 
     def save(self, step: int) -> None:
-        """All of a step is written: make it last, where this store can."""
+        """Save the present states as those of `step`, if this store outlives the program."""
         ...
 
 
@@ -58,9 +58,9 @@ class HostStore:
 
 
 class FileStore:
-    """One memory-mapped file a kind of state in `folder`, and a manifest with shapes, format, step and checksums.
+    """A memory-mapped file for each kind of state in `folder`, and a manifest with shapes, format, step and checksums.
 
-    Written for one program at a time, and not proof against a crash in the middle of a step.
+    Only one program may use it at a time, and a crash in the middle of a step makes it unusable.
     """
 
     def __init__(self, folder: str | Path):
@@ -69,8 +69,7 @@ class FileStore:
         self._shapes: list[list[int]] = []
 
     def open(self, kinds: tuple[str, ...], shapes: Shapes) -> int:
-        """Raises StateFileError where the manifest names other states or parameters than these, or a file is not what
-        it says."""
+        """Raises StateFileError where the manifest lists other states or parameters, or does not match the files."""
         self.folder.mkdir(parents=True, exist_ok=True)
         manifest, elements = self._manifest(), _elements(shapes)
         self._shapes = [list(shape) for shape in shapes]
@@ -90,12 +89,12 @@ class FileStore:
             if (found := _checksum(self.states[kind])) != manifest["crc32"][kind]:
                 raise StateFileError(
                     f"{self._path(kind)}: checksum {found}, expected {manifest['crc32'][kind]}: the file was "
-                    "changed after its last save; restore it, or begin anew in an empty folder"
+                    f"changed after its last save; {_RESTORE}"
                 )
         return manifest["step"]
 
     def save(self, step: int) -> None:
-        """Write the manifest. The pages of the files themselves are the operating system's to write."""
+        """Write the manifest; the operating system writes the pages of the files."""
         if not self.states:
             raise StateFileError(f"{self.folder}: no states to save; open it first")
         sums = {kind: _checksum(state) for kind, state in self.states.items()}
@@ -109,34 +108,30 @@ class FileStore:
         path = self.folder / MANIFEST
         if not path.exists():
             if left := sorted(file.name for file in self.folder.glob("*.bin")):
-                raise StateFileError(f"{path} is missing beside {', '.join(left)}: restore it, or empty the folder")
+                raise StateFileError(f"{path} is missing beside {', '.join(left)}: {_RESTORE}")
             return None
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             manifest = {name: content[name] for name in ("step", "shapes", "dtype", "crc32")}
         except (ValueError, KeyError, TypeError) as error:
-            raise StateFileError(f"{path} cannot be read ({error}): restore it, or empty the folder") from None
-        for name, holds, expected in (
-            ("step", _is_count(manifest["step"]), "an integer ≥ 0"),
-            ("shapes", _are_shapes(manifest["shapes"]), "a list of lists of integers ≥ 0"),
-            ("crc32", _are_checksums(manifest["crc32"]), "an integer ≥ 0 for each kind of state"),
+            raise StateFileError(f"{path} cannot be read ({error}): {_RESTORE}") from None
+        for name, is_valid, expected in (
+            ("step", _is_count, "an integer ≥ 0"),
+            ("shapes", _are_shapes, "a list of lists of integers ≥ 0"),
+            ("crc32", _are_checksums, "an integer ≥ 0 for each kind of state"),
         ):
-            if not holds:
-                raise StateFileError(
-                    f"{path}: {name} = {manifest[name]!r}, expected {expected}: restore it, or empty the folder"
-                )
+            if not is_valid(manifest[name]):
+                raise StateFileError(f"{path}: {name} = {manifest[name]!r}, expected {expected}: {_RESTORE}")
         return manifest
 
     def _require(self, manifest: dict, kinds: tuple[str, ...]) -> None:
         path = self.folder / MANIFEST
         if manifest["dtype"] != "float32":
-            raise StateFileError(
-                f"{path}: dtype = {manifest['dtype']!r}, expected 'float32': this state is of another format"
-            )
+            raise StateFileError(f"{path}: dtype = {manifest['dtype']!r}, expected 'float32': {_RESTORE}")
         if set(manifest["crc32"]) != set(kinds):
             raise StateFileError(
                 f"{path}: holds {', '.join(manifest['crc32'])}, expected {', '.join(kinds)}: open it with the options "
-                "that it was made with (masters), or begin anew in an empty folder"
+                "it was made with (masters), or begin anew in an empty folder"
             )
         for number, (saved, wanted) in enumerate(zip_longest(manifest["shapes"], self._shapes)):
             if saved != wanted:
@@ -148,7 +143,7 @@ class FileStore:
         for kind in kinds:
             path = self._path(kind)
             if not path.exists():
-                raise StateFileError(f"{path} is missing: restore it, or begin anew in an empty folder")
+                raise StateFileError(f"{path} is missing: {_RESTORE}")
             if path.stat().st_size != size:
                 raise StateFileError(f"{path} has {path.stat().st_size:,} bytes: expected {size:,}; it was cut off")
 

@@ -1,0 +1,41 @@
+"""Resources that serve requests first come, first served: how long they are occupied, and when bytes arrive."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Server:
+    """Serves one request at a time; `free_at` is when it has finished all that it was given, in seconds."""
+
+    free_at: float = 0.0
+
+    def serve(self, ready: float, seconds: float) -> float:
+        """When a request that can begin at `ready` and takes `seconds` is finished."""
+        self.free_at = max(self.free_at, ready) + seconds
+        return self.free_at
+
+
+@dataclass
+class Link:
+    """A link of `latency` seconds and `bandwidth` bytes/s; `requests` and `bytes` count what it was asked for.
+
+    The first byte of a request could arrive `latency` after it was asked for; bytes are sent one request after another.
+    So latencies overlap, and transfers do not.
+    """
+
+    latency: float
+    bandwidth: float
+    requests: int = 0
+    bytes: int = 0
+    _wire: Server = field(default_factory=Server, repr=False)
+
+    def __post_init__(self) -> None:
+        if not (self.latency >= 0 and self.bandwidth > 0):
+            raise ValueError(
+                f"latency = {self.latency} s, bandwidth = {self.bandwidth} bytes/s: expected ≥ 0 and positive"
+            )
+
+    def reserve(self, now: float, size: int) -> float:
+        """When the last of `size` bytes asked for at `now` arrives. Call in the order of `now`."""
+        self.requests, self.bytes = self.requests + 1, self.bytes + size
+        return self._wire.serve(now + self.latency, size / self.bandwidth)
