@@ -229,8 +229,8 @@ def grade(
     report = grade_command.run(
         target, submissions, jobs=jobs, only=only, sandbox=sandbox.value, fresh=fresh, console=console
     )
-    to = grade_command.Exports(json_file, html, csv, gradescope, gradebook)
-    grade_command.export(report, target, to)
+    to = {"html": html, "csv": csv, "gradescope": gradescope}
+    grade_command.export(report, target, json=json_file, gradebook=gradebook, **to)
     full = all(r.status == "graded" and r.score == r.max_score for r in report.records)
     raise typer.Exit(0 if full else 1)
 

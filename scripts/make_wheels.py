@@ -11,7 +11,8 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 from grader.machine.installed import closure
 
 BROUGHT = ("torch", "triton", "numpy", "matplotlib", "psutil", "packaging", "rich", "typer", "pytest", "hypothesis")

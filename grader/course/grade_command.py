@@ -1,4 +1,4 @@
-"""What `threeloops grade` does: grade a class with a live line for each student, then write what was asked for."""
+"""`threeloops grade`: grade a class, print a line per student as it is done, then write the exports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import html
 import tempfile
 import time
 import unicodedata
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -30,11 +29,11 @@ _MAX_STEM_BYTES = 200
 def run(
     lab: Lab, folder: Path, *, jobs: int, only: str | None, sandbox: str, fresh: bool, console: Console
 ) -> ClassReport:
-    """Grade `folder` and print a line for each student as it is done, then a table of the exercises.
+    """Grade `folder`, print a line per student as it is done, then a table of the exercises.
 
     Raises:
         LabError, SandboxError, FileNotFoundError: before anybody was graded.
-        MachineFault: the machine or the course is at fault; what was graded before is kept.
+        MachineFault: the machine or the course is at fault; finished records are kept.
     """
     trusted = manifest(lab)
     if only is not None:
@@ -71,14 +70,14 @@ def run(
 
 
 def _records_folder(folder: Path, console: Console) -> Path | None:
-    """Where finished records are kept; None, and a warning, where submissions lie in a folder that is only to read.
+    """Where finished records are kept; None, with a warning, if the submissions lie in a read-only folder.
 
     Raises:
-        OSError: the disk is full, for one: better known before anybody is graded.
+        OSError: anything else, such as a full disk, so that it is known before anybody is graded.
     """
     kept = folder / ".threeloops"
     if not folder.is_dir():
-        return None  # `submissions.find` says so
+        return None  # `submissions.find` raises for it
     try:
         kept.mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=kept) as file:
@@ -105,32 +104,30 @@ def _summary(report: ClassReport) -> Table:
     return table
 
 
-@dataclass(frozen=True)
-class Exports:
-    """Where the report goes besides the terminal; what is None is not written."""
-
-    json: Path | None = None
-    html: Path | None = None
-    csv: Path | None = None
-    gradescope: Path | None = None
-    gradebook: str | None = None
-
-
-def export(report: ClassReport, lab: Lab, to: Exports) -> None:
-    """Write the report in every form that was asked for, each file whole or not at all."""
-    if to.json is not None:
-        _write(to.json, records.to_json(report.to_dict()))
-    if to.html is not None:
-        _write(to.html, class_page(report))
-    if to.csv is not None:
-        _write(to.csv, records.to_csv(report))
-    if to.gradescope is not None:
+def export(
+    report: ClassReport,
+    lab: Lab,
+    *,
+    json: Path | None,
+    html: Path | None,
+    csv: Path | None,
+    gradescope: Path | None,
+    gradebook: str | None,
+) -> None:
+    """Write the report in every form whose path is given, each file whole or not at all."""
+    if json is not None:
+        _write(json, records.to_json(report.to_dict()))
+    if html is not None:
+        _write(html, class_page(report))
+    if csv is not None:
+        _write(csv, records.to_csv(report))
+    if gradescope is not None:
         for name, record in zip(file_names([r.student for r in report.records]), report.records, strict=True):
-            _write(to.gradescope / f"{name}.json", records.to_json(records.gradescope(record, report.sandbox)))
-    if to.gradebook is not None:
+            _write(gradescope / f"{name}.json", records.to_json(records.gradescope(record, report.sandbox)))
+    if gradebook is not None:
         from grader.classroom.gradebook import feed
 
-        feed(report, lab, to.gradebook)
+        feed(report, lab, gradebook)
 
 
 def _write(path: Path, text: str) -> None:
@@ -139,26 +136,21 @@ def _write(path: Path, text: str) -> None:
 
 
 def file_names(students: list[str]) -> list[str]:
-    """A file's name for each student, without its suffix: readable, and no two alike where case does not count."""
-    taken: set[str] = set()
-    names = []
+    """A readable file name per student, without suffix; they differ even on disks that ignore case and composition."""
+    names: dict[str, str] = {}
     for student in students:
         plain = "".join(c if unicodedata.category(c)[0] in "LMN" or c in "_-+@" else "_" for c in student)
         wanted = plain.encode()[:_MAX_STEM_BYTES].decode(errors="ignore")
-        choices = (wanted, *(f"{wanted}-{n}" for n in range(2, len(students) + 2)))
-        name = next(c for c in choices if _on_any_disk(c) not in taken)
-        taken.add(_on_any_disk(name))
-        names.append(name)
-    return names
-
-
-def _on_any_disk(name: str) -> str:
-    """What a file system that ignores case and composition would make of a name."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+        for name in (wanted, *(f"{wanted}-{n}" for n in range(2, len(students) + 2))):
+            on_disk = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+            if on_disk not in names:
+                names[on_disk] = name
+                break
+    return list(names.values())
 
 
 def class_page(report: ClassReport) -> str:
-    """The class as one self-contained page: a table of the points, then for each student what failed and why."""
+    """The class as one self-contained page: a table of the points, then what failed and why, per student."""
     tests = [t.name.removesuffix("_test") for t in report.records[0].tests]
     rows = [
         [

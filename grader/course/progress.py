@@ -1,9 +1,9 @@
-"""Live progress of long commands: one moving line on a terminal, one line a step in a log."""
+"""Live progress of long commands: one line that is redrawn on a terminal, one line per step in a log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 from rich.live import Live
@@ -16,7 +16,7 @@ from grader.course.execute import OnCell
 
 
 class Watcher:
-    """Turns steps into lines. On a terminal the running step is redrawn in place; elsewhere only ends are printed."""
+    """Prints steps. On a terminal the running step is redrawn in place; elsewhere only finished steps are printed."""
 
     def __init__(self, console: Console, live: Live | None) -> None:
         self.console, self.live = console, live
@@ -41,9 +41,6 @@ class Watcher:
 
 @contextmanager
 def watching(console: Console) -> Iterator[Watcher]:
-    """A watcher for the time of a command."""
-    if not console.is_terminal:
-        yield Watcher(console, None)
-        return
-    with Live(console=console, transient=True, refresh_per_second=8) as live:
+    """A watcher for the duration of a command."""
+    with Live(console=console, transient=True, refresh_per_second=8) if console.is_terminal else nullcontext() as live:
         yield Watcher(console, live)

@@ -1,12 +1,11 @@
 """`threeloops doctor`: what works on this machine, what does not, and the next step for each.
 
-Every finding is tried, not assumed: kernels are interpreted and compiled, ranks talk, the sandbox starts. The trials
-run in processes of their own (`grader.doctor.preflight`), so nothing here imports torch or initialises CUDA.
+Everything is tried, not assumed: kernels are interpreted and compiled, ranks communicate, the sandbox starts. Each
+check runs in a process of its own (`grader.doctor.preflight`), so nothing here imports torch or initialises CUDA.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -35,7 +34,7 @@ _ENVIRONMENT: dict[str, dict[str, str | None]] = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything the doctor found. `machine` is None where the probe itself failed."""
+    """Everything that the doctor found. `machine` is None where the probe itself failed."""
 
     findings: tuple[Finding, ...]
     versions: dict[str, str | None]
@@ -48,7 +47,7 @@ class Diagnosis:
 
     @property
     def can_run(self) -> bool:
-        """Whether the course can run: with the interpreter every point of it can be earned."""
+        """Whether the course can run: the interpreter alone is enough to earn every point."""
         return self["interpreter"].status == "ok"
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,12 +62,11 @@ class Diagnosis:
 
 
 def diagnose(seconds: float = SECONDS, ask: Ask | None = None) -> Diagnosis:
-    """Try everything, at most `seconds` long. `ask` runs one check of `preflight`; tests pass their own."""
+    """Run all checks within about `seconds`. `ask` runs one check of `preflight`; tests pass their own."""
     started = time.monotonic()
-    ask = ask or ask_child
 
     def tried(check: str) -> Answer:
-        return ask(check, max(1.0, started + seconds - time.monotonic()))
+        return (ask or ask_child)(check, max(1.0, started + seconds - time.monotonic()))
 
     names = ("machine", "interpreter", "compiler", "ranks", "cxx", "sandbox")
     with ThreadPoolExecutor(max_workers=3) as workers:
@@ -88,35 +86,27 @@ def diagnose(seconds: float = SECONDS, ask: Ask | None = None) -> Diagnosis:
 
 
 def ask_child(check: str, seconds: float) -> Answer:
-    """The answer of one check, run in a process of its own; a crash or a timeout is an answer with `ok` false."""
+    """The answer of one check, run in a process of its own; `ok` is false also for a crash or a timeout."""
     done = run_child(["-m", "grader.doctor.preflight", check], seconds, changes=_ENVIRONMENT.get(check))
-    try:
-        answer = json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else None
-    except (ValueError, IndexError):
-        answer = None
-    if isinstance(answer, dict):
-        return answer
-    return {"ok": False, "error": done.why, "late": done.returncode is None}
+    return done.answer or {"ok": False, "error": done.why, "late": done.returncode is None}
 
 
 def as_machine(record: dict[str, Any]) -> Machine:
-    """The probe's record, back from JSON."""
+    """The probe's record, read back from JSON."""
     gpus = tuple(Gpu(**{**gpu, "capability": tuple(gpu["capability"])}) for gpu in record["gpus"])
     return Machine(**{**record, "gpus": gpus, "supported_archs": tuple(record["supported_archs"])})
 
 
 def render(diagnosis: Diagnosis, console: Console) -> None:
-    """The diagnosis as a table, at most a screenful."""
+    """Print the diagnosis as a table of at most one screen."""
     marks = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "broken": "[red]broken[/]"}
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
     for finding in diagnosis.findings:
-        text = finding.sentence.replace("[", r"\[")
-        if finding.next_step:
-            text += f" [cyan]→ {finding.next_step}[/]"
-        table.add_row(marks[finding.status], finding.name, text)
+        step = f" [cyan]→ {finding.next_step}[/]" if finding.next_step else ""
+        table.add_row(marks[finding.status], finding.name, finding.sentence.replace("[", r"\[") + step)
     console.print(table)
     if diagnosis.can_run:
         console.print("[green]The course runs here.[/] What is missing is skipped with its reason.")

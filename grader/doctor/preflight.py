@@ -1,8 +1,7 @@
-"""What `threeloops doctor` tries out, each in a process of its own: `python -m grader.doctor.preflight CHECK`.
+"""The checks of `threeloops doctor`, each in a process of its own: `python -m grader.doctor.preflight CHECK`.
 
 A check prints one JSON object as its last line: {"ok": true, …}, or {"ok": false, "error": …} where the machine cannot
-do it. A crash is an answer too: the doctor reads it from outside. None of this runs in the process that asks, so
-nothing there imports torch or touches a GPU.
+do it. A crash is an answer too, which the doctor reads from outside.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ Answer = dict[str, Any]
 
 
 class DoesNotWork(Exception):
-    """A check ran to its end and the answer was wrong; the message says how."""
+    """A check ran to its end with a wrong result; the message says which."""
 
 
 def machine() -> Answer:
-    """The record that `threeloops.hardware.capability` judges. Creates no CUDA context."""
+    """The record of this machine, for `threeloops.hardware.capability`. Creates no CUDA context."""
     from threeloops.hardware.capability import probe
 
     return {"machine": asdict(probe())}
 
 
 def interpreter() -> Answer:
-    """One interpreted kernel against numpy, and whether a bf16 `tl.dot` is right, with the course's repairs of Triton's
-    interpreter installed as in every lab. Needs TRITON_INTERPRET=1."""
+    """One interpreted kernel against numpy, and whether a bf16 `tl.dot` is right. Like every lab, it installs the
+    course's repairs of Triton's interpreter. Needs TRITON_INTERPRET=1."""
     import numpy as np
     import torch
     from threeloops.inner.interpreter import enable_without_gpu
@@ -67,7 +66,7 @@ def interpreter() -> Answer:
 
 
 def compiler() -> Answer:
-    """The same kernel compiled for sm_90, as no GPU is needed for. Needs TRITON_INTERPRET unset."""
+    """The same kernel compiled for sm_90, which needs no GPU. Needs TRITON_INTERPRET unset."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -76,17 +75,17 @@ def compiler() -> Answer:
 
     signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "a": "fp32", "n": "i32", "BLOCK": "constexpr"}
     with tempfile.TemporaryDirectory() as cache:
-        # A cache of its own: an old result would hide that ptxas no longer runs.
+        # A fresh cache, because an old result would hide that ptxas no longer runs.
         os.environ["TRITON_CACHE_DIR"] = cache
         source = ASTSource(fn=saxpy, signature=signature, constexprs={"BLOCK": 1024})
         assembly = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
     if ".target sm_90" not in assembly["ptx"]:
-        raise DoesNotWork("triton compiled for sm_90, and the PTX is for something else")
+        raise DoesNotWork("triton compiled for sm_90, but the PTX is for another target")
     return {"ptx_bytes": len(assembly["ptx"]), "cubin_bytes": len(assembly["cubin"])}
 
 
 def cxx() -> Answer:
-    """A shared library with Python's and OpenMP's headers: what torch.compile builds on a CPU."""
+    """A shared library with Python's and OpenMP's headers, like those that torch.compile builds on a CPU."""
     from threeloops.hardware.probe import find_cxx
 
     name = find_cxx()
@@ -105,7 +104,7 @@ def cxx() -> Answer:
 
 
 def ranks() -> Answer:
-    """Two processes on loopback add a tensor with gloo. The port is one that the kernel picked."""
+    """Two processes on loopback add a tensor with gloo, on a port that the kernel picks."""
     import torch
 
     wanted = 3 * torch.arange(5.0)
@@ -114,7 +113,7 @@ def ranks() -> Answer:
     if child == 0:
         right = False
         try:
-            os.close(writing)  # so that a rank 0 that fails ends this one's wait for its port
+            os.close(writing)  # so that reading the port ends when rank 0 fails
             right = torch.equal(_all_reduce(1, int(os.read(reading, 16))), wanted)
         finally:
             os._exit(0 if right else 1)
@@ -143,14 +142,11 @@ def _all_reduce(rank: int, port: int, announce: Callable[[int], object] | None =
 
 
 def sandbox() -> Answer:
-    """Whether bubblewrap really starts here, and whether control groups can be made."""
+    """Whether bubblewrap starts here, and whether control groups can be made."""
     from grader.sandbox import bwrap, cgroup
 
-    return {
-        "why_not": bwrap.why_not(),
-        "installed": shutil.which("bwrap") is not None,
-        "no_groups": cgroup.why_not(),
-    }
+    installed = shutil.which("bwrap") is not None
+    return {"why_not": bwrap.why_not(), "installed": installed, "no_groups": cgroup.why_not()}
 
 
 def gpu() -> Answer:
@@ -169,9 +165,7 @@ def gpu() -> Answer:
     return {"device": torch.cuda.get_device_name()}
 
 
-CHECKS: dict[str, Callable[[], Answer]] = {
-    check.__name__: check for check in (machine, interpreter, compiler, cxx, ranks, sandbox, gpu)
-}
+CHECKS = {check.__name__: check for check in (machine, interpreter, compiler, cxx, ranks, sandbox, gpu)}
 
 
 def main(name: str) -> None:

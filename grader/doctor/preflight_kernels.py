@@ -1,5 +1,5 @@
-"""The two kernels of `threeloops doctor`. Imported only by a process of its own: triton decides at decoration whether a
-kernel is interpreted or compiled."""
+"""The two kernels of `threeloops doctor`. Only `preflight` imports them, in processes with TRITON_INTERPRET set as each
+check needs it: Triton decides when a kernel is decorated whether to interpret or to compile it."""
 
 import triton
 import triton.language as tl
@@ -9,7 +9,7 @@ import triton.language as tl
 def saxpy(x, y, out, a, n, BLOCK: tl.constexpr):
     """out = a·x + y for n elements; each program loops over its share of the blocks.
 
-    The loop bounds are runtime integers: what triton 3.6 with numpy 2.4 cannot interpret.
+    The loop bounds are runtime integers, which triton 3.6 with numpy 2.4 cannot interpret.
     """
     for block in range(tl.program_id(0), tl.cdiv(n, BLOCK), tl.num_programs(0)):
         at = block * BLOCK + tl.arange(0, BLOCK)

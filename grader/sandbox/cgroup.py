@@ -1,8 +1,8 @@
-"""A control group for each submission: the kernel itself counts its memory, processes and share of the cores.
+"""A control group for each submission, in which the kernel itself limits memory, processes and the share of the cores.
 
-It counts everything that all of its processes take together: pages, files in a tmpfs, socket buffers, page tables.
-Version 2 holds the three controllers in one tree; a machine that still runs version 1 has a tree for each. `why_not`
-says whether groups can be made here. Where they cannot, `confine` limits each process and `host` looks at intervals.
+The kernel counts everything that the processes of a group take together: pages, files in a tmpfs, socket buffers, page
+tables. Version 2 has one tree for all three controllers, version 1 one tree per controller. `why_not` says whether
+groups can be made here. Where they cannot, `confine` limits each process and the monitor checks the sums at intervals.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from grader.authoring.labs import Limits
 
 CONTROLLERS = ("memory", "pids", "cpu")
 _PROC = Path("/proc/self")
-_deciding = threading.Lock()
 _PREFIX = "threeloops-"
 _PERIOD_MICROSECONDS = 100_000
 _END_SECONDS = 2.0
 _numbers = itertools.count()
+_deciding = threading.Lock()
+_OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes")
+"""These files exist only in kernels that account for swap and, in version 1, for TCP."""
 
 
 class NoGroups(Exception):
@@ -52,19 +54,19 @@ class Group:
     memory_mb: int
 
     def entries(self) -> list[int]:
-        """Open descriptors: a process that writes "0" to each becomes a member. The caller closes them."""
+        """Open descriptors; a process that writes "0" to each joins the group. The caller closes them."""
         return [os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in self.folders]
 
     def exceeded(self) -> str:
         """Why the kernel ended processes of the group, or an empty string."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
-        killed = 0
         with suppress(OSError, KeyError, ValueError):
-            killed = int(_pairs(self.folders[0] / name)["oom_kill"])
-        return f"it used more than {self.memory_mb} MiB of memory" if killed else ""
+            if int(_pairs(self.folders[0] / name)["oom_kill"]):
+                return f"it used more than {self.memory_mb} MiB of memory"
+        return ""
 
     def end(self) -> None:
-        """End every process of the group and remove it; what does not go in time is removed by a later run."""
+        """End every process of the group and remove it. A later run removes what cannot be removed in time."""
         deadline = time.monotonic() + _END_SECONDS
         for folder in self.folders:
             while not _removed(folder) and time.monotonic() < deadline:
@@ -73,14 +75,16 @@ class Group:
 
 
 def make(limits: Limits, jobs: int) -> Group | None:
-    """A new group with `limits.memory_mb`, `limits.processes` and the cores of one of `jobs` submissions at a time.
+    """A new group that holds one of `jobs` simultaneous submissions to `limits` and to its share of the cores.
 
-    None where the machine lets nobody make groups. Raises OSError where it does and refuses this one.
+    None where this process cannot make groups at all. Raises OSError where this one group is refused.
     """
-    if why_not() is not None:
-        return None
-    place = find()
-    name = _name(next(_numbers))
+    return _create(find(), next(_numbers), limits, jobs) if why_not() is None else None
+
+
+def _create(place: Place, what: object, limits: Limits, jobs: int) -> Group:
+    """A new group, named after this process, when it was started, and `what` it is for."""
+    name = f"{_PREFIX}{os.getpid()}-{_started(os.getpid())}-{what}"
     group = Group(place.version, tuple(folder / name for folder in place.folders), limits.memory_mb)
     try:
         for folder in group.folders:
@@ -94,7 +98,7 @@ def make(limits: Limits, jobs: int) -> Group | None:
 
 
 def settings(version: int, limits: Limits, jobs: int) -> dict[str, str]:
-    """The files of a group and what is written to them, in this order."""
+    """The files of a group and what to write to them, in this order."""
     memory, processes = str(limits.memory_mb << 20), str(limits.processes)
     cores = max((os.cpu_count() or 1) / jobs, 1)
     quota = str(int(cores * _PERIOD_MICROSECONDS))
@@ -116,10 +120,6 @@ def settings(version: int, limits: Limits, jobs: int) -> dict[str, str]:
     }
 
 
-_OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes")
-"""Files of kernels built with accounting of swap and, in version 1, of TCP."""
-
-
 def _write(folders: tuple[Path, ...], file: str, value: str) -> None:
     found = next((folder / file for folder in folders if (folder / file).exists()), None)
     if found is not None:
@@ -129,8 +129,8 @@ def _write(folders: tuple[Path, ...], file: str, value: str) -> None:
 
 
 def why_not() -> str | None:
-    """Why no group can be made here, in one sentence; None where one can. Really makes one and moves a process in."""
-    with _deciding:  # two trials at a time would stand in each other's way
+    """Why no group can be made here, in one sentence; None where one can. Makes a group and moves a process into it."""
+    with _deciding:  # two simultaneous trials would get in each other's way
         return _why_not()
 
 
@@ -139,19 +139,11 @@ def _why_not() -> str | None:
     try:
         place = find()
         _sweep(place)
-        trial = Group(place.version, tuple(folder / _name("trial") for folder in place.folders), 0)
+        trial = _create(place, "trial", Limits(), 1)
         try:
-            for folder in trial.folders:
-                folder.mkdir()
-            for file, value in settings(trial.version, Limits(), 1).items():
-                _write(trial.folders, file, value)
-            procs = [str(folder / "cgroup.procs") for folder in trial.folders]
-            subprocess.run(
-                ["/bin/sh", "-c", 'for entry; do echo $$ > "$entry" || exit 1; done', "sh", *procs],
-                capture_output=True,
-                timeout=10,
-                check=True,
-            )
+            join = ["/bin/sh", "-c", 'for entry; do echo $$ > "$entry" || exit 1; done', "sh"]
+            procs = [folder / "cgroup.procs" for folder in trial.folders]
+            subprocess.run([*join, *procs], capture_output=True, timeout=10, check=True)
         finally:
             trial.end()
     except NoGroups as error:
@@ -173,7 +165,8 @@ def find() -> Place:
         raise NoGroups("no control groups are mounted here")
     (_, top), folder = mounts[""], _below(mounts[""], own[""])
     for candidate in (folder, *folder.parents):
-        if _hands_down(candidate) and os.access(candidate, os.W_OK) and os.access(candidate / "cgroup.procs", os.W_OK):
+        delegates = set(CONTROLLERS) <= _words(candidate / "cgroup.subtree_control")
+        if delegates and os.access(candidate, os.W_OK) and os.access(candidate / "cgroup.procs", os.W_OK):
             return Place(2, (candidate,))
         if candidate == top:
             break
@@ -181,7 +174,8 @@ def find() -> Place:
 
 
 def _take_over(folder: Path) -> Path:
-    """Hand the controllers down to groups below our own, as its owner may: its processes move into a group below it."""
+    """Delegate the controllers of our own group to groups below it. The kernel allows that only in a group without
+    processes of its own, so they first move into a group below."""
     if not set(CONTROLLERS) <= _words(folder / "cgroup.controllers") or not os.access(folder, os.W_OK):
         raise NoGroups("this process may not make control groups")
     try:
@@ -195,7 +189,7 @@ def _take_over(folder: Path) -> Path:
                     (inside / "cgroup.procs").write_text(pid)
         (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in CONTROLLERS))
     except OSError as error:
-        raise NoGroups(f"the controllers of {folder} cannot be handed down ({error.strerror})") from None
+        raise NoGroups(f"the controllers of {folder} cannot be delegated ({error.strerror})") from None
     return folder
 
 
@@ -205,23 +199,18 @@ def _sweep(place: Place) -> None:
         for left in folder.glob(f"{_PREFIX}*-*"):
             pid, _, rest = left.name.removeprefix(_PREFIX).partition("-")
             if pid.isdecimal() and not _is_running(int(pid), rest.partition("-")[0]):
-                _removed(left)  # refused where processes live in it: their run is one that we cannot see
-
-
-def _name(what: object) -> str:
-    """A group's name: which process made it, when that was started, and what for."""
-    return f"{_PREFIX}{os.getpid()}-{_started(os.getpid())}-{what}"
+                _removed(left)  # the kernel refuses while processes live in it, such as those of another container
 
 
 def _is_running(pid: int, started: str) -> bool:
-    """Whether a process lives, and is not a later one of the same number: in a container every run may be number 1."""
+    """Whether a process lives and is not a later one of the same number: in a container every run may be number 1."""
     return psutil.pid_exists(pid) and _started(pid) in (None, started)
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started, in clock ticks since the machine was; None where its entry cannot be read."""
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    """The second in which a process was started; None where that cannot be read."""
+    with suppress(psutil.Error):
+        return str(int(psutil.Process(pid).create_time()))
     return None
 
 
@@ -243,7 +232,7 @@ def _kill(folder: Path) -> None:
 
 
 def _own_groups() -> dict[str, str]:
-    """The group of this process by controller; under "" that of version 2."""
+    """The group of this process by controller; its group of version 2 under ""."""
     found: dict[str, str] = {}
     with suppress(OSError):
         for line in (_PROC / "cgroup").read_text().splitlines():
@@ -253,7 +242,7 @@ def _own_groups() -> dict[str, str]:
 
 
 def _mounts() -> dict[str, tuple[str, Path]]:
-    """For each controller of version 1, and under "" for version 2: the group at the mount's root, and the mount."""
+    """The group at the root of a mount, and the mount, by controller; those of version 2 under ""."""
     found: dict[str, tuple[str, Path]] = {}
     with suppress(OSError):
         for line in (_PROC / "mountinfo").read_text().splitlines():
@@ -270,10 +259,6 @@ def _mounts() -> dict[str, tuple[str, Path]]:
 def _below(mount: tuple[str, Path], path: str) -> Path:
     root, target = mount
     return target / path.removeprefix(root).lstrip("/")
-
-
-def _hands_down(folder: Path) -> bool:
-    return set(CONTROLLERS) <= _words(folder / "cgroup.subtree_control")
 
 
 def _words(file: Path) -> set[str]:

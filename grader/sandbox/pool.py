@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from grader.authoring.labs import Lab, Limits
+from grader.machine.child import environment
 from grader.sandbox import bwrap, cgroup
 from grader.sandbox.bwrap import SandboxError
 from grader.sandbox.confine import ENDED_BY_ITSELF
@@ -30,15 +31,14 @@ Sandbox = Literal["bwrap", "none"]
 _START_SECONDS = 60.0
 _END_SECONDS = 2.0
 _UIDS = range(1 << 30, 1 << 31)
-"""Users that no machine has: a submission is one of them, so that parallel runs do not share a limit by user."""
-_ROOT = Path(__file__).resolve().parents[2]
+"""User numbers that no machine uses. Each submission gets one, because the kernel counts processes per user."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Two live processes of one submission: `grader` answers cells, closing `life` ends the student's side.
+    """The two live processes of one submission: `grader` answers cells; closing `life` ends the student's side.
 
-    `group` limits the student's side; None where this machine has no control groups for us.
+    `group` limits the student's side; None where no control group can be made here.
     """
 
     grader: Link
@@ -58,7 +58,7 @@ class Connection:
             self.group.end()
 
     def reason(self) -> str | None:
-        """Why the kernel or the monitor ended the submission: empty where neither did, None where the monitor died."""
+        """Why the kernel or the monitor ended the submission: "" where neither did, None where the monitor is dead."""
         if self.group is not None and (exceeded := self.group.exceeded()):
             return exceeded
         self.life.settimeout(0.5)
@@ -70,7 +70,7 @@ class Connection:
 
 
 class Pool:
-    """One warm student's side (sandboxed) and one warm grader's half for one lab."""
+    """The two warm processes of one lab: the student's side, sandboxed, and the grader's half."""
 
     def __init__(self, lab: Lab, sandbox: Sandbox, *, withhold: bool = True) -> None:
         self.lab, self.sandbox = lab, sandbox
@@ -88,9 +88,15 @@ class Pool:
             stage_folder.mkdir()
             stage(stage_folder, self._withholds, self.lab.data)
             self._student = self._start_student(stage_folder)
-            self._grader = self._start(
-                [sys.executable, "-m", "grader.sides.grader_side"], self._modules, _grader_environment(self.folder)
-            )
+            changes = {
+                "TMPDIR": str(self.folder),
+                "OMP_NUM_THREADS": "1",
+                "TRITON_INTERPRET": "1",
+                "CUDA_VISIBLE_DEVICES": "",
+                "MPLBACKEND": "agg",
+                "THREELOOPS_GRADED": "1",
+            }
+            self._grader = self._start("grader_side", self._modules, environment(changes))
             for name, control in (("student's", self._student), ("grader's", self._grader)):
                 self._wait_until_ready(name, control)
         except BaseException:
@@ -101,23 +107,22 @@ class Pool:
         self._data = f"{bwrap.LAB}/data" if self.sandbox == "bwrap" else str(stage_folder / "data")
         modules = [self.sandbox, *without_withheld(self._modules, self._withholds)]
         if self.sandbox == "bwrap":
-            return self._start(["-m", "grader.sides.student_side"], modules, {}, stage_folder)
+            return self._start("student_side", modules, {}, stage_folder)
         site = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-        environment = bwrap.environment(str(self.folder), str(stage_folder), site)
-        return self._start([sys.executable, "-m", "grader.sides.student_side"], modules, environment)
+        return self._start("student_side", modules, bwrap.environment(str(self.folder), str(stage_folder), site))
 
     def _start(
-        self, argv: list[str], words: list[str], environment: dict[str, str], stage_folder: Path | None = None
+        self, side: str, words: list[str], variables: dict[str, str], confined_to: Path | None = None
     ) -> socket.socket:
+        """Start `grader.sides.SIDE FD WORDS` and return our end of its control socket."""
         ours, theirs = socket.socketpair()
-        argv = [*argv, str(theirs.fileno()), *words]
-        if stage_folder is not None:
-            argv = bwrap.command(stage_folder, argv)
+        arguments = ["-m", f"grader.sides.{side}", str(theirs.fileno()), *words]
+        argv = bwrap.command(confined_to, arguments) if confined_to else [sys.executable, *arguments]
         with theirs, (self.folder / f"log{len(self._processes)}").open("wb") as log:
             process = subprocess.Popen(
                 argv,
                 pass_fds=[theirs.fileno()],
-                env=environment,
+                env=variables,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -139,12 +144,12 @@ class Pool:
             raise SandboxError(f"the {name} side did not start: {last}. `threeloops doctor` looks closer.")
 
     def connect(self, limits: Limits, jobs: int = 1) -> Connection:
-        """Fork a fresh pair of processes for one submission, of `jobs` that run at a time.
+        """Fork a fresh pair of processes for one of `jobs` simultaneous submissions.
 
-        Without a sandbox a submission can end the warm process that it was forked from; the next one starts it anew.
+        Without a sandbox a submission can end the warm process that it was forked from; then both are started anew.
 
         Raises:
-            SandboxError: the processes cannot be had; the machine is at fault.
+            SandboxError: the processes cannot be started; the machine is at fault.
         """
         try:
             return self._connect(limits, jobs)
@@ -186,7 +191,7 @@ class Pool:
         return Connection(Link(engine), life, group)
 
     def close(self) -> None:
-        """End both warm processes and everything below them; safe to call twice."""
+        """End both warm processes and everything below them. May be called twice."""
         for control in (getattr(self, "_student", None), getattr(self, "_grader", None)):
             if control is not None:
                 control.close()
@@ -198,21 +203,6 @@ class Pool:
                 process.wait()
         self._processes.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _grader_environment(scratch: Path) -> dict[str, str]:
-    keep = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH",)}
-    path = [str(_ROOT / "lib"), str(_ROOT), *[p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]]
-    return {
-        **keep,
-        "PYTHONPATH": os.pathsep.join(path),
-        "TMPDIR": str(scratch),
-        "OMP_NUM_THREADS": "1",
-        "TRITON_INTERPRET": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "MPLBACKEND": "agg",
-        "THREELOOPS_GRADED": "1",
-    }
 
 
 _pools: dict[tuple[object, ...], Pool] = {}
@@ -228,22 +218,20 @@ def pool(lab: Lab, sandbox: Sandbox, *, withhold: bool = True) -> Pool:
         return _pools[key]
 
 
+@atexit.register
 def close_pools() -> None:
-    """End every warm process of this process."""
+    """End every warm process that this process started."""
     with _pools_lock:
         for item in _pools.values():
             item.close()
         _pools.clear()
 
 
-atexit.register(close_pools)
-
-
 def choose(wanted: Literal["auto", "bwrap", "none"]) -> Sandbox:
-    """The sandbox to use. `auto` means bubblewrap and never falls back: no sandbox is a choice, not an accident.
+    """The sandbox to use. `auto` means bubblewrap and never falls back to none: running unconfined must be chosen.
 
     Raises:
-        SandboxError: bubblewrap was wanted and does not work here.
+        SandboxError: bubblewrap was asked for and does not work here.
     """
     if wanted == "none":
         return "none"
