@@ -15,7 +15,6 @@ from typing import Any
 import nbformat
 import papermill
 from nbformat import NotebookNode
-from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from threeloops.lab.course.audit import MIME
 
@@ -34,26 +33,6 @@ class Executed:
     error: str = ""
 
 
-class ObservedEngine(NBClientEngine):
-    """papermill's own engine, which also calls `on_cell(cell, of)` before each cell."""
-
-    @classmethod
-    def execute_managed_notebook(
-        cls, nb_man: NotebookExecutionManager, kernel_name: str, *, on_cell: OnCell, **kwargs: Any
-    ) -> Any:
-        start = nb_man.cell_start
-
-        def observed(cell: NotebookNode, cell_index: int, **rest: Any) -> None:
-            on_cell(cell_index + 1, len(nb_man.nb.cells))
-            start(cell, cell_index, **rest)
-
-        nb_man.cell_start = observed
-        return super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
-
-
-papermill_engines.register("observed", ObservedEngine)
-
-
 def execute_solution(
     lab: Lab, device: str, folder: Path, on_cell: OnCell = lambda cell, of: None, *, go_on: bool = False
 ) -> Executed:
@@ -62,6 +41,7 @@ def execute_solution(
     Args:
         device: "auto", "cpu" or "cuda"; the kernel sees it as `$THREELOOPS_DEVICE`.
         folder: gets the executed notebook, even if a cell failed, and whatever the cells write.
+        on_cell: called with the number of a cell, from 1, and the number of cells before each cell.
         go_on: also execute the cells after one that failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,14 +54,13 @@ def execute_solution(
             papermill.execute_notebook(
                 master,
                 str(output),
-                engine_name="observed",
                 kernel_name="python3",
                 language="python",
                 progress_bar=False,
                 cwd=str(folder),
                 execution_timeout=CELL_SECONDS,
                 extra_arguments=["--IPKernelApp.log_level=ERROR"],
-                on_cell=on_cell,
+                on_cell_start=lambda cell, cell_index: on_cell(cell_index + 1, len(master.cells)),
                 allow_errors=go_on,
             )
         except PapermillExecutionError as failure:

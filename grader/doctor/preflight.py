@@ -41,43 +41,50 @@ def machine() -> Answer:
 
 
 def interpreter() -> Answer:
-    """One interpreted kernel against numpy, and whether a bf16 `tl.dot` is right. Like every lab, it installs the
+    """Interpreted kernels of the library, and whether a bf16 `tl.dot` is right. Like every lab, it installs the
     course's repairs of Triton's interpreter. Needs TRITON_INTERPRET=1."""
-    import numpy as np
-    import torch
     from threeloops.inner.interpreter import enable_without_gpu
 
-    enable_without_gpu()
+    enable_without_gpu()  # before the kernels are imported: Triton decides then whether to interpret them
 
-    from grader.doctor.preflight_kernels import dot_16, saxpy
+    from threeloops.inner.interpreter.probes import bf16_dot, loop_bound
 
-    n = 1000
+    _require_saxpy("cpu", "an interpreted")
+    if wrong := loop_bound():
+        raise DoesNotWork(f"an interpreted loop over a runtime integer stored {wrong}")
+    return {"bf16_dot_is_right": not bf16_dot()}
+
+
+def _require_saxpy(device: str, which: str) -> None:
+    """Run the library's saxpy kernel on `device` against numpy; raises DoesNotWork."""
+    import numpy as np
+    import torch
+    from threeloops.inner.kernels.rows.saxpy import saxpy_kernel
+
+    n = 10_000
     x, y = (np.random.default_rng(seed).normal(size=n).astype(np.float32) for seed in (0, 1))
-    out = torch.full((n + 1,), -1.0)
-    saxpy[(3,)](torch.from_numpy(x), torch.from_numpy(y), out, 2.0, n, BLOCK=128)
-    error = float(np.abs(out[:n].numpy() - (2.0 * x.astype(np.float64) + y)).max())
+    out = torch.full((n + 1,), -1.0, device=device)
+    saxpy_kernel[(10,)](2.0, torch.from_numpy(x).to(device), torch.from_numpy(y).to(device), out, n, BLOCK=1024)
+    error = float(np.abs(out[:n].cpu().numpy() - (2.0 * x.astype(np.float64) + y)).max())
     if not error < 1e-5:
-        raise DoesNotWork(f"an interpreted a·x + y is off by {error:.3g}")
+        raise DoesNotWork(f"{which} a·x + y is off by {error:.3g}")
     if out[n] != -1.0:
-        raise DoesNotWork("an interpreted kernel wrote beyond its mask")
-    ones, product = torch.ones(16, 16, dtype=torch.bfloat16), torch.zeros(16, 16)
-    dot_16[(1,)](ones, ones, product)
-    return {"bf16_dot_is_right": bool((product == 16).all())}
+        raise DoesNotWork(f"{which} kernel wrote beyond its mask")
 
 
 def compiler() -> Answer:
-    """The same kernel compiled for sm_90, which needs no GPU. Needs TRITON_INTERPRET unset."""
+    """The library's saxpy kernel compiled for sm_90, which needs no GPU. Needs TRITON_INTERPRET unset."""
     import triton
+    from threeloops.inner.kernels.rows.saxpy import saxpy_kernel
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from grader.doctor.preflight_kernels import saxpy
-
-    signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "a": "fp32", "n": "i32", "BLOCK": "constexpr"}
+    kinds = ("fp32", "*fp32", "*fp32", "*fp32", "i32", "constexpr")
+    signature = dict(zip(saxpy_kernel.arg_names, kinds, strict=True))
     with tempfile.TemporaryDirectory() as cache:
         # A fresh cache, because an old result would hide that ptxas no longer runs.
         os.environ["TRITON_CACHE_DIR"] = cache
-        source = ASTSource(fn=saxpy, signature=signature, constexprs={"BLOCK": 1024})
+        source = ASTSource(fn=saxpy_kernel, signature=signature, constexprs={"BLOCK": 1024})
         assembly = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
     if ".target sm_90" not in assembly["ptx"]:
         raise DoesNotWork("triton compiled for sm_90, but the PTX is for another target")
@@ -150,19 +157,12 @@ def sandbox() -> Answer:
 
 
 def gpu() -> Answer:
-    """A kernel compiled by triton, launched on the current CUDA device, against torch on the CPU."""
+    """The same kernel, compiled and launched on the current CUDA device."""
     import torch
 
-    from grader.doctor.preflight_kernels import saxpy
-
-    n = 100_000
-    x, y = torch.randn(n), torch.randn(n)
-    out = torch.zeros(n, device="cuda")
-    saxpy[(64,)](x.cuda(), y.cuda(), out, 2.0, n, BLOCK=1024)
-    error = float((out.cpu() - (2.0 * x + y)).abs().max())
-    if not error < 1e-5:
-        raise DoesNotWork(f"a·x + y on {torch.cuda.get_device_name()} is off by {error:.3g}")
-    return {"device": torch.cuda.get_device_name()}
+    name = torch.cuda.get_device_name()
+    _require_saxpy("cuda", f"on {name} a compiled")
+    return {"device": name}
 
 
 CHECKS = {check.__name__: check for check in (machine, interpreter, compiler, cxx, ranks, sandbox, gpu)}

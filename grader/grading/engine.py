@@ -74,42 +74,42 @@ def run(
     Ignores papermill's other engine arguments.
     """
     chosen, withholding, allowance = choose(sandbox), Withholding.of(trusted), Allowance()  # type: ignore[arg-type]
-    index = {cell.id: i for i, cell in enumerate(nb_man.nb.cells)}
-
-    def start(cell: NotebookNode) -> None:
-        nb_man.cell_start(cell, index[cell.id])
-
-    def end(cell: NotebookNode, outcome: Outcome) -> None:
-        is_test = trusted.kind(cell) is Kind.TEST
-        hidden_from = first_line(cell.source, "HIDDEN TESTS") if is_test else None
-        outcome = withholding.public(outcome, hidden_from, of_lab=trusted.kind(cell) is not Kind.FREE)
-        outcome = allowance.spend(outcome)
-        maximum = float(cell.metadata.nbgrader.points) if is_test else 0.0
-        cell.execution_count = index[cell.id] + 1
-        cell.outputs = outputs(outcome, maximum, cell.execution_count, is_test=is_test)
-        if is_test:
-            text = outcome.printed.strip() if outcome.ok else outcome.reason
-            report.tests.append(Test(cell.id, outcome.points(maximum), maximum, text[:_MAX_VERDICT]))
-            if on_test:
-                on_test(report.tests[-1])
-        elif not outcome.ok and trusted.kind(cell) in (Kind.SOLUTION, Kind.SETUP):
-            report.notes.append(f"{cell.id}: {outcome.reason}")
-        if not outcome.ok:
-            nb_man.cell_exception(cell, index[cell.id])
-        nb_man.cell_complete(cell, index[cell.id])
-
     with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits, jobs) as session:
-        session.run(select(nb_man.nb.cells, trusted, only), start, end)
+        for at, cell in select(nb_man.nb.cells, trusted, only):
+            kind, is_test = trusted.kind(cell), trusted.kind(cell) is Kind.TEST
+            nb_man.cell_start(cell, at)
+            hidden_from = first_line(cell.source, "HIDDEN TESTS") if is_test else None
+            outcome = withholding.public(session.run(cell), hidden_from, of_lab=kind is not Kind.FREE)
+            outcome = allowance.spend(outcome)
+            maximum = float(cell.metadata.nbgrader.points) if is_test else 0.0
+            cell.outputs, cell.execution_count = outputs(outcome, maximum, at + 1, is_test=is_test), at + 1
+            if is_test:
+                text = outcome.printed.strip() if outcome.ok else outcome.reason
+                report.tests.append(Test(cell.id, outcome.points(maximum), maximum, text[:_MAX_VERDICT]))
+                if on_test:
+                    on_test(report.tests[-1])
+            elif not outcome.ok and kind in (Kind.SOLUTION, Kind.SETUP):
+                report.notes.append(f"{cell.id}: {outcome.reason}")
+            if not outcome.ok:
+                nb_man.cell_exception(cell, at)
+            nb_man.cell_complete(cell, at)
     report.notes += allowance.notes
 
 
-def select(cells: list[NotebookNode], trusted: Manifest, only: str | None) -> list[NotebookNode]:
-    """All cells, or only what one exercise needs: setup, the student's own cells, its answer and its test."""
-    if only is None:
-        return cells
-    exercise = trusted.exercise(only)
-    wanted = (exercise.id, exercise.test)
-    return [c for c in cells if c.id in wanted or trusted.kind(c) in (Kind.SETUP, Kind.FREE)]
+def select(cells: list[NotebookNode], trusted: Manifest, only: str | None = None) -> list[tuple[int, NotebookNode]]:
+    """The cells to execute, with their index: code that is no demonstration.
+
+    `only` leaves what one exercise needs: setup, the student's own cells, its answer and its test.
+    """
+    exercise = trusted.exercise(only) if only else None
+    chosen = []
+    for at, cell in enumerate(cells):
+        kind = trusted.kind(cell)
+        if cell.cell_type != "code" or kind is Kind.DEMO or not cell.source.strip():
+            continue
+        if exercise is None or cell.id in (exercise.id, exercise.test) or kind in (Kind.SETUP, Kind.FREE):
+            chosen.append((at, cell))
+    return chosen
 
 
 def outputs(outcome: Outcome, maximum: float, count: int, *, is_test: bool) -> list[NotebookNode]:

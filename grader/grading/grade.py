@@ -134,14 +134,14 @@ def grade_class(
     options: Options,
     on_record: Callable[[Record, bool], None] = lambda record, resumed: None,
 ) -> ClassReport:
-    """Grade every submission below `folder`, `options.jobs` at a time; `on_record` hears of each as it is done.
+    """Grade every submission below `folder`, `options.jobs` at a time; calls `on_record` for each as it is done.
 
-    A run that was cut off goes on where it stopped: a submission is not executed again if its record was kept and
-    nothing has changed since that decides its points.
+    A run that was cut off continues where it stopped: a submission is not executed again if its record was kept and
+    nothing that decides its points has changed since.
 
     Raises:
         LabError, FileNotFoundError: before anybody was graded, as `submissions.find` does.
-        MachineFault: the machine or the course is at fault. What was graded before is kept.
+        MachineFault: the machine or the course is at fault. Finished records are kept.
         OSError: a record could not be written.
     """
     found = submissions.find(folder, lab)

@@ -19,6 +19,15 @@ LAB, VENV = "/lab", "/venv"
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _ETC = ("ld.so.cache", "passwd", "group", "hosts", "nsswitch.conf", "localtime", "alternatives", "fonts", "ssl/certs")
 
+GRADED = {
+    "MPLBACKEND": "agg",
+    "OMP_NUM_THREADS": "1",
+    "TRITON_INTERPRET": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "THREELOOPS_GRADED": "1",
+}
+"""Environment variables of both sides of a graded run."""
+
 
 class SandboxError(MachineFault):
     """This machine cannot provide the sandbox that was asked for."""
@@ -33,14 +42,10 @@ def environment(home: str, library: str, packages: list[str]) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([library, *packages]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
-        "MPLBACKEND": "agg",
         "MPLCONFIGDIR": "/tmp/matplotlib",
         "IPYTHONDIR": "/tmp/ipython",
-        "OMP_NUM_THREADS": "1",
-        "TRITON_INTERPRET": "1",
-        "CUDA_VISIBLE_DEVICES": "",
         "GLOO_SOCKET_IFNAME": "lo",
-        "THREELOOPS_GRADED": "1",
+        **GRADED,
     }
 
 

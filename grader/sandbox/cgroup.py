@@ -70,7 +70,9 @@ class Group:
         deadline = time.monotonic() + _END_SECONDS
         for folder in self.folders:
             while not _removed(folder) and time.monotonic() < deadline:
-                _kill(folder)
+                for pid in _words(folder / "cgroup.procs"):
+                    with suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
                 time.sleep(0.002)
 
 
@@ -90,7 +92,11 @@ def _create(place: Place, what: object, limits: Limits, jobs: int) -> Group:
         for folder in group.folders:
             folder.mkdir()
         for file, value in settings(group.version, limits, jobs).items():
-            _write(group.folders, file, value)
+            found = [folder / file for folder in group.folders if (folder / file).exists()]
+            if found:
+                found[0].write_text(value)
+            elif file not in _OPTIONAL:
+                raise FileNotFoundError(2, f"this kernel's control groups have no {file}", str(group.folders[0]))
     except OSError:
         group.end()
         raise
@@ -118,14 +124,6 @@ def settings(version: int, limits: Limits, jobs: int) -> dict[str, str]:
         "cpu.cfs_period_us": str(_PERIOD_MICROSECONDS),
         "cpu.cfs_quota_us": quota,
     }
-
-
-def _write(folders: tuple[Path, ...], file: str, value: str) -> None:
-    found = next((folder / file for folder in folders if (folder / file).exists()), None)
-    if found is not None:
-        found.write_text(value)
-    elif file not in _OPTIONAL:
-        raise FileNotFoundError(2, f"this kernel's control groups have no {file}", str(folders[0]))
 
 
 def why_not() -> str | None:
@@ -197,14 +195,11 @@ def _sweep(place: Place) -> None:
     """Remove the groups of runs that were killed."""
     for folder in place.folders:
         for left in folder.glob(f"{_PREFIX}*-*"):
-            pid, _, rest = left.name.removeprefix(_PREFIX).partition("-")
-            if pid.isdecimal() and not _is_running(int(pid), rest.partition("-")[0]):
+            pid, started, *_ = left.name.removeprefix(_PREFIX).split("-")
+            # In a container every run may have the same number, so a process of another start is not the one named.
+            runs = pid.isdecimal() and psutil.pid_exists(int(pid)) and _started(int(pid)) in (None, started)
+            if pid.isdecimal() and not runs:
                 _removed(left)  # the kernel refuses while processes live in it, such as those of another container
-
-
-def _is_running(pid: int, started: str) -> bool:
-    """Whether a process lives and is not a later one of the same number: in a container every run may be number 1."""
-    return psutil.pid_exists(pid) and _started(pid) in (None, started)
 
 
 def _started(pid: int) -> str | None:
@@ -222,13 +217,6 @@ def _removed(folder: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _kill(folder: Path) -> None:
-    with suppress(OSError):
-        for pid in (folder / "cgroup.procs").read_text().split():
-            with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
 
 
 def _own_groups() -> dict[str, str]:

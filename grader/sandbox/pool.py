@@ -83,38 +83,25 @@ class Pool:
         self.folder = Path(tempfile.mkdtemp(prefix="threeloops-"))
         self.folder.chmod(0o755)
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._controls: list[socket.socket] = []
         try:
-            stage_folder = self.folder / "lab"
-            stage_folder.mkdir()
-            stage(stage_folder, self._withholds, self.lab.data)
-            self._student = self._start_student(stage_folder)
-            changes = {
-                "TMPDIR": str(self.folder),
-                "OMP_NUM_THREADS": "1",
-                "TRITON_INTERPRET": "1",
-                "CUDA_VISIBLE_DEVICES": "",
-                "MPLBACKEND": "agg",
-                "THREELOOPS_GRADED": "1",
-            }
-            self._grader = self._start("grader_side", self._modules, environment(changes))
-            for name, control in (("student's", self._student), ("grader's", self._grader)):
+            self._start_student(stage(self.folder / "lab", self._withholds, self.lab.data))
+            self._start("grader_side", self._modules, environment({**bwrap.GRADED, "TMPDIR": str(self.folder)}))
+            for name, control in zip(("student's", "grader's"), self._controls, strict=True):
                 self._wait_until_ready(name, control)
         except BaseException:
             self.close()
             raise
 
-    def _start_student(self, stage_folder: Path) -> socket.socket:
+    def _start_student(self, stage_folder: Path) -> None:
         self._data = f"{bwrap.LAB}/data" if self.sandbox == "bwrap" else str(stage_folder / "data")
         modules = [self.sandbox, *without_withheld(self._modules, self._withholds)]
-        if self.sandbox == "bwrap":
-            return self._start("student_side", modules, {}, stage_folder)
         site = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-        return self._start("student_side", modules, bwrap.environment(str(self.folder), str(stage_folder), site))
+        variables = bwrap.environment(str(self.folder), str(stage_folder), site)
+        self._start("student_side", modules, variables, stage_folder if self.sandbox == "bwrap" else None)
 
-    def _start(
-        self, side: str, words: list[str], variables: dict[str, str], confined_to: Path | None = None
-    ) -> socket.socket:
-        """Start `grader.sides.SIDE FD WORDS` and return our end of its control socket."""
+    def _start(self, side: str, words: list[str], variables: dict[str, str], confined_to: Path | None = None) -> None:
+        """Start `grader.sides.SIDE FD WORDS`, where FD is its end of a new control socket."""
         ours, theirs = socket.socketpair()
         arguments = ["-m", f"grader.sides.{side}", str(theirs.fileno()), *words]
         argv = bwrap.command(confined_to, arguments) if confined_to else [sys.executable, *arguments]
@@ -122,14 +109,14 @@ class Pool:
             process = subprocess.Popen(
                 argv,
                 pass_fds=[theirs.fileno()],
-                env=variables,
+                env={} if confined_to else variables,  # bubblewrap sets the variables itself
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
+        self._controls.append(ours)
         self._processes.append(process)
-        return ours
 
     def _wait_until_ready(self, name: str, control: socket.socket) -> None:
         control.settimeout(_START_SECONDS)
@@ -177,8 +164,9 @@ class Pool:
         try:
             with engine_end, channel, channel_end, life_end, self._lock:
                 inside = [channel_end.fileno(), life_end.fileno(), *entries]
-                socket.send_fds(self._student, [json.dumps(config).encode()], inside)
-                socket.send_fds(self._grader, [json.dumps(half).encode()], [engine_end.fileno(), channel.fileno()])
+                to_student, to_grader = self._controls
+                socket.send_fds(to_student, [json.dumps(config).encode()], inside)
+                socket.send_fds(to_grader, [json.dumps(half).encode()], [engine_end.fileno(), channel.fileno()])
             life.settimeout(_START_SECONDS)
             forked = life.recv(1) == b"U"
         except OSError:
@@ -192,9 +180,8 @@ class Pool:
 
     def close(self) -> None:
         """End both warm processes and everything below them. May be called twice."""
-        for control in (getattr(self, "_student", None), getattr(self, "_grader", None)):
-            if control is not None:
-                control.close()
+        for control in self._controls:
+            control.close()
         for process in self._processes:
             try:
                 process.wait(10)

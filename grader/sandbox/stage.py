@@ -37,7 +37,7 @@ raise ImportError(
 
 
 def stage(folder: Path, withholds: Sequence[str], data: Path | None) -> Path:
-    """Fill the empty `folder` with what the student's side may see, and return it.
+    """Fill a new `folder` with what the student's side may see, and return it.
 
     Args:
         withholds: dotted names of library modules that hold answers.
@@ -48,7 +48,12 @@ def stage(folder: Path, withholds: Sequence[str], data: Path | None) -> Path:
     """
     shutil.copytree(CODE / "lib" / "threeloops", folder / "threeloops", ignore=shutil.ignore_patterns("__pycache__"))
     for module in withholds:
-        _withhold(folder, module)
+        path = folder.joinpath(*module.split("."))
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif not path.with_suffix(".py").is_file():
+            raise ValueError(f"withholds: {module} is no module of the library; correct the lab's header")
+        path.with_suffix(".py").write_text(_STUB.format(module=module), encoding="utf-8")
     for name in _STUDENT_END:
         target = folder / "grader" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,12 +64,3 @@ def stage(folder: Path, withholds: Sequence[str], data: Path | None) -> Path:
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
     return folder
-
-
-def _withhold(folder: Path, module: str) -> None:
-    path = folder.joinpath(*module.split("."))
-    if path.is_dir():
-        shutil.rmtree(path)
-    elif not path.with_suffix(".py").is_file():
-        raise ValueError(f"withholds: {module} is no module of the library; correct the lab's header")
-    path.with_suffix(".py").write_text(_STUB.format(module=module), encoding="utf-8")
