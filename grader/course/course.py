@@ -1,7 +1,5 @@
 """`make course`: release the labs, execute every solution, grade three submissions of each through the wall, report."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +32,7 @@ class Step:
     max_points: float | None = None
     seconds: float = 0.0
     done: bool = False
+    error: str = ""
 
 
 Watch = Callable[[Step], None]
@@ -96,13 +95,7 @@ def run_course(
 
 def run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch) -> LabOutcome:
     """Execute one lab's solution, then grade the reference, the untouched lab and a half-done one."""
-    began = time.perf_counter()
-
-    def on_cell(cell: int, of: int) -> None:
-        watch(Step(lab.slug, "executing", cell, of, seconds=time.perf_counter() - began))
-
-    executed = execute_solution(lab, device, folder, on_cell)
-    watch(Step(lab.slug, "executed", seconds=executed.seconds, done=True))
+    executed = execute_watched(lab, folder, device, watch)
     outcome = LabOutcome(lab, executed, device_name(device))
     if executed.error:
         outcome.faults.append(f"the solution notebook failed: {executed.error}")
@@ -118,6 +111,19 @@ def run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch)
             outcome.faults.append(f"{name} scored {record.score:g}, expected {points:g} ({why[:600]})")
     close_pools()
     return outcome
+
+
+def execute_watched(lab: Lab, folder: Path, device: str, watch: Watch) -> Executed:
+    """Execute one lab's solution in `folder`, and report each cell and the end to `watch`."""
+    began = time.perf_counter()
+
+    def on_cell(cell: int, of: int) -> None:
+        watch(Step(lab.slug, "executing", cell, of, seconds=time.perf_counter() - began))
+
+    executed = execute_solution(lab, device, folder, on_cell)
+    what = "failed" if executed.error else "executed"
+    watch(Step(lab.slug, what, seconds=executed.seconds, done=True, error=executed.error))
+    return executed
 
 
 def _grade(lab: Lab, name: str, notebook: NotebookNode, sandbox: Sandbox, watch: Watch) -> Record:

@@ -1,7 +1,5 @@
 """What `make course` writes: a page for each executed notebook, an index, JSON and JUnit XML."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 from xml.etree import ElementTree

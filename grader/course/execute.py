@@ -1,7 +1,5 @@
 """Execute a lab's solution as a user would: plain papermill, a Jupyter kernel, every cell, on this machine's device."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

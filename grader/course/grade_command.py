@@ -1,7 +1,5 @@
 """`threeloops grade`: grade a class, print a line per student as it is done, then write the exports."""
 
-from __future__ import annotations
-
 import errno
 import html
 import tempfile
@@ -11,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from threeloops.files import replace_text
 
 from grader.authoring.labs import Lab
@@ -56,7 +54,11 @@ def run(
         console.print(f"{mark} {escape(record.student):<24} {points:>9}  [dim]{how}[/]{why}", highlight=False)
 
     report = grade_class(folder, lab, options, line)
-    console.print(_summary(report))
+    table = Table("exercise", Column("full points", justify="right"), title=f"Lab {lab.slug}", title_justify="left")
+    for tests in zip(*(r.tests for r in report.records), strict=True):
+        full = sum(test.score == test.max_score for test in tests)
+        table.add_row(tests[0].name.removesuffix("_test"), f"{full} of {len(tests)}")
+    console.print(table)
     full = sum(r.score == r.max_score for r in report.records)
     failed = sum(r.status == "failed" for r in report.records)
     console.print(
@@ -92,16 +94,6 @@ def _records_folder(folder: Path, console: Console) -> Path | None:
         )
         return None
     return kept
-
-
-def _summary(report: ClassReport) -> Table:
-    table = Table(title=f"Lab {report.lab}", title_justify="left")
-    table.add_column("exercise")
-    table.add_column("full points", justify="right")
-    for index, test in enumerate(report.records[0].tests):
-        full = sum(r.tests[index].score == r.tests[index].max_score for r in report.records)
-        table.add_row(test.name.removesuffix("_test"), f"{full} of {len(report.records)}")
-    return table
 
 
 def export(

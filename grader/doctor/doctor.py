@@ -4,8 +4,6 @@ Everything is tried, not assumed: kernels are interpreted and compiled, ranks co
 check runs in a process of its own (`grader.doctor.preflight`), so nothing here imports torch or initialises CUDA.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from threeloops.hardware.capability import Gpu, Machine, capabilities
 
 from grader.doctor.findings import Answer, Finding, judge
@@ -100,10 +98,8 @@ def as_machine(record: dict[str, Any]) -> Machine:
 def render(diagnosis: Diagnosis, console: Console) -> None:
     """Print the diagnosis as a table of at most one screen."""
     marks = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "broken": "[red]broken[/]"}
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column()
+    columns = Column(no_wrap=True), Column(no_wrap=True, style="bold"), Column()
+    table = Table(*columns, box=None, show_header=False, pad_edge=False)
     for finding in diagnosis.findings:
         step = f" [cyan]→ {finding.next_step}[/]" if finding.next_step else ""
         table.add_row(marks[finding.status], finding.name, finding.sentence.replace("[", r"\[") + step)

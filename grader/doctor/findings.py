@@ -1,7 +1,5 @@
 """What the answers of `preflight` mean, as sentences that a person can act on. Runs no check itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -4,8 +4,6 @@ A check prints one JSON object as its last line: {"ok": true, …}, or {"ok": fa
 do it. A crash is an answer too, which the doctor reads from outside.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

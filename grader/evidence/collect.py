@@ -7,8 +7,6 @@ a time limit, so one that fails, hangs or crashes does not stop the others. A ca
 written as soon as they are known, and the next call continues from there.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -16,6 +14,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -156,14 +155,12 @@ def choose(diagnosis: Diagnosis, device: str) -> Provenance:
 def resumed(about: Provenance, folder: Path) -> Evidence:
     """What earlier calls found on this device with the same sources and packages; nothing where either has changed."""
     fresh = Evidence(about, folder)
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):  # no file, or one in an older format: measure again
         found = json.loads(fresh.path.read_text(encoding="utf-8"))
         now = anonymous(json.loads(about.key))
         then = {name: found["provenance"].get(name) for name in now} | {"recorded": None}
         if then == now:
             fresh.outcomes = [Outcome(**part) for part in found["parts"]]
-    except (OSError, ValueError, KeyError, TypeError):  # no file, or one in an older format: measure again
-        fresh.outcomes = []
     return fresh
 
 

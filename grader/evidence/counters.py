@@ -1,7 +1,5 @@
 """A part of the evidence: the hardware counters of a few kernels, read by Nsight Compute."""
 
-from __future__ import annotations
-
 import csv
 import io
 import shutil

@@ -4,8 +4,6 @@ A part returns what it measured, or raises `Skipped`, `Failed`, or `Unfinished`.
 adds each piece to a file of rows as soon as it is known.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ If the measuring process is killed, only the row that it was computing is lost, 
 there. Work in pieces notes where each piece begins and ends, so that a piece that was cut off is done again.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

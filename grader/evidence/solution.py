@@ -1,7 +1,5 @@
 """Execute one solution for the record: `python -m grader.evidence.solution LAB DEVICE` prints one JSON object."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """A part of the evidence: the tests marked `gpu`, run by pytest with the plugin `benchmarks.pytest_rows`."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How much output of one submission is kept: every page and file that shows the submission has to hold it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from grader.wall.outcome import Outcome

@@ -4,15 +4,14 @@
 engine argument and never read from the notebook. Imports no torch: the processes of the pool do the heavy work.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook, new_output
+from papermill.engines import NotebookExecutionManager
 
 from grader.authoring.labs import Lab, Limits, find_lab
 from grader.authoring.manifest import Kind, Manifest, manifest, rebuild
@@ -24,11 +23,9 @@ from grader.grading.withheld import Withholding
 from grader.sandbox.pool import choose, pool
 from grader.wall.outcome import Outcome
 
-if TYPE_CHECKING:
-    from papermill.engines import NotebookExecutionManager
-
 RESULT = "application/vnd.threeloops.result+json"
 _MAX_VERDICT = 8000
+OnTest = Callable[[Test], None]
 
 
 @dataclass
@@ -66,7 +63,7 @@ def run(
     jobs: int = 1,
     only: str | None = None,
     limits: Limits | None = None,
-    on_test: Callable[[Test], None] | None = None,
+    on_test: OnTest | None = None,
     **_: Any,
 ) -> None:
     """Execute a rebuilt notebook through the wall; outputs go into its cells, verdicts and notes into `report`.

@@ -1,7 +1,5 @@
 """What decides a submission's points besides the submission: two runs with the same fingerprint grade alike."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Grade a class: every submission through the wall, in parallel, with one record each, whatever the others do."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -22,7 +20,7 @@ from threeloops.files import replace_text
 from grader.authoring.labs import Lab, LabError, Limits
 from grader.authoring.manifest import NotThisLab, manifest
 from grader.grading import records
-from grader.grading.engine import Report
+from grader.grading.engine import OnTest, Report
 from grader.grading.fingerprint import fingerprint
 from grader.grading.papermill_engine import WalledEngine
 from grader.grading.records import ClassReport, Record, Test
@@ -51,11 +49,7 @@ class Options:
 
 
 def grade_notebook(
-    notebook: NotebookNode,
-    lab: Lab,
-    student: str,
-    options: Options,
-    on_test: Callable[[Test], None] | None = None,
+    notebook: NotebookNode, lab: Lab, student: str, options: Options, on_test: OnTest | None = None
 ) -> Record:
     """Grade one notebook; a notebook that is not of this lab becomes a failed record, never an exception.
 
@@ -71,11 +65,7 @@ def grade_notebook(
 
 
 def execute(
-    notebook: NotebookNode,
-    lab: Lab,
-    options: Options,
-    report: Report,
-    on_test: Callable[[Test], None] | None = None,
+    notebook: NotebookNode, lab: Lab, options: Options, report: Report, on_test: OnTest | None = None
 ) -> NotebookNode:
     """Execute a notebook with the walled papermill engine; failing cells are results, not exceptions.
 
@@ -197,9 +187,7 @@ def _kept_at(student: str, content: bytes, lab: Lab, options: Options, decides: 
 
 
 def _kept(path: Path | None) -> Record | None:
-    if path is None or not path.is_file():
-        return None
-    try:
-        return Record.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, KeyError):
-        return None
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        if path is not None and path.is_file():
+            return Record.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    return None

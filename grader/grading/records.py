@@ -1,11 +1,9 @@
 """What grading writes: one record per submission, the report of a class, and exports of it."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from grader.pages.spreadsheet import to_csv as _csv
 
@@ -40,7 +38,7 @@ class Record:
     tests: list[Test] = field(default_factory=list)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Record:
+    def from_dict(cls, data: dict[str, Any]) -> Self:
         """The record that `asdict` wrote. Raises ValueError, TypeError or KeyError for anything else."""
         record = cls(**{**data, "tests": [Test(**t) for t in data["tests"]]})
         scored: list[Record | Test] = [record, *record.tests]

@@ -5,21 +5,20 @@ costs that cell; then the earlier cells are replayed in a fresh pair of processe
 submission can cause is not a verdict: a `MachineFault` ends the session.
 """
 
-from __future__ import annotations
-
 import time
-from typing import Any
+from typing import Any, Self
 
 from nbformat import NotebookNode
 
 from grader.authoring.labs import Limits
 from grader.authoring.manifest import Kind, Manifest
-from grader.machine.faults import MachineFault
+from grader.machine.faults import NO_MEMORY, MachineFault
 from grader.sandbox.pool import Connection, Pool
 from grader.transport.link import LinkDead, WallError
 from grader.wall.outcome import Outcome
 
 _ANSWER_GRACE_SECONDS = 10.0
+_OUT_OF_MEMORY = f"this machine may be out of memory: {NO_MEMORY}"
 _TIME_UP = "SIGALRM"
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE")
 """How values from an answer can make the grader's half end. Nothing of a student's can send it other signals."""
@@ -38,7 +37,7 @@ class Session:
         self.ran_own_code = False
         self.connection: Connection | None = pool.connect(self.limits, jobs)
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -118,9 +117,8 @@ class Session:
         if outcome.ended:
             return _half_ended(outcome.ended, seconds, own_code=self.ran_own_code)
         if outcome.fault:
-            raise MachineFault(
-                f"a test cell met a fault of this machine ({outcome.fault}); `threeloops doctor` looks at it"
-            )
+            fault = f"a test cell met a fault of this machine ({outcome.fault})"
+            raise MachineFault(f"{fault}; `threeloops doctor` looks at it")
         if outcome.dead:
             self._explain(outcome, seconds)
         return outcome
@@ -130,10 +128,7 @@ class Session:
         assert self.connection is not None
         why = self.connection.reason()
         if why is None and self.pool.sandbox != "none":  # without a sandbox, a submission can end its own monitor
-            raise MachineFault(
-                "a submission's monitor was ended from outside; this machine may be out of memory: free some, or "
-                "grade fewer submissions at a time (--jobs 1)"
-            )
+            raise MachineFault(f"a submission's monitor was ended from outside; {_OUT_OF_MEMORY}")
         late = f"it did not answer within {seconds:g} s" if "in time" in outcome.dead else outcome.dead
         outcome.ok, outcome.error, outcome.where = False, "NoAnswer", ""
         outcome.message = f"the submission's process was lost: {why or late}"
@@ -164,10 +159,7 @@ def _half_ended(how: str, seconds: float, *, own_code: bool) -> Outcome:
         return _lost(f"the test did not end within {seconds:g} s", dead=True)
     if how in _CRASHES and own_code:
         return _lost(f"the test's process crashed ({how}) on what the answer gave it", dead=True)
-    raise MachineFault(
-        f"the process that runs the tests was lost ({how}); this machine may be out of memory: free some, or grade "
-        "fewer submissions at a time (--jobs 1)"
-    )
+    raise MachineFault(f"the process that runs the tests was lost ({how}); {_OUT_OF_MEMORY}")
 
 
 def _broken_setup(side: str, outcome: Outcome) -> str:

@@ -6,11 +6,10 @@ help an honest student, but without numbers and words of hidden tests that stude
 check says stays as it is: it names sizes and expected values on purpose.
 """
 
-from __future__ import annotations
-
 import builtins
 import re
 from dataclasses import dataclass, replace
+from typing import Self
 
 from grader.authoring.manifest import Manifest
 from grader.authoring.regions import NOT_SHOWN, regions, without
@@ -35,7 +34,7 @@ class Withholding:
     begun: bool = False
 
     @classmethod
-    def of(cls, trusted: Manifest) -> Withholding:
+    def of(cls, trusted: Manifest) -> Self:
         texts = [c.source for c in trusted.master.cells]
         public = [without(without(text, "SOLUTION"), "HIDDEN TESTS") for text in texts]
         hidden = [region for text in texts for region in regions(text, "HIDDEN TESTS")]

@@ -1,7 +1,5 @@
 """A Python process that can import the course, with a time limit after which it is ended with all that it started."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -64,9 +62,7 @@ def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, st
     return {k: v for k, v in {**os.environ, **course, **(changes or {})}.items() if v is not None}
 
 
-def run_child(
-    arguments: Sequence[str], seconds: float, *, changes: Mapping[str, str | None] | None = None, cwd: Path = CODE
-) -> Finished:
+def run_child(arguments: Sequence[str], seconds: float, *, changes: Mapping[str, str | None] | None = None) -> Finished:
     """Run `python ARGUMENTS` for at most `seconds`; never raises for what the child does.
 
     When the time is up, everything that it started is ended too, even Jupyter kernels, which leave its process group.
@@ -74,7 +70,7 @@ def run_child(
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *arguments],
-        cwd=cwd,
+        cwd=CODE,
         env=environment(changes),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -1,14 +1,12 @@
 """Faults of the machine, or of the course on it: they stop a run and never cost a student points."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
 
-_NO_MEMORY = "free some memory, or grade fewer submissions at a time (--jobs 1)"
+NO_MEMORY = "free some memory, or grade fewer submissions at a time (--jobs 1)"
 _NEXT_STEPS = {
-    _NO_MEMORY: (errno.ENOMEM, errno.EAGAIN),
+    NO_MEMORY: (errno.ENOMEM, errno.EAGAIN),
     "free some space there (temporary files go to $TMPDIR, or else /tmp)": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     "raise the limit of open files (ulimit -n), or grade fewer submissions at a time (--jobs 1)": (
         errno.EMFILE,
@@ -32,7 +30,7 @@ def is_machines(error: BaseException) -> bool:
 def cause(error: BaseException) -> str:
     """An exception as one sentence with a next step."""
     if isinstance(error, MemoryError):
-        return f"this machine is out of memory: {_NO_MEMORY}"
+        return f"this machine is out of memory: {NO_MEMORY}"
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
         number = _number(error)

@@ -1,7 +1,5 @@
 """The packages that the course needs (pyproject.toml), and which of them are installed. Imports none of them."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a measurement says about the machine that made it, without telling whose machine that is."""
 
-from __future__ import annotations
-
 import getpass
 import hashlib
 import json
@@ -30,7 +28,7 @@ Device = Literal["cpu", "cuda"]
 SOURCES = ("lib", "grader", "solutions", "benchmarks")
 """The folders whose text determines what was measured."""
 
-_SKIP = {"__pycache__", "evidence"}
+_RESULTS = "benchmarks/evidence"
 _BUILD_PRODUCTS = {".pyc", ".ipynb", ".tmp"}
 
 
@@ -91,18 +89,15 @@ def provenance(machine: Machine, device: Device, gpu: int | None = None) -> Prov
 
 def sources_sha256() -> str:
     """One hash over the names and contents of every source file; the same on every machine that has the same text."""
-    named = []
+    named = {}
     for folder in SOURCES:
         base = course_root() if folder == "solutions" else CODE
-        found = ((path.relative_to(base), path) for path in (base / folder).rglob("*"))
-        named += sorted(
-            (name.as_posix(), path)
-            for name, path in found
-            if not any(part in _SKIP or part.startswith(".") for part in name.parts)
-            and path.is_file()
-            and path.suffix not in _BUILD_PRODUCTS
-        )
-    return sha256_of(named)
+        for path in (base / folder).rglob("*"):
+            name = path.relative_to(base)
+            kept = not name.is_relative_to(_RESULTS) and path.suffix not in _BUILD_PRODUCTS
+            if kept and path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
+                named[name.as_posix()] = path
+    return sha256_of(sorted(named.items()))
 
 
 def sha256_of(named: Iterable[tuple[str, Path]], *texts: str) -> str:
@@ -125,7 +120,7 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
 
     with suppress(OSError, subprocess.SubprocessError):
         if (root / ".git").exists():  # or else git would find a repository above the course
-            return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *SOURCES, ":!benchmarks/evidence"))
+            return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *SOURCES, f":!{_RESULTS}"))
     return None, None
 
 

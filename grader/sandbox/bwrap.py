@@ -1,7 +1,5 @@
 """bubblewrap: the command line that confines the student's side, and whether it works on this machine."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -5,8 +5,6 @@ tables. Version 2 has one tree for all three controllers, version 1 one tree per
 groups can be made here. Where they cannot, `confine` limits each process and the monitor checks the sums at intervals.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

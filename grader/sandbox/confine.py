@@ -4,8 +4,6 @@ Runs inside bubblewrap, as the first process of a new pid namespace, with the ca
 When `confine` returns they are gone for good. Uses the standard library only: this file is staged into the sandbox.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

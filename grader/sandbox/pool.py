@@ -1,7 +1,5 @@
 """The warm processes behind every graded submission, started once per lab and sandbox and shared by all threads."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os
@@ -12,18 +10,21 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from grader.authoring.labs import Lab, Limits
+from grader.authoring.manifest import Kind, manifest
+from grader.authoring.names import imported_modules, replays
 from grader.machine.child import environment
 from grader.sandbox import bwrap, cgroup
 from grader.sandbox.bwrap import SandboxError
 from grader.sandbox.confine import ENDED_BY_ITSELF
 from grader.sandbox.stage import stage
-from grader.sandbox.warmup import modules_of, without_withheld
+from grader.sandbox.warmup import REPLAY
 from grader.transport.link import Link
 
 Sandbox = Literal["bwrap", "none"]
@@ -190,6 +191,23 @@ class Pool:
                 process.wait()
         self._processes.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def modules_of(lab: Lab) -> list[str]:
+    """The modules that the lab's setup cells import, and REPLAY where a test cell replays kernels."""
+    trusted = manifest(lab)
+    found: set[str] = set()
+    for cell in trusted.master.cells:
+        with suppress(SyntaxError):  # reported by `threeloops release`
+            if trusted.kinds[cell.id] is Kind.SETUP:
+                found |= imported_modules(cell.source)
+            elif trusted.kinds[cell.id] is Kind.TEST and replays(cell.source):
+                found.add(REPLAY)
+    return sorted(found)
+
+
+def without_withheld(modules: Sequence[str], withheld: Sequence[str]) -> list[str]:
+    return [m for m in modules if not any(m == w or m.startswith(f"{w}.") for w in withheld)]
 
 
 _pools: dict[tuple[object, ...], Pool] = {}

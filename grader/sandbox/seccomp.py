@@ -5,8 +5,6 @@ their mapping and are refused: anonymous files (memfd), System V segments and sh
 sandbox's tmpfs have a size limit instead, and socket buffers keep their default size.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -4,8 +4,6 @@ These are a copy of the library, in which a stub replaces each withheld module, 
 lab's data. Solutions, hidden tests, the gradebook and other submissions are not among them.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,40 +3,14 @@
 So a lab without Triton does not pay for its import, and a lab with it pays once instead of once per submission.
 """
 
-from __future__ import annotations
-
 import importlib
 import select
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from grader.authoring.labs import Lab
 
 REPLAY = "threeloops.lab.checking.replay"
 """The module that stands for "the lab's tests replay kernels" in the list of what to import."""
-
-
-def modules_of(lab: Lab) -> list[str]:
-    """The modules that the lab's setup cells import, and REPLAY where a test cell replays kernels."""
-    from grader.authoring.manifest import Kind, manifest
-    from grader.authoring.names import imported_modules, replays
-
-    trusted = manifest(lab)
-    found: set[str] = set()
-    for cell in trusted.master.cells:
-        with suppress(SyntaxError):  # reported by `threeloops release`
-            if trusted.kinds[cell.id] is Kind.SETUP:
-                found |= imported_modules(cell.source)
-            elif trusted.kinds[cell.id] is Kind.TEST and replays(cell.source):
-                found.add(REPLAY)
-    return sorted(found)
-
-
-def without_withheld(modules: Sequence[str], withheld: Sequence[str]) -> list[str]:
-    return [m for m in modules if not any(m == w or m.startswith(f"{w}.") for w in withheld)]
 
 
 def import_all(modules: Sequence[str]) -> None:
