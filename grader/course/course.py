@@ -81,10 +81,7 @@ def run_course(
     """Run all steps for each lab; the executed notebooks go into `reports/executed`.
 
     The sandbox is bubblewrap if it works, else none, and the report says which. Faults are collected, not raised.
-    `course_report.write` makes pages of the result.
-
-    Raises:
-        LabError: a source breaks a rule, so nothing can be released.
+    `course_report.write` makes pages of the result. Raises LabError where a source breaks a rule.
     """
     started = time.perf_counter()
     release(labs)

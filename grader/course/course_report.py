@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from threeloops.files import replace_text
 
-from grader.course.course import CourseReport, LabOutcome
+from grader.course.course import CourseReport
 from grader.course.execute import audits
 from grader.grading import records
 from grader.pages import pages
@@ -34,7 +34,15 @@ def index_page(report: CourseReport) -> str:
         f"Executed on {report.device} in {report.seconds:.0f} s with Python {platform.python_version()}; "
         f"graded through the wall, sandbox: {report.sandbox}{isolation}."
     )
-    sections = [pages.table(header, map(_row, report.labs))]
+    rows: list[list[Cell | str]] = []
+    for outcome in report.labs:
+        lab = outcome.lab
+        link = Cell(f"{lab.number:02} · {lab.title}", href=f"labs/{lab.slug}.html")
+        rows.append([link, Cell(f"{outcome.seconds:.1f}", "number"), outcome.verified_on])
+        for name, record in outcome.grades.items():
+            kind = "good" if record.score == outcome.expected[name] else "bad"
+            rows[-1].append(Cell(f"{record.score:g} / {record.max_score:g}", f"number {kind}"))
+    sections = [pages.table(header, rows)]
     if report.faults:
         faults = pages.table(["What fell short"], [[Cell(f, "bad")] for f in report.faults])
         sections.append(f"<h2>Faults</h2>{faults}")
@@ -53,19 +61,6 @@ def index_page(report: CourseReport) -> str:
         table = pages.table(["Claim", "What the source asserts", "Found", "Level", "Verdict"], claims)
         sections.append(f"<h2>Claims, audited by the executed notebooks</h2>{table}")
     return pages.page("Three Loops", lead, *sections)
-
-
-def _row(outcome: LabOutcome) -> list[Cell | str]:
-    lab = outcome.lab
-    row: list[Cell | str] = [
-        Cell(f"{lab.number:02} · {lab.title}", href=f"labs/{lab.slug}.html"),
-        Cell(f"{outcome.seconds:.1f}", "number"),
-        outcome.verified_on,
-    ]
-    for name, record in outcome.grades.items():
-        kind = "good" if record.score == outcome.expected[name] else "bad"
-        row.append(Cell(f"{record.score:g} / {record.max_score:g}", f"number {kind}"))
-    return row
 
 
 def junit(report: CourseReport) -> str:

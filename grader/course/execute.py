@@ -53,7 +53,6 @@ def execute_solution(
                 master,
                 str(output),
                 kernel_name="python3",
-                language="python",
                 progress_bar=False,
                 cwd=str(folder),
                 execution_timeout=CELL_SECONDS,

@@ -34,9 +34,8 @@ def run(
         MachineFault: the machine or the course is at fault; finished records are kept.
     """
     trusted = manifest(lab)
-    if only is not None:
-        only = trusted.exercise(only).id
-    chosen = choose(sandbox)  # type: ignore[arg-type]
+    only = trusted.exercise(only).id if only is not None else None
+    chosen = choose(sandbox)
     if chosen == "none":
         console.print(
             "[bold yellow]No sandbox:[/] submissions run as you, with your files and your network. "
@@ -74,8 +73,7 @@ def run(
 def _records_folder(folder: Path, console: Console) -> Path | None:
     """Where finished records are kept; None, with a warning, if the submissions lie in a read-only folder.
 
-    Raises:
-        OSError: anything else, such as a full disk, so that it is known before anybody is graded.
+    Raises OSError for anything else, such as a full disk, before anybody is graded.
     """
     kept = folder / ".threeloops"
     if not folder.is_dir():

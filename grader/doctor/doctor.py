@@ -19,8 +19,6 @@ from grader.doctor.findings import Answer, Finding, judge
 from grader.machine.child import CODE, run_child
 from grader.machine.installed import requirements
 
-Ask = Callable[[str, float], Answer]
-
 SECONDS = 14.0
 _ENVIRONMENT: dict[str, dict[str, str | None]] = {
     "interpreter": {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
@@ -49,17 +47,10 @@ class Diagnosis:
         return self["interpreter"].status == "ok"
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "can_run": self.can_run,
-            "findings": [asdict(f) for f in self.findings],
-            "versions": self.versions,
-            "machine": asdict(self.machine) if self.machine else None,
-            "usable_gpus": list(self.usable_gpus),
-            "seconds": round(self.seconds, 2),
-        }
+        return {"can_run": self.can_run, **asdict(self), "seconds": round(self.seconds, 2)}
 
 
-def diagnose(seconds: float = SECONDS, ask: Ask | None = None) -> Diagnosis:
+def diagnose(seconds: float = SECONDS, ask: Callable[[str, float], Answer] | None = None) -> Diagnosis:
     """Run all checks within about `seconds`. `ask` runs one check of `preflight`; tests pass their own."""
     started = time.monotonic()
 

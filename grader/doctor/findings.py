@@ -7,7 +7,6 @@ from threeloops.hardware.capability import OLDEST_CAPABILITY, TRITON_OLDEST_CAPA
 
 from grader.machine.installed import Requirement, python_supported
 
-Status = Literal["ok", "missing", "broken"]
 Answer = dict[str, Any]
 
 NEEDED_DISK_BYTES = 1 << 30
@@ -29,7 +28,7 @@ class Finding:
     """One thing that works, is missing, or is there and fails; `next_step` is empty where nothing has to be done."""
 
     name: str
-    status: Status
+    status: Literal["ok", "missing", "broken"]
     sentence: str
     next_step: str = ""
 

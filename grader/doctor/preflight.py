@@ -17,7 +17,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-RANKS_SECONDS = 10.0
 _INDUCTOR_LIKE = """
 #include <Python.h>
 #include <omp.h>
@@ -134,7 +133,7 @@ def _all_reduce(rank: int, port: int, announce: Callable[[int], object] | None =
     import torch
     import torch.distributed as dist
 
-    limit = timedelta(seconds=RANKS_SECONDS)
+    limit = timedelta(seconds=10)
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0, timeout=limit, wait_for_workers=False)
     if announce:
         announce(store.port)

@@ -41,6 +41,8 @@ ERROR_SHARES = 8
 MOST_AT_ONCE = 8
 BYTES_EACH = 12 << 30
 """GPU memory per part, where several run at the same time."""
+ROWS = "unfinished"
+"""The folder in which parts keep rows until all parts are finished."""
 
 Status = Literal["ok", "SKIPPED", "failed"]
 
@@ -135,7 +137,7 @@ def collect(
     evidence.complete = all(map(evidence.finished, parts))
     evidence.write()
     if evidence.complete:
-        shutil.rmtree(_rows(evidence.folder), ignore_errors=True)
+        shutil.rmtree(evidence.folder / ROWS, ignore_errors=True)
     _summarise(evidence, console)
     return 1 if evidence.failed else 0
 
@@ -164,17 +166,12 @@ def resumed(about: Provenance, folder: Path) -> Evidence:
     return fresh
 
 
-def _rows(folder: Path) -> Path:
-    """Where parts keep rows until all parts are finished."""
-    return folder / "unfinished"
-
-
 def plan(diagnosis: Diagnosis, device: Device, folder: Path) -> Iterator[Part]:
     """All parts, the most valuable first, so that the least valuable are left out when time runs out."""
     gpu, sandbox = diagnosis["gpu"], diagnosis["sandbox"]
     no_gpu = gpu.sentence if gpu.status != "ok" else "the CPU was asked for" if device == "cpu" else ""
     no_sandbox = "" if sandbox.status == "ok" else sandbox.sentence
-    rows = _rows(folder)
+    rows = folder / ROWS
     yield gpu_tests(no_gpu, rows / "gpu_tests.jsonl")
     for i in range(ERROR_SHARES):
         yield kernel_errors(no_gpu, rows / f"kernel_errors_{i}.jsonl", (i, ERROR_SHARES))

@@ -22,8 +22,7 @@ BENCHMARK_SECONDS = {"grading": 200, "kernels": 500, "memory": 240, "precision":
 
 
 class NotDone(Exception):
-    """A part did not succeed. The message says why, `result` is what it found nevertheless, and `again` says whether
-    another call can get further."""
+    """A part did not succeed. `result` is what it found nevertheless; `again`: another call can get further."""
 
     status: Literal["SKIPPED", "failed"] = "failed"
 

@@ -6,6 +6,7 @@ there. Work in pieces notes where each piece begins and ends, so that a piece th
 
 import json
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,10 @@ def read(path: Path) -> list[Row]:
     found: list[Row] = []
     if path.is_file():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
+            with suppress(ValueError):  # a line that was cut off while it was written
                 row = json.loads(line)
-            except ValueError:  # cut off while it was written
-                continue
-            if isinstance(row, dict) and "about" not in row:
-                found.append(row)
+                if isinstance(row, dict) and "about" not in row:
+                    found.append(row)
     return found
 
 

@@ -9,7 +9,6 @@ from grader.evidence.parts import Failed, Part, Skipped, Unfinished, require, ru
 from grader.evidence.rows import BEGUN, MOST_ATTEMPTS, Row, read
 from grader.machine.child import CODE, Finished
 
-TESTS = CODE / "tests"
 OURS = ("benchmarks", "grader", "threeloops")
 SELECTED, NOT_COLLECTED = "selected", "not collected"
 
@@ -21,7 +20,7 @@ def gpu_tests(no_gpu: str, rows: Path) -> Part:
         require("pytest")
         options = ["-m", "gpu", "-p", "no:cacheprovider", "-q", "--continue-on-collection-errors"]
         plugin = ["-p", "benchmarks.pytest_rows", "--rows", str(rows)]
-        done = run_tidily(["-m", "pytest", *options, *plugin, str(TESTS)], seconds, "cuda")
+        done = run_tidily(["-m", "pytest", *options, *plugin, str(CODE / "tests")], seconds, "cuda")
         return judge_tests(read(rows), done)
 
     return Part("GPU tests", 300, run, "faults", rows, False, no_gpu)

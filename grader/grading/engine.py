@@ -39,12 +39,7 @@ class Report:
 
 
 def prepare(notebook: NotebookNode, lab: Lab | str | None, report: Report, *, visible: bool) -> Manifest:
-    """Rebuild the notebook from the lab's master into `report.notebook`; returns the lab's manifest.
-
-    Raises:
-        ValueError: no lab is named.
-        NotThisLab: the notebook is not of this lab.
-    """
+    """Rebuild the notebook from the lab's master into `report`; returns the lab's manifest. Raises NotThisLab."""
     name = lab or os.environ.get("THREELOOPS_LAB")
     if not name:
         raise ValueError("the walled engine needs to know the lab: pass lab='01' or set THREELOOPS_LAB")
@@ -64,13 +59,10 @@ def run(
     only: str | None = None,
     limits: Limits | None = None,
     on_test: OnTest | None = None,
-    **_: Any,
+    **_: Any,  # papermill's own engine arguments
 ) -> None:
-    """Execute a rebuilt notebook through the wall; outputs go into its cells, verdicts and notes into `report`.
-
-    Ignores papermill's other engine arguments.
-    """
-    chosen, withholding, allowance = choose(sandbox), Withholding.of(trusted), Allowance()  # type: ignore[arg-type]
+    """Execute a rebuilt notebook through the wall; outputs go into its cells, verdicts and notes into `report`."""
+    chosen, withholding, allowance = choose(sandbox), Withholding.of(trusted), Allowance()
     with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits, jobs) as session:
         for at, cell in select(nb_man.nb.cells, trusted, only):
             kind, is_test = trusted.kind(cell), trusted.kind(cell) is Kind.TEST

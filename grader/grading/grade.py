@@ -29,8 +29,6 @@ from grader.sandbox.pool import Sandbox
 from grader.submissions import reading as submissions
 from grader.submissions.reading import BadSubmission, Submission
 
-VERIFIED_ON = "cpu"
-
 papermill_engines.register("walled", WalledEngine)
 
 
@@ -79,7 +77,6 @@ def execute(
             None,
             engine_name="walled",
             kernel_name="python3",
-            language="python",
             progress_bar=False,
             lab=lab,
             submission=notebook,
@@ -111,7 +108,7 @@ def _record(
         max_score=sum(t.max_score for t in results),
         status=status,
         seconds=round(seconds, 3),
-        verified_on=VERIFIED_ON,
+        verified_on="cpu",  # kernels are interpreted in graded runs
         reflection="complete" if report.reflection == "complete" else "incomplete",
         notes=records.short_notes(report.notes),
         tests=results,
@@ -157,8 +154,7 @@ def _grade_or_resume(
 ) -> tuple[Record, Path | None, bool]:
     """A submission's record, where to keep it (None: nowhere), and whether it came from there.
 
-    Raises:
-        MachineFault: names the student at whom grading stopped.
+    Raises a MachineFault that names the student at whom grading stopped.
     """
     try:
         content = submissions.content(submission, folder)

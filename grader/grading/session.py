@@ -90,14 +90,10 @@ class Session:
         if time.monotonic() < self.deadline:  # otherwise the student's own cells used up the time
             if fresh:
                 raise MachineFault(_broken_setup("grader's", here))
-            self._require_setup_alone(source)
+            with Session(self.manifest, self.pool, self.limits, self.jobs) as alone:  # raises where setup fails alone
+                for text in [*(text for kind, text in self.history if kind is Kind.SETUP), source]:
+                    alone.cell(Kind.SETUP, text)
         return _lost(f"a setup cell failed after the submission's own code had run: {here.reason}", dead=True)
-
-    def _require_setup_alone(self, source: str) -> None:
-        """Run the setup cells up to this one in fresh processes without the student's code; raises MachineFault."""
-        with Session(self.manifest, self.pool, self.limits, self.jobs) as witness:
-            for text in [*(text for kind, text in self.history if kind is Kind.SETUP), source]:
-                witness.cell(Kind.SETUP, text)
 
     def _ask(self, seconds: float, **request: Any) -> Outcome:
         """Have the grader's half run a cell. Raises MachineFault where it fails and no submission can be the cause."""

@@ -4,14 +4,12 @@ import errno
 import os
 import re
 
-NO_MEMORY = "free some memory, or grade fewer submissions at a time (--jobs 1)"
+_FEWER = "or grade fewer submissions at a time (--jobs 1)"
+NO_MEMORY = f"free some memory, {_FEWER}"
 _NEXT_STEPS = {
     NO_MEMORY: (errno.ENOMEM, errno.EAGAIN),
     "free some space there (temporary files go to $TMPDIR, or else /tmp)": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-    "raise the limit of open files (ulimit -n), or grade fewer submissions at a time (--jobs 1)": (
-        errno.EMFILE,
-        errno.ENFILE,
-    ),
+    f"raise the limit of open files (ulimit -n), {_FEWER}": (errno.EMFILE, errno.ENFILE),
     "give yourself the right to read and write there": (errno.EACCES, errno.EPERM, errno.EROFS),
     "name another place": (errno.EEXIST, errno.EISDIR, errno.ENOENT, errno.ENOTDIR),
 }

@@ -51,10 +51,7 @@ def command(stage: Path, arguments: list[str]) -> list[str]:
     """The bubblewrap command that runs `python ARGUMENTS` with `stage` as the only visible part of the course.
 
     A user needs a user namespace to hold the capabilities that `confine` uses. Root gets none: each submission becomes
-    a user of its own instead (see `confine`), so that the kernel counts its processes.
-
-    Raises:
-        SandboxError: bubblewrap is not installed, or Python lies where the sandbox cannot show it.
+    a user of its own instead (see `confine`), so that the kernel counts its processes. Raises SandboxError.
     """
     bwrap = shutil.which("bwrap")
     if bwrap is None:
@@ -107,12 +104,10 @@ def _interpreter() -> tuple[str, list[tuple[str, str]]]:
     if base.is_relative_to("/tmp"):
         raise SandboxError(f"the Python installation lies in {base}, and the sandbox has a /tmp of its own")
     binds = [] if base.is_relative_to("/usr") else [(str(base), str(base))]
-    executable = Path(sys.executable)
+    python = sys.executable
     if sys.prefix != sys.base_prefix:
         binds.append((sys.prefix, VENV))
-        python = f"{VENV}/bin/{executable.name}"
-    else:
-        python = str(executable)
+        python = f"{VENV}/bin/{Path(python).name}"
     return python, binds + [(str(p), f"/site/{i}") for i, p in enumerate(_extra_site_folders())]
 
 

@@ -67,10 +67,13 @@ class Group:
         """End every process of the group and remove it. A later run removes what cannot be removed in time."""
         deadline = time.monotonic() + _END_SECONDS
         for folder in self.folders:
-            while not _removed(folder) and time.monotonic() < deadline:
+            while folder.exists() and time.monotonic() < deadline:
                 for pid in _words(folder / "cgroup.procs"):
-                    with suppress(ProcessLookupError):
+                    with suppress(OSError):
                         os.kill(int(pid), signal.SIGKILL)
+                with suppress(OSError):  # killed processes leave the group a moment later
+                    folder.rmdir()
+                    break
                 time.sleep(0.002)
 
 
@@ -154,12 +157,12 @@ def _why_not() -> str | None:
 @functools.cache
 def find() -> Place:
     """Where this process may make groups. Raises NoGroups."""
-    own, mounts = _own_groups(), _mounts()
-    if all(name in mounts and name in own for name in CONTROLLERS):
-        return Place(1, tuple(_below(mounts[name], own[name]) for name in CONTROLLERS))
-    if "" not in mounts or "" not in own:
+    own = _own_groups()
+    if set(CONTROLLERS) <= own.keys():
+        return Place(1, tuple(own[name][1] for name in CONTROLLERS))
+    if "" not in own:
         raise NoGroups("no control groups are mounted here")
-    (_, top), folder = mounts[""], _below(mounts[""], own[""])
+    top, folder = own[""]
     for candidate in (folder, *folder.parents):
         delegates = set(CONTROLLERS) <= _words(candidate / "cgroup.subtree_control")
         if delegates and os.access(candidate, os.W_OK) and os.access(candidate / "cgroup.procs", os.W_OK):
@@ -197,7 +200,8 @@ def _sweep(place: Place) -> None:
             # In a container every run may have the same number, so a process of another start is not the one named.
             runs = pid.isdecimal() and psutil.pid_exists(int(pid)) and _started(int(pid)) in (None, started)
             if pid.isdecimal() and not runs:
-                _removed(left)  # the kernel refuses while processes live in it, such as those of another container
+                with suppress(OSError):  # processes of another container, which are not seen here, may live in it
+                    left.rmdir()
 
 
 def _started(pid: int) -> str | None:
@@ -207,44 +211,20 @@ def _started(pid: int) -> str | None:
     return None
 
 
-def _removed(folder: Path) -> bool:
-    try:
-        folder.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def _own_groups() -> dict[str, str]:
-    """The group of this process by controller; its group of version 2 under ""."""
-    found: dict[str, str] = {}
+def _own_groups() -> dict[str, tuple[Path, Path]]:
+    """The mount of a tree, and the group of this process in it, by controller; those of version 2 under ""."""
+    found: dict[str, tuple[Path, Path]] = {}
     with suppress(OSError):
-        for line in (_PROC / "cgroup").read_text().splitlines():
-            _, names, path = line.split(":", 2)
-            found |= dict.fromkeys(names.split(","), path)
-    return found
-
-
-def _mounts() -> dict[str, tuple[str, Path]]:
-    """The group at the root of a mount, and the mount, by controller; those of version 2 under ""."""
-    found: dict[str, tuple[str, Path]] = {}
-    with suppress(OSError):
+        lines = [line.split(":", 2) for line in (_PROC / "cgroup").read_text().splitlines()]
+        own = {name: path for _, names, path in lines for name in names.split(",")}
         for line in (_PROC / "mountinfo").read_text().splitlines():
             left, _, right = line.partition(" - ")
-            root, target = left.split()[3:5]
+            root, top = left.split()[3:5]
             kind, _, options = right.split()[:3]
-            if kind == "cgroup2":
-                found[""] = (root, Path(target))
-            elif kind == "cgroup":
-                found |= dict.fromkeys(options.split(","), (root, Path(target)))
+            names = {"cgroup": options.split(","), "cgroup2": [""]}.get(kind, [])
+            for name in own.keys() & set(names):
+                found[name] = Path(top), Path(top) / own[name].removeprefix(root).lstrip("/")
     return found
-
-
-def _below(mount: tuple[str, Path], path: str) -> Path:
-    root, target = mount
-    return target / path.removeprefix(root).lstrip("/")
 
 
 def _words(file: Path) -> set[str]:

@@ -65,7 +65,8 @@ def confine(config: dict[str, Any], *, grouped: bool) -> None:
     for target in (HOME, "/tmp", "/dev/shm"):
         _mount("tmpfs", target, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    _raise_loopback()
+    with socket.socket() as sock:  # the new network has a loopback interface, which is down
+        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
     _bound_socket_buffers()
     os.symlink(config["data"], f"{HOME}/data")
     os.chdir(HOME)
@@ -94,11 +95,6 @@ def _set_limit(kind: int, value: int) -> None:
     _, hard = resource.getrlimit(kind)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))
-
-
-def _raise_loopback() -> None:
-    with socket.socket() as sock:
-        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
 
 
 def _bound_socket_buffers() -> None:

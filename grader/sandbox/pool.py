@@ -135,9 +135,7 @@ class Pool:
         """Fork a fresh pair of processes for one of `jobs` simultaneous submissions.
 
         Without a sandbox a submission can end the warm process that it was forked from; then both are started anew.
-
-        Raises:
-            SandboxError: the processes cannot be started; the machine is at fault.
+        Raises SandboxError where that fails, too.
         """
         try:
             return self._connect(limits, jobs)
@@ -232,11 +230,10 @@ def close_pools() -> None:
         _pools.clear()
 
 
-def choose(wanted: Literal["auto", "bwrap", "none"]) -> Sandbox:
-    """The sandbox to use. `auto` means bubblewrap and never falls back to none: running unconfined must be chosen.
+def choose(wanted: str) -> Sandbox:
+    """The sandbox to use for "auto", "bwrap" or "none". Auto never falls back to none: no sandbox must be a choice.
 
-    Raises:
-        SandboxError: bubblewrap was asked for and does not work here.
+    Raises SandboxError where bubblewrap does not work and "none" was not asked for.
     """
     if wanted == "none":
         return "none"

@@ -155,8 +155,7 @@ def _assembled(blocks: list[list[Step]]) -> list[Instruction]:
 def install(*, kernels_only: bool = False) -> None:
     """Apply the filter to this process and all that it starts; needs no_new_privs. No effect on other architectures.
 
-    Raises:
-        OSError: the kernel refuses the filter.
+    Raises OSError where the kernel refuses the filter.
     """
     machine = os.uname().machine
     if machine not in _AUDIT:

@@ -37,12 +37,8 @@ raise ImportError(
 def stage(folder: Path, withholds: Sequence[str], data: Path | None) -> Path:
     """Fill a new `folder` with what the student's side may see, and return it.
 
-    Args:
-        withholds: dotted names of library modules that hold answers.
-        data: the lab's data folder, or None.
-
-    Raises:
-        ValueError: a withheld module does not exist, so that nothing would be withheld.
+    `withholds` are dotted names of library modules that hold answers; raises ValueError for one that does not exist, so
+    that nothing would be withheld. `data` is the lab's data folder, if it has one.
     """
     shutil.copytree(CODE / "lib" / "threeloops", folder / "threeloops", ignore=shutil.ignore_patterns("__pycache__"))
     for module in withholds:
