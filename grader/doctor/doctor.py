@@ -20,11 +20,12 @@ from grader.machine.child import CODE, run_child
 from grader.machine.installed import requirements
 
 SECONDS = 14.0
+_COMPILE = {"TRITON_INTERPRET": None, "THREELOOPS_COMPILE_ONLY": "1"}
 _ENVIRONMENT: dict[str, dict[str, str | None]] = {
     "interpreter": {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
-    "compiler": {"TRITON_INTERPRET": None, "CUDA_VISIBLE_DEVICES": ""},
+    "compiler": {**_COMPILE, "CUDA_VISIBLE_DEVICES": ""},
     "ranks": {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    "gpu": {"TRITON_INTERPRET": None},
+    "gpu": _COMPILE,
 }
 
 

@@ -70,7 +70,7 @@ def _require_saxpy(device: str, which: str) -> None:
 
 
 def compiler() -> Answer:
-    """The library's saxpy kernel compiled for sm_90, which needs no GPU. Needs TRITON_INTERPRET unset."""
+    """The library's saxpy kernel compiled for sm_90, which needs no GPU. Needs THREELOOPS_COMPILE_ONLY=1."""
     import triton
     from threeloops.inner.kernels.rows.saxpy import saxpy_kernel
     from triton.backends.compiler import GPUTarget
