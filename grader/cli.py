@@ -177,7 +177,7 @@ def run(
     device: Annotated[Device, typer.Option(help="Where the labs measure.")] = Device.auto,
 ) -> None:
     """Execute solution notebooks with plain papermill, every cell, and write them to reports/executed/."""
-    from grader.course.execute import execute_solution
+    from grader.course.course import execute_watched
     from grader.course.progress import watching
 
     require_device(device)
@@ -185,9 +185,7 @@ def run(
     with watching(console) as watch:
         for lab in chosen(labs):
             folder = course_root() / "reports" / "executed" / lab.slug
-            executed = execute_solution(lab, device, folder, watch.cells(lab))
-            failed |= bool(executed.error)
-            watch.finished(lab, executed.seconds, executed.error)
+            failed |= bool(execute_watched(lab, folder, device, watch).error)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -229,8 +227,8 @@ def grade(
     report = grade_command.run(
         target, submissions, jobs=jobs, only=only, sandbox=sandbox.value, fresh=fresh, console=console
     )
-    to = grade_command.Exports(json_file, html, csv, gradescope, gradebook)
-    grade_command.export(report, target, to)
+    to = {"html": html, "csv": csv, "gradescope": gradescope}
+    grade_command.export(report, target, json=json_file, gradebook=gradebook, **to)
     full = all(r.status == "graded" and r.score == r.max_score for r in report.records)
     raise typer.Exit(0 if full else 1)
 
@@ -265,7 +263,7 @@ def course(device: Annotated[Device, typer.Option(help="Where the labs measure."
     require_device(device)
     reports = course_root() / "reports"
     with watching(console) as watch:
-        report = run_course(chosen(None), reports, device, watch.step)
+        report = run_course(chosen(None), reports, device, watch)
     write(report, reports)
     table = Table(title=f"Three Loops on {report.device}, sandbox: {report.sandbox}", title_justify="left")
     for column in ("lab", "seconds", "verified on", "reference", "untouched", "half done"):

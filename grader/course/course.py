@@ -1,7 +1,5 @@
 """`make course`: release the labs, execute every solution, grade three submissions of each through the wall, report."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +10,10 @@ import nbformat
 from nbformat import NotebookNode
 
 from grader.authoring.labs import Lab
-from grader.authoring.manifest import Kind, manifest
+from grader.authoring.manifest import manifest
 from grader.course.execute import Executed, execute_solution
 from grader.grading.grade import Options, grade_notebook
-from grader.grading.records import Record
+from grader.grading.records import Record, Test
 from grader.machine.faults import MachineFault
 from grader.release.release import release
 from grader.sandbox import bwrap
@@ -24,7 +22,7 @@ from grader.sandbox.pool import Sandbox, close_pools
 
 @dataclass(frozen=True)
 class Step:
-    """Where the course is, for whoever watches: an executed cell, a graded test, or the end of a step."""
+    """Progress of the course, for display: an executed cell, a graded test, or the end of a step."""
 
     lab: str
     what: str
@@ -34,6 +32,7 @@ class Step:
     max_points: float | None = None
     seconds: float = 0.0
     done: bool = False
+    error: str = ""
 
 
 Watch = Callable[[Step], None]
@@ -41,13 +40,13 @@ Watch = Callable[[Step], None]
 
 @dataclass
 class LabOutcome:
-    """Everything that the course found out about one lab."""
+    """Everything that a run of the course found out about one lab."""
 
     lab: Lab
     executed: Executed
     verified_on: str
-    grades: dict[str, Record]
-    expected: dict[str, float]
+    grades: dict[str, Record] = field(default_factory=dict)
+    expected: dict[str, float] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -79,13 +78,10 @@ class CourseReport:
 def run_course(
     labs: Sequence[Lab], reports: Path, device: str = "auto", watch: Watch = lambda step: None
 ) -> CourseReport:
-    """Run the whole chain for each lab; the executed notebooks go into `reports/executed`.
+    """Run all steps for each lab; the executed notebooks go into `reports/executed`.
 
-    The sandbox is bubblewrap where it works, else none, and the report says which. Faults are collected, not raised.
-    `course_report.write` makes pages of the result.
-
-    Raises:
-        LabError: a source breaks a rule, so that nothing can be released.
+    The sandbox is bubblewrap if it works, else none, and the report says which. Faults are collected, not raised.
+    `course_report.write` makes pages of the result. Raises LabError where a source breaks a rule.
     """
     started = time.perf_counter()
     release(labs)
@@ -96,43 +92,45 @@ def run_course(
 
 def run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch) -> LabOutcome:
     """Execute one lab's solution, then grade the reference, the untouched lab and a half-done one."""
+    executed = execute_watched(lab, folder, device, watch)
+    outcome = LabOutcome(lab, executed, device_name(device))
+    if executed.error:
+        outcome.faults.append(f"the solution notebook failed: {executed.error}")
+    for name, (notebook, points) in submissions(lab).items():
+        outcome.expected[name] = points
+        try:
+            record = outcome.grades[name] = _grade(lab, name, notebook, sandbox, watch)
+        except MachineFault as fault:
+            outcome.faults.append(f"{name} could not be graded: {fault}")
+            continue
+        if record.score != points or record.status != "graded":
+            why = "; ".join(record.notes + [f"{t.name}: {t.output}" for t in record.tests if t.score != t.max_score])
+            outcome.faults.append(f"{name} scored {record.score:g}, expected {points:g} ({why[:600]})")
+    close_pools()
+    return outcome
+
+
+def execute_watched(lab: Lab, folder: Path, device: str, watch: Watch) -> Executed:
+    """Execute one lab's solution in `folder`, and report each cell and the end to `watch`."""
     began = time.perf_counter()
 
     def on_cell(cell: int, of: int) -> None:
         watch(Step(lab.slug, "executing", cell, of, seconds=time.perf_counter() - began))
 
     executed = execute_solution(lab, device, folder, on_cell)
-    watch(Step(lab.slug, "executed", seconds=executed.seconds, done=True))
-    grades, expected = {}, {}
-    faults = []
-    for name, (notebook, points) in submissions(lab).items():
-        try:
-            grades[name] = _grade(lab, name, notebook, sandbox, watch)
-        except MachineFault as fault:
-            faults.append(f"{name} could not be graded: {fault}")
-        expected[name] = points
-    close_pools()
-    outcome = LabOutcome(lab, executed, device_name(device), grades, expected)
-    outcome.faults += faults
-    if executed.error:
-        outcome.faults.append(f"the solution notebook failed: {executed.error}")
-    for name, record in grades.items():
-        if record.score != expected[name] or record.status != "graded":
-            why = "; ".join(record.notes + [f"{t.name}: {t.output}" for t in record.tests if t.score != t.max_score])
-            outcome.faults.append(f"{name} scored {record.score:g}, expected {expected[name]:g} ({why[:600]})")
-    return outcome
+    what = "failed" if executed.error else "executed"
+    watch(Step(lab.slug, what, seconds=executed.seconds, done=True, error=executed.error))
+    return executed
 
 
 def _grade(lab: Lab, name: str, notebook: NotebookNode, sandbox: Sandbox, watch: Watch) -> Record:
-    trusted, points, began = manifest(lab), 0.0, time.perf_counter()
-    what = name.replace("_", " ")
-    count = 0
+    trusted, what, began = manifest(lab), name.replace("_", " "), time.perf_counter()
+    scores: list[float] = []
 
-    def on_test(result: Any) -> None:
-        nonlocal points, count
-        points, count = points + result.score, count + 1
+    def on_test(result: Test) -> None:
+        scores.append(result.score)
         seconds = time.perf_counter() - began
-        watch(Step(lab.slug, what, count, len(trusted.exercises), points, trusted.max_score, seconds))
+        watch(Step(lab.slug, what, len(scores), len(trusted.exercises), sum(scores), trusted.max_score, seconds))
 
     record = grade_notebook(notebook, lab, name, Options(sandbox), on_test)
     watch(Step(lab.slug, what, 0, 0, record.score, record.max_score, record.seconds, done=True))
@@ -142,13 +140,11 @@ def _grade(lab: Lab, name: str, notebook: NotebookNode, sandbox: Sandbox, watch:
 def submissions(lab: Lab) -> dict[str, tuple[NotebookNode, float]]:
     """The three submissions that every lab must tell apart, with the score that each must earn."""
     trusted = manifest(lab)
-    untouched = nbformat.read(lab.released, as_version=4)
-    half_done = nbformat.read(lab.released, as_version=4)
+    untouched, half_done = (nbformat.read(lab.released, as_version=4) for _ in range(2))
     first = trusted.exercises[: len(trusted.exercises) // 2]
-    answers = {c.id: c.source for c in trusted.master.cells if trusted.kinds[c.id] is Kind.SOLUTION}
+    answers = {c.id: c.source for c in trusted.master.cells if c.id in {e.id for e in first}}
     for cell in half_done.cells:
-        if cell.id in {e.id for e in first}:
-            cell.source = answers[cell.id]
+        cell.source = answers.get(cell.id, cell.source)
     return {
         "reference": (lab.master(), trusted.max_score),
         "untouched": (untouched, 0.0),

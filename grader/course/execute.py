@@ -1,6 +1,4 @@
-"""Execute a lab's solution as a user would: plain papermill, a Jupyter kernel, every cell, on the device at hand."""
-
-from __future__ import annotations
+"""Execute a lab's solution as a user would: plain papermill, a Jupyter kernel, every cell, on this machine's device."""
 
 import os
 import shutil
@@ -15,8 +13,8 @@ from typing import Any
 import nbformat
 import papermill
 from nbformat import NotebookNode
-from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
+from threeloops.lab.course.audit import MIME
 
 from grader.authoring.labs import Lab
 
@@ -26,81 +24,59 @@ OnCell = Callable[[int, int], None]
 
 @dataclass
 class Executed:
-    """An executed solution notebook. `error` is empty where every cell ran to its end."""
+    """An executed solution notebook. `error` is empty if every cell ran to its end."""
 
-    lab: Lab
     notebook: NotebookNode
     seconds: float
     error: str = ""
 
 
-class ObservedEngine(NBClientEngine):
-    """papermill's own engine, which also says where it is: `on_cell(cell, of)` before each cell."""
-
-    @classmethod
-    def execute_managed_notebook(
-        cls, nb_man: NotebookExecutionManager, kernel_name: str, *, on_cell: OnCell, **kwargs: Any
-    ) -> Any:
-        start = nb_man.cell_start
-
-        def observed(cell: NotebookNode, cell_index: int, **rest: Any) -> None:
-            on_cell(cell_index + 1, len(nb_man.nb.cells))
-            start(cell, cell_index, **rest)
-
-        nb_man.cell_start = observed
-        return super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
-
-
-papermill_engines.register("observed", ObservedEngine)
-
-
 def execute_solution(
-    lab: Lab,
-    device: str,
-    folder: Path,
-    on_cell: OnCell = lambda cell, of: None,
-    notebook: NotebookNode | None = None,
-    *,
-    go_on: bool = False,
+    lab: Lab, device: str, folder: Path, on_cell: OnCell = lambda cell, of: None, *, go_on: bool = False
 ) -> Executed:
-    """Execute a lab's solution (or another notebook of it) in `folder`, with a copy of the lab's data beside it.
+    """Execute a lab's solution in `folder`, with a copy of the lab's data beside it.
 
     Args:
         device: "auto", "cpu" or "cuda"; the kernel sees it as `$THREELOOPS_DEVICE`.
-        folder: written: the executed notebook, also where a cell failed, and whatever the cells write.
-        go_on: execute the cells behind one that failed, too.
+        folder: gets the executed notebook, even if a cell failed, and whatever the cells write.
+        on_cell: called with the number of a cell, from 1, and the number of cells before each cell.
+        go_on: also execute the cells after one that failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if lab.data.is_dir():
         shutil.copytree(lab.data, folder / "data", dirs_exist_ok=True)
-    output = folder / f"{lab.slug}.ipynb"
+    master, output = lab.master(), folder / f"{lab.slug}.ipynb"
     started, error = time.perf_counter(), ""
     with _kernel_environment(device):
         try:
             papermill.execute_notebook(
-                notebook or lab.master(),
+                master,
                 str(output),
-                engine_name="observed",
                 kernel_name="python3",
-                language="python",
                 progress_bar=False,
                 cwd=str(folder),
                 execution_timeout=CELL_SECONDS,
                 extra_arguments=["--IPKernelApp.log_level=ERROR"],
-                on_cell=on_cell,
+                on_cell_start=lambda cell, cell_index: on_cell(cell_index + 1, len(master.cells)),
                 allow_errors=go_on,
             )
         except PapermillExecutionError as failure:
             error = f"cell {failure.cell_index}: {failure.ename}: {failure.evalue}"
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
-    executed = nbformat.read(output, as_version=4) if output.is_file() else (notebook or lab.master())
-    return Executed(lab, executed, time.perf_counter() - started, error)
+    executed = nbformat.read(output, as_version=4) if output.is_file() else master
+    return Executed(executed, time.perf_counter() - started, error)
+
+
+def audits(notebook: NotebookNode) -> list[dict[str, Any]]:
+    """The verdicts that an executed notebook printed, in order."""
+    outputs = [o for c in notebook.cells for o in c.get("outputs", [])]
+    return [o["data"][MIME] for o in outputs if MIME in o.get("data", {})]
 
 
 @contextmanager
 def _kernel_environment(device: str) -> Iterator[None]:
-    """What the kernel inherits: the device, and a progress record of its own, not the reader's."""
+    """The environment that the kernel inherits: the device, and a progress record of its own, not the reader's."""
     before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="threeloops-") as home:
         os.environ["THREELOOPS_HOME"] = home

@@ -1,18 +1,15 @@
-"""What `threeloops grade` does: grade a class with a live line for each student, then write what was asked for."""
-
-from __future__ import annotations
+"""`threeloops grade`: grade a class, print a line per student as it is done, then write the exports."""
 
 import errno
 import html
 import tempfile
 import time
 import unicodedata
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from threeloops.files import replace_text
 
 from grader.authoring.labs import Lab
@@ -30,16 +27,15 @@ _MAX_STEM_BYTES = 200
 def run(
     lab: Lab, folder: Path, *, jobs: int, only: str | None, sandbox: str, fresh: bool, console: Console
 ) -> ClassReport:
-    """Grade `folder` and print a line for each student as it is done, then a table of the exercises.
+    """Grade `folder`, print a line per student as it is done, then a table of the exercises.
 
     Raises:
         LabError, SandboxError, FileNotFoundError: before anybody was graded.
-        MachineFault: the machine or the course is at fault; what was graded before is kept.
+        MachineFault: the machine or the course is at fault; finished records are kept.
     """
     trusted = manifest(lab)
-    if only is not None:
-        only = trusted.exercise(only).id
-    chosen = choose(sandbox)  # type: ignore[arg-type]
+    only = trusted.exercise(only).id if only is not None else None
+    chosen = choose(sandbox)
     if chosen == "none":
         console.print(
             "[bold yellow]No sandbox:[/] submissions run as you, with your files and your network. "
@@ -57,7 +53,11 @@ def run(
         console.print(f"{mark} {escape(record.student):<24} {points:>9}  [dim]{how}[/]{why}", highlight=False)
 
     report = grade_class(folder, lab, options, line)
-    console.print(_summary(report))
+    table = Table("exercise", Column("full points", justify="right"), title=f"Lab {lab.slug}", title_justify="left")
+    for tests in zip(*(r.tests for r in report.records), strict=True):
+        full = sum(test.score == test.max_score for test in tests)
+        table.add_row(tests[0].name.removesuffix("_test"), f"{full} of {len(tests)}")
+    console.print(table)
     full = sum(r.score == r.max_score for r in report.records)
     failed = sum(r.status == "failed" for r in report.records)
     console.print(
@@ -71,14 +71,13 @@ def run(
 
 
 def _records_folder(folder: Path, console: Console) -> Path | None:
-    """Where finished records are kept; None, and a warning, where submissions lie in a folder that is only to read.
+    """Where finished records are kept; None, with a warning, if the submissions lie in a read-only folder.
 
-    Raises:
-        OSError: the disk is full, for one: better known before anybody is graded.
+    Raises OSError for anything else, such as a full disk, before anybody is graded.
     """
     kept = folder / ".threeloops"
     if not folder.is_dir():
-        return None  # `submissions.find` says so
+        return None  # `submissions.find` raises for it
     try:
         kept.mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=kept) as file:
@@ -95,42 +94,30 @@ def _records_folder(folder: Path, console: Console) -> Path | None:
     return kept
 
 
-def _summary(report: ClassReport) -> Table:
-    table = Table(title=f"Lab {report.lab}", title_justify="left")
-    table.add_column("exercise")
-    table.add_column("full points", justify="right")
-    for index, test in enumerate(report.records[0].tests):
-        full = sum(r.tests[index].score == r.tests[index].max_score for r in report.records)
-        table.add_row(test.name.removesuffix("_test"), f"{full} of {len(report.records)}")
-    return table
-
-
-@dataclass(frozen=True)
-class Exports:
-    """Where the report goes besides the terminal; what is None is not written."""
-
-    json: Path | None = None
-    html: Path | None = None
-    csv: Path | None = None
-    gradescope: Path | None = None
-    gradebook: str | None = None
-
-
-def export(report: ClassReport, lab: Lab, to: Exports) -> None:
-    """Write the report in every form that was asked for, each file whole or not at all."""
-    if to.json is not None:
-        _write(to.json, records.to_json(report.to_dict()))
-    if to.html is not None:
-        _write(to.html, class_page(report))
-    if to.csv is not None:
-        _write(to.csv, records.to_csv(report))
-    if to.gradescope is not None:
+def export(
+    report: ClassReport,
+    lab: Lab,
+    *,
+    json: Path | None,
+    html: Path | None,
+    csv: Path | None,
+    gradescope: Path | None,
+    gradebook: str | None,
+) -> None:
+    """Write the report in every form whose path is given, each file whole or not at all."""
+    if json is not None:
+        _write(json, records.to_json(report.to_dict()))
+    if html is not None:
+        _write(html, class_page(report))
+    if csv is not None:
+        _write(csv, records.to_csv(report))
+    if gradescope is not None:
         for name, record in zip(file_names([r.student for r in report.records]), report.records, strict=True):
-            _write(to.gradescope / f"{name}.json", records.to_json(records.gradescope(record, report.sandbox)))
-    if to.gradebook is not None:
+            _write(gradescope / f"{name}.json", records.to_json(records.gradescope(record, report.sandbox)))
+    if gradebook is not None:
         from grader.classroom.gradebook import feed
 
-        feed(report, lab, to.gradebook)
+        feed(report, lab, gradebook)
 
 
 def _write(path: Path, text: str) -> None:
@@ -139,26 +126,21 @@ def _write(path: Path, text: str) -> None:
 
 
 def file_names(students: list[str]) -> list[str]:
-    """A file's name for each student, without its suffix: readable, and no two alike where case does not count."""
-    taken: set[str] = set()
-    names = []
+    """A readable file name per student, without suffix; they differ even on disks that ignore case and composition."""
+    names: dict[str, str] = {}
     for student in students:
         plain = "".join(c if unicodedata.category(c)[0] in "LMN" or c in "_-+@" else "_" for c in student)
         wanted = plain.encode()[:_MAX_STEM_BYTES].decode(errors="ignore")
-        choices = (wanted, *(f"{wanted}-{n}" for n in range(2, len(students) + 2)))
-        name = next(c for c in choices if _on_any_disk(c) not in taken)
-        taken.add(_on_any_disk(name))
-        names.append(name)
-    return names
-
-
-def _on_any_disk(name: str) -> str:
-    """What a file system that ignores case and composition would make of a name."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+        for name in (wanted, *(f"{wanted}-{n}" for n in range(2, len(students) + 2))):
+            on_disk = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+            if on_disk not in names:
+                names[on_disk] = name
+                break
+    return list(names.values())
 
 
 def class_page(report: ClassReport) -> str:
-    """The class as one self-contained page: a table of the points, then for each student what failed and why."""
+    """The class as one self-contained page: a table of the points, then what failed and why, per student."""
     tests = [t.name.removesuffix("_test") for t in report.records[0].tests]
     rows = [
         [

@@ -1,49 +1,31 @@
-"""Live progress of long commands: one moving line on a terminal, one line a step in a log."""
-
-from __future__ import annotations
+"""Live progress of long commands: one line that is redrawn on a terminal, one line per step in a log."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from grader.authoring.labs import Lab
-from grader.course.course import Step
-from grader.course.execute import OnCell
+from grader.course.course import Step, Watch
 
 
-class Watcher:
-    """Turns steps into lines. On a terminal the running step is redrawn in place; elsewhere only ends are printed."""
+@contextmanager
+def watching(console: Console) -> Iterator[Watch]:
+    """Prints steps. On a terminal the running step is redrawn in place; elsewhere only finished steps are printed."""
+    live = Live(console=console, transient=True, refresh_per_second=8)
 
-    def __init__(self, console: Console, live: Live | None) -> None:
-        self.console, self.live = console, live
-
-    def step(self, step: Step) -> None:
+    def show(step: Step) -> None:
         where = f"{step.cell}/{step.of}" if step.of else ""
         points = f"{step.points:g}/{step.max_points:g} points" if step.points is not None else ""
         line = f"{step.lab:<24} {step.what:<11} {where:>7} {step.seconds:6.1f} s  {points}".rstrip()
         if step.done:
-            self.console.print(escape(line), highlight=False)
-        elif self.live is not None:
-            self.live.update(Text(line, style="dim"))
+            console.print(escape(line), highlight=False)
+        elif console.is_terminal:
+            live.update(Text(line, style="dim"))
+        if step.error:
+            console.print(f"  {escape(step.error)}", style="red", highlight=False)
 
-    def cells(self, lab: Lab) -> OnCell:
-        return lambda cell, of: self.step(Step(lab.slug, "executing", cell, of))
-
-    def finished(self, lab: Lab, seconds: float, error: str) -> None:
-        self.step(Step(lab.slug, "failed" if error else "executed", seconds=seconds, done=True))
-        if error:
-            self.console.print(f"  {escape(error)}", style="red", highlight=False)
-
-
-@contextmanager
-def watching(console: Console) -> Iterator[Watcher]:
-    """A watcher for the time of a command."""
-    if not console.is_terminal:
-        yield Watcher(console, None)
-        return
-    with Live(console=console, transient=True, refresh_per_second=8) as live:
-        yield Watcher(console, live)
+    with live if console.is_terminal else nullcontext():
+        yield show

@@ -1,12 +1,9 @@
 """`threeloops doctor`: what works on this machine, what does not, and the next step for each.
 
-Every finding is tried, not assumed: kernels are interpreted and compiled, ranks talk, the sandbox starts. The trials
-run in processes of their own (`grader.doctor.preflight`), so nothing here imports torch or initialises CUDA.
+Everything is tried, not assumed: kernels are interpreted and compiled, ranks communicate, the sandbox starts. Each
+check runs in a process of its own (`grader.doctor.preflight`), so nothing here imports torch or initialises CUDA.
 """
 
-from __future__ import annotations
-
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -15,27 +12,26 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from threeloops.hardware.capability import Gpu, Machine, capabilities
 
 from grader.doctor.findings import Answer, Finding, judge
 from grader.machine.child import CODE, run_child
 from grader.machine.installed import requirements
 
-Ask = Callable[[str, float], Answer]
-
 SECONDS = 14.0
+_COMPILE = {"TRITON_INTERPRET": None, "THREELOOPS_COMPILE_ONLY": "1"}
 _ENVIRONMENT: dict[str, dict[str, str | None]] = {
     "interpreter": {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
-    "compiler": {"TRITON_INTERPRET": None, "CUDA_VISIBLE_DEVICES": ""},
+    "compiler": {**_COMPILE, "CUDA_VISIBLE_DEVICES": ""},
     "ranks": {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    "gpu": {"TRITON_INTERPRET": None},
+    "gpu": _COMPILE,
 }
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything the doctor found. `machine` is None where the probe itself failed."""
+    """Everything that the doctor found. `machine` is None where the probe itself failed."""
 
     findings: tuple[Finding, ...]
     versions: dict[str, str | None]
@@ -48,27 +44,19 @@ class Diagnosis:
 
     @property
     def can_run(self) -> bool:
-        """Whether the course can run: with the interpreter every point of it can be earned."""
+        """Whether the course can run: the interpreter alone is enough to earn every point."""
         return self["interpreter"].status == "ok"
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "can_run": self.can_run,
-            "findings": [asdict(f) for f in self.findings],
-            "versions": self.versions,
-            "machine": asdict(self.machine) if self.machine else None,
-            "usable_gpus": list(self.usable_gpus),
-            "seconds": round(self.seconds, 2),
-        }
+        return {"can_run": self.can_run, **asdict(self), "seconds": round(self.seconds, 2)}
 
 
-def diagnose(seconds: float = SECONDS, ask: Ask | None = None) -> Diagnosis:
-    """Try everything, at most `seconds` long. `ask` runs one check of `preflight`; tests pass their own."""
+def diagnose(seconds: float = SECONDS, ask: Callable[[str, float], Answer] | None = None) -> Diagnosis:
+    """Run all checks within about `seconds`. `ask` runs one check of `preflight`; tests pass their own."""
     started = time.monotonic()
-    ask = ask or ask_child
 
     def tried(check: str) -> Answer:
-        return ask(check, max(1.0, started + seconds - time.monotonic()))
+        return (ask or ask_child)(check, max(1.0, started + seconds - time.monotonic()))
 
     names = ("machine", "interpreter", "compiler", "ranks", "cxx", "sandbox")
     with ThreadPoolExecutor(max_workers=3) as workers:
@@ -88,35 +76,25 @@ def diagnose(seconds: float = SECONDS, ask: Ask | None = None) -> Diagnosis:
 
 
 def ask_child(check: str, seconds: float) -> Answer:
-    """The answer of one check, run in a process of its own; a crash or a timeout is an answer with `ok` false."""
+    """The answer of one check, run in a process of its own; `ok` is false also for a crash or a timeout."""
     done = run_child(["-m", "grader.doctor.preflight", check], seconds, changes=_ENVIRONMENT.get(check))
-    try:
-        answer = json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else None
-    except (ValueError, IndexError):
-        answer = None
-    if isinstance(answer, dict):
-        return answer
-    return {"ok": False, "error": done.why, "late": done.returncode is None}
+    return done.answer or {"ok": False, "error": done.why, "late": done.returncode is None}
 
 
 def as_machine(record: dict[str, Any]) -> Machine:
-    """The probe's record, back from JSON."""
+    """The probe's record, read back from JSON."""
     gpus = tuple(Gpu(**{**gpu, "capability": tuple(gpu["capability"])}) for gpu in record["gpus"])
     return Machine(**{**record, "gpus": gpus, "supported_archs": tuple(record["supported_archs"])})
 
 
 def render(diagnosis: Diagnosis, console: Console) -> None:
-    """The diagnosis as a table, at most a screenful."""
+    """Print the diagnosis as a table of at most one screen."""
     marks = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "broken": "[red]broken[/]"}
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column()
+    columns = Column(no_wrap=True), Column(no_wrap=True, style="bold"), Column()
+    table = Table(*columns, box=None, show_header=False, pad_edge=False)
     for finding in diagnosis.findings:
-        text = finding.sentence.replace("[", r"\[")
-        if finding.next_step:
-            text += f" [cyan]→ {finding.next_step}[/]"
-        table.add_row(marks[finding.status], finding.name, text)
+        step = f" [cyan]→ {finding.next_step}[/]" if finding.next_step else ""
+        table.add_row(marks[finding.status], finding.name, finding.sentence.replace("[", r"\[") + step)
     console.print(table)
     if diagnosis.can_run:
         console.print("[green]The course runs here.[/] What is missing is skipped with its reason.")

@@ -1,21 +1,12 @@
-"""What the doctor's trials mean: from the answers of `preflight` to what a person can act on. Tries nothing."""
-
-from __future__ import annotations
+"""What the answers of `preflight` mean, as sentences that a person can act on. Runs no check itself."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from threeloops.hardware.capability import (
-    OLDEST_CAPABILITY,
-    TRITON_OLDEST_CAPABILITY,
-    Machine,
-    Report,
-    runs_on,
-)
+from threeloops.hardware.capability import OLDEST_CAPABILITY, TRITON_OLDEST_CAPABILITY, Machine, Report, runs_on
 
 from grader.machine.installed import Requirement, python_supported
 
-Status = Literal["ok", "missing", "broken"]
 Answer = dict[str, Any]
 
 NEEDED_DISK_BYTES = 1 << 30
@@ -34,10 +25,10 @@ _AGAIN = "run the doctor again: the first run on a machine reads the packages fr
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that works, is absent, or is there and fails; `next_step` is empty where nothing is to be done."""
+    """One thing that works, is missing, or is there and fails; `next_step` is empty where nothing has to be done."""
 
     name: str
-    status: Status
+    status: Literal["ok", "missing", "broken"]
     sentence: str
     next_step: str = ""
 
@@ -49,7 +40,7 @@ def judge(
     wanted: list[Requirement],
     free_bytes: int,
 ) -> list[Finding]:
-    """What the answers mean, in the order of importance to a reader; decides, and tries nothing."""
+    """One finding per check, the most important to a reader first."""
     return [
         _platform(answers["machine"], machine),
         _packages(wanted),
@@ -100,7 +91,7 @@ def _interpreter(answer: Answer, report: Report | None) -> Finding:
             sentence += "; tl.dot of bf16 does not (a known fault of the interpreter: use fp32 there)"
         return Finding("interpreter", "ok", sentence)
     if report and not report.interpreter.available and not answer.get("late"):
-        # Known traps have better words than the traceback that they end in.
+        # For known traps the report has better words than the exception in which they end.
         why, _, step = report.interpreter.detail.rpartition(": ")
         return Finding("interpreter", "missing" if why.startswith("needs ") else "broken", why, step)
     return _failed("interpreter", "an interpreted Triton kernel failed", answer, _INSTALL)
@@ -148,7 +139,7 @@ def _limits(answer: Answer) -> Finding:
         return Finding("limits", "missing", "control groups were not looked for, because the sandbox failed", _AGAIN)
     if answer["no_groups"] is None:
         return Finding("limits", "ok", "control groups hold a submission's memory, processes and cores")
-    instead = "memory, processes and sockets are looked at 20 times a second, and cores are not shared out"
+    instead = "memory, processes and sockets are looked at 20 times a second, and cores are not divided"
     step = "systemd-run --user --scope -p Delegate=yes threeloops grade …"
     return Finding("limits", "missing", f"{answer['no_groups']}: {instead}", step)
 
@@ -172,7 +163,7 @@ def _gpu(answer: Answer | None, machine: Machine | None, report: Report | None) 
 
 
 def unsupported(machine: Machine) -> str:
-    """Which generations of GPUs the installed stack has left behind, in words."""
+    """Which generations of GPUs the installed packages no longer support, in words."""
 
     def torch_runs(capability: tuple[int, int]) -> bool:
         if not machine.supported_archs:
@@ -180,7 +171,7 @@ def unsupported(machine: Machine) -> str:
         return any(runs_on(arch, capability) for arch in machine.supported_archs)
 
     gone = [name for name, capability in GENERATIONS.items() if not torch_runs(capability)]
-    torch_only = [n for n, c in GENERATIONS.items() if torch_runs(c) and c < TRITON_OLDEST_CAPABILITY]
+    torch_only = [name for name, c in GENERATIONS.items() if torch_runs(c) and c < TRITON_OLDEST_CAPABILITY]
     parts = [f"torch no longer supports {', '.join(gone)}"] if gone else []
     parts += [f"Triton does not support {', '.join(torch_only)}"] if torch_only else []
     return "; ".join(parts) or "every generation since Maxwell has support"

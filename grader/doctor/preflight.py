@@ -1,11 +1,8 @@
-"""What `threeloops doctor` tries out, each in a process of its own: `python -m grader.doctor.preflight CHECK`.
+"""The checks of `threeloops doctor`, each in a process of its own: `python -m grader.doctor.preflight CHECK`.
 
 A check prints one JSON object as its last line: {"ok": true, …}, or {"ok": false, "error": …} where the machine cannot
-do it. A crash is an answer too: the doctor reads it from outside. None of this runs in the process that asks, so
-nothing there imports torch or touches a GPU.
+do it. A crash is an answer too, which the doctor reads from outside.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -20,7 +17,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-RANKS_SECONDS = 10.0
 _INDUCTOR_LIKE = """
 #include <Python.h>
 #include <omp.h>
@@ -31,62 +27,69 @@ Answer = dict[str, Any]
 
 
 class DoesNotWork(Exception):
-    """A check ran to its end and the answer was wrong; the message says how."""
+    """A check ran to its end with a wrong result; the message says which."""
 
 
 def machine() -> Answer:
-    """The record that `threeloops.hardware.capability` judges. Creates no CUDA context."""
+    """The record of this machine, for `threeloops.hardware.capability`. Creates no CUDA context."""
     from threeloops.hardware.capability import probe
 
     return {"machine": asdict(probe())}
 
 
 def interpreter() -> Answer:
-    """One interpreted kernel against numpy, and whether a bf16 `tl.dot` is right, with the course's repairs of Triton's
-    interpreter installed as in every lab. Needs TRITON_INTERPRET=1."""
-    import numpy as np
-    import torch
+    """Interpreted kernels of the library, and whether a bf16 `tl.dot` is right. Like every lab, it installs the
+    course's repairs of Triton's interpreter. Needs TRITON_INTERPRET=1."""
     from threeloops.inner.interpreter import enable_without_gpu
 
-    enable_without_gpu()
+    enable_without_gpu()  # before the kernels are imported: Triton decides then whether to interpret them
 
-    from grader.doctor.preflight_kernels import dot_16, saxpy
+    from threeloops.inner.interpreter.probes import bf16_dot, loop_bound
 
-    n = 1000
+    _require_saxpy("cpu", "an interpreted")
+    if wrong := loop_bound():
+        raise DoesNotWork(f"an interpreted loop over a runtime integer stored {wrong}")
+    return {"bf16_dot_is_right": not bf16_dot()}
+
+
+def _require_saxpy(device: str, which: str) -> None:
+    """Run the library's saxpy kernel on `device` against numpy; raises DoesNotWork."""
+    import numpy as np
+    import torch
+    from threeloops.inner.kernels.rows.saxpy import saxpy_kernel
+
+    n = 10_000
     x, y = (np.random.default_rng(seed).normal(size=n).astype(np.float32) for seed in (0, 1))
-    out = torch.full((n + 1,), -1.0)
-    saxpy[(3,)](torch.from_numpy(x), torch.from_numpy(y), out, 2.0, n, BLOCK=128)
-    error = float(np.abs(out[:n].numpy() - (2.0 * x.astype(np.float64) + y)).max())
+    out = torch.full((n + 1,), -1.0, device=device)
+    saxpy_kernel[(10,)](2.0, torch.from_numpy(x).to(device), torch.from_numpy(y).to(device), out, n, BLOCK=1024)
+    error = float(np.abs(out[:n].cpu().numpy() - (2.0 * x.astype(np.float64) + y)).max())
     if not error < 1e-5:
-        raise DoesNotWork(f"an interpreted a·x + y is off by {error:.3g}")
+        raise DoesNotWork(f"{which} a·x + y is off by {error:.3g}")
     if out[n] != -1.0:
-        raise DoesNotWork("an interpreted kernel wrote beyond its mask")
-    ones, product = torch.ones(16, 16, dtype=torch.bfloat16), torch.zeros(16, 16)
-    dot_16[(1,)](ones, ones, product)
-    return {"bf16_dot_is_right": bool((product == 16).all())}
+        raise DoesNotWork(f"{which} kernel wrote beyond its mask")
 
 
 def compiler() -> Answer:
-    """The same kernel compiled for sm_90, as no GPU is needed for. Needs TRITON_INTERPRET unset."""
+    """The library's saxpy kernel compiled for sm_90, which needs no GPU. Needs THREELOOPS_COMPILE_ONLY=1."""
     import triton
+    from threeloops.inner.kernels.rows.saxpy import saxpy_kernel
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from grader.doctor.preflight_kernels import saxpy
-
-    signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "a": "fp32", "n": "i32", "BLOCK": "constexpr"}
+    kinds = ("fp32", "*fp32", "*fp32", "*fp32", "i32", "constexpr")
+    signature = dict(zip(saxpy_kernel.arg_names, kinds, strict=True))
     with tempfile.TemporaryDirectory() as cache:
-        # A cache of its own: an old result would hide that ptxas no longer runs.
+        # A fresh cache, because an old result would hide that ptxas no longer runs.
         os.environ["TRITON_CACHE_DIR"] = cache
-        source = ASTSource(fn=saxpy, signature=signature, constexprs={"BLOCK": 1024})
+        source = ASTSource(fn=saxpy_kernel, signature=signature, constexprs={"BLOCK": 1024})
         assembly = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
     if ".target sm_90" not in assembly["ptx"]:
-        raise DoesNotWork("triton compiled for sm_90, and the PTX is for something else")
+        raise DoesNotWork("triton compiled for sm_90, but the PTX is for another target")
     return {"ptx_bytes": len(assembly["ptx"]), "cubin_bytes": len(assembly["cubin"])}
 
 
 def cxx() -> Answer:
-    """A shared library with Python's and OpenMP's headers: what torch.compile builds on a CPU."""
+    """A shared library with Python's and OpenMP's headers, like those that torch.compile builds on a CPU."""
     from threeloops.hardware.probe import find_cxx
 
     name = find_cxx()
@@ -105,7 +108,7 @@ def cxx() -> Answer:
 
 
 def ranks() -> Answer:
-    """Two processes on loopback add a tensor with gloo. The port is one that the kernel picked."""
+    """Two processes on loopback add a tensor with gloo, on a port that the kernel picks."""
     import torch
 
     wanted = 3 * torch.arange(5.0)
@@ -114,7 +117,7 @@ def ranks() -> Answer:
     if child == 0:
         right = False
         try:
-            os.close(writing)  # so that a rank 0 that fails ends this one's wait for its port
+            os.close(writing)  # so that reading the port ends when rank 0 fails
             right = torch.equal(_all_reduce(1, int(os.read(reading, 16))), wanted)
         finally:
             os._exit(0 if right else 1)
@@ -130,7 +133,7 @@ def _all_reduce(rank: int, port: int, announce: Callable[[int], object] | None =
     import torch
     import torch.distributed as dist
 
-    limit = timedelta(seconds=RANKS_SECONDS)
+    limit = timedelta(seconds=10)
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0, timeout=limit, wait_for_workers=False)
     if announce:
         announce(store.port)
@@ -143,35 +146,23 @@ def _all_reduce(rank: int, port: int, announce: Callable[[int], object] | None =
 
 
 def sandbox() -> Answer:
-    """Whether bubblewrap really starts here, and whether control groups can be made."""
+    """Whether bubblewrap starts here, and whether control groups can be made."""
     from grader.sandbox import bwrap, cgroup
 
-    return {
-        "why_not": bwrap.why_not(),
-        "installed": shutil.which("bwrap") is not None,
-        "no_groups": cgroup.why_not(),
-    }
+    installed = shutil.which("bwrap") is not None
+    return {"why_not": bwrap.why_not(), "installed": installed, "no_groups": cgroup.why_not()}
 
 
 def gpu() -> Answer:
-    """A kernel compiled by triton, launched on the current CUDA device, against torch on the CPU."""
+    """The same kernel, compiled and launched on the current CUDA device."""
     import torch
 
-    from grader.doctor.preflight_kernels import saxpy
-
-    n = 100_000
-    x, y = torch.randn(n), torch.randn(n)
-    out = torch.zeros(n, device="cuda")
-    saxpy[(64,)](x.cuda(), y.cuda(), out, 2.0, n, BLOCK=1024)
-    error = float((out.cpu() - (2.0 * x + y)).abs().max())
-    if not error < 1e-5:
-        raise DoesNotWork(f"a·x + y on {torch.cuda.get_device_name()} is off by {error:.3g}")
-    return {"device": torch.cuda.get_device_name()}
+    name = torch.cuda.get_device_name()
+    _require_saxpy("cuda", f"on {name} a compiled")
+    return {"device": name}
 
 
-CHECKS: dict[str, Callable[[], Answer]] = {
-    check.__name__: check for check in (machine, interpreter, compiler, cxx, ranks, sandbox, gpu)
-}
+CHECKS = {check.__name__: check for check in (machine, interpreter, compiler, cxx, ranks, sandbox, gpu)}
 
 
 def main(name: str) -> None:

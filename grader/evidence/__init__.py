@@ -1,1 +1,1 @@
-"""`make evidence`: what this machine can measure, in parts that go on where they stopped."""
+"""`make evidence`: what this machine can measure, in parts that continue where they stopped."""

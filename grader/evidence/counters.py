@@ -1,6 +1,4 @@
-"""The hardware's own counters of a few kernels, by Nsight Compute, as a part of the evidence."""
-
-from __future__ import annotations
+"""A part of the evidence: the hardware counters of a few kernels, read by Nsight Compute."""
 
 import csv
 import io
@@ -9,7 +7,6 @@ import sys
 from typing import Any
 
 from grader.evidence.parts import Failed, Part, Skipped, finish, run_tidily
-from grader.machine.provenance import Device
 
 KERNELS = "regex:saxpy_kernel|rmsnorm_kernel|softmax.*kernel|matmul_kernel|flash_attention_kernel"
 METRICS = (
@@ -22,21 +19,19 @@ METRICS = (
     "sm__warps_active.avg.pct_of_peak_sustained_active",
 )
 BECOME = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
-"""The child becomes the profiler, so that it is ended with all that it started where its time is up."""
+"""The child process becomes the profiler, so that both are ended when the time is up."""
 COLUMNS = ("Kernel Name", "Metric Name", "Metric Unit", "Metric Value")
 
 
-def hardware_counters(device: Device, no_gpu: str) -> Part:
-    """What the hardware counts of each kernel of `benchmarks.hardware_counters`; clocks are left as they are."""
+def hardware_counters(no_gpu: str) -> Part:
+    """What the hardware counts for each kernel of `benchmarks.hardware_counters`, at unchanged clocks."""
 
     def run(seconds: float) -> dict[str, Any]:
-        if device == "cpu":
-            raise Skipped(no_gpu)
         if (ncu := shutil.which("ncu")) is None:
             raise Skipped("ncu (Nsight Compute) is not installed")
         options = ["--clock-control", "none", "-k", KERNELS, "--metrics", ",".join(METRICS), "--csv"]
         command = [ncu, *options, sys.executable, "-m", "benchmarks.hardware_counters"]
-        done = run_tidily(["-c", BECOME, *command], seconds, device)
+        done = run_tidily(["-c", BECOME, *command], seconds, "cuda")
         counters = parse(done.stdout)
         finish(done, counters)
         if not counters:
@@ -44,11 +39,11 @@ def hardware_counters(device: Device, no_gpu: str) -> Part:
             raise Failed(f"ncu counted nothing: {said[-1] if said else 'it said nothing'}")
         return {"counters": counters}
 
-    return Part("hardware counters", 90, run, "numbers")
+    return Part("hardware counters", 90, run, "numbers", unavailable=no_gpu)
 
 
 def parse(printed: str) -> list[dict[str, str]]:
-    """The rows of ncu's CSV among whatever else was printed: one for each kernel and metric."""
+    """The rows of ncu's CSV among whatever else was printed: one per kernel and metric."""
     lines = [line for line in printed.splitlines() if line.startswith('"')]
     rows = csv.DictReader(io.StringIO("\n".join(lines)))
     return [{name: row[name] for name in COLUMNS} for row in rows if all(row.get(name) for name in COLUMNS[:2])]

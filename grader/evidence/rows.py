@@ -1,13 +1,12 @@
-"""Rows of a measurement in a file, a JSON object a line, each on disk as soon as it is known.
+"""Rows of a measurement in a file of JSON lines, each on disk as soon as it is known.
 
-Whoever ends the process that measures loses the row it was at and no other; the next process goes on from there. Work
-that comes in pieces notes where each begins and ends, so that one that was cut off is done again.
+If the measuring process is killed, only the row that it was computing is lost, and the next process continues from
+there. Work in pieces notes where each piece begins and ends, so that a piece that was cut off is done again.
 """
-
-from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ Row = dict[str, Any]
 PIECE, STATE = "piece", "state"
 BEGUN, ENDED = "begun", "ended"
 MOST_ATTEMPTS = 2
-"""A piece that was begun so often and never ended hangs or takes its process down: it is not begun again."""
+"""A piece that was begun this often and never ended hangs or crashes its process; it is not begun again."""
 
 
 def begin(path: Path, about: str) -> None:
-    """Make `path` ready for rows that hold for `about`: rows of something else are dropped, its own are kept."""
+    """Prepare `path` for rows that hold for `about`: rows of something else are dropped, its own are kept."""
     header = json.dumps({"about": about}, ensure_ascii=False)
     if path.is_file():
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -30,7 +29,7 @@ def begin(path: Path, about: str) -> None:
 
 
 def append(path: Path, row: Row) -> None:
-    """Add one row. A line that an earlier process left unfinished is ended first.
+    """Add one row, after ending a line that an earlier process left unfinished.
 
     Raises ValueError for NaN and infinity, which JSON does not have.
     """
@@ -44,16 +43,14 @@ def append(path: Path, row: Row) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """All whole rows, in the order in which they were added; none where there is no file."""
+    """All complete rows, in the order in which they were added; none if there is no file."""
     found: list[Row] = []
     if path.is_file():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
+            with suppress(ValueError):  # a line that was cut off while it was written
                 row = json.loads(line)
-            except ValueError:  # cut off as it was written
-                continue
-            if isinstance(row, dict) and "about" not in row:
-                found.append(row)
+                if isinstance(row, dict) and "about" not in row:
+                    found.append(row)
     return found
 
 
@@ -63,7 +60,7 @@ def note(path: Path, piece: str, state: str) -> None:
 
 
 def settled(path: Path) -> dict[str, bool]:
-    """The pieces that are not to be begun again; true for those that ended."""
+    """The pieces that must not be begun again; true for those that ended."""
     rows = [row for row in read(path) if PIECE in row]
     ended = {row[PIECE] for row in rows if row[STATE] == ENDED}
     attempts = Counter(row[PIECE] for row in rows if row[STATE] == BEGUN)
@@ -71,7 +68,7 @@ def settled(path: Path) -> dict[str, bool]:
 
 
 def measured(path: Path) -> list[Row]:
-    """The rows of all pieces, each piece by its latest attempt, the rows of one that was cut off among them."""
+    """The rows of the latest attempt at each piece, including those of a piece that was cut off."""
     found: dict[str, list[Row]] = {}
     at = ""
     for row in read(path):

@@ -1,6 +1,4 @@
-"""The tests marked `gpu` as a part of the evidence: run by pytest with `benchmarks.pytest_rows`, judged by its rows."""
-
-from __future__ import annotations
+"""A part of the evidence: the tests marked `gpu`, run by pytest with the plugin `benchmarks.pytest_rows`."""
 
 import importlib.util
 import re
@@ -10,36 +8,32 @@ from typing import Any
 from grader.evidence.parts import Failed, Part, Skipped, Unfinished, require, run_tidily
 from grader.evidence.rows import BEGUN, MOST_ATTEMPTS, Row, read
 from grader.machine.child import CODE, Finished
-from grader.machine.provenance import Device
 
-TESTS = CODE / "tests"
 OURS = ("benchmarks", "grader", "threeloops")
 SELECTED, NOT_COLLECTED = "selected", "not collected"
 
 
-def gpu_tests(device: Device, no_gpu: str, rows: Path) -> Part:
-    """The tests marked `gpu`, as pytest itself collects them. `no_gpu` says why there is none, for the device "cpu"."""
+def gpu_tests(no_gpu: str, rows: Path) -> Part:
+    """The tests marked `gpu`, as pytest collects them. `no_gpu` says why they cannot run here."""
 
     def run(seconds: float) -> dict[str, Any]:
-        if device == "cpu":
-            raise Skipped(no_gpu)
         require("pytest")
         options = ["-m", "gpu", "-p", "no:cacheprovider", "-q", "--continue-on-collection-errors"]
         plugin = ["-p", "benchmarks.pytest_rows", "--rows", str(rows)]
-        done = run_tidily(["-m", "pytest", *options, *plugin, str(TESTS)], seconds, device)
+        done = run_tidily(["-m", "pytest", *options, *plugin, str(CODE / "tests")], seconds, "cuda")
         return judge_tests(read(rows), done)
 
-    return Part("GPU tests", 300, run, "faults", rows, alone=False)
+    return Part("GPU tests", 300, run, "faults", rows, False, no_gpu)
 
 
 def judge_tests(rows: list[Row], done: Finished) -> dict[str, Any]:
-    """The outcome of each test, from the rows of `benchmarks.pytest_rows`; files that need a package which is not
+    """The outcome of each test, from the rows of `benchmarks.pytest_rows`. Files that need a package which is not
     installed are listed and fail nothing.
 
     Raises:
-        Failed: a test failed or took its process down, or a file could not be imported.
-        Unfinished: the time was up before all had run.
-        Skipped: none ran: a machine whose GPU tests were all skipped has shown nothing.
+        Failed: a test failed or crashed its process, or a file could not be imported.
+        Unfinished: the time was up before all tests had run.
+        Skipped: no test ran; a machine that skipped all of them has shown nothing.
     """
     latest = {row["test"]: row for row in rows if "test" in row}
     selected = next((row[SELECTED] for row in reversed(rows) if SELECTED in row), None)
@@ -71,6 +65,6 @@ def judge_tests(rows: list[Row], done: Finished) -> dict[str, Any]:
 
 
 def needs_absent_package(reason: str) -> bool:
-    """Whether a file could not be imported because a package of others is not installed."""
+    """Whether a file could not be imported because a third-party package is not installed."""
     missing = re.search(r"No module named '(\w+)", reason)
     return missing is not None and missing[1] not in OURS and importlib.util.find_spec(missing[1]) is None

@@ -1,1 +1,1 @@
-"""From a submission to a record: the engine, its session, what is withheld, what a record says."""
+"""From a submission to a record: the engine, the session, what is withheld, what a record says."""

@@ -1,15 +1,13 @@
-"""How much output of one submission is kept: every page and every file that shows it has to carry it."""
-
-from __future__ import annotations
+"""How much output of one submission is kept: every page and file that shows the submission has to hold it."""
 
 from dataclasses import dataclass, field, replace
 
 from grader.wall.outcome import Outcome
 
 MAX_PICTURES = 4 << 20
-"""Bytes of all pictures of a submission, in base64."""
+"""Bytes of all pictures of one submission, in base64."""
 MAX_TEXT = 500_000
-"""Characters that a submission prints and displays."""
+"""Characters that one submission prints and displays."""
 MAX_DISPLAYS = 300
 
 _TEXT = f"the notebook printed more than the {MAX_TEXT:,} characters that are kept: print less and submit again"
@@ -22,7 +20,7 @@ _PICTURES = (
 
 @dataclass
 class Allowance:
-    """What is left of it, cell by cell, in the order in which they run; `notes` say what ran out."""
+    """What may still be kept, as cells use it up in the order in which they run; `notes` say what ran out."""
 
     pictures: int = MAX_PICTURES
     text: int = MAX_TEXT
@@ -30,7 +28,7 @@ class Allowance:
     notes: list[str] = field(default_factory=list)
 
     def spend(self, outcome: Outcome) -> Outcome:
-        """The outcome with as much of the student's output as may still be kept."""
+        """The outcome with as much of the student's output as is still left; the rest becomes a note."""
         kept = outcome.shown[: self.displays]
         self.displays -= len(kept)
         shown = [self._display(output) for output in kept]

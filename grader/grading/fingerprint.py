@@ -1,8 +1,5 @@
-"""What decides a submission's points besides the submission: two runs with one fingerprint grade alike."""
+"""What decides a submission's points besides the submission: two runs with the same fingerprint grade alike."""
 
-from __future__ import annotations
-
-import hashlib
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +7,7 @@ from pathlib import Path
 from grader.authoring.labs import Lab, Limits
 from grader.machine.child import CODE
 from grader.machine.installed import requirements
+from grader.machine.provenance import sha256_of
 
 
 def fingerprint(lab: Lab, limits: Limits | None, *options: object) -> str:
@@ -17,13 +15,8 @@ def fingerprint(lab: Lab, limits: Limits | None, *options: object) -> str:
 
     `limits` overrides the lab's own. Takes about 30 ms: compute it once per run.
     """
-    digest = hashlib.sha256()
-    for name, path in _files(lab):
-        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
-        digest.update(path.read_bytes())
     versions = [platform.python_version(), *[(r.name, r.installed) for r in requirements()]]
-    digest.update(repr((lab.slug, limits or lab.limits, versions, options)).encode())
-    return digest.hexdigest()
+    return sha256_of(_files(lab), repr((lab.slug, limits or lab.limits, versions, options)))
 
 
 def _files(lab: Lab) -> Iterator[tuple[str, Path]]:

@@ -1,6 +1,4 @@
-"""Grade a class: every submission through the wall, in parallel, one record each, whatever the others do."""
-
-from __future__ import annotations
+"""Grade a class: every submission through the wall, in parallel, with one record each, whatever the others do."""
 
 import contextlib
 import hashlib
@@ -10,35 +8,34 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import papermill
 from nbformat import NotebookNode
+from nbformat.v4 import new_notebook
 from papermill.engines import papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from threeloops.files import replace_text
 
 from grader.authoring.labs import Lab, LabError, Limits
-from grader.authoring.manifest import Exercise, Manifest, NotThisLab, manifest, rebuild
+from grader.authoring.manifest import NotThisLab, manifest
 from grader.grading import records
-from grader.grading.engine import Report, TestResult
+from grader.grading.engine import OnTest, Report
 from grader.grading.fingerprint import fingerprint
 from grader.grading.papermill_engine import WalledEngine
-from grader.grading.records import ClassReport, Record
+from grader.grading.records import ClassReport, Record, Test
 from grader.machine.faults import MachineFault, cause
 from grader.sandbox.pool import Sandbox
 from grader.submissions import reading as submissions
 from grader.submissions.reading import BadSubmission, Submission
-
-VERIFIED_ON = "cpu"
 
 papermill_engines.register("walled", WalledEngine)
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to grade. `only` is an exercise's name; `visible` leaves out hidden tests and withholds nothing; `records` is
-    where finished records are kept; `fresh` grades again what is kept there and replaces it."""
+    """How to grade. `only` names an exercise; `visible` leaves out hidden tests and withholds nothing; `records` is the
+    folder where finished records are kept; `fresh` grades again what is kept there and replaces it."""
 
     sandbox: Sandbox
     jobs: int = 1
@@ -50,49 +47,39 @@ class Options:
 
 
 def grade_notebook(
-    notebook: NotebookNode,
-    lab: Lab,
-    student: str,
-    options: Options,
-    on_test: Callable[[TestResult], None] | None = None,
+    notebook: NotebookNode, lab: Lab, student: str, options: Options, on_test: OnTest | None = None
 ) -> Record:
     """Grade one notebook; a notebook that is not of this lab becomes a failed record, never an exception.
 
     Raises:
         MachineFault, OSError, MemoryError: the machine or the course is at fault, and the submission has no points yet.
     """
-    trusted, report, started = manifest(lab, visible=options.visible), Report(), time.perf_counter()
+    report, started = Report(), time.perf_counter()
     try:
-        rebuilt = rebuild(notebook, trusted)
+        execute(notebook, lab, options, report, on_test)
     except NotThisLab as error:
-        return _record(student, trusted, options, report, "failed", [str(error)], 0.0)
-    execute(rebuilt.notebook, lab, options, report, on_test)
-    report.reflection = rebuilt.reflection
-    notes = [*rebuilt.notes, *report.notes]
-    return _record(student, trusted, options, report, "graded", notes, time.perf_counter() - started)
+        return _failed(student, lab, options, str(error))
+    return _record(student, lab, options, report, "graded", time.perf_counter() - started)
 
 
 def execute(
-    notebook: NotebookNode,
-    lab: Lab,
-    options: Options,
-    report: Report,
-    on_test: Callable[[TestResult], None] | None = None,
+    notebook: NotebookNode, lab: Lab, options: Options, report: Report, on_test: OnTest | None = None
 ) -> NotebookNode:
     """Execute a notebook with the walled papermill engine; failing cells are results, not exceptions.
 
-    Returns the executed notebook, in the master's shape.
+    Returns the executed notebook in the master's shape. Raises NotThisLab.
     """
-    # A failing cell is a result that the engine has already reported; papermill raises for it all the same.
+    # papermill raises for a failing cell, which is a result that the engine has already reported. It is given an empty
+    # notebook, so that only the engine handles the submission, which is untrusted until it is rebuilt.
     with contextlib.suppress(PapermillExecutionError):
         papermill.execute_notebook(
-            notebook,
+            new_notebook(),
             None,
             engine_name="walled",
             kernel_name="python3",
-            language="python",
             progress_bar=False,
             lab=lab,
+            submission=notebook,
             sandbox=options.sandbox,
             jobs=options.jobs,
             only=options.only,
@@ -104,23 +91,27 @@ def execute(
     return report.notebook
 
 
+def _failed(student: str, lab: Lab, options: Options, why: str) -> Record:
+    return _record(student, lab, options, Report(notes=[why]), "failed", 0.0)
+
+
 def _record(
-    student: str, trusted: Manifest, options: Options, report: Report, status: Any, notes: list[str], seconds: float
+    student: str, lab: Lab, options: Options, report: Report, status: Literal["graded", "failed"], seconds: float
 ) -> Record:
-    by_name = {t.name: t for t in report.tests}
-    wanted: tuple[Exercise, ...] = (trusted.exercise(options.only),) if options.only else trusted.exercises
+    by_name, trusted = {t.name: t for t in report.tests}, manifest(lab, visible=options.visible)
+    wanted = (trusted.exercise(options.only),) if options.only else trusted.exercises
     missing = "not graded: the submission failed before this test" if status == "failed" else "this test was not run"
-    results = [by_name.get(e.test) or TestResult(e.test, 0.0, e.points, missing) for e in wanted]
+    results = [by_name.get(e.test) or Test(e.test, 0.0, e.points, missing) for e in wanted]
     return Record(
         student=student,
         score=sum(t.score for t in results),
         max_score=sum(t.max_score for t in results),
         status=status,
         seconds=round(seconds, 3),
-        verified_on=VERIFIED_ON,
+        verified_on="cpu",  # kernels are interpreted in graded runs
         reflection="complete" if report.reflection == "complete" else "incomplete",
-        notes=records.short_notes(notes),
-        tests=records.as_tests(results),
+        notes=records.short_notes(report.notes),
+        tests=results,
     )
 
 
@@ -130,14 +121,14 @@ def grade_class(
     options: Options,
     on_record: Callable[[Record, bool], None] = lambda record, resumed: None,
 ) -> ClassReport:
-    """Grade every submission below `folder`, `options.jobs` at a time; `on_record` hears of each as it is done.
+    """Grade every submission below `folder`, `options.jobs` at a time; calls `on_record` for each as it is done.
 
-    A run that was cut off goes on where it stopped: a submission is not executed again if its record was kept and
-    nothing has changed since that decides its points.
+    A run that was cut off continues where it stopped: a submission is not executed again if its record was kept and
+    nothing that decides its points has changed since.
 
     Raises:
         LabError, FileNotFoundError: before anybody was graded, as `submissions.find` does.
-        MachineFault: the machine or the course is at fault. What was graded before is kept.
+        MachineFault: the machine or the course is at fault. Finished records are kept.
         OSError: a record could not be written.
     """
     found = submissions.find(folder, lab)
@@ -163,8 +154,7 @@ def _grade_or_resume(
 ) -> tuple[Record, Path | None, bool]:
     """A submission's record, where to keep it (None: nowhere), and whether it came from there.
 
-    Raises:
-        MachineFault: names the student at whom grading stopped.
+    Raises a MachineFault that names the student at whom grading stopped.
     """
     try:
         content = submissions.content(submission, folder)
@@ -174,7 +164,7 @@ def _grade_or_resume(
         record = grade_notebook(submissions.parse(content), lab, submission.student, options)
         return record, path if record.status == "graded" else None, False
     except BadSubmission as error:
-        return _record(submission.student, manifest(lab), options, Report(), "failed", [str(error)], 0.0), None, False
+        return _failed(submission.student, lab, options, str(error)), None, False
     except LabError:
         raise
     except MachineFault as error:
@@ -193,9 +183,7 @@ def _kept_at(student: str, content: bytes, lab: Lab, options: Options, decides: 
 
 
 def _kept(path: Path | None) -> Record | None:
-    if path is None or not path.is_file():
-        return None
-    try:
-        return Record.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, KeyError):
-        return None
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        if path is not None and path.is_file():
+            return Record.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    return None

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 class WalledEngine(Engine):
     """papermill's engine interface to the wall.
 
-    Engine arguments: `lab` (a `Lab` or its name; else `$THREELOOPS_LAB`), `sandbox` ("auto", "bwrap" or "none"), `jobs`
-    (submissions graded at a time: each gets its part of the cores), `only` (an exercise), `visible` (leave out hidden
-    tests and withhold nothing: a student's own check), `limits`, `report` (a `engine.Report` to fill), `on_test`
-    (called with each `TestResult` as it is known).
+    Engine arguments: `lab` (a `Lab` or its name; else `$THREELOOPS_LAB`), `submission` (the notebook to execute instead
+    of the one that papermill read), `sandbox` ("auto", "bwrap" or "none"), `jobs` (simultaneous submissions, which
+    share the cores), `only` (an exercise), `visible` (leave out hidden tests and withhold nothing: a student's own
+    check), `limits`, `report` (an `engine.Report` to fill), `on_test` (called with each verdict as it is known).
     """
 
     @classmethod
@@ -35,14 +35,13 @@ class WalledEngine(Engine):
         """Rebuild the notebook from the lab's master, then execute it."""
         from grader.grading.engine import Report, prepare
 
-        report = kwargs.pop("report", None) or Report()
-        trusted = prepare(nb, kwargs.pop("lab", None), report, visible=kwargs.pop("visible", False))
+        report, submission = kwargs.pop("report", None) or Report(), kwargs.pop("submission", nb)
+        trusted = prepare(submission, kwargs.pop("lab", None), report, visible=kwargs.pop("visible", False))
+        report.notebook.metadata.papermill = nb.metadata.get("papermill", {})
         return super().execute_notebook(report.notebook, kernel_name, trusted=trusted, report=report, **kwargs)
 
     @classmethod
     def execute_managed_notebook(cls, nb_man: NotebookExecutionManager, kernel_name: str, **kwargs: Any) -> None:
         from grader.grading.engine import run
 
-        options: dict[str, Any] = {"sandbox": "auto", "jobs": 1, "only": None, "limits": None, "on_test": None}
-        options |= {k: v for k, v in kwargs.items() if k in options}
-        run(nb_man, kwargs["trusted"], kwargs["report"], **options)
+        run(nb_man, **kwargs)

@@ -1,23 +1,22 @@
-"""What grading writes: one record a submission, the report of a class, and exports of it."""
-
-from __future__ import annotations
+"""What grading writes: one record per submission, the report of a class, and exports of it."""
 
 import json
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from grader.grading.engine import TestResult
 from grader.pages.spreadsheet import to_csv as _csv
 
 MAX_NOTES, MAX_NOTE = 40, 600
 
 WITHOUT_ISOLATION = "graded without isolation (sandbox: none): the submission could have changed its own points"
-"""What every export of a class graded with `--sandbox none` says."""
+"""Every export of a class graded with `--sandbox none` says this."""
 
 
 @dataclass
 class Test:
+    """The verdict on one test cell."""
+
     name: str
     score: float
     max_score: float
@@ -26,7 +25,7 @@ class Test:
 
 @dataclass
 class Record:
-    """The outcome of one submission. `failed`: it could not be graded at all, and `notes` say why."""
+    """The outcome of one submission. A `failed` one could not be graded at all; `notes` say why."""
 
     student: str
     score: float
@@ -39,7 +38,7 @@ class Record:
     tests: list[Test] = field(default_factory=list)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Record:
+    def from_dict(cls, data: dict[str, Any]) -> Self:
         """The record that `asdict` wrote. Raises ValueError, TypeError or KeyError for anything else."""
         record = cls(**{**data, "tests": [Test(**t) for t in data["tests"]]})
         scored: list[Record | Test] = [record, *record.tests]
@@ -47,13 +46,13 @@ class Record:
         texts += [text for test in record.tests for text in (test.name, test.output)]
         numbers = [record.seconds, *(number for each in scored for number in (each.score, each.max_score))]
         if type(record.notes) is not list or any(type(text) is not str for text in texts):
-            raise ValueError("a text of the record is none")
+            raise ValueError("a text of the record is not a string")
         if any(type(number) not in (int, float) or not 0 <= number < math.inf for number in numbers):
-            raise ValueError("a number of the record is none, negative or infinite")
+            raise ValueError("a number of the record is not a number, negative or infinite")
         if any(each.score > each.max_score for each in scored):
             raise ValueError("a score of the record is above its maximum")
         if record.status not in ("graded", "failed") or record.reflection not in ("complete", "incomplete"):
-            raise ValueError(f"status {record.status!r} or reflection {record.reflection!r} is none that records have")
+            raise ValueError(f"status {record.status!r} or reflection {record.reflection!r} is not one of a record's")
         return record
 
 
@@ -70,21 +69,17 @@ class ClassReport:
         return {**warning, **asdict(self)}
 
 
-def as_tests(results: list[TestResult]) -> list[Test]:
-    return [Test(r.name, r.score, r.max_score, r.output) for r in results]
-
-
 def to_json(value: Any) -> str:
     return _encodable(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def _encodable(text: str) -> str:
-    """Half characters, such as a file name that is not UTF-8 holds, as escapes; in JSON they read back the same."""
+    """The text with lone surrogates, as in a file name that is not UTF-8, escaped; in JSON they read back the same."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def short_notes(notes: list[str]) -> list[str]:
-    """Each note once, cut to what a person reads, and no more of them than that."""
+    """Each note once, and both their length and their number cut to what a person reads."""
     short = [n if len(n) <= MAX_NOTE else f"{n[:MAX_NOTE]} [...]" for n in dict.fromkeys(notes)]
     left = len(short) - MAX_NOTES
     return short if left <= 0 else [*short[:MAX_NOTES], f"and {left} more notes"]
@@ -92,16 +87,7 @@ def short_notes(notes: list[str]) -> list[str]:
 
 def gradescope(record: Record, sandbox: str = "") -> dict[str, Any]:
     """The record as Gradescope's results.json. `sandbox` is the class report's."""
-    tests = [
-        {
-            "name": t.name,
-            "score": t.score,
-            "max_score": t.max_score,
-            "output": t.output,
-            "status": "passed" if t.score == t.max_score else "failed",
-        }
-        for t in record.tests
-    ]
+    tests = [{**asdict(t), "status": "passed" if t.score == t.max_score else "failed"} for t in record.tests]
     notes = [*record.notes, f"reflection: {record.reflection}", f"verified on: {record.verified_on}"]
     if sandbox == "none":
         notes.insert(0, WITHOUT_ISOLATION)
@@ -111,8 +97,5 @@ def gradescope(record: Record, sandbox: str = "") -> dict[str, Any]:
 def to_csv(report: ClassReport) -> str:
     """One row per student."""
     head = ["student", "lab", "score", "max_score", "status", "reflection", "verified_on", "sandbox"]
-    rows = [
-        [r.student, report.lab, r.score, r.max_score, r.status, r.reflection, r.verified_on, report.sandbox]
-        for r in report.records
-    ]
-    return _encodable(_csv([head, *rows]))
+    rows = [{**asdict(record), "lab": report.lab, "sandbox": report.sandbox} for record in report.records]
+    return _encodable(_csv([head, *([row[name] for name in head] for row in rows)]))

@@ -1,29 +1,27 @@
-"""One submission, cell by cell: budgets, restarts, and a verdict for every test cell whatever happens.
+"""One submission, cell by cell: time limits, restarts, and a verdict for every test cell whatever happens.
 
-Fail closed: a test cell earns its points only when its code ran to the end on the grader's side. A crash, a timeout or
-a lost process costs that cell; what came before is replayed in a fresh pair of processes and the next cell is graded.
-What no submission can cause is no verdict: a `MachineFault` ends the session.
+A test cell earns its points only if its code ran to the end on the grader's side. A crash, a timeout or a lost process
+costs that cell; then the earlier cells are replayed in a fresh pair of processes, and the next cell is graded. What no
+submission can cause is not a verdict: a `MachineFault` ends the session.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 from nbformat import NotebookNode
 
 from grader.authoring.labs import Limits
 from grader.authoring.manifest import Kind, Manifest
-from grader.machine.faults import MachineFault
+from grader.machine.faults import NO_MEMORY, MachineFault
 from grader.sandbox.pool import Connection, Pool
 from grader.transport.link import LinkDead, WallError
 from grader.wall.outcome import Outcome
 
 _ANSWER_GRACE_SECONDS = 10.0
+_OUT_OF_MEMORY = f"this machine may be out of memory: {NO_MEMORY}"
 _TIME_UP = "SIGALRM"
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE")
-"""How the grader's half can end because of what an answer gave it. Nothing of a student's can send it other signals."""
+"""How values from an answer can make the grader's half end. Nothing of a student's can send it other signals."""
 
 
 class Session:
@@ -39,30 +37,21 @@ class Session:
         self.ran_own_code = False
         self.connection: Connection | None = pool.connect(self.limits, jobs)
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._hang_up()
 
-    def run(
-        self,
-        cells: Iterable[NotebookNode],
-        on_start: Callable[[NotebookNode], None],
-        on_end: Callable[[NotebookNode, Outcome], None],
-    ) -> None:
-        """Execute setup, solution, free and test cells in order; demonstrations and prose are passed over."""
-        for cell in cells:
-            kind = self.manifest.kind(cell)
-            if cell.cell_type != "code" or kind is Kind.DEMO or not cell.source.strip():
-                continue
-            on_start(cell)
-            if kind is Kind.SOLUTION:
-                self.answers[cell.id] = cell.source
-            on_end(cell, self.cell(kind, cell.source, self.answers.get(cell.id.removesuffix("_test"), "")))
+    def run(self, cell: NotebookNode) -> Outcome:
+        """Execute the next setup, solution, free or test cell of the notebook."""
+        kind = self.manifest.kind(cell)
+        if kind is Kind.SOLUTION:
+            self.answers[cell.id] = cell.source
+        return self.cell(kind, cell.source, self.answers.get(cell.id.removesuffix("_test"), ""))
 
     def cell(self, kind: Kind, source: str, answer: str = "") -> Outcome:
-        """Execute one cell on the side where its kind belongs. `answer`: the text of the solution that is tested."""
+        """Execute one cell on the side where its kind belongs. `answer` is the text of the solution that is tested."""
         if time.monotonic() > self.deadline:
             return _lost(f"the notebook used up its {self.limits.notebook_seconds:g} s")
         if self.connection is None:
@@ -70,7 +59,7 @@ class Session:
         outcome = self._execute(kind, source, answer)
         if outcome.dead:
             self._restart()
-            if kind is Kind.SETUP:  # what came before has cost its own points; later exercises need this cell
+            if kind is Kind.SETUP:  # the cause has cost its own points, and later exercises need this cell
                 return self.cell(kind, source)
         elif kind is not Kind.TEST:
             self.history.append((kind, source))
@@ -86,9 +75,9 @@ class Session:
         return self._ask(self.limits.cell_seconds, op="student", source=source, setup=False)
 
     def _set_up(self, source: str) -> Outcome:
-        """A setup cell, on both sides. It is the lab's own: where it fails with none of the student's code near it,
-        everybody's would, and that is nobody's grade. After that code has run, setup alone must fail as well: what
-        answers gave to earlier tests may fill the memory of the grader's side."""
+        """Run a setup cell on both sides. It is the lab's own, so if it fails before any code of the student's has run,
+        it would fail for everybody, and nobody is graded. If it fails later, it is the machine's fault only if it also
+        fails alone: values that earlier answers returned may have filled the memory of the grader's side."""
         limit, fresh = self.limits.cell_seconds, not self.ran_own_code
         outcome = self._ask(limit, op="student", source=source, setup=True)
         if fresh and not outcome.ok:
@@ -98,28 +87,16 @@ class Session:
         here = self._ask(limit, op="setup", source=source)
         if here.ok:
             return outcome
-        if time.monotonic() < self.deadline:  # else the student's own cells used up the time
+        if time.monotonic() < self.deadline:  # otherwise the student's own cells used up the time
             if fresh:
                 raise MachineFault(_broken_setup("grader's", here))
-            self._require_setup_alone(source)
+            with Session(self.manifest, self.pool, self.limits, self.jobs) as alone:  # raises where setup fails alone
+                for text in [*(text for kind, text in self.history if kind is Kind.SETUP), source]:
+                    alone.cell(Kind.SETUP, text)
         return _lost(f"a setup cell failed after the submission's own code had run: {here.reason}", dead=True)
 
-    def _require_setup_alone(self, source: str) -> None:
-        """Run the setup cells up to this one in fresh processes, without the student's code.
-
-        Raises:
-            MachineFault: they fail there, too.
-        """
-        with Session(self.manifest, self.pool, self.limits, self.jobs) as witness:
-            for text in [*(text for kind, text in self.history if kind is Kind.SETUP), source]:
-                witness.cell(Kind.SETUP, text)
-
     def _ask(self, seconds: float, **request: Any) -> Outcome:
-        """Have the grader's half run a cell.
-
-        Raises:
-            MachineFault: it is gone, or failed, and no submission can be the cause.
-        """
+        """Have the grader's half run a cell. Raises MachineFault where it fails and no submission can be the cause."""
         assert self.connection is not None
         seconds = min(seconds, max(0.1, self.deadline - time.monotonic()))
         grader, started = self.connection.grader, time.monotonic()
@@ -136,45 +113,34 @@ class Session:
         if outcome.ended:
             return _half_ended(outcome.ended, seconds, own_code=self.ran_own_code)
         if outcome.fault:
-            raise MachineFault(
-                f"a test cell met a fault of this machine ({outcome.fault}); `threeloops doctor` looks at it"
-            )
+            fault = f"a test cell met a fault of this machine ({outcome.fault})"
+            raise MachineFault(f"{fault}; `threeloops doctor` looks at it")
         if outcome.dead:
             self._explain(outcome, seconds)
         return outcome
 
     def _explain(self, outcome: Outcome, seconds: float) -> None:
-        """Say in an outcome why the submission's process is dead."""
+        """Write into an outcome why the submission's process is dead."""
         assert self.connection is not None
         why = self.connection.reason()
         if why is None and self.pool.sandbox != "none":  # without a sandbox, a submission can end its own monitor
-            raise MachineFault(
-                "a submission's monitor was ended from outside; this machine may be out of memory: free some, or "
-                "grade fewer submissions at a time (--jobs 1)"
-            )
+            raise MachineFault(f"a submission's monitor was ended from outside; {_OUT_OF_MEMORY}")
         late = f"it did not answer within {seconds:g} s" if "in time" in outcome.dead else outcome.dead
         outcome.ok, outcome.error, outcome.where = False, "NoAnswer", ""
         outcome.message = f"the submission's process was lost: {why or late}"
 
     def _restart(self) -> None:
-        """Fresh processes; replay what worked. A cell that kills them again is dropped from the history."""
+        """Start fresh processes and replay what worked. A cell that kills them again is dropped from the history."""
         while True:
             self._hang_up()
             if self.restarts_left == 0 or time.monotonic() > self.deadline:
                 return
             self.restarts_left -= 1
             self.connection = self.pool.connect(self.limits, self.jobs)
-            fatal = self._replay()
-            if fatal is None:
+            fatal = (at for at, (kind, source) in enumerate(self.history) if self._execute(kind, source).dead)
+            if (at := next(fatal, None)) is None:
                 return
-            del self.history[fatal]
-
-    def _replay(self) -> int | None:
-        """Execute the history again; the index of the cell that ended the processes, or None."""
-        for index, (kind, source) in enumerate(self.history):
-            if self._execute(kind, source).dead:
-                return index
-        return None
+            del self.history[at]
 
     def _hang_up(self) -> None:
         if self.connection is not None:
@@ -183,16 +149,13 @@ class Session:
 
 
 def _half_ended(how: str, seconds: float, *, own_code: bool) -> Outcome:
-    """What it means that the grader's half of a submission ended before it answered. `own_code`: the student's ran,
-    and everything that comes from their process is read there."""
+    """What it means that the grader's half ended before it answered. `own_code`: code of the student's has run, so the
+    half may have crashed on what it read from their process."""
     if how == _TIME_UP:
         return _lost(f"the test did not end within {seconds:g} s", dead=True)
     if how in _CRASHES and own_code:
         return _lost(f"the test's process crashed ({how}) on what the answer gave it", dead=True)
-    raise MachineFault(
-        f"the process that runs the tests was lost ({how}); this machine may be out of memory: free some, or grade "
-        "fewer submissions at a time (--jobs 1)"
-    )
+    raise MachineFault(f"the process that runs the tests was lost ({how}); {_OUT_OF_MEMORY}")
 
 
 def _broken_setup(side: str, outcome: Outcome) -> str:

@@ -1,23 +1,22 @@
-"""What a record repeats of a student's words, so that no hidden test tells its inputs through them.
+"""What a record repeats of a student's own output, so that it does not reveal the inputs of a hidden test.
 
 An answer may print its arguments, raise them as a message, or keep them for a later cell to print or draw. So from the
-first hidden test on, output and pictures are left out; of an exception's message stays what helps an honest student:
-its first words, without numbers and words that stand in no text which students have. What a check says stays as it is:
-it names sizes and expected values on purpose.
+first hidden test on, output and pictures are left out. The first words of an exception's message stay, because they
+help an honest student, but without numbers and words of hidden tests that students have in no text of the lab. What a
+check says stays as it is: it names sizes and expected values on purpose.
 """
-
-from __future__ import annotations
 
 import builtins
 import re
 from dataclasses import dataclass, replace
+from typing import Self
 
 from grader.authoring.manifest import Manifest
 from grader.authoring.regions import NOT_SHOWN, regions, without
 from grader.wall.outcome import Outcome
 
 _MAX_MESSAGE = 300
-"""Characters of a message of Python's or a library's: it may quote a value that the answer returned."""
+"""Characters of a message from Python or a library, which may quote a value that the answer returned."""
 _MAX_WORDS = 200
 _WORD = re.compile(r"\w+")
 
@@ -26,8 +25,8 @@ _WORD = re.compile(r"\w+")
 class Withholding:
     """Follows one submission's cells in the order in which they run.
 
-    `known` are the words of what students have of the lab, `hidden` those of its hidden tests; `begun`: a hidden test
-    has.
+    `known` are the words that students have in the lab, `hidden` those of its hidden tests. `begun` is true once a
+    hidden test has begun.
     """
 
     known: frozenset[str] = frozenset()
@@ -35,7 +34,7 @@ class Withholding:
     begun: bool = False
 
     @classmethod
-    def of(cls, trusted: Manifest) -> Withholding:
+    def of(cls, trusted: Manifest) -> Self:
         texts = [c.source for c in trusted.master.cells]
         public = [without(without(text, "SOLUTION"), "HIDDEN TESTS") for text in texts]
         hidden = [region for text in texts for region in regions(text, "HIDDEN TESTS")]
@@ -44,8 +43,8 @@ class Withholding:
     def public(self, outcome: Outcome, hidden_from: int | None = None, *, of_lab: bool = True) -> Outcome:
         """The outcome as its student may read it.
 
-        `hidden_from` is the line where a test cell's hidden part starts. `of_lab`: the cell is one of the lab's own,
-        of which there are few; of the student's own cells not even the first words of a message are repeated.
+        `hidden_from` is the line where a test cell's hidden part starts. `of_lab` is false for the student's own cells,
+        which may be many: of their messages not even the first words are repeated.
         """
         if hidden_from is not None and (outcome.ok or outcome.line is None or outcome.line > hidden_from):
             self.begun = True
@@ -65,19 +64,17 @@ class Withholding:
         return kept
 
     def _harmless(self, words: str) -> str:
-        """The beginning of a student's words; a number or a word of a hidden test that students have not is a dash."""
-        shown = _WORD.sub(lambda found: found[0] if self._may_stand(found[0]) else "–", words[:_MAX_WORDS])
-        return shown if len(words) <= _MAX_WORDS else f"{shown} …"
+        """The beginning of a message, with a dash for each number or hidden test's word that students do not know."""
 
-    def _may_stand(self, word: str) -> bool:
-        tells = word in self.hidden or any(c.isdigit() for c in word)
-        return word in self.known or not tells
+        def word(found: re.Match[str]) -> str:
+            tells = found[0] in self.hidden or any(c.isdigit() for c in found[0])
+            return "–" if tells and found[0] not in self.known else found[0]
+
+        shown = _WORD.sub(word, words[:_MAX_WORDS])
+        return shown if len(words) <= _MAX_WORDS else f"{shown} …"
 
 
 def _nameable(error: str) -> str:
-    """The class of a student's exception where it is one of Python's own: another name could be a message in itself.
-
-    A test's exception is of a class that exists on the grader's side.
-    """
+    """The class of a student's exception if it is one of Python's own: any other name could itself tell something."""
     kind = getattr(builtins, error, None)
     return error if isinstance(kind, type) and issubclass(kind, Exception) else "Exception"

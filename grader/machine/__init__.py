@@ -1,1 +1,1 @@
-"""This machine: child processes, packages, provenance, and faults that are nobody's zero."""
+"""This machine: child processes, packages, provenance, and faults for which nobody loses points."""

@@ -1,7 +1,6 @@
-"""A Python process that can import the course, bounded in time, and gone with everything it started."""
+"""A Python process that can import the course, with a time limit after which it is ended with all that it started."""
 
-from __future__ import annotations
-
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -22,7 +22,7 @@ _DRAIN_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Finished:
-    """How a child ended. `returncode` is None where it was ended because its time was up."""
+    """How a child ended. `returncode` is None where its time was up."""
 
     returncode: int | None
     stdout: str
@@ -31,47 +31,46 @@ class Finished:
 
     @property
     def why(self) -> str:
-        """Why it failed, in a line: its last word, or how it ended."""
+        """Why it failed, in one line: how it ended, and the last line that it printed."""
         if self.returncode is None:
             return f"no answer within {self.seconds:.0f} s"
         said = (self.stderr.strip() or self.stdout.strip()).splitlines()
         ended = f"signal {-self.returncode}" if self.returncode < 0 else f"exit {self.returncode}"
         return f"{ended}: {said[-1]}" if said else ended
 
+    @property
+    def answer(self) -> dict[str, Any] | None:
+        """The JSON object in the last line that it printed; None where it failed or printed none."""
+        try:
+            found = json.loads(self.stdout.strip().splitlines()[-1]) if self.returncode == 0 else None
+        except (ValueError, IndexError):
+            return None
+        return found if isinstance(found, dict) else None
+
 
 def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """This process's environment with the course on the import path and this Python's programs on PATH.
 
-    A value of None in `changes` removes a variable. Works in a virtual environment, and where packages lie on
-    PYTHONPATH and the course is not installed at all.
+    A value of None in `changes` removes a variable. Needs no installed course, and keeps packages that lie on
+    PYTHONPATH.
     """
-    found = dict(os.environ)
-    paths = [str(CODE), str(CODE / "lib"), found.get("PYTHONPATH", "")]
-    found["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
-    found["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), found.get("PATH", os.defpath)])
-    for name, value in (changes or {}).items():
-        if value is None:
-            found.pop(name, None)
-        else:
-            found[name] = value
-    return found
+    paths = [str(CODE), str(CODE / "lib"), os.environ.get("PYTHONPATH", "")]
+    course = {
+        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+    }
+    return {k: v for k, v in {**os.environ, **course, **(changes or {})}.items() if v is not None}
 
 
-def run_child(
-    arguments: Sequence[str],
-    seconds: float,
-    *,
-    changes: Mapping[str, str | None] | None = None,
-    cwd: Path = CODE,
-) -> Finished:
-    """Run `python ARGUMENTS` for at most `seconds`. Never raises for what the child does.
+def run_child(arguments: Sequence[str], seconds: float, *, changes: Mapping[str, str | None] | None = None) -> Finished:
+    """Run `python ARGUMENTS` for at most `seconds`; never raises for what the child does.
 
-    When its time is up, everything that it started ends with it: Jupyter kernels too, which leave its process group.
+    When the time is up, everything that it started is ended too, even Jupyter kernels, which leave its process group.
     """
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *arguments],
-        cwd=cwd,
+        cwd=CODE,
         env=environment(changes),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -80,13 +79,15 @@ def run_child(
         errors="replace",
         start_new_session=True,
     )
+    code: int | None = None
+    out = err = ""
     try:
         out, err = process.communicate(timeout=max(0.1, seconds))
-        code: int | None = process.returncode
+        code = process.returncode
     except subprocess.TimeoutExpired:
-        code = None
         _end_tree(process)
-        out, err = _drained(process)
+        with suppress(subprocess.TimeoutExpired):  # a grandchild that left the group may still hold the pipes
+            out, err = process.communicate(timeout=_DRAIN_SECONDS)
     except BaseException:
         _end_tree(process)
         raise
@@ -100,11 +101,3 @@ def _end_tree(process: subprocess.Popen[str]) -> None:
                 below.kill()
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _drained(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """What an ended child had printed; nothing where a grandchild that left the group still holds its pipes."""
-    try:
-        return process.communicate(timeout=_DRAIN_SECONDS)
-    except subprocess.TimeoutExpired:
-        return "", ""

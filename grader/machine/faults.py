@@ -1,65 +1,39 @@
-"""Faults of the machine, or of the course on it: they stop a run, and are never a student's points."""
-
-from __future__ import annotations
+"""Faults of the machine, or of the course on it: they stop a run and never cost a student points."""
 
 import errno
 import os
 import re
 
-_NO_SPACE = "free some space there (temporary files go to $TMPDIR, or else /tmp)"
-_NO_MEMORY = "free some memory, or grade fewer submissions at a time (--jobs 1)"
-_NO_FILES = "raise the limit of open files (ulimit -n), or grade fewer submissions at a time (--jobs 1)"
-_NO_RIGHT = "give yourself the right to read and write there"
-_NO_PLACE = "name another place"
-_NEXT_STEP = {
-    errno.ENOSPC: _NO_SPACE,
-    errno.EDQUOT: _NO_SPACE,
-    errno.EFBIG: _NO_SPACE,
-    errno.ENOMEM: _NO_MEMORY,
-    errno.EAGAIN: _NO_MEMORY,
-    errno.EMFILE: _NO_FILES,
-    errno.ENFILE: _NO_FILES,
-    errno.EACCES: _NO_RIGHT,
-    errno.EPERM: _NO_RIGHT,
-    errno.EROFS: _NO_RIGHT,
-    errno.EEXIST: _NO_PLACE,
-    errno.EISDIR: _NO_PLACE,
-    errno.ENOENT: _NO_PLACE,
-    errno.ENOTDIR: _NO_PLACE,
+_FEWER = "or grade fewer submissions at a time (--jobs 1)"
+NO_MEMORY = f"free some memory, {_FEWER}"
+_NEXT_STEPS = {
+    NO_MEMORY: (errno.ENOMEM, errno.EAGAIN),
+    "free some space there (temporary files go to $TMPDIR, or else /tmp)": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    f"raise the limit of open files (ulimit -n), {_FEWER}": (errno.EMFILE, errno.ENFILE),
+    "give yourself the right to read and write there": (errno.EACCES, errno.EPERM, errno.EROFS),
+    "name another place": (errno.EEXIST, errno.EISDIR, errno.ENOENT, errno.ENOTDIR),
 }
-_OF_THE_MACHINE = frozenset(
-    {
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EFBIG,
-        errno.ENOMEM,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.EROFS,
-        errno.EIO,
-    }
-)
+_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EIO)
 
 
 class MachineFault(Exception):
-    """Grading cannot go on and no submission is to blame. The message names the cause and the next step."""
+    """Grading cannot go on, and no submission is to blame. The message names the cause and the next step."""
 
 
 def is_machines(error: BaseException) -> bool:
-    """Whether an exception of the grader's own code tells of this machine, and not of the values it was given."""
-    if isinstance(error, OSError):
-        return _number(error) in _OF_THE_MACHINE
-    return isinstance(error, ImportError)
+    """Whether an exception of the grader's own code is this machine's fault, not that of the values it was given."""
+    return _number(error) in _RESOURCES if isinstance(error, OSError) else isinstance(error, ImportError)
 
 
 def cause(error: BaseException) -> str:
     """An exception as one sentence with a next step."""
     if isinstance(error, MemoryError):
-        return f"this machine is out of memory: {_NO_MEMORY}"
+        return f"this machine is out of memory: {NO_MEMORY}"
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
         number = _number(error)
-        step = _NEXT_STEP.get(number, "`threeloops doctor` looks at the machine")
+        steps = (step for step, numbers in _NEXT_STEPS.items() if number in numbers)
+        step = next(steps, "`threeloops doctor` looks at the machine")
         what = (error.strerror or os.strerror(number)) if number else str(error)
         return f"the machine refused: {what}{where}; {step}, then give the same command again"
     return (
@@ -69,6 +43,6 @@ def cause(error: BaseException) -> str:
 
 
 def _number(error: OSError) -> int:
-    """The error's number; the first one in the text of shutil.Error, which collects those of many files. 0: none."""
+    """The error's number, or 0. shutil.Error collects those of many files in its text: then the first of them."""
     named = re.search(r"\[Errno (\d+)\]", str(error))
     return error.errno or (int(named.group(1)) if named else 0)

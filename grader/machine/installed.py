@@ -1,12 +1,10 @@
-"""What the course asks to be installed (pyproject.toml) and what is. Imports none of it."""
-
-from __future__ import annotations
+"""The packages that the course needs (pyproject.toml), and which of them are installed. Imports none of them."""
 
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
+from importlib.metadata import requires
 from typing import Any
 
 from packaging.requirements import Requirement as Specification
@@ -19,7 +17,7 @@ from grader.machine.child import CODE
 
 @dataclass(frozen=True)
 class Requirement:
-    """One package: the versions that the course takes, and the one installed (None: absent)."""
+    """One package: the versions that the course accepts, and the one installed (None: absent)."""
 
     name: str
     range: str
@@ -27,28 +25,25 @@ class Requirement:
 
     @property
     def satisfied(self) -> bool:
-        """A build's own suffix ("2.11.0a0+nv25") does not make a version unfit."""
+        """Whether the installed version is in range; a vendor's suffix ("2.11.0a0+nv25") does not matter."""
         return self.installed is not None and SpecifierSet(self.range).contains(self.installed, prereleases=True)
 
 
 def requirements() -> list[Requirement]:
     """Every package that pyproject.toml names for this platform, in its order."""
-    wanted = [Specification(text) for text in _project()["dependencies"]]
-    return [
-        Requirement(w.name, str(w.specifier), installed_version(w.name))
-        for w in wanted
-        if w.marker is None or w.marker.evaluate()
-    ]
+    wanted = map(Specification, _project()["dependencies"])
+    here = [each for each in wanted if each.marker is None or each.marker.evaluate()]
+    return [Requirement(each.name, str(each.specifier), installed_version(each.name)) for each in here]
 
 
 def python_supported(version: str) -> tuple[str, bool]:
-    """The range of Python versions that the course takes, and whether `version` lies in it."""
+    """The range of Python versions that the course accepts, and whether `version` is in it."""
     allowed = str(_project()["requires-python"])
     return allowed, SpecifierSet(allowed).contains(version, prereleases=True)
 
 
 def closure(names: Iterable[str]) -> set[str]:
-    """The installed distributions among `names` and all that they need on this machine, by normalised name."""
+    """The installed distributions among `names`, and all that they need on this machine, by normalised name."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -56,7 +51,7 @@ def closure(names: Iterable[str]) -> set[str]:
         if name in found or installed_version(name) is None:
             continue
         found.add(name)
-        needs = map(Specification, metadata.requires(name) or [])
+        needs = map(Specification, requires(name) or [])
         waiting += [each.name for each in needs if each.marker is None or each.marker.evaluate({"extra": ""})]
     return found
 

@@ -1,19 +1,15 @@
-"""What a measurement must say about where it was made, and nothing about whose machine that was."""
-
-from __future__ import annotations
+"""What a measurement says about the machine that made it, without telling whose machine that is."""
 
 import getpass
 import hashlib
 import json
-import os
 import platform
 import re
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -23,23 +19,24 @@ from typing import Any, Literal
 from threeloops.hardware.capability import Machine
 from threeloops.hardware.inventory import read_cpu
 
+from grader.authoring.labs import course_root
 from grader.machine.child import CODE
 from grader.machine.installed import requirements
 
 Device = Literal["cpu", "cuda"]
 
 SOURCES = ("lib", "grader", "solutions", "benchmarks")
-"""The folders whose text decides what was measured."""
+"""The folders whose text determines what was measured."""
 
-_SKIP = {"__pycache__", ".ipynb_checkpoints", "evidence"}
+_RESULTS = "benchmarks/evidence"
 _BUILD_PRODUCTS = {".pyc", ".ipynb", ".tmp"}
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The device a number was measured on, and the software that measured it.
+    """The device on which a number was measured, and the software that measured it.
 
-    `commit` is None outside of a git checkout; `modified` says whether the sources differ from it.
+    `commit` is None outside of a git checkout; `modified` says whether the sources differ from that commit.
     """
 
     device: Device
@@ -60,21 +57,21 @@ class Provenance:
 
     @property
     def key(self) -> str:
-        """What a measurement depends on, in a line: those of two calls belong together where this is the same."""
+        """All that a measurement depends on, as one line: results of two calls belong together if it is the same."""
         return json.dumps({**asdict(self), "recorded": None}, sort_keys=True)
 
     @property
     def slug(self) -> str:
-        """A folder's name for the device: `nvidia-h100-80gb-hbm3`, `cpu-amd-epyc-7763-2-cores`."""
+        """The device as a folder's name: `nvidia-h100-80gb-hbm3`, `cpu-amd-epyc-7763-2-cores`."""
         name = self.name if self.device == "cuda" else f"cpu {self.name} {self.cores} cores"
         return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((R|TM)\)", "", name, flags=re.I).lower()).strip("-")
 
 
 def provenance(machine: Machine, device: Device, gpu: int | None = None) -> Provenance:
-    """Describe `device` of `machine`; `gpu` is the GPU's place in `machine.gpus`, for "cuda"."""
+    """Describe `device` of `machine`; for "cuda", `gpu` is the index in `machine.gpus`."""
     found = machine.gpus[gpu] if device == "cuda" and gpu is not None else None
     versions = {"python": platform.python_version(), **{r.name: r.installed for r in requirements()}}
-    commit, modified = _commit(course())
+    commit, modified = _commit(course_root())
     return Provenance(
         device=device,
         name=found.name if found else read_cpu()[0]["name"],
@@ -91,45 +88,44 @@ def provenance(machine: Machine, device: Device, gpu: int | None = None) -> Prov
 
 
 def sources_sha256() -> str:
-    """One hash over the names and contents of every source file; the same on every machine that holds the same text."""
+    """One hash over the names and contents of every source file; the same on every machine that has the same text."""
+    named = {}
+    for folder in SOURCES:
+        base = course_root() if folder == "solutions" else CODE
+        for path in (base / folder).rglob("*"):
+            name = path.relative_to(base)
+            kept = not name.is_relative_to(_RESULTS) and path.suffix not in _BUILD_PRODUCTS
+            if kept and path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
+                named[name.as_posix()] = path
+    return sha256_of(sorted(named.items()))
+
+
+def sha256_of(named: Iterable[tuple[str, Path]], *texts: str) -> str:
+    """One hash over the names, sizes and contents of files, and over `texts`."""
     digest = hashlib.sha256()
-    for name, path in _source_files():
+    for name, path in named:
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())
+    for text in texts:
+        digest.update(text.encode())
     return digest.hexdigest()
-
-
-def _source_files() -> Iterator[tuple[str, Path]]:
-    for folder in SOURCES:
-        base = course() if folder == "solutions" else CODE
-        for path in sorted((base / folder).rglob("*"), key=lambda p: p.relative_to(base).as_posix()):
-            parts = path.relative_to(base).parts
-            hidden = any(part in _SKIP or part.startswith(".") for part in parts)
-            if path.is_file() and not hidden and path.suffix not in _BUILD_PRODUCTS:
-                yield "/".join(parts), path
 
 
 def _commit(root: Path) -> tuple[str | None, bool | None]:
     """The commit that is checked out and whether the sources differ from it; (None, None) without git or a checkout."""
-    if shutil.which("git") is None or not (root / ".git").exists():
-        return None, None
 
     def git(*arguments: str) -> str:
         argv = ["git", "-C", str(root), *arguments]
         return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
 
     with suppress(OSError, subprocess.SubprocessError):
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *SOURCES, ":!benchmarks/evidence"))
+        if (root / ".git").exists():  # or else git would find a repository above the course
+            return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *SOURCES, f":!{_RESULTS}"))
     return None, None
 
 
-def course() -> Path:
-    """The same folder as `grader.authoring.labs.course_root`, which cannot be asked where jupytext is not installed."""
-    return Path(os.environ.get("THREELOOPS_ROOT") or CODE)
-
-
 def anonymous(value: Any) -> Any:
-    """A JSON value without this machine's host name, user name, paths and serial numbers in its strings."""
+    """A JSON value whose strings name neither this machine's host, user and paths nor the serial numbers of GPUs."""
     if isinstance(value, dict):
         return {anonymous(key): anonymous(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -142,9 +138,9 @@ def anonymous(value: Any) -> Any:
 
 
 def _private() -> list[tuple[str, str]]:
-    """Strings that tell where this runs, the longest first, and what stands in for each."""
+    """Strings that tell where this runs, the longest first, and what to write instead of each."""
     folders = {
-        str(course()): "<course>",
+        str(course_root()): "<course>",
         str(CODE): "<course>",
         sys.prefix: "<python>",
         sys.base_prefix: "<python>",
@@ -154,7 +150,7 @@ def _private() -> list[tuple[str, str]]:
     found = [(text, word) for text, word in folders.items() if len(text) > 1]
     host = socket.gethostname()
     found += [(name, "<host>") for name in (host, host.partition(".")[0]) if name]
-    with suppress(Exception):  # no password entry and no $USER: then there is no name to hide
+    with suppress(Exception):  # without a password entry and $USER there is no name to hide
         user = getpass.getuser()
         found += [(f"/home/{user}", "<home>"), (f"{user}@", "<user>@")]
     return sorted(found, key=lambda pair: -len(pair[0]))

@@ -1,1 +1,1 @@
-"""Where a submission runs: staged files, bubblewrap, and a warm process that forks one confined child a submission."""
+"""Where submissions run: staged files, bubblewrap, and a warm process that forks one confined child for each."""

@@ -1,6 +1,4 @@
-"""bubblewrap: the command line that shuts the student's side in, and whether it works on this machine."""
-
-from __future__ import annotations
+"""bubblewrap: the command line that confines the student's side, and whether it works on this machine."""
 
 import functools
 import os
@@ -10,23 +8,31 @@ import subprocess
 import sys
 from pathlib import Path
 
+from grader.machine.child import CODE
 from grader.machine.faults import MachineFault
+from grader.sandbox.confine import HOME
 
-LAB, VENV, HOME = "/lab", "/venv", "/home/student"
+LAB, VENV = "/lab", "/venv"
 
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _ETC = ("ld.so.cache", "passwd", "group", "hosts", "nsswitch.conf", "localtime", "alternatives", "fonts", "ssl/certs")
 
-
-_COURSE = Path(__file__).resolve().parents[2]
+GRADED = {
+    "MPLBACKEND": "agg",
+    "OMP_NUM_THREADS": "1",
+    "TRITON_INTERPRET": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "THREELOOPS_GRADED": "1",
+}
+"""Environment variables of both sides of a graded run."""
 
 
 class SandboxError(MachineFault):
-    """The sandbox that was asked for cannot be had on this machine."""
+    """This machine cannot provide the sandbox that was asked for."""
 
 
 def environment(home: str, library: str, packages: list[str]) -> dict[str, str]:
-    """The whole environment of the student's side: nothing of the grader's leaks into it."""
+    """The whole environment of the student's side; no variable of the grader's is passed on."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": home,
@@ -34,33 +40,32 @@ def environment(home: str, library: str, packages: list[str]) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([library, *packages]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
-        "MPLBACKEND": "agg",
         "MPLCONFIGDIR": "/tmp/matplotlib",
         "IPYTHONDIR": "/tmp/ipython",
-        "OMP_NUM_THREADS": "1",
-        "TRITON_INTERPRET": "1",
-        "CUDA_VISIBLE_DEVICES": "",
         "GLOO_SOCKET_IFNAME": "lo",
-        "THREELOOPS_GRADED": "1",
+        **GRADED,
     }
 
 
 def command(stage: Path, arguments: list[str]) -> list[str]:
-    """The bubblewrap command that runs `python ARGUMENTS` with `stage` as the only part of the course in sight.
+    """The bubblewrap command that runs `python ARGUMENTS` with `stage` as the only visible part of the course.
 
-    Run by root it makes no user namespace: each submission then becomes a user of its own (see `confine`), so that
-    the kernel counts its processes. Run by a user it makes one, in which that user holds the capabilities to confine.
+    A user needs a user namespace to hold the capabilities that `confine` uses. Root gets none: each submission becomes
+    a user of its own instead (see `confine`), so that the kernel counts its processes. Raises SandboxError.
     """
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise SandboxError("bubblewrap is not installed (Debian and Ubuntu: apt install bubblewrap)")
     python, binds = _interpreter()
-    args = [_bwrap(), "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--hostname", "sandbox"]
+    args = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--hostname", "sandbox"]
     args += [] if needs_user_switch() else ["--unshare-user"]
     args += ["--cap-add", "ALL", "--new-session", "--clearenv"]
     for path in _SYSTEM:
         args += ["--ro-bind-try", path, path]
-    args += ["--dir", "/etc"]  # else bubblewrap makes it for its own eyes only
+    args += ["--dir", "/etc"]  # the folder that bubblewrap would make by itself is readable for root only
     for name in _ETC:
         args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    # /dev/full reads like /dev/zero but cannot be mapped: shared, that is memory which no process is seen to use.
+    # /dev/full reads like /dev/zero but cannot be mapped: a shared mapping is memory that counts for no process.
     args += ["--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"]
     args += ["--tmpfs", "/tmp", "--dir", HOME]
     for source, target in binds:
@@ -70,7 +75,7 @@ def command(stage: Path, arguments: list[str]) -> list[str]:
     for path in _hidden([(path, path) for path in _SYSTEM] + binds):
         args += ["--tmpfs", path, "--remount-ro", path]
     args += ["--ro-bind", str(stage), LAB, "--chdir", "/"]
-    # What one submission writes here, the next would find: everything but the mounts of its own is read-only.
+    # All submissions share these mounts, so they are read-only; each gets writable mounts of its own.
     args += ["--remount-ro", "/dev", "--remount-ro", "/"]
     packages = [target for _, target in binds if target.startswith("/site/")]
     for key, value in environment(HOME, LAB, packages).items():
@@ -79,57 +84,47 @@ def command(stage: Path, arguments: list[str]) -> list[str]:
 
 
 def _hidden(binds: list[tuple[str, str]]) -> list[str]:
-    """Folders that hold answers and would be in sight by what is bound: the course, and copies that pip installed."""
+    """Folders with answers that `binds` would show: the course, and copies of it that pip installed."""
     installed = [Path(p) / name for p in [*sys.path, *site.getsitepackages()] for name in ("threeloops", "grader")]
-    inside_course = Path(sys.base_prefix).resolve().is_relative_to(_COURSE)
-    folders = [p.resolve() for p in [*([] if inside_course else [_COURSE]), *installed] if p.is_dir()]
+    inside_course = Path(sys.base_prefix).resolve().is_relative_to(CODE)
+    folders = [p.resolve() for p in [*([] if inside_course else [CODE]), *installed] if p.is_dir()]
     sources = [(Path(source).resolve(), Path(target)) for source, target in binds]
     seen = {t / f.relative_to(s) for s, t in sources for f in folders if f.is_relative_to(s)}
     return sorted(str(path) for path in seen if seen.isdisjoint(path.parents))
 
 
 def needs_user_switch() -> bool:
-    """Whether the harness itself is the machine's root, so that a submission must become somebody else."""
+    """Whether the harness runs as root, so that each submission must become another user."""
     return os.geteuid() == 0
 
 
-def _bwrap() -> str:
-    path = shutil.which("bwrap")
-    if path is None:
-        raise SandboxError("bubblewrap is not installed (Debian and Ubuntu: apt install bubblewrap)")
-    return path
-
-
 def _interpreter() -> tuple[str, list[tuple[str, str]]]:
-    """The Python that runs inside, and what must be bound for it: (source, target) pairs."""
+    """The Python that runs inside, and the (source, target) pairs that must be bound for it."""
     base = Path(sys.base_prefix).resolve()
     if base.is_relative_to("/tmp"):
         raise SandboxError(f"the Python installation lies in {base}, and the sandbox has a /tmp of its own")
     binds = [] if base.is_relative_to("/usr") else [(str(base), str(base))]
-    executable = Path(sys.executable)
+    python = sys.executable
     if sys.prefix != sys.base_prefix:
         binds.append((sys.prefix, VENV))
-        python = f"{VENV}/bin/{executable.name}"
-    else:
-        python = str(executable)
+        python = f"{VENV}/bin/{Path(python).name}"
     return python, binds + [(str(p), f"/site/{i}") for i, p in enumerate(_extra_site_folders())]
 
 
 def _extra_site_folders() -> list[Path]:
-    """Folders of packages outside the Python installation: $PYTHONPATH and the user's site, never the course itself."""
+    """Folders of packages outside of the Python installation ($PYTHONPATH, the user's site), without the course."""
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if site.ENABLE_USER_SITE:
         named.append(site.getusersitepackages())
     folders = [Path(p).resolve() for p in named if p and Path(p).is_dir()]
-    return [p for p in dict.fromkeys(folders) if not p.is_relative_to(_COURSE) and not _COURSE.is_relative_to(p)]
+    return [p for p in dict.fromkeys(folders) if not p.is_relative_to(CODE) and not CODE.is_relative_to(p)]
 
 
 @functools.cache
 def why_not() -> str | None:
-    """Why bubblewrap does not work here, in one sentence; None where it does. Really starts it once."""
+    """Why bubblewrap does not work here, in one sentence; None where it does. Starts it once to find out."""
     try:
-        empty = Path(__file__).resolve().parent
-        argv = command(empty, ["-c", "print('up')"])
+        argv = command(Path(__file__).parent, ["-c", "print('up')"])
         done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
     except SandboxError as error:
         return str(error)

@@ -1,11 +1,9 @@
-"""A control group for each submission: the kernel itself counts its memory, processes and share of the cores.
+"""A control group for each submission, in which the kernel itself limits memory, processes and the share of the cores.
 
-It counts everything that all of its processes take together: pages, files in a tmpfs, socket buffers, page tables.
-Version 2 holds the three controllers in one tree; a machine that still runs version 1 has a tree for each. `why_not`
-says whether groups can be made here. Where they cannot, `confine` limits each process and `host` looks at intervals.
+The kernel counts everything that the processes of a group take together: pages, files in a tmpfs, socket buffers, page
+tables. Version 2 has one tree for all three controllers, version 1 one tree per controller. `why_not` says whether
+groups can be made here. Where they cannot, `confine` limits each process and the monitor checks the sums at intervals.
 """
-
-from __future__ import annotations
 
 import functools
 import itertools
@@ -24,11 +22,13 @@ from grader.authoring.labs import Limits
 
 CONTROLLERS = ("memory", "pids", "cpu")
 _PROC = Path("/proc/self")
-_deciding = threading.Lock()
 _PREFIX = "threeloops-"
 _PERIOD_MICROSECONDS = 100_000
 _END_SECONDS = 2.0
 _numbers = itertools.count()
+_deciding = threading.Lock()
+_OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes")
+"""These files exist only in kernels that account for swap and, in version 1, for TCP."""
 
 
 class NoGroups(Exception):
@@ -52,41 +52,52 @@ class Group:
     memory_mb: int
 
     def entries(self) -> list[int]:
-        """Open descriptors: a process that writes "0" to each becomes a member. The caller closes them."""
+        """Open descriptors; a process that writes "0" to each joins the group. The caller closes them."""
         return [os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in self.folders]
 
     def exceeded(self) -> str:
         """Why the kernel ended processes of the group, or an empty string."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
-        killed = 0
         with suppress(OSError, KeyError, ValueError):
-            killed = int(_pairs(self.folders[0] / name)["oom_kill"])
-        return f"it used more than {self.memory_mb} MiB of memory" if killed else ""
+            if int(_pairs(self.folders[0] / name)["oom_kill"]):
+                return f"it used more than {self.memory_mb} MiB of memory"
+        return ""
 
     def end(self) -> None:
-        """End every process of the group and remove it; what does not go in time is removed by a later run."""
+        """End every process of the group and remove it. A later run removes what cannot be removed in time."""
         deadline = time.monotonic() + _END_SECONDS
         for folder in self.folders:
-            while not _removed(folder) and time.monotonic() < deadline:
-                _kill(folder)
+            while folder.exists() and time.monotonic() < deadline:
+                for pid in _words(folder / "cgroup.procs"):
+                    with suppress(OSError):
+                        os.kill(int(pid), signal.SIGKILL)
+                with suppress(OSError):  # killed processes leave the group a moment later
+                    folder.rmdir()
+                    break
                 time.sleep(0.002)
 
 
 def make(limits: Limits, jobs: int) -> Group | None:
-    """A new group with `limits.memory_mb`, `limits.processes` and the cores of one of `jobs` submissions at a time.
+    """A new group that holds one of `jobs` simultaneous submissions to `limits` and to its share of the cores.
 
-    None where the machine lets nobody make groups. Raises OSError where it does and refuses this one.
+    None where this process cannot make groups at all. Raises OSError where this one group is refused.
     """
-    if why_not() is not None:
-        return None
-    place = find()
-    name = _name(next(_numbers))
+    return _create(find(), next(_numbers), limits, jobs) if why_not() is None else None
+
+
+def _create(place: Place, what: object, limits: Limits, jobs: int) -> Group:
+    """A new group, named after this process, when it was started, and `what` it is for."""
+    name = f"{_PREFIX}{os.getpid()}-{_started(os.getpid())}-{what}"
     group = Group(place.version, tuple(folder / name for folder in place.folders), limits.memory_mb)
     try:
         for folder in group.folders:
             folder.mkdir()
         for file, value in settings(group.version, limits, jobs).items():
-            _write(group.folders, file, value)
+            found = [folder / file for folder in group.folders if (folder / file).exists()]
+            if found:
+                found[0].write_text(value)
+            elif file not in _OPTIONAL:
+                raise FileNotFoundError(2, f"this kernel's control groups have no {file}", str(group.folders[0]))
     except OSError:
         group.end()
         raise
@@ -94,7 +105,7 @@ def make(limits: Limits, jobs: int) -> Group | None:
 
 
 def settings(version: int, limits: Limits, jobs: int) -> dict[str, str]:
-    """The files of a group and what is written to them, in this order."""
+    """The files of a group and what to write to them, in this order."""
     memory, processes = str(limits.memory_mb << 20), str(limits.processes)
     cores = max((os.cpu_count() or 1) / jobs, 1)
     quota = str(int(cores * _PERIOD_MICROSECONDS))
@@ -116,21 +127,9 @@ def settings(version: int, limits: Limits, jobs: int) -> dict[str, str]:
     }
 
 
-_OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes")
-"""Files of kernels built with accounting of swap and, in version 1, of TCP."""
-
-
-def _write(folders: tuple[Path, ...], file: str, value: str) -> None:
-    found = next((folder / file for folder in folders if (folder / file).exists()), None)
-    if found is not None:
-        found.write_text(value)
-    elif file not in _OPTIONAL:
-        raise FileNotFoundError(2, f"this kernel's control groups have no {file}", str(folders[0]))
-
-
 def why_not() -> str | None:
-    """Why no group can be made here, in one sentence; None where one can. Really makes one and moves a process in."""
-    with _deciding:  # two trials at a time would stand in each other's way
+    """Why no group can be made here, in one sentence; None where one can. Makes a group and moves a process into it."""
+    with _deciding:  # two simultaneous trials would get in each other's way
         return _why_not()
 
 
@@ -139,19 +138,11 @@ def _why_not() -> str | None:
     try:
         place = find()
         _sweep(place)
-        trial = Group(place.version, tuple(folder / _name("trial") for folder in place.folders), 0)
+        trial = _create(place, "trial", Limits(), 1)
         try:
-            for folder in trial.folders:
-                folder.mkdir()
-            for file, value in settings(trial.version, Limits(), 1).items():
-                _write(trial.folders, file, value)
-            procs = [str(folder / "cgroup.procs") for folder in trial.folders]
-            subprocess.run(
-                ["/bin/sh", "-c", 'for entry; do echo $$ > "$entry" || exit 1; done', "sh", *procs],
-                capture_output=True,
-                timeout=10,
-                check=True,
-            )
+            join = ["/bin/sh", "-c", 'for entry; do echo $$ > "$entry" || exit 1; done', "sh"]
+            procs = [folder / "cgroup.procs" for folder in trial.folders]
+            subprocess.run([*join, *procs], capture_output=True, timeout=10, check=True)
         finally:
             trial.end()
     except NoGroups as error:
@@ -166,14 +157,15 @@ def _why_not() -> str | None:
 @functools.cache
 def find() -> Place:
     """Where this process may make groups. Raises NoGroups."""
-    own, mounts = _own_groups(), _mounts()
-    if all(name in mounts and name in own for name in CONTROLLERS):
-        return Place(1, tuple(_below(mounts[name], own[name]) for name in CONTROLLERS))
-    if "" not in mounts or "" not in own:
+    own = _own_groups()
+    if set(CONTROLLERS) <= own.keys():
+        return Place(1, tuple(own[name][1] for name in CONTROLLERS))
+    if "" not in own:
         raise NoGroups("no control groups are mounted here")
-    (_, top), folder = mounts[""], _below(mounts[""], own[""])
+    top, folder = own[""]
     for candidate in (folder, *folder.parents):
-        if _hands_down(candidate) and os.access(candidate, os.W_OK) and os.access(candidate / "cgroup.procs", os.W_OK):
+        delegates = set(CONTROLLERS) <= _words(candidate / "cgroup.subtree_control")
+        if delegates and os.access(candidate, os.W_OK) and os.access(candidate / "cgroup.procs", os.W_OK):
             return Place(2, (candidate,))
         if candidate == top:
             break
@@ -181,7 +173,8 @@ def find() -> Place:
 
 
 def _take_over(folder: Path) -> Path:
-    """Hand the controllers down to groups below our own, as its owner may: its processes move into a group below it."""
+    """Delegate the controllers of our own group to groups below it. The kernel allows that only in a group without
+    processes of its own, so they first move into a group below."""
     if not set(CONTROLLERS) <= _words(folder / "cgroup.controllers") or not os.access(folder, os.W_OK):
         raise NoGroups("this process may not make control groups")
     try:
@@ -195,7 +188,7 @@ def _take_over(folder: Path) -> Path:
                     (inside / "cgroup.procs").write_text(pid)
         (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in CONTROLLERS))
     except OSError as error:
-        raise NoGroups(f"the controllers of {folder} cannot be handed down ({error.strerror})") from None
+        raise NoGroups(f"the controllers of {folder} cannot be delegated ({error.strerror})") from None
     return folder
 
 
@@ -203,77 +196,35 @@ def _sweep(place: Place) -> None:
     """Remove the groups of runs that were killed."""
     for folder in place.folders:
         for left in folder.glob(f"{_PREFIX}*-*"):
-            pid, _, rest = left.name.removeprefix(_PREFIX).partition("-")
-            if pid.isdecimal() and not _is_running(int(pid), rest.partition("-")[0]):
-                _removed(left)  # refused where processes live in it: their run is one that we cannot see
-
-
-def _name(what: object) -> str:
-    """A group's name: which process made it, when that was started, and what for."""
-    return f"{_PREFIX}{os.getpid()}-{_started(os.getpid())}-{what}"
-
-
-def _is_running(pid: int, started: str) -> bool:
-    """Whether a process lives, and is not a later one of the same number: in a container every run may be number 1."""
-    return psutil.pid_exists(pid) and _started(pid) in (None, started)
+            pid, started, *_ = left.name.removeprefix(_PREFIX).split("-")
+            # In a container every run may have the same number, so a process of another start is not the one named.
+            runs = pid.isdecimal() and psutil.pid_exists(int(pid)) and _started(int(pid)) in (None, started)
+            if pid.isdecimal() and not runs:
+                with suppress(OSError):  # processes of another container, which are not seen here, may live in it
+                    left.rmdir()
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started, in clock ticks since the machine was; None where its entry cannot be read."""
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    """The second in which a process was started; None where that cannot be read."""
+    with suppress(psutil.Error):
+        return str(int(psutil.Process(pid).create_time()))
     return None
 
 
-def _removed(folder: Path) -> bool:
-    try:
-        folder.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def _kill(folder: Path) -> None:
+def _own_groups() -> dict[str, tuple[Path, Path]]:
+    """The mount of a tree, and the group of this process in it, by controller; those of version 2 under ""."""
+    found: dict[str, tuple[Path, Path]] = {}
     with suppress(OSError):
-        for pid in (folder / "cgroup.procs").read_text().split():
-            with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-
-
-def _own_groups() -> dict[str, str]:
-    """The group of this process by controller; under "" that of version 2."""
-    found: dict[str, str] = {}
-    with suppress(OSError):
-        for line in (_PROC / "cgroup").read_text().splitlines():
-            _, names, path = line.split(":", 2)
-            found |= dict.fromkeys(names.split(","), path)
-    return found
-
-
-def _mounts() -> dict[str, tuple[str, Path]]:
-    """For each controller of version 1, and under "" for version 2: the group at the mount's root, and the mount."""
-    found: dict[str, tuple[str, Path]] = {}
-    with suppress(OSError):
+        lines = [line.split(":", 2) for line in (_PROC / "cgroup").read_text().splitlines()]
+        own = {name: path for _, names, path in lines for name in names.split(",")}
         for line in (_PROC / "mountinfo").read_text().splitlines():
             left, _, right = line.partition(" - ")
-            root, target = left.split()[3:5]
+            root, top = left.split()[3:5]
             kind, _, options = right.split()[:3]
-            if kind == "cgroup2":
-                found[""] = (root, Path(target))
-            elif kind == "cgroup":
-                found |= dict.fromkeys(options.split(","), (root, Path(target)))
+            names = {"cgroup": options.split(","), "cgroup2": [""]}.get(kind, [])
+            for name in own.keys() & set(names):
+                found[name] = Path(top), Path(top) / own[name].removeprefix(root).lstrip("/")
     return found
-
-
-def _below(mount: tuple[str, Path], path: str) -> Path:
-    root, target = mount
-    return target / path.removeprefix(root).lstrip("/")
-
-
-def _hands_down(folder: Path) -> bool:
-    return set(CONTROLLERS) <= _words(folder / "cgroup.subtree_control")
 
 
 def _words(file: Path) -> set[str]:

@@ -1,10 +1,8 @@
-"""Shut one forked child in: private mounts, no network but its own loopback, limits, no privileges.
+"""Confine one forked child: private mounts, no network but its own loopback, resource limits, no privileges.
 
-Runs inside bubblewrap, as the first process of new namespaces, with the capabilities that `host` still holds; when it
-returns they are gone for good.
+Runs inside bubblewrap, as the first process of a new pid namespace, with the capabilities that its parent still has.
+When `confine` returns they are gone for good. Uses the standard library only: this file is staged into the sandbox.
 """
-
-from __future__ import annotations
 
 import ctypes
 import fcntl
@@ -23,17 +21,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 HOME = "/home/student"
 
 ENDED_BY_ITSELF = "."
-"""The monitor's last word where it ended nothing. A monitor that is gone without a word was ended by the machine."""
+"""What the monitor says where it had to end nothing. If it is gone without a word, the machine has ended it."""
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
-    0x20000,
-    0x4000000,
-    0x8000000,
-    0x20000000,
-    0x40000000,
-)
-NEW_USER, NEW_PID = 0x10000000, CLONE_NEWPID
-_NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET
+NEW_USER, NEW_PID = 0x10000000, 0x20000000
+_NEW_MOUNTS, _NEW_HOST_NAME, _NEW_IPC, _NEW_NETWORK = 0x20000, 0x4000000, 0x8000000, 0x40000000
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
@@ -57,51 +48,46 @@ def unshare(flags: int) -> None:
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str | None = None) -> None:
-    if libc.mount(
-        source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode() if data else None
-    ):
+    texts = source.encode(), target.encode(), kind.encode()
+    if libc.mount(*texts, ctypes.c_ulong(flags), data.encode() if data else None):
         raise OSError(ctypes.get_errno(), f"mount {target}")
 
 
 def confine(config: dict[str, Any], *, grouped: bool) -> None:
-    """Private mounts, loopback, limits and no privileges: for the first process of a new pid namespace.
+    """Confine this process, the first one of a new pid namespace; `grouped` as in `limit`.
 
-    It enters the other namespaces itself, after the fork: the monitor must keep a /proc that shows its own processes,
-    or it would count, and kill, by numbers that mean something else there.
+    It enters the other namespaces here, after the fork: the monitor must keep its own /proc, or it would count and kill
+    by process numbers that mean other processes there.
     """
-    unshare(_NAMESPACES)
+    unshare(_NEW_MOUNTS | _NEW_HOST_NAME | _NEW_IPC | _NEW_NETWORK)
     _mount("none", "/", "none", _MS_REC | _MS_PRIVATE)
     options = f"size={config['disk_mb']}m,mode=1777,nr_inodes=20000"
     for target in (HOME, "/tmp", "/dev/shm"):
         _mount("tmpfs", target, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    _raise_loopback()
+    with socket.socket() as sock:  # the new network has a loopback interface, which is down
+        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
     _bound_socket_buffers()
     os.symlink(config["data"], f"{HOME}/data")
     os.chdir(HOME)
     _drop_privileges(config.get("uid"))
-    # Last: the kernel counts processes by user namespace, and only the innermost one is this submission's alone.
+    # Last: the kernel counts processes per user namespace, and only the innermost one belongs to this submission alone.
     limit(config, grouped=grouped)
 
 
 def limit(config: dict[str, Any], *, grouped: bool) -> None:
-    """Resource limits of every process of the submission; `grouped`: its control group holds memory and processes."""
-    limits = {
-        resource.RLIMIT_FSIZE: _MAX_FILE_BYTES,
-        resource.RLIMIT_NOFILE: _MAX_OPEN_FILES,
-        resource.RLIMIT_CORE: 0,
-    }
+    """Limit every process of the submission; if `grouped`, its control group already limits memory and processes."""
+    _set_limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
+    _set_limit(resource.RLIMIT_NOFILE, _MAX_OPEN_FILES)
+    _set_limit(resource.RLIMIT_CORE, 0)
     if not grouped:
         limit_memory(config["memory_mb"])
-        limits[resource.RLIMIT_NPROC] = config["processes"]
-    for kind, value in limits.items():
-        _set_limit(kind, value)
+        _set_limit(resource.RLIMIT_NPROC, config["processes"])
 
 
 def limit_memory(megabytes: int) -> None:
-    """Let this process map at most so much more than it has mapped now."""
-    with open("/proc/self/statm") as file:
-        mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    """Let this process map at most `megabytes` more than it has mapped now."""
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     _set_limit(resource.RLIMIT_AS, mapped + (megabytes << 20))
 
 
@@ -111,23 +97,18 @@ def _set_limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-def _raise_loopback() -> None:
-    with socket.socket() as sock:
-        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
-
-
 def _bound_socket_buffers() -> None:
-    """Let no TCP socket of this network namespace hold more than `_MAX_BUFFER_BYTES` each way.
+    """Limit every TCP socket of this network namespace to `_MAX_BUFFER_BYTES` each way.
 
-    Other sockets stay at the kernel's default, because the system call filter lets nobody raise it.
+    Other sockets stay at the kernel's default, which the system call filter lets nobody raise.
     """
     for name in ("tcp_wmem", "tcp_rmem"):
-        with suppress(OSError):  # an old kernel has one value for all namespaces
+        with suppress(OSError):  # old kernels have one value for all namespaces
             Path(f"/proc/sys/net/ipv4/{name}").write_text(f"4096 16384 {_MAX_BUFFER_BYTES}")
 
 
 def _drop_privileges(uid: int | None) -> None:
-    """Give up every capability, then the user where the harness itself is root, for this process and all it starts."""
+    """Give up every capability, and root where the harness runs as root, for this process and all that it starts."""
     _empty_bounding_set()
     if uid is not None:
         os.setgroups([])
@@ -149,9 +130,9 @@ def _empty_bounding_set() -> None:
 
 
 def _forbid_user_namespaces() -> None:
-    """Enter a last user namespace and set its own limit of further ones to zero.
+    """Enter a last user namespace and forbid any further one inside it.
 
-    Where the kernel refuses the first, it refuses the submission's as well, and nothing is left to forbid.
+    Where the kernel refuses this one, it refuses the submission's too, so nothing is left to forbid.
     """
     uid, gid = os.geteuid(), os.getegid()
     try:

@@ -1,7 +1,5 @@
 """The warm processes behind every graded submission, started once per lab and sandbox and shared by all threads."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os
@@ -12,17 +10,21 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from grader.authoring.labs import Lab, Limits
+from grader.authoring.manifest import Kind, manifest
+from grader.authoring.names import imported_modules, replays
+from grader.machine.child import environment
 from grader.sandbox import bwrap, cgroup
 from grader.sandbox.bwrap import SandboxError
 from grader.sandbox.confine import ENDED_BY_ITSELF
 from grader.sandbox.stage import stage
-from grader.sandbox.warmup import modules_of, without_withheld
+from grader.sandbox.warmup import REPLAY
 from grader.transport.link import Link
 
 Sandbox = Literal["bwrap", "none"]
@@ -30,15 +32,14 @@ Sandbox = Literal["bwrap", "none"]
 _START_SECONDS = 60.0
 _END_SECONDS = 2.0
 _UIDS = range(1 << 30, 1 << 31)
-"""Users that no machine has: a submission is one of them, so that parallel runs do not share a limit by user."""
-_ROOT = Path(__file__).resolve().parents[2]
+"""User numbers that no machine uses. Each submission gets one, because the kernel counts processes per user."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Two live processes of one submission: `grader` answers cells, closing `life` ends the student's side.
+    """The two live processes of one submission: `grader` answers cells; closing `life` ends the student's side.
 
-    `group` limits the student's side; None where this machine has no control groups for us.
+    `group` limits the student's side; None where no control group can be made here.
     """
 
     grader: Link
@@ -58,7 +59,7 @@ class Connection:
             self.group.end()
 
     def reason(self) -> str | None:
-        """Why the kernel or the monitor ended the submission: empty where neither did, None where the monitor died."""
+        """Why the kernel or the monitor ended the submission: "" where neither did, None where the monitor is dead."""
         if self.group is not None and (exceeded := self.group.exceeded()):
             return exceeded
         self.life.settimeout(0.5)
@@ -70,7 +71,7 @@ class Connection:
 
 
 class Pool:
-    """One warm student's side (sandboxed) and one warm grader's half for one lab."""
+    """The two warm processes of one lab: the student's side, sandboxed, and the grader's half."""
 
     def __init__(self, lab: Lab, sandbox: Sandbox, *, withhold: bool = True) -> None:
         self.lab, self.sandbox = lab, sandbox
@@ -83,48 +84,40 @@ class Pool:
         self.folder = Path(tempfile.mkdtemp(prefix="threeloops-"))
         self.folder.chmod(0o755)
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._controls: list[socket.socket] = []
         try:
-            stage_folder = self.folder / "lab"
-            stage_folder.mkdir()
-            stage(stage_folder, self._withholds, self.lab.data)
-            self._student = self._start_student(stage_folder)
-            self._grader = self._start(
-                [sys.executable, "-m", "grader.sides.grader_side"], self._modules, _grader_environment(self.folder)
-            )
-            for name, control in (("student's", self._student), ("grader's", self._grader)):
+            self._start_student(stage(self.folder / "lab", self._withholds, self.lab.data))
+            self._start("grader_side", self._modules, environment({**bwrap.GRADED, "TMPDIR": str(self.folder)}))
+            for name, control in zip(("student's", "grader's"), self._controls, strict=True):
                 self._wait_until_ready(name, control)
         except BaseException:
             self.close()
             raise
 
-    def _start_student(self, stage_folder: Path) -> socket.socket:
+    def _start_student(self, stage_folder: Path) -> None:
         self._data = f"{bwrap.LAB}/data" if self.sandbox == "bwrap" else str(stage_folder / "data")
         modules = [self.sandbox, *without_withheld(self._modules, self._withholds)]
-        if self.sandbox == "bwrap":
-            return self._start(["-m", "grader.sides.student_side"], modules, {}, stage_folder)
         site = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-        environment = bwrap.environment(str(self.folder), str(stage_folder), site)
-        return self._start([sys.executable, "-m", "grader.sides.student_side"], modules, environment)
+        variables = bwrap.environment(str(self.folder), str(stage_folder), site)
+        self._start("student_side", modules, variables, stage_folder if self.sandbox == "bwrap" else None)
 
-    def _start(
-        self, argv: list[str], words: list[str], environment: dict[str, str], stage_folder: Path | None = None
-    ) -> socket.socket:
+    def _start(self, side: str, words: list[str], variables: dict[str, str], confined_to: Path | None = None) -> None:
+        """Start `grader.sides.SIDE FD WORDS`, where FD is its end of a new control socket."""
         ours, theirs = socket.socketpair()
-        argv = [*argv, str(theirs.fileno()), *words]
-        if stage_folder is not None:
-            argv = bwrap.command(stage_folder, argv)
+        arguments = ["-m", f"grader.sides.{side}", str(theirs.fileno()), *words]
+        argv = bwrap.command(confined_to, arguments) if confined_to else [sys.executable, *arguments]
         with theirs, (self.folder / f"log{len(self._processes)}").open("wb") as log:
             process = subprocess.Popen(
                 argv,
                 pass_fds=[theirs.fileno()],
-                env=environment,
+                env={} if confined_to else variables,  # bubblewrap sets the variables itself
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
+        self._controls.append(ours)
         self._processes.append(process)
-        return ours
 
     def _wait_until_ready(self, name: str, control: socket.socket) -> None:
         control.settimeout(_START_SECONDS)
@@ -139,12 +132,10 @@ class Pool:
             raise SandboxError(f"the {name} side did not start: {last}. `threeloops doctor` looks closer.")
 
     def connect(self, limits: Limits, jobs: int = 1) -> Connection:
-        """Fork a fresh pair of processes for one submission, of `jobs` that run at a time.
+        """Fork a fresh pair of processes for one of `jobs` simultaneous submissions.
 
-        Without a sandbox a submission can end the warm process that it was forked from; the next one starts it anew.
-
-        Raises:
-            SandboxError: the processes cannot be had; the machine is at fault.
+        Without a sandbox a submission can end the warm process that it was forked from; then both are started anew.
+        Raises SandboxError where that fails, too.
         """
         try:
             return self._connect(limits, jobs)
@@ -172,8 +163,9 @@ class Pool:
         try:
             with engine_end, channel, channel_end, life_end, self._lock:
                 inside = [channel_end.fileno(), life_end.fileno(), *entries]
-                socket.send_fds(self._student, [json.dumps(config).encode()], inside)
-                socket.send_fds(self._grader, [json.dumps(half).encode()], [engine_end.fileno(), channel.fileno()])
+                to_student, to_grader = self._controls
+                socket.send_fds(to_student, [json.dumps(config).encode()], inside)
+                socket.send_fds(to_grader, [json.dumps(half).encode()], [engine_end.fileno(), channel.fileno()])
             life.settimeout(_START_SECONDS)
             forked = life.recv(1) == b"U"
         except OSError:
@@ -186,10 +178,9 @@ class Pool:
         return Connection(Link(engine), life, group)
 
     def close(self) -> None:
-        """End both warm processes and everything below them; safe to call twice."""
-        for control in (getattr(self, "_student", None), getattr(self, "_grader", None)):
-            if control is not None:
-                control.close()
+        """End both warm processes and everything below them. May be called twice."""
+        for control in self._controls:
+            control.close()
         for process in self._processes:
             try:
                 process.wait(10)
@@ -200,19 +191,21 @@ class Pool:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _grader_environment(scratch: Path) -> dict[str, str]:
-    keep = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH",)}
-    path = [str(_ROOT / "lib"), str(_ROOT), *[p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]]
-    return {
-        **keep,
-        "PYTHONPATH": os.pathsep.join(path),
-        "TMPDIR": str(scratch),
-        "OMP_NUM_THREADS": "1",
-        "TRITON_INTERPRET": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "MPLBACKEND": "agg",
-        "THREELOOPS_GRADED": "1",
-    }
+def modules_of(lab: Lab) -> list[str]:
+    """The modules that the lab's setup cells import, and REPLAY where a test cell replays kernels."""
+    trusted = manifest(lab)
+    found: set[str] = set()
+    for cell in trusted.master.cells:
+        with suppress(SyntaxError):  # reported by `threeloops release`
+            if trusted.kinds[cell.id] is Kind.SETUP:
+                found |= imported_modules(cell.source)
+            elif trusted.kinds[cell.id] is Kind.TEST and replays(cell.source):
+                found.add(REPLAY)
+    return sorted(found)
+
+
+def without_withheld(modules: Sequence[str], withheld: Sequence[str]) -> list[str]:
+    return [m for m in modules if not any(m == w or m.startswith(f"{w}.") for w in withheld)]
 
 
 _pools: dict[tuple[object, ...], Pool] = {}
@@ -228,22 +221,19 @@ def pool(lab: Lab, sandbox: Sandbox, *, withhold: bool = True) -> Pool:
         return _pools[key]
 
 
+@atexit.register
 def close_pools() -> None:
-    """End every warm process of this process."""
+    """End every warm process that this process started."""
     with _pools_lock:
         for item in _pools.values():
             item.close()
         _pools.clear()
 
 
-atexit.register(close_pools)
+def choose(wanted: str) -> Sandbox:
+    """The sandbox to use for "auto", "bwrap" or "none". Auto never falls back to none: no sandbox must be a choice.
 
-
-def choose(wanted: Literal["auto", "bwrap", "none"]) -> Sandbox:
-    """The sandbox to use. `auto` means bubblewrap and never falls back: no sandbox is a choice, not an accident.
-
-    Raises:
-        SandboxError: bubblewrap was wanted and does not work here.
+    Raises SandboxError where bubblewrap does not work and "none" was not asked for.
     """
     if wanted == "none":
         return "none"

@@ -1,11 +1,9 @@
-"""System calls that no answer needs: they reach memory that belongs to no process, or corners of the kernel.
+"""A filter of system calls that no answer needs: they allocate memory that counts for no process, or attack the kernel.
 
-Where there are no control groups, a process's memory is counted by what it has mapped. Three kinds outlive their
-mapping and are refused: anonymous files (memfd), System V segments and shared anonymous mappings. Files in the
-sandbox's own tmpfs have a size limit instead, and socket buffers keep their default size.
+Where there are no control groups, a process's memory is counted by what it has mapped. Three kinds of memory outlive
+their mapping and are refused: anonymous files (memfd), System V segments and shared anonymous mappings. Files in the
+sandbox's tmpfs have a size limit instead, and socket buffers keep their default size.
 """
-
-from __future__ import annotations
 
 import ctypes
 import errno
@@ -13,9 +11,8 @@ import os
 import socket
 import struct
 
-_X86_64, _AARCH64 = "x86_64", "aarch64"
-_AUDIT = {_X86_64: 0xC000003E, _AARCH64: 0xC00000B7}
-_COLUMNS = (_X86_64, _AARCH64)
+_AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""The kernel's number of each architecture; the tables below have their system call numbers in the same order."""
 _REFUSED = {
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
@@ -84,13 +81,13 @@ _REFUSED_TO_KERNELS = {
     "truncate": (76, 45),
     "ftruncate": (77, 46),
 }
-"""What a process that only interprets an admitted kernel has no use for, and one that was taken over would."""
+"""What a process that only interprets an admitted kernel never needs, and one that was taken over would use."""
 
 _MMAP, _OPENAT, _SOCKET, _SOCKETPAIR, _SETSOCKOPT = (9, 222), (257, 56), (41, 198), (53, 199), (54, 208)
 _MAP_SHARED_ANONYMOUS = 0x21
 _OPEN_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
-"""Those that a network namespace holds in; AF_VSOCK, for one, reaches the machine below this one."""
+"""Families that a network namespace confines. AF_VSOCK, for example, would reach the machine that hosts this one."""
 _X32_CALLS = 0x40000000
 
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
@@ -100,21 +97,21 @@ _CALL, _ARCHITECTURE, _ARGUMENTS = 0, 4, (16, 24, 32, 40)  # offsets in struct s
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
 Instruction = tuple[int, int, int, int]
-"""Code, jump if true, jump if false, operand."""
+"""Operation, jump if true, jump if false, operand."""
 Step = tuple[int, str, str, int]
-"""An instruction whose jumps are named: "next", "skip" to the next block, or one of the ends."""
+"""An instruction with named jumps: "next", "skip" (to the next block), "allow", "refuse", "pretend" or "kill"."""
 
 
 def program(machine: str, *, kernels_only: bool = False) -> list[Instruction]:
     """The filter for one architecture. Raises KeyError for one whose system call numbers are not known here.
 
-    `kernels_only`: for a process that interprets admitted kernels: no programs, sockets, signals, files to write.
+    `kernels_only` is for a process that interprets admitted kernels: no programs, sockets, signals or written files.
     """
-    audit, column = _AUDIT[machine], _COLUMNS.index(machine)
+    audit, column = _AUDIT[machine], list(_AUDIT).index(machine)
     refused = [*_REFUSED.values(), *(_REFUSED_TO_KERNELS.values() if kernels_only else ())]
     numbers = sorted(number for row in refused if (number := row[column]) is not None)
     first: list[Step] = [(_EQUAL, "next", "kill", audit), (_LOAD, "", "", _CALL)]
-    if machine == _X86_64:
+    if machine == "x86_64":
         first.append((_AT_LEAST, "refuse", "next", _X32_CALLS))
     blocks = [[*first, *((_EQUAL, "refuse", "next", number) for number in numbers)]]
     if kernels_only:
@@ -124,7 +121,7 @@ def program(machine: str, *, kernels_only: bool = False) -> list[Instruction]:
     families: list[Step] = [(_EQUAL, "allow", "next", family) for family in _FAMILIES[:-1]]
     blocks.append(_block(_SOCKET[column], _load(0), *families, (_EQUAL, "allow", "refuse", _FAMILIES[-1])))
     blocks.append(_block(_SOCKETPAIR[column], _load(0), (_EQUAL, "allow", "refuse", socket.AF_UNIX)))
-    # A larger buffer is promised and not given: honest code works without, and nobody gets megabytes per socket.
+    # Pretend to enlarge a buffer: honest code works without it, and nobody gets megabytes per socket.
     sizes: list[Step] = [(_EQUAL, "pretend", "next", socket.SO_SNDBUF), (_EQUAL, "pretend", "allow", socket.SO_RCVBUF)]
     level = (_EQUAL, "next", "allow", socket.SOL_SOCKET)
     blocks.append(_block(_SETSOCKOPT[column], _load(1), level, _load(2), *sizes))
@@ -136,12 +133,12 @@ def _load(argument: int) -> Step:
 
 
 def _block(call: int, *steps: Step) -> list[Step]:
-    """Steps for one system call; another one skips them, with its number still loaded."""
+    """Steps for one system call. Any other call skips them, and its number stays loaded."""
     return [(_EQUAL, "next", "skip", call), *steps]
 
 
 def _assembled(blocks: list[list[Step]]) -> list[Instruction]:
-    """Jumps are counted forward, from the instruction after the one that jumps."""
+    """The blocks with their jumps as numbers, which count forward from the instruction after the jump."""
     total = sum(map(len, blocks))
     ends = {"allow": total, "refuse": total + 1, "pretend": total + 2, "kill": total + 3}
     code: list[Instruction] = [(_LOAD, 0, 0, _ARCHITECTURE)]
@@ -156,13 +153,12 @@ def _assembled(blocks: list[list[Step]]) -> list[Instruction]:
 
 
 def install(*, kernels_only: bool = False) -> None:
-    """Apply the filter to this process and all it starts; needs no_new_privs. Without effect on other architectures.
+    """Apply the filter to this process and all that it starts; needs no_new_privs. No effect on other architectures.
 
-    Raises:
-        OSError: the kernel refuses the filter.
+    Raises OSError where the kernel refuses the filter.
     """
     machine = os.uname().machine
-    if machine not in _COLUMNS:
+    if machine not in _AUDIT:
         return
     code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program(machine, kernels_only=kernels_only))
     buffer = ctypes.create_string_buffer(code, len(code))

@@ -1,17 +1,15 @@
 """The only files of the course that a graded submission can see.
 
-A copy of the library without bytecode, in which withheld modules are replaced by a stub that says so, the student's end
-of the wall, and the lab's data. Solutions, hidden tests, the gradebook and other submissions are not in it.
+These are a copy of the library, in which a stub replaces each withheld module, the student's end of the wall, and the
+lab's data. Solutions, hidden tests, the gradebook and other submissions are not among them.
 """
-
-from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-_HERE = Path(__file__).resolve().parent.parent
-_LIBRARY = _HERE.parent / "lib" / "threeloops"
+from grader.machine.child import CODE
+
 _STUDENT_END = (
     "__init__.py",
     "transport/__init__.py",
@@ -37,39 +35,26 @@ raise ImportError(
 
 
 def stage(folder: Path, withholds: Sequence[str], data: Path | None) -> Path:
-    """Fill `folder` with what the student's side may see; returns it.
+    """Fill a new `folder` with what the student's side may see, and return it.
 
-    Args:
-        folder: an empty folder.
-        withholds: dotted names of library modules that hold answers.
-        data: the lab's data folder, or None.
-
-    Raises:
-        ValueError: a withheld module does not exist, so that nothing would be withheld.
+    `withholds` are dotted names of library modules that hold answers; raises ValueError for one that does not exist, so
+    that nothing would be withheld. `data` is the lab's data folder, if it has one.
     """
-    shutil.copytree(_LIBRARY, folder / "threeloops", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(CODE / "lib" / "threeloops", folder / "threeloops", ignore=shutil.ignore_patterns("__pycache__"))
     for module in withholds:
-        _withhold(folder, module)
+        path = folder.joinpath(*module.split("."))
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif not path.with_suffix(".py").is_file():
+            raise ValueError(f"withholds: {module} is no module of the library; correct the lab's header")
+        path.with_suffix(".py").write_text(_STUB.format(module=module), encoding="utf-8")
     for name in _STUDENT_END:
         target = folder / "grader" / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(_HERE / name, target)
+        shutil.copyfile(CODE / "grader" / name, target)
+    (folder / "data").mkdir()
     if data is not None and data.is_dir():
-        shutil.copytree(data, folder / "data")
-    else:
-        (folder / "data").mkdir()
+        shutil.copytree(data, folder / "data", dirs_exist_ok=True)
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
     return folder
-
-
-def _withhold(folder: Path, module: str) -> None:
-    path = folder.joinpath(*module.split("."))
-    if path.is_dir():
-        shutil.rmtree(path)
-        path = path.with_suffix(".py")
-    else:
-        path = path.with_suffix(".py")
-        if not path.is_file():
-            raise ValueError(f"withholds: {module} is no module of the library; correct the lab's header")
-    path.write_text(_STUB.format(module=module), encoding="utf-8")

@@ -1,57 +1,31 @@
-"""What the warm processes of a lab import before they fork: what its own setup cells import, and no more.
+"""What the warm processes of a lab import before they fork: only what the lab's setup cells import.
 
-A lab without Triton pays nothing for it, and a lab with it pays once instead of once a submission.
+So a lab without Triton does not pay for its import, and a lab with it pays once instead of once per submission.
 """
-
-from __future__ import annotations
 
 import importlib
 import select
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from grader.authoring.labs import Lab
 
 REPLAY = "threeloops.lab.checking.replay"
-"""Among the modules of a lab whose tests replay kernels."""
-
-
-def modules_of(lab: Lab) -> list[str]:
-    """Modules that the lab's setup cells import, and REPLAY where a test cell replays kernels."""
-    from grader.authoring.manifest import Kind, manifest
-    from grader.authoring.names import imported_modules, replays
-
-    trusted = manifest(lab)
-    found: set[str] = set()
-    for cell in trusted.master.cells:
-        with suppress(SyntaxError):  # the lint's to report
-            if trusted.kinds[cell.id] is Kind.SETUP:
-                found |= imported_modules(cell.source)
-            elif trusted.kinds[cell.id] is Kind.TEST and replays(cell.source):
-                found.add(REPLAY)
-    return sorted(found)
-
-
-def without_withheld(modules: Sequence[str], withheld: Sequence[str]) -> list[str]:
-    return [m for m in modules if not any(m == w or m.startswith(f"{w}.") for w in withheld)]
+"""The module that stands for "the lab's tests replay kernels" in the list of what to import."""
 
 
 def import_all(modules: Sequence[str]) -> None:
-    """Import what can be imported: of `from a import b`, `a.b` may be no module. What fails, fails again in its
-    cell."""
+    """Import what can be imported: for `from a import b` the list names `a.b`, which may be no module. An import that
+    fails here fails again, visibly, in its cell."""
     for module in modules:
         with suppress(Exception):
             importlib.import_module(module)
 
 
 def warm_while_idle(control: socket.socket, steps: list[Callable[[], None]]) -> None:
-    """Take the next of `steps`, and remove it, as long as there is one and no request waits on `control`.
+    """Take and run the next of `steps` as long as no request waits on `control`.
 
-    For what many submissions import and the first answer does not need: the first submission is forked without it, and
-    imports what it uses by itself; those that follow find it imported.
+    This is for imports that many submissions use and the first answer does not need: the first submission is forked
+    without them, and later ones find them imported.
     """
     while steps and not select.select([control], [], [], 0)[0]:
         steps.pop(0)()
@@ -62,7 +36,7 @@ def import_pyplot() -> None:
 
 
 def compare_once() -> None:
-    """torch imports sympy and hundreds of its own modules at the first comparison."""
+    """Compare tensors once: torch imports sympy and hundreds of its own modules at the first comparison."""
     import torch
 
     torch.testing.assert_close(torch.ones(1), torch.ones(1))

@@ -368,11 +368,11 @@ def profiler(folder, monkeypatch, *printed):
 def test_a_profiler_runs_the_program_of_the_counters_and_its_rows_are_the_result(tmp_path, monkeypatch):
     header = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
     profiler(tmp_path, monkeypatch, header, *(f'"0","saxpy_kernel","{metric}","","1"' for metric in METRICS))
-    (found,) = hardware_counters("cuda", "").run(60).values()
+    (found,) = hardware_counters("").run(60).values()
     assert [row["Metric Name"] for row in found] == list(METRICS)
 
 
 def test_a_profiler_that_may_not_count_says_why_and_how_it_was_asked(tmp_path, monkeypatch):
     profiler(tmp_path, monkeypatch, "==ERROR== ERR_NVGPUCTRPERM")
     with pytest.raises(Failed, match=r"--clock-control none .*--csv .*-m benchmarks\.hardware_counters$"):
-        hardware_counters("cuda", "").run(60)
+        hardware_counters("").run(60)

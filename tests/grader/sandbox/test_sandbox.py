@@ -47,7 +47,7 @@ def test_copies_of_the_course_are_hidden_wherever_they_lie(tmp_path, monkeypatch
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "answer.py").write_text("42")
     interpreter, binds = bwrap._interpreter()
-    monkeypatch.setattr(bwrap, "_COURSE", tmp_path / "course")
+    monkeypatch.setattr(bwrap, "CODE", tmp_path / "course")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "packages")])
     monkeypatch.setattr(bwrap, "_interpreter", lambda: (interpreter, [*binds, (str(tmp_path), "/site/0")]))
     look = "import os; print(sorted(d for d, _, files in os.walk('/site') if 'answer.py' in files))"

@@ -18,7 +18,8 @@ from toy_kernel_lab import LOOKS_AT_CODE, SOURCE, make_kernel_course
 from grader.authoring.lint import lint
 from grader.machine.child import environment
 from grader.sandbox import seccomp
-from grader.sandbox.warmup import REPLAY, modules_of, without_withheld
+from grader.sandbox.pool import modules_of, without_withheld
+from grader.sandbox.warmup import REPLAY
 
 LIMITS = replace(QUICK, test_seconds=300, notebook_seconds=1800)
 
