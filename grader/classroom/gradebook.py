@@ -1,4 +1,4 @@
-"""Feed a graded class into nbgrader's gradebook, from one writer."""
+"""Write the points of a graded class into nbgrader's gradebook, from one process."""
 
 from __future__ import annotations
 
@@ -31,29 +31,25 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
             Nothing was written then.
     """
     try:
-        return _feed(report, lab, database)
+        with _programs_of_this_python(), Gradebook(database) as gradebook:
+            _require_same_tests(gradebook, report, lab)
+            known = {spelling(s.id): s.id for s in gradebook.students}
+            students = [r for r in report.records if is_student(r.student)]
+            for record in students:
+                student = known.get(spelling(record.student), record.student)
+                gradebook.update_or_create_student(student)
+                gradebook.update_or_create_submission(lab.slug, student)
+                for test in record.tests:
+                    grade = gradebook.find_grade(test.name, lab.slug, lab.slug, student)
+                    grade.auto_score = test.score
+                    grade.needs_manual_grade = grade.manual_score is not None
+            gradebook.db.commit()
     except SQLAlchemyError as error:
         reason = str(error).partition("\n")[0]
         raise LabError(
             f"the gradebook {database} cannot be used ({reason}); expected the URL of nbgrader's database in a folder "
             "that exists, such as sqlite:///gradebook.db. Nothing was written to it"
         ) from error
-
-
-def _feed(report: ClassReport, lab: Lab, database: str) -> int:
-    with _programs_of_this_python(), Gradebook(database) as gradebook:
-        _require_same_tests(gradebook, report, lab)
-        known = {spelling(s.id): s.id for s in gradebook.students}
-        students = [r for r in report.records if is_student(r.student)]
-        for record in students:
-            student = known.get(spelling(record.student), record.student)
-            gradebook.update_or_create_student(student)
-            gradebook.update_or_create_submission(lab.slug, student)
-            for test in record.tests:
-                grade = gradebook.find_grade(test.name, lab.slug, lab.slug, student)
-                grade.auto_score = test.score
-                grade.needs_manual_grade = grade.manual_score is not None
-        gradebook.db.commit()
     return len(students)
 
 

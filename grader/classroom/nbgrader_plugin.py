@@ -1,8 +1,8 @@
-"""What makes stock `nbgrader autograde`, and the formgrader's button, grade through the wall.
+"""The preprocessors with which stock `nbgrader autograde`, and the formgrader's button, grade through the wall.
 
-Two preprocessors, named in `nbgrader_config.py`: `RebuildFromMaster` is the first to touch a submission,
-`WalledExecute` replaces nbgrader's Execute. Between them every test cell carries an error, so that a test which was
-never executed (`--no-execute`, a crash of the harness) scores 0; nbgrader alone would give it full marks.
+`nbgrader_config.py` names them: `RebuildFromMaster` is the first to touch a submission, `WalledExecute` replaces
+nbgrader's Execute. Between them every test cell carries an error, so that a test which was never executed
+(`--no-execute`, a crash of the harness) scores 0; nbgrader alone would give it full marks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_RUN = "this test was not executed"
 
 
 class _ForLab(NbGraderPreprocessor):
-    root = Unicode(help="The course's folder; the one this package lies in where it is empty.").tag(config=True)
+    root = Unicode(help="The course's folder; by default the one that holds this package.").tag(config=True)
 
     def lab(self, resources: ResourcesDict) -> Lab:
         """The lab of the assignment at hand. Raises LabError where this course has none of that name."""
@@ -53,14 +53,12 @@ class RebuildFromMaster(_ForLab):
         return rebuilt.notebook, resources
 
 
-class WalledExecute(Execute):
+class WalledExecute(_ForLab, Execute):
     """nbgrader's Execute, with the student's code in a sandbox and the tests on the other side of the wall."""
 
-    root = _ForLab.root
     sandbox = Unicode("auto", help="auto, bwrap, or none: no isolation, for a machine without bubblewrap.").tag(
         config=True
     )
-    lab = _ForLab.lab
 
     def preprocess(
         self, nb: NotebookNode, resources: ResourcesDict, km: Any = None
