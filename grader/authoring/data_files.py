@@ -62,6 +62,6 @@ def _read_manifest(path: Path) -> dict[str, dict]:
 
 
 def _is_ignored(path: Path) -> bool:
-    """Folders, and what editors and Python leave behind."""
-    hidden = any(part.startswith(".") or part == "__pycache__" for part in path.parts[-3:])
-    return hidden or (path.is_dir() and not path.is_symlink())
+    """Folders, and files that editors and Python leave behind."""
+    left_behind = any(part.startswith(".") or part == "__pycache__" for part in path.parts[-3:])
+    return left_behind or (path.is_dir() and not path.is_symlink())

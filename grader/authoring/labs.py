@@ -1,4 +1,4 @@
-"""Where the labs lie, what each is called, and its master notebook.
+"""Where the labs are, what each is called, and its master notebook.
 
 The only hand-written form of a lab is `solutions/NN_slug/NN_slug.py`, in jupytext's py:percent format with nbgrader's
 own cell metadata. `Lab.master()` converts it to a notebook.
@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grader.authoring.submitted import nested
+
 if TYPE_CHECKING:  # a machine that only measures may have no nbformat, and must still be able to name a lab
     from nbformat import NotebookNode
 
@@ -25,7 +27,7 @@ _FOLDER = re.compile(r"(\d\d)_([a-z0-9_]+)")
 
 
 class LabError(Exception):
-    """The lab named on the command line does not exist, or its source breaks a rule of the course."""
+    """The course, a lab or a class cannot be used as it is; the message says why and what to do."""
 
 
 def course_root() -> Path:
@@ -110,7 +112,7 @@ class Lab:
 
     @property
     def withholds(self) -> list[str]:
-        """Modules that hold answers: they do not exist on the student's side of a graded run."""
+        """Modules that hold answers; the student's side of a graded run lacks them."""
         return list(self.settings.get("withholds", []))
 
     @property
@@ -166,8 +168,6 @@ def text_id(cell: NotebookNode) -> str:
 
 
 def grade_id(cell: NotebookNode) -> str | None:
-    """nbgrader's name of the cell; None for prose, demonstrations, and metadata of any other form."""
-    metadata = cell.get("metadata")
-    meta = metadata.get("nbgrader") if isinstance(metadata, dict) else None
-    name = meta.get("grade_id") if isinstance(meta, dict) else None
+    """nbgrader's name of the cell; None for prose and demonstrations, and for anything but a text."""
+    name = nested(cell, "metadata", "nbgrader", "grade_id")
     return name if isinstance(name, str) else None

@@ -52,7 +52,6 @@ class _Source:
 
 
 def lint(lab: Lab) -> list[str]:
-    """Every broken rule of one lab."""
     source = _Source(lab, list(_cells(lab)))
     unreadable = list(_cells_parse(source))
     rules = [_header, _metadata, _exercises, _reflection, _hints, _markers]
@@ -162,7 +161,7 @@ def _reflection(source: _Source) -> Iterator[str]:
 
 
 def _hints(source: _Source) -> Iterator[str]:
-    """The code of a hint cell is folded away: read in plain sight, its hints would be read before they are wanted."""
+    """The code of a hint cell must be folded away, or students read its hints before they want them."""
     for cell in source.cells:
         folded = cell.node.metadata.get("jupyter", {}).get("source_hidden")
         if cell.is_demo and cell.source.lstrip().startswith("hint(") and not folded:
@@ -181,7 +180,7 @@ def _markers(source: _Source) -> Iterator[str]:
             if found and cell.kind is not home[region]:
                 yield f"cell {cell.name} has a {region} region: only {home[region]} cells may"
             if not found and cell.kind is home[region]:
-                yield f"cell {cell.name} has no {region} region: what it holds would be released as it is"
+                yield f"cell {cell.name} has no {region} region: it would be released as it is"
 
 
 def _solutions(source: _Source) -> Iterator[str]:
@@ -218,7 +217,7 @@ def _tests(source: _Source) -> Iterator[str]:
 
 
 def _replayed(source: _Source) -> Iterator[str]:
-    """A replay takes kernels from the text of the answer's own cell, so they have to be there, and be admitted."""
+    """A replay takes kernels from the text of the answer's own cell, so they must be there and be admitted."""
     answers = {f"{cell.name}_test": cell for cell in source.of(Kind.SOLUTION)}
     for cell in source.of(Kind.TEST):
         if cell.name in answers and replays(cell.source):

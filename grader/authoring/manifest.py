@@ -27,7 +27,7 @@ UNANSWERED = "YOUR ANSWER HERE"
 
 MAX_FREE_CELLS = 200
 MAX_CELL_TEXT = 50_000
-"""Characters of one of the student's cells; the longest reference answer of the labs has a fifth of it."""
+"""Characters of one of the student's cells; the longest reference answer of the labs has a fifth of that."""
 MAX_TEXT = 500_000
 """Characters of all of the student's cells."""
 
@@ -69,7 +69,7 @@ class Manifest:
         return sum(e.points for e in self.exercises)
 
     def exercise(self, name: str) -> Exercise:
-        """Raises LabError listing the exercises where there is none of that name."""
+        """Raises LabError, which lists the exercises, if there is none of that name."""
         for exercise in self.exercises:
             if name in (exercise.id, exercise.test):
                 return exercise
@@ -114,7 +114,6 @@ def _manifest(lab: Lab, _modified: int, visible: bool) -> Manifest:
 
 
 def kind_of(cell: NotebookNode) -> Kind:
-    """The kind that a master cell's metadata gives it."""
     meta, is_code = cell.metadata.get("nbgrader", {}), cell.cell_type == "code"
     if meta.get("grade"):
         return Kind.TEST
@@ -203,7 +202,7 @@ def _sort(
 
 
 def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNode) -> list[str]:
-    """What the submission changed about a cell that is not the student's to change."""
+    """Notes on what the submission changed in a cell that students may not change."""
     notes = []
     if (given_type := cell.get("cell_type")) != master.cell_type:
         notes.append(f"{name}: its type was changed to {str(given_type)[:20]!r}; it counts as {master.cell_type}")
@@ -221,7 +220,6 @@ def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNo
 
 
 def _own_cell(cell: dict[str, Any], number: int, notes: list[str]) -> NotebookNode:
-    """One of the student's own cells, stripped of everything but its text."""
     kind = "markdown" if cell.get("cell_type") in ("markdown", "raw") else "code"
     make = nbformat.v4.new_markdown_cell if kind == "markdown" else nbformat.v4.new_code_cell
     return make(_within(cell["source"], f"your own cell {number}", kind, notes), id=f"free-{number - 1}")

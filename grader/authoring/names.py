@@ -17,7 +17,7 @@ def bound(source: str, *, imports: bool = True) -> set[str]:
 
 
 def used(source: str) -> set[str]:
-    """Names that the text needs from outside: read somewhere, bound nowhere in it, and no builtin."""
+    """Names that the text needs from outside: it reads them and does not bind them, and they are not builtins."""
     top = symtable.symtable(source, "<cell>", "exec")
     read = {
         symbol.get_name()

@@ -24,8 +24,10 @@ def essentials(notebook: Any) -> dict[str, Any]:
     Raises:
         NotThisLab: more than MAX_CELLS cells.
     """
-    kept: dict[str, Any] = {"metadata": {"threeloops": _pick(_of(notebook, "metadata", "threeloops"), ("lab",), str)}}
-    if isinstance(cells := _of(notebook, "cells"), list):
+    kept: dict[str, Any] = {
+        "metadata": {"threeloops": _pick(nested(notebook, "metadata", "threeloops"), ("lab",), str)}
+    }
+    if isinstance(cells := nested(notebook, "cells"), list):
         if len(cells) > MAX_CELLS:
             raise NotThisLab(f"{len(cells):,} cells; at most {MAX_CELLS:,} are read: delete some and submit again")
         kept["cells"] = [_cell(cell) for cell in cells if isinstance(cell, dict)]
@@ -41,19 +43,19 @@ def _cell(cell: dict[str, Any]) -> dict[str, Any]:
         # A JSON string may hold half a character (an escaped surrogate), which no file and no interpreter takes.
         kept["source"] = source.encode("utf-8", "replace").decode()
     metadata: dict[str, Any] = {}
-    if isinstance(tags := _of(cell, "metadata", "tags"), list):
+    if isinstance(tags := nested(cell, "metadata", "tags"), list):
         metadata["tags"] = [tag for tag in tags[:_MAX_TAGS] if isinstance(tag, str)]
-    if isinstance(role := _of(cell, "metadata", "nbgrader"), dict):
+    if isinstance(role := nested(cell, "metadata", "nbgrader"), dict):
         metadata["nbgrader"] = _pick(role, _ROLE, str, bool, int, float)
     return {**kept, "metadata": metadata}
 
 
-def _of(data: Any, *keys: str) -> Any:
-    """The value below nested keys; None if something on the way is no object or lacks the key."""
+def nested(data: Any, *keys: str) -> Any:
+    """The value below nested keys; None if something on the way is not a dict or lacks the key."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return data
 
 
 def _pick(data: Any, keys: tuple[str, ...], *types: type) -> dict[str, Any]:
-    return {key: value for key in keys if isinstance(value := _of(data, key), types)}
+    return {key: value for key in keys if isinstance(value := nested(data, key), types)}

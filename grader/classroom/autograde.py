@@ -1,7 +1,7 @@
 """nbgrader's autograde, made safe in ways that none of its options offers.
 
 nbgrader copies a submission before any preprocessor sees it, takes every exception for a fault of the student, and
-skips every student who has a folder in `autograded/`. `nbgrader_config.py` installs this for the command and formgrader.
+skips every student who has a folder in `autograded/`. `nbgrader_config.py` installs this class.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class SubmissionExporter(NotebookExporter):
     def from_file(
         self, file_stream: Any, resources: dict[str, Any] | None = None, **kw: Any
     ) -> tuple[str, dict[str, Any]]:
-        """Raises BadSubmission as `parse` does."""
         if not self.parent._sanitizing:
             return super().from_file(file_stream, resources, **kw)
         notebook = parse(Path(file_stream.name).read_bytes())
@@ -152,7 +151,7 @@ class GuardedAutograde(Autograde, _LeavesFiles):
             raise
 
     def _leave_out_other_notebooks(self) -> None:
-        """Keep only the lab's own: nbgrader would look up the others in its database, which may not take their names."""
+        """Keep only the lab's own: nbgrader's database may not take the names of the others."""
         lab, student = self._at
         for path in (p for p in self.notebooks if os.path.basename(p) != f"{lab}.ipynb"):
             told = student_name(student), student_name(os.path.basename(path))
@@ -192,7 +191,6 @@ class GuardedAutograde(Autograde, _LeavesFiles):
 
 
 def _is_finished(notebook: Path) -> bool:
-    """Whether every test cell of an autograded notebook was executed."""
     try:
         cells = nbformat.read(notebook, as_version=4).cells
         tests = [c for c in cells if c.metadata.get("nbgrader", {}).get("grade") and c.cell_type == "code"]
@@ -202,5 +200,5 @@ def _is_finished(notebook: Path) -> bool:
 
 
 def install() -> None:
-    """Have nbgrader's command and the formgrader's button use GuardedAutograde; they take no other class by name."""
+    """Have nbgrader's command and formgrader's button use GuardedAutograde, for which they have no option."""
     autogradeapp.Autograde = api.Autograde = GuardedAutograde

@@ -55,7 +55,7 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
 
 @contextmanager
 def _programs_of_this_python() -> Iterator[None]:
-    """nbgrader runs `alembic` by name, which is on no PATH where the environment is not activated."""
+    """nbgrader runs `alembic` by name, but it is not on PATH unless the environment is activated."""
     before = os.environ.get("PATH", os.defpath)
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
     try:

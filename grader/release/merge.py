@@ -15,7 +15,7 @@ from grader.authoring.labs import grade_id, text_id
 
 @dataclass
 class Merge:
-    """The merged notebook, and which cells differ from the student's for what reason."""
+    """The merged notebook, and the keys of the cells that differ from the student's, by reason."""
 
     notebook: NotebookNode
     renewed: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ def _own_cells_by_neighbour(
 
 
 def _successors(before: list[str], after: list[str]) -> dict[str, str]:
-    """For a cell that was replaced (prose whose text changed has a new id): the cell that stands there now."""
+    """For each replaced cell (prose whose text changed has a new id), the cell that is there now."""
     found: dict[str, str] = {}
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag == "replace":

@@ -49,7 +49,8 @@ PREPROCESSORS = [
     "grader.release.preprocessors.CheckCells",
     "grader.release.preprocessors.ForStudents",
 ]
-"""nbgrader's own list for generate_assignment, with CheckCells in place of its own check and ForStudents at the end."""
+"""nbgrader's own list for generate_assignment without InstantiateTests (no lab uses AUTOTEST markers), with CheckCells in
+place of nbgrader's own check and ForStudents at the end."""
 
 
 def release(labs: Sequence[Lab]) -> list[Path]:
@@ -90,11 +91,9 @@ def stale(labs: Sequence[Lab]) -> list[str]:
             for name, what in differences(built / lab.slug, lab.root / LABS / lab.slug).items()
         ]
     for root in {lab.root for lab in labs}:
-        known = {lab.slug for lab in all_labs(root)}
-        released = sorted(p.name for p in (root / LABS).iterdir()) if (root / LABS).is_dir() else []
-        found += [
-            f"{LABS}/{name} has no source in {SOLUTIONS}/" for name in released if name not in known | {".gitkeep"}
-        ]
+        known = {lab.slug for lab in all_labs(root)} | {".gitkeep"}
+        names = sorted(path.name for path in (root / LABS).glob("*"))
+        found += [f"{LABS}/{name} has no source in {SOLUTIONS}/" for name in names if name not in known]
     return found
 
 

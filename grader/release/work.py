@@ -20,7 +20,7 @@ from grader.release.merge import Merge, merge
 
 @dataclass
 class Updated:
-    """What `update` did. `backup` is None where there was nothing to do."""
+    """What `update` did. `backup` is None if the notebook did not change."""
 
     notebook: Path
     backup: Path | None = None
@@ -71,7 +71,7 @@ def start(lab: Lab) -> bool:
 
 
 def update(lab: Lab) -> Updated:
-    """Merge the released lab into the student's copy; what they wrote is kept, the notebook as it was lies beside it.
+    """Merge the released lab into the student's copy; what they wrote is kept, and a backup is written beside it.
 
     A run that is cut short leaves the old notebook or the new one, never half of one, and may be repeated.
 
@@ -117,7 +117,7 @@ def _read(path: Path, missing: str) -> NotebookNode:
 
 
 def _read_base(lab: Lab) -> NotebookNode:
-    """The release that the student's copy came from. Without it no cell counts as untouched, and all are kept."""
+    """The release that the student's copy came from. Without it no cell counts as untouched, so all are kept."""
     try:
         return _read(_base(lab), "")
     except LabError:
@@ -125,7 +125,6 @@ def _read_base(lab: Lab) -> NotebookNode:
 
 
 def _back_up(notebook: Path, release: str) -> Path:
-    """Copy a notebook, byte for byte, to a name beside it that is still free."""
     for n in range(1, 10_000):
         backup = notebook.with_name(f"{notebook.stem}.before-{release}{'' if n == 1 else f'-{n}'}.ipynb")
         if not backup.exists():
@@ -164,7 +163,7 @@ def _base(lab: Lab, suffix: str = ".ipynb") -> Path:
 
 
 def _remember(lab: Lab) -> None:
-    """Record the release that the student's copy now holds. Last of all: a run cut short is then simply repeated."""
+    """Record the release that the student's copy now holds. Called last, so that a run cut short can be repeated."""
     _base(lab).parent.mkdir(parents=True, exist_ok=True)
     replace_text(_base(lab, ".data.json"), json.dumps(_data_hashes(lab), indent=2) + "\n")
     replace_file(_base(lab), lab.released)

@@ -17,7 +17,7 @@ MAX_FILES = 1000
 MAX_FOLDER_BYTES = 100 << 20
 MAX_NOTEBOOK_BYTES = 32 << 20
 TIMESTAMP = "timestamp.txt"
-"""Where nbgrader's exchange notes when a submission was handed in, and where nbgrader reads it."""
+"""The file in which nbgrader notes when a submission was handed in."""
 
 _MAX_TIMESTAMP_BYTES, _SHOWN = 100, 40
 
@@ -38,7 +38,6 @@ def require_student(name: str) -> None:
 
 
 def is_student(name: str) -> bool:
-    """Whether `require_student` takes the name."""
     return not _why_no_student(name)
 
 
@@ -56,7 +55,7 @@ def _why_no_student(name: str) -> str:
 
 
 def spelling(name: str) -> str:
-    """What a reader sees of a name: two folders whose spelling is equal cannot be told apart."""
+    """The visible part of a name: readers cannot tell two folders with one spelling apart."""
     return "".join(c for c in unicodedata.normalize("NFC", name) if c not in _JOINERS)
 
 

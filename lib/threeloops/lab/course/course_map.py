@@ -14,7 +14,7 @@ NODE = 0.29
 
 
 def passed(lab: Lab, progress: Mapping[str, Collection[str] | int]) -> int:
-    """How many exercises of a lab are passed: `progress` gives them, or their number, by lab name."""
+    """How many exercises of a lab are passed; `progress` maps lab names to them or to their number."""
     done = progress.get(lab.name, 0)
     return min(done if isinstance(done, int) else len(done), lab.exercises)
 

@@ -92,7 +92,7 @@ def _from_sequence(items) -> Numbers | None:
     if "bool" in found and len(found) > 1:
         return None
     kind = next(kind for kind in ("complex", "float", "int", "bool") if kind in found)
-    array = np.stack([part.array.astype(_WIDEST[kind]) for part in parts])
+    array: np.ndarray = np.stack([part.array.astype(_WIDEST[kind]) for part in parts])
     return _integers(array) if kind == "int" else Numbers(array)
 
 

@@ -15,7 +15,7 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True)
 class Control:
-    """What one slider may hold: a range (`low`, `high`, `step`), one of `options`, or what a given `widget` admits."""
+    """One slider: over a range (`low`, `high`, `step`), over `options`, or the author's own `widget`."""
 
     name: str
     start: Any
@@ -39,7 +39,6 @@ class Control:
             raise ValueError(f"{self.name} = {describe(value)}: expected {noun} from {self.low} to {self.high}")
 
     def build(self) -> Any:
-        """The ipywidgets widget."""
         import ipywidgets
 
         if self.widget is not None:

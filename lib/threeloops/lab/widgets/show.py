@@ -33,7 +33,6 @@ def table(rows: Iterable[Sequence], header: Sequence[str] = (), caption: str = "
 
 
 def _cell(value: object) -> tuple[str, bool]:
-    """The text of a cell and whether it is a number."""
     found = numbers(value) if foreign(value) is None else None
     if found is not None and not found.shape and found.kind in ("int", "float"):
         return number(found.array.item()), True
