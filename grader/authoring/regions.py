@@ -47,7 +47,7 @@ def regions(source: str, kind: Kind) -> list[str]:
             inside = None
         elif f"BEGIN {kind}" in line or f"END {kind}" in line:
             raise ValueError(
-                f"line {number}, {line.strip()!r}, is no marker: '### BEGIN {kind}' stands on its own line"
+                f"line {number}, {line.strip()!r}, is not a marker: '### BEGIN {kind}' needs a line of its own"
             )
         elif inside is not None:
             inside.append(line)

@@ -155,7 +155,7 @@ class GuardedAutograde(Autograde, _LeavesFiles):
         lab, student = self._at
         for path in (p for p in self.notebooks if os.path.basename(p) != f"{lab}.ipynb"):
             told = student_name(student), student_name(os.path.basename(path))
-            self.log.warning("%s: %s is no notebook of this lab; it is not graded", *told)
+            self.log.warning("%s: %s is not a notebook of this lab; it is not graded", *told)
         self.notebooks = [path for path in self.notebooks if os.path.basename(path) == f"{lab}.ipynb"]
 
     def _forget_unfinished(self) -> None:

@@ -19,9 +19,9 @@ from grader.submissions.folder import is_student, spelling
 def feed(report: ClassReport, lab: Lab, database: str) -> int:
     """Write every record's points as automatic scores; returns the number of students written.
 
-    A student whose submission failed is written too, with 0 points; a folder whose name is no student's is not. Manual
-    scores and comments are left alone. A student whom the gradebook knows by another composition of the same name
-    (as `nbgrader autograde` writes the folder's own) keeps that entry.
+    A student whose submission failed is written too, with 0 points; a folder whose name cannot be a student's is not.
+    Manual scores and comments are left alone. A student keeps the entry that the gradebook has under another Unicode
+    composition of the same name, as `nbgrader autograde` takes it from the folder.
 
     Args:
         database: nbgrader's database URL, e.g. `sqlite:///gradebook.db`.

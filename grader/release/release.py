@@ -49,8 +49,8 @@ PREPROCESSORS = [
     "grader.release.preprocessors.CheckCells",
     "grader.release.preprocessors.ForStudents",
 ]
-"""nbgrader's own list for generate_assignment without InstantiateTests (no lab uses AUTOTEST markers), with CheckCells in
-place of nbgrader's own check and ForStudents at the end."""
+"""nbgrader's own list for generate_assignment without InstantiateTests (no lab uses AUTOTEST markers), with CheckCells
+in place of nbgrader's own check and ForStudents at the end."""
 
 
 def release(labs: Sequence[Lab]) -> list[Path]:

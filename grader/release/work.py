@@ -23,14 +23,14 @@ class Updated:
     """What `update` did. `backup` is None if the notebook did not change."""
 
     notebook: Path
+    merged: Merge
     backup: Path | None = None
-    merged: Merge | None = None
     data: list[str] = field(default_factory=list)
     kept_data: list[str] = field(default_factory=list)
 
     @property
     def message(self) -> str:
-        if self.merged is None or not (self.backup or self.data):
+        if not (self.backup or self.data):
             return f"{self.notebook} is up to date with the released lab."
         lines = [
             f"{self.notebook} is updated: {len(self.merged.renewed)} cells renewed, {len(self.merged.added)} added, "
@@ -83,7 +83,7 @@ def update(lab: Lab) -> Updated:
     new = _read(lab.released, f"lab {lab.slug} has not been released; run `threeloops release`")
     student = _read(lab.work, f"{lab.work} is missing")
     merged = merge(_read_base(lab), student, new)
-    result = Updated(lab.work, merged=merged)
+    result = Updated(lab.work, merged)
     if merged.changed or merged.notebook.metadata.threeloops != student.metadata.get("threeloops"):
         result.backup = _back_up(lab.work, new.metadata.get("threeloops", {}).get("release", "update"))
         replace_text(lab.work, nbformat.writes(merged.notebook) + "\n")
@@ -98,7 +98,7 @@ def _read(path: Path, missing: str) -> NotebookNode:
     except FileNotFoundError:
         raise LabError(missing) from None
     except UnicodeDecodeError:
-        raise LabError(f"{path} is not text, so no notebook; nothing was changed") from None
+        raise LabError(f"{path} is not text and so not a notebook; nothing was changed") from None
     try:
         with warnings.catch_warnings(action="ignore"):  # nbformat repairs copied and missing ids, and says so
             notebook = nbformat.reads(text, as_version=4)

@@ -32,9 +32,9 @@ def student_name(folder: str) -> str:
 
 
 def require_student(name: str) -> None:
-    """Raises BadSubmission if `name`, as `student_name` gives it, can be no student's: it leads elsewhere, say."""
+    """Raises BadSubmission if `name`, as `student_name` gives it, cannot be a student's: it leads elsewhere, say."""
     if why := _why_no_student(name):
-        raise BadSubmission(f"the folder's name {name!r} is no student's: {why}; rename the folder and grade again")
+        raise BadSubmission(f"the folder name {name!r} cannot be a student's: {why}; rename the folder and grade again")
 
 
 def is_student(name: str) -> bool:
@@ -79,7 +79,7 @@ def require_plain_files(folder: Path) -> None:
         if stat.S_ISLNK(found.st_mode):
             raise BadSubmission(f"{shown} is a symbolic link; hand in the file itself")
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-            raise BadSubmission(f"{shown} is a pipe, a socket or a device, and no file; delete it and hand in again")
+            raise BadSubmission(f"{shown} is a pipe, a socket or a device, not a file; delete it and hand in again")
         size += found.st_size if stat.S_ISREG(found.st_mode) else 0
         if files > MAX_FILES:
             raise BadSubmission(f"the folder holds more than {MAX_FILES:,} files; hand in the notebook alone")
@@ -136,6 +136,6 @@ def require_timestamp(folder: Path) -> None:
             raise
         shown = ascii(text[:_SHOWN].decode("ascii", "replace")) if text else "a file that cannot be read"
         raise BadSubmission(
-            f"{TIMESTAMP} holds no time: found {shown}, expected one such as '2030-01-31 12:00:00 UTC'; delete the "
-            "file and hand in again"
+            f"{TIMESTAMP} does not hold a time: found {shown}, expected one such as '2030-01-31 12:00:00 UTC'; delete "
+            "the file and hand in again"
         ) from None

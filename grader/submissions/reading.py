@@ -38,7 +38,7 @@ def find(folder: Path, lab: Lab) -> list[Submission]:
     """
     expected = f"expected {folder}/<student>/{lab.slug}/{lab.slug}.ipynb"
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is no folder; {expected}")
+        raise FileNotFoundError(f"{folder} is not a folder; {expected}")
     students = [p for p in sorted(folder.iterdir()) if not p.name.startswith(".") and (p.is_dir() or p.is_symlink())]
     if not students:
         raise FileNotFoundError(f"{folder} holds no student; {expected}")
@@ -62,8 +62,8 @@ def content(submission: Submission, folder: Path) -> bytes:
     """The submitted file. Never opens a link, a pipe or a device, which could lead elsewhere or never end.
 
     Raises:
-        BadSubmission: the file is missing, too large or unreadable; the name is no student's; the folder holds a link,
-            a pipe, a device, or a timestamp that is not a time.
+        BadSubmission: the file is missing, too large or unreadable; the name cannot be a student's; the folder holds a
+            link, a pipe, a device, or a timestamp that is not a time.
         OSError: the machine cannot read files now.
     """
     require_student(submission.student)

@@ -58,7 +58,7 @@ def test_help_teaches(toy):
     ("words", "sentence"),
     [
         (["start", "nolab"], "there is no lab 'nolab'; the labs here are 90_toy"),
-        (["grade", "--lab", "toy", "--submissions", "nowhere"], "nowhere is no folder; expected"),
+        (["grade", "--lab", "toy", "--submissions", "nowhere"], "nowhere is not a folder; expected"),
         (["grade", "--lab", "toy"], "Missing option '--submissions'"),
         (["grade", "--lab", "toy", "--submissions", ".", "--jobs", "0"], "--jobs"),
         (["check", "nothing.ipynb"], "no file nothing.ipynb"),
