@@ -1,7 +1,7 @@
 """The command line: `threeloops doctor · start · update · check · run · grade · release · course · evidence`.
 
-Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, said in one
-sentence.
+Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, which one sentence
+explains.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
-# jsonschema, which nbformat imports, would compile a grammar of internationalised addresses: two of the three seconds
-# that a command then takes to start, for a format that no notebook schema uses. It takes a missing package as it is.
+# jsonschema, which nbformat imports, would compile a grammar of internationalised addresses. It takes two of the
+# three seconds that a command needs to start, for a format that no notebook schema uses; jsonschema can do without it.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 import typer
@@ -42,34 +41,28 @@ console = Console()
 complain = Console(stderr=True)
 
 
-class Device(StrEnum):
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class SandboxChoice(StrEnum):
-    auto = "auto"
-    bwrap = "bwrap"
-    none = "none"
-
-
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to measure.")]
 LabName = Annotated[str, typer.Argument(help="Number or name of the lab.")]
+LabNames = Annotated[list[str] | None, typer.Argument(help="Labs; all of them if none is named.")]
+
+
+def say(message: str) -> None:
+    console.print(escape(message), highlight=False, soft_wrap=True)
 
 
 def fail(message: str) -> NoReturn:
-    """End with exit code 2 and one sentence."""
+    """Print one sentence on stderr and end with exit code 2."""
     complain.print(f"[bold red]threeloops:[/] {escape(message)}", highlight=False, soft_wrap=True)
     raise typer.Exit(2)
 
 
-def plainly(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn faults of the command or the machine into one sentence and exit code 2."""
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Register a command whose faults, and the machine's, end it with one sentence and exit code 2."""
 
-    @functools.wraps(command)
-    def run_plainly(*args: object, **kwargs: object) -> None:
+    @functools.wraps(function)
+    def guarded(*args: object, **kwargs: object) -> None:
         try:
-            command(*args, **kwargs)
+            function(*args, **kwargs)
         except typer.Exit:
             raise
         except (LabError, MachineFault) as error:
@@ -88,7 +81,7 @@ def plainly(command: Callable[..., None]) -> Callable[..., None]:
             traceback.print_exc()
             fail(cause(error))
 
-    return run_plainly
+    return app.command()(guarded)
 
 
 def chosen(names: list[str] | None) -> list[Lab]:
@@ -98,10 +91,9 @@ def chosen(names: list[str] | None) -> list[Lab]:
     return labs
 
 
-@app.command()
-@plainly
+@command
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False) -> None:
-    """Say what this machine can do: versions, interpreter, compiler, ranks, sandbox, GPU; and what to do otherwise."""
+    """Say what this machine can do (versions, interpreter, compiler, ranks, sandbox, GPU) and what would help."""
     from grader.doctor.doctor import diagnose, render
 
     diagnosis = diagnose()
@@ -112,28 +104,27 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the diagn
     raise typer.Exit(0 if diagnosis.can_run else 2)
 
 
-@app.command()
-@plainly
+@command
 def start(lab: LabName) -> None:
     """Make your own copy of a lab in work/. Never overwrites one that is there."""
     from grader.release import work
 
-    started = work.start(find_lab(lab))
-    console.print(escape(started.message), highlight=False, soft_wrap=True)
+    copy = find_lab(lab)
+    if work.start(copy):
+        say(f"Your copy is {copy.work}. Open it with `make lab`; it is yours, no command overwrites it.")
+    else:
+        say(f"You have started this lab already; your copy is {copy.work} and was not touched.")
 
 
-@app.command()
-@plainly
+@command
 def update(lab: LabName) -> None:
     """Merge a newer release of a lab into your copy; every answer, note and cell of yours is kept."""
     from grader.release import work
 
-    updated = work.update(find_lab(lab))
-    console.print(escape(updated.message), highlight=False, soft_wrap=True)
+    say(work.update(find_lab(lab)).message)
 
 
-@app.command()
-@plainly
+@command
 def check(
     notebook: Annotated[str, typer.Argument(help="A lab (your copy in work/ is meant) or a notebook file.")],
 ) -> None:
@@ -141,20 +132,19 @@ def check(
 
     No sandbox and nothing withheld: it is your own code. Hidden tests are not run; grading runs them too.
     """
-    path = Path(notebook) if notebook.endswith(".ipynb") else find_lab(notebook).work
+    from grader.authoring.submitted import BadSubmission
     from grader.grading.grade import Options, grade_notebook
-    from grader.grading.records import Record
-    from grader.submissions.reading import BadSubmission, parse
+    from grader.submissions.parse import parse
 
+    path = Path(notebook) if notebook.endswith(".ipynb") else find_lab(notebook).work
     try:
         content = parse(path.read_bytes())
     except FileNotFoundError:
         fail(f"no file {path}; `threeloops start LAB` makes your copy of a lab")
     except BadSubmission as error:
         fail(f"{path}: {error}")
-    name = content.metadata.get("threeloops", {}).get("lab") if isinstance(content.metadata, dict) else None
-    lab = find_lab(name if isinstance(name, str) else path.stem)
-    record: Record = grade_notebook(content, lab, "you", Options("none", visible=True))
+    lab = find_lab(content.metadata.threeloops.get("lab", path.stem))
+    record = grade_notebook(content, lab, "you", Options("none", visible=True))
     if record.status == "failed":
         fail(f"{path}: {' '.join(record.notes)}")
     for test in record.tests:
@@ -170,18 +160,14 @@ def check(
     raise typer.Exit(0 if record.score == record.max_score else 1)
 
 
-@app.command()
-@plainly
-def run(
-    labs: Annotated[list[str] | None, typer.Argument(help="Labs to execute; all of them if none is named.")] = None,
-    device: Annotated[Device, typer.Option(help="Where the labs measure.")] = Device.auto,
-) -> None:
+@command
+def run(labs: LabNames = None, device: Device = "auto") -> None:
     """Execute solution notebooks with plain papermill, every cell, and write them to reports/executed/."""
     from grader.course.course import execute_watched
     from grader.course.progress import watching
 
     require_device(device)
-    failed = False
+    errors = []
     with watching(console) as watch:
         for lab in chosen(labs):
             folder = course_root() / "reports" / "executed" / lab.slug
@@ -189,16 +175,15 @@ def run(
     raise typer.Exit(1 if failed else 0)
 
 
-def require_device(device: Device) -> None:
-    if device is Device.cuda:
+def require_device(device: str) -> None:
+    if device == "cuda":
         import torch
 
         if not torch.cuda.is_available():
             fail("--device cuda: this machine shows no CUDA device; `threeloops doctor` says why. Use --device cpu.")
 
 
-@app.command()
-@plainly
+@command
 def grade(
     lab: Annotated[str, typer.Option("--lab", help="Number or name of the lab.")],
     submissions: Annotated[Path, typer.Option("--submissions", help="Folder of DIR/<student>/<lab>/<lab>.ipynb.")],
@@ -206,8 +191,8 @@ def grade(
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, help="Submissions graded at a time.")] = 2,
     only: Annotated[str | None, typer.Option("--only", help="Grade one exercise (its GRADE_ID).")] = None,
     sandbox: Annotated[
-        SandboxChoice, typer.Option(help="none: run submissions without isolation.")
-    ] = SandboxChoice.auto,
+        Literal["auto", "bwrap", "none"], typer.Option(help="none: run submissions without isolation.")
+    ] = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Grade again what an earlier run has graded.")] = False,
     gradebook: Annotated[
         str | None, typer.Option(help="Feed nbgrader's gradebook, e.g. sqlite:///gradebook.db.")
@@ -224,37 +209,32 @@ def grade(
     from grader.course import grade_command
 
     target = find_lab(lab)
-    report = grade_command.run(
-        target, submissions, jobs=jobs, only=only, sandbox=sandbox.value, fresh=fresh, console=console
-    )
+    report = grade_command.run(target, submissions, jobs=jobs, only=only, sandbox=sandbox, fresh=fresh, console=console)
     to = {"html": html, "csv": csv, "gradescope": gradescope}
     grade_command.export(report, target, json=json_file, gradebook=gradebook, **to)
     full = all(r.status == "graded" and r.score == r.max_score for r in report.records)
     raise typer.Exit(0 if full else 1)
 
 
-@app.command()
-@plainly
+@command
 def release(
-    labs: Annotated[list[str] | None, typer.Argument(help="Labs to release; all of them if none is named.")] = None,
+    labs: LabNames = None,
     check_only: Annotated[bool, typer.Option("--check", help="Only say what in labs/ is not current.")] = False,
 ) -> None:
     """Generate labs/ (and the notebooks that nbgrader reads) from solutions/."""
-    from grader.release.release import release as generate
-    from grader.release.release import stale
+    from grader.release import release
 
     if check_only:
-        differences = stale(chosen(labs))
+        differences = release.stale(chosen(labs))
         for line in differences:
             console.print(f"[red]✗[/] {escape(line)}", highlight=False)
         raise typer.Exit(1 if differences else 0)
-    for path in generate(chosen(labs)):
+    for path in release.release(chosen(labs)):
         console.print(f"[green]✓[/] {path.relative_to(course_root())}", highlight=False)
 
 
-@app.command()
-@plainly
-def course(device: Annotated[Device, typer.Option(help="Where the labs measure.")] = Device.auto) -> None:
+@command
+def course(device: Device = "auto") -> None:
     """Run the whole course: release, execute, grade three submissions of each lab, report (what `make course` does)."""
     from grader.course.course import run_course
     from grader.course.course_report import write
@@ -265,9 +245,8 @@ def course(device: Annotated[Device, typer.Option(help="Where the labs measure."
     with watching(console) as watch:
         report = run_course(chosen(None), reports, device, watch)
     write(report, reports)
-    table = Table(title=f"Three Loops on {report.device}, sandbox: {report.sandbox}", title_justify="left")
-    for column in ("lab", "seconds", "verified on", "reference", "untouched", "half done"):
-        table.add_column(column)
+    columns = ("lab", "seconds", "verified on", "reference", "untouched", "half done")
+    table = Table(*columns, title=f"Three Loops on {report.device}, sandbox: {report.sandbox}", title_justify="left")
     for o in report.labs:
         scores = [f"{r.score:g} / {r.max_score:g}" for r in o.grades.values()]
         table.add_row(o.lab.slug, f"{o.seconds:.1f}", o.verified_on, *scores)
@@ -280,10 +259,9 @@ def course(device: Annotated[Device, typer.Option(help="Where the labs measure."
     raise typer.Exit(1 if report.faults else 0)
 
 
-@app.command()
-@plainly
+@command
 def evidence(
-    device: Annotated[Device, typer.Option(help="Where to measure.")] = Device.auto,
+    device: Device = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder for the JSON; benchmarks/evidence by default.")] = None,
     part: Annotated[
         list[str] | None, typer.Option("--part", help="Only these: faults, numbers, record, or the name of a part.")
@@ -297,7 +275,7 @@ def evidence(
     from grader.evidence.collect import collect
 
     folder = out or course_root() / "benchmarks" / "evidence"
-    raise typer.Exit(collect(device.value, folder, console, part or (), budget))
+    raise typer.Exit(collect(device, folder, console, part or (), budget))
 
 
 def main() -> None:

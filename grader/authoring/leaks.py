@@ -1,7 +1,8 @@
-"""Does a release hold an answer? The last look before students see it, independent of how it was made."""
+"""Does a release hold an answer? The last check before students see it, independent of how the release was made."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,18 +11,18 @@ import nbformat
 from grader.authoring.labs import Lab
 from grader.authoring.regions import KINDS, regions
 
-_WORDS = tuple(f"{side} {kind}" for side in ("BEGIN", "END") for kind in KINDS)
+_MARKERS = tuple(f"{side} {kind}" for side in ("BEGIN", "END") for kind in KINDS)
 
 
 @dataclass(frozen=True)
-class Secret:
-    """Lines that a student must not receive. One line alone may stand in a hint; in its own cell it may not."""
+class _Secret:
+    """Lines that a student must not receive. A single line may appear in a hint, but not in its own cell."""
 
     what: str
     cell: str
-    lines: tuple[str, ...]
+    lines: list[str]
 
-    def stands_in(self, text: str, cell: str | None) -> bool:
+    def is_in(self, text: str, cell: str | None) -> bool:
         if len(self.lines) == 1 and cell != self.cell:
             return False
         lines, n = _lines(text), len(self.lines)
@@ -30,38 +31,36 @@ class Secret:
 
 def leaks(lab: Lab, released: Path) -> list[str]:
     """One sentence for each file or cell below `released` that holds a solution, a hidden test or a model answer."""
-    secrets = _secrets(lab)
+    secrets = [secret for secret in _secrets(lab) if secret.lines]
     found = []
     for path in sorted(p for p in released.rglob("*") if p.is_file()):
-        name = path.relative_to(released).as_posix()
-        if path.suffix == ".py" or {"wrong", "right"} & set(path.relative_to(released).parts):
-            found.append(f"{name}: sources, wrong answers and right answers are never released")
+        name = path.relative_to(released)
+        if path.suffix == ".py" or {"wrong", "right"} & set(name.parts):
+            found.append(f"{name.as_posix()}: sources, wrong answers and right answers are never released")
         if path.suffix == ".ipynb":
             cells = [(cell.id, cell.source) for cell in nbformat.read(path, as_version=4).cells]
         else:
             cells = [(None, path.read_text(encoding="utf-8", errors="replace"))]
         for cell, text in cells:
-            where = f"{name}, cell {cell}" if cell else name
-            found += [f"{where} holds the words {word!r}" for word in _WORDS if word in text]
-            found += [f"{where} holds {secret.what}" for secret in secrets if secret.stands_in(text, cell)]
+            where = f"{name.as_posix()}, cell {cell}" if cell else name.as_posix()
+            found += [f"{where} holds the words {word!r}" for word in _MARKERS if word in text]
+            found += [f"{where} holds {secret.what}" for secret in secrets if secret.is_in(text, cell)]
     return found
 
 
-def _secrets(lab: Lab) -> list[Secret]:
-    secrets = [
-        Secret(f"the {'solution' if kind == 'SOLUTION' else 'hidden tests'} of {cell.id}", cell.id, lines)
-        for cell in lab.master().cells
-        for kind in KINDS
-        for region in regions(cell.source, kind)
-        if (lines := _lines(region))
-    ]
-    for folder, first in ((lab.wrong, 1), (lab.right, 0)):  # a wrong answer begins with the words it must earn
+def _secrets(lab: Lab) -> Iterator[_Secret]:
+    for cell in lab.master().cells:
+        for kind, what in zip(KINDS, ("solution", "hidden tests"), strict=True):
+            for region in regions(cell.source, kind):
+                yield _Secret(f"the {what} of {cell.id}", cell.id, _lines(region))
+    for folder, first in (
+        (lab.wrong, 1),
+        (lab.right, 0),
+    ):  # the first line of a wrong answer is its `# expect:` comment
         for path in sorted(folder.glob("*.py")):
-            if lines := _lines(path.read_text(encoding="utf-8"))[first:]:
-                what = f"the {folder.name} answer {path.name}"
-                secrets.append(Secret(what, path.stem.partition("__")[0], lines))
-    return secrets
+            lines = _lines(path.read_text(encoding="utf-8"))[first:]
+            yield _Secret(f"the {folder.name} answer {path.name}", path.stem.partition("__")[0], lines)
 
 
-def _lines(text: str) -> tuple[str, ...]:
-    return tuple(stripped for line in text.split("\n") if (stripped := line.strip()))
+def _lines(text: str) -> list[str]:
+    return [stripped for line in text.split("\n") if (stripped := line.strip())]

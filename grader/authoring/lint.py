@@ -1,6 +1,6 @@
-"""The rules that a lab's source keeps, so that it can be released, graded and learned from.
+"""The rules that a lab's source must keep to be released, graded and learned from.
 
-`lint(lab)` returns what is wrong, one sentence each, naming the lab and the cell; an empty list is a sound lab.
+`lint(lab)` returns one sentence per broken rule, which names the lab and the cell; an empty list is a sound lab.
 """
 
 from __future__ import annotations
@@ -10,35 +10,51 @@ import builtins
 import importlib.util
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from typing import Any
 
+from nbformat import NotebookNode
 from threeloops.inner.replay.allowlist.admit import NotAdmitted, admit
 
 from grader.authoring.data_files import data_files
-from grader.authoring.labs import Lab, LabError, Limits
+from grader.authoring.labs import Lab, LabError, Limits, grade_id
+from grader.authoring.manifest import Kind, kind_of
 from grader.authoring.names import bound, imported_modules, replays, used
 from grader.authoring.regions import KINDS, regions, without
-from grader.authoring.source import Source, read
 
 FULL_MARKS = 100
 MOST_EXERCISES = 5
 FEWEST_WRONG_ANSWERS = 3
-_DEFINITIONS = (
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.Assign,
-    ast.AnnAssign,
-    ast.Import,
-    ast.ImportFrom,
-)
+_PLAIN_PYTHON = (Kind.SETUP, Kind.SOLUTION, Kind.TEST)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    name: str
+    kind: Kind
+    source: str
+    meta: dict[str, Any]
+    """nbgrader's metadata."""
+    node: NotebookNode
+
+    @property
+    def is_demo(self) -> bool:
+        return self.kind is Kind.DEMO and "demo" in self.node.metadata.get("tags", ())
+
+
+@dataclass(frozen=True)
+class _Source:
+    lab: Lab
+    cells: list[_Cell]
+
+    def of(self, kind: Kind) -> list[_Cell]:
+        return [cell for cell in self.cells if cell.kind is kind]
 
 
 def lint(lab: Lab) -> list[str]:
-    """Every broken rule of one lab."""
-    source = read(lab)
+    source = _Source(lab, list(_cells(lab)))
     unreadable = list(_cells_parse(source))
-    rules = [_header, _roles, _exercises, _reflection, _hints, _markers]
+    rules = [_header, _metadata, _exercises, _reflection, _hints, _markers]
     if not unreadable:
         rules += [_solutions, _tests, _replayed, _withheld_imports, _wrong_answers]
     found = unreadable + [message for rule in rules for message in rule(source)]
@@ -49,16 +65,24 @@ def lint(lab: Lab) -> list[str]:
     return [f"{lab.slug}, {message}" for message in found]
 
 
+def _cells(lab: Lab) -> Iterator[_Cell]:
+    for position, node in enumerate(lab.master().cells, start=1):
+        first_line = node.source.strip().partition("\n")[0]
+        name = grade_id(node) or f"{position} ({first_line[:40]!r})"
+        yield _Cell(name, kind_of(node), node.source, node.metadata.get("nbgrader", {}), node)
+
+
 def require_sound(lab: Lab) -> None:
     """Raises LabError with every broken rule of the lab."""
     if found := lint(lab):
         raise LabError("\n".join(found))
 
 
-def _header(source: Source) -> Iterator[str]:
-    if not source.header.get("title"):
+def _header(source: _Source) -> Iterator[str]:
+    header = source.lab.settings
+    if not header.get("title"):
         yield "header: threeloops.title is missing"
-    withholds = source.header.get("withholds")
+    withholds = header.get("withholds")
     if not isinstance(withholds, list):
         yield "header: threeloops.withholds must list the modules that hold answers ([] where there are none)"
         withholds = []
@@ -66,7 +90,7 @@ def _header(source: Source) -> Iterator[str]:
         if not _exists(module):
             yield f"header: withholds {module}, but there is no such module"
     known = {field.name for field in fields(Limits)}
-    for name in source.header.get("limits", {}):
+    for name in header.get("limits", {}):
         if name not in known:
             yield f"header: limits.{name} is unknown; the limits are {', '.join(sorted(known))}"
 
@@ -78,13 +102,11 @@ def _exists(module: str) -> bool:
         return False
 
 
-def _cells_parse(source: Source) -> Iterator[str]:
+def _cells_parse(source: _Source) -> Iterator[str]:
     for cell in source.cells:
-        if cell.role in ("setup", "solution", "test"):
-            for what, text in (
-                ("", cell.source),
-                *((f" without its {k} region", without(cell.source, k)) for k in KINDS),
-            ):
+        if cell.kind in _PLAIN_PYTHON:
+            shown = {f" without its {kind} region": without(cell.source, kind) for kind in KINDS}
+            for what, text in {"": cell.source, **shown}.items():
                 try:
                     ast.parse(text)
                 except SyntaxError as error:
@@ -92,27 +114,28 @@ def _cells_parse(source: Source) -> Iterator[str]:
                     break
 
 
-def _roles(source: Source) -> Iterator[str]:
+def _metadata(source: _Source) -> Iterator[str]:
     for cell in source.cells:
-        if cell.role == "unnamed":
+        kind, meta, is_code = cell.kind, cell.meta, cell.node.cell_type == "code"
+        if kind is Kind.DEMO and not cell.is_demo:
             yield f"cell {cell.name} is code and neither setup, demo, solution nor test: tag it or give it a grade_id"
-        if cell.role == "setup" and not (cell.meta.get("locked") and cell.meta.get("grade_id")):
-            yield f"cell {cell.name} is tagged setup: it needs a grade_id and locked: true"
-        if cell.role == "test" and not (cell.code and cell.meta.get("locked")):
+        if kind is Kind.SETUP and not (is_code and meta.get("locked") and meta.get("grade_id")):
+            yield f"cell {cell.name} is tagged setup: it needs a grade_id and locked: true, and must be code"
+        if kind is Kind.TEST and not (is_code and meta.get("locked")):
             yield f"cell {cell.name} is graded: it must be code and locked: true"
-        if cell.role == "demo" and cell.meta:
+        if cell.is_demo and meta:
             yield f"cell {cell.name} is tagged demo and carries nbgrader metadata: it can be only one"
-        if cell.role in ("solution", "reflection") and cell.meta.get("locked"):
+        if kind in (Kind.SOLUTION, Kind.REFLECTION) and meta.get("locked"):
             yield f"cell {cell.name} is the student's to write: locked must be false"
-        if cell.meta and cell.meta.get("schema_version") != 3:
-            yield f"cell {cell.name}: schema_version is {cell.meta.get('schema_version')!r}, expected 3"
+        if meta and meta.get("schema_version") != 3:
+            yield f"cell {cell.name}: schema_version is {meta.get('schema_version')!r}, expected 3"
     for name, count in Counter(cell.meta["grade_id"] for cell in source.cells if "grade_id" in cell.meta).items():
         if count > 1:
             yield f"cell {name}: {count} cells have this grade_id; each needs its own"
 
 
-def _exercises(source: Source) -> Iterator[str]:
-    tests, solutions = source.of("test"), source.of("solution")
+def _exercises(source: _Source) -> Iterator[str]:
+    tests, solutions = source.of(Kind.TEST), source.of(Kind.SOLUTION)
     if not 1 <= len(tests) <= MOST_EXERCISES:
         yield f"has {len(tests)} test cells: a lab has between 1 and {MOST_EXERCISES}"
     if tests and (total := sum(cell.meta.get("points", 0) for cell in tests)) != FULL_MARKS:
@@ -127,93 +150,96 @@ def _exercises(source: Source) -> Iterator[str]:
         yield f"cell {name.removesuffix('_test')}: there is no test cell {name}"
 
 
-def _reflection(source: Source) -> Iterator[str]:
-    reflections = source.of("reflection")
+def _reflection(source: _Source) -> Iterator[str]:
+    reflections = source.of(Kind.REFLECTION)
     if [cell.name for cell in reflections] != ["reflection"]:
         names = ", ".join(cell.name for cell in reflections) or "none"
         yield f"has the written answers {names}: expected exactly one, 'reflection'"
     for before, cell in zip(source.cells, source.cells[1:], strict=False):
-        if cell.role == "reflection" and before.role != "prose":
+        if cell.kind is Kind.REFLECTION and before.kind is not Kind.PROSE:
             yield f"cell {cell.name}: its question belongs into a prose cell before it"
 
 
-def _hints(source: Source) -> Iterator[str]:
-    """A hint that stands in plain sight above its own fold is read before it is wanted."""
-    for cell in source.of("demo"):
-        if cell.source.lstrip().startswith("hint(") and not cell.hidden:
+def _hints(source: _Source) -> Iterator[str]:
+    """The code of a hint cell must be folded away, or students read its hints before they want them."""
+    for cell in source.cells:
+        folded = cell.node.metadata.get("jupyter", {}).get("source_hidden")
+        if cell.is_demo and cell.source.lstrip().startswith("hint(") and not folded:
             yield f'cell {cell.name} shows its hints: give it jupyter={{"source_hidden": true}}'
 
 
-def _markers(source: Source) -> Iterator[str]:
-    home = {"SOLUTION": "solution", "HIDDEN TESTS": "test"}
+def _markers(source: _Source) -> Iterator[str]:
+    home = {"SOLUTION": Kind.SOLUTION, "HIDDEN TESTS": Kind.TEST}
     for cell in source.cells:
-        for kind in KINDS:
+        for region in KINDS:
             try:
-                found = regions(cell.source, kind)
+                found = regions(cell.source, region)
             except ValueError as error:
                 yield f"cell {cell.name}: {error}"
                 continue
-            if found and cell.role != home[kind]:
-                yield f"cell {cell.name} has a {kind} region: only {home[kind]} cells may"
-            if not found and cell.role == home[kind]:
-                yield f"cell {cell.name} has no {kind} region: what it holds would be released as it is"
+            if found and cell.kind is not home[region]:
+                yield f"cell {cell.name} has a {region} region: only {home[region]} cells may"
+            if not found and cell.kind is home[region]:
+                yield f"cell {cell.name} has no {region} region: it would be released as it is"
 
 
-def _solutions(source: Source) -> Iterator[str]:
-    for cell in source.of("solution"):
+def _solutions(source: _Source) -> Iterator[str]:
+    for cell in source.of(Kind.SOLUTION):
         for node in ast.parse(cell.source).body:
-            if not isinstance(node, _DEFINITIONS) and not _docstring(node):
-                yield f"cell {cell.name}, line {node.lineno}: a solution defines functions, classes and constants only"
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Assign() | ast.AnnAssign():
+                    pass
+                case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
+                    pass
+                case _:
+                    where = f"cell {cell.name}, line {node.lineno}"
+                    yield f"{where}: a solution defines functions, classes and constants only"
         for name in sorted(bound(cell.source, imports=False) & set(dir(builtins))):
             yield f"cell {cell.name} defines {name}, which is a builtin: its test would call Python's own; rename it"
 
 
-def _docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def _tests(source: Source) -> Iterator[str]:
-    setup = {name for cell in source.of("setup") for name in bound(cell.source)}
-    answers = {name for cell in source.of("solution") for name in bound(cell.source, imports=False)}
-    for cell in source.of("test"):
-        for what, text in (("", cell.source), (" (visible part)", without(cell.source, "HIDDEN TESTS"))):
+def _tests(source: _Source) -> Iterator[str]:
+    setup = {name for cell in source.of(Kind.SETUP) for name in bound(cell.source)}
+    answers = {name for cell in source.of(Kind.SOLUTION) for name in bound(cell.source, imports=False)}
+    for cell in source.of(Kind.TEST):
+        visible = without(cell.source, "HIDDEN TESTS")
+        for what, text in (("", cell.source), (" (visible part)", visible)):
             if unknown := sorted(used(text) - setup - answers):
                 yield (
                     f"cell {cell.name}{what} uses {', '.join(unknown)}: neither a builtin, nor from setup, nor defined "
                     "at the top level of a solution cell, nor imported in the cell"
                 )
                 break
-        if "check" not in used(without(cell.source, "HIDDEN TESTS")):
+        if "check" not in used(visible):
             yield f"cell {cell.name}: its visible part checks nothing"
         if not used(cell.source) & answers:
             yield f"cell {cell.name} uses no name that a solution cell defines: it cannot fail a student"
 
 
-def _replayed(source: Source) -> Iterator[str]:
-    """A replay takes kernels from the text of the answer's own cell, so they have to be there, and be admitted."""
-    answers = {cell.name: cell for cell in source.of("solution")}
-    for cell in source.of("test"):
-        answer = answers.get(cell.name.removesuffix("_test"))
-        if answer is None or not replays(cell.source):
-            continue
-        try:
-            if not admit(answer.source).kernels:
-                yield f"cell {cell.name} replays kernels, and {answer.name} defines none (@triton.jit, top level)"
-        except NotAdmitted as error:
-            yield f"cell {answer.name} is replayed and is not admitted: {error}"
+def _replayed(source: _Source) -> Iterator[str]:
+    """A replay takes kernels from the text of the answer's own cell, so they must be there and be admitted."""
+    answers = {f"{cell.name}_test": cell for cell in source.of(Kind.SOLUTION)}
+    for cell in source.of(Kind.TEST):
+        if cell.name in answers and replays(cell.source):
+            answer = answers[cell.name]
+            try:
+                if not admit(answer.source).kernels:
+                    yield f"cell {cell.name} replays kernels, and {answer.name} defines none (@triton.jit, top level)"
+            except NotAdmitted as error:
+                yield f"cell {answer.name} is replayed and is not admitted: {error}"
 
 
-def _withheld_imports(source: Source) -> Iterator[str]:
-    withheld = [module for module in source.header.get("withholds") or [] if isinstance(module, str)]
+def _withheld_imports(source: _Source) -> Iterator[str]:
+    withheld = tuple(f"{module}." for module in source.lab.settings.get("withholds") or [])
     for cell in source.cells:
-        if cell.role in ("setup", "solution", "test"):
+        if cell.kind in _PLAIN_PYTHON:
             for module in imported_modules(cell.source):
-                if any(module == w or module.startswith(f"{w}.") for w in withheld):
+                if f"{module}.".startswith(withheld):
                     yield f"cell {cell.name} imports {module}, which is withheld: it does not exist in a graded run"
 
 
-def _wrong_answers(source: Source) -> Iterator[str]:
-    answers = {cell.name: cell for cell in source.of("solution")}
+def _wrong_answers(source: _Source) -> Iterator[str]:
+    answers = {cell.name: cell for cell in source.of(Kind.SOLUTION)}
     counted: Counter[str] = Counter()
     for path in sorted(source.lab.wrong.glob("*.py")):
         exercise, _, mistake = path.stem.partition("__")

@@ -2,13 +2,13 @@
 
 The master notebook decides which cells exist, their order, kind, points and locked text. A submission contributes the
 text of its solution cells (the first of each grade_id) and its own extra cells, as plain code for the student's side.
-Whatever else it says about itself — tags, locks, points, test cells — is not read.
+Its tags, locks, points and test cells are only compared, so that the student hears what was restored.
 """
 
 from __future__ import annotations
 
 import copy
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -20,13 +20,14 @@ from nbformat import NotebookNode
 from grader.authoring.labs import KERNELSPEC, Lab, LabError, grade_id
 from grader.authoring.names import bound
 from grader.authoring.regions import without
+from grader.authoring.submitted import NotThisLab, essentials
 
 UNANSWERED = "YOUR ANSWER HERE"
 """What nbgrader's ClearSolutions leaves of a written answer."""
 
-MAX_CELLS, MAX_FREE_CELLS = 1000, 200
+MAX_FREE_CELLS = 200
 MAX_CELL_TEXT = 50_000
-"""Characters of one of the student's cells; the longest reference answer of the labs has a fifth of it."""
+"""Characters of one of the student's cells; the longest reference answer of the labs has a fifth of that."""
 MAX_TEXT = 500_000
 """Characters of all of the student's cells."""
 
@@ -68,7 +69,7 @@ class Manifest:
         return sum(e.points for e in self.exercises)
 
     def exercise(self, name: str) -> Exercise:
-        """Raises LabError listing the exercises where there is none of that name."""
+        """Raises LabError, which lists the exercises, if there is none of that name."""
         for exercise in self.exercises:
             if name in (exercise.id, exercise.test):
                 return exercise
@@ -88,10 +89,6 @@ class Rebuilt:
     reflection: str
 
 
-class NotThisLab(Exception):
-    """The file is a notebook, but not a submission of this lab."""
-
-
 def manifest(lab: Lab, *, visible: bool = False) -> Manifest:
     """The manifest of a lab, read from its source; read once for each version of the source.
 
@@ -106,7 +103,7 @@ def _manifest(lab: Lab, _modified: int, visible: bool) -> Manifest:
     if visible:
         for cell in master.cells:
             cell.source = without(cell.source, "HIDDEN TESTS")
-    kinds = {cell.id: _kind(cell) for cell in master.cells}
+    kinds = {cell.id: kind_of(cell) for cell in master.cells}
     tests = [c for c in master.cells if kinds[c.id] is Kind.TEST]
     exercises = tuple(Exercise(c.id.removesuffix("_test"), c.id, float(c.metadata.nbgrader.points)) for c in tests)
     for exercise in exercises:
@@ -116,16 +113,15 @@ def _manifest(lab: Lab, _modified: int, visible: bool) -> Manifest:
     return Manifest(lab, master, kinds, exercises, tuple(exports), visible)
 
 
-def _kind(cell: NotebookNode) -> Kind:
-    meta = cell.metadata.get("nbgrader", {})
-    tags = cell.metadata.get("tags", [])
-    if cell.cell_type != "code":
-        return Kind.REFLECTION if meta.get("solution") else Kind.PROSE
-    if meta.get("solution"):
-        return Kind.SOLUTION
+def kind_of(cell: NotebookNode) -> Kind:
+    meta, is_code = cell.metadata.get("nbgrader", {}), cell.cell_type == "code"
     if meta.get("grade"):
         return Kind.TEST
-    return Kind.SETUP if "setup" in tags else Kind.DEMO
+    if meta.get("solution"):
+        return Kind.SOLUTION if is_code else Kind.REFLECTION
+    if "setup" in cell.metadata.get("tags", []):
+        return Kind.SETUP
+    return Kind.DEMO if is_code else Kind.PROSE
 
 
 def rebuild(submission: Any, trusted: Manifest) -> Rebuilt:
@@ -134,64 +130,63 @@ def rebuild(submission: Any, trusted: Manifest) -> Rebuilt:
     Raises:
         NotThisLab: it holds no cell of this lab, or is no notebook at all.
     """
-    cells = submission.get("cells") if isinstance(submission, dict) else None
-    if not isinstance(cells, list):
+    notebook = essentials(submission)
+    if (cells := notebook.get("cells")) is None:
         raise NotThisLab("the file holds no cells: it is not a version 4 notebook; save it again in JupyterLab")
-    cells = [c for c in cells if isinstance(c, dict)]
     if not cells:
         raise NotThisLab("the notebook is empty; submit the notebook that `threeloops start` made")
-    if len(cells) > MAX_CELLS:
-        raise NotThisLab(f"{len(cells):,} cells; at most {MAX_CELLS:,} are read: delete some and submit again")
     answers, extra, notes = _sort(cells, trusted)
     if not answers:
-        raise NotThisLab(_belongs_elsewhere(submission, trusted))
-    out = [*extra.get(None, [])]
+        raise NotThisLab(_belongs_elsewhere(notebook, trusted))
+    reflection = "incomplete"
+    out = [*extra[None]]
     for cell in copy.deepcopy(trusted.master.cells):
-        if trusted.kinds[cell.id] in (Kind.SOLUTION, Kind.REFLECTION):
+        kind = trusted.kinds[cell.id]
+        if kind in (Kind.SOLUTION, Kind.REFLECTION):
             given = answers.get(cell.id)
-            cell.source = _within(_text(given), cell.id, cell.cell_type, notes) if given is not None else ""
-            if given is None and trusted.kinds[cell.id] is Kind.SOLUTION:
+            if given is None and kind is Kind.SOLUTION:
                 notes.append(f"{cell.id}: the answer's cell is missing from the submission")
+            if kind is Kind.REFLECTION and (given or "").strip() not in ("", UNANSWERED):
+                reflection = "complete"
+            cell.source = _within(given or "", cell.id, cell.cell_type, notes)
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-        out += [cell, *extra.get(cell.id, [])]
-    notebook = nbformat.v4.new_notebook(cells=out, metadata=_metadata(trusted))
+        out += [cell, *extra[cell.id]]
     length = sum(len(c.source) for c in out if trusted.kind(c) in (Kind.SOLUTION, Kind.REFLECTION, Kind.FREE))
     if length > MAX_TEXT:
         raise NotThisLab(
             f"the answers and your own cells have {length:,} characters; at most {MAX_TEXT:,} are read: "
             "delete or shorten some and submit again"
         )
-    written = next((_text(answers[i]) for i, k in trusted.kinds.items() if k is Kind.REFLECTION and i in answers), "")
-    unanswered = written.strip() in ("", UNANSWERED)
-    return Rebuilt(notebook, notes, "incomplete" if unanswered else "complete")
+    metadata = {"kernelspec": dict(KERNELSPEC), "threeloops": {"lab": trusted.lab.slug}}
+    return Rebuilt(nbformat.v4.new_notebook(cells=out, metadata=metadata), notes, reflection)
 
 
 def _sort(
     cells: list[dict[str, Any]], trusted: Manifest
-) -> tuple[dict[str, Any], dict[str | None, list[Any]], list[str]]:
-    """Which submitted cell answers which master cell, which are the student's own and where, and what was off."""
+) -> tuple[dict[str, str], dict[str | None, list[NotebookNode]], list[str]]:
+    """The answers by name, the student's own cells by the name of the lab's cell before them, and notes."""
     masters = {c.id: c for c in trusted.master.cells}
-    demos = {c.source.strip() for c in trusted.master.cells if trusted.kinds[c.id] is Kind.DEMO}
-    answers: dict[str, Any] = {}
-    extra: dict[str | None, list[Any]] = {}
+    demos = {c.source.strip() for c in masters.values() if trusted.kinds[c.id] is Kind.DEMO}
+    answers: dict[str, str] = {}
+    extra: dict[str | None, list[NotebookNode]] = defaultdict(list)
+    own_cells = 0
     seen: Counter[str] = Counter()
     last: str | None = None
     notes: list[str] = []
     for cell in cells:
-        name = grade_id(cell) or cell.get("id")
-        name = name if isinstance(name, str) else None
-        kind = trusted.kinds.get(name or "")
-        if kind is None or kind is Kind.FREE:
-            if _text(cell).strip() and _text(cell).strip() not in demos:
-                extra.setdefault(last, []).append(_free(cell, sum(map(len, extra.values())), notes))
+        name, text = grade_id(cell) or cell.get("id", ""), cell.get("source", "")
+        kind = trusted.kinds.get(name)
+        if kind is None:
+            if text.strip() and text.strip() not in demos:
+                own_cells += 1
+                extra[last].append(_own_cell(cell, own_cells, notes))
             continue
-        assert name is not None
         last = name
         seen[name] += 1
         if kind in (Kind.SOLUTION, Kind.REFLECTION):
-            if name not in answers:
-                answers[name] = cell
+            if seen[name] == 1:
+                answers[name] = text
             else:
                 notes.append(f"{name}: a second cell with this name was ignored; the first one counts")
         if kind in (Kind.SOLUTION, Kind.TEST, Kind.SETUP, Kind.REFLECTION):
@@ -201,47 +196,37 @@ def _sort(
             notes.append(f"{name}: this {kind.value} cell was missing and was restored from the lab")
         if kind is Kind.TEST and seen[name] > 1:
             notes.append(f"{name}: {seen[name]} cells with this name; the lab's own was used")
-    if sum(map(len, extra.values())) > MAX_FREE_CELLS:
+    if own_cells > MAX_FREE_CELLS:
         raise NotThisLab(f"more than {MAX_FREE_CELLS} extra cells; merge or delete some and submit again")
     return answers, extra, notes
 
 
 def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNode) -> list[str]:
-    """What the submission changed about a cell that is not the student's to change."""
+    """Notes on what the submission changed in a cell that students may not change."""
     notes = []
-    if cell.get("cell_type") != master.cell_type:
-        notes.append(
-            f"{name}: its type was changed to {str(cell.get('cell_type'))[:20]!r}; it counts as {master.cell_type}"
-        )
-    text = _text(cell).strip()
-    if kind in (Kind.TEST, Kind.SETUP) and text not in (
-        master.source.strip(),
-        without(master.source, "HIDDEN TESTS").strip(),
-    ):
+    if (given_type := cell.get("cell_type")) != master.cell_type:
+        notes.append(f"{name}: its type was changed to {str(given_type)[:20]!r}; it counts as {master.cell_type}")
+    allowed = [text.strip() for text in (master.source, without(master.source, "HIDDEN TESTS"))]
+    if kind in (Kind.TEST, Kind.SETUP) and cell.get("source", "").strip() not in allowed:
         notes.append(f"{name}: the text of this {kind.value} cell was edited; the lab's own was used")
-    meta = cell.get("metadata", {})
-    given = meta.get("nbgrader") if isinstance(meta, dict) else None
-    own = master.metadata.get("nbgrader", {})
-    given = given if isinstance(given, dict) else {}
-    changed = [k for k in ("grade", "solution", "locked", "points") if k in own and k in given and given[k] != own[k]]
-    if changed or (grade_id(cell) is None):
+    given, own = cell["metadata"].get("nbgrader", {}), master.metadata.get("nbgrader", {})
+    changed = [k for k in ("grade", "solution", "locked", "points") if k in own and given.get(k, own[k]) != own[k]]
+    if changed or grade_id(cell) is None:
         what = ", ".join(changed) or "its nbgrader metadata is gone"
         notes.append(f"{name}: the cell's grading metadata was changed ({what}); the lab's own was used")
-    tags = meta.get("tags", []) if isinstance(meta, dict) else []
-    if tags != master.metadata.get("tags", []):
+    if cell["metadata"].get("tags", []) != master.metadata.get("tags", []):
         notes.append(f"{name}: the cell's tags were changed; the lab's own were used")
     return notes
 
 
-def _free(cell: dict[str, Any], number: int, notes: list[str]) -> NotebookNode:
-    """One of the student's own cells, stripped of everything but its text."""
+def _own_cell(cell: dict[str, Any], number: int, notes: list[str]) -> NotebookNode:
     kind = "markdown" if cell.get("cell_type") in ("markdown", "raw") else "code"
     make = nbformat.v4.new_markdown_cell if kind == "markdown" else nbformat.v4.new_code_cell
-    return make(_within(_text(cell), f"your own cell {number + 1}", kind, notes), id=f"free-{number}")
+    return make(_within(cell["source"], f"your own cell {number}", kind, notes), id=f"free-{number - 1}")
 
 
-def _within(text: str, name: str, kind: str, notes: list[str]) -> str:
-    """The text of a student's cell; of one that is too long only the message that says so."""
+def _within(text: str, name: str, cell_type: str, notes: list[str]) -> str:
+    """The text of a student's cell; if it is too long, only a message that says so."""
     if len(text) <= MAX_CELL_TEXT:
         return text
     said = (
@@ -249,26 +234,12 @@ def _within(text: str, name: str, kind: str, notes: list[str]) -> str:
         "shorten it or split it and submit again"
     )
     notes.append(said)
-    return f"# {said}" if kind == "code" else said
+    return f"# {said}" if cell_type == "code" else said
 
 
-def _text(cell: dict[str, Any]) -> str:
-    source = cell.get("source", "")
-    if isinstance(source, list):
-        source = "".join(s for s in source if isinstance(s, str))
-    # A JSON string may hold half a character (an escaped surrogate), which no file and no interpreter takes.
-    return source.encode("utf-8", "replace").decode() if isinstance(source, str) else ""
-
-
-def _metadata(trusted: Manifest) -> dict[str, Any]:
-    return {"kernelspec": dict(KERNELSPEC), "threeloops": {"lab": trusted.lab.slug}}
-
-
-def _belongs_elsewhere(submission: Any, trusted: Manifest) -> str:
-    meta = submission.get("metadata", {})
-    own = meta.get("threeloops", {}) if isinstance(meta, dict) else {}
-    claimed = own.get("lab") if isinstance(own, dict) else None
-    if isinstance(claimed, str) and claimed != trusted.lab.slug:
+def _belongs_elsewhere(notebook: dict[str, Any], trusted: Manifest) -> str:
+    claimed = notebook["metadata"]["threeloops"].get("lab", trusted.lab.slug)
+    if claimed != trusted.lab.slug:
         return f"this is the notebook of lab {claimed[:60]!r}, not of {trusted.lab.slug!r}; submit the other file"
     return (
         f"it holds no answer cell of lab {trusted.lab.slug}; start again from `threeloops start {trusted.lab.number}`"

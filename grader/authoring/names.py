@@ -17,12 +17,15 @@ def bound(source: str, *, imports: bool = True) -> set[str]:
 
 
 def used(source: str) -> set[str]:
-    """Names that the text needs from outside: read somewhere, bound nowhere in it, and no builtin."""
+    """Names that the text needs from outside: it reads them and does not bind them, and they are not builtins."""
     top = symtable.symtable(source, "<cell>", "exec")
-    needed = {s.get_name() for s in top.get_symbols() if s.is_referenced()}
-    for inner in _below(top):
-        needed |= {s.get_name() for s in inner.get_symbols() if s.is_global() and s.is_referenced()}
-    return needed - bound(source) - _BUILTINS
+    read = {
+        symbol.get_name()
+        for table in _with_inner_scopes(top)
+        for symbol in table.get_symbols()
+        if symbol.is_referenced() and (table is top or symbol.is_global())
+    }
+    return read - bound(source) - _BUILTINS
 
 
 def imported_modules(source: str) -> set[str]:
@@ -41,7 +44,7 @@ def replays(source: str) -> bool:
     return "replay" in used(source) or "threeloops.lab.checking.replay" in imported_modules(source)
 
 
-def _below(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+def _with_inner_scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
     for child in table.get_children():
-        yield child
-        yield from _below(child)
+        yield from _with_inner_scopes(child)

@@ -1,7 +1,7 @@
-"""nbgrader's autograde with what no option of it can say: what is refused before it copies, and when a run must stop.
+"""nbgrader's autograde, made safe in ways that none of its options offers.
 
-Named in `nbgrader_config.py`, for the command and for the formgrader's button. nbgrader copies a submission before any
-preprocessor sees it, takes every exception for the student's, and skips whoever has a folder in `autograded/`.
+nbgrader copies a submission before any preprocessor sees it, takes every exception for a fault of the student, and
+skips every student who has a folder in `autograded/`. `nbgrader_config.py` installs this class.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from nbgrader.utils import rmtree
 from traitlets import Type
 
 from grader.authoring.labs import LabError
-from grader.authoring.manifest import NotThisLab, manifest, rebuild
+from grader.authoring.manifest import manifest, rebuild
+from grader.authoring.submitted import BadSubmission
 from grader.classroom.nbgrader_plugin import NOT_RUN, RebuildFromMaster
 from grader.machine.faults import MachineFault, cause
 from grader.release.files import files_below
-from grader.submissions.folder import TIMESTAMP, BadSubmission, below, require_student, student_name
+from grader.submissions.folder import TIMESTAMP, below, is_student, student_name
 from grader.submissions.parse import parse
 from grader.submissions.reading import Submission, read
 
@@ -40,12 +41,11 @@ class _Stop(BaseException):
 
 
 class SubmissionExporter(NotebookExporter):
-    """Reads a submission as `threeloops grade` reads it, and what nbgrader made of one as nbgrader does."""
+    """Reads a submission as `threeloops grade` does, and nbgrader's own copy of one as nbgrader does."""
 
     def from_file(
         self, file_stream: Any, resources: dict[str, Any] | None = None, **kw: Any
     ) -> tuple[str, dict[str, Any]]:
-        """Raises BadSubmission as `parse` does."""
         if not self.parent._sanitizing:
             return super().from_file(file_stream, resources, **kw)
         notebook = parse(Path(file_stream.name).read_bytes())
@@ -54,9 +54,9 @@ class SubmissionExporter(NotebookExporter):
 
 
 class _LeavesFiles(BaseConverter):
-    """What Autograde does before it copies the lab's own files, without the student's.
+    """Copies the timestamp of a submission, where nbgrader would copy all of the student's files.
 
-    No graded cell sees those, and a file or folder of theirs can lie where one of the lab's must go.
+    No graded cell sees those, and one of them can be in the place of a file of the lab.
     """
 
     def init_assignment(self, assignment_id: str, student_id: str) -> None:
@@ -75,9 +75,9 @@ class _LeavesFiles(BaseConverter):
 
 
 class GuardedAutograde(Autograde, _LeavesFiles):
-    """Autograde that looks at a submission before it copies it, and stops at a fault of the machine.
+    """Autograde that checks a submission before it copies it, and stops at a fault of the machine.
 
-    A run that stops leaves the gradebook as if it had not come to that student, and ends with exit code 2.
+    A run that stops leaves the gradebook as it was before that student, and ends with exit code 2.
     """
 
     notebooks: list[str]
@@ -89,9 +89,9 @@ class GuardedAutograde(Autograde, _LeavesFiles):
         folders = [wanted] if os.path.isdir(wanted) else glob.glob(wanted)
         pattern = f"{self.coursedir.notebook_id}.ipynb"
         found = {folder: glob.glob(os.path.join(glob.escape(folder), pattern)) for folder in folders}
-        for folder in [folder for folder in folders if not found[folder]]:
-            self.log.warning("%s holds no notebook; nobody is graded there", folder)
         self.assignments = {folder: notebooks for folder, notebooks in found.items() if notebooks}
+        for folder in (folder for folder in folders if not found[folder]):
+            self.log.warning("%s holds no notebook; nobody is graded there", folder)
         if not self.assignments:
             super().init_notebooks()  # names what might have been meant
 
@@ -103,12 +103,12 @@ class GuardedAutograde(Autograde, _LeavesFiles):
             raise SystemExit(2) from stop
 
     def init_destination(self, assignment_id: str, student_id: str) -> bool:
-        """Raises BadSubmission or NotThisLab: nbgrader then goes on with the next student."""
+        """Raises BadSubmission: nbgrader then goes on with the next student."""
         if student_id in self.coursedir.student_id_exclude.split(","):
             return False
         self._at, self._is_new = (assignment_id, student_id), False
         with self._stopping():
-            self._is_new = not self._has_submission()
+            self._is_new = self._is_not_graded()
             self._read()
             self._leave_out_other_notebooks()
             self._forget_unfinished()
@@ -127,7 +127,7 @@ class GuardedAutograde(Autograde, _LeavesFiles):
         """Stop the run at any exception that is not about the submission."""
         try:
             yield
-        except (BadSubmission, NotThisLab):
+        except BadSubmission:
             raise
         except Exception as error:
             self._undo()
@@ -139,31 +139,27 @@ class GuardedAutograde(Autograde, _LeavesFiles):
         """Read the submission as grading will. A student whose file is refused still gets a row in the gradebook."""
         assignment_id, student_id = self._at
         folder, name = Path(self._format_source(assignment_id, student_id)), student_name(student_id)
-        try:
-            require_student(name)
-        except BadSubmission as error:
-            self.log.error("%s", error)
-            raise
         lab = RebuildFromMaster(parent=self).lab({"nbgrader": {"assignment": assignment_id}})
         try:
             notebook = read(Submission(name, folder / f"{lab.slug}.ipynb"), folder.parent.parent)
             rebuild(notebook, manifest(lab))
-        except (BadSubmission, NotThisLab) as error:
+        except BadSubmission as error:
             self.log.error("%s: %s", name, error)
-            with self._gradebook() as gradebook:
-                gradebook.update_or_create_student(student_id)
+            if is_student(name):
+                with self._gradebook() as gradebook:
+                    gradebook.update_or_create_student(student_id)
             raise
 
     def _leave_out_other_notebooks(self) -> None:
-        """Keep the lab's own. nbgrader would ask its database for the others, by names that it may not take."""
-        own = [path for path in self.notebooks if os.path.basename(path) == f"{self._at[0]}.ipynb"]
-        for path in [path for path in self.notebooks if path not in own]:
-            shown = student_name(os.path.basename(path))
-            self.log.warning("%s: %s is no notebook of this lab; it is not graded", student_name(self._at[1]), shown)
-        self.notebooks = own
+        """Keep only the lab's own: nbgrader's database may not take the names of the others."""
+        lab, student = self._at
+        for path in (p for p in self.notebooks if os.path.basename(p) != f"{lab}.ipynb"):
+            told = student_name(student), student_name(os.path.basename(path))
+            self.log.warning("%s: %s is not a notebook of this lab; it is not graded", *told)
+        self.notebooks = [path for path in self.notebooks if os.path.basename(path) == f"{lab}.ipynb"]
 
     def _forget_unfinished(self) -> None:
-        """Remove what a killed run left of a student: nbgrader would take it for graded."""
+        """Remove what a killed run left of a student: nbgrader would take the submission for graded."""
         assignment_id, student_id = self._at
         folder = Path(self._format_dest(assignment_id, student_id))
         whole = self.coursedir.notebook_id == "*"
@@ -172,7 +168,7 @@ class GuardedAutograde(Autograde, _LeavesFiles):
             rmtree(str(folder))
 
     def _undo(self) -> None:
-        """Remove what this run made of a submission that it did not finish; points of earlier runs stay."""
+        """Remove what this run wrote for a submission that it did not finish; points of earlier runs stay."""
         folder = Path(self._format_dest(*self._at))
         with suppress(OSError):
             if folder.exists():
@@ -184,18 +180,17 @@ class GuardedAutograde(Autograde, _LeavesFiles):
             except Exception as error:  # the gradebook may be what failed
                 self.log.error("the unfinished entry of %s stays in the gradebook (%s)", self._at[1], error)
 
-    def _has_submission(self) -> bool:
+    def _is_not_graded(self) -> bool:
         with self._gradebook() as gradebook, suppress(MissingEntry):
             gradebook.find_submission(*self._at)
-            return True
-        return False
+            return False
+        return True
 
     def _gradebook(self) -> Gradebook:
         return Gradebook(self.coursedir.db_url, self.coursedir.course_id)
 
 
 def _is_finished(notebook: Path) -> bool:
-    """Whether every test cell of an autograded notebook was executed."""
     try:
         cells = nbformat.read(notebook, as_version=4).cells
         tests = [c for c in cells if c.metadata.get("nbgrader", {}).get("grade") and c.cell_type == "code"]
@@ -205,5 +200,5 @@ def _is_finished(notebook: Path) -> bool:
 
 
 def install() -> None:
-    """Have nbgrader's command and the formgrader's button use GuardedAutograde; they take no other class by name."""
+    """Have nbgrader's command and formgrader's button use GuardedAutograde, for which they have no option."""
     autogradeapp.Autograde = api.Autograde = GuardedAutograde

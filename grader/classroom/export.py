@@ -1,4 +1,4 @@
-"""nbgrader's CSV export, with every cell quoted as CSV asks for and none that a spreadsheet executes."""
+"""nbgrader's CSV export, with cells quoted where CSV needs it and none that a spreadsheet executes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ _COLUMNS = (
 
 
 class SafeCsv(ExportPlugin):
-    """The columns of nbgrader's own CsvExportPlugin, which joins texts with commas whatever stands in them.
+    """The columns of nbgrader's own CsvExportPlugin, which joins texts with commas and quotes none.
 
-    A submission of which no test was graded yet has no score here, where nbgrader writes 0.
+    A submission without any graded test has no score here, where nbgrader writes 0.
     """
 
     def export(self, gradebook: Gradebook) -> None:
         """Write the scores to `--to`, by default grades.csv, whole or not at all."""
         path = Path(self.to or "grades.csv")
         self.log.info("Exporting grades to %s", path)
-        rows = [["" if row.get(c) is None else row[c] for c in _COLUMNS] for row in self._rows(gradebook)]
-        text = to_csv([_COLUMNS, *[[v if isinstance(v, (str, float)) else str(v) for v in row] for row in rows]])
+        text = to_csv([_COLUMNS, *([_plain(row.get(c)) for c in _COLUMNS] for row in self._rows(gradebook))])
         replace_text(path, text.encode("utf-8", "backslashreplace").decode())
 
     def _rows(self, gradebook: Gradebook) -> Iterator[dict[str, Any]]:
@@ -49,8 +48,14 @@ class SafeCsv(ExportPlugin):
                 }
 
 
+def _plain(value: Any) -> str | float:
+    if isinstance(value, (str, float)):
+        return value
+    return "" if value is None else str(value)
+
+
 def _score(gradebook: Gradebook, assignment: str, student: str) -> dict[str, Any]:
-    """Nothing handed in is 0, as nbgrader has it; handed in and not graded is nothing."""
+    """Nothing handed in counts 0, as in nbgrader; what was handed in and not graded has no score."""
     try:
         submission = gradebook.find_submission(assignment, student)
     except MissingEntry:

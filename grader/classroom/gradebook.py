@@ -1,4 +1,4 @@
-"""Feed a graded class into nbgrader's gradebook, from one writer."""
+"""Write the points of a graded class into nbgrader's gradebook, from one process."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from grader.submissions.folder import is_student, spelling
 def feed(report: ClassReport, lab: Lab, database: str) -> int:
     """Write every record's points as automatic scores; returns the number of students written.
 
-    A student whose submission failed is written too, with 0 points; a folder whose name is no student's is not. Manual
-    scores and comments are left alone. A student whom the gradebook knows by another composition of the same name
-    (as `nbgrader autograde` writes the folder's own) keeps that entry.
+    A student whose submission failed is written too, with 0 points; a folder whose name cannot be a student's is not.
+    Manual scores and comments are left alone. A student keeps the entry that the gradebook has under another Unicode
+    composition of the same name, as `nbgrader autograde` takes it from the folder.
 
     Args:
         database: nbgrader's database URL, e.g. `sqlite:///gradebook.db`.
@@ -31,35 +31,31 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
             Nothing was written then.
     """
     try:
-        return _feed(report, lab, database)
+        with _programs_of_this_python(), Gradebook(database) as gradebook:
+            _require_same_tests(gradebook, report, lab)
+            known = {spelling(s.id): s.id for s in gradebook.students}
+            students = [r for r in report.records if is_student(r.student)]
+            for record in students:
+                student = known.get(spelling(record.student), record.student)
+                gradebook.update_or_create_student(student)
+                gradebook.update_or_create_submission(lab.slug, student)
+                for test in record.tests:
+                    grade = gradebook.find_grade(test.name, lab.slug, lab.slug, student)
+                    grade.auto_score = test.score
+                    grade.needs_manual_grade = grade.manual_score is not None
+            gradebook.db.commit()
     except SQLAlchemyError as error:
         reason = str(error).partition("\n")[0]
         raise LabError(
             f"the gradebook {database} cannot be used ({reason}); expected the URL of nbgrader's database in a folder "
             "that exists, such as sqlite:///gradebook.db. Nothing was written to it"
         ) from error
-
-
-def _feed(report: ClassReport, lab: Lab, database: str) -> int:
-    with _programs_of_this_python(), Gradebook(database) as gradebook:
-        _require_same_tests(gradebook, report, lab)
-        known = {spelling(s.id): s.id for s in gradebook.students}
-        students = [r for r in report.records if is_student(r.student)]
-        for record in students:
-            student = known.get(spelling(record.student), record.student)
-            gradebook.update_or_create_student(student)
-            gradebook.update_or_create_submission(lab.slug, student)
-            for test in record.tests:
-                grade = gradebook.find_grade(test.name, lab.slug, lab.slug, student)
-                grade.auto_score = test.score
-                grade.needs_manual_grade = grade.manual_score is not None
-        gradebook.db.commit()
     return len(students)
 
 
 @contextmanager
 def _programs_of_this_python() -> Iterator[None]:
-    """nbgrader runs `alembic` by name, which is on no PATH where the environment is not activated."""
+    """nbgrader runs `alembic` by name, but it is not on PATH unless the environment is activated."""
     before = os.environ.get("PATH", os.defpath)
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
     try:

@@ -1,8 +1,8 @@
-"""What makes stock `nbgrader autograde`, and the formgrader's button, grade through the wall.
+"""The preprocessors with which stock `nbgrader autograde`, and the formgrader's button, grade through the wall.
 
-Two preprocessors, named in `nbgrader_config.py`: `RebuildFromMaster` is the first to touch a submission,
-`WalledExecute` replaces nbgrader's Execute. Between them every test cell carries an error, so that a test which was
-never executed (`--no-execute`, a crash of the harness) scores 0; nbgrader alone would give it full marks.
+`nbgrader_config.py` names them: `RebuildFromMaster` is the first to touch a submission, `WalledExecute` replaces
+nbgrader's Execute. Between them every test cell carries an error, so that a test which was never executed
+(`--no-execute`, a crash of the harness) scores 0; nbgrader alone would give it full marks.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _NOT_RUN = "this test was not executed"
 
 
 class _ForLab(NbGraderPreprocessor):
-    root = Unicode(help="The course's folder; the one this package lies in where it is empty.").tag(config=True)
+    root = Unicode(help="The course's folder; by default the one that holds this package.").tag(config=True)
 
     def lab(self, resources: ResourcesDict) -> Lab:
-        """The lab of the assignment at hand. Raises LabError where this course has none of that name."""
+        """The lab of this assignment. Raises LabError if the course has none of that name."""
         return find_lab(resources["nbgrader"]["assignment"], Path(self.root) if self.root else course_root())
 
 
 class RebuildFromMaster(_ForLab):
-    """Replace a submission by the master's cells and the student's answers; what was restored goes to the log."""
+    """Replaces a submission by the master's cells with the student's answers; logs what was restored."""
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
         """Raises NotThisLab: nbgrader then leaves this student ungraded and removes what it copied."""
@@ -53,19 +53,17 @@ class RebuildFromMaster(_ForLab):
         return rebuilt.notebook, resources
 
 
-class WalledExecute(Execute):
+class WalledExecute(_ForLab, Execute):
     """nbgrader's Execute, with the student's code in a sandbox and the tests on the other side of the wall."""
 
-    root = _ForLab.root
     sandbox = Unicode("auto", help="auto, bwrap, or none: no isolation, for a machine without bubblewrap.").tag(
         config=True
     )
-    lab = _ForLab.lab
 
     def preprocess(
         self, nb: NotebookNode, resources: ResourcesDict, km: Any = None
     ) -> tuple[NotebookNode, ResourcesDict]:
-        """Raises MachineFault: for one, the machine cannot confine submissions; nothing of theirs was executed."""
+        """Raises MachineFault if, for example, the machine cannot confine submissions; none was executed then."""
         report = Report()
         options = Options(choose(self.sandbox))  # type: ignore[arg-type]
         student = resources["nbgrader"]["student"]
@@ -77,11 +75,11 @@ class WalledExecute(Execute):
             if cell.cell_type == "code" and cell.id in done and done[cell.id].execution_count is not None:
                 cell.outputs, cell.execution_count = done[cell.id].outputs, done[cell.id].execution_count
         if options.sandbox == "none":
-            self._say_so(nb, student)
+            self._warn_of_no_isolation(nb, student)
         return nb, resources
 
-    def _say_so(self, nb: NotebookNode, student: str) -> None:
-        """Without isolation: a line in the log, in the notebook's metadata, and above each result in every page."""
+    def _warn_of_no_isolation(self, nb: NotebookNode, student: str) -> None:
+        """Warn of missing isolation in the log, in the notebook's metadata, and above each result in every page."""
         self.log.warning("%s: %s", student, WITHOUT_ISOLATION)
         nb.metadata.threeloops = {**nb.metadata.get("threeloops", {}), "sandbox": "none"}
         for cell in nb.cells:

@@ -1,4 +1,4 @@
-"""The Content-Security-Policy of pages that show a student's work: markup that slips through stays dead."""
+"""The Content-Security-Policy of pages that show a student's work: markup that slips through cannot run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 
 _CLOSED = {"default-src": "'none'", "base-uri": "'none'", "form-action": "'none'", "img-src": "data:"}
 _HANDLERS = ("toggle_name(true);", "toggle_name(false);")
-"""The event handlers that stand in formgrader's own markup."""
+"""The event handlers in formgrader's own markup."""
 
 
 def static_page() -> str:

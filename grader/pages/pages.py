@@ -1,4 +1,4 @@
-"""HTML of the course's executed notebooks and of reports: self-contained, readable without a network, no scripts."""
+"""HTML pages of executed notebooks and of reports: self-contained, readable without a network, no scripts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import copy
 import html
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 
 from grader.pages.page_policy import static_page
 
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _LOADS = re.compile(
     r"(?:<(?:script|img|iframe|source|video|audio|embed)\b[^>]*\bsrc=|<link\b[^>]*\bhref=|@import\s+(?:url\()?|\burl\()"
     r"\s*[\"']?(?:https?:)?//[^\s\"')>]+|\bimport\b[^;\n]*?[\"']https?://[^\"']+",
@@ -36,7 +36,7 @@ a { color: inherit; } pre { white-space: pre-wrap; margin: 0; font-size: .85rem;
 """
 
 
-# a cell whose source is hidden keeps it in the page, folded away; nbconvert's own template shows it
+# The source of a hidden cell is folded away; nbconvert's own template shows it.
 _TEMPLATE = """
 {%- extends 'lab/index.html.j2' -%}
 {%- block input_group -%}
@@ -60,13 +60,13 @@ _TEMPLATE = """
 
 
 def notebook_page(notebook: NotebookNode, title: str) -> str:
-    """One executed notebook of the course as a page: figures inline, widgets as their static twin, no scripts."""
+    """One executed notebook as a page: figures inline, widgets in their static form, no scripts."""
     notebook = copy.deepcopy(notebook)
     notebook.metadata.pop("widgets", None)
     notebook.metadata["title"] = title
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
-            output.get("data", {}).pop(WIDGET_VIEW, None)
+            output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     exporter = HTMLExporter(embed_images=True, raw_template=_TEMPLATE)
     page, _ = exporter.from_notebook_node(notebook, resources={"policy": static_page()})
     return page
@@ -87,27 +87,26 @@ def page(title: str, lead: str, *sections: str) -> str:
     )
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> str:
-    """An HTML table; plain strings are escaped, `Cell`s carry a link or a class."""
-    head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
-    body = "".join("<tr>" + "".join(Cell.of(c).html() for c in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
+@dataclass(frozen=True)
 class Cell:
-    """A table cell with a style ("number", "good", "bad", "pre") or a link."""
+    """A table cell; `kind` holds CSS classes ("number", "good", "bad"), and "pre" for text with line breaks."""
 
-    def __init__(self, text: str, kind: str = "", href: str = "") -> None:
-        self.text, self.kind, self.href = text, kind, href
-
-    @staticmethod
-    def of(value: Cell | str) -> Cell:
-        return value if isinstance(value, Cell) else Cell(value)
+    text: str
+    kind: str = ""
+    href: str = ""
 
     def html(self) -> str:
         text = html.escape(self.text)
         if self.href:
-            text = f"<a href='{html.escape(self.href, quote=True)}'>{text}</a>"
+            text = f"<a href='{html.escape(self.href)}'>{text}</a>"
         if "pre" in self.kind.split():
             text = f"<pre>{text}</pre>"
-        return f"<td class='{html.escape(self.kind, quote=True)}'>{text}</td>"
+        return f"<td class='{html.escape(self.kind)}'>{text}</td>"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> str:
+    """An HTML table; texts are escaped."""
+    head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
+    cells = ([Cell(c) if isinstance(c, str) else c for c in row] for row in rows)
+    body = "".join(f"<tr>{''.join(cell.html() for cell in row)}</tr>" for row in cells)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,4 +1,4 @@
-"""CSV that a spreadsheet shows as text: no cell of it is executed as a formula."""
+"""CSV that spreadsheets show as text: they execute no cell of it as a formula."""
 
 from __future__ import annotations
 

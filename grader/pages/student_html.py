@@ -2,7 +2,7 @@
 
 The filters of nbgrader's pages (`nbgrader_config.py` names them): formgrader shows these pages inside the instructor's
 Jupyter server, where one request by the page is enough to run code. Markdown is rendered without its raw HTML and then
-sanitised; a web address stands as text beside the words that linked to it.
+sanitised; a web address is shown as text beside the words that linked to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pygments.lexer import Lexer
 from pygments.lexers import PythonLexer
 
 MAX_RENDERED = 5_000
-"""Characters of one markdown cell that are rendered; a longer one is shown as it was typed."""
+"""Characters of the longest markdown cell that is rendered; a longer one is shown as typed."""
 
 _MAX_FORMULA = 1_000
 _FORMULAS = ("block_math_tex", "block_math_latex", "inline_math_tex", "inline_math_latex", "latex_environment")
@@ -55,10 +55,10 @@ class _TextAlign:
 
 
 class _OwnAnchors(Filter):
-    """Gives the anchors of a student's text names of their own.
+    """Prefixes the anchors of a student's text.
 
-    The page finds its score fields by id, and a browser makes each id a global variable: a heading called like either
-    would stand in for it.
+    The page finds its score fields by id, and a browser makes each id a global variable: a heading with such a name
+    would take its place.
     """
 
     def __iter__(self) -> Any:
@@ -72,7 +72,7 @@ class _OwnAnchors(Filter):
 
 
 class _Renderer(IPythonRenderer):
-    """Jupyter's markdown, with raw HTML as text, links as text, and no picture but those that the text itself holds."""
+    """Jupyter's markdown, with raw HTML and links as text, and only those pictures that the text itself holds."""
 
     def __init__(self) -> None:
         super().__init__(escape=True, allow_harmful_protocols=False)
@@ -84,7 +84,7 @@ class _Renderer(IPythonRenderer):
         return self.escape_html(html)
 
     def block_code(self, code: str, info: str | None = None) -> str:
-        """Colour for Python alone: the lexers of some other languages take minutes for a page of text made for them."""
+        """Colour only for Python: the lexers of some other languages take minutes for a page of hostile text."""
         language = (info or "").split(maxsplit=1)[:1]
         if language and language[0].lower() in _PYTHON:
             return highlight(code, HtmlFormatter(), PythonLexer(), time.thread_time() + _SECONDS)
@@ -103,7 +103,7 @@ class _Renderer(IPythonRenderer):
 
 
 def _bounded(pattern: str) -> str:
-    """The pattern of a formula, with a bound on its length: an opening without an end is then not sought for ever."""
+    """The pattern of a formula with a bound on its length, so that an opening without an end costs little."""
     return pattern.replace(".*?", f".{{0,{_MAX_FORMULA}}}?").replace(".+?", f".{{1,{_MAX_FORMULA}}}?")
 
 
@@ -120,7 +120,7 @@ class _Inline(MathInlineParser):
 
 @pass_context
 def page_markdown(context: Context, source: str) -> str:
-    """nbconvert's filter `markdown2html`: what would take too long, for its length or for the whole page, as typed."""
+    """nbconvert's filter `markdown2html`. Shows a cell as typed if it is too long or the page has taken too long."""
     until = context["resources"].setdefault("markdown_until", time.thread_time() + _SECONDS)
     if len(source) > MAX_RENDERED or time.thread_time() > until:
         return _typed(source)
@@ -128,7 +128,7 @@ def page_markdown(context: Context, source: str) -> str:
 
 
 def markdown_to_html(source: str) -> str:
-    """Markdown as sanitised HTML, its formulas as TeX; what nests too deep to be parsed as it was typed."""
+    """Markdown as sanitised HTML, with formulas as TeX. Text that nests too deep to be parsed is shown as typed."""
     try:
         rendered = MarkdownWithMath(_Renderer(), _Block(), _Inline(hard_wrap=False)).render(source)
         cleaner = Cleaner(_TAGS, _ATTRIBUTES, protocols=["data"], css_sanitizer=_TextAlign(), filters=[_OwnAnchors])
@@ -142,17 +142,17 @@ def _typed(source: str) -> str:
 
 
 def text_to_html(text: str) -> str:
-    """Printed text without its terminal colours: nbconvert's translation of them fails on a code it cannot read."""
+    """Printed text without its terminal colours: nbconvert's translation fails on codes that it does not know."""
     return html.escape(strip_ansi(text))
 
 
 def as_it_is(text: str) -> str:
-    """In place of nbconvert's `strip_files_prefix`, which edits addresses after they were checked."""
+    """Replaces nbconvert's `strip_files_prefix`, which edits addresses after they were checked."""
     return text
 
 
 def highlight(code: str, formatter: HtmlFormatter, lexer: Lexer, deadline: float) -> str:
-    """Code in colour, or plain where colouring it would take this thread past `deadline` (of `time.thread_time`).
+    """Code in colour, or plain if colouring would take this thread past `deadline` (of `time.thread_time`).
 
     Pygments needs 41 s for 20 kB of lines that hold only spaces.
     """

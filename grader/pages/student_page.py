@@ -1,4 +1,4 @@
-"""The last step before nbgrader's pages: of an autograded notebook only what such a page may show."""
+"""The last step before nbgrader's pages: reduces an autograded notebook to what such a page may show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grader.pages.page_policy import formgrader_page, static_page
 TEMPLATES = str(Path(__file__).parent / "templates")
 _SHOWN = ("text/plain", "image/png", "image/jpeg")
 _SAID = ("assignment_id", "notebook_id", "student", "first_name", "last_name", "notebook_path")
-"""What formgrader's template writes into its page as it is; a student may have named the folder."""
+"""What formgrader's template does not escape, although a student may have named the folder."""
 
 
 class StudentPage(NbGraderPreprocessor):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,19 +10,19 @@ from difflib import SequenceMatcher
 
 from nbformat import NotebookNode
 
-from grader.authoring.labs import grade_id
+from grader.authoring.labs import grade_id, text_id
 
 
 @dataclass
 class Merge:
-    """The merged notebook, and which cells differ from the student's for what reason."""
+    """The merged notebook, and the keys of the cells that differ from the student's, by reason."""
 
     notebook: NotebookNode
     renewed: list[str] = field(default_factory=list)
     added: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
-    """Cells that the student and the release both changed: the student's text stands."""
+    """Cells that the student and the release both changed: the student's text is kept."""
 
     @property
     def changed(self) -> bool:
@@ -34,13 +33,14 @@ def merge(base: NotebookNode, student: NotebookNode, new: NotebookNode) -> Merge
     """Bring a newer release into a student's notebook.
 
     `base` is the release that the student started from, `new` the one to bring in; none of the three is changed. The
-    result follows the order of `new`. Cells that `new` does not know stand where the student had them, behind the same
-    neighbour: their own cells always, cells that the release dropped only if they had edited them.
+    result follows the order of `new`. Cells that `new` does not know keep their place after the same neighbour: the
+    student's own cells always, cells that the release dropped only if the student had edited them.
     """
     before, mine, after = dict(_keyed(base)), dict(_keyed(student)), dict(_keyed(new))
-    result = Merge(_shell(student, new))
+    metadata = NotebookNode(copy.deepcopy({**student.metadata, "threeloops": new.metadata.get("threeloops", {})}))
+    result = Merge(NotebookNode(nbformat=4, nbformat_minor=5, metadata=metadata, cells=[]))
     own = _own_cells_by_neighbour(before, mine, after, result)
-    cells = [*own[None]]
+    cells = own[None]
     for key, cell in after.items():
         cells += [*_decide(key, before.get(key), mine.get(key), cell, result), *own[key]]
     result.notebook.cells = _with_unique_ids(cells)
@@ -50,27 +50,27 @@ def merge(base: NotebookNode, student: NotebookNode, new: NotebookNode) -> Merge
 def _decide(
     key: str, old: NotebookNode | None, mine: NotebookNode | None, new: NotebookNode, result: Merge
 ) -> Iterator[NotebookNode]:
-    """The cell of the release under `key`, in the student's text or in the new one; nothing where they deleted it."""
+    """The released cell `key`, in the student's text or in the new one; nothing if the student deleted it."""
     if mine is None:
         deleted_by_student = old is not None and grade_id(new) is None
         if not deleted_by_student:
             result.added.append(key)
             yield copy.deepcopy(new)
     elif _text(mine) == _text(new):
-        yield _in_place_of(mine, new, outputs=True)
+        yield _in_place_of(mine, new)
     elif old is not None and _text(mine) == _text(old):
         result.renewed.append(key)
-        yield _in_place_of(new, new, outputs=False)
+        yield copy.deepcopy(new)
     else:
         if old is None or _text(old) != _text(new):
             result.conflicts.append(key)
-        yield _in_place_of(mine, new, outputs=True)
+        yield _in_place_of(mine, new)
 
 
 def _own_cells_by_neighbour(
     before: dict[str, NotebookNode], mine: dict[str, NotebookNode], after: dict[str, NotebookNode], result: Merge
 ) -> dict[str | None, list[NotebookNode]]:
-    """The student's cells that `after` lacks, each under the key of the released cell that it stands behind."""
+    """The student's cells that `after` lacks, each under the key of the released cell that it follows."""
     successor = _successors(list(before), list(after))
     own: dict[str | None, list[NotebookNode]] = defaultdict(list)
     neighbour: str | None = None
@@ -88,7 +88,7 @@ def _own_cells_by_neighbour(
 
 
 def _successors(before: list[str], after: list[str]) -> dict[str, str]:
-    """For a cell that was replaced (prose whose text changed has a new id): the cell that stands there now."""
+    """For each replaced cell (prose whose text changed has a new id), the cell that is there now."""
     found: dict[str, str] = {}
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag == "replace":
@@ -100,34 +100,22 @@ def _keyed(notebook: NotebookNode) -> Iterator[tuple[str, NotebookNode]]:
     """Each cell under its grade_id or id; a copy that the student made of a cell gets a key of its own."""
     seen: Counter[str] = Counter()
     for cell in notebook.cells:
+        # text_id finds untouched cells where an editor dropped the ids
         key = grade_id(cell) or cell.get("id") or text_id(cell)
         seen[key] += 1
         yield (key if seen[key] == 1 else f"{key} (copy {seen[key]})"), cell
-
-
-def text_id(cell: NotebookNode) -> str:
-    """The id that the course gives to an unnamed cell: it finds untouched ones where an editor dropped the ids."""
-    return hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:12]
 
 
 def _text(cell: NotebookNode) -> tuple[str, str]:
     return cell.cell_type, cell.source.rstrip()
 
 
-def _in_place_of(text: NotebookNode, released: NotebookNode, *, outputs: bool) -> NotebookNode:
-    """`text`'s content with the released cell's id and role; the student's outputs where the text is theirs."""
-    cell = copy.deepcopy(text)
+def _in_place_of(mine: NotebookNode, released: NotebookNode) -> NotebookNode:
+    """The student's text and outputs with the released cell's id and role."""
+    cell = copy.deepcopy(mine)
     cell.id = released.id
     cell.metadata = NotebookNode({**cell.metadata, **copy.deepcopy(released.metadata)})
-    if cell.cell_type == "code" and not outputs:
-        cell.outputs, cell.execution_count = [], None
     return cell
-
-
-def _shell(student: NotebookNode, new: NotebookNode) -> NotebookNode:
-    """A notebook without cells: the student's metadata and the new release's name."""
-    metadata = {**student.metadata, "threeloops": new.metadata.get("threeloops", {})}
-    return NotebookNode(nbformat=4, nbformat_minor=5, metadata=NotebookNode(copy.deepcopy(metadata)), cells=[])
 
 
 def _with_unique_ids(cells: list[NotebookNode]) -> list[NotebookNode]:

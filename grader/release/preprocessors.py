@@ -17,7 +17,7 @@ _CELL_METADATA = ("tags", "nbgrader", "deletable", "editable", "jupyter")
 
 
 class CheckCells(NbGraderPreprocessor):
-    """nbgrader's CheckCellMetadata, which refuses a written answer without points: ours carries none."""
+    """nbgrader's CheckCellMetadata, which would refuse a written answer without points: ours carries none."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Raises nbgrader's ValidationError for any other fault of the cells' metadata."""
@@ -31,7 +31,7 @@ class CheckCells(NbGraderPreprocessor):
 
 
 class ForStudents(NbGraderPreprocessor):
-    """Leaves in a notebook what students need: the lab, a hash of the release, and cells without a history."""
+    """Keeps what students need in a notebook: the lab's name, a hash of the release, and cells without a history."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         for cell in nb.cells:
@@ -43,7 +43,7 @@ class ForStudents(NbGraderPreprocessor):
 
 
 def content_hash(notebook: NotebookNode) -> str:
-    """12 hex digits of what a person wrote in a notebook: texts, roles, tags; no outputs, ids or editor's notes."""
+    """12 hex digits over what a person wrote in a notebook: texts, roles, tags; not outputs, ids or other metadata."""
     content = [
         [
             cell.cell_type,

@@ -1,4 +1,4 @@
-"""Whether a student's folder may be touched at all: its name, and what kind of files lie in it."""
+"""What a student's folder may hold: its name, its files and their sizes, checked before any file is opened."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
+from grader.authoring.submitted import BadSubmission
 from grader.machine.faults import is_machines
 
 MAX_NAME = 100
@@ -16,7 +17,7 @@ MAX_FILES = 1000
 MAX_FOLDER_BYTES = 100 << 20
 MAX_NOTEBOOK_BYTES = 32 << 20
 TIMESTAMP = "timestamp.txt"
-"""Where nbgrader's exchange notes when a submission was handed in, and where nbgrader reads it."""
+"""The file in which nbgrader notes when a submission was handed in."""
 
 _MAX_TIMESTAMP_BYTES, _SHOWN = 100, 40
 
@@ -24,42 +25,37 @@ _JOINERS = "\u200c\u200d"
 """Invisible, but part of how Persian and several Indian names are spelled."""
 
 
-class BadSubmission(Exception):
-    """This student's file cannot be graded; the message says why and what to hand in instead."""
-
-
 def student_name(folder: str) -> str:
-    """The student whose folder has this name: composed Unicode (NFC), and escapes for what no terminal should show."""
+    """The student whose folder has this name: in composed Unicode (NFC), with escapes for unprintable characters."""
     composed = unicodedata.normalize("NFC", folder)
     return "".join(c if _is_printable(c) else c.encode("unicode_escape").decode() for c in composed)
 
 
 def require_student(name: str) -> None:
-    """Raises BadSubmission where `name`, as `student_name` gives it, can be nobody's: it leads elsewhere, for one."""
-    if not name.strip():
-        why = "it is empty"
-    elif name.startswith(".") or ".." in name:
-        why = "it starts with a dot or holds two in a row"
-    elif "/" in name or "\\" in name or not all(map(_is_printable, name)):
-        why = "it holds a slash, a backslash or a character that cannot be printed"
-    elif len(name) > MAX_NAME or len(os.fsencode(name)) > MAX_NAME_BYTES:
-        why = f"it has {len(name)} characters in {len(os.fsencode(name))} bytes, at most {MAX_NAME} in {MAX_NAME_BYTES}"
-    else:
-        return
-    raise BadSubmission(f"the folder's name {name!r} is no student's: {why}; rename the folder and grade again")
+    """Raises BadSubmission if `name`, as `student_name` gives it, cannot be a student's: it leads elsewhere, say."""
+    if why := _why_no_student(name):
+        raise BadSubmission(f"the folder name {name!r} cannot be a student's: {why}; rename the folder and grade again")
 
 
 def is_student(name: str) -> bool:
-    """Whether `require_student` takes the name."""
-    try:
-        require_student(name)
-    except BadSubmission:
-        return False
-    return True
+    return not _why_no_student(name)
+
+
+def _why_no_student(name: str) -> str:
+    if not name.strip():
+        return "it is empty"
+    if name.startswith(".") or ".." in name:
+        return "it starts with a dot or holds two in a row"
+    if "/" in name or "\\" in name or not all(map(_is_printable, name)):
+        return "it holds a slash, a backslash or a character that cannot be printed"
+    size = len(os.fsencode(name))
+    if len(name) > MAX_NAME or size > MAX_NAME_BYTES:
+        return f"it has {len(name)} characters in {size} bytes, at most {MAX_NAME} in {MAX_NAME_BYTES}"
+    return ""
 
 
 def spelling(name: str) -> str:
-    """What a reader sees of a name: two folders whose spelling is equal cannot be told apart."""
+    """The visible part of a name: readers cannot tell two folders with one spelling apart."""
     return "".join(c for c in unicodedata.normalize("NFC", name) if c not in _JOINERS)
 
 
@@ -68,7 +64,7 @@ def _is_printable(character: str) -> bool:
 
 
 def require_plain_files(folder: Path) -> None:
-    """Look at every file in a student's folder for one lab without opening any.
+    """Check every file in a student's folder for one lab without opening any.
 
     Raises:
         BadSubmission: the folder, the student's folder above it, or something inside is a link, a pipe or a device, or
@@ -83,7 +79,7 @@ def require_plain_files(folder: Path) -> None:
         if stat.S_ISLNK(found.st_mode):
             raise BadSubmission(f"{shown} is a symbolic link; hand in the file itself")
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-            raise BadSubmission(f"{shown} is a pipe, a socket or a device, and no file; delete it and hand in again")
+            raise BadSubmission(f"{shown} is a pipe, a socket or a device, not a file; delete it and hand in again")
         size += found.st_size if stat.S_ISREG(found.st_mode) else 0
         if files > MAX_FILES:
             raise BadSubmission(f"the folder holds more than {MAX_FILES:,} files; hand in the notebook alone")
@@ -92,6 +88,14 @@ def require_plain_files(folder: Path) -> None:
                 f"the folder's files have {size / 2**20:,.0f} MiB and more, at most {MAX_FOLDER_BYTES >> 20} are "
                 "accepted; hand in the notebook alone"
             )
+
+
+def require_small_notebook(size: int) -> None:
+    """Raises BadSubmission if a notebook file of `size` bytes is larger than grading reads."""
+    if size > MAX_NOTEBOOK_BYTES:
+        raise BadSubmission(
+            f"the notebook has {size / 2**20:.0f} MiB, at most {MAX_NOTEBOOK_BYTES >> 20} are read; clear its outputs"
+        )
 
 
 def below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -109,10 +113,10 @@ def below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def require_timestamp(folder: Path) -> None:
-    """Read the time of a submission as nbgrader does, which ends the whole run where it cannot.
+    """Check that nbgrader can read the time of a submission: it would end the whole run otherwise.
 
     Raises:
-        BadSubmission: there is a timestamp and it is no time. None at all, or an empty one, is no fault.
+        BadSubmission: the timestamp is not a time. A missing or an empty one is no fault.
         OSError: the machine cannot read files now.
     """
     text = b""
@@ -127,11 +131,11 @@ def require_timestamp(folder: Path) -> None:
             parse_utc(written)
     except (FileNotFoundError, NotADirectoryError):
         return
-    except Exception as error:  # what is no time fails in the parser in several unrelated ways
+    except Exception as error:  # the parser raises several unrelated types
         if is_machines(error):
             raise
         shown = ascii(text[:_SHOWN].decode("ascii", "replace")) if text else "a file that cannot be read"
         raise BadSubmission(
-            f"{TIMESTAMP} holds no time: found {shown}, expected one such as '2030-01-31 12:00:00 UTC'; delete the "
-            "file and hand in again"
+            f"{TIMESTAMP} does not hold a time: found {shown}, expected one such as '2030-01-31 12:00:00 UTC'; delete "
+            "the file and hand in again"
         ) from None

@@ -8,11 +8,11 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from grader.authoring.labs import Lab, LabError
+from grader.authoring.submitted import BadSubmission
 from grader.machine.faults import is_machines
 from grader.submissions.folder import (
-    MAX_NOTEBOOK_BYTES,
-    BadSubmission,
     require_plain_files,
+    require_small_notebook,
     require_student,
     require_timestamp,
     spelling,
@@ -30,31 +30,27 @@ class Submission:
 
 
 def find(folder: Path, lab: Lab) -> list[Submission]:
-    """Every student folder, in alphabetical order; also those whose notebook is missing, so that nobody is forgotten.
+    """Every student folder, in alphabetical order, including those without a notebook, so that nobody is forgotten.
 
     Raises:
         FileNotFoundError: `folder` does not exist or holds no student.
         LabError: two folders have names that look the same, so that their points could not be told apart.
     """
+    expected = f"expected {folder}/<student>/{lab.slug}/{lab.slug}.ipynb"
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is no folder; expected {folder}/<student>/{lab.slug}/{lab.slug}.ipynb")
+        raise FileNotFoundError(f"{folder} is not a folder; {expected}")
     students = [p for p in sorted(folder.iterdir()) if not p.name.startswith(".") and (p.is_dir() or p.is_symlink())]
     if not students:
-        raise FileNotFoundError(f"{folder} holds no student; expected {folder}/<student>/{lab.slug}/{lab.slug}.ipynb")
-    found = [Submission(student_name(path.name), path / lab.slug / f"{lab.slug}.ipynb") for path in students]
-    _require_distinct([path.name for path in students])
-    return found
-
-
-def _require_distinct(names: list[str]) -> None:
-    first: dict[str, str] = {}
-    for name in names:
-        other = first.setdefault(spelling(name), name)
-        if other != name:
+        raise FileNotFoundError(f"{folder} holds no student; {expected}")
+    names: dict[str, str] = {}
+    for path in students:
+        other = names.setdefault(spelling(path.name), path.name)
+        if other != path.name:
             raise LabError(
-                f"two students' folders have names that look the same, {ascii(other)} and {ascii(name)}; "
+                f"two students' folders have names that look the same, {ascii(other)} and {ascii(path.name)}; "
                 "rename one, or merge them if they are one person's. Nobody was graded"
             )
+    return [Submission(student_name(path.name), path / lab.slug / f"{lab.slug}.ipynb") for path in students]
 
 
 def read(submission: Submission, folder: Path) -> NotebookNode:
@@ -66,8 +62,8 @@ def content(submission: Submission, folder: Path) -> bytes:
     """The submitted file. Never opens a link, a pipe or a device, which could lead elsewhere or never end.
 
     Raises:
-        BadSubmission: no file, a name that is no student's, a link, pipe or device, a file too large or unreadable, a
-            timestamp that is no time.
+        BadSubmission: the file is missing, too large or unreadable; the name cannot be a student's; the folder holds a
+            link, a pipe, a device, or a timestamp that is not a time.
         OSError: the machine cannot read files now.
     """
     require_student(submission.student)
@@ -75,15 +71,10 @@ def content(submission: Submission, folder: Path) -> bytes:
     try:
         require_plain_files(path.parent)
         if not path.is_file():
-            other = sorted(student_name(p.name) for p in path.parent.glob("*.ipynb")) if path.parent.is_dir() else []
-            hint = f"; the folder holds {', '.join(other[:5])}" if other else ""
+            others = sorted(student_name(p.name) for p in path.parent.glob("*.ipynb"))
+            hint = f"; the folder holds {', '.join(others[:5])}" if others else ""
             raise BadSubmission(f"no file {path.relative_to(folder)}{hint}")
-        size = path.stat().st_size
-        if size > MAX_NOTEBOOK_BYTES:
-            raise BadSubmission(
-                f"the notebook has {size / 2**20:.0f} MiB, at most {MAX_NOTEBOOK_BYTES >> 20} are read; "
-                "clear its outputs"
-            )
+        require_small_notebook(path.stat().st_size)
         require_timestamp(path.parent)
         return path.read_bytes()
     except OSError as error:

@@ -58,7 +58,7 @@ def test_help_teaches(toy):
     ("words", "sentence"),
     [
         (["start", "nolab"], "there is no lab 'nolab'; the labs here are 90_toy"),
-        (["grade", "--lab", "toy", "--submissions", "nowhere"], "nowhere is no folder; expected"),
+        (["grade", "--lab", "toy", "--submissions", "nowhere"], "nowhere is not a folder; expected"),
         (["grade", "--lab", "toy"], "Missing option '--submissions'"),
         (["grade", "--lab", "toy", "--submissions", ".", "--jobs", "0"], "--jobs"),
         (["check", "nothing.ipynb"], "no file nothing.ipynb"),
@@ -140,9 +140,10 @@ def test_without_bubblewrap_grade_refuses_and_names_the_choice(toy, classroom, t
 
 
 def test_a_student_starts_checks_and_updates(toy):
-    assert threeloops(toy.root, "start", "90").returncode == 0
+    first = threeloops(toy.root, "start", "90")
+    assert (first.returncode, str(toy.work) in first.stdout) == (0, True)
     again = threeloops(toy.root, "start", "toy")
-    assert (again.returncode, "was not touched" in again.stdout) == (0, True)
+    assert (again.returncode, f"{toy.work} and was not touched" in again.stdout) == (0, True)
     mine = str(toy.work)
     untouched = threeloops(toy.root, "check", mine)
     assert (untouched.returncode, untouched.stdout.count("✗")) == (1, 2)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from grader.authoring.labs import Lab
 
-SAYS = "timestamp.txt holds no time"
+SAYS = "timestamp.txt does not hold a time"
 EARNS = 0.0
 
 

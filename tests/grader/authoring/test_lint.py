@@ -54,7 +54,7 @@ def test_the_toy_is_sound(toy):
         ("    values = np.asarray", "    %timeit 1\n    values = np.asarray", "cell rescale is not plain Python"),
         ("    ### END SOLUTION\n\n# %% tags", "\n# %% tags", "cell mean: a SOLUTION region is opened and never closed"),
         ("    ### BEGIN SOLUTION\n    if not", "    if not", "cell mean: line 6 closes a SOLUTION region that was never"),
-        ("### BEGIN SOLUTION\n    if not", "pass ### BEGIN SOLUTION\n    if not", "is no marker"),
+        ("### BEGIN SOLUTION\n    if not", "pass ### BEGIN SOLUTION\n    if not", "is not a marker"),
         ("    ### BEGIN HIDDEN TESTS\n    for n", "    for n", "closes a HIDDEN TESTS region that was never opened"),
         ('hint("mean", "Add them up."', '### BEGIN SOLUTION\n### END SOLUTION\nhint("mean", "x"', "only solution cells may"),
         ('# %% tags=["demo"] jupyter={"source_hidden": true}\nhint', '# %% tags=["demo"]\nhint', "shows its hints"),

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 from toy_course import make_course
 
-from grader.authoring.manifest import MAX_CELLS, MAX_FREE_CELLS, Kind, NotThisLab, manifest, rebuild
+from grader.authoring.manifest import MAX_FREE_CELLS, Kind, NotThisLab, manifest, rebuild
+from grader.authoring.submitted import MAX_CELLS
 from grader.submissions.reading import parse
 
 LOCKED = {"grade": True, "locked": True, "points": 40, "schema_version": 3, "solution": False, "task": False}

@@ -14,7 +14,7 @@ from grader.authoring.labs import LabError
 from grader.authoring.leaks import leaks
 from grader.authoring.regions import regions
 from grader.release.preprocessors import CheckCells, content_hash
-from grader.release.release import release, stale, write_solution
+from grader.release.release import release, stale
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -153,7 +153,7 @@ def test_the_solution_notebook_is_the_source_with_its_header_and_answers(toy):
 
 
 def test_an_executed_but_unedited_solution_notebook_keeps_its_outputs(toy):
-    write_solution(toy)
+    release([toy])
     notebook = read(toy.solution_notebook)
     notebook.cells[1].execution_count = 7
     notebook.metadata.language_info = {"name": "python"}

@@ -14,7 +14,7 @@ from toy_course import SOURCE, add_data, read
 from grader.authoring.labs import LabError
 from grader.release.merge import merge
 from grader.release.release import release
-from grader.release.work import WorkError, start, update
+from grader.release.work import start, update
 
 ANSWER = "def mean(values):\n    return sum(values) / len(values)"
 
@@ -59,16 +59,14 @@ def everything_below(folder):
 
 def test_start_copies_the_released_lab_with_its_data(toy):
     release([toy])
-    result = start(toy)
-    assert not result.already and str(toy.work) in result.message
+    assert start(toy)
     assert everything_below(toy.work.parent) == everything_below(toy.released.parent)
 
 
-def test_a_second_start_touches_nothing_and_says_where_the_copy_is(started):
+def test_a_second_start_touches_nothing(started):
     rewrite(started, answer_mean)
     before = everything_below(started.root / "work")
-    result = start(started)
-    assert result.already and str(started.work) in result.message
+    assert not start(started)
     assert everything_below(started.root / "work") == before
 
 
@@ -76,7 +74,7 @@ def test_start_gives_back_a_removed_notebook_and_keeps_the_other_files(started):
     started.work.unlink()
     (started.work.parent / "data" / "samples.txt").write_text("mine")
     (started.work.parent / "notes.md").write_text("mine")
-    assert not start(started).already
+    assert start(started)
     assert started.work.read_bytes() == started.released.read_bytes()
     assert (started.work.parent / "data" / "samples.txt").read_text() == "mine"
     assert (started.work.parent / "notes.md").read_text() == "mine"
@@ -95,7 +93,7 @@ def test_a_start_that_is_cut_short_leaves_no_half_copy_and_can_be_repeated(toy, 
         start(toy)
     assert not toy.work.parent.exists()
     monkeypatch.undo()
-    assert not start(toy).already
+    assert start(toy)
     assert sorted(p.name for p in (toy.root / "work").iterdir()) == [".base", "90_toy"]
 
 
@@ -109,7 +107,7 @@ def test_update_without_a_newer_release_changes_no_byte(started):
 
 def test_update_before_start_says_what_to_run(toy):
     release([toy])
-    with pytest.raises(WorkError, match="`threeloops start 90_toy` makes it"):
+    with pytest.raises(LabError, match="`threeloops start 90_toy` makes it"):
         update(toy)
 
 
@@ -128,7 +126,7 @@ def test_a_copy_that_is_no_notebook_is_reported_and_not_touched(started, damage)
     started.work.write_bytes(damage)
     release_with(started, ("Add them up.", "Sum them."))
     before = everything_below(started.root / "work")
-    with pytest.raises(WorkError, match="nothing was changed"):
+    with pytest.raises(LabError, match="nothing was changed"):
         update(started)
     assert everything_below(started.root / "work") == before
 

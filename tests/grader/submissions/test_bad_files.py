@@ -90,7 +90,7 @@ def test_what_is_no_submission_fails_alone(lab, hand_in, tmp_path, sandbox):
     for name in names:
         hand_in(name, lab.master())
     shown = [*names[:4], "a\\nb", "\\x1b[2J", "\\udcff\\udcfe", names[-1]]
-    reasons |= dict.fromkeys(links, "symbolic link") | dict.fromkeys(shown, "is no student's")
+    reasons |= dict.fromkeys(links, "symbolic link") | dict.fromkeys(shown, "cannot be a student's")
     reasons |= dict.fromkeys(("a_folder", "a_pipe"), "no file") | {"other_name": "mine\\x1b\\udcff.ipynb"}
 
     report = grade_class(folder, lab, Options(sandbox=sandbox, limits=QUICK, records=tmp_path / "records"))
@@ -111,7 +111,7 @@ def test_a_name_that_climbs_out_is_no_student(lab, tmp_path):
     (tmp_path / "submitted").mkdir()
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(lab.master()))
-    with pytest.raises(BadSubmission, match="is no student's"):
+    with pytest.raises(BadSubmission, match="cannot be a student's"):
         read(Submission("../x", path), tmp_path / "submitted")
 
 
@@ -197,6 +197,6 @@ def test_the_time_of_a_submission_is_read(lab, hand_in, tmp_path, name):
 def test_a_timestamp_that_nbgrader_cannot_read_is_refused(lab, hand_in, tmp_path, name):
     path = hand_in("ada", lab.master())
     (path.parent / "timestamp.txt").write_bytes(NO_TIMES[name])
-    with pytest.raises(BadSubmission, match=r"timestamp\.txt holds no time: found '.*delete") as refused:
+    with pytest.raises(BadSubmission, match=r"timestamp\.txt does not hold a time: found '.*delete") as refused:
         read(Submission("ada", path), tmp_path)
     assert str(refused.value).isprintable()

@@ -1,8 +1,8 @@
-"""Audits of what the course's source texts claim: a number, how it was obtained, and a verdict, as data and card."""
+"""Audits of claims of the course's source texts: a number, how it was obtained and a verdict, as data and as a card."""
 
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from threeloops.lab.text.wording import number as as_text
@@ -48,13 +48,12 @@ def sources() -> dict[str, str]:
 
 
 def audit(claim_id: str, number: float | None, unit: str, level: str, verdict: str, how: str = "") -> None:
-    """Settle one claim: `number` in `unit` is what the audit found, None only where nothing could be.
+    """Settle one claim: `number` in `unit` is what the audit found, None only if nothing could be found.
 
     `level` names the evidence (a key of LEVELS), `verdict` the outcome (a key of VERDICTS), `how` the way there.
     Raises ValueError for an unknown claim, level or verdict, and for an audit that does not say how.
     """
-    record = settle(claim_id, number, unit, level, verdict, how)
-    publish(_text(record), {"text/html": _html(record), MIME: record})
+    _show(settle(claim_id, number, unit, level, verdict, how))
 
 
 def settle(claim_id: str, value: float | None, unit: str, level: str, verdict: str, how: str) -> dict:
@@ -70,12 +69,8 @@ def settle(claim_id: str, value: float | None, unit: str, level: str, verdict: s
         raise ValueError(f"audit({claim_id!r}): how is empty; say how the number was obtained")
     if value is None and verdict in ("holds", "corrected"):
         raise ValueError(f"audit({claim_id!r}): number = None, yet the verdict is {verdict!r}; give the number found")
-    claim = known[claim_id]
     return {
-        "id": claim.id,
-        "claim": claim.claim,
-        "lab": claim.lab,
-        "source": claim.source,
+        **asdict(known[claim_id]),
         "number": None if value is None else single_number(value, "number", unit),
         "unit": unit,
         "level": level,
@@ -84,24 +79,18 @@ def settle(claim_id: str, value: float | None, unit: str, level: str, verdict: s
     }
 
 
-def _finding(record: dict) -> str:
-    return "no number" if record["number"] is None else with_unit(as_text(record["number"]), record["unit"])
-
-
-def _text(record: dict) -> str:
-    return (
+def _show(record: dict) -> None:
+    verdict, level = record["verdict"], LEVELS[record["level"]]
+    found = "no number" if record["number"] is None else with_unit(as_text(record["number"]), record["unit"])
+    text = (
         f"audit {record['id']} (source {record['source']}): {record['claim']}\n"
-        f"  {record['verdict']}: {_finding(record)}, {LEVELS[record['level']]}\n  how: {record['how']}"
+        f"  {verdict}: {found}, {level}\n  how: {record['how']}"
     )
-
-
-def _html(record: dict) -> str:
-    kind = VERDICTS[record["verdict"]]
     cite = ", ".join(f"{letter}: {sources()[letter]}" for letter in record["source"].split(","))
-    return cards.frame(
-        kind,
-        f"<b>Claim {cards.inline(record['id'])}</b> · {cards.inline(record['claim'])} {cards.small(f'({cite})')}<br>"
-        f'<b style="color:{cards.MARK[kind]}">{cards.inline(record["verdict"])}</b>: '
-        f"<b>{cards.inline(_finding(record))}</b> {cards.small('· ' + LEVELS[record['level']])}<br>"
-        f"{cards.inline(record['how'])}",
+    inline, kind = cards.inline, VERDICTS[verdict]
+    body = (
+        f"<b>Claim {inline(record['id'])}</b> · {inline(record['claim'])} {cards.small(f'({cite})')}<br>"
+        f'<b style="color:{cards.MARK[kind]}">{inline(verdict)}</b>: <b>{inline(found)}</b> '
+        f"{cards.small('· ' + level)}<br>{inline(record['how'])}"
     )
+    publish(text, {"text/html": cards.frame(kind, body), MIME: record})

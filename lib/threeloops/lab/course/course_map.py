@@ -1,24 +1,20 @@
-"""The picture of the course: the loops as rings, the labs on them, filled as far as the reader has come."""
+"""The picture of the course: the loops as rings, and the labs on them, filled as far as the reader has come."""
 
 import math
 from collections.abc import Collection, Mapping
 
+from threeloops.lab.course import journal
 from threeloops.lab.course.loops import LOOPS, Lab, labs
 from threeloops.lab.widgets import style
 from threeloops.lab.widgets.style import palette
 
 RADIUS = {"start": 0.0, "inner": 1.0, "training": 1.85, "product": 2.7}
-COLOUR = {
-    "start": palette.ink,
-    "inner": palette.vermillion,
-    "training": palette.blue,
-    "product": palette.green,
-}
+COLOUR = {"start": palette.ink, "inner": palette.vermillion, "training": palette.blue, "product": palette.green}
 NODE = 0.29
 
 
 def passed(lab: Lab, progress: Mapping[str, Collection[str] | int]) -> int:
-    """How many exercises of a lab are passed: `progress` gives them, or their number, by lab name."""
+    """How many exercises of a lab are passed; `progress` maps lab names to them or to their number."""
     done = progress.get(lab.name, 0)
     return min(done if isinstance(done, int) else len(done), lab.exercises)
 
@@ -32,10 +28,7 @@ def position(lab: Lab) -> tuple[float, float]:
 
 def course_map(progress: Mapping[str, Collection[str] | int] | None = None):
     """A matplotlib Figure of the twenty labs; `progress` by lab name, by default the reader's own record."""
-    if progress is None:
-        from threeloops.lab.course import journal
-
-        progress = journal.passed()
+    progress = journal.passed() if progress is None else progress
     fig, (rings, names) = style.figure(1, 2, width=11.5, height=6.2, gridspec_kw={"width_ratios": [1, 1.05]})
     done, exercises = sum(passed(lab, progress) for lab in labs()), sum(lab.exercises for lab in labs())
     fig.suptitle(f"Three loops, twenty labs: {done} of {exercises} exercises passed", fontsize=11, color="#555555")
@@ -66,11 +59,10 @@ def _draw_rings(axes, progress) -> None:
 
 
 def _draw_names(axes, progress) -> None:
-    lines = [(loop, [lab for lab in labs() if lab.loop == loop]) for loop in LOOPS]
     y = 0.0
-    for loop, members in lines:
-        axes.text(0, y, LOOPS[loop], color=COLOUR[loop], fontweight="bold", fontsize=11, va="center")
-        for lab in members:
+    for loop, name in LOOPS.items():
+        axes.text(0, y, name, color=COLOUR[loop], fontweight="bold", fontsize=11, va="center")
+        for lab in (lab for lab in labs() if lab.loop == loop):
             y -= 1
             axes.text(0.02, y, f"{lab.number:02d}", fontsize=10, va="center", color=COLOUR[loop], fontweight="bold")
             axes.text(0.075, y, lab.title, fontsize=10, va="center")

@@ -1,1 +1,1 @@
-"""Numbers and plain data in words."""
+"""Numbers and plain data: recognised, compared, and put into words."""

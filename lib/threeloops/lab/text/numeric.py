@@ -1,14 +1,14 @@
-"""Numbers of every origin (Python, numpy, torch, nested lists) brought to one form and compared element by element."""
+"""Numbers from Python, numpy, torch and nested lists, brought to one form and compared element by element."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from threeloops.lab.text.plain import is_array, is_size, is_tensor
 
 INT64 = np.iinfo(np.int64)
-KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex"}
+_KINDS = {"b": "bool", "i": "int", "u": "int", "O": "int", "f": "float", "c": "complex"}
+_WIDEST = {"bool": np.bool_, "int": object, "float": np.float64, "complex": np.complex128}
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,11 @@ class Numbers:
     """`array` is bool, int64, float64, complex128, or Python ints in an object array when they exceed 64 bits."""
 
     array: np.ndarray
-    kind: str  # "bool", "int", "float", "complex"; an empty list is "float"
+
+    @property
+    def kind(self) -> str:
+        """ "bool", "int", "float" or "complex"; an empty list is "float"."""
+        return _KINDS[self.array.dtype.kind]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,12 +42,10 @@ class Worst:
 def numbers(value: object) -> Numbers | None:
     """The numbers that `value` holds, copied off any device; None if it holds anything else or is ragged."""
     kind = type(value)
-    if kind is bool:
-        return Numbers(np.asarray(value), "bool")
     if kind is int:
         return _integers(np.asarray(value, dtype=object))
-    if kind in (float, complex):
-        return Numbers(np.asarray(value), kind.__name__)
+    if kind in (bool, float, complex):
+        return Numbers(np.asarray(value))
     if is_tensor(value):
         return _from_tensor(value)
     if is_array(value):
@@ -55,18 +57,15 @@ def numbers(value: object) -> Numbers | None:
 
 def _integers(array: np.ndarray) -> Numbers:
     """Exact: a uint64 or a Python int beyond int64 stays a Python int, where a float64 would round it."""
-    if array.dtype == object or (array.dtype.kind == "u" and array.dtype.itemsize == 8):
-        fits = all(INT64.min <= int(n) <= INT64.max for n in array.flat)
-        return Numbers(array.astype(np.int64 if fits else object), "int")
-    return Numbers(array.astype(np.int64), "int")
+    fits = np.can_cast(array.dtype, np.int64) or all(INT64.min <= int(n) <= INT64.max for n in array.flat)
+    return Numbers(array.astype(np.int64 if fits else object))
 
 
 def _from_array(array: np.ndarray) -> Numbers | None:
-    kind = KINDS.get(array.dtype.kind)
-    if kind == "int":
-        return _integers(array)
-    wide = {"bool": np.bool_, "float": np.float64, "complex": np.complex128}.get(kind or "")
-    return None if kind is None or wide is None else Numbers(array.astype(wide), kind)
+    kind = _KINDS.get(array.dtype.kind)
+    if kind is None:
+        return None
+    return _integers(array) if kind == "int" else Numbers(array.astype(_WIDEST[kind]))
 
 
 def _from_tensor(tensor) -> Numbers | None:
@@ -81,24 +80,20 @@ def _from_tensor(tensor) -> Numbers | None:
 
 
 def _from_sequence(items) -> Numbers | None:
-    kinds = {type(item) for item in items}
-    if not kinds:
-        return Numbers(np.zeros(0), "float")
-    if kinds == {float}:
-        return Numbers(np.array(items, dtype=np.float64), "float")
-    parts: list[Any] = []
+    if all(type(item) is float for item in items):
+        return Numbers(np.array(items, dtype=np.float64))
+    parts: list[Numbers] = []
     for item in items:
         part = numbers(item)
         if part is None or (parts and part.shape != parts[0].shape):
             return None
         parts.append(part)
     found = {part.kind for part in parts}
-    if "bool" in found:
-        return Numbers(np.stack([part.array for part in parts]), "bool") if found == {"bool"} else None
-    if found == {"int"}:
-        return _integers(np.stack([part.array.astype(object) for part in parts]))
-    kind, wide = ("complex", np.complex128) if "complex" in found else ("float", np.float64)
-    return Numbers(np.stack([part.array.astype(wide) for part in parts]), kind)
+    if "bool" in found and len(found) > 1:
+        return None
+    kind = next(kind for kind in ("complex", "float", "int", "bool") if kind in found)
+    array: np.ndarray = np.stack([part.array.astype(_WIDEST[kind]) for part in parts])
+    return _integers(array) if kind == "int" else Numbers(array)
 
 
 def worst(actual: Numbers, expected: Numbers, rtol: float, atol: float) -> Worst | None:
@@ -130,16 +125,15 @@ def _scalar(element):
 def _compare_exactly(actual: Numbers, expected: Numbers, rtol: float, atol: float):
     a, e = actual.array, expected.array
     inside = np.asarray(a == e, dtype=bool)
-    if not (rtol or atol) and object not in (a.dtype, e.dtype):
-        return inside, np.abs(a.astype(np.float64) - e.astype(np.float64)), np.zeros(inside.shape)
     excess, allowed = np.zeros(inside.shape), np.zeros(inside.shape)
-    for index in np.argwhere(~inside):
-        at = tuple(index)
-        difference = abs(int(a[at]) - int(e[at]))
-        tolerance = atol + (rtol * abs(int(e[at])) if rtol else 0.0)
-        inside[at] = difference <= tolerance
-        allowed[at] = tolerance
-        excess[at] = min(difference, 10**300) - tolerance
+    if not (rtol or atol) and object not in (a.dtype, e.dtype):
+        return inside, np.abs(a.astype(np.float64) - e.astype(np.float64)), allowed
+    for index in map(tuple, np.argwhere(~inside)):
+        given, wanted = int(a[index]), int(e[index])
+        difference, tolerance = abs(given - wanted), atol + (rtol * abs(wanted) if rtol else 0.0)
+        inside[index] = difference <= tolerance
+        allowed[index] = tolerance
+        excess[index] = min(difference, 10**300) - tolerance
     return inside, np.maximum(excess, 0.0), allowed
 
 

@@ -1,11 +1,12 @@
-"""What a check may look at: plain data, recognised by its exact type and by nothing that the value itself can answer.
+"""What a check may look at: plain data, recognised by its exact type.
 
 Behind the grading wall an answer may be a proxy whose every operator refuses; in self-study it may be anything at all.
-Nothing here calls a method of an unknown object: `type(value)` is the only question that an object cannot lie about.
+So nothing here calls a method of an unknown object: `type(value)` is the only question that an object cannot lie about.
 """
 
 import dataclasses
 import enum
+import operator
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from types import EllipsisType, NoneType
@@ -20,10 +21,15 @@ SETS = (set, frozenset)
 DEPTH = 64
 
 
-def is_tensor(value: Any) -> bool:
-    """A `torch.Tensor` or `nn.Parameter`; never imports torch (whoever holds a tensor has imported it)."""
+def _torch_types(*names: str) -> tuple[type, ...]:
+    """Types of torch by name. Never imports torch: whoever holds a value of one has imported it."""
     torch = sys.modules.get("torch")
-    return torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter)
+    return () if torch is None else tuple(operator.attrgetter(name)(torch) for name in names)
+
+
+def is_tensor(value: Any) -> bool:
+    """A `torch.Tensor` or `nn.Parameter`, of no other subclass."""
+    return type(value) in _torch_types("Tensor", "nn.Parameter")
 
 
 def is_array(value: Any) -> bool:
@@ -36,15 +42,12 @@ def is_array(value: Any) -> bool:
 
 def is_size(value: Any) -> bool:
     """A `torch.Size`, which counts as a tuple."""
-    torch = sys.modules.get("torch")
-    return torch is not None and type(value) is torch.Size
+    return type(value) in _torch_types("Size")
 
 
 def is_descriptor(value: Any) -> bool:
     """A dtype or a device: compared by `==`, holds no data."""
-    torch = sys.modules.get("torch")
-    kind = type(value)
-    return issubclass(kind, np.dtype) or (torch is not None and kind in (torch.dtype, torch.device))
+    return issubclass(type(value), np.dtype) or type(value) in _torch_types("dtype", "device")
 
 
 def is_enum(value: Any) -> bool:

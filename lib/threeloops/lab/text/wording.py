@@ -1,4 +1,4 @@
-"""Numbers and values as a reader wants to meet them in a message."""
+"""Numbers and values as text for messages."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Cards: one small frame for everything the course says beside its prose, in HTML and as plain text.
 
-Colours are translucent and the text inherits the page's colour, so a card reads on a light and on a dark theme; styles
-stand in the elements themselves, so an exported page needs nothing else.
+Colours are translucent and text inherits the page's colour, so a card is readable on light and dark themes; styles are
+inline, so an exported page needs nothing else.
 """
 
 from html import escape
@@ -17,7 +17,7 @@ MARK = {"passed": palette.green, "question": palette.blue, "hint": palette.orang
 
 
 def inline(text: str) -> str:
-    """Escape a text and set what stands between backticks as code."""
+    """Escape a text and set what is between backticks as code."""
     parts = str(text).split("`")
     if len(parts) % 2 == 0:
         return escape(str(text))
@@ -25,17 +25,16 @@ def inline(text: str) -> str:
 
 
 def frame(kind: str, body: str) -> str:
-    """`body` is HTML already; `kind` is a key of MARK."""
+    """`body` (HTML) as a card; `kind` is a key of MARK."""
     return f'<div style="{FRAME.format(MARK[kind])}">{body}</div>'
 
 
 def small(text: str) -> str:
-    """A text of the second rank."""
     return f'<span style="opacity:.75;font-size:90%">{inline(text)}</span>'
 
 
 def passed(title: str, times: str) -> None:
-    """The one line of a check that held."""
+    """Show the one line of a check that passed."""
     tick = f'<span style="color:{MARK["passed"]};font-weight:bold">✓</span>'
     html = f"{tick} <b>{inline(title)}</b> {small('· ' + times)}"
     publish(f"✓ {title} ({times})", {"text/html": frame("passed", html)})

@@ -1,10 +1,10 @@
-"""One way to show anything: as a rich bundle where a notebook listens, as text where none does."""
+"""One way to show anything: a rich bundle in a notebook, plain text elsewhere."""
 
 import sys
 
 
 def shell():
-    """The running IPython shell, or None in plain Python. Never imports IPython: whoever runs in it has it."""
+    """The running IPython shell, or None in plain Python; imports nothing."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None else None
 
@@ -15,7 +15,7 @@ def in_kernel() -> bool:
 
 
 def publish(text: str, bundle: dict | None = None, metadata: dict | None = None) -> None:
-    """Emit exactly one display of `bundle` (MIME type → data) with `text` as its plain twin, or print the text."""
+    """Emit exactly one display of `bundle` (MIME type → data) with `text` as its plain form, or print the text."""
     if shell() is None:
         print(text)
         return

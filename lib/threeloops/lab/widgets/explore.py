@@ -1,4 +1,4 @@
-"""`explore`: move a slider, see the figure change; where nothing can move, see the figure of the start state."""
+"""`explore`: move a slider and see the figure change; an exported page shows the figure of the start state."""
 
 import base64
 from collections.abc import Callable
@@ -15,7 +15,7 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True)
 class Control:
-    """What one slider may hold: a range (`low`, `high`, `step`), one of `options`, or what a given `widget` admits."""
+    """One slider: over a range (`low`, `high`, `step`), over `options`, or the author's own `widget`."""
 
     name: str
     start: Any
@@ -29,19 +29,31 @@ class Control:
     def integers(self) -> bool:
         return all(type(n) is int for n in (self.low, self.high, self.step, self.start))
 
-    def admit(self, value: Any) -> Any:
-        """The value itself, or a ValueError naming what is possible."""
+    def require(self, value: Any) -> None:
+        """Raises ValueError if the slider cannot take the value; the message names what it can."""
         if self.options and not any(value is o or (type(value) is type(o) and value == o) for o in self.options):
             raise ValueError(f"{self.name} = {describe(value)}: expected one of {describe(list(self.options))}")
         possible = (int,) if self.integers else (int, float)
         if self.low is not None and not (type(value) in possible and self.low <= value <= self.high):
             noun = "an integer" if self.integers else "a number"
             raise ValueError(f"{self.name} = {describe(value)}: expected {noun} from {self.low} to {self.high}")
-        return value
 
+    def build(self) -> Any:
+        import ipywidgets
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
+        if self.widget is not None:
+            return self.widget
+        look = {
+            "description": self.name.replace("_", " "),
+            "style": {"description_width": "initial"},
+            "layout": ipywidgets.Layout(width="28rem"),
+        }
+        if self.options:
+            return ipywidgets.Dropdown(options=[(str(o), o) for o in self.options], value=self.start, **look)
+        bounds = {"min": self.low, "max": self.high, "step": self.step, "continuous_update": False}
+        if self.integers:
+            return ipywidgets.IntSlider(self.start, **bounds, **look)
+        return ipywidgets.FloatSlider(self.start, readout_format=".4g", **bounds, **look)
 
 
 def control(name: str, spec: Any) -> Control:
@@ -52,7 +64,7 @@ def control(name: str, spec: Any) -> Control:
         if not spec:
             raise ValueError(f"{name} = []: expected at least one option")
         return Control(name, spec[0], options=tuple(spec))
-    if type(spec) is not tuple or len(spec) != 4 or not all(map(_is_number, spec)):
+    if type(spec) is not tuple or len(spec) != 4 or not all(type(n) in (int, float) for n in spec):
         wanted = "(low, high, step, start), a list of options, or a widget"
         raise ValueError(f"{name} = {describe(spec)}: expected {wanted}")
     low, high, step, start = spec
@@ -73,14 +85,14 @@ class Explorer:
         self.values = {name: c.start for name, c in controls.items()}
         self.error = ""
         self.widgets: dict[str, Any] = {}
-        self.picture = self.message = self.view = None
+        self.picture = self.message = None
         self.png, self.size = style.png(self.figure())
 
     def figure(self):
         """The figure of the present values, drawn anew."""
         fig = self.draw(**self.values)
         if not hasattr(fig, "savefig"):
-            raise TypeError(f"draw({self._state()}) returned {describe(fig)}: expected a matplotlib Figure")
+            raise TypeError(f"draw({self.state()}) returned {describe(fig)}: expected a matplotlib Figure")
         return fig
 
     def set(self, **values: Any) -> None:
@@ -91,16 +103,16 @@ class Explorer:
         for name, value in values.items():
             if name not in self.controls:
                 raise ValueError(f"{name}: no such slider; there are {', '.join(self.controls)}")
-            self.controls[name].admit(value)
+            self.controls[name].require(value)
         if self.widgets:
             for name, value in values.items():
                 self.widgets[name].value = value
         else:
-            self.values.update(values)
-            self.redraw()
+            self._moved(values)
 
-    def redraw(self) -> None:
-        """Draw the present values; a draw that fails leaves the last picture and says why, in the widget."""
+    def _moved(self, values: dict[str, Any]) -> None:
+        """Draw the new values; a draw that fails leaves the last picture and says why, in the widget."""
+        self.values.update(values)
         try:
             self.png, self.size = style.png(self.figure())
             self.error = ""
@@ -111,57 +123,29 @@ class Explorer:
             shown = f'<pre style="color:{style.palette.vermillion}">{escape(self.error)}</pre>'
             self.message.value = shown if self.error else ""
 
-    def attach(self) -> None:
-        """Build the live widgets; only where a kernel can speak to a front end."""
+    def attach(self):
+        """Build the live widgets and return the box that holds them; only where a kernel can speak to a front end."""
         import ipywidgets
 
-        self.widgets = {name: c.widget or _widget(c) for name, c in self.controls.items()}
+        self.widgets = {name: c.build() for name, c in self.controls.items()}
         self.picture = ipywidgets.Image(value=self.png, format="png", width=self.size["width"])
         self.message = ipywidgets.HTML()
         for name, widget in self.widgets.items():
-            widget.observe(lambda change, name=name: self._moved(name, change["new"]), names="value")
-        self.view = ipywidgets.VBox([*self.widgets.values(), self.picture, self.message])
+            widget.observe(lambda change, name=name: self._moved({name: change["new"]}), names="value")
+        return ipywidgets.VBox([*self.widgets.values(), self.picture, self.message])
 
-    def _moved(self, name: str, value: Any) -> None:
-        self.values[name] = value
-        self.redraw()
-
-    def show(self) -> None:
-        """Emit the one output: the live view, where there is one, and the picture."""
-        bundle = {"image/png": base64.b64encode(self.png).decode()}
-        if self.view is not None:
-            bundle[VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.view.model_id}
-        said = f"explorer at {self._state()}"
-        publish(said, bundle, {"image/png": self.size | {"alt": said}})
-
-    def _state(self) -> str:
+    def state(self) -> str:
         return ", ".join(f"{name} = {describe(value)}" for name, value in self.values.items())
 
-    def _ipython_display_(self) -> None:
-        """Shown once, by `explore`; as the last expression of a cell the handle adds nothing."""
-
     def __repr__(self) -> str:
-        return f"Explorer({self._state()})"
+        return f"Explorer({self.state()})"
 
-
-def _widget(c: Control):
-    import ipywidgets
-
-    wide = {
-        "description": c.name.replace("_", " "),
-        "style": {"description_width": "initial"},
-        "layout": ipywidgets.Layout(width="28rem"),
-    }
-    if c.options:
-        return ipywidgets.Dropdown(options=[(str(o), o) for o in c.options], value=c.start, **wide)
-    kind = ipywidgets.IntSlider if c.integers else ipywidgets.FloatSlider
-    if not c.integers:
-        wide["readout_format"] = ".4g"
-    return kind(value=c.start, min=c.low, max=c.high, step=c.step, continuous_update=False, **wide)
+    def _ipython_display_(self) -> None:
+        """Nothing: `explore` has shown it, also where the handle is the last expression of a cell."""
 
 
 def explore(draw: Callable, **sliders: Any) -> Explorer:
-    """Show `draw(**values) -> Figure` under one slider a keyword.
+    """Show `draw(**values) -> Figure` under one slider per keyword.
 
     A slider is `(low, high, step, start)` (integers give an integer slider), a list of options (the first is the
     start), or an ipywidgets widget. One output holds the live view and the PNG of the start state, so an exported page
@@ -170,7 +154,9 @@ def explore(draw: Callable, **sliders: Any) -> Explorer:
     if not sliders:
         raise ValueError("explore: expected at least one slider; a figure that never changes needs show.figure")
     explorer = Explorer(draw, {name: control(name, spec) for name, spec in sliders.items()})
+    bundle: dict[str, Any] = {"image/png": base64.b64encode(explorer.png).decode()}
     if in_kernel():
-        explorer.attach()
-    explorer.show()
+        bundle[VIEW] = {"version_major": 2, "version_minor": 0, "model_id": explorer.attach().model_id}
+    said = f"explorer at {explorer.state()}"
+    publish(said, bundle, {"image/png": explorer.size | {"alt": said}})
     return explorer

@@ -5,10 +5,11 @@ from threeloops.lab.widgets.display import publish
 
 
 def hint(grade_id: str, *hints: str) -> None:
-    """Fold `hints` into one another: the second can be opened only inside the first. Backticks set code."""
+    """Show `hints`, each folded inside the one before it, so that they open one by one. Backticks set code."""
     if not hints or not all(isinstance(text, str) and text.strip() for text in hints):
         raise ValueError(f"hint({grade_id!r}): expected one text or more, none empty")
-    publish(_text(grade_id, hints), {"text/html": cards.frame("hint", nested(grade_id, hints))})
+    more = f"\n({len(hints) - 1} more in the notebook)" if len(hints) > 1 else ""
+    publish(f"hint for {grade_id}: {hints[0]}{more}", {"text/html": cards.frame("hint", nested(grade_id, hints))})
 
 
 def nested(grade_id: str, hints: tuple[str, ...]) -> str:
@@ -21,8 +22,3 @@ def nested(grade_id: str, hints: tuple[str, ...]) -> str:
             f'<div style="margin:.3em 0 .2em 1em">{cards.inline(hints[i])}</div>{html}</details>'
         )
     return html
-
-
-def _text(grade_id: str, hints: tuple[str, ...]) -> str:
-    more = len(hints) - 1
-    return f"hint for {grade_id}: {hints[0]}" + (f"\n({more} more in the notebook)" if more else "")

@@ -11,8 +11,6 @@ from threeloops.lab.widgets.display import publish
 
 @dataclass(frozen=True)
 class Prediction:
-    key: str
-    question: str
     unit: str
     guess: float
 
@@ -26,11 +24,11 @@ def predict(key: str, question: str, unit: str = "", guess: float | None = None)
     if guess is None:
         label = "Predict first"
         answer = f"Write your number{unit and f', in {unit},'} as `guess=` in this cell and run it."
+        shown = cards.small(answer)
     else:
-        made = Prediction(key, question, unit, single_number(guess, "guess", unit))
-        predictions[key] = made
+        predictions[key] = made = Prediction(unit, single_number(guess, "guess", unit))
         label, answer = "Your prediction", with_unit(number(made.guess), unit)
-    shown = cards.small(answer) if guess is None else f"<b>{cards.inline(answer)}</b>"
+        shown = f"<b>{cards.inline(answer)}</b>"
     html = f"<b>{label}</b> · {cards.inline(question)}<br>{shown}"
     publish(f"{label}: {question}\n  {answer}", {"text/html": cards.frame("question", html)})
 

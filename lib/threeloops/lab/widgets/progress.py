@@ -12,7 +12,7 @@ SECONDS_BETWEEN_UPDATES = 0.2
 
 
 def progress(iterable: Iterable, what: str, total: int | None = None) -> Iterator:
-    """Pass the items through and show how many there were. `total` defaults to `len(iterable)` where it has one."""
+    """Pass the items through and show how many there were. `total` defaults to `len(iterable)` if it has one."""
     if total is None and isinstance(iterable, Sized):
         total = len(iterable)
     return _count(iterable, Line(what, total))
@@ -44,13 +44,13 @@ class Line:
         if not last and elapsed - self.shown < SECONDS_BETWEEN_UPDATES:
             return
         self.shown = elapsed
-        text = self.text(done, elapsed, last)
+        of = f"{done:,}" if self.total is None else f"{done:,} of {self.total:,}"
+        stopped = " (stopped early)" if last and self.total is not None and done < self.total else ""
+        text = f"{self.what}: {of}, {elapsed:.1f} s{stopped}"
         if in_kernel():
             self._display({"text/html": self.html(done, text), "text/plain": text})
-        elif last:
-            print(("\r" if sys.stdout.isatty() else "") + text)
-        elif sys.stdout.isatty():
-            print("\r" + text, end="", flush=True)
+        elif last or sys.stdout.isatty():
+            print(("\r" if sys.stdout.isatty() else "") + text, end="\n" if last else "", flush=True)
 
     def _display(self, bundle: dict) -> None:
         from IPython.display import display
@@ -60,14 +60,11 @@ class Line:
         else:
             self.handle.update(bundle, raw=True)
 
-    def text(self, done: int, elapsed: float, last: bool) -> str:
-        of = f"{done:,}" if self.total is None else f"{done:,} of {self.total:,}"
-        stopped = " (stopped early)" if last and self.total is not None and done < self.total else ""
-        return f"{self.what}: {of}, {elapsed:.1f} s{stopped}"
-
     def html(self, done: int, text: str) -> str:
-        share = min(done / self.total, 1.0) if self.total else 0.0
-        form = "border-radius:3px;height:.5em"
-        done_bar = f'<div style="{form};background:{palette.blue};width:{100 * share:.1f}%"></div>'
-        bar = f'<div style="{form};background:{palette.grey}40;width:24em;max-width:100%">{done_bar}</div>'
-        return f"<div>{cards.small(text)}{bar if self.total else ''}</div>"
+        if not self.total:
+            return f"<div>{cards.small(text)}</div>"
+        shape = "border-radius:3px;height:.5em"
+        width = 100 * min(done / self.total, 1.0)
+        bar = f'<div style="{shape};background:{palette.blue};width:{width:.1f}%"></div>'
+        frame = f'<div style="{shape};background:{palette.grey}40;width:24em;max-width:100%">{bar}</div>'
+        return f"<div>{cards.small(text)}{frame}</div>"

@@ -21,62 +21,54 @@ def figure(fig, caption: str = "") -> None:
 
 
 def table(rows: Iterable[Sequence], header: Sequence[str] = (), caption: str = "") -> None:
-    """Rows of cells (numbers, tensors of one element, texts) under a header; numbers are set right-aligned."""
+    """Rows of cells (numbers, tensors of one element, texts) under a header; columns of numbers are right-aligned."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = {len(row) for row in cells} | ({len(header)} if header else set())
     if len(widths) > 1:
         raise ValueError(f"table: rows and header have {sorted(widths)} cells; expected one number of columns")
-    publish(_table_text(cells, header, caption), {"text/html": _table_html(cells, header, caption)})
+    body = [[text for text, _ in row] for row in cells]
+    numeric = [bool(cells) and all(row[i][1] for row in cells) for i in range(max(widths, default=0))]
+    head = [str(title) for title in header]
+    publish(_table_text(head, body, numeric, caption), {"text/html": _table_html(head, body, numeric, caption)})
 
 
 def _cell(value: object) -> tuple[str, bool]:
-    """The text of a cell and whether it is a number."""
     found = numbers(value) if foreign(value) is None else None
     if found is not None and not found.shape and found.kind in ("int", "float"):
         return number(found.array.item()), True
     return str(value), False
 
 
-def _numeric_columns(cells: list[list[tuple[str, bool]]], columns: int) -> list[bool]:
-    return [bool(cells) and all(row[i][1] for row in cells) for i in range(columns)]
-
-
-def _table_html(cells: list[list[tuple[str, bool]]], header: Sequence[str], caption: str) -> str:
-    columns = len(cells[0]) if cells else len(header)
+def _table_html(header: list[str], rows: list[list[str]], numeric: list[bool], caption: str) -> str:
     line = "border-bottom:1px solid rgba(127,127,127,.35);padding:.25em .8em;text-align:"
-    aligned = [line + ("right" if numeric else "left") for numeric in _numeric_columns(cells, columns)]
 
-    def row_html(tag: str, texts: Iterable[str]) -> str:
-        parts = (f'<{tag} style="{a}">{cards.inline(t)}</{tag}>' for a, t in zip(aligned, texts, strict=True))
+    def row_html(tag: str, texts: list[str]) -> str:
+        sides = ["right" if n else "left" for n in numeric]
+        parts = (f'<{tag} style="{line}{s}">{cards.inline(t)}</{tag}>' for s, t in zip(sides, texts, strict=True))
         return f"<tr>{''.join(parts)}</tr>"
 
     head = f"<thead>{row_html('th', header)}</thead>" if header else ""
-    body = "".join(row_html("td", (text for text, _ in row)) for row in cells)
+    body = "".join(row_html("td", row) for row in rows)
     title = f'<caption style="text-align:left;color:inherit">{cards.inline(caption)}</caption>' if caption else ""
     form = "border-collapse:collapse;margin:.4em 0;font-variant-numeric:tabular-nums"
     return f'<table style="{form}">{title}{head}<tbody>{body}</tbody></table>'
 
 
-def _table_text(cells: list[list[tuple[str, bool]]], header: Sequence[str], caption: str) -> str:
-    rows = ([[str(h) for h in header]] if header else []) + [[text for text, _ in row] for row in cells]
+def _table_text(header: list[str], rows: list[list[str]], numeric: list[bool], caption: str) -> str:
+    rows = [header, *rows] if header else rows
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    numeric = _numeric_columns(cells, len(widths))
-
-    def row_text(row: list[str]) -> str:
-        parts = (t.rjust(w) if n else t.ljust(w) for t, w, n in zip(row, widths, numeric, strict=True))
-        return "  ".join(parts).rstrip()
-
-    lines = [row_text(row) for row in rows]
     if header:
-        lines.insert(1, "  ".join("-" * width for width in widths))
+        rows.insert(1, ["-" * width for width in widths])
+    sides = [">" if n else "<" for n in numeric]
+    lines = ["  ".join(f"{t:{s}{w}}" for t, s, w in zip(row, sides, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(([caption] if caption else []) + lines)
 
 
 def against_prediction(key: str, measured, unit: str = "", source: str = "measured here") -> None:
-    """Draw the measured value beside what was predicted under `key`, with the factor between them.
+    """Draw the measured value beside what was predicted under `key`, in the same unit, with the factor between them.
 
-    `source` says where the value is from: "measured here", "recorded on …" or "model". Both in the same unit. Bars
-    start at 0; where one would be more than ten times the other, the axis is logarithmic.
+    `source` says where the value is from: "measured here", "recorded on …" or "model". Bars start at 0, but the axis is
+    logarithmic if one would be more than ten times the other.
     """
     value = single_number(measured, "measured", unit)
     made = predictions.get(key)
@@ -106,10 +98,9 @@ def confront(guess: float | None, measured: float) -> str:
 def _bars(bars, unit: str, verdict: str):
     fig, axes = style.figure(width=7.5, height=1.0 + 0.55 * len(bars))
     names, values, colours = zip(*bars, strict=True)
-    logarithmic = 0 < 10 * min(values) < max(values)
     drawn = axes.barh([textwrap.fill(name, 24) for name in names], values, color=colours, height=0.62)
     axes.bar_label(drawn, labels=[with_unit(number(v), unit) for v in values], padding=5)
-    if logarithmic:
+    if 0 < 10 * min(values) < max(values):
         axes.set_xscale("log")
         axes.set_xlim(min(values) / 10, max(values) * 10)
     else:

@@ -1,6 +1,6 @@
 """The look of the course's figures: one palette that colour-blind readers can tell apart, one set of sizes.
 
-Figures stand on opaque white, so they read on dark pages too.
+The background is opaque white, so that figures are readable on dark pages too.
 """
 
 import io
@@ -35,24 +35,19 @@ SETTINGS = {
 }
 
 
-def use_style() -> None:
-    """Make the course's look matplotlib's default in this process."""
-    import matplotlib
-    from cycler import cycler
-
-    colours = [c for c in palette if c not in (palette.yellow, palette.grey, palette.ink)]
-    matplotlib.rcParams.update(SETTINGS | {"axes.prop_cycle": cycler(color=colours)})
-
-
 def figure(rows: int = 1, columns: int = 1, *, width: float = 8.0, height: float = 3.8, **subplots):
     """`(Figure, axes)` in the course's look, in inches; `subplots` goes to `Figure.subplots`.
 
-    The figure belongs to no pyplot state: nothing shows it twice, nothing has to close it.
+    Also makes this look matplotlib's default in the process. The figure is unknown to pyplot: nothing shows it twice,
+    nothing has to close it.
     """
-    use_style()
+    import matplotlib
+    from cycler import cycler
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    colours = [c for c in palette if c not in (palette.yellow, palette.grey, palette.ink)]
+    matplotlib.rcParams.update(SETTINGS | {"axes.prop_cycle": cycler(color=colours)})
     made = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(made)
     return made, made.subplots(rows, columns, **subplots)
@@ -60,10 +55,8 @@ def figure(rows: int = 1, columns: int = 1, *, width: float = 8.0, height: float
 
 def png(fig) -> tuple[bytes, dict]:
     """The figure as PNG bytes, and the size in CSS pixels at which to show it; pyplot forgets the figure."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     buffer = io.BytesIO()
-    FigureCanvasAgg(fig).print_figure(buffer, dpi=DPI, format="png", facecolor=fig.get_facecolor())
+    fig.savefig(buffer, dpi=DPI, format="png", facecolor=fig.get_facecolor())
     if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
         pyplot.close(fig)
     width, height = fig.get_size_inches()
@@ -71,7 +64,7 @@ def png(fig) -> tuple[bytes, dict]:
 
 
 def words(fig) -> str:
-    """The figure's titles and labels: what is left of it where no picture can be shown."""
+    """The figure's titles and labels: its text form, where no picture can be shown."""
     titles = [fig.get_suptitle(), *(axes.get_title("left") or axes.get_title() for axes in fig.axes)]
     found = [title.replace("\n", " ") for title in titles if title]
     return "figure: " + ("; ".join(found) or "without a title")

@@ -1,0 +1,61 @@
+"""A submitted notebook reduced to the few fields that grading reads, each of a known type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MAX_CELLS = 1000
+
+_MAX_TAGS = 100
+_ROLE = ("grade", "grade_id", "locked", "points", "schema_version", "solution", "task")
+
+
+class BadSubmission(Exception):
+    """This student's file cannot be graded; the message says why and what to hand in instead."""
+
+
+class NotThisLab(BadSubmission):
+    """The file is a notebook, but not a submission of this lab."""
+
+
+def essentials(notebook: Any) -> dict[str, Any]:
+    """The text, type, id, tags and nbgrader metadata of each cell, and the lab's name.
+
+    Raises:
+        NotThisLab: more than MAX_CELLS cells.
+    """
+    kept: dict[str, Any] = {
+        "metadata": {"threeloops": _pick(nested(notebook, "metadata", "threeloops"), ("lab",), str)}
+    }
+    if isinstance(cells := nested(notebook, "cells"), list):
+        if len(cells) > MAX_CELLS:
+            raise NotThisLab(f"{len(cells):,} cells; at most {MAX_CELLS:,} are read: delete some and submit again")
+        kept["cells"] = [_cell(cell) for cell in cells if isinstance(cell, dict)]
+    return kept
+
+
+def _cell(cell: dict[str, Any]) -> dict[str, Any]:
+    kept = _pick(cell, ("id", "cell_type"), str)
+    source = cell.get("source")
+    if isinstance(source, list):
+        source = "".join(line for line in source if isinstance(line, str))
+    if isinstance(source, str):
+        # A JSON string may hold half a character (an escaped surrogate), which no file and no interpreter takes.
+        kept["source"] = source.encode("utf-8", "replace").decode()
+    metadata: dict[str, Any] = {}
+    if isinstance(tags := nested(cell, "metadata", "tags"), list):
+        metadata["tags"] = [tag for tag in tags[:_MAX_TAGS] if isinstance(tag, str)]
+    if isinstance(role := nested(cell, "metadata", "nbgrader"), dict):
+        metadata["nbgrader"] = _pick(role, _ROLE, str, bool, int, float)
+    return {**kept, "metadata": metadata}
+
+
+def nested(data: Any, *keys: str) -> Any:
+    """The value below nested keys; None if something on the way is not a dict or lacks the key."""
+    for key in keys:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def _pick(data: Any, keys: tuple[str, ...], *types: type) -> dict[str, Any]:
+    return {key: value for key in keys if isinstance(value := nested(data, key), types)}
