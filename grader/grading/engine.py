@@ -44,29 +44,33 @@ class TestResult:
 
 @dataclass
 class Report:
-    """What an engine run found; pass one as the engine argument `report` to receive it."""
+    """What an engine run found; pass one as the engine argument `report` to receive it.
+
+    `trusted`: the lab from which `notebook` was rebuilt; None as long as it was not.
+    """
 
     tests: list[TestResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     reflection: str = "incomplete"
     notebook: NotebookNode = field(default_factory=new_notebook)
+    trusted: Manifest | None = None
 
 
-def prepare(notebook: NotebookNode, lab: Lab | str | None, report: Report, *, visible: bool) -> Manifest:
-    """Rebuild the notebook from the lab's master into `report.notebook`; returns the lab's manifest."""
+def prepare(notebook: NotebookNode, lab: Lab | str | None, report: Report, *, visible: bool) -> None:
+    """Rebuild the notebook from the lab's master into `report.notebook`. Raises NotThisLab."""
     name = lab or os.environ.get("THREELOOPS_LAB")
     if not name:
         raise ValueError("the walled engine needs to know the lab: pass lab='01' or set THREELOOPS_LAB")
     trusted = manifest(name if isinstance(name, Lab) else find_lab(name), visible=visible)
     rebuilt = rebuild(notebook, trusted)
-    rebuilt.notebook.metadata.papermill = notebook.metadata.get("papermill", {})
+    if "papermill" in (kept := notebook.get("metadata", {})):  # what papermill itself noted before it came here
+        rebuilt.notebook.metadata.papermill = kept["papermill"]
     report.notes, report.reflection, report.notebook = rebuilt.notes, rebuilt.reflection, rebuilt.notebook
-    return trusted
+    report.trusted = trusted
 
 
 def run(
     nb_man: NotebookExecutionManager,
-    trusted: Manifest,
     report: Report,
     *,
     sandbox: str,
@@ -76,6 +80,8 @@ def run(
     on_test: Callable[[TestResult], None] | None,
 ) -> None:
     """Execute a rebuilt notebook through the wall; outputs go into its cells, verdicts and notes into `report`."""
+    trusted = report.trusted
+    assert trusted is not None
     chosen, withholding, allowance = choose(sandbox), Withholding.of(trusted), Allowance()  # type: ignore[arg-type]
     index = {cell.id: i for i, cell in enumerate(nb_man.nb.cells)}
 

@@ -19,9 +19,9 @@ from papermill.exceptions import PapermillExecutionError
 from threeloops.files import replace_text
 
 from grader.authoring.labs import Lab, LabError, Limits
-from grader.authoring.manifest import Exercise, Manifest, NotThisLab, manifest, rebuild
+from grader.authoring.manifest import Exercise, Manifest, NotThisLab, manifest
 from grader.grading import records
-from grader.grading.engine import Report, TestResult
+from grader.grading.engine import Report, TestResult, prepare
 from grader.grading.fingerprint import fingerprint
 from grader.grading.papermill_engine import WalledEngine
 from grader.grading.records import ClassReport, Record
@@ -63,13 +63,11 @@ def grade_notebook(
     """
     trusted, report, started = manifest(lab, visible=options.visible), Report(), time.perf_counter()
     try:
-        rebuilt = rebuild(notebook, trusted)
+        prepare(notebook, lab, report, visible=options.visible)
     except NotThisLab as error:
         return _record(student, trusted, options, report, "failed", [str(error)], 0.0)
-    execute(rebuilt.notebook, lab, options, report, on_test)
-    report.reflection = rebuilt.reflection
-    notes = [*rebuilt.notes, *report.notes]
-    return _record(student, trusted, options, report, "graded", notes, time.perf_counter() - started)
+    execute(report.notebook, lab, options, report, on_test)
+    return _record(student, trusted, options, report, "graded", report.notes, time.perf_counter() - started)
 
 
 def execute(

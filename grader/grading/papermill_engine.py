@@ -32,12 +32,16 @@ class WalledEngine(Engine):
 
     @classmethod
     def execute_notebook(cls, nb: NotebookNode, kernel_name: str, **kwargs: Any) -> NotebookNode:
-        """Rebuild the notebook from the lab's master, then execute it."""
+        """Rebuild the notebook from the lab's master, unless the report says that it was, then execute it."""
         from grader.grading.engine import Report, prepare
 
         report = kwargs.pop("report", None) or Report()
-        trusted = prepare(nb, kwargs.pop("lab", None), report, visible=kwargs.pop("visible", False))
-        return super().execute_notebook(report.notebook, kernel_name, trusted=trusted, report=report, **kwargs)
+        lab, visible = kwargs.pop("lab", None), kwargs.pop("visible", False)
+        if report.trusted is None:
+            prepare(nb, lab, report, visible=visible)
+        else:
+            report.notebook = nb  # what `prepare` made, as papermill has copied it
+        return super().execute_notebook(report.notebook, kernel_name, report=report, **kwargs)
 
     @classmethod
     def execute_managed_notebook(cls, nb_man: NotebookExecutionManager, kernel_name: str, **kwargs: Any) -> None:
@@ -45,4 +49,4 @@ class WalledEngine(Engine):
 
         options: dict[str, Any] = {"sandbox": "auto", "jobs": 1, "only": None, "limits": None, "on_test": None}
         options |= {k: v for k, v in kwargs.items() if k in options}
-        run(nb_man, kwargs["trusted"], kwargs["report"], **options)
+        run(nb_man, kwargs["report"], **options)

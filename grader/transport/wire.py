@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from threeloops.frames import Buffer
 
-from grader.transport.link import MAX_BODY_BYTES, Buffer, WallError
+from grader.transport.link import LIMITS, WallError
 
 MAX_DEPTH = 64
 MAX_INTEGER_DIGITS = 4096
@@ -214,7 +215,7 @@ def _size(shape: Any) -> int:
     size = 1
     for n in shape:
         size *= n
-        if size > MAX_BODY_BYTES:
+        if size > LIMITS.body_bytes:
             raise WallError("a malformed value came back (shape too large)")
     return size
 
@@ -242,7 +243,7 @@ def _decode_tensor(value: Any, buffers: Buffers, special: Special) -> Any:
     if stride is not None:
         if type(stride) is not list or len(stride) != len(shape) or any(type(s) is not int or s < 1 for s in stride):
             raise WallError("a malformed value came back (bad stride)")
-        if (sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1) * dtype.itemsize > MAX_BODY_BYTES:
+        if (sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1) * dtype.itemsize > LIMITS.body_bytes:
             raise WallError("a malformed value came back (stride too large)")
         tensor = torch.empty_strided(shape, stride, dtype=dtype).copy_(tensor)
     return special.decode_tensor(tensor, grad)

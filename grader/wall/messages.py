@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-
-from grader.transport.link import Buffer
+from threeloops.frames import Buffer
 
 
 class Asks(Protocol):

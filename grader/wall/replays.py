@@ -14,7 +14,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from threeloops.inner.replay import server as plan_server
+from threeloops.inner.replay import server
 
 from grader.sandbox import seccomp
 from grader.sandbox.confine import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, limit_memory, prctl
@@ -37,7 +37,7 @@ class Replays:
             for fd in not_its_own:
                 os.close(fd)
             try:
-                plan_server.serve(theirs.fileno(), theirs.fileno(), lambda: confine(memory_mb))
+                server.serve(theirs.fileno(), theirs.fileno(), lambda: confine(memory_mb))
             finally:
                 os._exit(0)
         theirs.close()
@@ -46,12 +46,12 @@ class Replays:
     def ask(self, tree: dict[str, Any], buffers: Sequence[Any], left: float) -> tuple[dict[str, Any], list[Any]]:
         """The answer to a question, within the `left` seconds of the test. Raises FrameError where it is gone."""
         seconds = max(0.1, min(SECONDS, left - _RESERVE_SECONDS))
-        return plan_server.converse(self.socket.fileno(), self.socket.fileno(), tree, buffers, seconds)
+        return server.converse(self.socket.fileno(), self.socket.fileno(), tree, buffers, seconds)
 
 
 def warm_up() -> None:
     """Import what an execution needs, before anything is forked."""
-    plan_server.warm_up()
+    server.warm_up()
 
 
 def confine(memory_mb: int) -> None:

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from threeloops.frames import Buffer
 from threeloops.lab.checking import wall
 
-from grader.transport.link import Buffer, Link, LinkDead, WallError
+from grader.transport.link import Link, LinkDead, WallError
 from grader.transport.wire import decode, encode
 
 MAIN_TWIN = "threeloops_main"

@@ -1,4 +1,4 @@
-# Gives its kernel a tuple of numbers as a constant, longer than a plan may hold.
+# Gives its kernel a tuple of numbers as a constant, longer than a recording may hold.
 # says: cannot be read (a constant)
 
 @triton.jit

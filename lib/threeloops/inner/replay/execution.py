@@ -1,6 +1,6 @@
-"""Carrying out a plan: the same allocations, copies, sums and launches on other inputs, with admitted kernels only.
+"""Carrying out a recording: the same allocations, copies, sums and launches on other inputs, with admitted kernels only.
 
-The launches of a plan as `launches.record` would have seen them: what the compiler needs, and nothing executed.
+The launches of a recording as `launches.record` would have seen them: what the compiler needs, and nothing executed.
 """
 
 import traceback
@@ -25,9 +25,9 @@ from threeloops.inner.replay.recordings.steps import (
     Dtype,
     Fill,
     LaunchStep,
-    Place,
-    Plan,
-    PlanRefused,
+    Recording,
+    RecordingRefused,
+    StridedView,
     Sum,
 )
 
@@ -63,7 +63,7 @@ class _Run:
     traffic: Metered | None
     torch_bytes: int = 0
 
-    def tensor(self, place: Place) -> torch.Tensor:
+    def tensor(self, place: StridedView) -> torch.Tensor:
         return view(self.storages[place.storage].flat, place)
 
     def step(self, step: Any) -> None:
@@ -93,13 +93,15 @@ class _Run:
             case LaunchStep():
                 self._launch(step)
 
-    def _moved(self, *places: Place) -> None:
+    def _moved(self, *places: StridedView) -> None:
         self.torch_bytes += sum(place.elements * getattr(torch, place.dtype).itemsize for place in places)
 
     def _sum(self, step: Sum) -> None:
         source, to = self.storages[step.source.storage], self.tensor(step.to)
         if self.traffic is not None and (source.is_input or source.copied or not source.stored):
-            raise PlanRefused("sums with torch what no kernel wrote: only partial results of a kernel may be summed")
+            raise RecordingRefused(
+                "sums with torch what no kernel wrote: only partial results of a kernel may be summed"
+            )
         summed = self.tensor(step.source)
         if step.dimensions:
             to.copy_(torch.sum(summed, dim=step.dimensions, keepdim=step.keepdim, dtype=to.dtype))
@@ -117,7 +119,7 @@ class _Run:
         try:
             getattr(self.module, step.kernel)[step.grid](**given, **step.options)
         except Exception as error:
-            raise PlanRefused(self._failure(step.kernel, error)) from None
+            raise RecordingRefused(self._failure(step.kernel, error)) from None
         if self.traffic is None:
             return
         for metered in self.traffic.launches[count:]:
@@ -127,7 +129,7 @@ class _Run:
                 storage.stored = max(storage.stored, moved.unique_stored if moved else 0)
 
     def _value(self, value: Any) -> Any:
-        if isinstance(value, Place):
+        if isinstance(value, StridedView):
             return self.tensor(value)
         if isinstance(value, Descriptor):
             from triton.tools.tensor_descriptor import TensorDescriptor
@@ -136,7 +138,7 @@ class _Run:
                 shape, strides, block = list(value.shape), list(value.strides), list(value.block_shape)
                 return TensorDescriptor(self.tensor(value.base), shape, strides, block, padding=value.padding)
             except Exception as error:
-                raise PlanRefused(f"makes a tensor descriptor that Triton refuses: {error}") from None
+                raise RecordingRefused(f"makes a tensor descriptor that Triton refuses: {error}") from None
         return value
 
     def _failure(self, kernel: str, error: BaseException) -> str:
@@ -162,47 +164,49 @@ class _Run:
             self._require_computed(outputs, storage)
         return self.tensor(outputs)
 
-    def _require_computed(self, place: Place, storage: _Storage) -> None:
+    def _require_computed(self, place: StridedView, storage: _Storage) -> None:
         if not storage.stored:
-            raise PlanRefused(
+            raise RecordingRefused(
                 "returns a tensor that no kernel wrote: it was given to a kernel, but the kernel stored nothing there"
             )
         whole = place.elements * getattr(torch, place.dtype).itemsize
         if storage.copied and storage.stored < whole:
-            raise PlanRefused(
+            raise RecordingRefused(
                 f"returns a copy of its input of which no launch wrote more than {storage.stored:,} of {whole:,} "
                 "bytes: the kernel has to write the result, all of it"
             )
 
 
-def execute(plan: Plan, admitted: Admitted, inputs: Sequence[torch.Tensor], l2: L2 | str | None = None) -> Execution:
-    """Carry out a plan in this process, in Triton's interpreter, under the meter.
+def execute(
+    recording: Recording, admitted: Admitted, inputs: Sequence[torch.Tensor], l2: L2 | str | None = None
+) -> Execution:
+    """Carry out a recording in this process, in Triton's interpreter, under the meter.
 
     Args:
-        plan: one that `reader.read` accepted.
+        recording: one that `reader.read` accepted.
         inputs: the storages of the inputs, flat uint8 tensors; kernels may change them.
         l2: a cache model for the meter.
 
     Raises:
-        PlanRefused: a kernel fails, accesses memory out of bounds or races, or stored nothing of what is returned.
+        RecordingRefused: a kernel fails, accesses memory out of bounds or races, or stored nothing of what is returned.
     """
     module = admitted.load()
     with launches.record() as recorded, meter(l2, arguments_only=True) as traffic:
         run = _Run(module, admitted, [_Storage(flat, is_input=True) for flat in inputs], traffic)
-        for step in plan.steps:
+        for step in recording.steps:
             run.step(step)
     for finding in traffic.findings:
         if finding.kind in FAULTS:
-            raise PlanRefused(f"launches a kernel with a fault: {finding}")
-    return Execution(run.outputs(plan.outputs), traffic, recorded, run.torch_bytes)
+            raise RecordingRefused(f"launches a kernel with a fault: {finding}")
+    return Execution(run.outputs(recording.outputs), traffic, recorded, run.torch_bytes)
 
 
-def execute_compiled(plan: Plan, admitted: Admitted, inputs: Sequence[torch.Tensor]) -> Any:
-    """The outputs of a plan on the device where the inputs lie, its kernels compiled there; nothing is metered."""
+def execute_compiled(recording: Recording, admitted: Admitted, inputs: Sequence[torch.Tensor]) -> Any:
+    """The outputs of a recording on the device where the inputs lie, its kernels compiled there; nothing is metered."""
     run = _Run(admitted.load(), admitted, [_Storage(flat, is_input=True) for flat in inputs], None)
-    for step in plan.steps:
+    for step in recording.steps:
         run.step(step)
-    return run.outputs(plan.outputs)
+    return run.outputs(recording.outputs)
 
 
 def _constant(value: Any) -> Any:
@@ -219,10 +223,10 @@ _ALIGNED = 16
 """Where storages begin: allocators of CPUs and GPUs align more than a compiler asks for."""
 
 
-def described(plan: Plan, admitted: Admitted, inputs: Sequence[int]) -> list[Launch]:
+def described(recording: Recording, admitted: Admitted, inputs: Sequence[int]) -> list[Launch]:
     """Every launch, in order. `inputs`: bytes of each storage of the inputs."""
-    sizes = [*inputs, *(s.elements * BYTES[s.dtype] for s in plan.steps if isinstance(s, Allocate))]
-    return [_launch(step, admitted, sizes) for step in plan.steps if isinstance(step, LaunchStep)]
+    sizes = [*inputs, *(s.elements * BYTES[s.dtype] for s in recording.steps if isinstance(s, Allocate))]
+    return [_launch(step, admitted, sizes) for step in recording.steps if isinstance(step, LaunchStep)]
 
 
 def _launch(step: LaunchStep, admitted: Admitted, sizes: Sequence[int]) -> Launch:
@@ -241,7 +245,7 @@ def _launch(step: LaunchStep, admitted: Admitted, sizes: Sequence[int]) -> Launc
 
 
 def _argument(value: Any, sizes: Sequence[int]) -> Any:
-    if isinstance(value, Place):
+    if isinstance(value, StridedView):
         address = value.offset * BYTES[value.dtype]
         aligned = next(n for n in (_ALIGNED, 8, 4, 2, 1) if address % n == 0)
         return TensorArgument(

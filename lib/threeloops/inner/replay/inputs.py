@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from threeloops.inner.replay.recordings.steps import DTYPES, Place, PlanRefused
+from threeloops.inner.replay.recordings.steps import DTYPES, RecordingRefused, StridedView
 
 MAX_BYTES = 512 << 20
 _DEPTH = 8
@@ -17,7 +17,7 @@ class Inputs:
     """Arguments of one call: `arguments` is [args, kwargs] with a {"tensor": k} for the k-th of `places`."""
 
     sizes: tuple[int, ...]
-    places: tuple[Place, ...]
+    places: tuple[StridedView, ...]
     arguments: Any
     device: str = "cpu"
 
@@ -43,7 +43,7 @@ def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, l
     """
     sizes: list[int] = []
     storages: list[torch.Tensor] = []
-    places: list[Place] = []
+    places: list[StridedView] = []
     numbers: dict[int, int] = {}
     devices: set[str] = set()
 
@@ -61,7 +61,9 @@ def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, l
             storages.append(flat)
             sizes.append(flat.numel())
             devices.add(str(value.device))
-        places.append(Place(numbers[identity], name, tuple(value.shape), tuple(value.stride()), value.storage_offset()))
+        places.append(
+            StridedView(numbers[identity], name, tuple(value.shape), tuple(value.stride()), value.storage_offset())
+        )
         return {"tensor": len(places) - 1}
 
     arguments = _pack([list(args), dict(kwargs)], tensor)
@@ -76,11 +78,13 @@ def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, l
 
 def inputs_from(data: Mapping[str, Any]) -> Inputs:
     """What `to_dict` wrote."""
-    places = (Place(s, dtype, tuple(shape), tuple(strides), at) for s, dtype, shape, strides, at in data["places"])
+    places = (
+        StridedView(s, dtype, tuple(shape), tuple(strides), at) for s, dtype, shape, strides, at in data["places"]
+    )
     return Inputs(tuple(data["sizes"]), tuple(places), data["arguments"], data["device"])
 
 
-def view(storage: torch.Tensor, place: Place) -> torch.Tensor:
+def view(storage: torch.Tensor, place: StridedView) -> torch.Tensor:
     """The tensor at a place of its storage, which is a flat tensor of any dtype. It shares the memory."""
     dtype = getattr(torch, place.dtype)
     if storage.dtype != dtype:
@@ -122,4 +126,4 @@ def _unpack(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
             return tuple(_unpack(each, tensors) for each in content)
         case "dict":
             return {name: _unpack(each, tensors) for name, each in content}
-    raise PlanRefused("was recorded with arguments that cannot be read")
+    raise RecordingRefused("was recorded with arguments that cannot be read")

@@ -10,14 +10,24 @@ from typing import Any, NoReturn
 
 import torch
 
-from threeloops.inner.replay.recordings.steps import DTYPES, Allocate, Copy, Count, Fill, Place, PlanRefused, Step, Sum
+from threeloops.inner.replay.recordings.steps import (
+    DTYPES,
+    Allocate,
+    Copy,
+    Count,
+    Fill,
+    RecordingRefused,
+    Step,
+    StridedView,
+    Sum,
+)
 
 FOREIGN = "something outside of this call"
 
 
 @dataclass
 class Storage:
-    """`ordinal` in the plan, -1 for one that is not in it."""
+    """`ordinal` in the recording, -1 for one that is not in it."""
 
     ordinal: int
     made_by: str = ""
@@ -39,10 +49,10 @@ class Ledger:
 
     def refuse(self, why: str) -> NoReturn:
         self.refusal = self.refusal or why
-        raise PlanRefused(self.refusal)
+        raise RecordingRefused(self.refusal)
 
     def is_new(self, result: Any) -> bool:
-        """Whether an operation returned a tensor of its own that a plan can hold."""
+        """Whether an operation returned a tensor of its own that a recording can hold."""
         plain = isinstance(result, torch.Tensor) and result.layout is torch.strided
         return plain and identity(result) not in self._storages and dtype_of(result) in DTYPES
 
@@ -115,7 +125,7 @@ class Ledger:
     def knows(self, tensor: torch.Tensor) -> bool:
         return identity(tensor) in self._storages
 
-    def place(self, tensor: torch.Tensor, verb: str) -> Place:
+    def place(self, tensor: torch.Tensor, verb: str) -> StridedView:
         """Where a tensor lies that the launcher returns or gives to a kernel."""
         maker = self.maker(tensor)
         if maker == FOREIGN:
@@ -135,9 +145,11 @@ class Ledger:
         self._storages[identity(tensor)] = Storage(self._count)
         self._count += 1
 
-    def _place(self, tensor: torch.Tensor) -> Place:
+    def _place(self, tensor: torch.Tensor) -> StridedView:
         ordinal = self._storages[identity(tensor)].ordinal
-        return Place(ordinal, dtype_of(tensor), tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+        return StridedView(
+            ordinal, dtype_of(tensor), tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
+        )
 
 
 def identity(tensor: torch.Tensor) -> int:

@@ -1,6 +1,6 @@
 """A replay as one question and one answer, each plain data with raw buffers: what crosses to the process that executes.
 
-The question holds text of a stranger's cell and a plan of a stranger's making. It is admitted, read and executed here,
+The question holds text of a stranger's cell and a recording of a stranger's making. It is admitted, read and executed here,
 in the one place that may come to harm by it.
 
 Results as plain data and back: numbers, texts, containers and this library's dataclasses, never pickled.
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from threeloops.frames import Buffer
 from threeloops.inner.launches import Launch
 from threeloops.inner.meter import L2, Metered
 from threeloops.inner.replay.allowlist.admit import Admitted, NotAdmitted, admit
 from threeloops.inner.replay.execution import Execution, described, execute, execute_compiled
 from threeloops.inner.replay.inputs import Inputs, inputs_from
-from threeloops.inner.replay.recordings.frames import Buffer
 from threeloops.inner.replay.recordings.reader import read
-from threeloops.inner.replay.recordings.steps import DTYPES, EXECUTED, UNEXECUTED, Plan, PlanRefused
+from threeloops.inner.replay.recordings.steps import DTYPES, EXECUTED, UNEXECUTED, Recording, RecordingRefused
 
 FILE = "cell"
 """What tracebacks and findings call the text of a cell."""
@@ -42,30 +42,36 @@ class Answer:
 
 
 def question(
-    cell: str, plan: Any, inputs: Inputs, storages: Sequence[torch.Tensor] | None, l2: L2 | str | None
+    cell: str, recording: Any, inputs: Inputs, storages: Sequence[torch.Tensor] | None, l2: L2 | str | None
 ) -> Message:
-    """What does `plan`, made of what the launcher of `cell` did, compute on these inputs?
+    """What does `recording`, made of what the launcher of `cell` did, compute on these inputs?
 
     Without storages: what does it launch? Then nothing is executed.
     """
-    tree = {"cell": cell, "plan": plan, "inputs": inputs.to_dict(), "l2": to_plain(l2), "execute": storages is not None}
+    tree = {
+        "cell": cell,
+        "recording": recording,
+        "inputs": inputs.to_dict(),
+        "l2": to_plain(l2),
+        "execute": storages is not None,
+    }
     return tree, [_bytes(storage) for storage in storages or ()]
 
 
 def perform(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
-    """Answer a question, in this process. Never raises for what the cell or the plan holds."""
+    """Answer a question, in this process. Never raises for what the cell or the recording holds."""
     try:
-        admitted, plan, sizes = _admitted(tree, tree["execute"])
+        admitted, recording, sizes = _admitted(tree, tree["execute"])
         if not tree["execute"]:
             return {
-                "launches": [launch.to_dict() for launch in described(plan, admitted, sizes)],
+                "launches": [launch.to_dict() for launch in described(recording, admitted, sizes)],
                 "text": admitted.text,
             }, []
         storages = [_storage(buffer, size) for buffer, size in zip(buffers, sizes, strict=True)]
-        execution = execute(plan, admitted, storages, from_plain(tree["l2"]))
+        execution = execute(recording, admitted, storages, from_plain(tree["l2"]))
     except NotAdmitted as error:
         return {"refused": f"launches a kernel that cannot be judged: {error}"}, []
-    except PlanRefused as error:
+    except RecordingRefused as error:
         return {"refused": str(error)}, []
     except MemoryError:
         return {"refused": "needs more memory than there is where kernels are judged: use smaller tiles"}, []
@@ -76,21 +82,21 @@ def perform(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
 
 def perform_compiled(tree: dict[str, Any], storages: Sequence[torch.Tensor]) -> Any:
     """The outputs of a question that was answered already, computed anew on the device of the inputs."""
-    admitted, plan, _ = _admitted(tree, True)
-    return execute_compiled(plan, admitted, [storage.clone() for storage in storages])
+    admitted, recording, _ = _admitted(tree, True)
+    return execute_compiled(recording, admitted, [storage.clone() for storage in storages])
 
 
-def _admitted(tree: dict[str, Any], execute: bool) -> tuple[Admitted, Plan, tuple[int, ...]]:
-    """The kernels and the plan of a question, checked."""
-    admitted = admit(tree["cell"], _names(tree["plan"]), FILE)
+def _admitted(tree: dict[str, Any], execute: bool) -> tuple[Admitted, Recording, tuple[int, ...]]:
+    """The kernels and the recording of a question, checked."""
+    admitted = admit(tree["cell"], _names(tree["recording"]), FILE)
     inputs = inputs_from(tree["inputs"])
     limits = EXECUTED if execute else UNEXECUTED
-    return admitted, read(tree["plan"], inputs.sizes, admitted.kernels, limits, inputs.places), inputs.sizes
+    return admitted, read(tree["recording"], inputs.sizes, admitted.kernels, limits, inputs.places), inputs.sizes
 
 
-def _names(plan: Any) -> list[str]:
-    """Kernels that the plan launches, before it is checked."""
-    steps = plan.get("steps") if type(plan) is dict else None
+def _names(recording: Any) -> list[str]:
+    """Kernels that the recording launches, before it is checked."""
+    steps = recording.get("steps") if type(recording) is dict else None
     named = [step.get("kernel") for step in steps if type(step) is dict] if type(steps) is list else []
     return [name for name in named if type(name) is str]
 

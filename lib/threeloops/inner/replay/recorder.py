@@ -1,4 +1,4 @@
-"""Making a plan: run a launcher, execute no kernel, and note what it allocates, copies, sums and launches.
+"""Making a recording: run a launcher, execute no kernel, and note what it allocates, copies, sums and launches.
 
 Runs where the launcher lives, which behind the grading wall is the student's own process. What it produces is therefore
 a claim, checked by `reader` and judged by its results; the refusals here are for honest authors, who learn which
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from threeloops.inner import launches
 from threeloops.inner.launches.binding import TRITON_TO_TORCH
 from threeloops.inner.replay.ledger import FOREIGN, Ledger, identity, tensors
-from threeloops.inner.replay.recordings.steps import OPTIONS, Descriptor, Dtype, LaunchStep, Plan, PlanRefused
+from threeloops.inner.replay.recordings.steps import OPTIONS, Descriptor, Dtype, LaunchStep, Recording, RecordingRefused
 
 _ALLOCATIONS = {
     "aten::empty": None, "aten::empty_like": None, "aten::empty_strided": None, "aten::new_empty": None,
@@ -33,11 +33,11 @@ _METHODS = ("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__fl
 _WHY = "a launcher decides by shapes and dtypes alone, because it has to work before the values are there"
 
 
-def record(launcher: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Plan:
-    """The plan of `launcher(*args, **kwargs)`; the storages of tensors among the arguments are numbered as they come.
+def record(launcher: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Recording:
+    """The recording of `launcher(*args, **kwargs)`; the storages of tensors among the arguments are numbered as they come.
 
     Raises:
-        PlanRefused: the launcher reads values, computes with torch, or returns what is no tensor of its own.
+        RecordingRefused: the launcher reads values, computes with torch, or returns what is no tensor of its own.
         Exception: whatever the launcher raises.
     """
     ledger = Ledger(tensors([args, kwargs]))
@@ -47,8 +47,8 @@ def record(launcher: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
             stack.enter_context(each)
         returned = launcher(*args, **kwargs)
     if ledger.refusal:
-        raise PlanRefused(ledger.refusal)
-    return Plan(tuple(ledger.steps), _outputs(ledger, returned))
+        raise RecordingRefused(ledger.refusal)
+    return Recording(tuple(ledger.steps), _outputs(ledger, returned))
 
 
 def _outputs(ledger: Ledger, returned: Any) -> Any:
@@ -59,7 +59,7 @@ def _outputs(ledger: Ledger, returned: Any) -> Any:
         return tuple(_outputs(ledger, each) for each in returned)
     if returned is None:
         return None
-    raise PlanRefused(f"returns a {type(returned).__name__}: expected a tensor or a tuple of tensors")
+    raise RecordingRefused(f"returns a {type(returned).__name__}: expected a tensor or a tuple of tensors")
 
 
 class _Values(TorchFunctionMode):

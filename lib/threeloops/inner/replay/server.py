@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from threeloops import frames
+from threeloops.frames import Buffer, FrameError, Late
 from threeloops.inner.replay.allowlist.admit import admit
 from threeloops.inner.replay.inputs import inputs_of
 from threeloops.inner.replay.recorder import record
-from threeloops.inner.replay.recordings import frames as plan_frames
-from threeloops.inner.replay.recordings.frames import Buffer, FrameError, Late
-from threeloops.inner.replay.recordings.steps import Allocate, LaunchStep, Place, Plan
+from threeloops.inner.replay.recordings.steps import Allocate, LaunchStep, Recording, StridedView
 from threeloops.module_process import command
 
 START_SECONDS = 120.0
@@ -34,8 +34,8 @@ def serve(requests: int, answers: int, confine: Callable[[], None] = lambda: Non
     """Answer questions until the other end closes. `confine` is called in each fork before it reads its question."""
     while True:
         try:
-            tree, buffers = plan_frames.receive(requests)
-            plan_frames.send(answers, *_answered(tree, buffers, confine, {requests, answers}))
+            tree, buffers = frames.receive(requests)
+            frames.send(answers, *_answered(tree, buffers, confine, {requests, answers}))
         except FrameError:
             return
 
@@ -43,8 +43,8 @@ def serve(requests: int, answers: int, confine: Callable[[], None] = lambda: Non
 def converse(requests: int, answers: int, tree: dict, buffers: Sequence[Buffer], seconds: float) -> tuple[dict, list]:
     """The other end of `serve`: ask one question that may take so many seconds. Raises FrameError."""
     deadline = time.monotonic() + seconds + _SPARE_SECONDS
-    plan_frames.send(requests, {**tree, "seconds": seconds}, buffers, deadline)
-    return plan_frames.receive(answers, deadline)
+    frames.send(requests, {**tree, "seconds": seconds}, buffers, deadline)
+    return frames.receive(answers, deadline)
 
 
 def _answered(
@@ -57,7 +57,7 @@ def _answered(
         _child(tree, buffers, theirs, confine, {ours, *private})
     os.close(theirs)
     try:
-        answer = plan_frames.receive(ours, time.monotonic() + seconds)
+        answer = frames.receive(ours, time.monotonic() + seconds)
     except Late:
         why = f"did not end within {seconds:.0f} s: is there a loop without end, or too much to interpret?"
         answer = {"refused": why}, []
@@ -80,7 +80,7 @@ def _child(
         confine()
         from threeloops.inner.replay.messages import perform
 
-        plan_frames.send(answer, *perform(tree, buffers))
+        frames.send(answer, *perform(tree, buffers))
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -121,7 +121,7 @@ class Server:
     def ask(self, tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tuple[dict[str, Any], list]:
         """The answer to a question. Raises FrameError where the server is lost."""
         if not self.started:
-            plan_frames.receive(self.answers, time.monotonic() + START_SECONDS)
+            frames.receive(self.answers, time.monotonic() + START_SECONDS)
             self.started = True
         return converse(self.requests, self.answers, tree, buffers, seconds)
 
@@ -171,7 +171,7 @@ def main() -> None:
     os.dup2(2, 1)  # what a kernel might print must not get between the answers
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     warm_up()
-    plan_frames.send(answers, {"started": True})
+    frames.send(answers, {"started": True})
     serve(requests, answers)
 
 
@@ -203,9 +203,9 @@ def run_once() -> None:
     from threeloops.inner.replay.messages import perform, question
 
     inputs, storages = inputs_of([torch.ones(16)], {})
-    x, out = inputs.places[0], Place(1, "float32", (1, 1), (1, 1), 0)
+    x, out = inputs.places[0], StridedView(1, "float32", (1, 1), (1, 1), 0)
     launch = LaunchStep("kernel", (1, 1, 1), {"x": x, "out": out, "n": 16}, {"BLOCK": 16})
-    plan = Plan((Allocate("float32", 1), launch), out)
-    answer, _ = perform(*question(_CELL, plan.to_dict(), inputs, storages, None))
+    recording = Recording((Allocate("float32", 1), launch), out)
+    answer, _ = perform(*question(_CELL, recording.to_dict(), inputs, storages, None))
     if "refused" in answer:
         raise RuntimeError(f"kernels cannot be replayed here: a small one {answer['refused']}")

@@ -98,15 +98,15 @@ replay = Replayer()
 
 @wall.student_side
 def record(launcher: Callable[..., Any], inputs: dict[str, Any]) -> dict[str, Any]:
-    """What a launcher does with inputs of these shapes, as plain data: a plan, or why there is none."""
+    """What a launcher does with inputs of these shapes, as plain data: a recording, or why there is none."""
     from threeloops.inner.replay.inputs import inputs_from
-    from threeloops.inner.replay.recorder import record as record_plan
-    from threeloops.inner.replay.recordings.steps import PlanRefused
+    from threeloops.inner.replay.recorder import record as record_launcher
+    from threeloops.inner.replay.recordings.steps import RecordingRefused
 
     args, kwargs = inputs_from(inputs).zeros()
     try:
-        return record_plan(launcher, args, kwargs).to_dict()
-    except PlanRefused as error:
+        return record_launcher(launcher, args, kwargs).to_dict()
+    except RecordingRefused as error:
         return {"refused": str(error)}
 
 
@@ -136,9 +136,9 @@ def _judge(
 
 def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Have a question answered where kernels are interpreted: over there, here, or in a process beside this one."""
+    from threeloops.frames import FrameError
     from threeloops.inner.interpreter import interpreted
     from threeloops.inner.replay.messages import perform
-    from threeloops.inner.replay.recordings.frames import FrameError
     from threeloops.inner.replay.server import ask
 
     try:

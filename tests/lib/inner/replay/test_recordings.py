@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (one case stands on one line)
-"""Plans: what a launcher does becomes data, strangers' data is checked, and the same is done again on other inputs."""
+"""Recordings: what a launcher does becomes data, strangers' data is checked, and the same is done again on other inputs."""
 
 import contextlib
 import copy
@@ -16,15 +16,15 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threeloops import frames
 from threeloops.inner import interpreter
 from threeloops.inner.meter import L2, meter
-from threeloops.inner.replay import server as plan_server
+from threeloops.inner.replay import server as replay_server
 from threeloops.inner.replay.allowlist.admit import admit
 from threeloops.inner.replay.execution import execute, execute_compiled
 from threeloops.inner.replay.inputs import inputs_from, inputs_of, view
 from threeloops.inner.replay.messages import answer_from, from_plain, perform, question, to_plain
 from threeloops.inner.replay.recorder import record
-from threeloops.inner.replay.recordings import frames as plan_frames
 from threeloops.inner.replay.recordings.reader import read
 from threeloops.inner.replay.recordings.steps import (
     Allocate,
@@ -33,9 +33,9 @@ from threeloops.inner.replay.recordings.steps import (
     Fill,
     LaunchStep,
     Limits,
-    Place,
-    Plan,
-    PlanRefused,
+    Recording,
+    RecordingRefused,
+    StridedView,
     Sum,
 )
 
@@ -71,7 +71,7 @@ def shifted(x, out):
     here = tl.program_id(0)
     tl.store(out + here, tl.load(x + here + 1))
 """
-MODULE = admit(CELL, file="cell_of_test_plan.py").load()
+MODULE = admit(CELL, file="cell_of_test_recording.py").load()
 twice, typed, poke, fails, shifted = (getattr(MODULE, n) for n in ("twice", "typed", "poke", "fails", "shifted"))
 
 
@@ -85,8 +85,8 @@ def replayed(launcher, *args, l2=None, **kwargs):
     """The answer to a replay of a launcher whose kernels are CELL's, through JSON as it would travel."""
     inputs, storages = inputs_of(args, kwargs)
     zeros, more = inputs_from(json.loads(json.dumps(inputs.to_dict()))).zeros()
-    plan = json.loads(json.dumps(record(launcher, zeros, more).to_dict()))
-    tree, buffers = question(CELL, plan, inputs, storages, l2)
+    recording = json.loads(json.dumps(record(launcher, zeros, more).to_dict()))
+    tree, buffers = question(CELL, recording, inputs, storages, l2)
     answer, sent = perform(json.loads(json.dumps(tree)), buffers)
     return answer_from(json.loads(json.dumps(answer)), [bytearray(buffer) for buffer in sent])
 
@@ -95,7 +95,7 @@ def steps_of(launcher, *zeros):
     return record(launcher, list(zeros), {}).steps
 
 
-def test_a_plan_holds_places_and_no_values():
+def test_a_recording_holds_places_and_no_values():
     seen = []
 
     def launcher(x, scale):
@@ -109,19 +109,21 @@ def test_a_plan_holds_places_and_no_values():
     assert answer.refused == ""
     assert torch.equal(seen[0], torch.zeros(10))
     assert torch.equal(answer.outputs[0], torch.tensor([3.0, 9.0, 15.0])) and answer.outputs[1] is None
-    plan = record(launcher, [torch.zeros(10), 3.0], {})
-    assert plan.steps == (
+    recording = record(launcher, [torch.zeros(10), 3.0], {})
+    assert recording.steps == (
         Allocate("float32", 5),
-        Fill(Place(1, "float32", (5,), (1,), 0), 0),
+        Fill(StridedView(1, "float32", (5,), (1,), 0), 0),
         LaunchStep(
             "twice", (1, 1, 1),
-            {"x": Place(0, "float32", (5,), (1,), 1), "out": Place(1, "float32", (5,), (1,), 0), "n": 5, "factor": 3.0},
+            {"x": StridedView(0, "float32", (5,), (1,), 1), "out": StridedView(1, "float32", (5,), (1,), 0), "n": 5, "factor": 3.0},
             {"BLOCK": 8}, {"num_warps": 2},
         ),
     )  # fmt: skip
-    assert plan.outputs == (Place(1, "float32", (3,), (2,), 0), None)
-    assert plan.launched == ["twice"]
-    assert read(plan.to_dict() | {"outputs": plan.to_dict()["outputs"]}, [40], admit(CELL).kernels) == plan
+    assert recording.outputs == (StridedView(1, "float32", (3,), (2,), 0), None)
+    assert recording.launched == ["twice"]
+    assert (
+        read(recording.to_dict() | {"outputs": recording.to_dict()["outputs"]}, [40], admit(CELL).kernels) == recording
+    )
 
 
 def test_views_are_free_and_copies_are_steps():
@@ -146,13 +148,13 @@ def test_sums_fills_and_counts_are_steps():
         twice[(1,)](index, index, 3)
         return part.sum(), part.sum((0, -1), keepdim=True), part.sum(1, dtype=torch.float64), index.sum(0)
 
-    plan = record(launcher, [torch.zeros(24)], {})
-    sums = [step for step in plan.steps if isinstance(step, Sum)]
+    recording = record(launcher, [torch.zeros(24)], {})
+    sums = [step for step in recording.steps if isinstance(step, Sum)]
     assert [(s.dimensions, s.keepdim, s.to.dtype) for s in sums] == [
         ((0, 1, 2), False, "float32"), ((0, 2), True, "float32"), ((1,), False, "float64"), ((0,), False, "int64"),
     ]  # fmt: skip
-    assert [s.value for s in plan.steps if isinstance(s, Fill)] == [7.5, 1, 2.5, 0]
-    assert [(s.start, s.step) for s in plan.steps if isinstance(s, Count)] == [(3, 2)]
+    assert [s.value for s in recording.steps if isinstance(s, Fill)] == [7.5, 1, 2.5, 0]
+    assert [(s.start, s.step) for s in recording.steps if isinstance(s, Count)] == [(3, 2)]
     x = torch.arange(24.0)
     answer = replayed(launcher, x)
     part = (2 * x).reshape(4, 3, 2)
@@ -204,7 +206,7 @@ FOREIGN = torch.rand(4)
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_launcher_that_computes_or_looks_is_refused(name):
     launcher, says = REFUSED[name]
-    with pytest.raises(PlanRefused) as refused:
+    with pytest.raises(RecordingRefused) as refused:
         record(launcher, [torch.zeros(4)], {})
     assert says in str(refused.value)
 
@@ -215,7 +217,7 @@ def test_a_refusal_cannot_be_caught():
             x.sum().item()
         return launch_twice(x)
 
-    with pytest.raises(PlanRefused, match="item"):
+    with pytest.raises(RecordingRefused, match="item"):
         record(launcher, [torch.zeros(4)], {})
 
 
@@ -381,10 +383,10 @@ def test_a_pointer_kept_in_memory_leads_nowhere():
     )
     victim = (ctypes.c_float * 4)(1, 2, 3, 4)
     admitted = admit(cell, ["follow"], "cell")
-    out, x = Place(1, "float32", (1,), (1,), 0), Place(0, "int64", (1,), (1,), 0)
-    plan = Plan((Allocate("float32", 1), LaunchStep("follow", (1, 1, 1), {"x": x, "out": out}, {})), out)
-    with pytest.raises(PlanRefused, match="out-of-bounds|fails"):
-        execute(plan, admitted, [torch.tensor([ctypes.addressof(victim)]).view(torch.uint8)])
+    out, x = StridedView(1, "float32", (1,), (1,), 0), StridedView(0, "int64", (1,), (1,), 0)
+    recording = Recording((Allocate("float32", 1), LaunchStep("follow", (1, 1, 1), {"x": x, "out": out}, {})), out)
+    with pytest.raises(RecordingRefused, match="out-of-bounds|fails"):
+        execute(recording, admitted, [torch.tensor([ctypes.addressof(victim)]).view(torch.uint8)])
     assert list(victim) == [1, 2, 3, 4]
 
 
@@ -398,11 +400,11 @@ def test_a_kernels_failure_names_its_line():
     assert f"launches fails, which fails, line {line} of its cell: AssertionError: on purpose" in answer.refused
 
 
-def test_a_plan_runs_without_a_meter_too():
+def test_a_recording_runs_without_a_meter_too():
     """As on a GPU, where values come from compiled kernels."""
     inputs, storages = inputs_of([torch.arange(4.0)], {})
-    plan = read(record(launch_twice, *inputs.zeros()).to_dict(), inputs.sizes, admit(CELL).kernels)
-    assert execute_compiled(plan, admit(CELL), storages).tolist() == [0.0, 2.0, 4.0, 6.0]
+    recording = read(record(launch_twice, *inputs.zeros()).to_dict(), inputs.sizes, admit(CELL).kernels)
+    assert execute_compiled(recording, admit(CELL), storages).tolist() == [0.0, 2.0, 4.0, 6.0]
 
 
 VALID = record(lambda x: (launch_twice(x.clone()), launch_twice(x).sum(0)), [torch.zeros(4, 3)], {}).to_dict()
@@ -427,7 +429,7 @@ JUNK = (
 
 
 def spots(data, path=()):
-    """Every place in a nested plan."""
+    """Every place in a nested recording."""
     yield path
     children = enumerate(data) if isinstance(data, list) else data.items() if isinstance(data, dict) else ()
     for key, value in children:
@@ -436,13 +438,13 @@ def spots(data, path=()):
 
 @given(st.sampled_from(list(spots(VALID))), st.sampled_from(JUNK), st.sampled_from(["set", "drop", "double"]))
 @settings(max_examples=400)
-def test_a_damaged_plan_is_read_whole_or_refused(path, junk, how):
-    plan = copy.deepcopy(VALID)
-    at = plan
+def test_a_damaged_recording_is_read_whole_or_refused(path, junk, how):
+    recording = copy.deepcopy(VALID)
+    at = recording
     for key in path[:-1]:
         at = at[key]
     if not path:
-        plan = junk
+        recording = junk
     elif how == "drop":
         del at[path[-1]]
     elif how == "double" and isinstance(at, list):
@@ -450,11 +452,11 @@ def test_a_damaged_plan_is_read_whole_or_refused(path, junk, how):
     else:
         at[path[-1]] = junk
     try:
-        found = read(plan, [48], KERNELS)
-    except PlanRefused:
+        found = read(recording, [48], KERNELS)
+    except RecordingRefused:
         return
-    assert json.loads(json.dumps(found.to_dict())) == json.loads(json.dumps(plan))
-    answer, _ = perform({"cell": CELL, "plan": plan, "inputs": inputs_of([torch.ones(4, 3)], {})[0].to_dict(), "l2": None,
+    assert json.loads(json.dumps(found.to_dict())) == json.loads(json.dumps(recording))
+    answer, _ = perform({"cell": CELL, "recording": recording, "inputs": inputs_of([torch.ones(4, 3)], {})[0].to_dict(), "l2": None,
                          "execute": True}, [bytes(48)])  # fmt: skip
     assert "refused" in answer or answer["launches"]
 
@@ -497,10 +499,10 @@ FORGED = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_a_forged_plan_is_refused(name):
-    plan, says = FORGED[name]
-    with pytest.raises(PlanRefused, match=says):
-        read(plan, [16], KERNELS)
+def test_a_forged_recording_is_refused(name):
+    recording, says = FORGED[name]
+    with pytest.raises(RecordingRefused, match=says):
+        read(recording, [16], KERNELS)
 
 
 def packed(x):
@@ -661,7 +663,7 @@ def number_by_number(x):
 
 def test_limits_hold_and_say_what_they_are():
     def refused(launcher, **limits):
-        with pytest.raises(PlanRefused) as error:
+        with pytest.raises(RecordingRefused) as error:
             read(record(launcher, [torch.zeros(640)], {}).to_dict(), [2560], KERNELS, Limits(**limits))
         return str(error.value)
 
@@ -677,18 +679,18 @@ def test_limits_hold_and_say_what_they_are():
 def test_messages_travel_whole_or_not_at_all():
     ours, theirs = os.pipe()
     try:
-        plan_frames.send(theirs, {"a": [1, None]}, [b"xyz", memoryview(np.arange(3))])
-        tree, buffers = plan_frames.receive(ours)
+        frames.send(theirs, {"a": [1, None]}, [b"xyz", memoryview(np.arange(3))])
+        tree, buffers = frames.receive(ours)
         assert tree == {"a": [1, None]} and buffers == [bytearray(b"xyz"), bytearray(np.arange(3).tobytes())]
-        with pytest.raises(plan_frames.Late):
-            plan_frames.receive(ours, time.monotonic())
+        with pytest.raises(frames.Late):
+            frames.receive(ours, time.monotonic())
         os.write(theirs, b"\xff" * 16)
-        with pytest.raises(plan_frames.FrameError, match="too much"):
-            plan_frames.receive(ours)
+        with pytest.raises(frames.FrameError, match="more than may cross between processes"):
+            frames.receive(ours)
     finally:
         os.close(theirs)
-    with pytest.raises(plan_frames.FrameError, match="ended"):
-        plan_frames.receive(ours)
+    with pytest.raises(frames.FrameError, match="ended"):
+        frames.receive(ours)
     os.close(ours)
 
 
@@ -706,9 +708,9 @@ def test_records_are_this_librarys_dataclasses_and_nothing_else():
 @pytest.fixture(scope="module")
 def server():
     """The executing process that stands beside a notebook on a GPU."""
-    yield plan_server.ask
-    if plan_server._server is not None:
-        plan_server._server.close()
+    yield replay_server.ask
+    if replay_server._server is not None:
+        replay_server._server.close()
 
 
 def asked(launcher, cell=CELL):
@@ -731,6 +733,6 @@ def test_a_process_that_dies_says_so_and_the_next_is_answered(server):
     tree, buffers = asked(launch_twice)
     tree["inputs"] = None  # nothing that `_judge` would send
     assert "ended the process that ran it" in server(tree, buffers, 600)[0]["refused"]
-    os.kill(plan_server._server.process.pid, signal.SIGKILL)
-    plan_server._server.process.wait()
+    os.kill(replay_server._server.process.pid, signal.SIGKILL)
+    replay_server._server.process.wait()
     assert "outputs" in server(*asked(launch_twice), 600)[0]

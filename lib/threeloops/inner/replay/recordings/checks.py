@@ -1,10 +1,10 @@
-"""The smallest checks on a stranger's plan: is this a number in range, a known word, a mapping with these keys?"""
+"""The smallest checks on a stranger's recording: is this a number in range, a known word, a mapping with these keys?"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from threeloops.inner.replay.allowlist.admit import Kernel
-from threeloops.inner.replay.recordings.steps import DTYPES, Dtype, PlanRefused
+from threeloops.inner.replay.recordings.steps import DTYPES, Dtype, RecordingRefused
 
 BYTES = {name: int("".join(c for c in name.partition("_")[0] if c.isdigit()) or 8) // 8 for name in DTYPES}
 BYTES |= {"bfloat16": 2}
@@ -26,7 +26,7 @@ def unknown_kernel(name: Any, kernels: Mapping[str, Kernel]) -> str:
 
 
 def malformed(what: str) -> NoReturn:
-    raise PlanRefused(
+    raise RecordingRefused(
         f"was recorded in a form that cannot be read ({what}): nothing in its cell may patch the recording"
     )
 
@@ -46,7 +46,7 @@ def any_mapping(data: Any) -> dict[str, Any]:
 def named(data: Any, kernel: Kernel) -> dict[str, Any]:
     given = any_mapping(data)
     if not set(given) <= set(kernel.parameters):
-        raise PlanRefused(
+        raise RecordingRefused(
             f"launches a {kernel.name} with arguments that its cell's text does not have: run the cell again, and "
             "define each kernel once"
         )
@@ -57,7 +57,7 @@ def sequence(data: Any, most: int, what: str) -> list[Any]:
     if type(data) is not list:
         malformed(what)
     if len(data) > most:
-        raise PlanRefused(f"does too much: {len(data):,} {what}, at most {most:,}")
+        raise RecordingRefused(f"does too much: {len(data):,} {what}, at most {most:,}")
     return data
 
 

@@ -1,8 +1,8 @@
-"""A plan: what a launcher did, as plain data: allocations, copies, sums and launches in order, and what came back.
+"""A recording: what a launcher did, as plain data: allocations, copies, sums and launches in order, and what came back.
 
-A plan holds no values, only places: every tensor is a view of an input's storage or of a storage that the plan
+A recording holds no values, only places: every tensor is a view of an input's storage or of a storage that the recording
 allocates. So it can be carried out again on other inputs, elsewhere, by whoever has the kernels. `recorder` makes
-plans, `reader` checks one that a stranger sent, `execution` carries one out.
+recordings, `reader` checks one that a stranger sent, `execution` carries one out.
 
 How much a replayed launcher may ask for.
 """
@@ -17,7 +17,7 @@ OPTIONS = {"num_warps": 64, "num_stages": 16, "num_ctas": 16, "maxnreg": 255}
 
 @dataclass(frozen=True)
 class Limits:
-    """What one plan may ask for.
+    """What one recording may ask for.
 
     `fills`: results that a launcher remembered could be written down number by number. `copies`: so could a transpose,
     row by row. `programs` counts those of all launches: the interpreter runs about a thousand a second.
@@ -36,7 +36,7 @@ class Limits:
 
 EXECUTED = Limits()
 UNEXECUTED = Limits(programs=1 << 62, allocated_bytes=1 << 45, elements=1 << 44, output_bytes=1 << 45)
-"""For plans that are only compiled."""
+"""For recordings that are only compiled."""
 
 
 DTYPES = (
@@ -44,12 +44,12 @@ DTYPES = (
 ).split()
 
 
-class PlanRefused(Exception):
+class RecordingRefused(Exception):
     """A launcher that cannot be replayed. The message continues a sentence that begins with the launcher's name."""
 
 
 @dataclass(frozen=True)
-class Place:
+class StridedView:
     """A tensor: a view of storage number `storage`; inputs' storages come first. Strides and offset count elements."""
 
     storage: int
@@ -73,23 +73,23 @@ class Place:
         return self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) + 1
 
 
-def without_ones(place: Place) -> Place:
+def without_ones(place: StridedView) -> StridedView:
     """The same elements without dimensions of size 1, whose strides mean nothing."""
     kept = [(n, s) for n, s in zip(place.shape, place.strides, strict=True) if n != 1]
     shape, strides = tuple(n for n, _ in kept), tuple(s for _, s in kept)
-    return Place(place.storage, place.dtype, shape, strides, place.offset)
+    return StridedView(place.storage, place.dtype, shape, strides, place.offset)
 
 
-def row_major(place: Place) -> Place:
+def row_major(place: StridedView) -> StridedView:
     """A tensor of this shape with contiguous strides."""
     strides, step = [], 1
     for size in reversed(place.shape):
         strides.append(step)
         step *= max(1, size)
-    return Place(place.storage, place.dtype, place.shape, tuple(reversed(strides)), 0)
+    return StridedView(place.storage, place.dtype, place.shape, tuple(reversed(strides)), 0)
 
 
-def rearranges(to: Place, source: Place) -> bool:
+def rearranges(to: StridedView, source: StridedView) -> bool:
     """Whether a copy changes the order in which elements follow one another in memory.
 
     It keeps the order if each axis, from the target's innermost to its outermost, steps over everything that the axes
@@ -106,28 +106,28 @@ def rearranges(to: Place, source: Place) -> bool:
     return False
 
 
-def repeats(place: Place) -> bool:
+def repeats(place: StridedView) -> bool:
     """Whether elements stand in it several times, or its axes interleave like those of a skewed view."""
     return rearranges(place, place)
 
 
-def is_dense(place: Place) -> bool:
+def is_dense(place: StridedView) -> bool:
     """Whether its elements fill one stretch of memory, in whatever order of the axes."""
     return not repeats(place) and place.reach - place.offset == place.elements
 
 
-def without_axes(place: Place, axes: Sequence[int]) -> Place:
+def without_axes(place: StridedView, axes: Sequence[int]) -> StridedView:
     """The tensor at index 0 of these axes."""
     kept = [axis for axis in range(len(place.shape)) if axis not in axes]
     shape, strides = tuple(place.shape[axis] for axis in kept), tuple(place.strides[axis] for axis in kept)
-    return Place(place.storage, place.dtype, shape, strides, place.offset)
+    return StridedView(place.storage, place.dtype, shape, strides, place.offset)
 
 
 @dataclass(frozen=True)
 class Descriptor:
     """A tensor descriptor made by the launcher."""
 
-    base: Place
+    base: StridedView
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     block_shape: tuple[int, ...]
@@ -151,7 +151,7 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Fill:
-    to: Place
+    to: StridedView
     value: int | float | bool
 
 
@@ -159,7 +159,7 @@ class Fill:
 class Count:
     """`to[i] = start + step · i`: torch.arange."""
 
-    to: Place
+    to: StridedView
     start: int | float
     step: int | float
 
@@ -168,8 +168,8 @@ class Count:
 class Copy:
     """Element by element, with a change of layout or dtype."""
 
-    to: Place
-    source: Place
+    to: StridedView
+    source: StridedView
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ class Sum:
     """The sum over some dimensions: of partial results, so the source is something that a kernel wrote. What is left
     keeps its order."""
 
-    to: Place
-    source: Place
+    to: StridedView
+    source: StridedView
     dimensions: tuple[int, ...]
     keepdim: bool
 
@@ -193,13 +193,13 @@ class LaunchStep:
     constants: Mapping[str, Any]
     options: Mapping[str, int] = field(default_factory=dict)
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, StridedView]:
         """Tensors among the arguments."""
         found = {}
         for name, value in self.arguments.items():
             if isinstance(value, Descriptor):
                 found[name] = value.base
-            elif isinstance(value, Place):
+            elif isinstance(value, StridedView):
                 found[name] = value
         return found
 
@@ -213,12 +213,12 @@ STEPS: dict[str, type] = {
     "sum": Sum,
     "launch": LaunchStep,
 }
-_VALUES: dict[type, str] = {Place: "place", Descriptor: "descriptor", Dtype: "dtype"}
+_VALUES: dict[type, str] = {StridedView: "place", Descriptor: "descriptor", Dtype: "dtype"}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """`outputs` is a Place, None, or a tuple or list of these, as the launcher returned it."""
+class Recording:
+    """`outputs` is a StridedView, None, or a tuple or list of these, as the launcher returned it."""
 
     steps: tuple[Step, ...]
     outputs: Any

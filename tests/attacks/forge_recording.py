@@ -1,6 +1,6 @@
-"""What hostile plans are made of: the honest answer, and a recording that sends the plan which the attack defines.
+"""Parts of hostile recordings: the honest answer, and a recorder that sends the recording that the attack defines.
 
-The attack's text follows: `plan`, a function without arguments.
+The attack's text follows: `recording`, a function without arguments.
 """
 
 import sys
@@ -34,9 +34,9 @@ allocate, out = {"do": "allocate", "dtype": "float32", "elements": 128}, place(1
 
 
 def launch(out=out, kernel="softmax_kernel", grid=(4, 1, 1), **more):
-    plan = {"do": "launch", "kernel": kernel, "grid": list(grid), "constants": {"BLOCK": 32}, "options": {}}
-    plan["arguments"] = {"x": place(0, [4, 32], [32, 1]), "out": out, "columns": 32}
-    return {**plan, **more}
+    step = {"do": "launch", "kernel": kernel, "grid": list(grid), "constants": {"BLOCK": 32}, "options": {}}
+    step["arguments"] = {"x": place(0, [4, 32], [32, 1]), "out": out, "columns": 32}
+    return {**step, **more}
 
 
-sys.modules["threeloops.lab.checking.replay"].record = lambda launcher, inputs: plan()  # noqa: F821 (the attack defines it)
+sys.modules["threeloops.lab.checking.replay"].record = lambda launcher, inputs: recording()  # noqa: F821 (the attack defines it)
