@@ -60,7 +60,8 @@ def send(
             f"{limits.body_bytes >> 20} MiB of array data and {limits.tree_bytes >> 20} MiB of everything else"
         )
     head = _HEADER.pack(len(text), len(lengths), body) + struct.pack(f"<{len(lengths)}Q", *lengths) + text
-    for part in [b"".join([head, *views])] if body <= _SMALL_BYTES else [head, *views]:
+    parts: list[Buffer] = [b"".join([head, *views])] if body <= _SMALL_BYTES else [head, *views]
+    for part in parts:
         _move(fd, memoryview(part), deadline, write=True)
 
 

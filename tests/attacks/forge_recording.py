@@ -26,16 +26,17 @@ def softmax(x):
     return out
 
 
-def place(storage, shape, strides, offset=0):
-    return {"place": {"storage": storage, "dtype": "float32", "shape": shape, "strides": strides, "offset": offset}}
+def view(storage, shape, strides, offset=0):
+    where = {"shape": shape, "strides": strides, "offset": offset}
+    return {"kind": "view", "storage": storage, "dtype": "float32", **where}
 
 
-allocate, out = {"do": "allocate", "dtype": "float32", "elements": 128}, place(1, [4, 32], [32, 1])
+allocate, out = {"kind": "allocate", "dtype": "float32", "elements": 128}, view(1, [4, 32], [32, 1])
 
 
 def launch(out=out, kernel="softmax_kernel", grid=(4, 1, 1), **more):
-    step = {"do": "launch", "kernel": kernel, "grid": list(grid), "constants": {"BLOCK": 32}, "options": {}}
-    step["arguments"] = {"x": place(0, [4, 32], [32, 1]), "out": out, "columns": 32}
+    step = {"kind": "launch", "kernel": kernel, "grid": list(grid), "constants": {"BLOCK": 32}, "options": {}}
+    step["arguments"] = {"x": view(0, [4, 32], [32, 1]), "out": out, "columns": 32}
     return {**step, **more}
 
 

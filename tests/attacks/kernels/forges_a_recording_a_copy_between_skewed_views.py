@@ -3,4 +3,4 @@
 # other: any
 # after: forge_recording.py
 
-recording = lambda: {'steps': [dict(allocate, elements=1024), launch(), dict(allocate, elements=1024), dict(do='copy', to=place(2, [4, 35], [5, 4]), source=place(1, [4, 35], [33, 1]))], 'outputs': place(2, [32, 4], [4, 1])}
+recording = lambda: {'steps': [dict(allocate, elements=1024), launch(), dict(allocate, elements=1024), dict(kind='copy', to=view(2, [4, 35], [5, 4]), source=view(1, [4, 35], [33, 1]))], 'outputs': view(2, [32, 4], [4, 1])}

@@ -1,5 +1,5 @@
 # Sends a recording of its own making: a launch with a part that nobody asked for.
-# says: cannot be read (its parts)
+# says: unknown field `then` - at `$.steps[1]`
 # other: any
 # after: forge_recording.py
 

@@ -3,4 +3,4 @@
 # other: any
 # after: forge_recording.py
 
-recording = lambda: {'steps': [allocate, launch(place(1, [4, 32], [32, 1], 1))], 'outputs': out}
+recording = lambda: {'steps': [allocate, launch(view(1, [4, 32], [32, 1], 1))], 'outputs': out}

@@ -3,4 +3,4 @@
 # other: any
 # after: forge_recording.py
 
-recording = lambda: {'steps': [allocate, dict(do='fill', to=place(0, [4, 32], [32, 1]), value=1), launch()], 'outputs': out}
+recording = lambda: {'steps': [allocate, dict(kind='fill', to=view(0, [4, 32], [32, 1]), value=1), launch()], 'outputs': out}

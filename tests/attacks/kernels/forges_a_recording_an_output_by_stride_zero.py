@@ -3,4 +3,4 @@
 # other: any
 # after: forge_recording.py
 
-recording = lambda: {'steps': [allocate, launch()], 'outputs': place(1, [1 << 25, 1 << 25], [0, 0])}
+recording = lambda: {'steps': [allocate, launch()], 'outputs': view(1, [1 << 25, 1 << 25], [0, 0])}

@@ -3,4 +3,4 @@
 # other: any
 # after: forge_recording.py
 
-recording = lambda: {'steps': [{'do': 'eval', 'code': '1'}, launch()], 'outputs': None}
+recording = lambda: {'steps': [{'kind': 'eval', 'code': '1'}, launch()], 'outputs': None}

@@ -1,5 +1,5 @@
 # Sends a recording of its own making: outputs nested fifty deep.
-# says: cannot be read (what it returns)
+# says: got `array` - at `$.outputs
 # other: any
 # after: forge_recording.py
 

@@ -1,5 +1,5 @@
 # Sends a recording of its own making: no steps.
-# says: a form that cannot be read (steps)
+# says: got `int` - at `$.steps`
 # other: any
 # after: forge_recording.py
 

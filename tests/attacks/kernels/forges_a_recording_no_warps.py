@@ -1,5 +1,5 @@
 # Sends a recording of its own making: a launch with no warps.
-# says: cannot be read (a number out of range)
+# says: Expected `int` >= 1 - at `$.steps[1].options
 # other: any
 # after: forge_recording.py
 

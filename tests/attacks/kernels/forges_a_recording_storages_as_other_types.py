@@ -3,4 +3,4 @@
 # other: any
 # after: forge_recording.py
 
-recording = lambda: {'steps': [allocate, launch(arguments=dict(x={'place': dict(place(0, [4, 8], [8, 1])['place'], dtype='int64')}, out=out, columns=8))], 'outputs': out}
+recording = lambda: {'steps': [allocate, launch(arguments=dict(x=dict(view(0, [4, 8], [8, 1]), dtype='int64'), out=out, columns=8))], 'outputs': out}

@@ -3,4 +3,4 @@
 # other: any
 # after: forge_recording.py
 
-recording = lambda: {'steps': [allocate, launch()], 'outputs': place(0, [4, 32], [32, 1])}
+recording = lambda: {'steps': [allocate, launch()], 'outputs': view(0, [4, 32], [32, 1])}

@@ -1,5 +1,5 @@
 # Sends a recording of its own making: options that are none of a launch.
-# says: cannot be read (a word)
+# says: the option 'pre_hook'
 # other: any
 # after: forge_recording.py
 

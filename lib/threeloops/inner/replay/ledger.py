@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from threeloops.inner.replay.recordings.steps import (
-    DTYPES,
+    BYTES,
     Allocate,
     Copy,
     Count,
@@ -20,6 +20,7 @@ from threeloops.inner.replay.recordings.steps import (
     Step,
     StridedView,
     Sum,
+    dtype_of,
 )
 
 FOREIGN = "something outside of this call"
@@ -54,7 +55,7 @@ class Ledger:
     def is_new(self, result: Any) -> bool:
         """Whether an operation returned a tensor of its own that a recording can hold."""
         plain = isinstance(result, torch.Tensor) and result.layout is torch.strided
-        return plain and identity(result) not in self._storages and dtype_of(result) in DTYPES
+        return plain and identity(result) not in self._storages and dtype_of(result) in BYTES
 
     def is_input(self, tensor: torch.Tensor) -> bool:
         known = self._storages.get(identity(tensor))
@@ -71,7 +72,7 @@ class Ledger:
         if isinstance(value, torch.Tensor):
             self.copy(tensor, value)
         elif type(value) in (int, float, bool):
-            self.steps.append(Fill(self._place(tensor), value))
+            self.steps.append(Fill(self._view(tensor), value))
         else:
             known.made_by = by
 
@@ -85,7 +86,7 @@ class Ledger:
         elif maker:
             known.made_by = maker
         else:
-            self.steps.append(Copy(self._place(to), self._place(source.expand(to.shape))))
+            self.steps.append(Copy(self._view(to), self._view(source.expand(to.shape))))
 
     def new_copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
         """A tensor of the launcher's own with the values of another."""
@@ -93,7 +94,7 @@ class Ledger:
             self.taint(to, maker)
             return
         self.allocate(to)
-        self.steps.append(Copy(self._place(to), self._place(source)))
+        self.steps.append(Copy(self._view(to), self._view(source)))
 
     def sum(self, to: torch.Tensor, source: torch.Tensor, dimensions: Sequence[int] | None, keepdim: bool) -> None:
         if maker := self.maker(source):
@@ -102,11 +103,11 @@ class Ledger:
         chosen = dimensions or range(source.ndim)
         self.allocate(to)
         ordered = tuple(sorted(d % source.ndim for d in chosen)) if source.ndim else ()
-        self.steps.append(Sum(self._place(to), self._place(source), ordered, keepdim))
+        self.steps.append(Sum(self._view(to), self._view(source), ordered, keepdim))
 
     def count(self, to: torch.Tensor, start: Any, step: Any) -> None:
         self.allocate(to)
-        self.steps.append(Count(self._place(to), 0 if start is None else start, 1 if step is None else step))
+        self.steps.append(Count(self._view(to), 0 if start is None else start, 1 if step is None else step))
 
     def maker(self, tensor: torch.Tensor) -> str:
         """Why a tensor may not be used; an empty text where it may."""
@@ -125,8 +126,8 @@ class Ledger:
     def knows(self, tensor: torch.Tensor) -> bool:
         return identity(tensor) in self._storages
 
-    def place(self, tensor: torch.Tensor, verb: str) -> StridedView:
-        """Where a tensor lies that the launcher returns or gives to a kernel."""
+    def view(self, tensor: torch.Tensor, verb: str) -> StridedView:
+        """A tensor that the launcher returns or gives to a kernel."""
         maker = self.maker(tensor)
         if maker == FOREIGN:
             self.refuse(
@@ -138,26 +139,19 @@ class Ledger:
                 f"{verb} a tensor that torch made, by {maker}: the kernel has to do that; beside kernels, a launcher "
                 "may allocate, fill, copy, view, and sum what a kernel wrote"
             )
-        return self._place(tensor)
+        return self._view(tensor)
 
     def _number(self, tensor: torch.Tensor) -> None:
         self._alive.append(tensor)  # a storage's identity is its own only while it lives
         self._storages[identity(tensor)] = Storage(self._count)
         self._count += 1
 
-    def _place(self, tensor: torch.Tensor) -> StridedView:
-        ordinal = self._storages[identity(tensor)].ordinal
-        return StridedView(
-            ordinal, dtype_of(tensor), tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
-        )
+    def _view(self, tensor: torch.Tensor) -> StridedView:
+        return StridedView.of(tensor, self._storages[identity(tensor)].ordinal)
 
 
 def identity(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
-
-
-def dtype_of(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

@@ -1,23 +1,31 @@
-"""Making a recording: run a launcher, execute no kernel, and note what it allocates, copies, sums and launches.
+"""Makes a recording: run a launcher, execute no kernel, and note what it allocates, copies, sums and launches.
 
-Runs where the launcher lives, which behind the grading wall is the student's own process. What it produces is therefore
-a claim, checked by `reader` and judged by its results; the refusals here are for honest authors, who learn which
-operation of PyTorch a kernel has to replace. The inputs are zeros shaped like the real ones: nothing depends on values.
+This runs where the launcher lives, which behind the grading wall is the student's own process. What it produces is
+therefore a claim, checked by `reader` and judged by its results; the refusals here are for honest authors, who learn
+which operation of PyTorch a kernel has to replace. The inputs are zeros shaped like the real ones, because nothing may
+depend on values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from threeloops.inner import launches
 from threeloops.inner.launches.binding import TRITON_TO_TORCH
 from threeloops.inner.replay.ledger import FOREIGN, Ledger, identity, tensors
-from threeloops.inner.replay.recordings.steps import OPTIONS, Descriptor, Dtype, LaunchStep, Recording, RecordingRefused
+from threeloops.inner.replay.recordings.steps import (
+    OPTIONS,
+    Descriptor,
+    LaunchStep,
+    Recording,
+    RecordingRefused,
+    TritonDtype,
+)
 
 _ALLOCATIONS = {
     "aten::empty": None, "aten::empty_like": None, "aten::empty_strided": None, "aten::new_empty": None,
@@ -34,10 +42,10 @@ _WHY = "a launcher decides by shapes and dtypes alone, because it has to work be
 
 
 def record(launcher: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Recording:
-    """The recording of `launcher(*args, **kwargs)`; the storages of tensors among the arguments are numbered as they come.
+    """The recording of `launcher(*args, **kwargs)`. Storages are numbered in the order of the tensors in its arguments.
 
     Raises:
-        RecordingRefused: the launcher reads values, computes with torch, or returns what is no tensor of its own.
+        RecordingRefused: the launcher reads values, computes with torch, or returns anything but tensors of its own.
         Exception: whatever the launcher raises.
     """
     ledger = Ledger(tensors([args, kwargs]))
@@ -52,9 +60,9 @@ def record(launcher: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
 
 
 def _outputs(ledger: Ledger, returned: Any) -> Any:
-    """What came back, as places."""
+    """What came back, as views."""
     if isinstance(returned, torch.Tensor):
-        return ledger.place(returned, "returns")
+        return ledger.view(returned, "returns")
     if isinstance(returned, tuple | list):
         return tuple(_outputs(ledger, each) for each in returned)
     if returned is None:
@@ -148,13 +156,13 @@ class _Launches:
         verb = f"gives {kernel}"
         if hasattr(value, "block_shape"):
             shape, strides, block = (tuple(map(int, each)) for each in (value.shape, value.strides, value.block_shape))
-            place = self.ledger.place(value.base, verb)
-            return Descriptor(place, shape, strides, block, getattr(value, "padding", "zero"))
+            base = self.ledger.view(value.base, verb)
+            return Descriptor(base, shape, strides, block, getattr(value, "padding", "zero"))
         if isinstance(value, torch.Tensor):
-            return self.ledger.place(value, verb)
+            return self.ledger.view(value, verb)
         if isinstance(getattr(value, "base", None), torch.Tensor):
             seen_as = TRITON_TO_TORCH.get(value.dtype.name, value.dtype.name)  # triton.reinterpret
-            return replace(self.ledger.place(value.base, verb), dtype=seen_as)
+            return replace(self.ledger.view(value.base, verb), dtype=seen_as)
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int | float):
@@ -169,7 +177,7 @@ class _Launches:
         if isinstance(value, tuple | list):
             return tuple(self._constant(kernel, name, each) for each in value)
         if type(value).__name__ == "dtype" and hasattr(value, "primitive_bitwidth"):
-            return Dtype(value.name)
+            return TritonDtype(value.name)
         return self.ledger.refuse(
             f"gives {kernel} a {type(value).__name__} as {name}: a constant is a number, a text, a dtype or a tuple"
         )

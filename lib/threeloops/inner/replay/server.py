@@ -1,10 +1,12 @@
 """A process that executes replays, each in a fork of its own; `Server` starts it, and it calls `main`.
 
-It imports torch, Triton and the meter once. A fork that runs too long or dies takes nothing with it, and is reported.
-In a notebook on a GPU it stands beside the kernel, because interpreted and compiled kernels do not share a process.
-Behind the grading wall the grader's own warm process calls `serve`.
+It imports torch, Triton and the meter once, and makes one small replay before any other, so that a fork finds
+everything imported. A fork that runs too long or dies takes nothing with it, and is reported. In a notebook on a GPU
+this process stands beside the kernel, because interpreted and compiled kernels do not share a process. Behind the
+grading wall the grader's own warm process calls `serve`.
 
-One small recording and one small replay, made before any other, so that a fork finds everything imported.
+A student's process imports this module too, to record once. There the meter may be withheld, so `messages`, which
+needs it, is imported only where a replay is executed.
 """
 
 import atexit
@@ -56,19 +58,17 @@ def _answered(
     if child == 0:
         _child(tree, buffers, theirs, confine, {ours, *private})
     os.close(theirs)
+    why = ""
     try:
-        answer = frames.receive(ours, time.monotonic() + seconds)
+        return frames.receive(ours, time.monotonic() + seconds)
     except Late:
         why = f"did not end within {seconds:.0f} s: is there a loop without end, or too much to interpret?"
-        answer = {"refused": why}, []
     except FrameError:
-        answer = {"refused": ""}, []
+        pass
     finally:
         os.close(ours)
         ended = _end(child)
-    if answer[0].get("refused") == "":
-        answer = {"refused": f"ended the process that ran it ({_how(ended)}): it took too much memory, or crashed"}, []
-    return answer
+    return {"refused": why or f"ended the process that ran it ({_how(ended)}): it took too much memory, or crashed"}, []
 
 
 def _child(
@@ -148,7 +148,7 @@ def ask(tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tupl
     try:
         return _server.ask(tree, buffers, seconds)
     except BaseException:
-        # Half a conversation cannot be gone on with: an interrupted cell ends the server too.
+        # Half a conversation cannot be continued: an interrupted cell ends the server too.
         _server.close()
         _server = None
         raise
@@ -156,13 +156,10 @@ def ask(tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tupl
 
 def warm_up() -> None:
     """Import what an execution imports, and run one, so that a fork starts with all of it."""
-    import torch
-
     from threeloops.inner import interpreter
 
     interpreter.enable_without_gpu()
     torch.set_num_threads(1)
-
     run_once()
 
 
@@ -203,9 +200,9 @@ def run_once() -> None:
     from threeloops.inner.replay.messages import perform, question
 
     inputs, storages = inputs_of([torch.ones(16)], {})
-    x, out = inputs.places[0], StridedView(1, "float32", (1, 1), (1, 1), 0)
-    launch = LaunchStep("kernel", (1, 1, 1), {"x": x, "out": out, "n": 16}, {"BLOCK": 16})
+    x, out = inputs.views[0], StridedView(1, "float32", (1, 1), (1, 1), 0)
+    launch = LaunchStep("kernel", (1, 1, 1), {"x": x, "out": out, "n": 16}, {"BLOCK": 16}, {})
     recording = Recording((Allocate("float32", 1), launch), out)
     answer, _ = perform(*question(_CELL, recording.to_dict(), inputs, storages, None))
-    if "refused" in answer:
+    if answer["refused"]:
         raise RuntimeError(f"kernels cannot be replayed here: a small one {answer['refused']}")

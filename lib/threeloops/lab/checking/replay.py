@@ -99,11 +99,13 @@ replay = Replayer()
 @wall.student_side
 def record(launcher: Callable[..., Any], inputs: dict[str, Any]) -> dict[str, Any]:
     """What a launcher does with inputs of these shapes, as plain data: a recording, or why there is none."""
-    from threeloops.inner.replay.inputs import inputs_from
+    import msgspec
+
+    from threeloops.inner.replay.inputs import Inputs
     from threeloops.inner.replay.recorder import record as record_launcher
     from threeloops.inner.replay.recordings.steps import RecordingRefused
 
-    args, kwargs = inputs_from(inputs).zeros()
+    args, kwargs = msgspec.convert(inputs, Inputs).zeros()
     try:
         return record_launcher(launcher, args, kwargs).to_dict()
     except RecordingRefused as error:
@@ -114,11 +116,13 @@ def _judge(
     launcher: Callable[..., Any], args: Any, kwargs: Any, *, execute: bool, l2: L2 | str | None = None
 ) -> tuple[Answer, Any]:
     """The answer to a replay, and its outputs on the device of the inputs."""
+    import msgspec
+
     from threeloops.inner.replay.inputs import inputs_of
     from threeloops.inner.replay.messages import answer_from, question
 
     inputs, storages = inputs_of(args, kwargs)
-    recorded = record(launcher, inputs.to_dict())
+    recorded = record(launcher, msgspec.to_builtins(inputs))
     if not _is_json(recorded):
         raise _failure(launcher, "was recorded in a form that cannot be read")
     if "refused" in recorded:
