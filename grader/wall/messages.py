@@ -1,6 +1,7 @@
-"""One encoded value on its way to the student's side.
+"""What crosses the wall: encoded values, replies of the student's side, and its exceptions.
 
-The student's exceptions as the nearest class that exists on the grader's side, never a class of the student's.
+A student's exception is raised as the nearest class that exists on the grader's side, never as a class of the
+student's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
 import torch
 from threeloops.frames import Buffer
 
@@ -39,6 +41,26 @@ class Message:
     by_value: list[Any] = field(default_factory=list)
 
 
+class ErrorReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An exception: the names of its classes, its message and the line that raised it."""
+
+    classes: list[str]
+    message: str
+    where: str = ""
+
+
+class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that the student's side may say: an answer, an error, or the request to call back. Values are encoded."""
+
+    value: Any = None
+    printed: str = ""
+    error: ErrorReply | None = None
+    callback: int | None = None
+    leaf_grads: list[Any] = []
+    in_place: list[Any] = []
+    tape: int | None = None
+
+
 class StudentError(Exception):
     """An exception type that exists only on the student's side."""
 
@@ -57,3 +79,9 @@ def make_exception(kind: type[Exception], message: str) -> Exception | None:
             if isinstance(made, kind) and str(made) is not None:  # a class may word itself by attributes it lacks now
                 return made
     return None
+
+
+def quoting(words: str, error: BaseException) -> BaseException:
+    """The error, marked as one that repeats these words of the student's side, which may tell hidden inputs."""
+    error.__student_words__ = words  # type: ignore[attr-defined]
+    return error

@@ -1,5 +1,5 @@
 # Sends a recording of its own making: a kernel that is no name.
-# says: Expected `str`, got `list` - at `$.steps[1].kernel`
+# says: Expected `str`, got `array` - at `$.steps[1].kernel`
 # other: any
 # after: forge_recording.py
 

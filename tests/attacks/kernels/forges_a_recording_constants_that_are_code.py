@@ -1,5 +1,5 @@
 # Sends a recording of its own making: constants that are code.
-# says: missing required field `kind` - at `$.steps[1].constants[...]`
+# says: unknown field `function` - at `$.steps[1].constants[...]`
 # other: any
 # after: forge_recording.py
 

@@ -198,7 +198,7 @@ def decode(data: Any) -> Recording:
     try:
         return msgspec.convert(data, Recording)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise malformed(str(error)) from None
+        raise malformed(str(error)[:300]) from None
 
 
 def malformed(what: str) -> RecordingRefused:
