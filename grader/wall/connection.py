@@ -71,7 +71,7 @@ class Wall:
         return math.inf if self.link.deadline is None else max(0.1, self.link.deadline - time.monotonic())
 
     def pack(self, value: Any) -> Message:
-        """Encode a value for the student; all by-value objects share one pickle, so that what was tied stays tied."""
+        """Encode a value for the student. By-value objects share one pickle, so that shared references stay shared."""
         self._message = message = Message()
         message.tree["value"] = encode(value, message.buffers, self)
         if message.by_value:

@@ -19,7 +19,7 @@ from threeloops.frames import Buffer
 
 
 class Asks(Protocol):
-    """What proxies and gradients ask of the connection through which they came."""
+    """What proxies and gradients need of the connection through which they came."""
 
     garbage: list[int]
 
@@ -66,7 +66,7 @@ class StudentError(Exception):
 
 
 def from_loaded(module: Any, name: Any) -> Any:
-    """A name of a module that is loaded here; without `getattr`, by which some modules import more of themselves."""
+    """A name in a module that is loaded here. Not by `getattr`, with which some modules import more of themselves."""
     loaded = sys.modules.get(module)
     return vars(loaded).get(name) if isinstance(loaded, types.ModuleType) else None
 
@@ -76,7 +76,7 @@ def make_exception(kind: type[Exception], message: str) -> Exception | None:
     for make in (lambda: kind(message), lambda: kind.__new__(kind, message)):
         with suppress(Exception):
             made = make()
-            if isinstance(made, kind) and str(made) is not None:  # a class may word itself by attributes it lacks now
+            if isinstance(made, kind) and str(made) is not None:  # str may need attributes that it lacks
                 return made
     return None
 

@@ -17,7 +17,7 @@ _HANDLE_BITS = 48
 
 
 class Proxy:
-    """An object of the student's, seen from here. It works where it is called; it is never data."""
+    """An object of the student's, as seen from here: it can be called and indexed, and is never data."""
 
     __slots__ = ("_handle", "_kind", "_wall", "__name__")
 

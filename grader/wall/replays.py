@@ -29,7 +29,7 @@ class Replays:
     """The executing process of one submission, as the grader's half sees it."""
 
     def __init__(self, memory_mb: int, not_its_own: Sequence[int]) -> None:
-        """Fork it. `not_its_own`: descriptors of the half that it must not inherit."""
+        """Fork it. `not_its_own`: descriptors of the grader's half that it must not inherit."""
         ours, theirs = socket.socketpair()
         if os.fork() == 0:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -49,13 +49,8 @@ class Replays:
         return server.converse(self.socket.fileno(), self.socket.fileno(), tree, buffers, seconds)
 
 
-def warm_up() -> None:
-    """Import what an execution needs, before anything is forked."""
-    server.warm_up()
-
-
 def confine(memory_mb: int) -> None:
-    """Leave a fork nothing but memory, a processor and its pipe."""
+    """Leave a fork nothing but memory, CPU time and its pipe."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     limit_memory(memory_mb)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

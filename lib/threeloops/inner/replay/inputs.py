@@ -1,4 +1,4 @@
-"""The inputs of a replay: whole storages and the tensors that view them, so that what shared memory still shares it."""
+"""The inputs of a replay: whole storages and views of them, so that tensors that share memory still do."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a launcher has in hand while it is recorded: which storages are whose, and the steps so far.
+"""The storages that a launcher can reach while it is recorded, and the steps so far.
 
 A storage is an input's, or was allocated in this call, or is neither: then `made_by` says which torch operation made
 it, and no kernel and no result may have it.
@@ -77,7 +77,7 @@ class Ledger:
             known.made_by = by
 
     def copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
-        """`to.copy_(source)`. A single number from elsewhere is what `x[0] = 1.5` makes of its number."""
+        """`to.copy_(source)`. A single number from outside the call is what torch makes of `x[0] = 1.5`."""
         known, maker = self._storages.get(identity(to)), self.maker(source)
         if known is None or known.made_by:
             return
@@ -110,7 +110,7 @@ class Ledger:
         self.steps.append(Count(self._view(to), 0 if start is None else start, 1 if step is None else step))
 
     def maker(self, tensor: torch.Tensor) -> str:
-        """Why a tensor may not be used; an empty text where it may."""
+        """What made a tensor that may not be used; empty for one that may be."""
         known = self._storages.get(identity(tensor))
         return FOREIGN if known is None else known.made_by
 

@@ -71,7 +71,7 @@ def _outputs(ledger: Ledger, returned: Any) -> Any:
 
 
 class _Values(TorchFunctionMode):
-    """Refuses what turns a tensor into Python values past the dispatcher."""
+    """Refuses methods that turn a tensor into Python values without going through the dispatcher."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class _Operations(TorchDispatchMode):
         return result
 
     def _other(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """A view shares a storage that is known. Whatever else was written may not reach a kernel or the result."""
+        """Views share known storages. Anything else that torch wrote may not reach a kernel or the result."""
         for tensor in _written(func, args, kwargs):
             if self.ledger.knows(tensor):
                 self.ledger.taint(tensor, _word(func))
@@ -138,7 +138,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _Launches:
-    """An observer of launches: kernels are called by the names of their functions."""
+    """Records launches, after autotuning, under the names of the kernels' functions."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger

@@ -89,7 +89,7 @@ def _child(
 
 
 def _end(child: int) -> int:
-    """Kill a fork, if it still runs; its wait status."""
+    """Kill a fork that may still run; returns its wait status."""
     try:
         os.kill(child, signal.SIGKILL)
     except ProcessLookupError:
@@ -102,7 +102,7 @@ def _how(status: int) -> str:
 
 
 class Server:
-    """The process as seen from the one that asks: started when first needed, ended with it."""
+    """The process as its user sees it; it ends with the process that started it."""
 
     def __init__(self) -> None:
         variables = {"TRITON_INTERPRET": "1", "THREELOOPS_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
@@ -141,7 +141,7 @@ _server: Server | None = None
 
 
 def ask(tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tuple[dict[str, Any], list]:
-    """Ask this process's server, started anew if it is gone."""
+    """Ask this process's server, which is started when first needed and again if it is gone."""
     global _server
     if _server is None or _server.process.poll() is not None:
         _server = Server()
@@ -165,7 +165,7 @@ def warm_up() -> None:
 
 def main() -> None:
     requests, answers = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # what a kernel might print must not get between the answers
+    os.dup2(2, 1)  # what a kernel prints must not mix with the answers
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     warm_up()
     frames.send(answers, {"started": True})
@@ -196,7 +196,7 @@ def record_once() -> None:
 
 
 def run_once() -> None:
-    """Raises RuntimeError where not even this one works."""
+    """Execute one small recording. Raises RuntimeError if kernels cannot be replayed here."""
     from threeloops.inner.replay.messages import perform, question
 
     inputs, storages = inputs_of([torch.ones(16)], {})

@@ -51,7 +51,7 @@ class Replay:
 
     @property
     def findings(self) -> list[Finding]:
-        """What the meter found and a replay lets pass: reads of memory that nothing wrote."""
+        """Findings of the meter that do not fail a replay: reads of memory that nothing wrote."""
         return self.traffic.findings
 
     def code(self, target: str) -> list[Code]:
@@ -139,7 +139,7 @@ def _judge(
 
 
 def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Have a question answered where kernels are interpreted: over there, here, or in a process beside this one."""
+    """Have a question answered where kernels are interpreted: behind the wall, here, or in a process next to it."""
     from threeloops.frames import FrameError
     from threeloops.inner.interpreter import interpreted
     from threeloops.inner.replay.messages import perform
