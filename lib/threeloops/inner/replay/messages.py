@@ -1,8 +1,8 @@
 """A replay as one question and one answer, each plain data with raw buffers, to the process that executes kernels.
 
 The question holds the text of a student's cell and a recording from a student's process. Both are untrusted: they are
-validated here and executed only here, in a process that can do no harm. Neither message is ever unpickled; msgspec
-checks the types of everything in them.
+validated here and executed only here, in a process that can do no harm. Nothing is ever unpickled; msgspec checks the
+types of everything in both messages.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from threeloops.inner.replay.allowlist.admit import Admitted, NotAdmitted, admit
 from threeloops.inner.replay.execution import described, execute, execute_compiled
 from threeloops.inner.replay.inputs import Inputs, view
 from threeloops.inner.replay.recordings.reader import EXECUTED, UNEXECUTED, check
-from threeloops.inner.replay.recordings.steps import Outputs, Recording, RecordingRefused, StridedView, decode
+from threeloops.inner.replay.recordings.steps import Outputs, Recording, RecordingRefused, StridedView
 
 FILE = "cell"
 """What tracebacks and findings call the text of a cell."""
@@ -29,10 +29,8 @@ Message = tuple[dict[str, Any], list[Any]]
 
 
 class _Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`recording` comes from the student and the rest from the grader, so it is decoded by itself."""
-
     cell: str
-    recording: Any
+    recording: Recording
     inputs: Inputs
     l2: L2 | str | None
     execute: bool
@@ -62,7 +60,7 @@ class Answer:
 
 
 def question(
-    cell: str, recording: Any, inputs: Inputs, storages: Sequence[torch.Tensor] | None, l2: L2 | str | None
+    cell: str, recording: Recording, inputs: Inputs, storages: Sequence[torch.Tensor] | None, l2: L2 | str | None
 ) -> Message:
     """What does `recording`, made of what the launcher of `cell` did, compute on these inputs?
 
@@ -84,14 +82,14 @@ def perform(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
         return StridedView.of(dense, len(outputs) - 1)
 
     try:
-        admitted, recording = _admitted(asked)
+        admitted = _admitted(asked)
         if asked.execute:
             storages = [_storage(buffer, size) for buffer, size in zip(buffers, sizes, strict=True)]
-            done = execute(recording, admitted, storages, asked.l2)
+            done = execute(asked.recording, admitted, storages, asked.l2)
             launched = tuple(launch.to_dict() for launch in done.launches)
             reply = _Reply(_each(done.outputs, sent), done.traffic, launched, done.torch_bytes, admitted.text)
         else:
-            launched = tuple(launch.to_dict() for launch in described(recording, admitted, sizes))
+            launched = tuple(launch.to_dict() for launch in described(asked.recording, admitted, sizes))
             reply = _Reply(launches=launched, text=admitted.text)
     except NotAdmitted as error:
         reply = _Reply(refused=f"launches a kernel that cannot be judged: {error}")
@@ -106,17 +104,16 @@ def perform(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
 
 def perform_compiled(tree: dict[str, Any], storages: Sequence[torch.Tensor]) -> Any:
     """The outputs of a question that was answered already, computed anew on the device of the inputs."""
-    admitted, recording = _admitted(msgspec.convert(tree, _Question))
-    return execute_compiled(recording, admitted, [storage.clone() for storage in storages])
+    asked = msgspec.convert(tree, _Question)
+    return execute_compiled(asked.recording, _admitted(asked), [storage.clone() for storage in storages])
 
 
-def _admitted(asked: _Question) -> tuple[Admitted, Recording]:
-    """The kernels and the recording of a question, checked."""
-    recording = decode(asked.recording)
-    admitted = admit(asked.cell, {step.kernel for step in recording.launches}, FILE)
+def _admitted(asked: _Question) -> Admitted:
+    """The kernels of a question. Checks its recording."""
+    admitted = admit(asked.cell, {step.kernel for step in asked.recording.launches}, FILE)
     limits = EXECUTED if asked.execute else UNEXECUTED
-    check(recording, asked.inputs.sizes, admitted.kernels, limits, asked.inputs.views)
-    return admitted, recording
+    check(asked.recording, asked.inputs.sizes, admitted.kernels, limits, asked.inputs.views)
+    return admitted
 
 
 def answer_from(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Answer:

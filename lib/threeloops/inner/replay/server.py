@@ -203,6 +203,6 @@ def run_once() -> None:
     x, out = inputs.views[0], StridedView(1, "float32", (1, 1), (1, 1), 0)
     launch = LaunchStep("kernel", (1, 1, 1), {"x": x, "out": out, "n": 16}, {"BLOCK": 16}, {})
     recording = Recording((Allocate("float32", 1), launch), out)
-    answer, _ = perform(*question(_CELL, recording.to_dict(), inputs, storages, None))
+    answer, _ = perform(*question(_CELL, recording, inputs, storages, None))
     if answer["refused"]:
         raise RuntimeError(f"kernels cannot be replayed here: a small one {answer['refused']}")

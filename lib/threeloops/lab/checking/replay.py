@@ -12,7 +12,6 @@ same line works in JupyterLab and behind the grading wall, where the launcher li
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -120,14 +119,17 @@ def _judge(
 
     from threeloops.inner.replay.inputs import inputs_of
     from threeloops.inner.replay.messages import answer_from, question
+    from threeloops.inner.replay.recordings.steps import RecordingRefused, decode
 
     inputs, storages = inputs_of(args, kwargs)
     recorded = record(launcher, msgspec.to_builtins(inputs))
-    if not _is_json(recorded):
-        raise _failure(launcher, "was recorded in a form that cannot be read")
-    if "refused" in recorded:
+    if type(recorded) is dict and "refused" in recorded:
         raise _failure(launcher, str(recorded["refused"])[:1000])
-    asked = question(_cell(launcher), recorded, inputs, storages if execute else None, l2)
+    try:
+        recording = decode(recorded)
+    except RecordingRefused as error:
+        raise _failure(launcher, str(error)) from None
+    asked = question(_cell(launcher), recording, inputs, storages if execute else None, l2)
     answer = answer_from(*_ask(launcher, *asked))
     if answer.refused:
         raise _failure(launcher, answer.refused)
@@ -151,14 +153,6 @@ def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any])
         return perform(tree, buffers) if interpreted() and not aside else ask(tree, buffers, SECONDS)
     except FrameError as error:
         raise _failure(launcher, f"was not judged: the process that executes kernels is lost ({error})") from None
-
-
-def _is_json(recorded: Any) -> bool:
-    """Whether a recording is plain data: what comes from the student's side may be anything that crosses the wall."""
-    try:
-        return type(recorded) is dict and bool(json.dumps(recorded))
-    except (TypeError, ValueError, RecursionError):
-        return False
 
 
 def _cell(launcher: Callable[..., Any]) -> str:

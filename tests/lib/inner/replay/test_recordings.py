@@ -87,7 +87,7 @@ def replayed(launcher, *args, l2=None, **kwargs):
     inputs, storages = inputs_of(args, kwargs)
     zeros, more = msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(inputs))), Inputs).zeros()
     recording = json.loads(json.dumps(record(launcher, zeros, more).to_dict()))
-    tree, buffers = question(CELL, recording, inputs, storages, l2)
+    tree, buffers = question(CELL, decode(recording), inputs, storages, l2)
     answer, sent = perform(json.loads(json.dumps(tree)), buffers)
     return answer_from(json.loads(json.dumps(answer)), [bytearray(buffer) for buffer in sent])
 
@@ -726,7 +726,7 @@ def server():
 
 def asked(launcher, cell=CELL):
     inputs, storages = inputs_of([torch.ones(4)], {})
-    return question(cell, record(launcher, *inputs.zeros()).to_dict(), inputs, storages, None)
+    return question(cell, record(launcher, *inputs.zeros()), inputs, storages, None)
 
 
 def test_a_process_of_its_own_answers_the_same(server):
