@@ -7,7 +7,6 @@ import ctypes
 import json
 import os
 import signal
-import time
 
 import msgspec
 import numpy as np
@@ -17,7 +16,6 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from threeloops import frames
 from threeloops.inner import interpreter
 from threeloops.inner.meter import L2, meter
 from threeloops.inner.replay import server as replay_server
@@ -680,24 +678,6 @@ def test_limits_hold_and_say_what_they_are():
     assert "allocates" in refused(launch_twice, allocated_bytes=100)
     assert "640 elements" in refused(launch_twice, elements=600)
     assert "returns" in refused(launch_twice, output_bytes=100)
-
-
-def test_messages_travel_whole_or_not_at_all():
-    ours, theirs = os.pipe()
-    try:
-        frames.send(theirs, {"a": [1, None]}, [b"xyz", memoryview(np.arange(3))])
-        tree, buffers = frames.receive(ours)
-        assert tree == {"a": [1, None]} and buffers == [bytearray(b"xyz"), bytearray(np.arange(3).tobytes())]
-        with pytest.raises(frames.Late):
-            frames.receive(ours, time.monotonic())
-        os.write(theirs, b"\xff" * 16)
-        with pytest.raises(frames.FrameError, match="more than may cross between processes"):
-            frames.receive(ours)
-    finally:
-        os.close(theirs)
-    with pytest.raises(frames.FrameError, match="ended"):
-        frames.receive(ours)
-    os.close(ours)
 
 
 MISTYPED = [
