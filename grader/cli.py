@@ -167,7 +167,7 @@ def run(labs: LabNames = None, device: Device = "auto") -> None:
     from grader.course.progress import watching
 
     require_device(device)
-    errors = []
+    failed = False
     with watching(console) as watch:
         for lab in chosen(labs):
             folder = course_root() / "reports" / "executed" / lab.slug

@@ -17,7 +17,7 @@ from grader.machine.installed import closure
 
 BROUGHT = ("torch", "triton", "numpy", "matplotlib", "psutil", "packaging", "rich", "typer", "pytest", "hypothesis")
 """What such an image has installed, each with what it needs."""
-CARRIED = ("papermill", "jupytext", "ipykernel", "ipywidgets", "cloudpickle", "jaxtyping")
+CARRIED = ("papermill", "jupytext", "ipykernel", "ipywidgets", "cloudpickle", "jaxtyping", "msgspec")
 """What the labs and the evidence need besides, with what those need."""
 PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 

@@ -29,6 +29,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from threeloops.inner.replay.server import warm_up
 from threeloops.lab.checking import wall
 
 from grader.authoring.names import used
@@ -40,14 +41,14 @@ from grader.transport.link import Link, LinkDead, WallError
 from grader.wall.connection import Wall
 from grader.wall.outcome import Outcome
 from grader.wall.pickling import install_main_twin
-from grader.wall.replays import Replays, warm_up
+from grader.wall.replays import Replays
 
 _MAX_TEXT, _MAX_MESSAGE = 100_000, 4000
 _MAX_PICTURE, _MAX_PIXELS = 2 << 20, 40_000_000
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _MAX_CHAIN = 100
 _MIN_QUOTE = 4
-"""Shorter words of a student's are left where a check quotes them: they also stand inside other words."""
+"""Shorter words of a student's stay where a check quotes them, because they also occur inside other words."""
 _GRACE_SECONDS = 5.0
 _MEMORY_MB = 3072
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)]) | {ord(c): c for c in "\n\t"}
@@ -78,7 +79,7 @@ class GraderHalf:
                 self._report(self.run(**request))
             except LinkDead:
                 return
-            except MemoryError:  # what an answer gave us leaves no room to say so: a crash, which needs none
+            except MemoryError:  # an answer left no memory for a report, and a crash needs none
                 os.abort()
 
     def _report(self, result: Outcome) -> None:
@@ -195,7 +196,7 @@ def _without(message: str, words: list[str]) -> str:
 
 
 def shown(text: object) -> list[dict[str, str]]:
-    """What a cell displayed, of what the student's side says it did: plain text and PNG pictures, nothing else."""
+    """What the student's side says that a cell displayed: plain text and PNG pictures, nothing else."""
     try:
         outputs = json.loads(text) if type(text) is str else []
     except (ValueError, RecursionError):
@@ -218,12 +219,12 @@ def _safe(output: dict[str, object]) -> dict[str, str]:
 
 
 def _encodable(text: str) -> str:
-    """At most so much of a text as is kept, without the half characters that no file can hold."""
+    """As much of a text as is kept, without lone surrogates, which no file can hold."""
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 def _line(message: str) -> str:
-    """A message as a record may hold and a terminal may show it: no control characters."""
+    """A message without control characters, as a record may hold and a terminal may show it."""
     return _encodable(message[:_MAX_MESSAGE]).translate(_CONTROL)
 
 
@@ -254,7 +255,7 @@ def main(fd: int, modules: list[str]) -> None:
             halves[os.pidfd_open(pid)] = engine
             warm_while_idle(control, later)
             continue
-        gc.freeze()  # this half looks through what its own submission makes, and not through all that is imported
+        gc.freeze()  # so that collections skip everything imported before the fork
         control.close()
         for pidfd, other in halves.items():
             os.close(pidfd)
@@ -270,7 +271,7 @@ def main(fd: int, modules: list[str]) -> None:
 
 
 def _report_end(pidfd: int, engine: socket.socket) -> None:
-    """Say to the engine how a half ended that did not end in peace; it may be waiting for an answer."""
+    """Tell the engine how a half ended that crashed or was killed; the engine may be waiting for an answer."""
     status = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
     os.close(pidfd)
     if status is not None and status.si_status:
@@ -283,4 +284,4 @@ def _report_end(pidfd: int, engine: socket.socket) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2:])
-    os._exit(0)  # nothing is left to do, and the interpreter would take seconds to take torch apart
+    os._exit(0)  # skips the seconds that the interpreter takes to tear down torch

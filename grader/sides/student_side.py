@@ -107,7 +107,7 @@ def _monitor(
 
 
 def _wait_for_monitors() -> None:
-    """Let them end their submissions: they die with this process. Not longer than a while: one may still be in use."""
+    """Let monitors, which die with this process, end their submissions first; not for long: one may still be in use."""
     signal.alarm(_WAIT_SECONDS)
     with suppress(ChildProcessError):
         while True:
@@ -119,7 +119,7 @@ def _submission(
 ) -> NoReturn:
     confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
     for entry in entries:
-        os.write(entry, b"0")  # the one who writes joins
+        os.write(entry, b"0")  # the process that writes joins the group
     os.setsid()  # a signal to its own process group must not reach the monitor
     os.dup2(channel.fileno(), _CHANNEL_FD, inheritable=False)
     os.closerange(3, _CHANNEL_FD)
@@ -143,7 +143,7 @@ def _submission(
 
 
 def _over_limit(config: dict[str, Any], namespace: int | None) -> str | None:
-    """Why the submission must end now, or None: what its control group would hold, seen from outside at intervals.
+    """Why the submission must end now, or None: the limits of a control group, checked from outside at intervals.
 
     `namespace`: a process in its network namespace, where it has one.
     """
@@ -195,4 +195,4 @@ def _end_all(pid: int) -> None:
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
     _wait_for_monitors()
-    os._exit(0)  # nothing is left to do, and the interpreter would take seconds to take torch apart
+    os._exit(0)  # skips the seconds that the interpreter takes to tear down torch

@@ -9,13 +9,17 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
+import msgspec
 import numpy as np
 import torch
+from msgspec import Meta
+from threeloops.frames import Buffer
 
-from grader.transport.link import MAX_BODY_BYTES, Buffer, WallError
+from grader.transport.link import LIMITS, WallError
 
 MAX_DEPTH = 64
 MAX_INTEGER_DIGITS = 4096
@@ -33,6 +37,24 @@ Buffers = list[Any]
 """The bytearrays of one frame; None where a value has taken its own."""
 
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+
+
+_Index = Annotated[int, Meta(ge=0)]
+
+
+class _Array(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An array's elements are those of a buffer, without gaps."""
+
+    dtype: str
+    shape: Annotated[tuple[_Index, ...], Meta(max_length=32)]
+    buffer: _Index
+
+
+class _Tensor(_Array, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """`stride` is None where the tensor itself has no gaps."""
+
+    grad: Any
+    stride: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(max_length=32)] | None
 
 
 class Special(Protocol):
@@ -140,6 +162,8 @@ def decode(tree: Any, buffers: Buffers, special: Special, depth: int = 0) -> Any
     """
     try:
         return _decode(tree, buffers, special, depth)
+    except msgspec.ValidationError as error:
+        raise WallError(f"a malformed value came back ({error})") from None
     except Exception as error:
         raise WallError(f"a malformed value came back ({type(error).__name__})") from None
 
@@ -181,9 +205,10 @@ def _decode(tree: Any, buffers: Buffers, special: Special, depth: int) -> Any:
         case "dv":
             return torch.device("cpu" if value == "cpu" else "cuda")
         case "a" | "g":
-            return _decode_array(tag, value, buffers)
+            array = _decode_array(msgspec.convert(value, _Array), buffers)
+            return array[()] if tag == "g" else array
         case "T":
-            return _decode_tensor(value, buffers, special)
+            return _decode_tensor(msgspec.convert(value, _Tensor), buffers, special)
         case "r":
             module, name, fields = value
             if type(fields) is not str:
@@ -207,42 +232,27 @@ def _buffer(buffers: Buffers, index: Any) -> bytearray:
     return data
 
 
-def _size(shape: Any) -> int:
-    """Number of elements of a shape that came over the wire."""
-    if type(shape) is not list or len(shape) > 32 or any(type(n) is not int or n < 0 for n in shape):
-        raise WallError("a malformed value came back (bad shape)")
-    size = 1
-    for n in shape:
-        size *= n
-        if size > MAX_BODY_BYTES:
-            raise WallError("a malformed value came back (shape too large)")
-    return size
-
-
-def _checked(data: bytearray, shape: Any, name: str, itemsize: int) -> bytearray:
-    if len(data) != _size(shape) * itemsize:
+def _elements(array: _Array, buffers: Buffers, itemsize: int) -> bytearray:
+    data = _buffer(buffers, array.buffer)
+    if len(data) != math.prod(array.shape) * itemsize:
         raise WallError("a malformed value came back (its size does not match its shape)")
-    if name == "bool" and np.frombuffer(data, np.uint8).max(initial=0) > 1:
+    if array.dtype == "bool" and np.frombuffer(data, np.uint8).max(initial=0) > 1:
         raise WallError("a malformed value came back (a bool that is neither true nor false)")
     return data
 
 
-def _decode_array(tag: str, value: Any, buffers: Buffers) -> Any:
-    name, shape, index = value
-    data = _checked(_buffer(buffers, index), shape, name, NUMPY[name].itemsize)
-    array = np.frombuffer(data, NUMPY[name]).reshape(shape)
-    return array[()] if tag == "g" else array
+def _decode_array(array: _Array, buffers: Buffers) -> Any:
+    dtype = NUMPY[array.dtype]
+    return np.frombuffer(_elements(array, buffers, dtype.itemsize), dtype).reshape(array.shape)
 
 
-def _decode_tensor(value: Any, buffers: Buffers, special: Special) -> Any:
-    name, shape, index, grad, stride = value
-    dtype = TORCH[name]
-    data = _checked(_buffer(buffers, index), shape, name, dtype.itemsize)
-    tensor = torch.frombuffer(data, dtype=dtype).reshape(shape) if len(data) else torch.empty(shape, dtype=dtype)
+def _decode_tensor(array: _Tensor, buffers: Buffers, special: Special) -> Any:
+    dtype, shape, stride = TORCH[array.dtype], array.shape, array.stride
+    data = _elements(array, buffers, dtype.itemsize)
+    tensor = torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
     if stride is not None:
-        if type(stride) is not list or len(stride) != len(shape) or any(type(s) is not int or s < 1 for s in stride):
-            raise WallError("a malformed value came back (bad stride)")
-        if (sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1) * dtype.itemsize > MAX_BODY_BYTES:
+        reach = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1
+        if reach * dtype.itemsize > LIMITS.body_bytes:
             raise WallError("a malformed value came back (stride too large)")
         tensor = torch.empty_strided(shape, stride, dtype=dtype).copy_(tensor)
-    return special.decode_tensor(tensor, grad)
+    return special.decode_tensor(tensor, array.grad)

@@ -1,1 +1,1 @@
-"""The two ends of the wall: `student` runs submitted code; `connection`, `proxy` and `cells` run the tests."""
+"""The two ends of the wall: `student` runs submitted code; `connection` and `proxy` stand for it in the tests."""

@@ -12,13 +12,14 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import torch
 from threeloops.lab.checking import wall
 
 from grader.transport.link import Link, LinkDead, WallError
 from grader.transport.wire import decode, encode
 from grader.wall.gradients import Backward, Tracked, plain, restore, walk, with_grad
-from grader.wall.messages import Message, StudentError, from_loaded, make_exception
+from grader.wall.messages import ErrorReply, Message, Reply, StudentError, from_loaded, make_exception, quoting
 from grader.wall.pickling import Pickler
 from grader.wall.proxy import Proxy
 from grader.wall.replays import Replays
@@ -70,7 +71,7 @@ class Wall:
         return math.inf if self.link.deadline is None else max(0.1, self.link.deadline - time.monotonic())
 
     def pack(self, value: Any) -> Message:
-        """Encode a value for the student; all by-value objects share one pickle, so that what was tied stays tied."""
+        """Encode a value for the student. By-value objects share one pickle, so that shared references stay shared."""
         self._message = message = Message()
         message.tree["value"] = encode(value, message.buffers, self)
         if message.by_value:
@@ -99,22 +100,25 @@ class Wall:
             head["seed"], self.seed = self.seed, None
         self.link.send(head, message.buffers)
         while True:
-            reply, buffers = self.link.receive()
-            self.printed = (self.printed + str(reply.get("printed", "")))[:_MAX_PRINTED]
-            if "callback" not in reply:
+            tree, buffers = self.link.receive()
+            try:
+                reply = msgspec.convert(tree, Reply)
+            except msgspec.ValidationError as error:
+                raise quoting(str(error), WallError(f"a malformed answer came back ({error})")) from None
+            self.printed = (self.printed + reply.printed)[:_MAX_PRINTED]
+            if reply.callback is None:
                 break
-            self._serve_callback(reply, buffers)
-        if "error" in reply:
-            raise self._exception(reply["error"])
+            self._serve_callback(reply.callback, reply.value, buffers)
+        if reply.error is not None:
+            raise self._exception(reply.error)
         return self._accept(reply, buffers, message)
 
-    def _serve_callback(self, reply: dict[str, Any], buffers: list[bytearray]) -> None:
+    def _serve_callback(self, number: int, value: Any, buffers: list[bytearray]) -> None:
         self._nested += 1
         try:
-            number = reply["callback"]
-            if type(number) is not int or not 0 <= number < len(self.callbacks):
+            if not 0 <= number < len(self.callbacks):
                 raise WallError("a callback came back that no test gave away")
-            args, kwargs = plain(decode(reply["value"], buffers, self))
+            args, kwargs = plain(decode(value, buffers, self))
             answer = self.pack(self.callbacks[number](*args, **kwargs))
             self.link.send(answer.tree, answer.buffers)
         except Exception as error:
@@ -122,37 +126,35 @@ class Wall:
         finally:
             self._nested -= 1
 
-    def _accept(self, reply: dict[str, Any], buffers: list[bytearray], message: Message) -> Any:
+    def _accept(self, reply: Reply, buffers: list[bytearray], message: Message) -> Any:
         """The value of a reply, with gradients attached and in-place arguments restored."""
-        value = decode(reply.get("value"), buffers, self)
+        value = decode(reply.value, buffers, self)
         try:
-            leaf_grads = iter([decode(g, buffers, self) for g in reply.get("leaf_grads", [])])
+            leaf_grads = iter([decode(g, buffers, self) for g in reply.leaf_grads])
             value = walk(value, lambda t: t if t.index is not None else with_grad(t.tensor, next(leaf_grads, None)))
             tracked: list[Tracked] = []
             walk(value, tracked.append)
-            if tracked and type(reply.get("tape")) is int:
+            if tracked and reply.tape is not None:
                 leaves = message.leaves or [torch.zeros((), requires_grad=True)]
-                results = iter(Backward.apply(self, reply["tape"], tracked, *leaves))
+                results = iter(Backward.apply(self, reply.tape, tracked, *leaves))
                 value = walk(value, lambda _: next(results))
             else:
                 value = plain(value)
-            for original, changed in zip(message.in_place, reply.get("in_place", []), strict=True):
+            for original, changed in zip(message.in_place, reply.in_place, strict=True):
                 restore(original, plain(decode(changed, buffers, self)))
         except Exception as error:
-            raise WallError(f"a malformed answer came back ({type(error).__name__}: {error})") from None
+            raise quoting(
+                str(error), WallError(f"a malformed answer came back ({type(error).__name__}: {error})")
+            ) from None
         return value
 
-    def _exception(self, error: Any) -> BaseException:
+    def _exception(self, error: ErrorReply) -> BaseException:
         """The student's exception as the nearest class that exists here; never a class of the student's."""
         made = self._nearest(error)
-        made.__student_words__ = str(made)  # type: ignore[attr-defined]
-        return made
+        return quoting(str(made), made)
 
-    def _nearest(self, error: Any) -> BaseException:
-        if type(error) is not dict or type(error.get("classes")) is not list:
-            return WallError("a malformed exception came back")
-        message = str(error.get("message", ""))[:_MAX_MESSAGE]
-        names = [n for n in error["classes"][:_MAX_CLASSES] if type(n) is str]
+    def _nearest(self, error: ErrorReply) -> BaseException:
+        message, names = error.message[:_MAX_MESSAGE], error.classes[:_MAX_CLASSES]
         if "grader.transport.link.WallError" in names:
             return WallError(message)
         for name in names:
@@ -161,7 +163,7 @@ class Wall:
             if kind is not None:
                 made = make_exception(kind, message)
                 if made is not None:
-                    made.__student_where__ = str(error.get("where", ""))[:_MAX_WHERE]  # type: ignore[attr-defined]
+                    made.__student_where__ = error.where[:_MAX_WHERE]  # type: ignore[attr-defined]
                     return made
         return StudentError(f"{names[0].rpartition('.')[2][:80] if names else 'error'}: {message}")
 
@@ -245,7 +247,8 @@ class Wall:
             for field, value in fields:
                 object.__setattr__(record, field, plain(value))
             return record
-        raise WallError(f"a record of an unknown class came back: {str(name)[:80]!r}")
+        unknown = repr(str(name)[:80])
+        raise quoting(unknown, WallError(f"a record of an unknown class came back: {unknown}"))
 
     def decode_object(self, tag: str, value: Any, inner: Callable[[Any], Any]) -> Any:
         if tag == "h":

@@ -22,7 +22,7 @@ class Tracked:
 
 
 class Backward(torch.autograd.Function):
-    """Results of a student's call, as differentiable here: backward is a request to the student's side."""
+    """Makes results of a student's call differentiable here: backward is a request to the student's side."""
 
     @staticmethod
     def forward(ctx: Any, connection: Asks, tape: int, tracked: list[Tracked], *leaves: torch.Tensor) -> Any:

@@ -1,6 +1,7 @@
-"""One encoded value on its way to the student's side.
+"""What crosses the wall: encoded values, replies of the student's side, and its exceptions.
 
-The student's exceptions as the nearest class that exists on the grader's side, never a class of the student's.
+A student's exception is raised as the nearest class that exists on the grader's side, never as a class of the
+student's.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
 import torch
-
-from grader.transport.link import Buffer
+from threeloops.frames import Buffer
 
 
 class Asks(Protocol):
-    """What proxies and gradients ask of the connection through which they came."""
+    """What proxies and gradients need of the connection through which they came."""
 
     garbage: list[int]
 
@@ -40,12 +41,32 @@ class Message:
     by_value: list[Any] = field(default_factory=list)
 
 
+class ErrorReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An exception: the names of its classes, its message and the line that raised it."""
+
+    classes: list[str]
+    message: str
+    where: str = ""
+
+
+class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that the student's side may say: an answer, an error, or the request to call back. Values are encoded."""
+
+    value: Any = None
+    printed: str = ""
+    error: ErrorReply | None = None
+    callback: int | None = None
+    leaf_grads: list[Any] = []
+    in_place: list[Any] = []
+    tape: int | None = None
+
+
 class StudentError(Exception):
     """An exception type that exists only on the student's side."""
 
 
 def from_loaded(module: Any, name: Any) -> Any:
-    """A name of a module that is loaded here; without `getattr`, by which some modules import more of themselves."""
+    """A name in a module that is loaded here. Not by `getattr`, with which some modules import more of themselves."""
     loaded = sys.modules.get(module)
     return vars(loaded).get(name) if isinstance(loaded, types.ModuleType) else None
 
@@ -55,6 +76,12 @@ def make_exception(kind: type[Exception], message: str) -> Exception | None:
     for make in (lambda: kind(message), lambda: kind.__new__(kind, message)):
         with suppress(Exception):
             made = make()
-            if isinstance(made, kind) and str(made) is not None:  # a class may word itself by attributes it lacks now
+            if isinstance(made, kind) and str(made) is not None:  # str may need attributes that it lacks
                 return made
     return None
+
+
+def quoting(words: str, error: BaseException) -> BaseException:
+    """The error, marked as one that repeats these words of the student's side, which may tell hidden inputs."""
+    error.__student_words__ = words  # type: ignore[attr-defined]
+    return error

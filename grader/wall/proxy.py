@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import Any
 
 from grader.transport.link import WallError
-from grader.wall.messages import Asks
+from grader.wall.messages import Asks, quoting
 
 _HANDLE_BITS = 48
 
 
 class Proxy:
-    """An object of the student's, seen from here. It works where it is called; it is never data."""
+    """An object of the student's, as seen from here: it can be called and indexed, and is never data."""
 
     __slots__ = ("_handle", "_kind", "_wall", "__name__")
 
@@ -44,7 +44,7 @@ class Proxy:
     def __iter__(self) -> Proxy:
         if self._kind != "iterator":
             said = f"the student's {self.__name__!r} object is no iterator, and only iterators cross the wall"
-            raise self._named(TypeError(said))
+            raise quoting(self.__name__, TypeError(said))
         return self
 
     def __del__(self) -> None:
@@ -62,12 +62,7 @@ class Proxy:
             f"expected plain data (numbers, strings, lists, arrays, tensors), got a {self.__name__!r} object, "
             "which cannot be compared or used as a value"
         )
-        raise self._named(WallError(said))
-
-    def _named(self, error: BaseException) -> BaseException:
-        """The error, marked as one that repeats a word of the student's: its class may be named by hidden inputs."""
-        error.__student_words__ = self.__name__  # type: ignore[attr-defined]
-        return error
+        raise quoting(self.__name__, WallError(said))
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from threeloops.inner.replay import server as plan_server
+from threeloops.inner.replay import server
 
 from grader.sandbox import seccomp
 from grader.sandbox.confine import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, limit_memory, prctl
@@ -29,7 +29,7 @@ class Replays:
     """The executing process of one submission, as the grader's half sees it."""
 
     def __init__(self, memory_mb: int, not_its_own: Sequence[int]) -> None:
-        """Fork it. `not_its_own`: descriptors of the half that it must not inherit."""
+        """Fork it. `not_its_own`: descriptors of the grader's half that it must not inherit."""
         ours, theirs = socket.socketpair()
         if os.fork() == 0:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -37,7 +37,7 @@ class Replays:
             for fd in not_its_own:
                 os.close(fd)
             try:
-                plan_server.serve(theirs.fileno(), theirs.fileno(), lambda: confine(memory_mb))
+                server.serve(theirs.fileno(), theirs.fileno(), lambda: confine(memory_mb))
             finally:
                 os._exit(0)
         theirs.close()
@@ -46,16 +46,11 @@ class Replays:
     def ask(self, tree: dict[str, Any], buffers: Sequence[Any], left: float) -> tuple[dict[str, Any], list[Any]]:
         """The answer to a question, within the `left` seconds of the test. Raises FrameError where it is gone."""
         seconds = max(0.1, min(SECONDS, left - _RESERVE_SECONDS))
-        return plan_server.converse(self.socket.fileno(), self.socket.fileno(), tree, buffers, seconds)
-
-
-def warm_up() -> None:
-    """Import what an execution needs, before anything is forked."""
-    plan_server.warm_up()
+        return server.converse(self.socket.fileno(), self.socket.fileno(), tree, buffers, seconds)
 
 
 def confine(memory_mb: int) -> None:
-    """Leave a fork nothing but memory, a processor and its pipe."""
+    """Leave a fork nothing but memory, CPU time and its pipe."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     limit_memory(memory_mb)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

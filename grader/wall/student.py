@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from threeloops.frames import Buffer
 from threeloops.lab.checking import wall
 
-from grader.transport.link import Buffer, Link, LinkDead, WallError
+from grader.transport.link import Link, LinkDead, WallError
 from grader.transport.wire import decode, encode
 
 MAIN_TWIN = "threeloops_main"
@@ -73,7 +74,7 @@ def make_shell() -> Any:
     config.InteractiveShell.colors = "nocolor"
     config.InteractiveShell.cache_size = 0
     main = types.ModuleType("__main__")
-    # The one instance of its kind, else IPython's own `display` finds no shell and prints instead.
+    # Made by `instance`: without it IPython's own `display` finds no shell and prints instead.
     return Shell.instance(config=config, user_module=main, user_ns=main.__dict__)
 
 
@@ -293,7 +294,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         trace = trace.tb_next
     where = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
     try:
-        # A KeyError words itself as the repr of its key, and would do so again on the other side.
+        # str of a KeyError is the repr of its key, and the other side would take the repr of that.
         message = str(error.args[0] if isinstance(error, KeyError) and len(error.args) == 1 else error)[:4000]
     except BaseException:
         message = "<an exception without a readable message>"

@@ -6,7 +6,7 @@ A file starts with comment lines: a sentence that says what it tries, then what 
     # exercise: softmax         the exercise that it answers; it must earn nothing there
     # other: 40                 points of the other kernel; any: the attack may ruin the student's own second answer
     # limits: test_seconds=4    fields of `Limits` that differ from those of the test
-    # after: forge_plan.py      a file of `tests/attacks/` whose text goes before it
+    # after: forge_recording.py    a file of `tests/attacks/` whose text goes before it
 """
 
 from dataclasses import dataclass

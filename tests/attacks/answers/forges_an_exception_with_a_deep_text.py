@@ -1,5 +1,5 @@
 # Sends an exception whose text is nested data.
-# says: error: 1
+# says: a malformed answer came back (Expected `str`, got `array` - at `$.error.classes[0]`)
 # after: forge.py
 
 def reply(self, tree):

@@ -1,5 +1,5 @@
 # Returns more array data than may cross the wall.
-# says: too large to cross the wall
+# says: too large to cross between processes
 # limits: memory_mb=3000
 
 def mean(values):

@@ -1,5 +1,5 @@
-# Gives its kernel a tuple of numbers as a constant, longer than a plan may hold.
-# says: cannot be read (a constant)
+# Gives its kernel a tuple of numbers as a constant, longer than a recording may hold.
+# says: Expected `array` of length <= 64 - at `$.steps[1].constants[...]`
 
 @triton.jit
 def softmax_kernel(x, out, columns, TABLE: tl.constexpr, BLOCK: tl.constexpr):

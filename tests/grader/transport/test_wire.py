@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grader.transport.link import MAX_BODY_BYTES, MAX_BUFFERS, MAX_TREE_BYTES, Link, LinkDead, WallError
+from grader.transport.link import LIMITS, Link, LinkDead, WallError
 from grader.transport.wire import MAX_DEPTH, NUMPY, TORCH, decode, encode
 
 
@@ -316,9 +316,9 @@ def test_a_truncated_frame_ends_the_link(raw, length):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (frame(length=MAX_TREE_BYTES + 1), "more than may cross"),
-        (frame(count=MAX_BUFFERS + 1), "more than may cross"),
-        (frame(body=MAX_BODY_BYTES + 1), "more than may cross"),
+        (frame(length=LIMITS.tree_bytes + 1), "more than may cross between processes"),
+        (frame(count=LIMITS.buffers + 1), "more than may cross between processes"),
+        (frame(body=LIMITS.body_bytes + 1), "more than may cross between processes"),
         (frame(body=1), "broke the protocol"),
         (frame(buffers=[b"xyz"], body=2), "broke the protocol"),
         (frame(b"[]"), "broke the protocol"),
@@ -328,7 +328,7 @@ def test_a_truncated_frame_ends_the_link(raw, length):
         (frame(b"[" * 50_000), "broke the protocol"),
         (frame(b'{"a":' * 10_000), "broke the protocol"),
         (frame(b'{"a":' + b"9" * 10_000 + b"}"), "broke the protocol"),
-        (b"\xff" * 64, "more than may cross"),
+        (b"\xff" * 64, "more than may cross between processes"),
     ],
 )
 def test_what_is_no_frame_ends_the_link_for_good(raw, content, why):
@@ -356,12 +356,16 @@ def test_a_peer_that_reads_nothing_does_not_hold_the_sender(raw):
 
 @pytest.mark.parametrize(
     ("tree", "buffers"),
-    [({"a": "x" * MAX_TREE_BYTES}, []), ({}, [b""] * (MAX_BUFFERS + 1)), ({}, [memoryview(bytes(1 << 20))] * 513)],
+    [
+        ({"a": "x" * LIMITS.tree_bytes}, []),
+        ({}, [b""] * (LIMITS.buffers + 1)),
+        ({}, [memoryview(bytes(1 << 20))] * 513),
+    ],
     ids=["tree", "buffers", "body"],
 )
 def test_what_is_too_large_is_refused_before_it_is_sent(links, tree, buffers):
     ours, theirs = links
-    with pytest.raises(WallError, match="too large to cross the wall"):
+    with pytest.raises(WallError, match="too large to cross between processes"):
         ours.send(tree, buffers)
     ours.send({"next": 1})
     assert theirs.receive() == ({"next": 1}, [])
@@ -370,7 +374,7 @@ def test_what_is_too_large_is_refused_before_it_is_sent(links, tree, buffers):
 @pytest.mark.parametrize("deadline", [True, False])
 @pytest.mark.parametrize(
     "lengths",
-    [[], [0], [1, 0, 2], [1 << 16], [1 << 15, 1 << 15, 0], [(1 << 16) + 1], [0, 1 << 16, 1], [16] * MAX_BUFFERS],
+    [[], [0], [1, 0, 2], [1 << 16], [1 << 15, 1 << 15, 0], [(1 << 16) + 1], [0, 1 << 16, 1], [16] * LIMITS.buffers],
     ids=lambda lengths: f"{len(lengths)} buffers of {sum(lengths)} bytes",
 )
 def test_small_and_large_frames_arrive_whole_and_one_after_the_other(links, lengths, deadline):

@@ -159,7 +159,7 @@ class Traffic:
     programs: int = 0
     largest_tile: int = 0
     most_held: int = 0
-    flops: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    flops: dict[str, int | float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     arguments: dict[str, ArgumentTraffic] = field(default_factory=dict)
 
     @property

@@ -1,8 +1,10 @@
-"""Carrying out a plan: the same allocations, copies, sums and launches on other inputs, with admitted kernels only.
+"""Executes a recording: the same allocations, copies, sums and launches on other inputs, with admitted kernels only.
 
-The launches of a plan as `launches.record` would have seen them: what the compiler needs, and nothing executed.
+`described` executes nothing: it gives the launches of a recording as `launches.record` would have seen them, which is
+what the compiler needs.
 """
 
+import math
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,28 +18,28 @@ from threeloops.inner.launches import DescriptorArgument, Launch, TensorArgument
 from threeloops.inner.meter import L2, Metered, meter
 from threeloops.inner.replay.allowlist.admit import Admitted
 from threeloops.inner.replay.inputs import view
-from threeloops.inner.replay.recordings.checks import BYTES
 from threeloops.inner.replay.recordings.steps import (
+    BYTES,
     Allocate,
     Copy,
     Count,
     Descriptor,
-    Dtype,
     Fill,
     LaunchStep,
-    Place,
-    Plan,
-    PlanRefused,
+    Recording,
+    RecordingRefused,
+    StridedView,
     Sum,
+    TritonDtype,
 )
 
 FAULTS = ("out-of-bounds", "write-race", "read-write-race")
-"""Findings that no right kernel has: on a GPU they are crashes and results that change from run to run."""
+"""Findings that no correct kernel has: on a GPU they are crashes, or results that change from run to run."""
 
 
 @dataclass
 class Execution:
-    """What came of it. `torch_bytes`: read and written by copies, sums and fills of torch beside the kernels."""
+    """What a recording did. `torch_bytes`: read and written by torch's copies, sums and fills, beside the kernels."""
 
     outputs: Any
     traffic: Metered
@@ -63,8 +65,8 @@ class _Run:
     traffic: Metered | None
     torch_bytes: int = 0
 
-    def tensor(self, place: Place) -> torch.Tensor:
-        return view(self.storages[place.storage].flat, place)
+    def tensor(self, strided: StridedView) -> torch.Tensor:
+        return view(self.storages[strided.storage].flat, strided)
 
     def step(self, step: Any) -> None:
         match step:
@@ -85,27 +87,28 @@ class _Run:
                 self.tensor(step.to).copy_(self.tensor(step.source))
                 source, to = self.storages[step.source.storage], self.storages[step.to.storage]
                 to.copied = to.copied or source.is_input or source.copied
-                moved = step.to.elements * getattr(torch, step.to.dtype).itemsize
-                to.stored = max(to.stored, min(source.stored, moved))
+                to.stored = max(to.stored, min(source.stored, step.to.bytes))
                 self._moved(step.source, step.to)
             case Sum():
                 self._sum(step)
             case LaunchStep():
                 self._launch(step)
 
-    def _moved(self, *places: Place) -> None:
-        self.torch_bytes += sum(place.elements * getattr(torch, place.dtype).itemsize for place in places)
+    def _moved(self, *views: StridedView) -> None:
+        self.torch_bytes += sum(each.bytes for each in views)
 
     def _sum(self, step: Sum) -> None:
         source, to = self.storages[step.source.storage], self.tensor(step.to)
         if self.traffic is not None and (source.is_input or source.copied or not source.stored):
-            raise PlanRefused("sums with torch what no kernel wrote: only partial results of a kernel may be summed")
+            raise RecordingRefused(
+                "sums with torch what no kernel wrote: only partial results of a kernel may be summed"
+            )
         summed = self.tensor(step.source)
         if step.dimensions:
             to.copy_(torch.sum(summed, dim=step.dimensions, keepdim=step.keepdim, dtype=to.dtype))
         else:
             to.copy_(summed)
-        self.storages[step.to.storage].stored = to.numel() * to.element_size()
+        self.storages[step.to.storage].stored = step.to.bytes
         self._moved(step.source, step.to)
 
     def _launch(self, step: LaunchStep) -> None:
@@ -117,17 +120,17 @@ class _Run:
         try:
             getattr(self.module, step.kernel)[step.grid](**given, **step.options)
         except Exception as error:
-            raise PlanRefused(self._failure(step.kernel, error)) from None
+            raise RecordingRefused(self._failure(step.kernel, error)) from None
         if self.traffic is None:
             return
         for metered in self.traffic.launches[count:]:
-            for name, place in step.places().items():
+            for name, strided in step.views().items():
                 moved = metered.arguments.get(name)
-                storage = self.storages[place.storage]
+                storage = self.storages[strided.storage]
                 storage.stored = max(storage.stored, moved.unique_stored if moved else 0)
 
     def _value(self, value: Any) -> Any:
-        if isinstance(value, Place):
+        if isinstance(value, StridedView):
             return self.tensor(value)
         if isinstance(value, Descriptor):
             from triton.tools.tensor_descriptor import TensorDescriptor
@@ -136,7 +139,7 @@ class _Run:
                 shape, strides, block = list(value.shape), list(value.strides), list(value.block_shape)
                 return TensorDescriptor(self.tensor(value.base), shape, strides, block, padding=value.padding)
             except Exception as error:
-                raise PlanRefused(f"makes a tensor descriptor that Triton refuses: {error}") from None
+                raise RecordingRefused(f"makes a tensor descriptor that Triton refuses: {error}") from None
         return value
 
     def _failure(self, kernel: str, error: BaseException) -> str:
@@ -149,8 +152,8 @@ class _Run:
             line = (own or [line])[-1] or 0
         first = chain[-1]
         said = str(first) or type(first).__name__
-        place = f", line {line} of its cell" if line else ""
-        return f"launches {kernel}, which fails{place}: {type(first).__name__}: {said[:500]}"
+        where = f", line {line} of its cell" if line else ""
+        return f"launches {kernel}, which fails{where}: {type(first).__name__}: {said[:500]}"
 
     def outputs(self, outputs: Any) -> Any:
         if isinstance(outputs, tuple):
@@ -162,77 +165,72 @@ class _Run:
             self._require_computed(outputs, storage)
         return self.tensor(outputs)
 
-    def _require_computed(self, place: Place, storage: _Storage) -> None:
+    def _require_computed(self, output: StridedView, storage: _Storage) -> None:
         if not storage.stored:
-            raise PlanRefused(
+            raise RecordingRefused(
                 "returns a tensor that no kernel wrote: it was given to a kernel, but the kernel stored nothing there"
             )
-        whole = place.elements * getattr(torch, place.dtype).itemsize
-        if storage.copied and storage.stored < whole:
-            raise PlanRefused(
-                f"returns a copy of its input of which no launch wrote more than {storage.stored:,} of {whole:,} "
-                "bytes: the kernel has to write the result, all of it"
+        if storage.copied and storage.stored < output.bytes:
+            raise RecordingRefused(
+                f"returns a copy of its input of which no launch wrote more than {storage.stored:,} of "
+                f"{output.bytes:,} bytes: the kernel has to write the result, all of it"
             )
 
 
-def execute(plan: Plan, admitted: Admitted, inputs: Sequence[torch.Tensor], l2: L2 | str | None = None) -> Execution:
-    """Carry out a plan in this process, in Triton's interpreter, under the meter.
+def execute(
+    recording: Recording, admitted: Admitted, inputs: Sequence[torch.Tensor], l2: L2 | str | None = None
+) -> Execution:
+    """Execute a recording in this process, in Triton's interpreter, under the meter.
 
     Args:
-        plan: one that `reader.read` accepted.
+        recording: one that `reader.check` accepted.
         inputs: the storages of the inputs, flat uint8 tensors; kernels may change them.
         l2: a cache model for the meter.
 
     Raises:
-        PlanRefused: a kernel fails, accesses memory out of bounds or races, or stored nothing of what is returned.
+        RecordingRefused: a kernel fails, accesses memory out of bounds or races, or stored nothing of what is returned.
     """
-    module = admitted.load()
     with launches.record() as recorded, meter(l2, arguments_only=True) as traffic:
-        run = _Run(module, admitted, [_Storage(flat, is_input=True) for flat in inputs], traffic)
-        for step in plan.steps:
-            run.step(step)
+        run = _run(recording, admitted, inputs, traffic)
     for finding in traffic.findings:
         if finding.kind in FAULTS:
-            raise PlanRefused(f"launches a kernel with a fault: {finding}")
-    return Execution(run.outputs(plan.outputs), traffic, recorded, run.torch_bytes)
+            raise RecordingRefused(f"launches a kernel with a fault: {finding}")
+    return Execution(run.outputs(recording.outputs), traffic, recorded, run.torch_bytes)
 
 
-def execute_compiled(plan: Plan, admitted: Admitted, inputs: Sequence[torch.Tensor]) -> Any:
-    """The outputs of a plan on the device where the inputs lie, its kernels compiled there; nothing is metered."""
-    run = _Run(admitted.load(), admitted, [_Storage(flat, is_input=True) for flat in inputs], None)
-    for step in plan.steps:
+def execute_compiled(recording: Recording, admitted: Admitted, inputs: Sequence[torch.Tensor]) -> Any:
+    """The outputs of a recording on the device of the inputs, its kernels compiled there; nothing is metered."""
+    return _run(recording, admitted, inputs, None).outputs(recording.outputs)
+
+
+def _run(recording: Recording, admitted: Admitted, inputs: Sequence[torch.Tensor], traffic: Metered | None) -> _Run:
+    run = _Run(admitted.load(), admitted, [_Storage(flat, is_input=True) for flat in inputs], traffic)
+    for step in recording.steps:
         run.step(step)
-    return run.outputs(plan.outputs)
+    return run
 
 
 def _constant(value: Any) -> Any:
-    if isinstance(value, Dtype):
+    if isinstance(value, TritonDtype):
         import triton.language as tl
 
         return tl.dtype(value.name)
-    if isinstance(value, tuple):
-        return tuple(_constant(each) for each in value)
-    return value
+    return tuple(map(_constant, value)) if isinstance(value, tuple) else value
 
 
-_ALIGNED = 16
-"""Where storages begin: allocators of CPUs and GPUs align more than a compiler asks for."""
-
-
-def described(plan: Plan, admitted: Admitted, inputs: Sequence[int]) -> list[Launch]:
+def described(recording: Recording, admitted: Admitted, inputs: Sequence[int]) -> list[Launch]:
     """Every launch, in order. `inputs`: bytes of each storage of the inputs."""
-    sizes = [*inputs, *(s.elements * BYTES[s.dtype] for s in plan.steps if isinstance(s, Allocate))]
-    return [_launch(step, admitted, sizes) for step in plan.steps if isinstance(step, LaunchStep)]
+    sizes = [*inputs, *(s.elements * BYTES[s.dtype] for s in recording.steps if isinstance(s, Allocate))]
+    return [_launch(step, admitted, sizes) for step in recording.launches]
 
 
 def _launch(step: LaunchStep, admitted: Admitted, sizes: Sequence[int]) -> Launch:
     kernel = admitted.kernels[step.kernel]
-    given = {**step.constants, **step.arguments}
     return Launch(
         step.kernel,
         step.grid,
-        {n: _argument(given[n], sizes) for n in kernel.parameters if n not in kernel.constants},
-        {n: _described_constant(given[n]) for n in kernel.parameters if n in kernel.constants},
+        {n: _argument(step.arguments[n], sizes) for n in kernel.parameters if n not in kernel.constants},
+        {n: _constant(step.constants[n]) for n in kernel.parameters if n in kernel.constants},
         dict(step.options),
         module="admitted",
         file=admitted.file,
@@ -241,21 +239,12 @@ def _launch(step: LaunchStep, admitted: Admitted, sizes: Sequence[int]) -> Launc
 
 
 def _argument(value: Any, sizes: Sequence[int]) -> Any:
-    if isinstance(value, Place):
-        address = value.offset * BYTES[value.dtype]
-        aligned = next(n for n in (_ALIGNED, 8, 4, 2, 1) if address % n == 0)
-        return TensorArgument(
-            value.dtype, value.shape, value.strides, value.storage, value.offset, sizes[value.storage], aligned
-        )
+    if isinstance(value, StridedView):
+        # Storages begin at multiples of 16: allocators of CPUs and GPUs align more than a compiler asks for.
+        alignment = math.gcd(value.offset * BYTES[value.dtype], 16)
+        size = sizes[value.storage]
+        return TensorArgument(value.dtype, value.shape, value.strides, value.storage, value.offset, size, alignment)
     if isinstance(value, Descriptor):
         base = _argument(value.base, sizes)
         return DescriptorArgument(base, value.shape, value.strides, value.block_shape, value.padding)
     return value
-
-
-def _described_constant(value: Any) -> Any:
-    if isinstance(value, Dtype):
-        import triton.language as tl
-
-        return tl.dtype(value.name)
-    return tuple(_described_constant(each) for each in value) if isinstance(value, tuple) else value

@@ -1,39 +1,31 @@
-"""The inputs of a replay: whole storages and the tensors that view them, so that what shared memory still shares it."""
+"""The inputs of a replay: whole storages and views of them, so that tensors that share memory still do."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
-from threeloops.inner.replay.recordings.steps import DTYPES, Place, PlanRefused
+from threeloops.inner.replay.recordings.steps import BYTES, RecordingRefused, StridedView, dtype_of
 
 MAX_BYTES = 512 << 20
 _DEPTH = 8
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """Arguments of one call: `arguments` is [args, kwargs] with a {"tensor": k} for the k-th of `places`."""
+class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of one call, without values: `arguments` is [args, kwargs] with a {"tensor": k} for the k-th of
+    `views`; `sizes` are bytes of storages."""
 
     sizes: tuple[int, ...]
-    places: tuple[Place, ...]
+    views: tuple[StridedView, ...]
     arguments: Any
     device: str = "cpu"
-
-    def to_dict(self) -> dict[str, Any]:
-        """What a recording needs: shapes and layout, no values."""
-        places = [[p.storage, p.dtype, list(p.shape), list(p.strides), p.offset] for p in self.places]
-        return {"sizes": list(self.sizes), "places": places, "arguments": self.arguments, "device": self.device}
 
     def zeros(self) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with zeros for values, on the device where the real ones lie."""
         storages = [torch.zeros(size, dtype=torch.uint8, device=self.device) for size in self.sizes]
-        return self.bind([view(storages[place.storage], place) for place in self.places])
-
-    def bind(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-        args, kwargs = _unpack(self.arguments, tensors)
-        return list(args), dict(kwargs)
+        args, kwargs = _unpack(self.arguments, [view(storages[each.storage], each) for each in self.views])
+        return args, kwargs
 
 
 def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, list[torch.Tensor]]:
@@ -43,14 +35,14 @@ def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, l
     """
     sizes: list[int] = []
     storages: list[torch.Tensor] = []
-    places: list[Place] = []
+    views: list[StridedView] = []
     numbers: dict[int, int] = {}
     devices: set[str] = set()
 
     def tensor(value: torch.Tensor) -> dict[str, int]:
         value = value.detach()
-        name = str(value.dtype).removeprefix("torch.")
-        if value.layout is not torch.strided or name not in DTYPES or value.device.type not in ("cpu", "cuda", "meta"):
+        name = dtype_of(value)
+        if value.layout is not torch.strided or name not in BYTES or value.device.type not in ("cpu", "cuda", "meta"):
             raise TypeError(
                 f"a {value.layout} tensor of {name} on {value.device}: replay takes dense tensors of numbers"
             )
@@ -61,8 +53,8 @@ def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, l
             storages.append(flat)
             sizes.append(flat.numel())
             devices.add(str(value.device))
-        places.append(Place(numbers[identity], name, tuple(value.shape), tuple(value.stride()), value.storage_offset()))
-        return {"tensor": len(places) - 1}
+        views.append(StridedView.of(value, numbers[identity]))
+        return {"tensor": len(views) - 1}
 
     arguments = _pack([list(args), dict(kwargs)], tensor)
     if len(devices) > 1:
@@ -71,22 +63,16 @@ def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, l
         raise ValueError(
             f"the inputs take {sum(sizes) >> 20:,} MiB with all that they view: at most {MAX_BYTES >> 20} MiB"
         )
-    return Inputs(tuple(sizes), tuple(places), arguments, devices.pop() if devices else "cpu"), storages
+    return Inputs(tuple(sizes), tuple(views), arguments, devices.pop() if devices else "cpu"), storages
 
 
-def inputs_from(data: Mapping[str, Any]) -> Inputs:
-    """What `to_dict` wrote."""
-    places = (Place(s, dtype, tuple(shape), tuple(strides), at) for s, dtype, shape, strides, at in data["places"])
-    return Inputs(tuple(data["sizes"]), tuple(places), data["arguments"], data["device"])
-
-
-def view(storage: torch.Tensor, place: Place) -> torch.Tensor:
-    """The tensor at a place of its storage, which is a flat tensor of any dtype. It shares the memory."""
-    dtype = getattr(torch, place.dtype)
+def view(storage: torch.Tensor, strided: StridedView) -> torch.Tensor:
+    """The tensor that is this view of its storage, a flat tensor of any dtype. It shares the memory."""
+    dtype = getattr(torch, strided.dtype)
     if storage.dtype != dtype:
         storage = storage.view(torch.uint8)
         storage = storage[: storage.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
-    return storage.as_strided(place.shape, place.strides, place.offset)
+    return storage.as_strided(strided.shape, strided.strides, strided.offset)
 
 
 def _pack(value: Any, tensor: Callable[[torch.Tensor], Any], depth: int = 0) -> Any:
@@ -122,4 +108,4 @@ def _unpack(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
             return tuple(_unpack(each, tensors) for each in content)
         case "dict":
             return {name: _unpack(each, tensors) for name, each in content}
-    raise PlanRefused("was recorded with arguments that cannot be read")
+    raise RecordingRefused("was recorded with arguments that cannot be read")

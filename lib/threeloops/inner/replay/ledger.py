@@ -1,4 +1,4 @@
-"""What a launcher has in hand while it is recorded: which storages are whose, and the steps so far.
+"""The storages that a launcher can reach while it is recorded, and the steps so far.
 
 A storage is an input's, or was allocated in this call, or is neither: then `made_by` says which torch operation made
 it, and no kernel and no result may have it.
@@ -10,14 +10,25 @@ from typing import Any, NoReturn
 
 import torch
 
-from threeloops.inner.replay.recordings.steps import DTYPES, Allocate, Copy, Count, Fill, Place, PlanRefused, Step, Sum
+from threeloops.inner.replay.recordings.steps import (
+    BYTES,
+    Allocate,
+    Copy,
+    Count,
+    Fill,
+    RecordingRefused,
+    Step,
+    StridedView,
+    Sum,
+    dtype_of,
+)
 
 FOREIGN = "something outside of this call"
 
 
 @dataclass
 class Storage:
-    """`ordinal` in the plan, -1 for one that is not in it."""
+    """`ordinal` in the recording, -1 for one that is not in it."""
 
     ordinal: int
     made_by: str = ""
@@ -39,12 +50,12 @@ class Ledger:
 
     def refuse(self, why: str) -> NoReturn:
         self.refusal = self.refusal or why
-        raise PlanRefused(self.refusal)
+        raise RecordingRefused(self.refusal)
 
     def is_new(self, result: Any) -> bool:
-        """Whether an operation returned a tensor of its own that a plan can hold."""
+        """Whether an operation returned a tensor of its own that a recording can hold."""
         plain = isinstance(result, torch.Tensor) and result.layout is torch.strided
-        return plain and identity(result) not in self._storages and dtype_of(result) in DTYPES
+        return plain and identity(result) not in self._storages and dtype_of(result) in BYTES
 
     def is_input(self, tensor: torch.Tensor) -> bool:
         known = self._storages.get(identity(tensor))
@@ -61,12 +72,12 @@ class Ledger:
         if isinstance(value, torch.Tensor):
             self.copy(tensor, value)
         elif type(value) in (int, float, bool):
-            self.steps.append(Fill(self._place(tensor), value))
+            self.steps.append(Fill(self._view(tensor), value))
         else:
             known.made_by = by
 
     def copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
-        """`to.copy_(source)`. A single number from elsewhere is what `x[0] = 1.5` makes of its number."""
+        """`to.copy_(source)`. A single number from outside the call is what torch makes of `x[0] = 1.5`."""
         known, maker = self._storages.get(identity(to)), self.maker(source)
         if known is None or known.made_by:
             return
@@ -75,7 +86,7 @@ class Ledger:
         elif maker:
             known.made_by = maker
         else:
-            self.steps.append(Copy(self._place(to), self._place(source.expand(to.shape))))
+            self.steps.append(Copy(self._view(to), self._view(source.expand(to.shape))))
 
     def new_copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
         """A tensor of the launcher's own with the values of another."""
@@ -83,7 +94,7 @@ class Ledger:
             self.taint(to, maker)
             return
         self.allocate(to)
-        self.steps.append(Copy(self._place(to), self._place(source)))
+        self.steps.append(Copy(self._view(to), self._view(source)))
 
     def sum(self, to: torch.Tensor, source: torch.Tensor, dimensions: Sequence[int] | None, keepdim: bool) -> None:
         if maker := self.maker(source):
@@ -92,14 +103,14 @@ class Ledger:
         chosen = dimensions or range(source.ndim)
         self.allocate(to)
         ordered = tuple(sorted(d % source.ndim for d in chosen)) if source.ndim else ()
-        self.steps.append(Sum(self._place(to), self._place(source), ordered, keepdim))
+        self.steps.append(Sum(self._view(to), self._view(source), ordered, keepdim))
 
     def count(self, to: torch.Tensor, start: Any, step: Any) -> None:
         self.allocate(to)
-        self.steps.append(Count(self._place(to), 0 if start is None else start, 1 if step is None else step))
+        self.steps.append(Count(self._view(to), 0 if start is None else start, 1 if step is None else step))
 
     def maker(self, tensor: torch.Tensor) -> str:
-        """Why a tensor may not be used; an empty text where it may."""
+        """What made a tensor that may not be used; empty for one that may be."""
         known = self._storages.get(identity(tensor))
         return FOREIGN if known is None else known.made_by
 
@@ -115,8 +126,8 @@ class Ledger:
     def knows(self, tensor: torch.Tensor) -> bool:
         return identity(tensor) in self._storages
 
-    def place(self, tensor: torch.Tensor, verb: str) -> Place:
-        """Where a tensor lies that the launcher returns or gives to a kernel."""
+    def view(self, tensor: torch.Tensor, verb: str) -> StridedView:
+        """A tensor that the launcher returns or gives to a kernel."""
         maker = self.maker(tensor)
         if maker == FOREIGN:
             self.refuse(
@@ -128,24 +139,19 @@ class Ledger:
                 f"{verb} a tensor that torch made, by {maker}: the kernel has to do that; beside kernels, a launcher "
                 "may allocate, fill, copy, view, and sum what a kernel wrote"
             )
-        return self._place(tensor)
+        return self._view(tensor)
 
     def _number(self, tensor: torch.Tensor) -> None:
         self._alive.append(tensor)  # a storage's identity is its own only while it lives
         self._storages[identity(tensor)] = Storage(self._count)
         self._count += 1
 
-    def _place(self, tensor: torch.Tensor) -> Place:
-        ordinal = self._storages[identity(tensor)].ordinal
-        return Place(ordinal, dtype_of(tensor), tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+    def _view(self, tensor: torch.Tensor) -> StridedView:
+        return StridedView.of(tensor, self._storages[identity(tensor)].ordinal)
 
 
 def identity(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
-
-
-def dtype_of(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

@@ -1,23 +1,31 @@
-"""Making a plan: run a launcher, execute no kernel, and note what it allocates, copies, sums and launches.
+"""Makes a recording: run a launcher, execute no kernel, and note what it allocates, copies, sums and launches.
 
-Runs where the launcher lives, which behind the grading wall is the student's own process. What it produces is therefore
-a claim, checked by `reader` and judged by its results; the refusals here are for honest authors, who learn which
-operation of PyTorch a kernel has to replace. The inputs are zeros shaped like the real ones: nothing depends on values.
+This runs where the launcher lives, which behind the grading wall is the student's own process. What it produces is
+therefore a claim, checked by `reader` and judged by its results; the refusals here are for honest authors, who learn
+which operation of PyTorch a kernel has to replace. The inputs are zeros shaped like the real ones, because nothing may
+depend on values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from threeloops.inner import launches
 from threeloops.inner.launches.binding import TRITON_TO_TORCH
 from threeloops.inner.replay.ledger import FOREIGN, Ledger, identity, tensors
-from threeloops.inner.replay.recordings.steps import OPTIONS, Descriptor, Dtype, LaunchStep, Plan, PlanRefused
+from threeloops.inner.replay.recordings.steps import (
+    OPTIONS,
+    Descriptor,
+    LaunchStep,
+    Recording,
+    RecordingRefused,
+    TritonDtype,
+)
 
 _ALLOCATIONS = {
     "aten::empty": None, "aten::empty_like": None, "aten::empty_strided": None, "aten::new_empty": None,
@@ -33,11 +41,11 @@ _METHODS = ("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__fl
 _WHY = "a launcher decides by shapes and dtypes alone, because it has to work before the values are there"
 
 
-def record(launcher: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Plan:
-    """The plan of `launcher(*args, **kwargs)`; the storages of tensors among the arguments are numbered as they come.
+def record(launcher: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Recording:
+    """The recording of `launcher(*args, **kwargs)`. Storages are numbered in the order of the tensors in its arguments.
 
     Raises:
-        PlanRefused: the launcher reads values, computes with torch, or returns what is no tensor of its own.
+        RecordingRefused: the launcher reads values, computes with torch, or returns anything but tensors of its own.
         Exception: whatever the launcher raises.
     """
     ledger = Ledger(tensors([args, kwargs]))
@@ -47,23 +55,23 @@ def record(launcher: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
             stack.enter_context(each)
         returned = launcher(*args, **kwargs)
     if ledger.refusal:
-        raise PlanRefused(ledger.refusal)
-    return Plan(tuple(ledger.steps), _outputs(ledger, returned))
+        raise RecordingRefused(ledger.refusal)
+    return Recording(tuple(ledger.steps), _outputs(ledger, returned))
 
 
 def _outputs(ledger: Ledger, returned: Any) -> Any:
-    """What came back, as places."""
+    """What came back, as views."""
     if isinstance(returned, torch.Tensor):
-        return ledger.place(returned, "returns")
+        return ledger.view(returned, "returns")
     if isinstance(returned, tuple | list):
         return tuple(_outputs(ledger, each) for each in returned)
     if returned is None:
         return None
-    raise PlanRefused(f"returns a {type(returned).__name__}: expected a tensor or a tuple of tensors")
+    raise RecordingRefused(f"returns a {type(returned).__name__}: expected a tensor or a tuple of tensors")
 
 
 class _Values(TorchFunctionMode):
-    """Refuses what turns a tensor into Python values past the dispatcher."""
+    """Refuses methods that turn a tensor into Python values without going through the dispatcher."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
@@ -119,7 +127,7 @@ class _Operations(TorchDispatchMode):
         return result
 
     def _other(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """A view shares a storage that is known. Whatever else was written may not reach a kernel or the result."""
+        """Views share known storages. Anything else that torch wrote may not reach a kernel or the result."""
         for tensor in _written(func, args, kwargs):
             if self.ledger.knows(tensor):
                 self.ledger.taint(tensor, _word(func))
@@ -130,7 +138,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _Launches:
-    """An observer of launches: kernels are called by the names of their functions."""
+    """Records launches, after autotuning, under the names of the kernels' functions."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -148,13 +156,13 @@ class _Launches:
         verb = f"gives {kernel}"
         if hasattr(value, "block_shape"):
             shape, strides, block = (tuple(map(int, each)) for each in (value.shape, value.strides, value.block_shape))
-            place = self.ledger.place(value.base, verb)
-            return Descriptor(place, shape, strides, block, getattr(value, "padding", "zero"))
+            base = self.ledger.view(value.base, verb)
+            return Descriptor(base, shape, strides, block, getattr(value, "padding", "zero"))
         if isinstance(value, torch.Tensor):
-            return self.ledger.place(value, verb)
+            return self.ledger.view(value, verb)
         if isinstance(getattr(value, "base", None), torch.Tensor):
             seen_as = TRITON_TO_TORCH.get(value.dtype.name, value.dtype.name)  # triton.reinterpret
-            return replace(self.ledger.place(value.base, verb), dtype=seen_as)
+            return replace(self.ledger.view(value.base, verb), dtype=seen_as)
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int | float):
@@ -169,7 +177,7 @@ class _Launches:
         if isinstance(value, tuple | list):
             return tuple(self._constant(kernel, name, each) for each in value)
         if type(value).__name__ == "dtype" and hasattr(value, "primitive_bitwidth"):
-            return Dtype(value.name)
+            return TritonDtype(value.name)
         return self.ledger.refuse(
             f"gives {kernel} a {type(value).__name__} as {name}: a constant is a number, a text, a dtype or a tuple"
         )

@@ -1,10 +1,12 @@
 """A process that executes replays, each in a fork of its own; `Server` starts it, and it calls `main`.
 
-It imports torch, Triton and the meter once. A fork that runs too long or dies takes nothing with it, and is reported.
-In a notebook on a GPU it stands beside the kernel, because interpreted and compiled kernels do not share a process.
-Behind the grading wall the grader's own warm process calls `serve`.
+It imports torch, Triton and the meter once, and makes one small replay before any other, so that a fork finds
+everything imported. A fork that runs too long or dies takes nothing with it, and is reported. In a notebook on a GPU
+this process stands beside the kernel, because interpreted and compiled kernels do not share a process. Behind the
+grading wall the grader's own warm process calls `serve`.
 
-One small recording and one small replay, made before any other, so that a fork finds everything imported.
+A student's process imports this module too, to record once. There the meter may be withheld, so `messages`, which
+needs it, is imported only where a replay is executed.
 """
 
 import atexit
@@ -18,12 +20,12 @@ from typing import Any
 
 import torch
 
+from threeloops import frames
+from threeloops.frames import Buffer, FrameError, Late
 from threeloops.inner.replay.allowlist.admit import admit
 from threeloops.inner.replay.inputs import inputs_of
 from threeloops.inner.replay.recorder import record
-from threeloops.inner.replay.recordings import frames as plan_frames
-from threeloops.inner.replay.recordings.frames import Buffer, FrameError, Late
-from threeloops.inner.replay.recordings.steps import Allocate, LaunchStep, Place, Plan
+from threeloops.inner.replay.recordings.steps import Allocate, LaunchStep, Recording, StridedView
 from threeloops.module_process import command
 
 START_SECONDS = 120.0
@@ -34,8 +36,8 @@ def serve(requests: int, answers: int, confine: Callable[[], None] = lambda: Non
     """Answer questions until the other end closes. `confine` is called in each fork before it reads its question."""
     while True:
         try:
-            tree, buffers = plan_frames.receive(requests)
-            plan_frames.send(answers, *_answered(tree, buffers, confine, {requests, answers}))
+            tree, buffers = frames.receive(requests)
+            frames.send(answers, *_answered(tree, buffers, confine, {requests, answers}))
         except FrameError:
             return
 
@@ -43,8 +45,8 @@ def serve(requests: int, answers: int, confine: Callable[[], None] = lambda: Non
 def converse(requests: int, answers: int, tree: dict, buffers: Sequence[Buffer], seconds: float) -> tuple[dict, list]:
     """The other end of `serve`: ask one question that may take so many seconds. Raises FrameError."""
     deadline = time.monotonic() + seconds + _SPARE_SECONDS
-    plan_frames.send(requests, {**tree, "seconds": seconds}, buffers, deadline)
-    return plan_frames.receive(answers, deadline)
+    frames.send(requests, {**tree, "seconds": seconds}, buffers, deadline)
+    return frames.receive(answers, deadline)
 
 
 def _answered(
@@ -56,19 +58,17 @@ def _answered(
     if child == 0:
         _child(tree, buffers, theirs, confine, {ours, *private})
     os.close(theirs)
+    why = ""
     try:
-        answer = plan_frames.receive(ours, time.monotonic() + seconds)
+        return frames.receive(ours, time.monotonic() + seconds)
     except Late:
         why = f"did not end within {seconds:.0f} s: is there a loop without end, or too much to interpret?"
-        answer = {"refused": why}, []
     except FrameError:
-        answer = {"refused": ""}, []
+        pass
     finally:
         os.close(ours)
         ended = _end(child)
-    if answer[0].get("refused") == "":
-        answer = {"refused": f"ended the process that ran it ({_how(ended)}): it took too much memory, or crashed"}, []
-    return answer
+    return {"refused": why or f"ended the process that ran it ({_how(ended)}): it took too much memory, or crashed"}, []
 
 
 def _child(
@@ -80,7 +80,7 @@ def _child(
         confine()
         from threeloops.inner.replay.messages import perform
 
-        plan_frames.send(answer, *perform(tree, buffers))
+        frames.send(answer, *perform(tree, buffers))
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -89,7 +89,7 @@ def _child(
 
 
 def _end(child: int) -> int:
-    """Kill a fork, if it still runs; its wait status."""
+    """Kill a fork that may still run; returns its wait status."""
     try:
         os.kill(child, signal.SIGKILL)
     except ProcessLookupError:
@@ -102,7 +102,7 @@ def _how(status: int) -> str:
 
 
 class Server:
-    """The process as seen from the one that asks: started when first needed, ended with it."""
+    """The process as its user sees it; it ends with the process that started it."""
 
     def __init__(self) -> None:
         variables = {"TRITON_INTERPRET": "1", "THREELOOPS_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
@@ -121,7 +121,7 @@ class Server:
     def ask(self, tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tuple[dict[str, Any], list]:
         """The answer to a question. Raises FrameError where the server is lost."""
         if not self.started:
-            plan_frames.receive(self.answers, time.monotonic() + START_SECONDS)
+            frames.receive(self.answers, time.monotonic() + START_SECONDS)
             self.started = True
         return converse(self.requests, self.answers, tree, buffers, seconds)
 
@@ -141,14 +141,14 @@ _server: Server | None = None
 
 
 def ask(tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tuple[dict[str, Any], list]:
-    """Ask this process's server, started anew if it is gone."""
+    """Ask this process's server, which is started when first needed and again if it is gone."""
     global _server
     if _server is None or _server.process.poll() is not None:
         _server = Server()
     try:
         return _server.ask(tree, buffers, seconds)
     except BaseException:
-        # Half a conversation cannot be gone on with: an interrupted cell ends the server too.
+        # Half a conversation cannot be continued: an interrupted cell ends the server too.
         _server.close()
         _server = None
         raise
@@ -156,22 +156,19 @@ def ask(tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tupl
 
 def warm_up() -> None:
     """Import what an execution imports, and run one, so that a fork starts with all of it."""
-    import torch
-
     from threeloops.inner import interpreter
 
     interpreter.enable_without_gpu()
     torch.set_num_threads(1)
-
     run_once()
 
 
 def main() -> None:
     requests, answers = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # what a kernel might print must not get between the answers
+    os.dup2(2, 1)  # what a kernel prints must not mix with the answers
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     warm_up()
-    plan_frames.send(answers, {"started": True})
+    frames.send(answers, {"started": True})
     serve(requests, answers)
 
 
@@ -199,13 +196,13 @@ def record_once() -> None:
 
 
 def run_once() -> None:
-    """Raises RuntimeError where not even this one works."""
+    """Execute one small recording. Raises RuntimeError if kernels cannot be replayed here."""
     from threeloops.inner.replay.messages import perform, question
 
     inputs, storages = inputs_of([torch.ones(16)], {})
-    x, out = inputs.places[0], Place(1, "float32", (1, 1), (1, 1), 0)
-    launch = LaunchStep("kernel", (1, 1, 1), {"x": x, "out": out, "n": 16}, {"BLOCK": 16})
-    plan = Plan((Allocate("float32", 1), launch), out)
-    answer, _ = perform(*question(_CELL, plan.to_dict(), inputs, storages, None))
-    if "refused" in answer:
+    x, out = inputs.views[0], StridedView(1, "float32", (1, 1), (1, 1), 0)
+    launch = LaunchStep("kernel", (1, 1, 1), {"x": x, "out": out, "n": 16}, {"BLOCK": 16}, {})
+    recording = Recording((Allocate("float32", 1), launch), out)
+    answer, _ = perform(*question(_CELL, recording, inputs, storages, None))
+    if answer["refused"]:
         raise RuntimeError(f"kernels cannot be replayed here: a small one {answer['refused']}")

@@ -1,4 +1,4 @@
-"""Compare two pieces of plain data and say where they part: the decision behind `check.close` and `check.equal`."""
+"""Compare two pieces of plain data and say where they differ: the decision behind `check.close` and `check.equal`."""
 
 import math
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from threeloops.lab.text.wording import article, describe, number, number_pair, 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """`exact` also asks for the same kinds of container and number; None as `rtol`: 1e-6, but 0 between integers."""
+    """`exact` also requires the same kinds of container and number; `rtol` None means 1e-6, and 0 between integers."""
 
     rtol: float | None = None
     atol: float = 0.0
@@ -201,7 +201,7 @@ def _compare_other_arrays(actual, expected, where: str) -> Mismatch | None:
 
 
 def _texts(actual, expected) -> tuple[str, str]:
-    """Long texts are shown from where they part."""
+    """Long texts are shown from where they differ."""
     if type(actual) is not type(expected) or type(expected) not in (str, bytes):
         return describe(actual), describe(expected)
     pairs = enumerate(zip(actual, expected, strict=False))

@@ -8,7 +8,7 @@ class CheckFailed(AssertionError):
     """A check that did not hold. Its text stands alone: title, quantity, value, what was expected, difference, hint."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints instead of a stack of frames: the card, and the line of the cell that asked."""
+        """What IPython prints instead of a traceback: the card, and the line of the cell that checked."""
         title, *lines = str(self).split("\n")
         asked = _asking_line(self.__traceback__)
         return [f"\x1b[1m✗ {title}\x1b[0m", *lines, *([f"\x1b[2m  {asked}\x1b[0m"] if asked else [])]

@@ -12,7 +12,6 @@ same line works in JupyterLab and behind the grading wall, where the launcher li
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -51,7 +50,7 @@ class Replay:
 
     @property
     def findings(self) -> list[Finding]:
-        """What the meter found and a replay lets pass: reads of memory that nothing wrote."""
+        """Findings of the meter that do not fail a replay: reads of memory that nothing wrote."""
         return self.traffic.findings
 
     def code(self, target: str) -> list[Code]:
@@ -98,15 +97,17 @@ replay = Replayer()
 
 @wall.student_side
 def record(launcher: Callable[..., Any], inputs: dict[str, Any]) -> dict[str, Any]:
-    """What a launcher does with inputs of these shapes, as plain data: a plan, or why there is none."""
-    from threeloops.inner.replay.inputs import inputs_from
-    from threeloops.inner.replay.recorder import record as record_plan
-    from threeloops.inner.replay.recordings.steps import PlanRefused
+    """What a launcher does with inputs of these shapes, as plain data: a recording, or why there is none."""
+    import msgspec
 
-    args, kwargs = inputs_from(inputs).zeros()
+    from threeloops.inner.replay.inputs import Inputs
+    from threeloops.inner.replay.recorder import record as record_launcher
+    from threeloops.inner.replay.recordings.steps import RecordingRefused
+
+    args, kwargs = msgspec.convert(inputs, Inputs).zeros()
     try:
-        return record_plan(launcher, args, kwargs).to_dict()
-    except PlanRefused as error:
+        return record_launcher(launcher, args, kwargs).to_dict()
+    except RecordingRefused as error:
         return {"refused": str(error)}
 
 
@@ -114,16 +115,21 @@ def _judge(
     launcher: Callable[..., Any], args: Any, kwargs: Any, *, execute: bool, l2: L2 | str | None = None
 ) -> tuple[Answer, Any]:
     """The answer to a replay, and its outputs on the device of the inputs."""
+    import msgspec
+
     from threeloops.inner.replay.inputs import inputs_of
     from threeloops.inner.replay.messages import answer_from, question
+    from threeloops.inner.replay.recordings.steps import RecordingRefused, decode
 
     inputs, storages = inputs_of(args, kwargs)
-    recorded = record(launcher, inputs.to_dict())
-    if not _is_json(recorded):
-        raise _failure(launcher, "was recorded in a form that cannot be read")
-    if "refused" in recorded:
+    recorded = record(launcher, msgspec.to_builtins(inputs))
+    if type(recorded) is dict and "refused" in recorded:
         raise _failure(launcher, str(recorded["refused"])[:1000])
-    asked = question(_cell(launcher), recorded, inputs, storages if execute else None, l2)
+    try:
+        recording = decode(recorded)
+    except RecordingRefused as error:
+        raise _failure(launcher, str(error)) from None
+    asked = question(_cell(launcher), recording, inputs, storages if execute else None, l2)
     answer = answer_from(*_ask(launcher, *asked))
     if answer.refused:
         raise _failure(launcher, answer.refused)
@@ -135,10 +141,10 @@ def _judge(
 
 
 def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Have a question answered where kernels are interpreted: over there, here, or in a process beside this one."""
+    """Have a question answered where kernels are interpreted: behind the wall, here, or in a process next to it."""
+    from threeloops.frames import FrameError
     from threeloops.inner.interpreter import interpreted
     from threeloops.inner.replay.messages import perform
-    from threeloops.inner.replay.recordings.frames import FrameError
     from threeloops.inner.replay.server import ask
 
     try:
@@ -147,14 +153,6 @@ def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any])
         return perform(tree, buffers) if interpreted() and not aside else ask(tree, buffers, SECONDS)
     except FrameError as error:
         raise _failure(launcher, f"was not judged: the process that executes kernels is lost ({error})") from None
-
-
-def _is_json(recorded: Any) -> bool:
-    """Whether a recording is plain data: what comes from the student's side may be anything that crosses the wall."""
-    try:
-        return type(recorded) is dict and bool(json.dumps(recorded))
-    except (TypeError, ValueError, RecursionError):
-        return False
 
 
 def _cell(launcher: Callable[..., Any]) -> str:

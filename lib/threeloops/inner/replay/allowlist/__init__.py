@@ -1,1 +1,1 @@
-"""Which source of a kernel is admitted: pure `tl` arithmetic, and constants that say what they are."""
+"""Which kernel source is admitted: pure `tl` arithmetic, and constants computed from literals."""

@@ -49,7 +49,7 @@ class Admitted:
     def load(self) -> ModuleType:
         """A module made of this text alone; its kernels are interpreted or compiled as this process decides."""
         lines = self.text.splitlines(keepends=True)
-        linecache.cache[self.file] = (len(self.text), None, lines, self.file)  # no time: never looked for on the disk
+        linecache.cache[self.file] = (len(self.text), None, lines, self.file)  # None as the time: not looked up on disk
         module = ModuleType("admitted")
         module.__file__ = self.file
         exec(compile(self.text, self.file, "exec", dont_inherit=True), module.__dict__)
@@ -69,7 +69,7 @@ def admit(cell: str, launched: Collection[str] | None = None, file: str = "cell.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a cell's odd escapes: its own business
+            warnings.simplefilter("ignore")  # about odd escapes in the cell's strings
             return _admit(_parse(cell), launched, file)
     except (RecursionError, MemoryError):
         raise NotAdmitted(1, "the cell is nested too deeply to be read") from None
@@ -141,7 +141,7 @@ def _parse(cell: str) -> ast.Module:
 
 
 def _jit(node: ast.FunctionDef) -> ast.expr | None:
-    """The decorator of a kernel that makes it one."""
+    """The decorator that makes a function a kernel."""
     return next((d for d in node.decorator_list if _called(d) in _JIT), None)
 
 
@@ -150,7 +150,7 @@ def _called(decorator: ast.expr) -> str:
 
 
 def _decorators(node: ast.FunctionDef) -> None:
-    """Tuners chose the constants of a recorded launch already: they stay behind, with whatever functions they hold."""
+    """Check the decorators. Tuners are dropped with any functions they hold: the launch is recorded after tuning."""
     for decorator in node.decorator_list:
         name = _called(decorator)
         if name not in _JIT + _TUNERS:
@@ -162,7 +162,7 @@ def _decorators(node: ast.FunctionDef) -> None:
 
 
 def _options(node: ast.FunctionDef) -> str:
-    """What `triton.jit` was given, as text, where it matters for the compiler."""
+    """The arguments of `triton.jit` that matter to the compiler, as text."""
     decorator = _jit(node)
     if not isinstance(decorator, ast.Call):
         return ""
@@ -182,7 +182,7 @@ def _name(node: ast.stmt) -> str | None:
 
 
 def _bound(body: Collection[ast.stmt]) -> Iterator[str]:
-    """Every name that module-level statements bind, as often as they do; not what functions bind inside."""
+    """Every name that module-level statements bind, once per binding; not what functions bind inside."""
     for statement in body:
         queue: list[ast.AST] = [statement]
         while queue:
@@ -210,7 +210,7 @@ def _text(chosen: Collection[ast.stmt]) -> str:
 
 
 def _checked(text: str, kernels: dict[str, Kernel]) -> str:
-    """The text, once more against the rules: what is executed is what was admitted, not what it was made from."""
+    """Check the text itself against the rules once more, because it is what gets executed; returns it."""
     first, second, *body = ast.parse(text).body
     functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
     constants = {name for node in body for name in defined(node)}
@@ -227,5 +227,5 @@ def _checked(text: str, kernels: dict[str, Kernel]) -> str:
                 sound = sound and bool(defined(node))
     headers = [line for line in text.split("\n") if line.lstrip().startswith("def ")]
     if not sound or len(headers) != len(kernels) or any(line[0] == " " for line in headers):
-        raise NotAdmitted(1, "the cell cannot be written without changing its meaning", "write it more plainly")
+        raise NotAdmitted(1, "the cell cannot be rewritten without changing its meaning", "write it more simply")
     return text

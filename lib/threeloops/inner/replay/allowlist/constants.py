@@ -1,4 +1,4 @@
-"""Constants of a cell that kernels may use: numbers worked out from literals, and written down as the number."""
+"""Constants of a cell that kernels may use: computed here from literals, and rewritten as the result."""
 
 import ast
 import math
@@ -51,7 +51,7 @@ def defined(node: ast.stmt) -> tuple[str, ...]:
 
 
 def written(node: ast.stmt) -> ast.stmt:
-    """Such a statement with its number instead of the way to it."""
+    """Such a statement with the computed number in place of the expression."""
     parts = _parts(node)
     assert parts is not None
     name, value, is_constexpr = parts

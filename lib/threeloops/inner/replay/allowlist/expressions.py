@@ -52,8 +52,8 @@ class NotAdmitted(Exception):
 
 
 class Expressions:
-    """Checks expressions of one kernel. `kernels` and `constants` are the names that the cell lends it, `local` its
-    own; `uses` is what it took."""
+    """Checks expressions of one kernel. `kernels` and `constants` are names of its cell, `local` its own; `uses` are
+    those of the cell that it uses."""
 
     def __init__(self, function: ast.FunctionDef, kernels: Collection[str], constants: Collection[str]) -> None:
         self.function, self.kernels, self.constants = function, kernels, constants

@@ -1,4 +1,4 @@
-"""What an admitted kernel may name: functions of `tl`, methods of tensors, builtins. A whitelist, read name by name.
+"""What an admitted kernel may name: functions of `tl`, methods of tensors, and builtins, as a whitelist.
 
 Nothing here hands out a Python object with more to it than numbers: no submodules, no constructors that take handles,
 no printing, no inline assembly. A name that the installed Triton lacks fails where it is used.
@@ -47,11 +47,11 @@ MEMBERS = frozenset(
     # PropagateNan
     "ALL NONE".split()
 )
-"""Attributes of whatever is not a module: harmless on every object that a kernel can reach."""
+"""Attributes of anything but modules: harmless on every object that a kernel can reach."""
 
 BUILTINS = frozenset("range min max abs float int bool len".split())
 
 FLOAT_WORDS = frozenset({"inf", "+inf", "-inf", "nan"})
 
 RESERVED = BUILTINS | {"tl", "triton", "interpreter_semantic", "interpreter_builder", "constexpr"}
-"""Names that keep their meaning: the interpreter itself looks some of them up in the kernel's module."""
+"""Names that a cell may not rebind: the interpreter itself looks some of them up in the kernel's module."""

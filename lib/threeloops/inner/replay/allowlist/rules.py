@@ -1,4 +1,4 @@
-"""The rules that a kernel's syntax tree keeps: numbers, tensors and `tl`, and no way to anything else.
+"""The rules for a kernel's syntax tree: numbers, tensors and `tl`, and no way to anything else.
 
 A whitelist of node types, names and attributes. It holds for the interpreter, where a kernel is plain Python that runs
 in the grader's process and sees the interpreter's own globals, and a compiled kernel needs nothing beyond it.

@@ -1,4 +1,4 @@
-"""Text of admitted kernels, written anew from their syntax trees, each statement on the line where the cell has it.
+"""Rewrites admitted kernels from their syntax trees, each statement on the line where the cell has it.
 
 Nothing of the cell's own text is kept. Triton reads a kernel's source again by rules of its own (its interpreter starts
 at the *last* line that begins with "def", be it inside a docstring), so a text that Python reads one way may be read
@@ -24,7 +24,7 @@ class Lines:
         return len(self.lines)
 
     def put(self, line: int, indent: int, text: str) -> None:
-        """Write at `line`, or behind what stands there. Raises ValueError where that line has gone by."""
+        """Write at `line`, or after what it holds already. Raises ValueError for a line before the last one."""
         if line < self.last:
             raise ValueError(f"line {line} comes after line {self.last}")
         if line == self.last:
@@ -49,18 +49,18 @@ def _write_statement(lines: Lines, node: ast.stmt, indent: int, otherwise: str) 
         case ast.FunctionDef():
             lines.put(node.lineno, indent, f"def {node.name}({ast.unparse(node.args)}):")
             body = without_docstring(node.body)
-            # A function of a docstring alone keeps its line: there is nothing to compute on it.
-            _suite(lines, body or [ast.copy_location(ast.Pass(), node.body[0])], indent)
+            # A body that is only a docstring becomes `pass` on the same line.
+            write(lines, body or [ast.copy_location(ast.Pass(), node.body[0])], indent + 1)
         case ast.If():
             lines.put(node.lineno, indent, f"{otherwise}if {ast.unparse(node.test)}:")
-            _suite(lines, node.body, indent)
+            write(lines, node.body, indent + 1)
             _otherwise(lines, node.orelse, indent)
         case ast.For():
             lines.put(node.lineno, indent, f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}:")
-            _suite(lines, node.body, indent)
+            write(lines, node.body, indent + 1)
         case ast.While():
             lines.put(node.lineno, indent, f"while {ast.unparse(node.test)}:")
-            _suite(lines, node.body, indent)
+            write(lines, node.body, indent + 1)
         case ast.Expr(value=ast.Constant()):
             lines.put(node.lineno, indent, "pass")
         case _:
@@ -75,8 +75,4 @@ def _otherwise(lines: Lines, orelse: Sequence[ast.stmt], indent: int) -> None:
             _write_statement(lines, only, indent, "el")
         case [first, *_]:
             lines.put(max(first.lineno - 1, lines.last + 1), indent, "else:")
-            _suite(lines, orelse, indent)
-
-
-def _suite(lines: Lines, body: Sequence[ast.stmt], indent: int) -> None:
-    write(lines, body, indent + 1)
+            write(lines, orelse, indent + 1)

@@ -1,1 +1,1 @@
-"""What a recording holds, how it is framed between processes, and the reader that refuses malformed ones."""
+"""The schema of a recording, its checks, and how strided views lie in memory."""

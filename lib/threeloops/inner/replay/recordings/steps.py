@@ -1,69 +1,66 @@
-"""A plan: what a launcher did, as plain data: allocations, copies, sums and launches in order, and what came back.
+"""The schema of a recording: what a launcher did, as plain data, in order, and what came back.
 
-A plan holds no values, only places: every tensor is a view of an input's storage or of a storage that the plan
-allocates. So it can be carried out again on other inputs, elsewhere, by whoever has the kernels. `recorder` makes
-plans, `reader` checks one that a stranger sent, `execution` carries one out.
+A recording holds no values: every tensor is a view of an input's storage or of a storage that the recording allocates.
+So it can be executed again on other inputs, elsewhere, by whoever has the kernels. `recorder` makes recordings,
+`decode` and `reader` check one that an untrusted process sent, `execution` executes one.
 
-How much a replayed launcher may ask for.
+msgspec checks every type, word and bound that concerns one value alone, and refuses unknown fields.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import math
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
+import msgspec
+import torch
+from msgspec import Meta
+
+Dtype = Literal[
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
+    "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool",
+]  # fmt: skip
+BYTES: dict[str, int] = {name: getattr(torch, name).itemsize for name in get_args(Dtype)}
+"""Of one element, for every dtype that a recording can hold."""
 OPTIONS = {"num_warps": 64, "num_stages": 16, "num_ctas": 16, "maxnreg": 255}
-"""Options of a launch and the largest value of each. Others, as a debug switch, are dropped when they are recorded."""
+"""Options of a launch and the largest value of each. Others, such as a debug switch, are dropped by the recorder."""
+
+Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Sizes = Annotated[tuple[Size, ...], Meta(max_length=16)]
+GridSize = Annotated[int, Meta(ge=0, lt=2**31)]
+BlockSizes = Annotated[tuple[Annotated[int, Meta(ge=1, lt=2**31)], ...], Meta(min_length=1, max_length=5)]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one plan may ask for.
-
-    `fills`: results that a launcher remembered could be written down number by number. `copies`: so could a transpose,
-    row by row. `programs` counts those of all launches: the interpreter runs about a thousand a second.
-    """
-
-    steps: int = 2000
-    fills: int = 64
-    copies: int = 32
-    launches: int = 256
-    programs: int = 200_000
-    allocated_bytes: int = 1 << 30
-    elements: int = 1 << 27
-    outputs: int = 64
-    output_bytes: int = 1 << 28
-
-
-EXECUTED = Limits()
-UNEXECUTED = Limits(programs=1 << 62, allocated_bytes=1 << 45, elements=1 << 44, output_bytes=1 << 45)
-"""For plans that are only compiled."""
-
-
-DTYPES = (
-    "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
-).split()
-
-
-class PlanRefused(Exception):
+class RecordingRefused(Exception):
     """A launcher that cannot be replayed. The message continues a sentence that begins with the launcher's name."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Any part of a recording, with its kind as a tag."""
+
+
+class StridedView(Part, frozen=True, tag="view"):
     """A tensor: a view of storage number `storage`; inputs' storages come first. Strides and offset count elements."""
 
-    storage: int
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
+    storage: Size
+    dtype: Dtype
+    shape: Sizes
+    strides: Sizes
+    offset: Size
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != len(self.strides):
+            raise ValueError(f"{len(self.shape)} sizes and {len(self.strides)} strides")
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, storage: int) -> "StridedView":
+        return cls(storage, dtype_of(tensor), tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
 
     @property
     def elements(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * BYTES[self.dtype]
 
     @property
     def reach(self) -> int:
@@ -73,180 +70,152 @@ class Place:
         return self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) + 1
 
 
-def without_ones(place: Place) -> Place:
-    """The same elements without dimensions of size 1, whose strides mean nothing."""
-    kept = [(n, s) for n, s in zip(place.shape, place.strides, strict=True) if n != 1]
-    shape, strides = tuple(n for n, _ in kept), tuple(s for _, s in kept)
-    return Place(place.storage, place.dtype, shape, strides, place.offset)
-
-
-def row_major(place: Place) -> Place:
-    """A tensor of this shape with contiguous strides."""
-    strides, step = [], 1
-    for size in reversed(place.shape):
-        strides.append(step)
-        step *= max(1, size)
-    return Place(place.storage, place.dtype, place.shape, tuple(reversed(strides)), 0)
-
-
-def rearranges(to: Place, source: Place) -> bool:
-    """Whether a copy changes the order in which elements follow one another in memory.
-
-    It keeps the order if each axis, from the target's innermost to its outermost, steps over everything that the axes
-    inside it reach, in the target and in the source alike. Comparing the strides alone is not enough: a skewed view
-    has descending strides and interleaved elements. An axis of stride 0 in the source repeats elements.
-    """
-    axes = [(t, s, n) for n, t, s in zip(to.shape, to.strides, source.strides, strict=True) if n > 1]
-    written = read = 0
-    for target, origin, size in sorted(axes):
-        if target <= written or 0 < origin <= read:
-            return True
-        written += (size - 1) * target
-        read += (size - 1) * origin
-    return False
-
-
-def repeats(place: Place) -> bool:
-    """Whether elements stand in it several times, or its axes interleave like those of a skewed view."""
-    return rearranges(place, place)
-
-
-def is_dense(place: Place) -> bool:
-    """Whether its elements fill one stretch of memory, in whatever order of the axes."""
-    return not repeats(place) and place.reach - place.offset == place.elements
-
-
-def without_axes(place: Place, axes: Sequence[int]) -> Place:
-    """The tensor at index 0 of these axes."""
-    kept = [axis for axis in range(len(place.shape)) if axis not in axes]
-    shape, strides = tuple(place.shape[axis] for axis in kept), tuple(place.strides[axis] for axis in kept)
-    return Place(place.storage, place.dtype, shape, strides, place.offset)
-
-
-@dataclass(frozen=True)
-class Descriptor:
+class Descriptor(Part, frozen=True, tag="descriptor"):
     """A tensor descriptor made by the launcher."""
 
-    base: Place
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    block_shape: tuple[int, ...]
-    padding: str = "zero"
+    base: StridedView
+    shape: BlockSizes
+    strides: BlockSizes
+    block_shape: BlockSizes
+    padding: Literal["zero", "nan"]
+
+    def __post_init__(self) -> None:
+        if not len(self.shape) == len(self.strides) == len(self.block_shape):
+            raise ValueError("a descriptor whose shape, strides and block_shape differ in length")
 
 
-@dataclass(frozen=True)
-class Dtype:
+class TritonDtype(Part, frozen=True, tag="dtype"):
     """A `tl` dtype given to a kernel as a constant."""
 
-    name: str
+    name: Literal[
+        "int1", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "fp16", "bf16", "fp32",
+        "fp64", "fp8e4nv", "fp8e5", "fp8e4b8", "fp8e5b16", "fp8e4b15",
+    ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Allocate:
+_T = TypeVar("_T")
+_Few = Annotated[tuple[_T, ...], Meta(max_length=64)]
+_Constant = TritonDtype | Annotated[str, Meta(max_length=64)] | bool | int | float | None
+Constant = _Constant | _Few[_Constant]
+Argument = StridedView | Descriptor | bool | int | float | None
+
+_Tensor = StridedView | None
+_Shallow = _Tensor | _Few[_Tensor | _Few[_Tensor]]
+Outputs = _Tensor | _Few[_Tensor | _Few[_Tensor | _Few[_Shallow]]]
+"""What the launcher returned: at most five tuples deep."""
+
+
+class Allocate(Part, frozen=True, tag="allocate"):
     """A new storage, uninitialised."""
 
-    dtype: str
-    elements: int
+    dtype: Dtype
+    elements: Size
 
 
-@dataclass(frozen=True)
-class Fill:
-    to: Place
-    value: int | float | bool
+class Fill(Part, frozen=True, tag="fill"):
+    to: StridedView
+    value: bool | int | float
+
+    def __post_init__(self) -> None:
+        _require_64_bits(self.value)
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(Part, frozen=True, tag="count"):
     """`to[i] = start + step · i`: torch.arange."""
 
-    to: Place
+    to: StridedView
     start: int | float
     step: int | float
 
+    def __post_init__(self) -> None:
+        _require_64_bits(self.start, self.step)
 
-@dataclass(frozen=True)
-class Copy:
+
+class Copy(Part, frozen=True, tag="copy"):
     """Element by element, with a change of layout or dtype."""
 
-    to: Place
-    source: Place
+    to: StridedView
+    source: StridedView
 
 
-@dataclass(frozen=True)
-class Sum:
-    """The sum over some dimensions: of partial results, so the source is something that a kernel wrote. What is left
-    keeps its order."""
+class Sum(Part, frozen=True, tag="sum"):
+    """The sum over some dimensions: of partial results, so the source is something that a kernel wrote. The other
+    dimensions keep their order."""
 
-    to: Place
-    source: Place
-    dimensions: tuple[int, ...]
+    to: StridedView
+    source: StridedView
+    dimensions: Sizes
     keepdim: bool
 
 
-@dataclass(frozen=True)
-class LaunchStep:
+class LaunchStep(Part, frozen=True, tag="launch"):
     """One launch of a kernel by its name; `constants` are its compile-time arguments."""
 
     kernel: str
-    grid: tuple[int, int, int]
-    arguments: Mapping[str, Any]
-    constants: Mapping[str, Any]
-    options: Mapping[str, int] = field(default_factory=dict)
+    grid: tuple[GridSize, GridSize, GridSize]
+    arguments: Annotated[dict[str, Argument], Meta(max_length=256)]
+    constants: Annotated[dict[str, Constant], Meta(max_length=256)]
+    options: dict[str, Annotated[int, Meta(ge=1)]]
 
-    def places(self) -> dict[str, Place]:
+    def __post_init__(self) -> None:
+        _require_64_bits(*self.arguments.values(), *self.constants.values())
+        for name, value in self.options.items():
+            if value > OPTIONS.get(name, 0):
+                raise ValueError(f"the option {name[:64]!r} = {value}: expected {OPTIONS}")
+
+    def views(self) -> dict[str, StridedView]:
         """Tensors among the arguments."""
-        found = {}
-        for name, value in self.arguments.items():
-            if isinstance(value, Descriptor):
-                found[name] = value.base
-            elif isinstance(value, Place):
-                found[name] = value
-        return found
+        tensors = {
+            name: value.base if isinstance(value, Descriptor) else value for name, value in self.arguments.items()
+        }
+        return {name: value for name, value in tensors.items() if isinstance(value, StridedView)}
 
 
 Step = Allocate | Fill | Count | Copy | Sum | LaunchStep
-STEPS: dict[str, type] = {
-    "allocate": Allocate,
-    "fill": Fill,
-    "count": Count,
-    "copy": Copy,
-    "sum": Sum,
-    "launch": LaunchStep,
-}
-_VALUES: dict[type, str] = {Place: "place", Descriptor: "descriptor", Dtype: "dtype"}
 
 
-@dataclass(frozen=True)
-class Plan:
-    """`outputs` is a Place, None, or a tuple or list of these, as the launcher returned it."""
+class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The steps of a launcher and what it returned."""
 
     steps: tuple[Step, ...]
-    outputs: Any
+    outputs: Outputs
 
     @property
-    def launched(self) -> list[str]:
-        """Names of the kernels, in the order of their launches."""
-        return [step.kernel for step in self.steps if isinstance(step, LaunchStep)]
+    def launches(self) -> list[LaunchStep]:
+        return [step for step in self.steps if isinstance(step, LaunchStep)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; `reader.read` is the way back."""
-        return {"steps": [_step(step) for step in self.steps], "outputs": plain(self.outputs)}
+        """Plain data; `decode` is the way back."""
+        return msgspec.to_builtins(self)
 
 
-def _step(step: Step) -> dict[str, Any]:
-    do = next(name for name, kind in STEPS.items() if type(step) is kind)
-    return {"do": do, **{name: plain(value) for name, value in vars(step).items()}}
+def decode(data: Any) -> Recording:
+    """The recording in plain data from an untrusted process. Its size is bounded by the frame that it came in.
+
+    Raises:
+        RecordingRefused: it is not a recording; the message says which part is wrong, and where.
+    """
+    try:
+        return msgspec.convert(data, Recording)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise malformed(str(error)[:300]) from None
 
 
-def plain(value: Any) -> Any:
-    """Places, descriptors, dtypes, numbers and containers of these as JSON has them."""
-    if type(value) in _VALUES:
-        fields = {n: plain(v) for n, v in asdict(value).items()}
-        if isinstance(value, Descriptor):
-            fields["base"] = {n: plain(v) for n, v in asdict(value.base).items()}
-        return {_VALUES[type(value)]: fields}
-    if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
-    return value
+def malformed(what: str) -> RecordingRefused:
+    """What to raise for a recording that no recorder writes."""
+    return RecordingRefused(
+        f"was recorded in a form that cannot be read ({what}): nothing in its cell may patch the recording"
+    )
+
+
+def dtype_of(tensor: torch.Tensor) -> Any:
+    """The name of its dtype: a `Dtype`, unless no recording can hold the tensor."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _require_64_bits(*values: Any) -> None:
+    for value in values:
+        if isinstance(value, tuple):
+            _require_64_bits(*value)
+        elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise ValueError("an integer of more than 64 bits")

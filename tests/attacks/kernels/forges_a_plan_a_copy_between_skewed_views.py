@@ -1,6 +1,0 @@
-# Sends a plan of its own making: a copy between views whose strides descend and whose elements interleave.
-# says: rearranges elements with torch
-# other: any
-# after: forge_plan.py
-
-plan = lambda: {'steps': [dict(allocate, elements=1024), launch(), dict(allocate, elements=1024), dict(do='copy', to=place(2, [4, 35], [5, 4]), source=place(1, [4, 35], [33, 1]))], 'outputs': place(2, [32, 4], [4, 1])}

@@ -1,6 +1,0 @@
-# Sends a plan of its own making: a huge allocation.
-# says: allocates 4,294,967,296 MiB
-# other: any
-# after: forge_plan.py
-
-plan = lambda: {'steps': [dict(allocate, elements=1 << 50), launch()], 'outputs': out}

@@ -1,6 +1,0 @@
-# Sends a plan of its own making: a refusal that is no text.
-# says: replay: softmax [1, 1
-# other: any
-# after: forge_plan.py
-
-plan = lambda: {'refused': [1] * 10}

@@ -1,6 +1,0 @@
-# Sends a plan of its own making: a sum of length one that writes a transpose.
-# says: rearranges elements with torch
-# other: any
-# after: forge_plan.py
-
-plan = lambda: {'steps': [allocate, launch(), dict(allocate), dict(do='sum', to=place(2, [32, 4], [4, 1]), source=place(1, [32, 4, 1], [1, 32, 1]), dimensions=[2], keepdim=False)], 'outputs': place(2, [32, 4], [4, 1])}

@@ -1,6 +1,0 @@
-# Sends a plan of its own making: a write into the input.
-# says: changes its input in place
-# other: any
-# after: forge_plan.py
-
-plan = lambda: {'steps': [allocate, dict(do='fill', to=place(0, [4, 32], [32, 1]), value=1), launch()], 'outputs': out}

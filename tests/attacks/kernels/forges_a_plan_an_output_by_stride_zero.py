@@ -1,6 +1,0 @@
-# Sends a plan of its own making: an output of a quadrillion elements that are one.
-# says: elements: at most
-# other: any
-# after: forge_plan.py
-
-plan = lambda: {'steps': [allocate, launch()], 'outputs': place(1, [1 << 25, 1 << 25], [0, 0])}

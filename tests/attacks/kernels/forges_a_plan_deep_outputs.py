@@ -1,6 +1,0 @@
-# Sends a plan of its own making: outputs nested fifty deep.
-# says: cannot be read (what it returns)
-# other: any
-# after: forge_plan.py
-
-plan = lambda: {'steps': [allocate, launch()], 'outputs': __import__('functools').reduce(lambda inner, _: [inner], range(50), out)}

@@ -1,6 +1,0 @@
-# Sends a plan of its own making: a launch with no warps.
-# says: cannot be read (a number out of range)
-# other: any
-# after: forge_plan.py
-
-plan = lambda: {'steps': [allocate, launch(options=dict(num_warps=0))], 'outputs': out}

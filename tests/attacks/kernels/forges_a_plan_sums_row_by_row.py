@@ -1,6 +1,0 @@
-# Sends a plan of its own making: a transpose by a sum for each row.
-# says: copies or sums with torch more than 32 times
-# other: any
-# after: forge_plan.py
-
-plan = lambda: {'steps': [allocate, launch(), dict(allocate)] + [dict(do='sum', to=place(2, [32], [4], row), source=place(1, [1, 32], [32, 1], row % 4 * 32), dimensions=[0], keepdim=False) for row in range(4)] * 20, 'outputs': place(2, [32, 4], [4, 1])}
