@@ -1,0 +1,220 @@
+"""The layout of `lib` and `grader`: who may import whom, how large a room may grow, and what is public.
+
+A room is a package, and its face is `__init__.py`. Imports count wherever they stand: at the top, in a function, or
+under TYPE_CHECKING.
+"""
+
+import ast
+import re
+import subprocess
+from collections import Counter
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES_PER_ROOM, LINES_PER_FILE, ROOMS_OF_INNER = 8, 350, 14
+
+LIBRARY = "hardware simulation inner data models training product capstone lab".split()
+"""A package imports only those before it, and the modules beside them (units, files, palette, module_process)."""
+
+INNER = "launches precision interpreter kernels machine_models memory profiling meter codegen predict replay".split()
+"""The same within `inner`, where the modules beside them are costs, timing and roofline."""
+
+GRADER = [
+    *("transport", "machine", "authoring", "pages", "release", "submissions", "sandbox", "wall", "sides", "grading"),
+    *("classroom", "course", "doctor", "evidence", "cli"),
+]
+
+CLOSURES = {"rows.rmsnorm": 3, "attention.flash_attention": 5}
+"""Kernels, and how many files of `inner.kernels` a reader opens to read one from end to end."""
+
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the library and the harness by its dotted name."""
+    found = {}
+    for base, top in ((ROOT / "lib", "threeloops"), (ROOT, "grader")):
+        for path in sorted((base / top).rglob("*.py")):
+            parts = path.relative_to(base).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+TREES = {module: ast.parse(path.read_text()) for module, path in MODULES.items()}
+
+
+def imports(module: str) -> set[str]:
+    """Modules of the project that this one imports anywhere in its text."""
+    found = set()
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inner = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {full if full in MODULES else node.module for full in inner.values()}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & MODULES.keys() - {module}
+
+
+IMPORTS = {module: imports(module) for module in MODULES}
+
+
+def is_room(module: str) -> bool:
+    return MODULES[module].name == "__init__.py"
+
+
+def room(module: str) -> str:
+    return module if is_room(module) else module.rpartition(".")[0]
+
+
+def test_nothing_imports_in_a_circle():
+    rooms: dict[str, set[str]] = {}
+    for module, others in IMPORTS.items():
+        rooms.setdefault(room(module), set()).update({room(other) for other in others} - {room(module)})
+    for graph in (IMPORTS, rooms):
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as circle:
+            pytest.fail(" is imported by ".join(circle.args[1]))
+
+
+@pytest.mark.parametrize(
+    ("top", "order"), [("threeloops.", LIBRARY), ("threeloops.inner.", INNER), ("grader.", GRADER)], ids=str
+)
+def test_a_package_imports_only_those_below_it(top, order):
+    def rank(module: str) -> int:
+        head = module.removeprefix(top).partition(".")[0]
+        return order.index(head) if head in order else -1
+
+    rooms = [module for module in MODULES if module.startswith(top) and is_room(module)]
+    packages = {module.removeprefix(top).partition(".")[0] for module in rooms}
+    assert packages <= set(order), "a package without a place in the order"
+    assert not [
+        f"{module} imports {other}"
+        for module in MODULES
+        for other in IMPORTS[module]
+        if module.startswith(top) and other.startswith(top) and rank(other) > rank(module)
+    ]
+
+
+def test_the_library_imports_nothing_of_the_harness():
+    assert not [m for m in MODULES if m.startswith("threeloops") for other in IMPORTS[m] if other.startswith("grader")]
+
+
+def test_a_room_reads_in_one_sitting():
+    files = Counter(room(module) for module in MODULES if not is_room(module))
+    assert not {name: count for name, count in files.items() if count > FILES_PER_ROOM}
+    lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    assert not {module: count for module, count in lines.items() if count > LINES_PER_FILE}
+    inner = {module.split(".")[2] for module in MODULES if module.startswith("threeloops.inner.")}
+    assert len(inner) <= ROOMS_OF_INNER
+
+
+@pytest.mark.parametrize(("kernel", "most"), CLOSURES.items(), ids=CLOSURES)
+def test_a_kernel_is_read_from_few_files(kernel, most):
+    kernels = "threeloops.inner.kernels"
+    found: set[str] = set()
+    todo = {f"{kernels}.{kernel}"}
+    while todo:
+        found.add(module := todo.pop())
+        todo |= {other for other in IMPORTS[module] if other.startswith(kernels)} - found
+    assert len([module for module in found if not is_room(module)]) <= most, sorted(found)
+
+
+def public(tree: ast.Module) -> set[str]:
+    """Names without an underscore that the text defines at its top level."""
+    found = set()
+    for node in tree.body:
+        if isinstance(node, (*FUNCTION, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return {name for name in found if not name.startswith("_")}
+
+
+def declared(tree: ast.Module) -> set[str]:
+    """What the module's `__all__` lists."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def named_by_others(tree: ast.Module) -> set[str]:
+    """Commands, which typer calls; kernels, which Triton's reports name; exceptions, which callers meet."""
+    decorator = re.compile(r"triton\.jit|app\.\w+\(")
+    exception = re.compile(r"(Error|Exception|Failure|Refused|Warning)$")
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and any(decorator.match(ast.unparse(d)) for d in node.decorator_list):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef) and any(map(exception.search, [node.name, *map(ast.unparse, node.bases)])):
+            found.add(node.name)
+    return found
+
+
+def types_of(tree: ast.Module, names: set[str]) -> set[str]:
+    """Words of the annotations of these functions, and of the fields and public methods of these classes."""
+    found: set[str] = set()
+    for node in tree.body:
+        if getattr(node, "name", "") not in names:
+            continue
+        for part in node.body if isinstance(node, ast.ClassDef) else [node]:
+            private = getattr(part, "name", "").startswith("_") and part.name != "__init__"
+            if isinstance(part, FUNCTION) and (part is node or not private):
+                arguments = [a for a in ast.walk(part.args) if isinstance(a, ast.arg)]
+                annotated = [part.returns, *(argument.annotation for argument in arguments)]
+            else:
+                annotated = [part.annotation] if isinstance(part, ast.AnnAssign) else []
+            found |= {word for each in annotated if each for word in re.findall(r"\w+", ast.unparse(each))}
+    return found
+
+
+@cache
+def readers() -> dict[Path, tuple[set[str], set[str]]]:
+    """Texts in which a name may be used (tests, generated notebooks and data are not): dotted names, and words.
+
+    `from a.b import c` names a.b.c.
+    """
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", ":!tests", ":!labs", ":!*.json"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = {}
+    for path in filter(Path.is_file, (ROOT / name for name in listed.stdout.splitlines())):
+        text = path.read_text(errors="replace")
+        dotted = set(re.findall(r"\w+(?:\.\w+)+", text))
+        for parent, names in re.findall(r"from ([\w.]+) import (\([^)]*\)|[^\n(]*)", text):
+            dotted |= {f"{parent}.{name}" for name in re.findall(r"\w+", names)}
+        found[path] = (dotted, set(re.findall(r"\w+", text)))
+    return found
+
+
+def used(module: str) -> set[str]:
+    """Words of the other files that name this module, or something in it."""
+    names = re.compile(rf"{re.escape(module)}(\.|$)")
+    others = [both for path, both in readers().items() if path != MODULES[module]]
+    return set().union(*(words for dotted, words in others if any(map(names.match, dotted))))
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if not is_room(module)])
+def test_what_is_public_is_declared_and_used_elsewhere(module):
+    """By another module, a lab, a benchmark or a document, or as the type of something that is."""
+    tree = TREES[module]
+    assert public(tree) == declared(tree), "__all__ lists the names without an underscore, and those only"
+    known = declared(tree) & (used(module) | named_by_others(tree))
+    while more := (types_of(tree, known) & declared(tree)) - known:
+        known |= more
+    assert declared(tree) == known, "private by default: give these an underscore, or remove them"
+
+
+def test_the_tests_mirror_the_tree():
+    for base, top in (("tests/lib", "threeloops"), ("tests/grader", "grader")):
+        for path in (ROOT / base).rglob("test_*.py"):
+            folder = ".".join([top, *path.parent.relative_to(ROOT / base).parts])
+            assert folder in MODULES, f"{path.relative_to(ROOT)}: there is no package {folder}"
