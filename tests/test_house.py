@@ -24,7 +24,7 @@ INNER = "launches precision interpreter kernels machine_models memory profiling 
 """The same within `inner`, where the modules beside them are costs, timing and roofline."""
 
 GRADER = [
-    *("transport", "machine", "authoring", "pages", "release", "submissions", "sandbox", "wall", "sides", "grading"),
+    *("transport", "authoring", "machine", "pages", "release", "submissions", "sandbox", "wall", "sides", "grading"),
     *("classroom", "course", "doctor", "evidence", "cli"),
 ]
 
