@@ -24,9 +24,8 @@ def _make_table(bits: int) -> NDArray[np.uint32]:
     return remainders
 
 
-TABLE = _make_table(8)
-"""The remainder of each byte: uint32 of shape (256,)."""
-_TABLE, _TABLE_OF_PAIRS = TABLE.tolist(), _make_table(16)
+_TABLE, _TABLE_OF_PAIRS = _make_table(8).tolist(), _make_table(16)
+"""The remainder of each byte, and of each two bytes."""
 
 
 def crc32c(data: bytes | bytearray | memoryview | NDArray, before: int = 0) -> int:

@@ -13,7 +13,7 @@ FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6
 """OCP Microscaling Formats specification 1.0, table 4: E2M1."""
 
 Handle = Any
-_create_dot, _dot_scaled = InterpreterBuilder.create_dot, TritonSemantic.dot_scaled
+_tritons_dot, _tritons_dot_scaled = InterpreterBuilder.create_dot, TritonSemantic.dot_scaled
 
 
 def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any) -> Handle:
@@ -21,7 +21,7 @@ def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any,
     float32 operands are not rounded to TF32 first, so the result is more exact than a GPU's default."""
     left, right = values_of(a), values_of(b)
     if left.dtype.kind != "f" or np.float64 in (left.dtype, right.dtype):
-        return _create_dot(self, a, b, d, input_precision, max_num_imprecise_acc)
+        return _tritons_dot(self, a, b, d, input_precision, max_num_imprecise_acc)
     product = np.matmul(left.astype(np.float32, copy=False), right.astype(np.float32, copy=False))
     return stored(product + values_of(d), d.dtype.scalar)
 
@@ -78,7 +78,7 @@ class FormatName(str):
 def dot_scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Before triton 3.8, tl.dot_scaled reads `value` of its formats, which are plain strings in the interpreter."""
     args = tuple(FormatName(each) if isinstance(each, str) else each for each in args)
-    return _dot_scaled(self, *args, **kwargs)
+    return _tritons_dot_scaled(self, *args, **kwargs)
 
 
 def install() -> None:

@@ -13,7 +13,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 _get_np_dtype, _patch_lang = interpreter._get_np_dtype, interpreter._patch_lang
-_call, _bench = interpreter.GridExecutor.__call__, Autotuner._bench
+_call, _tritons_bench = interpreter.GridExecutor.__call__, Autotuner._bench
 
 
 class Replacements:
@@ -77,7 +77,7 @@ def bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
     """Interpreted times say nothing about a GPU, so no configuration runs, and the first is chosen."""
     if self._do_bench is None:
         return [0.0, 0.0, 0.0]
-    return _bench(self, *args, config=config, **meta)
+    return _tritons_bench(self, *args, config=config, **meta)
 
 
 def interpret_library() -> None:

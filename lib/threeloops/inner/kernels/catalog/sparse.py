@@ -87,11 +87,11 @@ def simplicial_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) 
 
 def local_and_global(shape: Shape) -> BlockMask:
     """Causal: each block of queries sees its own and the `local` blocks before it, and the first block of all."""
-    return _local_and_global(-(-shape["length"] // shape["block"]), shape["block"], shape["local"])
+    return _mask(-(-shape["length"] // shape["block"]), shape["block"], shape["local"])
 
 
 @lru_cache(maxsize=32)
-def _local_and_global(blocks: int, block_size: int, local: int) -> BlockMask:
+def _mask(blocks: int, block_size: int, local: int) -> BlockMask:
     near = torch.ones(blocks, blocks, dtype=torch.bool).tril().triu(-local)
     near[:, 0] = True
     return BlockMask(near, block_size, causal=True)
