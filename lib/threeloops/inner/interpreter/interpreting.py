@@ -36,13 +36,13 @@ TRUE = ("1", "true", "yes", "on", "y")
 """The values of an environment variable that Triton takes for true."""
 
 REPAIRS = (
-    ("its library", "language", "interpret_library"),
-    ("arithmetic", "repairs", "install"),
-    ("tl.dot", "dots", "install"),
-    ("reductions", "reductions", "install"),
-    ("launches", "language", "install"),
+    ("its library", "threeloops.inner.interpreter.language", "interpret_library"),
+    ("arithmetic", "threeloops.inner.interpreter.repairs", "install"),
+    ("tl.dot", "threeloops.inner.interpreter.dots", "install"),
+    ("reductions", "threeloops.inner.interpreter.reductions", "install"),
+    ("launches", "threeloops.inner.interpreter.language", "install"),
 )
-"""What is repaired, in which file of this folder, and by which function."""
+"""What is repaired, in which module, and by which function."""
 
 _repairs: dict[str, str] = {}
 """Name of a repair → why it failed; empty if it did not."""
@@ -86,7 +86,7 @@ def _repair() -> None:
     for name, module, function in REPAIRS:
         _repairs[name] = ""
         try:
-            getattr(import_module(f"threeloops.inner.interpreter.{module}"), function)()
+            getattr(import_module(module), function)()
         except (ImportError, AttributeError, KeyError, TypeError) as error:
             _repairs[name] = f"{type(error).__name__}: {error}"
             warnings.warn(
