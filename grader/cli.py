@@ -15,6 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
+__all__ = [
+    "Device", "LabName", "LabNames", "check", "command", "course", "evidence", "grade", "main", "release", "run",
+    "say", "start",
+]  # fmt: skip
+
+
 # jsonschema, which nbformat imports, would compile a grammar of internationalised addresses. It takes two of the
 # three seconds that a command needs to start, for a format that no notebook schema uses; jsonschema can do without it.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
@@ -27,7 +33,7 @@ from rich.table import Table
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
 from grader.machine.faults import MachineFault, cause
 
-app = typer.Typer(
+_app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -37,8 +43,8 @@ app = typer.Typer(
     "(your own copy of the first lab); then [bold]make lab[/] opens JupyterLab.",
     epilog="A lab is named by its number, its name or both: 1, 01, roofline, 01_roofline.",
 )
-console = Console()
-complain = Console(stderr=True)
+_console = Console()
+_complain = Console(stderr=True)
 
 
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to measure.")]
@@ -47,12 +53,12 @@ LabNames = Annotated[list[str] | None, typer.Argument(help="Labs; all of them if
 
 
 def say(message: str) -> None:
-    console.print(escape(message), highlight=False, soft_wrap=True)
+    _console.print(escape(message), highlight=False, soft_wrap=True)
 
 
-def fail(message: str) -> NoReturn:
+def _fail(message: str) -> NoReturn:
     """Print one sentence on stderr and end with exit code 2."""
-    complain.print(f"[bold red]threeloops:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    _complain.print(f"[bold red]threeloops:[/] {escape(message)}", highlight=False, soft_wrap=True)
     raise typer.Exit(2)
 
 
@@ -66,33 +72,33 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         except typer.Exit:
             raise
         except (LabError, MachineFault) as error:
-            fail(str(error))
+            _fail(str(error))
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] in ("grader", "threeloops", "benchmarks", ""):
                 raise
-            fail(f"{error.name} is not installed, and this command needs it; `make course` installs what is missing")
+            _fail(f"{error.name} is not installed, and this command needs it; `make course` installs what is missing")
         except FileNotFoundError as error:
-            fail(str(error) if error.errno is None else cause(error))
+            _fail(str(error) if error.errno is None else cause(error))
         except KeyboardInterrupt:
-            fail("stopped; what was finished is kept, and the same command goes on from there")
+            _fail("stopped; what was finished is kept, and the same command goes on from there")
         except (OSError, MemoryError) as error:
-            fail(f"{cause(error)}. Nothing was left half-written")
+            _fail(f"{cause(error)}. Nothing was left half-written")
         except Exception as error:
             traceback.print_exc()
-            fail(cause(error))
+            _fail(cause(error))
 
-    return app.command()(guarded)
+    return _app.command()(guarded)
 
 
-def chosen(names: list[str] | None) -> list[Lab]:
+def _chosen(names: list[str] | None) -> list[Lab]:
     labs = [find_lab(n) for n in names] if names else all_labs()
     if not labs:
-        fail(f"{course_root()} has no solutions/: run this in a checkout of the course")
+        _fail(f"{course_root()} has no solutions/: run this in a checkout of the course")
     return labs
 
 
 @command
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False) -> None:
+def _doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False) -> None:
     """Say what this machine can do (versions, interpreter, compiler, ranks, sandbox, GPU) and what would help."""
     from grader.doctor.doctor import diagnose, render
 
@@ -100,7 +106,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the diagn
     if as_json:
         print(json.dumps(diagnosis.to_dict(), indent=1))
     else:
-        render(diagnosis, console)
+        render(diagnosis, _console)
     raise typer.Exit(0 if diagnosis.can_run else 2)
 
 
@@ -117,7 +123,7 @@ def start(lab: LabName) -> None:
 
 
 @command
-def update(lab: LabName) -> None:
+def _update(lab: LabName) -> None:
     """Merge a newer release of a lab into your copy; every answer, note and cell of yours is kept."""
     from grader.release import work
 
@@ -140,23 +146,23 @@ def check(
     try:
         content = parse(path.read_bytes())
     except FileNotFoundError:
-        fail(f"no file {path}; `threeloops start LAB` makes your copy of a lab")
+        _fail(f"no file {path}; `threeloops start LAB` makes your copy of a lab")
     except BadSubmission as error:
-        fail(f"{path}: {error}")
+        _fail(f"{path}: {error}")
     lab = find_lab(content.metadata.threeloops.get("lab", path.stem))
     record = grade_notebook(content, lab, "you", Options("none", visible=True))
     if record.status == "failed":
-        fail(f"{path}: {' '.join(record.notes)}")
+        _fail(f"{path}: {' '.join(record.notes)}")
     for test in record.tests:
         passed = test.score == test.max_score
         mark = "[green]✓[/]" if passed else "[red]✗[/]"
-        console.print(f"{mark} {test.name.removesuffix('_test')}", highlight=False)
+        _console.print(f"{mark} {test.name.removesuffix('_test')}", highlight=False)
         if not passed:
-            console.print(f"    {test.output}".replace("\n", "\n    "), markup=False, highlight=False)
+            _console.print(f"    {test.output}".replace("\n", "\n    "), markup=False, highlight=False)
     for note in record.notes:
-        console.print(f"[dim]note: {escape(note)}[/]", highlight=False)
+        _console.print(f"[dim]note: {escape(note)}[/]", highlight=False)
     if record.reflection == "incomplete":
-        console.print("[dim]the written reflection is still empty (it carries no points)[/]")
+        _console.print("[dim]the written reflection is still empty (it carries no points)[/]")
     raise typer.Exit(0 if record.score == record.max_score else 1)
 
 
@@ -166,21 +172,21 @@ def run(labs: LabNames = None, device: Device = "auto") -> None:
     from grader.course.course import execute_watched
     from grader.course.progress import watching
 
-    require_device(device)
+    _require_device(device)
     failed = False
-    with watching(console) as watch:
-        for lab in chosen(labs):
+    with watching(_console) as watch:
+        for lab in _chosen(labs):
             folder = course_root() / "reports" / "executed" / lab.slug
             failed |= bool(execute_watched(lab, folder, device, watch).error)
     raise typer.Exit(1 if failed else 0)
 
 
-def require_device(device: str) -> None:
+def _require_device(device: str) -> None:
     if device == "cuda":
         import torch
 
         if not torch.cuda.is_available():
-            fail("--device cuda: this machine shows no CUDA device; `threeloops doctor` says why. Use --device cpu.")
+            _fail("--device cuda: this machine shows no CUDA device; `threeloops doctor` says why. Use --device cpu.")
 
 
 @command
@@ -209,7 +215,9 @@ def grade(
     from grader.course import grade_command
 
     target = find_lab(lab)
-    report = grade_command.run(target, submissions, jobs=jobs, only=only, sandbox=sandbox, fresh=fresh, console=console)
+    report = grade_command.run(
+        target, submissions, jobs=jobs, only=only, sandbox=sandbox, fresh=fresh, console=_console
+    )
     to = {"html": html, "csv": csv, "gradescope": gradescope}
     grade_command.export(report, target, json=json_file, gradebook=gradebook, **to)
     full = all(r.status == "graded" and r.score == r.max_score for r in report.records)
@@ -225,12 +233,12 @@ def release(
     from grader.release import release
 
     if check_only:
-        differences = release.stale(chosen(labs))
+        differences = release.stale(_chosen(labs))
         for line in differences:
-            console.print(f"[red]✗[/] {escape(line)}", highlight=False)
+            _console.print(f"[red]✗[/] {escape(line)}", highlight=False)
         raise typer.Exit(1 if differences else 0)
-    for path in release.release(chosen(labs)):
-        console.print(f"[green]✓[/] {path.relative_to(course_root())}", highlight=False)
+    for path in release.release(_chosen(labs)):
+        _console.print(f"[green]✓[/] {path.relative_to(course_root())}", highlight=False)
 
 
 @command
@@ -240,22 +248,22 @@ def course(device: Device = "auto") -> None:
     from grader.course.course_report import write
     from grader.course.progress import watching
 
-    require_device(device)
+    _require_device(device)
     reports = course_root() / "reports"
-    with watching(console) as watch:
-        report = run_course(chosen(None), reports, device, watch)
+    with watching(_console) as watch:
+        report = run_course(_chosen(None), reports, device, watch)
     write(report, reports)
     columns = ("lab", "seconds", "verified on", "reference", "untouched", "half done")
     table = Table(*columns, title=f"Three Loops on {report.device}, sandbox: {report.sandbox}", title_justify="left")
     for o in report.labs:
         scores = [f"{r.score:g} / {r.max_score:g}" for r in o.grades.values()]
         table.add_row(o.lab.slug, f"{o.seconds:.1f}", o.verified_on, *scores)
-    console.print(table)
+    _console.print(table)
     if report.sandbox == "none":
-        console.print("[bold yellow]Graded without isolation (sandbox: none)[/]: bubblewrap does not work here.")
+        _console.print("[bold yellow]Graded without isolation (sandbox: none)[/]: bubblewrap does not work here.")
     for fault in report.faults:
-        console.print(f"[red]✗[/] {escape(fault)}", highlight=False)
-    console.print(f"reports/course.html · reports/course.json · reports/junit.xml ({report.seconds:.0f} s)")
+        _console.print(f"[red]✗[/] {escape(fault)}", highlight=False)
+    _console.print(f"reports/course.html · reports/course.json · reports/junit.xml ({report.seconds:.0f} s)")
     raise typer.Exit(1 if report.faults else 0)
 
 
@@ -275,13 +283,13 @@ def evidence(
     from grader.evidence.collect import collect
 
     folder = out or course_root() / "benchmarks" / "evidence"
-    raise typer.Exit(collect(device, folder, console, part or (), budget))
+    raise typer.Exit(collect(device, folder, _console, part or (), budget))
 
 
 def main() -> None:
     """Entry point of the `threeloops` command."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a normal exit, so that the warm processes are ended
-    app()
+    _app()
 
 
 if __name__ == "__main__":

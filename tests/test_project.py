@@ -178,9 +178,9 @@ def test_every_make_command_that_is_written_down_is_a_target():
 
 
 def test_every_threeloops_command_that_is_written_down_exists():
-    from grader.cli import app
+    from grader.cli import _app
 
-    known = {command.name or command.callback.__name__ for command in app.registered_commands}
+    known = {command.name or command.callback.__name__ for command in _app.registered_commands}
     for place in (*DOCUMENTS, "Makefile", ".pre-commit-config.yaml"):
         text = (ROOT / place).read_text()
         for command in re.findall(r"(?:^|[`/])threeloops ([a-z]+)", text, re.MULTILINE):

@@ -8,9 +8,12 @@ from pathlib import Path
 
 from grader.authoring.labs import Lab, LabError
 
-MANIFEST = "MANIFEST.json"
-FIELDS = ("file", "bytes", "sha256", "source", "licence", "what")
-SIZE_CAP = 2 * 1024 * 1024
+__all__ = ["data_files"]
+
+
+_MANIFEST = "MANIFEST.json"
+_FIELDS = ("file", "bytes", "sha256", "source", "licence", "what")
+_SIZE_CAP = 2 * 1024 * 1024
 """Bytes of all data files of one lab together: everybody who clones the course downloads them."""
 
 
@@ -29,22 +32,24 @@ def data_files(lab: Lab) -> dict[str, Path]:
 
 
 def _checked(folder: Path) -> dict[str, Path]:
-    listed = _read_manifest(folder / MANIFEST)
+    listed = _read_manifest(folder / _MANIFEST)
     present = {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if not _is_ignored(p)}
     if linked := [name for name, path in present.items() if path.is_symlink()]:
         raise ValueError(f"{linked[0]} is a symbolic link: put the file itself there")
-    if unlisted := sorted(present.keys() - listed.keys() - {MANIFEST}):
-        raise ValueError(f"{unlisted[0]} is not listed in {MANIFEST}: add it with its source and licence, or remove it")
+    if unlisted := sorted(present.keys() - listed.keys() - {_MANIFEST}):
+        raise ValueError(
+            f"{unlisted[0]} is not listed in {_MANIFEST}: add it with its source and licence, or remove it"
+        )
     for name, entry in listed.items():
         if name not in present:
-            raise ValueError(f"{MANIFEST} lists {name}, which is not there")
+            raise ValueError(f"{_MANIFEST} lists {name}, which is not there")
         content = present[name].read_bytes()
         if len(content) != entry["bytes"]:
-            raise ValueError(f"{name} holds {len(content)} bytes, {MANIFEST} says {entry['bytes']}")
+            raise ValueError(f"{name} holds {len(content)} bytes, {_MANIFEST} says {entry['bytes']}")
         if (digest := hashlib.sha256(content).hexdigest()) != entry["sha256"]:
-            raise ValueError(f"{name} has sha256 {digest}, {MANIFEST} says {entry['sha256']}: was it edited?")
-    if (total := sum(entry["bytes"] for entry in listed.values())) > SIZE_CAP:
-        raise ValueError(f"the files hold {total} bytes together; a lab may ship {SIZE_CAP}")
+            raise ValueError(f"{name} has sha256 {digest}, {_MANIFEST} says {entry['sha256']}: was it edited?")
+    if (total := sum(entry["bytes"] for entry in listed.values())) > _SIZE_CAP:
+        raise ValueError(f"the files hold {total} bytes together; a lab may ship {_SIZE_CAP}")
     return present
 
 
@@ -52,12 +57,12 @@ def _read_manifest(path: Path) -> dict[str, dict]:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"there is no {MANIFEST}; it lists {', '.join(FIELDS)} of each file") from None
+        raise ValueError(f"there is no {_MANIFEST}; it lists {', '.join(_FIELDS)} of each file") from None
     except ValueError as error:
-        raise ValueError(f"{MANIFEST} is not JSON: {error}") from None
+        raise ValueError(f"{_MANIFEST} is not JSON: {error}") from None
     for entry in entries:
-        if missing := [field for field in FIELDS if not entry.get(field)]:
-            raise ValueError(f"{MANIFEST}, entry {entry.get('file', '?')}: {', '.join(missing)} is missing")
+        if missing := [field for field in _FIELDS if not entry.get(field)]:
+            raise ValueError(f"{_MANIFEST}, entry {entry.get('file', '?')}: {', '.join(missing)} is missing")
     return {entry["file"]: entry for entry in entries}
 
 

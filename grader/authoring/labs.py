@@ -18,6 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from grader.authoring.submitted import nested
 
+__all__ = [
+    "KERNELSPEC", "LABS", "Lab", "LabError", "Limits", "SOLUTIONS", "WORK", "all_labs", "course_root", "find_lab",
+    "grade_id", "text_id",
+]  # fmt: skip
+
+
 if TYPE_CHECKING:  # a machine that only measures may have no nbformat, and must still be able to name a lab
     from nbformat import NotebookNode
 

@@ -11,6 +11,9 @@ import nbformat
 from grader.authoring.labs import Lab
 from grader.authoring.regions import KINDS, regions
 
+__all__ = ["leaks"]
+
+
 _MARKERS = tuple(f"{side} {kind}" for side in ("BEGIN", "END") for kind in KINDS)
 
 

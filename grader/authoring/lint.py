@@ -22,9 +22,12 @@ from grader.authoring.manifest import Kind, kind_of
 from grader.authoring.names import bound, imported_modules, replays, used
 from grader.authoring.regions import KINDS, regions, without
 
-FULL_MARKS = 100
-MOST_EXERCISES = 5
-FEWEST_WRONG_ANSWERS = 3
+__all__ = ["lint", "require_sound"]
+
+
+_FULL_MARKS = 100
+_MOST_EXERCISES = 5
+_FEWEST_WRONG_ANSWERS = 3
 _PLAIN_PYTHON = (Kind.SETUP, Kind.SOLUTION, Kind.TEST)
 
 
@@ -136,10 +139,10 @@ def _metadata(source: _Source) -> Iterator[str]:
 
 def _exercises(source: _Source) -> Iterator[str]:
     tests, solutions = source.of(Kind.TEST), source.of(Kind.SOLUTION)
-    if not 1 <= len(tests) <= MOST_EXERCISES:
-        yield f"has {len(tests)} test cells: a lab has between 1 and {MOST_EXERCISES}"
-    if tests and (total := sum(cell.meta.get("points", 0) for cell in tests)) != FULL_MARKS:
-        yield f"points: the test cells give {total:g} together, expected {FULL_MARKS}"
+    if not 1 <= len(tests) <= _MOST_EXERCISES:
+        yield f"has {len(tests)} test cells: a lab has between 1 and {_MOST_EXERCISES}"
+    if tests and (total := sum(cell.meta.get("points", 0) for cell in tests)) != _FULL_MARKS:
+        yield f"points: the test cells give {total:g} together, expected {_FULL_MARKS}"
     for cell in tests:
         if not cell.meta.get("points", 0) > 0:
             yield f"cell {cell.name}: points = {cell.meta.get('points')!r}, expected more than 0"
@@ -258,5 +261,5 @@ def _wrong_answers(source: _Source) -> Iterator[str]:
         if missing:
             yield f"{where} does not define {', '.join(missing)}: it is the whole text of the cell with one mistake"
     for name in answers:
-        if counted[name] < FEWEST_WRONG_ANSWERS:
-            yield f"cell {name} has {counted[name]} known-wrong answers in wrong/, expected {FEWEST_WRONG_ANSWERS}"
+        if counted[name] < _FEWEST_WRONG_ANSWERS:
+            yield f"cell {name} has {counted[name]} known-wrong answers in wrong/, expected {_FEWEST_WRONG_ANSWERS}"

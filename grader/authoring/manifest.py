@@ -22,13 +22,16 @@ from grader.authoring.names import bound
 from grader.authoring.regions import without
 from grader.authoring.submitted import NotThisLab, essentials
 
-UNANSWERED = "YOUR ANSWER HERE"
+__all__ = ["Exercise", "Kind", "Manifest", "Rebuilt", "kind_of", "manifest", "rebuild"]
+
+
+_UNANSWERED = "YOUR ANSWER HERE"
 """What nbgrader's ClearSolutions leaves of a written answer."""
 
-MAX_FREE_CELLS = 200
-MAX_CELL_TEXT = 50_000
+_MAX_FREE_CELLS = 200
+_MAX_CELL_TEXT = 50_000
 """Characters of one of the student's cells; the longest reference answer of the labs has a fifth of that."""
-MAX_TEXT = 500_000
+_MAX_TEXT = 500_000
 """Characters of all of the student's cells."""
 
 
@@ -146,16 +149,16 @@ def rebuild(submission: Any, trusted: Manifest) -> Rebuilt:
             given = answers.get(cell.id)
             if given is None and kind is Kind.SOLUTION:
                 notes.append(f"{cell.id}: the answer's cell is missing from the submission")
-            if kind is Kind.REFLECTION and (given or "").strip() not in ("", UNANSWERED):
+            if kind is Kind.REFLECTION and (given or "").strip() not in ("", _UNANSWERED):
                 reflection = "complete"
             cell.source = _within(given or "", cell.id, cell.cell_type, notes)
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
         out += [cell, *extra[cell.id]]
     length = sum(len(c.source) for c in out if trusted.kind(c) in (Kind.SOLUTION, Kind.REFLECTION, Kind.FREE))
-    if length > MAX_TEXT:
+    if length > _MAX_TEXT:
         raise NotThisLab(
-            f"the answers and your own cells have {length:,} characters; at most {MAX_TEXT:,} are read: "
+            f"the answers and your own cells have {length:,} characters; at most {_MAX_TEXT:,} are read: "
             "delete or shorten some and submit again"
         )
     metadata = {"kernelspec": dict(KERNELSPEC), "threeloops": {"lab": trusted.lab.slug}}
@@ -196,8 +199,8 @@ def _sort(
             notes.append(f"{name}: this {kind.value} cell was missing and was restored from the lab")
         if kind is Kind.TEST and seen[name] > 1:
             notes.append(f"{name}: {seen[name]} cells with this name; the lab's own was used")
-    if own_cells > MAX_FREE_CELLS:
-        raise NotThisLab(f"more than {MAX_FREE_CELLS} extra cells; merge or delete some and submit again")
+    if own_cells > _MAX_FREE_CELLS:
+        raise NotThisLab(f"more than {_MAX_FREE_CELLS} extra cells; merge or delete some and submit again")
     return answers, extra, notes
 
 
@@ -227,10 +230,10 @@ def _own_cell(cell: dict[str, Any], number: int, notes: list[str]) -> NotebookNo
 
 def _within(text: str, name: str, cell_type: str, notes: list[str]) -> str:
     """The text of a student's cell; if it is too long, only a message that says so."""
-    if len(text) <= MAX_CELL_TEXT:
+    if len(text) <= _MAX_CELL_TEXT:
         return text
     said = (
-        f"{name}: the cell has {len(text):,} characters; at most {MAX_CELL_TEXT:,} are read: "
+        f"{name}: the cell has {len(text):,} characters; at most {_MAX_CELL_TEXT:,} are read: "
         "shorten it or split it and submit again"
     )
     notes.append(said)

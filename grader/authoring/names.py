@@ -7,6 +7,9 @@ import builtins
 import symtable
 from collections.abc import Iterator
 
+__all__ = ["bound", "imported_modules", "replays", "used"]
+
+
 _BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__"}
 
 

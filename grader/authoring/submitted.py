@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-MAX_CELLS = 1000
+__all__ = ["BadSubmission", "NotThisLab", "essentials", "nested"]
+
+
+_MAX_CELLS = 1000
 
 _MAX_TAGS = 100
 _ROLE = ("grade", "grade_id", "locked", "points", "schema_version", "solution", "task")
@@ -28,8 +31,8 @@ def essentials(notebook: Any) -> dict[str, Any]:
         "metadata": {"threeloops": _pick(nested(notebook, "metadata", "threeloops"), ("lab",), str)}
     }
     if isinstance(cells := nested(notebook, "cells"), list):
-        if len(cells) > MAX_CELLS:
-            raise NotThisLab(f"{len(cells):,} cells; at most {MAX_CELLS:,} are read: delete some and submit again")
+        if len(cells) > _MAX_CELLS:
+            raise NotThisLab(f"{len(cells):,} cells; at most {_MAX_CELLS:,} are read: delete some and submit again")
         kept["cells"] = [_cell(cell) for cell in cells if isinstance(cell, dict)]
     return kept
 

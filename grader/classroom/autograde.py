@@ -35,12 +35,14 @@ from grader.submissions.folder import TIMESTAMP, below, is_student, student_name
 from grader.submissions.parse import parse
 from grader.submissions.reading import Submission, read
 
+__all__ = ["install"]
+
 
 class _Stop(BaseException):
     """Ends the run. Not an Exception: nbgrader would take it for a fault of one submission and grade the next."""
 
 
-class SubmissionExporter(NotebookExporter):
+class _SubmissionExporter(NotebookExporter):
     """Reads a submission as `threeloops grade` does, and nbgrader's own copy of one as nbgrader does."""
 
     def from_file(
@@ -74,14 +76,14 @@ class _LeavesFiles(BaseConverter):
                 self.log.warning("%s: %s is not graded and stays in submitted/", *told)
 
 
-class GuardedAutograde(Autograde, _LeavesFiles):
+class _GuardedAutograde(Autograde, _LeavesFiles):
     """Autograde that checks a submission before it copies it, and stops at a fault of the machine.
 
     A run that stops leaves the gradebook as it was before that student, and ends with exit code 2.
     """
 
     notebooks: list[str]
-    exporter_class = Type(SubmissionExporter, klass=Exporter).tag(config=True)
+    exporter_class = Type(_SubmissionExporter, klass=Exporter).tag(config=True)
 
     def init_notebooks(self) -> None:
         """Find the notebooks, also below a folder like `[ab]`, whose name nbgrader takes for a pattern."""
@@ -201,4 +203,4 @@ def _is_finished(notebook: Path) -> bool:
 
 def install() -> None:
     """Have nbgrader's command and formgrader's button use GuardedAutograde, for which they have no option."""
-    autogradeapp.Autograde = api.Autograde = GuardedAutograde
+    autogradeapp.Autograde = api.Autograde = _GuardedAutograde

@@ -15,6 +15,8 @@ from grader.authoring.labs import Lab, LabError
 from grader.grading.records import ClassReport
 from grader.submissions.folder import is_student, spelling
 
+__all__ = ["feed"]
+
 
 def feed(report: ClassReport, lab: Lab, database: str) -> int:
     """Write every record's points as automatic scores; returns the number of students written.

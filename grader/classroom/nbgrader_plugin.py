@@ -24,6 +24,9 @@ from grader.grading.grade import Options, execute
 from grader.grading.records import WITHOUT_ISOLATION, short_notes
 from grader.sandbox.pool import choose
 
+__all__ = ["HideTests", "NOT_RUN", "RebuildFromMaster", "WalledExecute"]
+
+
 NOT_RUN = "NotRun"
 """The error that a test cell carries until it is executed."""
 

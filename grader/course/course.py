@@ -19,6 +19,8 @@ from grader.release.release import release
 from grader.sandbox import bwrap
 from grader.sandbox.pool import Sandbox, close_pools
 
+__all__ = ["CourseReport", "LabOutcome", "Step", "Watch", "execute_watched", "run_course", "submissions"]
+
 
 @dataclass(frozen=True)
 class Step:
@@ -86,14 +88,14 @@ def run_course(
     started = time.perf_counter()
     release(labs)
     sandbox: Sandbox = "none" if bwrap.why_not() else "bwrap"
-    outcomes = [run_lab(lab, reports / "executed" / lab.slug, device, sandbox, watch) for lab in labs]
-    return CourseReport(device_name(device), sandbox, outcomes, time.perf_counter() - started)
+    outcomes = [_run_lab(lab, reports / "executed" / lab.slug, device, sandbox, watch) for lab in labs]
+    return CourseReport(_device_name(device), sandbox, outcomes, time.perf_counter() - started)
 
 
-def run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch) -> LabOutcome:
+def _run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch) -> LabOutcome:
     """Execute one lab's solution, then grade the reference, the untouched lab and a half-done one."""
     executed = execute_watched(lab, folder, device, watch)
-    outcome = LabOutcome(lab, executed, device_name(device))
+    outcome = LabOutcome(lab, executed, _device_name(device))
     if executed.error:
         outcome.faults.append(f"the solution notebook failed: {executed.error}")
     for name, (notebook, points) in submissions(lab).items():
@@ -152,7 +154,7 @@ def submissions(lab: Lab) -> dict[str, tuple[NotebookNode, float]]:
     }
 
 
-def device_name(device: str = "auto") -> str:
+def _device_name(device: str = "auto") -> str:
     """`"cpu"` or `"cuda:<device name>"`: where the labs' measurements were made."""
     import torch
 

@@ -12,6 +12,8 @@ from grader.grading import records
 from grader.pages import pages
 from grader.pages.pages import Cell
 
+__all__ = ["junit", "write"]
+
 
 def write(report: CourseReport, reports: Path) -> None:
     """Write the three reports and a page per executed notebook, each file whole or not at all."""
@@ -22,12 +24,12 @@ def write(report: CourseReport, reports: Path) -> None:
         if remote := pages.remote_references(page):
             outcome.faults.append(f"its page would load from elsewhere: {remote[0]}")
         replace_text(reports / "labs" / f"{outcome.lab.slug}.html", page)
-    replace_text(reports / "course.html", index_page(report))
+    replace_text(reports / "course.html", _index_page(report))
     replace_text(reports / "course.json", records.to_json(report.to_dict()))
     replace_text(reports / "junit.xml", junit(report))
 
 
-def index_page(report: CourseReport) -> str:
+def _index_page(report: CourseReport) -> str:
     header = ["Lab", "Seconds", "Verified on", "Reference", "Untouched", "Half done"]
     isolation = " (no isolation: bubblewrap does not work here)" if report.sandbox == "none" else ""
     lead = (

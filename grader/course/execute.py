@@ -18,7 +18,10 @@ from threeloops.lab.course.audit import MIME
 
 from grader.authoring.labs import Lab
 
-CELL_SECONDS = 600
+__all__ = ["Executed", "OnCell", "audits", "execute_solution"]
+
+
+_CELL_SECONDS = 600
 OnCell = Callable[[int, int], None]
 
 
@@ -55,7 +58,7 @@ def execute_solution(
                 kernel_name="python3",
                 progress_bar=False,
                 cwd=str(folder),
-                execution_timeout=CELL_SECONDS,
+                execution_timeout=_CELL_SECONDS,
                 extra_arguments=["--IPKernelApp.log_level=ERROR"],
                 on_cell_start=lambda cell, cell_index: on_cell(cell_index + 1, len(master.cells)),
                 allow_errors=go_on,

@@ -21,6 +21,9 @@ from grader.pages import pages
 from grader.pages.pages import Cell
 from grader.sandbox.pool import choose
 
+__all__ = ["export", "run"]
+
+
 _MAX_STEM_BYTES = 200
 
 
@@ -108,11 +111,11 @@ def export(
     if json is not None:
         _write(json, records.to_json(report.to_dict()))
     if html is not None:
-        _write(html, class_page(report))
+        _write(html, _class_page(report))
     if csv is not None:
         _write(csv, records.to_csv(report))
     if gradescope is not None:
-        for name, record in zip(file_names([r.student for r in report.records]), report.records, strict=True):
+        for name, record in zip(_file_names([r.student for r in report.records]), report.records, strict=True):
             _write(gradescope / f"{name}.json", records.to_json(records.gradescope(record, report.sandbox)))
     if gradebook is not None:
         from grader.classroom.gradebook import feed
@@ -125,7 +128,7 @@ def _write(path: Path, text: str) -> None:
     replace_text(path, text)
 
 
-def file_names(students: list[str]) -> list[str]:
+def _file_names(students: list[str]) -> list[str]:
     """A readable file name per student, without suffix; they differ even on disks that ignore case and composition."""
     names: dict[str, str] = {}
     for student in students:
@@ -139,7 +142,7 @@ def file_names(students: list[str]) -> list[str]:
     return list(names.values())
 
 
-def class_page(report: ClassReport) -> str:
+def _class_page(report: ClassReport) -> str:
     """The class as one self-contained page: a table of the points, then what failed and why, per student."""
     tests = [t.name.removesuffix("_test") for t in report.records[0].tests]
     rows = [

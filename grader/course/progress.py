@@ -10,6 +10,8 @@ from rich.text import Text
 
 from grader.course.course import Step, Watch
 
+__all__ = ["watching"]
+
 
 @contextmanager
 def watching(console: Console) -> Iterator[Watch]:

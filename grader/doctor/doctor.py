@@ -19,7 +19,10 @@ from grader.doctor.findings import Answer, Finding, judge
 from grader.machine.child import CODE, run_child
 from grader.machine.installed import requirements
 
-SECONDS = 14.0
+__all__ = ["Diagnosis", "diagnose", "render"]
+
+
+_SECONDS = 14.0
 _COMPILE = {"TRITON_INTERPRET": None, "THREELOOPS_COMPILE_ONLY": "1"}
 _ENVIRONMENT: dict[str, dict[str, str | None]] = {
     "interpreter": {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
@@ -51,17 +54,17 @@ class Diagnosis:
         return {"can_run": self.can_run, **asdict(self), "seconds": round(self.seconds, 2)}
 
 
-def diagnose(seconds: float = SECONDS, ask: Callable[[str, float], Answer] | None = None) -> Diagnosis:
+def diagnose(seconds: float = _SECONDS, ask: Callable[[str, float], Answer] | None = None) -> Diagnosis:
     """Run all checks within about `seconds`. `ask` runs one check of `preflight`; tests pass their own."""
     started = time.monotonic()
 
     def tried(check: str) -> Answer:
-        return (ask or ask_child)(check, max(1.0, started + seconds - time.monotonic()))
+        return (ask or _ask_child)(check, max(1.0, started + seconds - time.monotonic()))
 
     names = ("machine", "interpreter", "compiler", "ranks", "cxx", "sandbox")
     with ThreadPoolExecutor(max_workers=3) as workers:
         answers = dict(zip(names, workers.map(tried, names), strict=True))
-    machine = as_machine(answers["machine"]["machine"]) if answers["machine"]["ok"] else None
+    machine = _as_machine(answers["machine"]["machine"]) if answers["machine"]["ok"] else None
     report = capabilities(machine) if machine else None
     if report and report.gpu.available:
         answers["gpu"] = tried("gpu")
@@ -75,13 +78,13 @@ def diagnose(seconds: float = SECONDS, ask: Callable[[str, float], Answer] | Non
     )
 
 
-def ask_child(check: str, seconds: float) -> Answer:
+def _ask_child(check: str, seconds: float) -> Answer:
     """The answer of one check, run in a process of its own; `ok` is false also for a crash or a timeout."""
     done = run_child(["-m", "grader.doctor.preflight", check], seconds, changes=_ENVIRONMENT.get(check))
     return done.answer or {"ok": False, "error": done.why, "late": done.returncode is None}
 
 
-def as_machine(record: dict[str, Any]) -> Machine:
+def _as_machine(record: dict[str, Any]) -> Machine:
     """The probe's record, read back from JSON."""
     gpus = tuple(Gpu(**{**gpu, "capability": tuple(gpu["capability"])}) for gpu in record["gpus"])
     return Machine(**{**record, "gpus": gpus, "supported_archs": tuple(record["supported_archs"])})

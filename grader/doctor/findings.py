@@ -7,10 +7,13 @@ from threeloops.hardware.capability import OLDEST_CAPABILITY, TRITON_OLDEST_CAPA
 
 from grader.machine.installed import Requirement, python_supported
 
+__all__ = ["Answer", "Finding", "judge"]
+
+
 Answer = dict[str, Any]
 
-NEEDED_DISK_BYTES = 1 << 30
-GENERATIONS = {
+_NEEDED_DISK_BYTES = 1 << 30
+_GENERATIONS = {
     "Maxwell (GTX 900, M40)": (5, 2),
     "Pascal (GTX 1000, P100)": (6, 0),
     "Volta (V100)": (7, 0),
@@ -147,7 +150,7 @@ def _limits(answer: Answer) -> Finding:
 def _gpu(answer: Answer | None, machine: Machine | None, report: Report | None) -> Finding:
     if machine is None or report is None:
         return Finding("gpu", "missing", "not looked for, because this machine could not be read", _AGAIN)
-    limits = f" [{unsupported(machine)}]"
+    limits = f" [{_unsupported(machine)}]"
     if not report.gpu.available:
         why, _, step = report.gpu.detail.rpartition(": ")
         return Finding("gpu", "broken" if machine.gpus else "missing", why + limits, step)
@@ -162,7 +165,7 @@ def _gpu(answer: Answer | None, machine: Machine | None, report: Report | None) 
     return Finding("gpu", "ok", "; ".join([report.gpu.detail, *notes]) + limits)
 
 
-def unsupported(machine: Machine) -> str:
+def _unsupported(machine: Machine) -> str:
     """Which generations of GPUs the installed packages no longer support, in words."""
 
     def torch_runs(capability: tuple[int, int]) -> bool:
@@ -170,8 +173,8 @@ def unsupported(machine: Machine) -> str:
             return capability >= OLDEST_CAPABILITY
         return any(runs_on(arch, capability) for arch in machine.supported_archs)
 
-    gone = [name for name, capability in GENERATIONS.items() if not torch_runs(capability)]
-    torch_only = [name for name, c in GENERATIONS.items() if torch_runs(c) and c < TRITON_OLDEST_CAPABILITY]
+    gone = [name for name, capability in _GENERATIONS.items() if not torch_runs(capability)]
+    torch_only = [name for name, c in _GENERATIONS.items() if torch_runs(c) and c < TRITON_OLDEST_CAPABILITY]
     parts = [f"torch no longer supports {', '.join(gone)}"] if gone else []
     parts += [f"Triton does not support {', '.join(torch_only)}"] if torch_only else []
     return "; ".join(parts) or "every generation since Maxwell has support"
@@ -179,6 +182,6 @@ def unsupported(machine: Machine) -> str:
 
 def _disk(free_bytes: int) -> Finding:
     free = f"{free_bytes / 2**30:.1f} GiB free in the course's folder"
-    if free_bytes < NEEDED_DISK_BYTES:
+    if free_bytes < _NEEDED_DISK_BYTES:
         return Finding("disk", "broken", f"{free}: grading and reports need 1 GiB", "make room, then go on")
     return Finding("disk", "ok", free)

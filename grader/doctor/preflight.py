@@ -17,6 +17,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+__all__ = ["Answer", "DoesNotWork", "compiler", "cxx", "gpu", "interpreter", "machine", "ranks", "sandbox"]
+
+
 _INDUCTOR_LIKE = """
 #include <Python.h>
 #include <omp.h>
@@ -162,12 +165,12 @@ def gpu() -> Answer:
     return {"device": name}
 
 
-CHECKS = {check.__name__: check for check in (machine, interpreter, compiler, cxx, ranks, sandbox, gpu)}
+_CHECKS = {check.__name__: check for check in (machine, interpreter, compiler, cxx, ranks, sandbox, gpu)}
 
 
-def main(name: str) -> None:
+def _main(name: str) -> None:
     try:
-        answer = {"ok": True, **CHECKS[name]()}
+        answer = {"ok": True, **_CHECKS[name]()}
     except Exception as error:
         text = (str(error).strip().splitlines() or ["no message"])[-1]
         answer = {"ok": False, "error": text if isinstance(error, DoesNotWork) else f"{type(error).__name__}: {text}"}
@@ -175,4 +178,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    _main(sys.argv[1])

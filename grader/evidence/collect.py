@@ -31,28 +31,31 @@ from grader.evidence.rows import begin
 from grader.evidence.tests import gpu_tests
 from grader.machine.provenance import Device, Provenance, anonymous, provenance
 
-BUDGET = 525.0
+__all__ = ["CannotCollect", "collect"]
+
+
+_BUDGET = 525.0
 """Seconds per call. Machines that are lent by the call often give ten minutes, including their start."""
-DOCTOR_SECONDS = 150.0
+_DOCTOR_SECONDS = 150.0
 """On a cold machine the first import of torch alone may take a minute."""
-LEAST_SECONDS = 5.0
+_LEAST_SECONDS = 5.0
 """A part is not started with less time than this."""
-ERROR_SHARES = 8
-MOST_AT_ONCE = 8
-BYTES_EACH = 12 << 30
+_ERROR_SHARES = 8
+_MOST_AT_ONCE = 8
+_BYTES_EACH = 12 << 30
 """GPU memory per part, where several run at the same time."""
-ROWS = "unfinished"
+_ROWS = "unfinished"
 """The folder in which parts keep rows until all parts are finished."""
 
-Status = Literal["ok", "SKIPPED", "failed"]
+_Status = Literal["ok", "SKIPPED", "failed"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class _Outcome:
     """What became of one part. `reason` is empty if the status is ok; the next call retries what is not `finished`."""
 
     name: str
-    status: Status
+    status: _Status
     reason: str
     seconds: float
     result: Any = None
@@ -60,12 +63,12 @@ class Outcome:
 
 
 @dataclass
-class Evidence:
+class _Evidence:
     """What is known of one device, from one call or several. `complete`: no part is left for another call."""
 
     provenance: Provenance
     folder: Path
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[_Outcome] = field(default_factory=list)
     complete: bool = False
 
     @property
@@ -73,13 +76,13 @@ class Evidence:
         return self.folder / "evidence.json"
 
     @property
-    def failed(self) -> list[Outcome]:
+    def failed(self) -> list[_Outcome]:
         return [o for o in self.outcomes if o.status == "failed"]
 
     def finished(self, part: Part) -> bool:
         return any(o.name == part.name and o.finished for o in self.outcomes)
 
-    def note(self, outcome: Outcome, console: Console) -> None:
+    def note(self, outcome: _Outcome, console: Console) -> None:
         """Print an outcome, replace an earlier one of the same part by it, and write everything to disk."""
         self.outcomes = [o for o in self.outcomes if o.name != outcome.name] + [outcome]
         self.write()
@@ -98,7 +101,7 @@ class CannotCollect(Exception):
 
 
 def collect(
-    device: str, out: Path, console: Console, wanted: Sequence[str] = (), budget: float = BUDGET
+    device: str, out: Path, console: Console, wanted: Sequence[str] = (), budget: float = _BUDGET
 ) -> Literal[0, 1, 2]:
     """Collect evidence on `device` ("auto", "cpu" or "cuda") in a folder below `out`, for at most `budget` seconds.
 
@@ -107,12 +110,12 @@ def collect(
     others are written), 2 there is no such device or part.
     """
     deadline = time.monotonic() + budget
-    diagnosis = diagnose(seconds=min(DOCTOR_SECONDS, budget))
+    diagnosis = diagnose(seconds=min(_DOCTOR_SECONDS, budget))
     try:
-        about = choose(diagnosis, device)
-        evidence = resumed(about, out / about.slug)
-        parts = list(plan(diagnosis, about.device, evidence.folder))
-        chosen = selected(parts, wanted)
+        about = _choose(diagnosis, device)
+        evidence = _resumed(about, out / about.slug)
+        parts = list(_plan(diagnosis, about.device, evidence.folder))
+        chosen = _selected(parts, wanted)
     except CannotCollect as error:
         console.print(f"[red]evidence:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return 2
@@ -130,19 +133,19 @@ def collect(
     evidence.complete = False
     why = "" if diagnosis.can_run else diagnosis["interpreter"].sentence
     seconds = round(diagnosis.seconds, 2)
-    evidence.note(Outcome("doctor", "failed" if why else "ok", why, seconds, diagnosis.to_dict()), console)
-    for batch in batches(undone):
-        for outcome in attempts(batch, deadline, side_by_side(about), about.key):
+    evidence.note(_Outcome("doctor", "failed" if why else "ok", why, seconds, diagnosis.to_dict()), console)
+    for batch in _batches(undone):
+        for outcome in _attempts(batch, deadline, _side_by_side(about), about.key):
             evidence.note(outcome, console)
     evidence.complete = all(map(evidence.finished, parts))
     evidence.write()
     if evidence.complete:
-        shutil.rmtree(evidence.folder / ROWS, ignore_errors=True)
+        shutil.rmtree(evidence.folder / _ROWS, ignore_errors=True)
     _summarise(evidence, console)
     return 1 if evidence.failed else 0
 
 
-def choose(diagnosis: Diagnosis, device: str) -> Provenance:
+def _choose(diagnosis: Diagnosis, device: str) -> Provenance:
     """Where to measure. A GPU counts only if a kernel has run on it. Raises CannotCollect."""
     if diagnosis.machine is None:
         raise CannotCollect(f"{diagnosis['platform'].sentence}; without that no number has a device")
@@ -154,27 +157,27 @@ def choose(diagnosis: Diagnosis, device: str) -> Provenance:
     return provenance(diagnosis.machine, "cuda", diagnosis.usable_gpus[0])
 
 
-def resumed(about: Provenance, folder: Path) -> Evidence:
+def _resumed(about: Provenance, folder: Path) -> _Evidence:
     """What earlier calls found on this device with the same sources and packages; nothing where either has changed."""
-    fresh = Evidence(about, folder)
+    fresh = _Evidence(about, folder)
     with suppress(OSError, ValueError, KeyError, TypeError):  # no file, or one in an older format: measure again
         found = json.loads(fresh.path.read_text(encoding="utf-8"))
         now = anonymous(json.loads(about.key))
         then = {name: found["provenance"].get(name) for name in now} | {"recorded": None}
         if then == now:
-            fresh.outcomes = [Outcome(**part) for part in found["parts"]]
+            fresh.outcomes = [_Outcome(**part) for part in found["parts"]]
     return fresh
 
 
-def plan(diagnosis: Diagnosis, device: Device, folder: Path) -> Iterator[Part]:
+def _plan(diagnosis: Diagnosis, device: Device, folder: Path) -> Iterator[Part]:
     """All parts, the most valuable first, so that the least valuable are left out when time runs out."""
     gpu, sandbox = diagnosis["gpu"], diagnosis["sandbox"]
     no_gpu = gpu.sentence if gpu.status != "ok" else "the CPU was asked for" if device == "cpu" else ""
     no_sandbox = "" if sandbox.status == "ok" else sandbox.sentence
-    rows = folder / ROWS
+    rows = folder / _ROWS
     yield gpu_tests(no_gpu, rows / "gpu_tests.jsonl")
-    for i in range(ERROR_SHARES):
-        yield kernel_errors(no_gpu, rows / f"kernel_errors_{i}.jsonl", (i, ERROR_SHARES))
+    for i in range(_ERROR_SHARES):
+        yield kernel_errors(no_gpu, rows / f"kernel_errors_{i}.jsonl", (i, _ERROR_SHARES))
     for lab in all_labs():
         yield solution(lab.slug, device)
     yield benchmark("roofline", device, folder, group="numbers")
@@ -186,7 +189,7 @@ def plan(diagnosis: Diagnosis, device: Device, folder: Path) -> Iterator[Part]:
     yield benchmark("kernels", device, folder)
 
 
-def selected(parts: Sequence[Part], wanted: Sequence[str]) -> list[Part]:
+def _selected(parts: Sequence[Part], wanted: Sequence[str]) -> list[Part]:
     """The parts whose name or group is `wanted`; all where nothing is named. Raises CannotCollect."""
     for name in wanted:
         if not any(name in (part.name, part.group) for part in parts):
@@ -195,25 +198,25 @@ def selected(parts: Sequence[Part], wanted: Sequence[str]) -> list[Part]:
     return [part for part in parts if not wanted or part.name in wanted or part.group in wanted]
 
 
-def batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
+def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
     """Parts that may run at the same time, in the order given; one that times something is a batch of its own."""
     for alone, group in itertools.groupby(parts, lambda part: part.alone):
         batch = list(group)
         yield from ([part] for part in batch) if alone else [batch]
 
 
-def side_by_side(about: Provenance) -> int:
+def _side_by_side(about: Provenance) -> int:
     """How many parts may run at the same time: each needs two cores, and memory of the GPU."""
     cores = (os.cpu_count() or 1) // 2
-    room = about.memory_bytes // BYTES_EACH if about.device == "cuda" else MOST_AT_ONCE
-    return max(1, min(MOST_AT_ONCE, cores, room))
+    room = about.memory_bytes // _BYTES_EACH if about.device == "cuda" else _MOST_AT_ONCE
+    return max(1, min(_MOST_AT_ONCE, cores, room))
 
 
-def attempts(parts: Sequence[Part], deadline: float, at_once: int, about: str) -> Iterator[Outcome]:
+def _attempts(parts: Sequence[Part], deadline: float, at_once: int, about: str) -> Iterator[_Outcome]:
     """The outcomes of these parts as they come; `about` says what their rows hold for, `deadline` is monotonic time."""
 
-    def until_deadline(part: Part) -> Outcome:
-        return attempt(part, deadline - time.monotonic())
+    def until_deadline(part: Part) -> _Outcome:
+        return _attempt(part, deadline - time.monotonic())
 
     for part in parts:
         if part.rows:
@@ -226,14 +229,14 @@ def attempts(parts: Sequence[Part], deadline: float, at_once: int, about: str) -
             yield done.result()
 
 
-def attempt(part: Part, seconds_left: float) -> Outcome:
+def _attempt(part: Part, seconds_left: float) -> _Outcome:
     """Run one part; whatever happens to it becomes its outcome."""
     if part.unavailable:
-        return Outcome(part.name, "SKIPPED", part.unavailable, 0.0)
-    if seconds_left < LEAST_SECONDS:
-        return Outcome(part.name, "SKIPPED", "the time for collecting evidence was used up", 0.0, finished=False)
+        return _Outcome(part.name, "SKIPPED", part.unavailable, 0.0)
+    if seconds_left < _LEAST_SECONDS:
+        return _Outcome(part.name, "SKIPPED", "the time for collecting evidence was used up", 0.0, finished=False)
     started, reason, result, finished = time.monotonic(), "", None, True
-    status: Status = "ok"
+    status: _Status = "ok"
     try:
         result = part.run(min(part.seconds, seconds_left))
     except NotDone as why:
@@ -245,7 +248,7 @@ def attempt(part: Part, seconds_left: float) -> Outcome:
             reason += f": the budget of the call left {seconds_left:.0f} s, and the part may take {part.seconds:.0f} s"
     except Exception as error:  # even a fault of this harness must not cost the other parts
         status, reason = "failed", f"{type(error).__name__}: {error}"
-    return Outcome(part.name, status, reason, round(time.monotonic() - started, 2), result, finished)
+    return _Outcome(part.name, status, reason, round(time.monotonic() - started, 2), result, finished)
 
 
 def _announce(parts: Sequence[Part], of: int, seconds: float, console: Console) -> None:
@@ -256,13 +259,13 @@ def _announce(parts: Sequence[Part], of: int, seconds: float, console: Console) 
             console.print(f"  {group}: {' · '.join(here)}", highlight=False, soft_wrap=True)
 
 
-def _line(outcome: Outcome) -> str:
+def _line(outcome: _Outcome) -> str:
     colour = {"ok": "green", "SKIPPED": "yellow", "failed": "red"}[outcome.status]
     reason = f"  {escape(outcome.reason)}" if outcome.reason else ""
     return f"[{colour}]{outcome.status:<7}[/] {outcome.name} [dim]{outcome.seconds:.0f} s[/]{reason}"
 
 
-def _summarise(evidence: Evidence, console: Console) -> None:
+def _summarise(evidence: _Evidence, console: Console) -> None:
     """The last lines, which say what failed to a reader who sees only the end of the output."""
     good = sum(outcome.status == "ok" for outcome in evidence.outcomes)
     console.print(f"\n{good} of {len(evidence.outcomes)} parts are well on {evidence.provenance.verified_on}.")

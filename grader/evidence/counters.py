@@ -8,8 +8,11 @@ from typing import Any
 
 from grader.evidence.parts import Failed, Part, Skipped, finish, run_tidily
 
-KERNELS = "regex:saxpy_kernel|rmsnorm_kernel|softmax.*kernel|matmul_kernel|flash_attention_kernel"
-METRICS = (
+__all__ = ["hardware_counters"]
+
+
+_KERNELS = "regex:saxpy_kernel|rmsnorm_kernel|softmax.*kernel|matmul_kernel|flash_attention_kernel"
+_METRICS = (
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
     "lts__t_sectors_op_read.sum",
@@ -18,9 +21,9 @@ METRICS = (
     "launch__registers_per_thread",
     "sm__warps_active.avg.pct_of_peak_sustained_active",
 )
-BECOME = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+_BECOME = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
 """The child process becomes the profiler, so that both are ended when the time is up."""
-COLUMNS = ("Kernel Name", "Metric Name", "Metric Unit", "Metric Value")
+_COLUMNS = ("Kernel Name", "Metric Name", "Metric Unit", "Metric Value")
 
 
 def hardware_counters(no_gpu: str) -> Part:
@@ -29,10 +32,10 @@ def hardware_counters(no_gpu: str) -> Part:
     def run(seconds: float) -> dict[str, Any]:
         if (ncu := shutil.which("ncu")) is None:
             raise Skipped("ncu (Nsight Compute) is not installed")
-        options = ["--clock-control", "none", "-k", KERNELS, "--metrics", ",".join(METRICS), "--csv"]
+        options = ["--clock-control", "none", "-k", _KERNELS, "--metrics", ",".join(_METRICS), "--csv"]
         command = [ncu, *options, sys.executable, "-m", "benchmarks.hardware_counters"]
-        done = run_tidily(["-c", BECOME, *command], seconds, "cuda")
-        counters = parse(done.stdout)
+        done = run_tidily(["-c", _BECOME, *command], seconds, "cuda")
+        counters = _parse(done.stdout)
         finish(done, counters)
         if not counters:
             said = done.stdout.strip().splitlines()
@@ -42,8 +45,8 @@ def hardware_counters(no_gpu: str) -> Part:
     return Part("hardware counters", 90, run, "numbers", unavailable=no_gpu)
 
 
-def parse(printed: str) -> list[dict[str, str]]:
+def _parse(printed: str) -> list[dict[str, str]]:
     """The rows of ncu's CSV among whatever else was printed: one per kernel and metric."""
     lines = [line for line in printed.splitlines() if line.startswith('"')]
     rows = csv.DictReader(io.StringIO("\n".join(lines)))
-    return [{name: row[name] for name in COLUMNS} for row in rows if all(row.get(name) for name in COLUMNS[:2])]
+    return [{name: row[name] for name in _COLUMNS} for row in rows if all(row.get(name) for name in _COLUMNS[:2])]

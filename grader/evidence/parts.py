@@ -17,8 +17,14 @@ from grader.evidence.rows import Row, measured, read
 from grader.machine.child import Finished, run_child
 from grader.machine.provenance import Device
 
+__all__ = [
+    "Failed", "Group", "NotDone", "Part", "Skipped", "Unfinished", "benchmark", "finish", "kernel_errors",
+    "kernel_times", "require", "run_tidily", "solution",
+]  # fmt: skip
+
+
 Group = Literal["faults", "numbers", "record"]
-BENCHMARK_SECONDS = {"grading": 200, "kernels": 500, "memory": 240, "precision": 120}
+_BENCHMARK_SECONDS = {"grading": 200, "kernels": 500, "memory": 240, "precision": 120}
 """The time limit of each benchmark that may take more than 90 s."""
 
 
@@ -92,14 +98,14 @@ def benchmark(name: str, device: Device, folder: Path, no_sandbox: str = "", *, 
         finish(run_tidily(["-m", "benchmarks", name, *options], seconds, device))
         return {"file": f"{name}.json"}
 
-    return Part(f"benchmark {name}", BENCHMARK_SECONDS.get(name, 90), run, group, unavailable=no_sandbox)
+    return Part(f"benchmark {name}", _BENCHMARK_SECONDS.get(name, 90), run, group, unavailable=no_sandbox)
 
 
 def kernel_errors(no_gpu: str, rows: Path, share: tuple[int, int]) -> Part:
     """A share of all kernels against float64 on the GPU, beside torch; fails if one has too large an error."""
 
     def run(seconds: float) -> dict[str, Any]:
-        found = kernel_rows("kernel_error", rows, seconds, ["--share", *map(str, share)])
+        found = _kernel_rows("kernel_error", rows, seconds, ["--share", *map(str, share)])
         wrong = [row for row in found if "failed" in row or not row["within"]]
         if wrong:
             names = ", ".join(sorted({f"{r['kernel']} {r['dtype']}" for r in wrong}))
@@ -113,12 +119,12 @@ def kernel_times(no_gpu: str, rows: Path) -> Part:
     """The time of every kernel, with its first shape, beside torch's and its other peers'."""
 
     def run(seconds: float) -> dict[str, Any]:
-        return {"rows": kernel_rows("kernel_timing", rows, seconds, ["--quick"])}
+        return {"rows": _kernel_rows("kernel_timing", rows, seconds, ["--quick"])}
 
     return Part("kernel times", 500, run, "numbers", rows, unavailable=no_gpu)
 
 
-def kernel_rows(module: str, rows: Path, seconds: float, options: list[str]) -> list[Row]:
+def _kernel_rows(module: str, rows: Path, seconds: float, options: list[str]) -> list[Row]:
     """The rows of `python -m benchmarks.MODULE` on the GPU, which continues from those that the file holds.
 
     Raises Failed or Unfinished with the rows that there are.

@@ -10,8 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+__all__ = ["BEGUN", "ENDED", "MOST_ATTEMPTS", "Row", "append", "begin", "measured", "note", "read", "settled"]
+
+
 Row = dict[str, Any]
-PIECE, STATE = "piece", "state"
+_PIECE, _STATE = "piece", "state"
 BEGUN, ENDED = "begun", "ended"
 MOST_ATTEMPTS = 2
 """A piece that was begun this often and never ended hangs or crashes its process; it is not begun again."""
@@ -56,14 +59,14 @@ def read(path: Path) -> list[Row]:
 
 def note(path: Path, piece: str, state: str) -> None:
     """Note that a piece has begun or ended."""
-    append(path, {PIECE: piece, STATE: state})
+    append(path, {_PIECE: piece, _STATE: state})
 
 
 def settled(path: Path) -> dict[str, bool]:
     """The pieces that must not be begun again; true for those that ended."""
-    rows = [row for row in read(path) if PIECE in row]
-    ended = {row[PIECE] for row in rows if row[STATE] == ENDED}
-    attempts = Counter(row[PIECE] for row in rows if row[STATE] == BEGUN)
+    rows = [row for row in read(path) if _PIECE in row]
+    ended = {row[_PIECE] for row in rows if row[_STATE] == ENDED}
+    attempts = Counter(row[_PIECE] for row in rows if row[_STATE] == BEGUN)
     return {piece: piece in ended for piece, count in attempts.items() if piece in ended or count >= MOST_ATTEMPTS}
 
 
@@ -72,9 +75,9 @@ def measured(path: Path) -> list[Row]:
     found: dict[str, list[Row]] = {}
     at = ""
     for row in read(path):
-        if PIECE not in row:
+        if _PIECE not in row:
             found.setdefault(at, []).append(row)
-        elif row[STATE] == BEGUN:
-            at = row[PIECE]
+        elif row[_STATE] == BEGUN:
+            at = row[_PIECE]
             found[at] = []
     return [row for rows in found.values() for row in rows]

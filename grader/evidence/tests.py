@@ -9,7 +9,10 @@ from grader.evidence.parts import Failed, Part, Skipped, Unfinished, require, ru
 from grader.evidence.rows import BEGUN, MOST_ATTEMPTS, Row, read
 from grader.machine.child import CODE, Finished
 
-OURS = ("benchmarks", "grader", "threeloops")
+__all__ = ["NOT_COLLECTED", "SELECTED", "gpu_tests"]
+
+
+_OURS = ("benchmarks", "grader", "threeloops")
 SELECTED, NOT_COLLECTED = "selected", "not collected"
 
 
@@ -21,12 +24,12 @@ def gpu_tests(no_gpu: str, rows: Path) -> Part:
         options = ["-m", "gpu", "-p", "no:cacheprovider", "-q", "--continue-on-collection-errors"]
         plugin = ["-p", "benchmarks.pytest_rows", "--rows", str(rows)]
         done = run_tidily(["-m", "pytest", *options, *plugin, str(CODE / "tests")], seconds, "cuda")
-        return judge_tests(read(rows), done)
+        return _judge_tests(read(rows), done)
 
     return Part("GPU tests", 300, run, "faults", rows, False, no_gpu)
 
 
-def judge_tests(rows: list[Row], done: Finished) -> dict[str, Any]:
+def _judge_tests(rows: list[Row], done: Finished) -> dict[str, Any]:
     """The outcome of each test, from the rows of `benchmarks.pytest_rows`. Files that need a package which is not
     installed are listed and fail nothing.
 
@@ -41,7 +44,7 @@ def judge_tests(rows: list[Row], done: Finished) -> dict[str, Any]:
         raise (Unfinished if done.returncode is None else Failed)(f"pytest collected no test: {done.why}")
     tests, absent = [], []
     for row in latest.values():
-        if row["outcome"] == NOT_COLLECTED and needs_absent_package(row["reason"]):
+        if row["outcome"] == NOT_COLLECTED and _needs_absent_package(row["reason"]):
             absent.append({"file": row["test"], "reason": row["reason"]})
         else:
             tests.append({"name": row["test"], "outcome": row["outcome"], "reason": row["reason"]})
@@ -64,7 +67,7 @@ def judge_tests(rows: list[Row], done: Finished) -> dict[str, Any]:
     return result
 
 
-def needs_absent_package(reason: str) -> bool:
+def _needs_absent_package(reason: str) -> bool:
     """Whether a file could not be imported because a third-party package is not installed."""
     missing = re.search(r"No module named '(\w+)", reason)
-    return missing is not None and missing[1] not in OURS and importlib.util.find_spec(missing[1]) is None
+    return missing is not None and missing[1] not in _OURS and importlib.util.find_spec(missing[1]) is None

@@ -4,16 +4,19 @@ from dataclasses import dataclass, field, replace
 
 from grader.wall.outcome import Outcome
 
-MAX_PICTURES = 4 << 20
-"""Bytes of all pictures of one submission, in base64."""
-MAX_TEXT = 500_000
-"""Characters that one submission prints and displays."""
-MAX_DISPLAYS = 300
+__all__ = ["Allowance"]
 
-_TEXT = f"the notebook printed more than the {MAX_TEXT:,} characters that are kept: print less and submit again"
-_DISPLAYS = f"the notebook displayed more than the {MAX_DISPLAYS} things that are kept: display fewer and submit again"
+
+_MAX_PICTURES = 4 << 20
+"""Bytes of all pictures of one submission, in base64."""
+_MAX_TEXT = 500_000
+"""Characters that one submission prints and displays."""
+_MAX_DISPLAYS = 300
+
+_TEXT = f"the notebook printed more than the {_MAX_TEXT:,} characters that are kept: print less and submit again"
+_DISPLAYS = f"the notebook displayed more than the {_MAX_DISPLAYS} things that are kept: display fewer and submit again"
 _PICTURES = (
-    f"the notebook drew more than the {MAX_PICTURES / (1 << 20):g} MB of pictures that are kept: "
+    f"the notebook drew more than the {_MAX_PICTURES / (1 << 20):g} MB of pictures that are kept: "
     "draw fewer or smaller ones and submit again"
 )
 
@@ -22,9 +25,9 @@ _PICTURES = (
 class Allowance:
     """What may still be kept, as cells use it up in the order in which they run; `notes` say what ran out."""
 
-    pictures: int = MAX_PICTURES
-    text: int = MAX_TEXT
-    displays: int = MAX_DISPLAYS
+    pictures: int = _MAX_PICTURES
+    text: int = _MAX_TEXT
+    displays: int = _MAX_DISPLAYS
     notes: list[str] = field(default_factory=list)
 
     def spend(self, outcome: Outcome) -> Outcome:

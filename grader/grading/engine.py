@@ -23,7 +23,10 @@ from grader.grading.withheld import Withholding
 from grader.sandbox.pool import choose, pool
 from grader.wall.outcome import Outcome
 
-RESULT = "application/vnd.threeloops.result+json"
+__all__ = ["OnTest", "Report", "outputs", "prepare", "run"]
+
+
+_RESULT = "application/vnd.threeloops.result+json"
 _MAX_VERDICT = 8000
 OnTest = Callable[[Test], None]
 
@@ -64,7 +67,7 @@ def run(
     """Execute a rebuilt notebook through the wall; outputs go into its cells, verdicts and notes into `report`."""
     chosen, withholding, allowance = choose(sandbox), Withholding.of(trusted), Allowance()
     with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits, jobs) as session:
-        for at, cell in select(nb_man.nb.cells, trusted, only):
+        for at, cell in _select(nb_man.nb.cells, trusted, only):
             kind, is_test = trusted.kind(cell), trusted.kind(cell) is Kind.TEST
             nb_man.cell_start(cell, at)
             hidden_from = first_line(cell.source, "HIDDEN TESTS") if is_test else None
@@ -85,7 +88,7 @@ def run(
     report.notes += allowance.notes
 
 
-def select(cells: list[NotebookNode], trusted: Manifest, only: str | None = None) -> list[tuple[int, NotebookNode]]:
+def _select(cells: list[NotebookNode], trusted: Manifest, only: str | None = None) -> list[tuple[int, NotebookNode]]:
     """The cells to execute, with their index: code that is no demonstration.
 
     `only` leaves what one exercise needs: setup, the student's own cells, its answer and its test.
@@ -115,6 +118,6 @@ def outputs(outcome: Outcome, maximum: float, count: int, *, is_test: bool) -> l
         found.append(new_output("error", ename=error, evalue=outcome.message, traceback=traceback))
     elif is_test:
         points = outcome.points(maximum)
-        data = {"text/plain": repr(points), RESULT: {"score": points, "max_score": maximum}}
+        data = {"text/plain": repr(points), _RESULT: {"score": points, "max_score": maximum}}
         found.append(new_output("execute_result", data=data, execution_count=count))
     return found

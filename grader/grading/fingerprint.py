@@ -9,6 +9,8 @@ from grader.machine.child import CODE
 from grader.machine.installed import requirements
 from grader.machine.provenance import sha256_of
 
+__all__ = ["fingerprint"]
+
 
 def fingerprint(lab: Lab, limits: Limits | None, *options: object) -> str:
     """A hash over the grader's and the library's code, the lab's source and data, limits, packages and `options`.

@@ -29,6 +29,9 @@ from grader.sandbox.pool import Sandbox
 from grader.submissions import reading as submissions
 from grader.submissions.reading import BadSubmission, Submission
 
+__all__ = ["Options", "execute", "grade_class", "grade_notebook"]
+
+
 papermill_engines.register("walled", WalledEngine)
 
 

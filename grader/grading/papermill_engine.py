@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from papermill.engines import Engine, NotebookExecutionManager
 
+__all__ = ["WalledEngine"]
+
+
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 

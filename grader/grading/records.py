@@ -7,7 +7,10 @@ from typing import Any, Literal, Self
 
 from grader.pages.spreadsheet import to_csv as _csv
 
-MAX_NOTES, MAX_NOTE = 40, 600
+__all__ = ["ClassReport", "Record", "Test", "WITHOUT_ISOLATION", "gradescope", "short_notes", "to_csv", "to_json"]
+
+
+_MAX_NOTES, _MAX_NOTE = 40, 600
 
 WITHOUT_ISOLATION = "graded without isolation (sandbox: none): the submission could have changed its own points"
 """Every export of a class graded with `--sandbox none` says this."""
@@ -80,9 +83,9 @@ def _encodable(text: str) -> str:
 
 def short_notes(notes: list[str]) -> list[str]:
     """Each note once, and both their length and their number cut to what a person reads."""
-    short = [n if len(n) <= MAX_NOTE else f"{n[:MAX_NOTE]} [...]" for n in dict.fromkeys(notes)]
-    left = len(short) - MAX_NOTES
-    return short if left <= 0 else [*short[:MAX_NOTES], f"and {left} more notes"]
+    short = [n if len(n) <= _MAX_NOTE else f"{n[:_MAX_NOTE]} [...]" for n in dict.fromkeys(notes)]
+    left = len(short) - _MAX_NOTES
+    return short if left <= 0 else [*short[:_MAX_NOTES], f"and {left} more notes"]
 
 
 def gradescope(record: Record, sandbox: str = "") -> dict[str, Any]:

@@ -17,6 +17,9 @@ from grader.sandbox.pool import Connection, Pool
 from grader.transport.link import LinkDead, WallError
 from grader.wall.outcome import Outcome
 
+__all__ = ["Session"]
+
+
 _ANSWER_GRACE_SECONDS = 10.0
 _OUT_OF_MEMORY = f"this machine may be out of memory: {NO_MEMORY}"
 _TIME_UP = "SIGALRM"

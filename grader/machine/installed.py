@@ -14,6 +14,8 @@ from threeloops.hardware.probe import installed_version
 
 from grader.machine.child import CODE
 
+__all__ = ["Requirement", "closure", "python_supported", "requirements"]
+
 
 @dataclass(frozen=True)
 class Requirement:

@@ -23,9 +23,12 @@ from grader.authoring.labs import course_root
 from grader.machine.child import CODE
 from grader.machine.installed import requirements
 
+__all__ = ["Device", "Provenance", "anonymous", "provenance", "sha256_of"]
+
+
 Device = Literal["cpu", "cuda"]
 
-SOURCES = ("lib", "grader", "solutions", "benchmarks")
+_SOURCES = ("lib", "grader", "solutions", "benchmarks")
 """The folders whose text determines what was measured."""
 
 _RESULTS = "benchmarks/evidence"
@@ -82,15 +85,15 @@ def provenance(machine: Machine, device: Device, gpu: int | None = None) -> Prov
         versions=versions,
         commit=commit,
         modified=modified,
-        sources_sha256=sources_sha256(),
+        sources_sha256=_sources_sha256(),
         recorded=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
-def sources_sha256() -> str:
+def _sources_sha256() -> str:
     """One hash over the names and contents of every source file; the same on every machine that has the same text."""
     named = {}
-    for folder in SOURCES:
+    for folder in _SOURCES:
         base = course_root() if folder == "solutions" else CODE
         for path in (base / folder).rglob("*"):
             name = path.relative_to(base)
@@ -120,7 +123,7 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
 
     with suppress(OSError, subprocess.SubprocessError):
         if (root / ".git").exists():  # or else git would find a repository above the course
-            return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *SOURCES, f":!{_RESULTS}"))
+            return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *_SOURCES, f":!{_RESULTS}"))
     return None, None
 
 

@@ -13,13 +13,16 @@ from nbformat import NotebookNode
 
 from grader.pages.page_policy import static_page
 
+__all__ = ["Cell", "notebook_page", "page", "remote_references", "table"]
+
+
 _LOADS = re.compile(
     r"(?:<(?:script|img|iframe|source|video|audio|embed)\b[^>]*\bsrc=|<link\b[^>]*\bhref=|@import\s+(?:url\()?|\burl\()"
     r"\s*[\"']?(?:https?:)?//[^\s\"')>]+|\bimport\b[^;\n]*?[\"']https?://[^\"']+",
     re.IGNORECASE,
 )
 
-STYLE = """
+_STYLE = """
 :root { color-scheme: light dark; --ink:#1d2433; --soft:#5b6475; --line:#d9dee8; --paper:#fff;
   --good:#1a7f4b; --bad:#b3261e; }
 @media (prefers-color-scheme: dark) { :root { --ink:#e7eaf0; --soft:#a3adbd; --line:#39414f; --paper:#14181f;
@@ -82,7 +85,7 @@ def page(title: str, lead: str, *sections: str) -> str:
     return (
         f"<!doctype html>\n<html lang='en'><head>{static_page()}<meta charset='utf-8'>"
         f"<title>{html.escape(title)}</title><meta name='viewport' content='width=device-width'>"
-        f"<style>{STYLE}</style></head><body>"
+        f"<style>{_STYLE}</style></head><body>"
         f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>{''.join(sections)}</body></html>\n"
     )
 

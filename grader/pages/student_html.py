@@ -24,7 +24,10 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexer import Lexer
 from pygments.lexers import PythonLexer
 
-MAX_RENDERED = 5_000
+__all__ = ["Highlight", "as_it_is", "page_markdown", "text_to_html"]
+
+
+_MAX_RENDERED = 5_000
 """Characters of the longest markdown cell that is rendered; a longer one is shown as typed."""
 
 _MAX_FORMULA = 1_000
@@ -87,7 +90,7 @@ class _Renderer(IPythonRenderer):
         """Colour only for Python: the lexers of some other languages take minutes for a page of hostile text."""
         language = (info or "").split(maxsplit=1)[:1]
         if language and language[0].lower() in _PYTHON:
-            return highlight(code, HtmlFormatter(), PythonLexer(), time.thread_time() + _SECONDS)
+            return _highlight(code, HtmlFormatter(), PythonLexer(), time.thread_time() + _SECONDS)
         return f"<pre><code>{self.escape_html(code)}</code></pre>\n"
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
@@ -122,12 +125,12 @@ class _Inline(MathInlineParser):
 def page_markdown(context: Context, source: str) -> str:
     """nbconvert's filter `markdown2html`. Shows a cell as typed if it is too long or the page has taken too long."""
     until = context["resources"].setdefault("markdown_until", time.thread_time() + _SECONDS)
-    if len(source) > MAX_RENDERED or time.thread_time() > until:
+    if len(source) > _MAX_RENDERED or time.thread_time() > until:
         return _typed(source)
-    return markdown_to_html(source)
+    return _markdown_to_html(source)
 
 
-def markdown_to_html(source: str) -> str:
+def _markdown_to_html(source: str) -> str:
     """Markdown as sanitised HTML, with formulas as TeX. Text that nests too deep to be parsed is shown as typed."""
     try:
         rendered = MarkdownWithMath(_Renderer(), _Block(), _Inline(hard_wrap=False)).render(source)
@@ -151,7 +154,7 @@ def as_it_is(text: str) -> str:
     return text
 
 
-def highlight(code: str, formatter: HtmlFormatter, lexer: Lexer, deadline: float) -> str:
+def _highlight(code: str, formatter: HtmlFormatter, lexer: Lexer, deadline: float) -> str:
     """Code in colour, or plain if colouring would take this thread past `deadline` (of `time.thread_time`).
 
     Pygments needs 41 s for 20 kB of lines that hold only spaces.
@@ -173,4 +176,4 @@ class Highlight(Highlight2HTML):
 
     def __call__(self, source: str, language: str | None = None, metadata: Any = None) -> str:
         formatter = HtmlFormatter(cssclass="highlight hl-ipython3")
-        return highlight(source or " ", formatter, IPython3Lexer(), self.deadline)
+        return _highlight(source or " ", formatter, IPython3Lexer(), self.deadline)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from threeloops.files import replacing
 
+__all__ = ["differences", "files_below", "replace_file", "sha256"]
+
 
 def replace_file(path: Path, source: Path) -> None:
     """Make `path` a copy of `source`, whole or not at all; missing folders are made."""

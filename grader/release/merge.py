@@ -12,6 +12,8 @@ from nbformat import NotebookNode
 
 from grader.authoring.labs import grade_id, text_id
 
+__all__ = ["Merge", "merge"]
+
 
 @dataclass
 class Merge:

@@ -29,7 +29,10 @@ from grader.authoring.lint import require_sound
 from grader.release.files import differences
 from grader.release.preprocessors import content_hash
 
-GENERATED = "threeloops_generated"
+__all__ = ["IGNORE", "PREPROCESSORS", "release", "stale"]
+
+
+_GENERATED = "threeloops_generated"
 """Key in a solution notebook's metadata: the hash of what was generated, which reveals a later edit."""
 
 IGNORE = ["*.py", "*.pyc", "wrong", "right", "__pycache__", ".*", "*.tmp", "feedback"]
@@ -104,7 +107,7 @@ def _new_solution(lab: Lab) -> NotebookNode | None:
         LabError: the one that is there holds an edit that its source does not, or cannot be read.
     """
     master = lab.master()
-    master.metadata[GENERATED] = content_hash(master)
+    master.metadata[_GENERATED] = content_hash(master)
     notebook, source = (p.relative_to(lab.root) for p in (lab.solution_notebook, lab.source))
     try:
         present = nbformat.read(lab.solution_notebook, as_version=4)
@@ -112,7 +115,7 @@ def _new_solution(lab: Lab) -> NotebookNode | None:
         return master
     except Exception as error:  # nbformat raises several unrelated types for a damaged file
         raise LabError(f"{notebook} cannot be read as a notebook ({error}); delete it and release again") from None
-    if content_hash(present) not in (present.metadata.get(GENERATED), master.metadata[GENERATED]):
+    if content_hash(present) not in (present.metadata.get(_GENERATED), master.metadata[_GENERATED]):
         raise LabError(
             f"{notebook} was edited after it was generated; releasing would lose that. Bring the edit back with\n"
             f"    jupytext --to py:percent --output {source} {notebook}\n"

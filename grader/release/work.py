@@ -17,6 +17,8 @@ from grader.authoring.labs import WORK, Lab, LabError
 from grader.release.files import files_below, replace_file, sha256
 from grader.release.merge import Merge, merge
 
+__all__ = ["Updated", "start", "update"]
+
 
 @dataclass
 class Updated:

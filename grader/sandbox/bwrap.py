@@ -12,7 +12,10 @@ from grader.machine.child import CODE
 from grader.machine.faults import MachineFault
 from grader.sandbox.confine import HOME
 
-LAB, VENV = "/lab", "/venv"
+__all__ = ["GRADED", "LAB", "SandboxError", "command", "environment", "needs_user_switch", "why_not"]
+
+
+LAB, _VENV = "/lab", "/venv"
 
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _ETC = ("ld.so.cache", "passwd", "group", "hosts", "nsswitch.conf", "localtime", "alternatives", "fonts", "ssl/certs")
@@ -106,8 +109,8 @@ def _interpreter() -> tuple[str, list[tuple[str, str]]]:
     binds = [] if base.is_relative_to("/usr") else [(str(base), str(base))]
     python = sys.executable
     if sys.prefix != sys.base_prefix:
-        binds.append((sys.prefix, VENV))
-        python = f"{VENV}/bin/{Path(python).name}"
+        binds.append((sys.prefix, _VENV))
+        python = f"{_VENV}/bin/{Path(python).name}"
     return python, binds + [(str(p), f"/site/{i}") for i, p in enumerate(_extra_site_folders())]
 
 

@@ -20,7 +20,10 @@ import psutil
 
 from grader.authoring.labs import Limits
 
-CONTROLLERS = ("memory", "pids", "cpu")
+__all__ = ["Group", "NoGroups", "make", "why_not"]
+
+
+_CONTROLLERS = ("memory", "pids", "cpu")
 _PROC = Path("/proc/self")
 _PREFIX = "threeloops-"
 _PERIOD_MICROSECONDS = 100_000
@@ -36,7 +39,7 @@ class NoGroups(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class _Place:
     """Where groups can be made: one folder for all controllers (version 2), or one for each (version 1)."""
 
     version: int
@@ -82,17 +85,17 @@ def make(limits: Limits, jobs: int) -> Group | None:
 
     None where this process cannot make groups at all. Raises OSError where this one group is refused.
     """
-    return _create(find(), next(_numbers), limits, jobs) if why_not() is None else None
+    return _create(_find(), next(_numbers), limits, jobs) if why_not() is None else None
 
 
-def _create(place: Place, what: object, limits: Limits, jobs: int) -> Group:
+def _create(place: _Place, what: object, limits: Limits, jobs: int) -> Group:
     """A new group, named after this process, when it was started, and `what` it is for."""
     name = f"{_PREFIX}{os.getpid()}-{_started(os.getpid())}-{what}"
     group = Group(place.version, tuple(folder / name for folder in place.folders), limits.memory_mb)
     try:
         for folder in group.folders:
             folder.mkdir()
-        for file, value in settings(group.version, limits, jobs).items():
+        for file, value in _settings(group.version, limits, jobs).items():
             found = [folder / file for folder in group.folders if (folder / file).exists()]
             if found:
                 found[0].write_text(value)
@@ -104,7 +107,7 @@ def _create(place: Place, what: object, limits: Limits, jobs: int) -> Group:
     return group
 
 
-def settings(version: int, limits: Limits, jobs: int) -> dict[str, str]:
+def _settings(version: int, limits: Limits, jobs: int) -> dict[str, str]:
     """The files of a group and what to write to them, in this order."""
     memory, processes = str(limits.memory_mb << 20), str(limits.processes)
     cores = max((os.cpu_count() or 1) / jobs, 1)
@@ -136,7 +139,7 @@ def why_not() -> str | None:
 @functools.cache
 def _why_not() -> str | None:
     try:
-        place = find()
+        place = _find()
         _sweep(place)
         trial = _create(place, "trial", Limits(), 1)
         try:
@@ -155,27 +158,27 @@ def _why_not() -> str | None:
 
 
 @functools.cache
-def find() -> Place:
+def _find() -> _Place:
     """Where this process may make groups. Raises NoGroups."""
     own = _own_groups()
-    if set(CONTROLLERS) <= own.keys():
-        return Place(1, tuple(own[name][1] for name in CONTROLLERS))
+    if set(_CONTROLLERS) <= own.keys():
+        return _Place(1, tuple(own[name][1] for name in _CONTROLLERS))
     if "" not in own:
         raise NoGroups("no control groups are mounted here")
     top, folder = own[""]
     for candidate in (folder, *folder.parents):
-        delegates = set(CONTROLLERS) <= _words(candidate / "cgroup.subtree_control")
+        delegates = set(_CONTROLLERS) <= _words(candidate / "cgroup.subtree_control")
         if delegates and os.access(candidate, os.W_OK) and os.access(candidate / "cgroup.procs", os.W_OK):
-            return Place(2, (candidate,))
+            return _Place(2, (candidate,))
         if candidate == top:
             break
-    return Place(2, (_take_over(folder),))
+    return _Place(2, (_take_over(folder),))
 
 
 def _take_over(folder: Path) -> Path:
     """Delegate the controllers of our own group to groups below it. The kernel allows that only in a group without
     processes of its own, so they first move into a group below."""
-    if not set(CONTROLLERS) <= _words(folder / "cgroup.controllers") or not os.access(folder, os.W_OK):
+    if not set(_CONTROLLERS) <= _words(folder / "cgroup.controllers") or not os.access(folder, os.W_OK):
         raise NoGroups("this process may not make control groups")
     try:
         inside = folder / f"{_PREFIX}grader"
@@ -186,13 +189,13 @@ def _take_over(folder: Path) -> Path:
             for pid in members:
                 with suppress(ProcessLookupError):
                     (inside / "cgroup.procs").write_text(pid)
-        (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in CONTROLLERS))
+        (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in _CONTROLLERS))
     except OSError as error:
         raise NoGroups(f"the controllers of {folder} cannot be delegated ({error.strerror})") from None
     return folder
 
 
-def _sweep(place: Place) -> None:
+def _sweep(place: _Place) -> None:
     """Remove the groups of runs that were killed."""
     for folder in place.folders:
         for left in folder.glob(f"{_PREFIX}*-*"):

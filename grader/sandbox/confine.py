@@ -16,17 +16,23 @@ from typing import Any
 
 from grader.sandbox import seccomp
 
-libc = ctypes.CDLL(None, use_errno=True)
+__all__ = [
+    "ENDED_BY_ITSELF", "HOME", "NEW_PID", "PR_SET_CHILD_SUBREAPER", "PR_SET_NO_NEW_PRIVS", "PR_SET_PDEATHSIG",
+    "confine", "limit", "limit_memory", "prctl", "unshare",
+]  # fmt: skip
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 HOME = "/home/student"
 
 ENDED_BY_ITSELF = "."
 """What the monitor says where it had to end nothing. If it is gone without a word, the machine has ended it."""
 
-NEW_USER, NEW_PID = 0x10000000, 0x20000000
+_NEW_USER, NEW_PID = 0x10000000, 0x20000000
 _NEW_MOUNTS, _NEW_HOST_NAME, _NEW_IPC, _NEW_NETWORK = 0x20000, 0x4000000, 0x8000000, 0x40000000
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
+PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -38,18 +44,18 @@ _MAX_BUFFER_BYTES = 128 << 10
 
 
 def prctl(option: int, value: int = 0) -> int:
-    return libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+    return _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
 def unshare(flags: int) -> None:
     """Enter new namespaces. Raises OSError where the kernel refuses."""
-    if libc.unshare(flags):
+    if _libc.unshare(flags):
         raise OSError(ctypes.get_errno(), "unshare")
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str | None = None) -> None:
     texts = source.encode(), target.encode(), kind.encode()
-    if libc.mount(*texts, ctypes.c_ulong(flags), data.encode() if data else None):
+    if _libc.mount(*texts, ctypes.c_ulong(flags), data.encode() if data else None):
         raise OSError(ctypes.get_errno(), f"mount {target}")
 
 
@@ -114,11 +120,11 @@ def _drop_privileges(uid: int | None) -> None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-        prctl(PR_SET_DUMPABLE, 1)
+        prctl(_PR_SET_DUMPABLE, 1)
     _forbid_user_namespaces()
     _empty_bounding_set()  # a new user namespace fills it again
     header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
-    if libc.capset(ctypes.byref(header), ctypes.byref(none)):
+    if _libc.capset(ctypes.byref(header), ctypes.byref(none)):
         raise OSError(ctypes.get_errno(), "capset")
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     seccomp.install()
@@ -126,7 +132,7 @@ def _drop_privileges(uid: int | None) -> None:
 
 def _empty_bounding_set() -> None:
     for capability in range(_LAST_CAPABILITY + 1):
-        prctl(PR_CAPBSET_DROP, capability)
+        prctl(_PR_CAPBSET_DROP, capability)
 
 
 def _forbid_user_namespaces() -> None:
@@ -136,7 +142,7 @@ def _forbid_user_namespaces() -> None:
     """
     uid, gid = os.geteuid(), os.getegid()
     try:
-        unshare(NEW_USER)
+        unshare(_NEW_USER)
     except OSError:
         return
     Path("/proc/self/setgroups").write_text("deny")

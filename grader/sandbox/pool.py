@@ -27,6 +27,9 @@ from grader.sandbox.stage import stage
 from grader.sandbox.warmup import REPLAY
 from grader.transport.link import Link
 
+__all__ = ["Connection", "Pool", "Sandbox", "choose", "close_pools", "pool"]
+
+
 Sandbox = Literal["bwrap", "none"]
 
 _START_SECONDS = 60.0
@@ -76,7 +79,7 @@ class Pool:
     def __init__(self, lab: Lab, sandbox: Sandbox, *, withhold: bool = True) -> None:
         self.lab, self.sandbox = lab, sandbox
         self._withholds = lab.withholds if withhold else []
-        self._modules = modules_of(lab)
+        self._modules = _modules_of(lab)
         self._lock = threading.Lock()
         self._begin()
 
@@ -96,7 +99,7 @@ class Pool:
 
     def _start_student(self, stage_folder: Path) -> None:
         self._data = f"{bwrap.LAB}/data" if self.sandbox == "bwrap" else str(stage_folder / "data")
-        modules = [self.sandbox, *without_withheld(self._modules, self._withholds)]
+        modules = [self.sandbox, *_without_withheld(self._modules, self._withholds)]
         site = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
         variables = bwrap.environment(str(self.folder), str(stage_folder), site)
         self._start("student_side", modules, variables, stage_folder if self.sandbox == "bwrap" else None)
@@ -191,7 +194,7 @@ class Pool:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def modules_of(lab: Lab) -> list[str]:
+def _modules_of(lab: Lab) -> list[str]:
     """The modules that the lab's setup cells import, and REPLAY where a test cell replays kernels."""
     trusted = manifest(lab)
     found: set[str] = set()
@@ -204,7 +207,7 @@ def modules_of(lab: Lab) -> list[str]:
     return sorted(found)
 
 
-def without_withheld(modules: Sequence[str], withheld: Sequence[str]) -> list[str]:
+def _without_withheld(modules: Sequence[str], withheld: Sequence[str]) -> list[str]:
     return [m for m in modules if not any(m == w or m.startswith(f"{w}.") for w in withheld)]
 
 

@@ -11,6 +11,9 @@ import os
 import socket
 import struct
 
+__all__ = ["install"]
+
+
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """The kernel's number of each architecture; the tables below have their system call numbers in the same order."""
 _REFUSED = {
@@ -96,13 +99,13 @@ _CALL, _ARCHITECTURE, _ARGUMENTS = 0, 4, (16, 24, 32, 40)  # offsets in struct s
 
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
-Instruction = tuple[int, int, int, int]
+_Instruction = tuple[int, int, int, int]
 """Operation, jump if true, jump if false, operand."""
-Step = tuple[int, str, str, int]
+_Step = tuple[int, str, str, int]
 """An instruction with named jumps: "next", "skip" (to the next block), "allow", "refuse", "pretend" or "kill"."""
 
 
-def program(machine: str, *, kernels_only: bool = False) -> list[Instruction]:
+def _program(machine: str, *, kernels_only: bool = False) -> list[_Instruction]:
     """The filter for one architecture. Raises KeyError for one whose system call numbers are not known here.
 
     `kernels_only` is for a process that interprets admitted kernels: no programs, sockets, signals or written files.
@@ -110,7 +113,7 @@ def program(machine: str, *, kernels_only: bool = False) -> list[Instruction]:
     audit, column = _AUDIT[machine], list(_AUDIT).index(machine)
     refused = [*_REFUSED.values(), *(_REFUSED_TO_KERNELS.values() if kernels_only else ())]
     numbers = sorted(number for row in refused if (number := row[column]) is not None)
-    first: list[Step] = [(_EQUAL, "next", "kill", audit), (_LOAD, "", "", _CALL)]
+    first: list[_Step] = [(_EQUAL, "next", "kill", audit), (_LOAD, "", "", _CALL)]
     if machine == "x86_64":
         first.append((_AT_LEAST, "refuse", "next", _X32_CALLS))
     blocks = [[*first, *((_EQUAL, "refuse", "next", number) for number in numbers)]]
@@ -118,30 +121,30 @@ def program(machine: str, *, kernels_only: bool = False) -> list[Instruction]:
         blocks.append(_block(_OPENAT[column], _load(2), (_AND, "", "", _OPEN_TO_WRITE), (_EQUAL, "allow", "refuse", 0)))
     flags = (_AND, "", "", _MAP_SHARED_ANONYMOUS)
     blocks.append(_block(_MMAP[column], _load(3), flags, (_EQUAL, "refuse", "allow", _MAP_SHARED_ANONYMOUS)))
-    families: list[Step] = [(_EQUAL, "allow", "next", family) for family in _FAMILIES[:-1]]
+    families: list[_Step] = [(_EQUAL, "allow", "next", family) for family in _FAMILIES[:-1]]
     blocks.append(_block(_SOCKET[column], _load(0), *families, (_EQUAL, "allow", "refuse", _FAMILIES[-1])))
     blocks.append(_block(_SOCKETPAIR[column], _load(0), (_EQUAL, "allow", "refuse", socket.AF_UNIX)))
     # Pretend to enlarge a buffer: honest code works without it, and nobody gets megabytes per socket.
-    sizes: list[Step] = [(_EQUAL, "pretend", "next", socket.SO_SNDBUF), (_EQUAL, "pretend", "allow", socket.SO_RCVBUF)]
+    sizes: list[_Step] = [(_EQUAL, "pretend", "next", socket.SO_SNDBUF), (_EQUAL, "pretend", "allow", socket.SO_RCVBUF)]
     level = (_EQUAL, "next", "allow", socket.SOL_SOCKET)
     blocks.append(_block(_SETSOCKOPT[column], _load(1), level, _load(2), *sizes))
     return _assembled(blocks)
 
 
-def _load(argument: int) -> Step:
+def _load(argument: int) -> _Step:
     return (_LOAD, "", "", _ARGUMENTS[argument])
 
 
-def _block(call: int, *steps: Step) -> list[Step]:
+def _block(call: int, *steps: _Step) -> list[_Step]:
     """Steps for one system call. Any other call skips them, and its number stays loaded."""
     return [(_EQUAL, "next", "skip", call), *steps]
 
 
-def _assembled(blocks: list[list[Step]]) -> list[Instruction]:
+def _assembled(blocks: list[list[_Step]]) -> list[_Instruction]:
     """The blocks with their jumps as numbers, which count forward from the instruction after the jump."""
     total = sum(map(len, blocks))
     ends = {"allow": total, "refuse": total + 1, "pretend": total + 2, "kill": total + 3}
-    code: list[Instruction] = [(_LOAD, 0, 0, _ARCHITECTURE)]
+    code: list[_Instruction] = [(_LOAD, 0, 0, _ARCHITECTURE)]
     start = 0
     for steps in blocks:
         targets = {**ends, "skip": start + len(steps)}
@@ -160,7 +163,7 @@ def install(*, kernels_only: bool = False) -> None:
     machine = os.uname().machine
     if machine not in _AUDIT:
         return
-    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program(machine, kernels_only=kernels_only))
+    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in _program(machine, kernels_only=kernels_only))
     buffer = ctypes.create_string_buffer(code, len(code))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from grader.machine.child import CODE
 
+__all__ = ["stage"]
+
+
 _STUDENT_END = (
     "__init__.py",
     "transport/__init__.py",

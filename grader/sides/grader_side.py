@@ -43,6 +43,9 @@ from grader.wall.outcome import Outcome
 from grader.wall.pickling import install_main_twin
 from grader.wall.replays import Replays
 
+__all__ = []
+
+
 _MAX_TEXT, _MAX_MESSAGE = 100_000, 4000
 _MAX_PICTURE, _MAX_PIXELS = 2 << 20, 40_000_000
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
@@ -54,7 +57,7 @@ _MEMORY_MB = 3072
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)]) | {ord(c): c for c in "\n\t"}
 
 
-class GraderHalf:
+class _GraderHalf:
     """Runs the cells of one submission against one student process."""
 
     def __init__(self, engine: Link, student: Link, replays: Replays | None = None) -> None:
@@ -135,7 +138,7 @@ class GraderHalf:
             result.error = _line(str(error["classes"][0]).rpartition(".")[2][:80])
             result.message, result.where = _line(str(error["message"])), _line(str(error["where"])[:200])
             result.quoted, result.unquoted = result.message, NOT_SHOWN
-        result.shown = shown(answer.get("shown"))
+        result.shown = _shown(answer.get("shown"))
 
     def _setup(self, source: str) -> None:
         exec(compile(source, "<setup>", "exec"), self.main.__dict__)
@@ -195,7 +198,7 @@ def _without(message: str, words: list[str]) -> str:
     return message
 
 
-def shown(text: object) -> list[dict[str, str]]:
+def _shown(text: object) -> list[dict[str, str]]:
     """What the student's side says that a cell displayed: plain text and PNG pictures, nothing else."""
     try:
         outputs = json.loads(text) if type(text) is str else []
@@ -228,7 +231,7 @@ def _line(message: str) -> str:
     return _encodable(message[:_MAX_MESSAGE]).translate(_CONTROL)
 
 
-def main(fd: int, modules: list[str]) -> None:
+def _main(fd: int, modules: list[str]) -> None:
     """Fork one grader half for each pair of sockets that arrives. `modules` are what this lab's cells import."""
     control = socket.socket(fileno=fd)
     torch.set_num_threads(1)
@@ -266,7 +269,7 @@ def main(fd: int, modules: list[str]) -> None:
         os.chdir(config["folder"])
         limit_memory(memory_mb)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash would leave hidden tests in the lab's folder
-        GraderHalf(Link(engine), Link(student), replays).serve()
+        _GraderHalf(Link(engine), Link(student), replays).serve()
         os._exit(0)
 
 
@@ -283,5 +286,5 @@ def _report_end(pidfd: int, engine: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    _main(int(sys.argv[1]), sys.argv[2:])
     os._exit(0)  # skips the seconds that the interpreter takes to tear down torch

@@ -30,6 +30,9 @@ from grader.sandbox.warmup import REPLAY, compare_once, import_all, import_pyplo
 from grader.transport.link import Link
 from grader.wall.student import Output, Server, install_main_twin, make_shell
 
+__all__ = []
+
+
 _POLL_SECONDS = 0.05
 _REAP_SECONDS = 0.002
 _WAIT_SECONDS = 5
@@ -39,7 +42,7 @@ _MAX_FDS = 8
 _MAX_SOCKETS = 1024
 
 
-def main(fd: int, mode: str, modules: list[str]) -> None:
+def _main(fd: int, mode: str, modules: list[str]) -> None:
     """Fork one monitor for each request that arrives on the control socket, until its other end is closed.
 
     `modules` are what this lab's setup cells import.
@@ -193,6 +196,6 @@ def _end_all(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    _main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
     _wait_for_monitors()
     os._exit(0)  # skips the seconds that the interpreter takes to tear down torch

@@ -11,11 +11,17 @@ from pathlib import Path
 from grader.authoring.submitted import BadSubmission
 from grader.machine.faults import is_machines
 
-MAX_NAME = 100
-MAX_NAME_BYTES = 255
-MAX_FILES = 1000
-MAX_FOLDER_BYTES = 100 << 20
-MAX_NOTEBOOK_BYTES = 32 << 20
+__all__ = [
+    "TIMESTAMP", "below", "is_student", "require_plain_files", "require_small_notebook", "require_student",
+    "require_timestamp", "spelling", "student_name",
+]  # fmt: skip
+
+
+_MAX_NAME = 100
+_MAX_NAME_BYTES = 255
+_MAX_FILES = 1000
+_MAX_FOLDER_BYTES = 100 << 20
+_MAX_NOTEBOOK_BYTES = 32 << 20
 TIMESTAMP = "timestamp.txt"
 """The file in which nbgrader notes when a submission was handed in."""
 
@@ -49,8 +55,8 @@ def _why_no_student(name: str) -> str:
     if "/" in name or "\\" in name or not all(map(_is_printable, name)):
         return "it holds a slash, a backslash or a character that cannot be printed"
     size = len(os.fsencode(name))
-    if len(name) > MAX_NAME or size > MAX_NAME_BYTES:
-        return f"it has {len(name)} characters in {size} bytes, at most {MAX_NAME} in {MAX_NAME_BYTES}"
+    if len(name) > _MAX_NAME or size > _MAX_NAME_BYTES:
+        return f"it has {len(name)} characters in {size} bytes, at most {_MAX_NAME} in {_MAX_NAME_BYTES}"
     return ""
 
 
@@ -81,20 +87,20 @@ def require_plain_files(folder: Path) -> None:
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
             raise BadSubmission(f"{shown} is a pipe, a socket or a device, not a file; delete it and hand in again")
         size += found.st_size if stat.S_ISREG(found.st_mode) else 0
-        if files > MAX_FILES:
-            raise BadSubmission(f"the folder holds more than {MAX_FILES:,} files; hand in the notebook alone")
-        if size > MAX_FOLDER_BYTES:
+        if files > _MAX_FILES:
+            raise BadSubmission(f"the folder holds more than {_MAX_FILES:,} files; hand in the notebook alone")
+        if size > _MAX_FOLDER_BYTES:
             raise BadSubmission(
-                f"the folder's files have {size / 2**20:,.0f} MiB and more, at most {MAX_FOLDER_BYTES >> 20} are "
+                f"the folder's files have {size / 2**20:,.0f} MiB and more, at most {_MAX_FOLDER_BYTES >> 20} are "
                 "accepted; hand in the notebook alone"
             )
 
 
 def require_small_notebook(size: int) -> None:
     """Raises BadSubmission if a notebook file of `size` bytes is larger than grading reads."""
-    if size > MAX_NOTEBOOK_BYTES:
+    if size > _MAX_NOTEBOOK_BYTES:
         raise BadSubmission(
-            f"the notebook has {size / 2**20:.0f} MiB, at most {MAX_NOTEBOOK_BYTES >> 20} are read; clear its outputs"
+            f"the notebook has {size / 2**20:.0f} MiB, at most {_MAX_NOTEBOOK_BYTES >> 20} are read; clear its outputs"
         )
 
 

@@ -11,8 +11,11 @@ from nbformat import NotebookNode
 from grader.authoring.submitted import BadSubmission, essentials
 from grader.submissions.folder import require_small_notebook
 
-MAX_VALUES = 1_000_000
-MAX_CONTAINERS = 200_000
+__all__ = ["parse"]
+
+
+_MAX_VALUES = 1_000_000
+_MAX_CONTAINERS = 200_000
 
 # A string (up to its end or the end of the file), or what opens or separates values. Nothing is matched twice.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?+)*+(?:"|\Z)|[\[{,]', re.DOTALL)
@@ -47,8 +50,8 @@ def _require_few_values(content: bytes) -> None:
             continue
         values += 1
         containers += first != ord(",")
-        if values > MAX_VALUES or containers > MAX_CONTAINERS:
+        if values > _MAX_VALUES or containers > _MAX_CONTAINERS:
             raise BadSubmission(
-                f"the file is not JSON that grading reads: it holds more than {MAX_CONTAINERS:,} lists and objects, or "
-                f"{MAX_VALUES:,} values; clear the notebook's outputs and hand it in again"
+                f"the file is not JSON that grading reads: it holds more than {_MAX_CONTAINERS:,} lists and objects, "
+                f"or {_MAX_VALUES:,} values; clear the notebook's outputs and hand it in again"
             )

@@ -20,6 +20,8 @@ from grader.submissions.folder import (
 )
 from grader.submissions.parse import parse
 
+__all__ = ["Submission", "content", "find", "read"]
+
 
 @dataclass(frozen=True)
 class Submission:

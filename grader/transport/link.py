@@ -12,6 +12,9 @@ from typing import Any, NoReturn
 from threeloops import frames
 from threeloops.frames import Buffer, FrameError, TooLarge
 
+__all__ = ["LIMITS", "Link", "LinkDead", "WallError"]
+
+
 LIMITS = frames.Limits(tree_bytes=4 << 20, body_bytes=512 << 20)
 
 

@@ -21,17 +21,20 @@ from threeloops.frames import Buffer
 
 from grader.transport.link import LIMITS, WallError
 
-MAX_DEPTH = 64
-MAX_INTEGER_DIGITS = 4096
+__all__ = ["Buffers", "Special", "decode", "encode"]
+
+
+_MAX_DEPTH = 64
+_MAX_INTEGER_DIGITS = 4096
 
 _TORCH_DTYPES = (
     "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64 complex128 "
     "int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
 )
 _NUMPY_DTYPES = "float64 float32 float16 complex64 complex128 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
-TORCH = {name: getattr(torch, name) for name in _TORCH_DTYPES.split()}
-_NAMES = {dtype: name for name, dtype in TORCH.items()}
-NUMPY = {name: np.dtype(name) for name in _NUMPY_DTYPES.split()}
+_TORCH = {name: getattr(torch, name) for name in _TORCH_DTYPES.split()}
+_NAMES = {dtype: name for name, dtype in _TORCH.items()}
+_NUMPY = {name: np.dtype(name) for name in _NUMPY_DTYPES.split()}
 
 Buffers = list[Any]
 """The bytearrays of one frame; None where a value has taken its own."""
@@ -78,8 +81,8 @@ class Special(Protocol):
 
 def encode(value: Any, buffers: list[Buffer], special: Special, depth: int = 0) -> Any:
     """The JSON form of `value`; array data is appended to `buffers`."""
-    if depth > MAX_DEPTH:
-        raise WallError(f"a value nested more than {MAX_DEPTH} deep cannot cross the wall")
+    if depth > _MAX_DEPTH:
+        raise WallError(f"a value nested more than {_MAX_DEPTH} deep cannot cross the wall")
     kind = type(value)
     if value is None or kind in (bool, str, float):
         return value
@@ -111,15 +114,15 @@ def encode(value: Any, buffers: list[Buffer], special: Special, depth: int = 0) 
         return {"dv": value.type}
     if isinstance(value, torch.Tensor):
         return _encode_tensor(value, buffers, special)
-    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.name in NUMPY:
-        array = np.asarray(value).astype(NUMPY[value.dtype.name], copy=False)  # in this machine's byte order
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.name in _NUMPY:
+        array = np.asarray(value).astype(_NUMPY[value.dtype.name], copy=False)  # in this machine's byte order
         data = _append(buffers, np.ascontiguousarray(array).tobytes())
         return {"g" if isinstance(value, np.generic) else "a": [array.dtype.name, list(array.shape), data]}
     return _encode_record(value, inner, special)
 
 
 def _hex(value: int) -> str:
-    if value.bit_length() > 4 * MAX_INTEGER_DIGITS:
+    if value.bit_length() > 4 * _MAX_INTEGER_DIGITS:
         raise WallError(f"an integer of {value.bit_length()} bits is too large to cross the wall")
     return hex(value)
 
@@ -169,8 +172,8 @@ def decode(tree: Any, buffers: Buffers, special: Special, depth: int = 0) -> Any
 
 
 def _decode(tree: Any, buffers: Buffers, special: Special, depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        raise WallError(f"a value nested more than {MAX_DEPTH} deep cannot cross the wall")
+    if depth > _MAX_DEPTH:
+        raise WallError(f"a value nested more than {_MAX_DEPTH} deep cannot cross the wall")
     kind = type(tree)
     if tree is None or kind in (bool, int, float, str):
         return tree
@@ -184,7 +187,7 @@ def _decode(tree: Any, buffers: Buffers, special: Special, depth: int) -> Any:
         raise WallError("a malformed value came back (unknown tag)")
     ((tag, value),) = tree.items()
     match tag:
-        case "i" if type(value) is str and len(value) <= MAX_INTEGER_DIGITS + len("-0x"):
+        case "i" if type(value) is str and len(value) <= _MAX_INTEGER_DIGITS + len("-0x"):
             return int(value, 16)
         case "t" if type(value) is list:
             return tuple(inner(v) for v in value)
@@ -201,7 +204,7 @@ def _decode(tree: Any, buffers: Buffers, special: Special, depth: int) -> Any:
         case "rg":
             return range(*_integers([inner(v) for v in value]))
         case "dt":
-            return TORCH[value]
+            return _TORCH[value]
         case "dv":
             return torch.device("cpu" if value == "cpu" else "cuda")
         case "a" | "g":
@@ -242,12 +245,12 @@ def _elements(array: _Array, buffers: Buffers, itemsize: int) -> bytearray:
 
 
 def _decode_array(array: _Array, buffers: Buffers) -> Any:
-    dtype = NUMPY[array.dtype]
+    dtype = _NUMPY[array.dtype]
     return np.frombuffer(_elements(array, buffers, dtype.itemsize), dtype).reshape(array.shape)
 
 
 def _decode_tensor(array: _Tensor, buffers: Buffers, special: Special) -> Any:
-    dtype, shape, stride = TORCH[array.dtype], array.shape, array.stride
+    dtype, shape, stride = _TORCH[array.dtype], array.shape, array.stride
     data = _elements(array, buffers, dtype.itemsize)
     tensor = torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
     if stride is not None:

@@ -12,6 +12,8 @@ import torch
 from grader.transport.link import WallError
 from grader.wall.messages import Asks, Message
 
+__all__ = ["Backward", "Tracked", "plain", "restore", "walk", "with_grad"]
+
 
 @dataclass
 class Tracked:

@@ -17,6 +17,8 @@ import msgspec
 import torch
 from threeloops.frames import Buffer
 
+__all__ = ["Asks", "ErrorReply", "Message", "Reply", "StudentError", "from_loaded", "make_exception", "quoting"]
+
 
 class Asks(Protocol):
     """What proxies and gradients need of the connection through which they came."""

@@ -11,6 +11,8 @@ import cloudpickle
 
 from grader.wall.student import MAIN_TWIN
 
+__all__ = ["Pickler", "install_main_twin"]
+
 
 class Pickler(cloudpickle.Pickler):
     """By value, except what setup cells define: those classes and functions exist on both sides."""

@@ -13,6 +13,9 @@ from typing import Any
 from grader.transport.link import WallError
 from grader.wall.messages import Asks, quoting
 
+__all__ = ["Proxy"]
+
+
 _HANDLE_BITS = 48
 
 

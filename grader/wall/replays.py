@@ -19,7 +19,10 @@ from threeloops.inner.replay import server
 from grader.sandbox import seccomp
 from grader.sandbox.confine import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, limit_memory, prctl
 
-SECONDS = 30.0
+__all__ = ["Replays", "confine"]
+
+
+_SECONDS = 30.0
 """The most that one replay may take; less where the test's own time ends before."""
 
 _RESERVE_SECONDS = 1.0
@@ -45,7 +48,7 @@ class Replays:
 
     def ask(self, tree: dict[str, Any], buffers: Sequence[Any], left: float) -> tuple[dict[str, Any], list[Any]]:
         """The answer to a question, within the `left` seconds of the test. Raises FrameError where it is gone."""
-        seconds = max(0.1, min(SECONDS, left - _RESERVE_SECONDS))
+        seconds = max(0.1, min(_SECONDS, left - _RESERVE_SECONDS))
         return server.converse(self.socket.fileno(), self.socket.fileno(), tree, buffers, seconds)
 
 

@@ -27,6 +27,9 @@ from threeloops.lab.checking import wall
 from grader.transport.link import Link, LinkDead, WallError
 from grader.transport.wire import decode, encode
 
+__all__ = ["MAIN_TWIN", "Output", "Server", "install_main_twin", "make_shell"]
+
+
 MAIN_TWIN = "threeloops_main"
 """Module through which the grader's pickles refer to classes of setup cells, which exist on both sides."""
 
@@ -40,7 +43,7 @@ def install_main_twin() -> None:
 
 
 @dataclass
-class Tape:
+class _Tape:
     """Autograd state of one call: which arguments and results require gradients."""
 
     inputs: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -107,9 +110,9 @@ class Server:
         self.link, self.shell, self.output = link, shell, output
         self.setup_types: set[type] = set()
         self.handles: dict[int, Any] = {}
-        self.tapes: dict[int, Tape] = {}
+        self.tapes: dict[int, _Tape] = {}
         self.next_id = 0
-        self.tape: Tape | None = None
+        self.tape: _Tape | None = None
         self.leaves: list[torch.Tensor] = []
         self.in_place: list[Any] = []
         self.by_value: list[Any] = []
@@ -125,7 +128,7 @@ class Server:
                 return
 
     def answer(self, tree: dict[str, Any], buffers: list[bytearray]) -> None:
-        self.tape, self.leaves, self.in_place = Tape(), [], []
+        self.tape, self.leaves, self.in_place = _Tape(), [], []
         out: list[Buffer] = []
         try:
             if "seed" in tree:
@@ -137,12 +140,12 @@ class Server:
         except LinkDead:
             raise
         except BaseException as error:
-            out, reply = [], {"error": describe(error)}
+            out, reply = [], {"error": _describe(error)}
         reply["printed"] = self.output.take()
         try:
             self.link.send(reply, out)
         except WallError as error:
-            self.link.send({"error": describe(error), "printed": ""})
+            self.link.send({"error": _describe(error), "printed": ""})
 
     def _add_state(self, reply: dict[str, Any], out: list[Buffer]) -> None:
         """Add to the reply what the call left behind besides its value: gradients, changed arguments, a tape."""
@@ -150,7 +153,7 @@ class Server:
             leaves, self.leaves = self.leaves, []
             reply["leaf_grads"] = [encode(None if t.grad is None else t.grad.detach(), out, self) for t in leaves]
         if self.in_place:
-            reply["in_place"] = [encode(state_of(o), out, self) for o in self.in_place]
+            reply["in_place"] = [encode(_state_of(o), out, self) for o in self.in_place]
         if self.tape and self.tape.outputs:
             self.next_id += 1
             self.tapes[self.next_id] = self.tape
@@ -169,7 +172,7 @@ class Server:
             {kind: text for kind, text in o["data"].items() if kind in _SHOWN and isinstance(text, str)}
             for o in self.shell.display_pub.outputs
         ]
-        return {"error": None if error is None else describe(error), "shown": json.dumps(shown)[: 2 << 20]}
+        return {"error": None if error is None else _describe(error), "shown": json.dumps(shown)[: 2 << 20]}
 
     def on_get(self, tree: dict[str, Any], _: list[bytearray]) -> Any:
         self.tape = None
@@ -280,14 +283,14 @@ class Server:
             return decode(tree["value"], buffers, self)
 
 
-def state_of(value: Any) -> Any:
+def _state_of(value: Any) -> Any:
     """What must be copied back of an argument that was changed in place."""
     if isinstance(value, torch.nn.Module):
         return {"state": dict(value.state_dict()), "grads": [p.grad for p in value.parameters()]}
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
-def describe(error: BaseException) -> dict[str, Any]:
+def _describe(error: BaseException) -> dict[str, Any]:
     """An exception as plain data: the names of its classes, its message and the line that raised it."""
     trace = error.__traceback__
     while trace and trace.tb_next:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+__all__ = ["replace_text", "replacing"]
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+__all__ = ["Buffer", "FrameError", "Late", "Limits", "TooLarge", "receive", "send"]
+
+
 Buffer = bytes | bytearray | memoryview
 
 _HEADER = struct.Struct("<IIQ")

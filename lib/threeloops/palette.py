@@ -2,8 +2,10 @@
 
 from typing import NamedTuple
 
+__all__ = ["palette"]
 
-class Palette(NamedTuple):
+
+class _Palette(NamedTuple):
     blue: str = "#0072b2"
     orange: str = "#e69f00"
     green: str = "#009e73"
@@ -15,4 +17,4 @@ class Palette(NamedTuple):
     ink: str = "#222222"
 
 
-palette = Palette()
+palette = _Palette()

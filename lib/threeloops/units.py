@@ -1,5 +1,7 @@
 """Numbers formatted with a suitable unit."""
 
+__all__ = ["readable_bytes", "readable_count"]
+
 
 def readable_bytes(number: float) -> str:
     """8388608 → "8 MiB"."""

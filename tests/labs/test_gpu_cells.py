@@ -45,9 +45,9 @@ def test_a_cell_for_a_gpu_measures_and_settles_its_claim(lab, monkeypatch):
     words, claim = CELLS[lab]
     notebook = jupytext.read(SOLUTIONS / lab / f"{lab}.py", fmt="py:percent")
     (cell,) = (cell.source for cell in notebook.cells if cell.cell_type == "code" and words in cell.source)
-    monkeypatch.setattr(timing, "clock_of", lambda device: took_a_millisecond)
-    monkeypatch.setattr(timing, "cache_flusher", lambda device: lambda: None)
-    monkeypatch.setattr(timing, "launch_cover", lambda device: None)
+    monkeypatch.setattr(timing, "_clock_of", lambda device: took_a_millisecond)
+    monkeypatch.setattr(timing, "_cache_flusher", lambda device: lambda: None)
+    monkeypatch.setattr(timing, "_launch_cover", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a GPU of shapes")
     given = {
         "device": lambda: "cuda",

@@ -15,10 +15,13 @@ import numpy as np
 
 from threeloops.data.errors import CorruptData
 
-FOLDER = "THREELOOPS_CIFAR10"
+__all__ = ["Cifar10", "HELD_OUT", "TRAINING", "local_cifar10"]
+
+
+_FOLDER = "THREELOOPS_CIFAR10"
 """Environment variable that names the folder."""
 TRAINING, HELD_OUT = tuple(f"data_batch_{number}" for number in range(1, 6)), ("test_batch",)
-SHAPE, CLASSES = (3, 32, 32), 10
+_SHAPE, _CLASSES = (3, 32, 32), 10
 _PIXELS = 3 * 32 * 32
 _HARMLESS = {
     ("numpy", "ndarray"),
@@ -42,12 +45,12 @@ class Cifar10(NamedTuple):
 
 
 def local_cifar10() -> Cifar10 | None:
-    """The data set in the folder THREELOOPS_CIFAR10; None where it is not set. Raises as `read_cifar10` does."""
-    folder = os.environ.get(FOLDER)
-    return read_cifar10(Path(folder)) if folder else None
+    """The data set in the folder THREELOOPS_CIFAR10; None where it is not set. Raises as `_read_cifar10` does."""
+    folder = os.environ.get(_FOLDER)
+    return _read_cifar10(Path(folder)) if folder else None
 
 
-def read_cifar10(folder: Path) -> Cifar10:
+def _read_cifar10(folder: Path) -> Cifar10:
     """Whichever form `folder` holds. Raises FileNotFoundError naming what is missing, CorruptData for a bad file."""
     for suffix, read in ((".bin", _records), ("", _pickled)):
         if (folder / f"{TRAINING[0]}{suffix}").is_file():
@@ -59,7 +62,7 @@ def read_cifar10(folder: Path) -> Cifar10:
             return Cifar10(images, labels, sum(len(part[1]) for part in parts[: len(TRAINING)]))
     raise FileNotFoundError(
         f"{folder}: neither {TRAINING[0]}.bin nor {TRAINING[0]} lies here; expected the unpacked folder "
-        f"cifar-10-batches-bin or cifar-10-batches-py. Point {FOLDER} to it, or unset {FOLDER}"
+        f"cifar-10-batches-bin or cifar-10-batches-py. Point {_FOLDER} to it, or unset {_FOLDER}"
     )
 
 
@@ -82,15 +85,15 @@ def _pickled(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _checked(path: Path, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    expected = f"expected whole numbers from 0 to {CLASSES - 1} of shape (N,)"
+    expected = f"expected whole numbers from 0 to {_CLASSES - 1} of shape (N,)"
     labels = _array(path, "labels", labels, expected)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not ((labels >= 0) & (labels < CLASSES)).all():
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not ((labels >= 0) & (labels < _CLASSES)).all():
         raise CorruptData(path, "labels", f"{labels.dtype} {labels.shape}, {expected}")
     expected = f"expected uint8 ({len(labels)}, {_PIXELS})"
     images = _array(path, "images", images, expected)
     if images.shape != (len(labels), _PIXELS) or images.dtype != np.uint8:
         raise CorruptData(path, "images", f"{images.dtype} {images.shape} for {len(labels)} labels; {expected}")
-    return images.reshape(-1, *SHAPE), labels.astype(np.int64)
+    return images.reshape(-1, *_SHAPE), labels.astype(np.int64)
 
 
 def _array(path: Path, what: str, values: Any, expected: str) -> np.ndarray:

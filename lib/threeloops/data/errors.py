@@ -1,5 +1,7 @@
 """The errors that reading and loading samples can raise."""
 
+__all__ = ["CorruptData", "MissingIndex", "StoreTimeout", "WorkerDied", "WorkerFailed"]
+
 
 class CorruptData(ValueError):
     """A file is not what its format requires; the message names the file, the place in it, and what was expected."""

@@ -12,12 +12,15 @@ from difflib import get_close_matches
 from importlib.resources import files
 from typing import Any
 
+__all__ = ["Accelerator", "Caches", "DTYPES", "accelerator", "accelerators", "dtype_name"]
+
+
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 """For each of these the table has a rate, "not published", or "not in the hardware", for every accelerator. Some have
 variants: `fp64_matrix`, `fp32_matrix` (matrix cores, where the plain name means the vector units) and
 `fp16_fp16_accumulate`, `fp8_fp16_accumulate` (where the plain name, accumulating in FP32, has half the rate)."""
 
-TORCH_NAMES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_TORCH_NAMES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,15 @@ class Accelerator:
             return self.rates[name]
         has = f"it has {', '.join(self.rates)}"
         if name in self.absent:
-            raise LookupError(f"{self.name} has no {name.upper()}: {reading(self.sources[f'rates.{name}'])}; {has}")
+            raise LookupError(f"{self.name} has no {name.upper()}: {_reading(self.sources[f'rates.{name}'])}; {has}")
         if f"rates.{name}" in self.sources:
-            raise LookupError(f"{self.name}: no {name} rate is known ({reading(self.sources[f'rates.{name}'])}); {has}")
+            raise LookupError(
+                f"{self.name}: no {name} rate is known ({_reading(self.sources[f'rates.{name}'])}); {has}"
+            )
         raise LookupError(f"dtype = {str(dtype)!r}: {self.name} has no rate of that name; {has}")
 
 
-def reading(source: str) -> str:
+def _reading(source: str) -> str:
     """The note behind a source's title: "NVIDIA Ada GPU Architecture (2023): not printed" → "not printed"."""
     return source.split("): ", 1)[-1]
 
@@ -95,13 +100,13 @@ def reading(source: str) -> str:
 def dtype_name(dtype: object) -> str:
     """The table's name of a dtype: torch.bfloat16, "torch.bfloat16", "bfloat16" and "BF16" are all "bf16"."""
     name = str(dtype).removeprefix("torch.").lower()
-    return "fp8" if name.startswith("float8_e") else TORCH_NAMES.get(name, name)
+    return "fp8" if name.startswith("float8_e") else _TORCH_NAMES.get(name, name)
 
 
 def accelerators() -> dict[str, Accelerator]:
     """The table by name, a fresh copy for each call."""
-    table = read_table()
-    return {entry["name"]: from_entry(entry, table["documents"]) for entry in table["accelerators"]}
+    table = _read_table()
+    return {entry["name"]: _from_entry(entry, table["documents"]) for entry in table["accelerators"]}
 
 
 def accelerator(name: str) -> Accelerator:
@@ -109,11 +114,11 @@ def accelerator(name: str) -> Accelerator:
 
     Capitals, spaces and hyphens do not matter. Raises LookupError with the closest names.
     """
-    table = read_table()
-    names = {spelling(each): entry for entry in table["accelerators"] for each in (entry["name"], *entry["aliases"])}
-    wanted = spelling(name)
+    table = _read_table()
+    names = {_spelling(each): entry for entry in table["accelerators"] for each in (entry["name"], *entry["aliases"])}
+    wanted = _spelling(name)
     if wanted in names:
-        return from_entry(names[wanted], table["documents"])
+        return _from_entry(names[wanted], table["documents"])
     close = [each for each in names if wanted and (wanted in each or each in wanted)]
     close += get_close_matches(wanted, names, n=4, cutoff=0.5)
     close_names = list(dict.fromkeys(names[each]["name"] for each in close))[:4]
@@ -121,15 +126,15 @@ def accelerator(name: str) -> Accelerator:
     raise LookupError(f"no accelerator is called {name!r}: {hint}accelerators() lists all {len(table['accelerators'])}")
 
 
-def spelling(name: str) -> str:
+def _spelling(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def read_table() -> dict[str, Any]:
+def _read_table() -> dict[str, Any]:
     return json.loads((files("threeloops.hardware") / "accelerators.json").read_text(encoding="utf-8"))
 
 
-def from_entry(entry: Mapping[str, Any], documents: Mapping[str, Any]) -> Accelerator:
+def _from_entry(entry: Mapping[str, Any], documents: Mapping[str, Any]) -> Accelerator:
     """Separate an entry's values from their sources; an entry's cells are {"value", "source", "note"}."""
     cells = {name: cell for name, cell in entry.items() if isinstance(cell, Mapping) and "source" in cell}
     sources = {}

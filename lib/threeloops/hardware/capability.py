@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 from threeloops.hardware.probe import Gpu, Machine, probe
 
-__all__ = ["Capability", "Gpu", "Machine", "Report", "capabilities", "probe", "runs_on"]
+__all__ = [
+    "Capability", "Gpu", "Machine", "OLDEST_CAPABILITY", "Report", "TRITON_OLDEST_CAPABILITY", "capabilities",
+    "compiler", "gpu", "interpreter", "probe", "ranks", "release", "runs_on", "visible_devices",
+]  # fmt: skip
 
 OLDEST_CAPABILITY = (7, 5)
 """Turing: the oldest GPU in the CUDA 12.8–13.2 wheels of torch 2.11–2.13. Only the legacy CUDA 12.6 wheels still hold
@@ -20,7 +23,7 @@ kernels for Maxwell, Pascal and Volta (sm_50, sm_60, sm_70). Source: the support
 TRITON_OLDEST_CAPABILITY = (8, 0)
 """Ampere: the oldest NVIDIA GPU that Triton supports. Source: Triton's README, "Compatibility"."""
 
-OLDEST_DRIVER = {12: 525, 13: 580}
+_OLDEST_DRIVER = {12: 525, 13: 580}
 """CUDA major version → the oldest driver branch that runs it. Source: NVIDIA, CUDA Compatibility, table 1."""
 
 
@@ -49,7 +52,7 @@ class Report:
 
 def capabilities(machine: Machine) -> Report:
     visible = visible_devices(machine.cuda_visible_devices, [gpu.uuid for gpu in machine.gpus])
-    usable = tuple(i for i in visible if has_kernels(machine, machine.gpus[i]))
+    usable = tuple(i for i in visible if _has_kernels(machine, machine.gpus[i]))
     return Report(
         interpreter=interpreter(machine),
         compiler=compiler(machine),
@@ -88,9 +91,9 @@ def visible_devices(variable: str | None, uuids: Sequence[str]) -> tuple[int, ..
     return tuple(visible)
 
 
-def has_kernels(machine: Machine, gpu: Gpu) -> bool:
+def _has_kernels(machine: Machine, gpu: Gpu) -> bool:
     """Whether this torch build holds code that `gpu` can execute, and the driver can load it."""
-    if machine.torch_cuda is None or driver_too_old(machine):
+    if machine.torch_cuda is None or _driver_too_old(machine):
         return False
     if not machine.supported_archs:
         return gpu.capability >= OLDEST_CAPABILITY
@@ -115,10 +118,10 @@ def runs_on(arch: str, capability: tuple[int, int]) -> bool:
     return capability[0] == built_for[0] and capability >= built_for
 
 
-def driver_too_old(machine: Machine) -> bool:
+def _driver_too_old(machine: Machine) -> bool:
     if machine.driver is None or machine.torch_cuda is None:
         return False
-    return int(machine.driver.split(".")[0]) < OLDEST_DRIVER.get(int(machine.torch_cuda.split(".")[0]), 0)
+    return int(machine.driver.split(".")[0]) < _OLDEST_DRIVER.get(int(machine.torch_cuda.split(".")[0]), 0)
 
 
 def interpreter(machine: Machine) -> Capability:
@@ -163,8 +166,8 @@ def gpu(machine: Machine, visible: tuple[int, ...], usable: tuple[int, ...]) -> 
         return Capability(False, f"{present}: needs torch: pip install -r requirements.txt")
     if machine.torch_cuda is None:
         return Capability(False, f"{present}: but torch {machine.torch} was built without CUDA: install a CUDA wheel")
-    if driver_too_old(machine):
-        needed = OLDEST_DRIVER[int(machine.torch_cuda.split(".")[0])]
+    if _driver_too_old(machine):
+        needed = _OLDEST_DRIVER[int(machine.torch_cuda.split(".")[0])]
         return Capability(
             False, f"driver {machine.driver} cannot run CUDA {machine.torch_cuda}: needs {needed} or newer"
         )

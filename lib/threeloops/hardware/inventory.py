@@ -9,8 +9,11 @@ import psutil
 
 from threeloops.hardware.accelerators import Caches
 
-CPU_SYSFS = Path("/sys/devices/system/cpu")
-VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}
+__all__ = ["chosen_device", "cpu_caches", "device", "read_cpu", "read_gpu"]
+
+
+_CPU_SYSFS = Path("/sys/devices/system/cpu")
+_VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}
 
 
 def device() -> str:
@@ -69,14 +72,14 @@ def read_cpu() -> tuple[dict, str]:
     said = {key.strip(): text.strip() for key, _, text in (line.partition(":") for line in reversed(lines))}
     return {
         "name": said.get("model name") or platform.processor() or "CPU",
-        "vendor": VENDORS.get(said.get("vendor_id", ""), said.get("vendor_id", "")),
+        "vendor": _VENDORS.get(said.get("vendor_id", ""), said.get("vendor_id", "")),
         "memory_bytes": psutil.virtual_memory().total,
         "multiprocessors": len(os.sched_getaffinity(0)),
         "caches": cpu_caches(),
     }, "/proc/cpuinfo, psutil and sysfs"
 
 
-def cpu_caches(sysfs: Path = CPU_SYSFS) -> Caches:
+def cpu_caches(sysfs: Path = _CPU_SYSFS) -> Caches:
     """Data caches of the cores this process may use: L1 of one core; L2 and L3 of all, a shared one counted once."""
     caches: dict[str, dict[str, int]] = {}  # level → cores that share a cache → bytes
     for core in sorted(os.sched_getaffinity(0)):
@@ -86,12 +89,12 @@ def cpu_caches(sysfs: Path = CPU_SYSFS) -> Caches:
                     (index / name).read_text().strip() for name in ("level", "type", "size", "shared_cpu_list")
                 )
                 if kind != "Instruction":
-                    caches.setdefault(level, {}).setdefault(shared, parse_size(size))
+                    caches.setdefault(level, {}).setdefault(shared, _parse_size(size))
     l1, l2, l3 = (list(caches.get(level, {}).values()) for level in "123")
     return Caches(l1_bytes=l1[0] if l1 else None, l2_bytes=sum(l2) or None, l3_bytes=sum(l3) or None)
 
 
-def parse_size(text: str) -> int:
+def _parse_size(text: str) -> int:
     """sysfs writes "48K" for 48 KiB."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)

@@ -17,9 +17,15 @@ from threeloops.hardware.accelerators import Accelerator, dtype_name
 from threeloops.hardware.inventory import chosen_device, cpu_caches, read_cpu, read_gpu
 from threeloops.units import readable_bytes
 
+__all__ = [
+    "MATMUL_DTYPES", "Measured", "default_buffer_bytes", "float32_precision", "matmul_dtypes",
+    "measure_copy_bandwidth", "measure_matmul_rate", "this_machine",
+]  # fmt: skip
+
+
 MATMUL_DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-LARGEST_MATRIX = 8192
-PROBES = 3  # a size is judged by the best of these, as a run may be interrupted
+_LARGEST_MATRIX = 8192
+_PROBES = 3  # a size is judged by the best of these, as a run may be interrupted
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,8 @@ def measure_copy_bandwidth(on: str | None = None, *, buffer_bytes: int | None = 
         raise ValueError(f"buffer_bytes = {size}, runs = {runs}: expected positive numbers")
     source = torch.ones(size, dtype=torch.uint8, device=on)
     destination = torch.zeros_like(source)
-    seconds = time_runs(lambda: destination.copy_(source), on, runs)
-    how = f"median of {runs} copies of {readable_bytes(size)}, read and written, {by_torch(on)}"
+    seconds = _time_runs(lambda: destination.copy_(source), on, runs)
+    how = f"median of {runs} copies of {readable_bytes(size)}, read and written, {_by_torch(on)}"
     return Measured(tuple(2 * size / each for each in seconds), "bytes/s", how)
 
 
@@ -66,7 +72,7 @@ def measure_matmul_rate(
 
     on = chosen_device(on)
     name = dtype_name(dtype)
-    if name not in MATMUL_DTYPES or (name == "tf32" and not has_tf32(on)):
+    if name not in MATMUL_DTYPES or (name == "tf32" and not _has_tf32(on)):
         raise ValueError(f"dtype = {name!r}: expected one of {', '.join(matmul_dtypes(on))} on {on}")
     if runs <= 0 or (size is not None and size <= 0):
         raise ValueError(f"size = {size}, runs = {runs}: expected positive numbers")
@@ -75,16 +81,16 @@ def measure_matmul_rate(
         generator = torch.Generator(on).manual_seed(0)
         left, right = (torch.randn(n, n, generator=generator, device=on).to(torch_dtype) for _ in range(2))
         out = torch.empty_like(left)
-        return time_runs(lambda: torch.mm(left, right, out=out), on, runs)
+        return _time_runs(lambda: torch.mm(left, right, out=out), on, runs)
 
     torch_dtype = getattr(torch, MATMUL_DTYPES[name])
     long_enough = 0.005 if on == "cpu" else 0.002
     with float32_precision("high" if name == "tf32" else "highest"), torch.inference_mode():
         n = size or (256 if on == "cpu" else 1024)
-        while size is None and n < LARGEST_MATRIX and min(seconds_of(n, PROBES)) < long_enough:
+        while size is None and n < _LARGEST_MATRIX and min(seconds_of(n, _PROBES)) < long_enough:
             n *= 2
         seconds = seconds_of(n, runs)
-    how = f"median of {runs} {name} multiplications of {n} × {n} matrices, {by_torch(on)}"
+    how = f"median of {runs} {name} multiplications of {n} × {n} matrices, {_by_torch(on)}"
     return Measured(tuple(2 * n**3 / each for each in seconds), "FLOP/s", how)
 
 
@@ -111,7 +117,7 @@ def this_machine(on: str | None = None, quick: bool = True) -> Accelerator:
     )
 
 
-def time_runs(run: Callable[[], object], on: str, runs: int) -> list[float]:
+def _time_runs(run: Callable[[], object], on: str, runs: int) -> list[float]:
     """Seconds of each of `runs` calls, after two unmeasured ones that touch the pages and choose the kernels.
 
     On a GPU all calls are queued, with events between them, before the first is awaited: so launches are not timed.
@@ -148,17 +154,17 @@ def float32_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def has_tf32(on: str) -> bool:
+def _has_tf32(on: str) -> bool:
     import torch
 
     return on == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
 
 
 def matmul_dtypes(on: str) -> list[str]:
-    return [name for name in MATMUL_DTYPES if name != "tf32" or has_tf32(on)]
+    return [name for name in MATMUL_DTYPES if name != "tf32" or _has_tf32(on)]
 
 
-def by_torch(on: str) -> str:
+def _by_torch(on: str) -> str:
     import torch
 
     threads = f"{torch.get_num_threads()} threads, " if on == "cpu" else ""

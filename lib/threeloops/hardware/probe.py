@@ -18,7 +18,10 @@ import psutil
 
 from threeloops.units import readable_bytes
 
-NVIDIA_SMI = (
+__all__ = ["Gpu", "Machine", "find_cxx", "installed_version", "probe"]
+
+
+_NVIDIA_SMI = (
     "nvidia-smi",
     "--query-gpu=name,compute_cap,memory.total,uuid,driver_version",
     "--format=csv,noheader,nounits",
@@ -66,7 +69,7 @@ class Machine:
 
 def probe() -> Machine:
     """The record of this machine. Imports torch, creates no CUDA context; torch, triton and numpy may be absent."""
-    gpus, driver = parse_nvidia_smi(ask_nvidia_smi())
+    gpus, driver = _parse_nvidia_smi(_ask_nvidia_smi())
     return Machine(
         python=platform.python_version(),
         platform=f"{sys.platform}-{platform.machine()}",
@@ -78,23 +81,23 @@ def probe() -> Machine:
         driver=driver,
         cuda_visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         cxx=find_cxx(),
-        ptxas=has_ptxas(),
-        **probe_torch(),
+        ptxas=_has_ptxas(),
+        **_probe_torch(),
     )
 
 
-def ask_nvidia_smi() -> str:
+def _ask_nvidia_smi() -> str:
     """One line per GPU, or nothing where there is no driver."""
-    if shutil.which(NVIDIA_SMI[0]) is None:
+    if shutil.which(_NVIDIA_SMI[0]) is None:
         return ""
     try:
-        answer = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=30, check=False)
+        answer = subprocess.run(_NVIDIA_SMI, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return answer.stdout if answer.returncode == 0 else ""
 
 
-def parse_nvidia_smi(text: str) -> tuple[tuple[Gpu, ...], str | None]:
+def _parse_nvidia_smi(text: str) -> tuple[tuple[Gpu, ...], str | None]:
     """GPUs and driver version from lines such as "NVIDIA H200, 9.0, 143771, GPU-6b1f…, 580.65.06" (memory in MiB).
 
     Unknown memory ("[N/A]", on chips that share the host's) becomes 0; lines about no GPU ("No devices were found") are
@@ -108,7 +111,7 @@ def parse_nvidia_smi(text: str) -> tuple[tuple[Gpu, ...], str | None]:
     return tuple(gpus), driver
 
 
-def probe_torch() -> dict:
+def _probe_torch() -> dict:
     try:
         import torch
         import torch.distributed
@@ -136,7 +139,7 @@ def find_cxx() -> str | None:
     return next((name for name in candidates if name and shutil.which(name)), None)
 
 
-def has_ptxas() -> bool:
+def _has_ptxas() -> bool:
     """Whether Triton's wheel contains NVIDIA's assembler, without importing triton, which would choose a driver."""
     spec = util.find_spec("triton")
     if spec is None or spec.origin is None:

@@ -8,6 +8,11 @@ Arithmetic: an addition, multiplication, comparison, division, square root or ex
 import math
 from dataclasses import dataclass
 
+__all__ = [
+    "Work", "attention", "elementwise", "embedding", "layernorm", "matmul", "require_positive", "saxpy", "softmax",
+    "visible_pairs",
+]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Work:

@@ -21,27 +21,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "Roofline",
-    "Work",
-    "attainable",
-    "attention",
-    "classify",
-    "elementwise",
-    "embedding",
-    "layernorm",
-    "matmul",
-    "ridge_point",
-    "saxpy",
-    "softmax",
-    "time_floor",
-]
+    "Bound", "Roofline", "Work", "along", "attainable", "attention", "classify", "elementwise", "embedding",
+    "layernorm", "matmul", "place", "require_rates", "ridge_point", "saxpy", "softmax", "time_floor",
+]  # fmt: skip
 
 Bound = Literal["compute", "memory", "overhead"]
 
-ROOF, RIDGE, POINT = "#1f3a5f", "#b5651d", "#2a7f62"
-LEADER = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 4}
-LABEL_DISTANCES = (11, 24, 40, 60, 85, 115)
-LABEL_TURNS = [math.radians(degrees) for degrees in (150, 120, 90, 180, -30, -60, 0, -90, 30, 60, 210, 240)]
+_ROOF, _RIDGE, _POINT = "#1f3a5f", "#b5651d", "#2a7f62"
+_LEADER = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 4}
+_LABEL_DISTANCES = (11, 24, 40, 60, 85, 115)
+_LABEL_TURNS = [math.radians(degrees) for degrees in (150, 120, 90, 180, -30, -60, 0, -90, 30, 60, 210, 240)]
 
 
 def attainable(intensity: float, peak_flops: float, bandwidth: float) -> float:
@@ -134,22 +123,27 @@ class Roofline:
 
             ax = Figure(figsize=(7.5, 4.8), layout="constrained").subplots()
         places = {label: place(self, label, point) for label, point in (points or {}).items()}
-        set_axes(self, ax, [(x, y) for x, y, _ in places.values()])
+        _set_axes(self, ax, [(x, y) for x, y, _ in places.values()])
         (left, right), (bottom, _) = ax.get_xlim(), ax.get_ylim()
         ridge, peak = self.ridge_point, self.peak_flops
         corners = [(left, self.attainable(left)), (ridge, peak), (right, peak)]
         across, up = [x for x, _ in corners], [y for _, y in corners]
-        ax.plot(across, up, color=ROOF, linewidth=2, zorder=2)
-        ax.fill_between(across, up, bottom, color=ROOF, alpha=0.04, linewidth=0)
-        ax.plot([ridge, ridge], [bottom, peak], color=RIDGE, linewidth=1, linestyle=":", zorder=1)
+        ax.plot(across, up, color=_ROOF, linewidth=2, zorder=2)
+        ax.fill_between(across, up, bottom, color=_ROOF, alpha=0.04, linewidth=0)
+        ax.plot([ridge, ridge], [bottom, peak], color=_RIDGE, linewidth=1, linestyle=":", zorder=1)
         for x, y, measured in places.values():
-            ax.plot(x, y, "o", color=POINT, markerfacecolor=POINT if measured else "white", markersize=7, zorder=3)
+            ax.plot(x, y, "o", color=_POINT, markerfacecolor=_POINT if measured else "white", markersize=7, zorder=3)
         if len({measured for _, _, measured in places.values()}) == 2:
-            for name, face in (("measured", POINT), ("at most", "white")):
-                ax.plot([], [], "o", color=POINT, markerfacecolor=face, markersize=7, label=name)
+            for name, face in (("measured", _POINT), ("at most", "white")):
+                ax.plot([], [], "o", color=_POINT, markerfacecolor=face, markersize=7, label=name)
             ax.legend(loc="center right", frameon=False, fontsize=9)
         ridge_label = ax.annotate(
-            f"ridge {ridge:.3g} FLOP/byte", (ridge, bottom), (5, 5), textcoords="offset points", color=RIDGE, fontsize=9
+            f"ridge {ridge:.3g} FLOP/byte",
+            (ridge, bottom),
+            (5, 5),
+            textcoords="offset points",
+            color=_RIDGE,
+            fontsize=9,
         )
         # Labels are placed in pixels, so the layout has to be fixed first.
         ax.figure.canvas.figure.draw_without_rendering()
@@ -159,7 +153,7 @@ class Roofline:
         for label, (x, y, measured) in places.items():
             # The point on the roof and the measured one often share an intensity: label one above and the other below.
             first_turn = math.pi if measured else 0.0
-            taken.append(label_clear_of(ax, label, (x, y), taken, dots, roofs, first_turn))
+            taken.append(_label_clear_of(ax, label, (x, y), taken, dots, roofs, first_turn))
         return ax
 
 
@@ -181,7 +175,7 @@ def place(roofline: Roofline, label: str, point: Work | tuple[Work, float]) -> t
     return work.intensity, work.flops / seconds, True
 
 
-def set_axes(roofline: Roofline, ax: "Axes", dots: list[tuple[float, float]]) -> None:
+def _set_axes(roofline: Roofline, ax: "Axes", dots: list[tuple[float, float]]) -> None:
     """Logarithmic axes that hold the ridge, a piece of both roofs, and every point."""
     xs = [x for x, _ in dots] + [roofline.ridge_point / 100, roofline.ridge_point * 4]
     left, right = min(xs) / 3, max(xs) * 8
@@ -190,8 +184,8 @@ def set_axes(roofline: Roofline, ax: "Axes", dots: list[tuple[float, float]]) ->
     ax.set_xlabel("arithmetic intensity (FLOP per byte)")
     ax.set_ylabel("performance (FLOP/s)")
     ax.set_title(f"{roofline.accelerator.name}, {dtype_name(roofline.dtype)}", loc="left", fontsize=10)
-    rates = f"{engineering(roofline.peak_flops)}FLOP/s, {engineering(roofline.bandwidth)}B/s"
-    ax.set_title(rates, loc="right", fontsize=9, color=ROOF)
+    rates = f"{_engineering(roofline.peak_flops)}FLOP/s, {_engineering(roofline.bandwidth)}B/s"
+    ax.set_title(rates, loc="right", fontsize=9, color=_ROOF)
     ax.grid(which="major", color="0.9", linewidth=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -203,7 +197,7 @@ def along(ax: "Axes", start: tuple[float, float], end: tuple[float, float]) -> n
     return np.linspace(first, last, 61)
 
 
-def label_clear_of(
+def _label_clear_of(
     ax: "Axes", text: str, at: tuple[float, float], taken: list, dots: list, roofs: list, first_turn: float
 ):
     """Put a label where it covers no label, point, roof or edge, as near to its point as possible.
@@ -216,7 +210,7 @@ def label_clear_of(
     frame = ax.get_window_extent()
     label = ax.annotate(text, at, xytext=(0, 0), textcoords="offset points", fontsize=9, color="0.15", va="center")
     best: tuple = (math.inf, 0.0, 0.0, "left")
-    for distance, turn in product(LABEL_DISTANCES, LABEL_TURNS):
+    for distance, turn in product(_LABEL_DISTANCES, _LABEL_TURNS):
         if distance >= best[0]:
             break
         dx, dy = distance * math.cos(turn + first_turn), distance * math.sin(turn + first_turn)
@@ -231,11 +225,11 @@ def label_clear_of(
     _, dx, dy, align = best
     label.set(position=(dx, dy), ha=align)
     if math.hypot(dx, dy) > 20:
-        ax.annotate("", at, xytext=(dx, dy), textcoords="offset points", arrowprops=LEADER)
+        ax.annotate("", at, xytext=(dx, dy), textcoords="offset points", arrowprops=_LEADER)
     return label.get_window_extent()
 
 
-def engineering(rate: float) -> str:
+def _engineering(rate: float) -> str:
     """989.4e12 → "989 T", ready for a unit."""
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if rate >= size:

@@ -17,10 +17,13 @@ from math import isfinite
 
 from threeloops.hardware import cpu_caches
 
-CONFIDENCE = 0.95
-CACHE_IF_UNKNOWN = 64 * 2**20  # more than most desktop processors have
-CLOCK_IF_UNKNOWN = 2_000_000  # kHz
-SHORTEST_COVER, LONGEST_COVER = 1e-3, 50e-3
+__all__ = ["Call", "Clock", "MedianBand", "Ratio", "Samples", "benchmark", "cuda_clock", "median_band"]
+
+
+_CONFIDENCE = 0.95
+_CACHE_IF_UNKNOWN = 64 * 2**20  # more than most desktop processors have
+_CLOCK_IF_UNKNOWN = 2_000_000  # kHz
+_SHORTEST_COVER, _LONGEST_COVER = 1e-3, 50e-3
 
 Call = Callable[[], object]
 Clock = Callable[[Call], float]
@@ -35,7 +38,7 @@ class MedianBand:
     coverage: float
 
 
-def median_band(samples: int, confidence: float = CONFIDENCE) -> MedianBand:
+def median_band(samples: int, confidence: float = _CONFIDENCE) -> MedianBand:
     """The narrowest symmetric pair of ranks that holds the true median with at least `confidence`.
 
     Each sample lies below the true median with probability 1/2, whatever the distribution. The number below it is thus
@@ -144,9 +147,9 @@ def benchmark(
             raise TypeError(f"{name} = {function!r}: expected a function; pass it without calling it")
     _require_count("warmup", warmup, at_least=0)
     _require_count("samples", samples, at_least=1)
-    cover = launch_cover(device) if flush_cache and clock is None else None
-    clock = clock or clock_of(device)
-    empty_cache = (flush or cache_flusher(device)) if flush_cache else None
+    cover = _launch_cover(device) if flush_cache and clock is None else None
+    clock = clock or _clock_of(device)
+    empty_cache = (flush or _cache_flusher(device)) if flush_cache else None
 
     def prepared() -> Call:
         inputs = make_inputs()
@@ -156,7 +159,7 @@ def benchmark(
 
     issue_seconds = 0.0
     for _ in range(warmup):
-        issue_seconds = host_clock(prepared())
+        issue_seconds = _host_clock(prepared())
     seconds = []
     for _ in range(samples):
         call = prepared()
@@ -168,7 +171,7 @@ def benchmark(
     return Samples(tuple(seconds), device)
 
 
-def host_clock(call: Call) -> float:
+def _host_clock(call: Call) -> float:
     """Seconds that `call` occupies this thread."""
     start = time.perf_counter_ns()
     result = call()
@@ -189,7 +192,7 @@ def cuda_clock(call: Call) -> float:
     return start.elapsed_time(stop) / 1e3
 
 
-def launch_cover(device: str) -> Callable[[float], None] | None:
+def _launch_cover(device: str) -> Callable[[float], None] | None:
     """A function that keeps a GPU busy for longer than the host needs to issue a call; None for a CPU.
 
     It takes the seconds that the host needed to issue such a call before, and makes the device sleep three times as
@@ -201,41 +204,41 @@ def launch_cover(device: str) -> Callable[[float], None] | None:
     _require_cuda(device)
     import torch
 
-    kilohertz = getattr(torch.cuda.get_device_properties(device), "clock_rate", CLOCK_IF_UNKNOWN)
+    kilohertz = getattr(torch.cuda.get_device_properties(device), "clock_rate", _CLOCK_IF_UNKNOWN)
 
     def cover(issue_seconds: float) -> None:
-        seconds = min(max(3 * issue_seconds, SHORTEST_COVER), LONGEST_COVER)
+        seconds = min(max(3 * issue_seconds, _SHORTEST_COVER), _LONGEST_COVER)
         torch.cuda._sleep(int(seconds * kilohertz * 1e3))
 
     return cover
 
 
-def clock_of(device: str) -> Clock:
+def _clock_of(device: str) -> Clock:
     """The clock that measures `device` ("cpu", "cuda" or "cuda:0"). Raises ValueError for others."""
     kind = device.partition(":")[0]
     if kind == "cpu":
-        return host_clock
+        return _host_clock
     if kind == "cuda":
         _require_cuda(device)
         return cuda_clock
     raise ValueError(f"device = {device!r}: expected 'cpu' or 'cuda'; for another device pass clock= and flush=")
 
 
-def last_level_cache_bytes(device: str = "cpu") -> int:
+def _last_level_cache_bytes(device: str = "cpu") -> int:
     """Bytes of the cache before memory: L2 on a GPU, usually L3 on a CPU."""
     if device.startswith("cuda"):
         import torch
 
         _require_cuda(device)
         return torch.cuda.get_device_properties(device).L2_cache_size
-    return cpu_caches().last_level_bytes or CACHE_IF_UNKNOWN
+    return cpu_caches().last_level_bytes or _CACHE_IF_UNKNOWN
 
 
-def cache_flusher(device: str = "cpu") -> Callable[[], object]:
+def _cache_flusher(device: str = "cpu") -> Callable[[], object]:
     """A function that streams through a buffer twice as large as the last-level cache, evicting everything else."""
     import torch
 
-    buffer = torch.zeros(2 * last_level_cache_bytes(device), dtype=torch.int8, device=device)
+    buffer = torch.zeros(2 * _last_level_cache_bytes(device), dtype=torch.int8, device=device)
     return partial(buffer.add_, 1)
 
 

@@ -20,6 +20,8 @@ from torch.nn import functional
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.models.gpt_operations import OPERATIONS, Rotation
 
+__all__ = ["Attention", "Block", "GPT", "KeyValueCache", "MLP", "RMSNorm", "RotaryPositions"]
+
 
 class KeyValueCache(Protocol):
     """The keys and values of earlier tokens in one layer, for decoding."""

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+__all__ = ["GPTConfig"]
+
 
 @dataclass(frozen=True)
 class GPTConfig:

@@ -13,11 +13,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+__all__ = ["OPERATIONS", "Rotation"]
+
+
 Rotation = tuple[Float[Tensor, "... tokens half"], Float[Tensor, "... tokens half"]]
 """Cosines and sines of each token's position."""
 
 
-class Operations(NamedTuple):
+class _Operations(NamedTuple):
     """`rms_norm(x, weight, epsilon)`; `project(x, qkv, heads, kv_heads, rotation)` gives q, k, v; `attend(q, k, v)`;
     `loss(hidden, head, targets)`. qkv and head are linear layers."""
 
@@ -27,7 +30,7 @@ class Operations(NamedTuple):
     loss: Callable[[Tensor, nn.Linear, Tensor], Tensor]
 
 
-def rotate(x: Float[Tensor, "batch heads tokens dim"], rotation: Rotation) -> Float[Tensor, "batch heads tokens dim"]:
+def _rotate(x: Float[Tensor, "batch heads tokens dim"], rotation: Rotation) -> Float[Tensor, "batch heads tokens dim"]:
     """Rotate each pair (x[i], x[i + dim / 2]) by its position's angle, in float32 or wider, and round to x's dtype."""
     cosines, sines = rotation
     left, right = x.chunk(2, dim=-1)
@@ -36,20 +39,20 @@ def rotate(x: Float[Tensor, "batch heads tokens dim"], rotation: Rotation) -> Fl
     return turned.to(x.dtype).contiguous()
 
 
-def eager_rms_norm(x: Float[Tensor, "... width"], weight: Tensor, epsilon: float) -> Float[Tensor, "... width"]:
+def _eager_rms_norm(x: Float[Tensor, "... width"], weight: Tensor, epsilon: float) -> Float[Tensor, "... width"]:
     return functional.rms_norm(x, weight.shape, weight, epsilon)
 
 
-def eager_project(
+def _eager_project(
     x: Float[Tensor, "batch tokens width"], qkv: nn.Linear, heads: int, kv_heads: int, rotation: Rotation
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q (batch, heads, tokens, dim), k and v (batch, kv_heads, tokens, dim), q and k rotated."""
     every_head = qkv(x).unflatten(-1, (heads + 2 * kv_heads, -1)).transpose(1, 2)
     q, k, v = every_head.split((heads, kv_heads, kv_heads), dim=1)
-    return rotate(q, rotation), rotate(k, rotation), v
+    return _rotate(q, rotation), _rotate(k, rotation), v
 
 
-def eager_attend(
+def _eager_attend(
     q: Float[Tensor, "batch heads queries dim"],
     k: Float[Tensor, "batch kv_heads keys dim"],
     v: Float[Tensor, "batch kv_heads keys dim"],
@@ -63,7 +66,7 @@ def eager_attend(
     return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=True)
 
 
-def eager_loss(
+def _eager_loss(
     hidden: Float[Tensor, "batch tokens width"], head: nn.Linear, targets: Int[Tensor, "batch tokens"]
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy of the logits, in float32 or wider."""
@@ -72,29 +75,29 @@ def eager_loss(
     return functional.cross_entropy(wide.flatten(0, 1), targets.flatten())
 
 
-def fused_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+def _fused_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     from threeloops.inner.kernels.rows.rmsnorm import rmsnorm
 
     return rmsnorm(x, weight, epsilon)
 
 
-def fused_project(
+def _fused_project(
     x: Tensor, qkv: nn.Linear, heads: int, kv_heads: int, rotation: Rotation
 ) -> tuple[Tensor, Tensor, Tensor]:
     from threeloops.inner.kernels.matmul.qkv_projection import qkv_projection
 
     if rotation[0].ndim > 2:  # the kernel takes the same positions for every sequence of the batch
-        return eager_project(x, qkv, heads, kv_heads, rotation)
+        return _eager_project(x, qkv, heads, kv_heads, rotation)
     return qkv_projection(x, qkv.weight, heads=heads, kv_heads=kv_heads, rotary=rotation)
 
 
-def fused_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _fused_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     from threeloops.inner.kernels.attention.flash_attention import flash_attention
 
     return flash_attention(q, k, v, causal=True)
 
 
-def fused_loss(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
+def _fused_loss(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
     """Never holds the logits of all tokens. Makes the gradient in the forward pass, so backward may run only once."""
     from threeloops.inner.kernels.rows.fused_linear_cross_entropy import fused_linear_cross_entropy
 
@@ -102,6 +105,6 @@ def fused_loss(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
 
 
 OPERATIONS = {
-    "eager": Operations(eager_rms_norm, eager_project, eager_attend, eager_loss),
-    "fused": Operations(fused_rms_norm, fused_project, fused_attend, fused_loss),
+    "eager": _Operations(_eager_rms_norm, _eager_project, _eager_attend, _eager_loss),
+    "fused": _Operations(_fused_rms_norm, _fused_project, _fused_attend, _fused_loss),
 }

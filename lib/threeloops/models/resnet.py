@@ -10,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+__all__ = ["BasicBlock", "Bottleneck", "ResNet", "convolution", "resnet18", "resnet20", "resnet50"]
+
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
     """A convolution that keeps height and width (up to the stride). It needs no bias, since a batch norm follows."""
@@ -27,7 +29,7 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = convolution(width, width, 3)
         self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = shortcut(inputs, width * self.expansion, stride)
+        self.downsample = _shortcut(inputs, width * self.expansion, stride)
 
     def forward(self, x: Float[Tensor, "batch inputs height width"]) -> Float[Tensor, "batch outputs h w"]:
         y = functional.relu(self.bn1(self.conv1(x)))
@@ -48,7 +50,7 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = convolution(width, width * self.expansion, 1)
         self.bn3 = nn.BatchNorm2d(width * self.expansion)
-        self.downsample = shortcut(inputs, width * self.expansion, stride)
+        self.downsample = _shortcut(inputs, width * self.expansion, stride)
 
     def forward(self, x: Float[Tensor, "batch inputs height width"]) -> Float[Tensor, "batch outputs h w"]:
         y = functional.relu(self.bn1(self.conv1(x)))
@@ -57,7 +59,7 @@ class Bottleneck(nn.Module):
         return functional.relu(y + self.downsample(x))
 
 
-def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
     """The path around a block: the identity if the shape stays, else a 1×1 convolution to the new shape."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
+__all__ = ["Clock", "RealClock", "VirtualClock"]
+
 
 class Clock(Protocol):
     def now(self) -> float:

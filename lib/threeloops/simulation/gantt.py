@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING
 from threeloops.palette import palette
 from threeloops.simulation.pipeline import Trace
 
+__all__ = ["draw"]
+
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = {
+_COLOURS = {
     "request": palette.sky,
     "fetch": palette.sky,
     "transfer": palette.blue,
@@ -25,7 +28,7 @@ def draw(trace: Trace, axes: "Axes", until: float | None = None, unit: float = 1
     """
     first = min(each.start for each in trace.intervals)
     rows = [(name, worker) for name, workers in trace.stages for worker in range(workers)]
-    colours = {name: COLOURS.get(name, palette.blue) for name, _ in trace.stages} | {trace.consumer: palette.green}
+    colours = {name: _COLOURS.get(name, palette.blue) for name, _ in trace.stages} | {trace.consumer: palette.green}
     shown = sorted((i for i in trace.intervals if until is None or i.start - first < until), key=lambda i: i.start)
     numbered = len({each.sample for each in shown}) <= _NUMBERS_UP_TO
     end = (until if until is not None else trace.seconds) / unit

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+__all__ = ["Interval", "Stage", "Trace", "simulate"]
+
 
 @dataclass(frozen=True)
 class Stage:

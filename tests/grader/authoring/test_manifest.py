@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 from toy_course import make_course
 
-from grader.authoring.manifest import MAX_FREE_CELLS, Kind, NotThisLab, manifest, rebuild
-from grader.authoring.submitted import MAX_CELLS
+from grader.authoring.manifest import _MAX_FREE_CELLS, Kind, NotThisLab, manifest, rebuild
+from grader.authoring.submitted import _MAX_CELLS
 from grader.submissions.reading import parse
 
 LOCKED = {"grade": True, "locked": True, "points": 40, "schema_version": 3, "solution": False, "task": False}
@@ -272,10 +272,10 @@ def test_a_reflection_is_complete_or_not(lab, text, expected):
         ({"cells": [{}], "metadata": {"threeloops": {"lab": "01_roofline"}}}, "notebook of lab '01_roofline'"),
         ({"cells": [{}], "metadata": {"threeloops": {"lab": ["90_toy"]}}}, "holds no answer cell"),
         ({"cells": [{}], "metadata": {"threeloops": 3}}, "holds no answer cell"),
-        ({"cells": [{"id": "mean"}] * (MAX_CELLS + 1)}, f"at most {MAX_CELLS:,} are read"),
+        ({"cells": [{"id": "mean"}] * (_MAX_CELLS + 1)}, f"at most {_MAX_CELLS:,} are read"),
         (
-            {"cells": [{"id": "mean"}] + [{"source": "1"}] * (MAX_FREE_CELLS + 1)},
-            f"more than {MAX_FREE_CELLS} extra cells",
+            {"cells": [{"id": "mean"}] + [{"source": "1"}] * (_MAX_FREE_CELLS + 1)},
+            f"more than {_MAX_FREE_CELLS} extra cells",
         ),
     ],
 )

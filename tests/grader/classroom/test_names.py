@@ -16,7 +16,7 @@ from toy_course import make_course
 
 from grader.authoring.labs import LabError
 from grader.classroom.gradebook import feed
-from grader.course.grade_command import file_names
+from grader.course.grade_command import _file_names
 from grader.grading import records
 from grader.grading.grade import Options, grade_class
 from grader.grading.records import ClassReport, Record, gradescope, to_csv
@@ -152,7 +152,7 @@ def test_what_is_no_formula_is_left_as_it_is(value):
 
 def test_files_of_two_students_never_collide():
     students = [*PEOPLE, "a_b", "a'b", "a,b", "A,B", "a,b-2", "STRASSE", "straße", "字" * 100, "字" * 99 + "x"]
-    names = file_names(students)
+    names = _file_names(students)
     assert len({unicodedata.normalize("NFD", name).casefold() for name in names}) == len(students)
     assert all(name and "/" not in name and len(name.encode()) <= 210 for name in names)
     assert names[:4] == ["O_Brien", "Smith__John", DECOMPOSED, "हिन्दी"]

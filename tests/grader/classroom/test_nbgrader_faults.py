@@ -13,7 +13,7 @@ from nbgrader.api import Gradebook
 from nbgrader.apps import api, autogradeapp
 from toy_course import make_course
 
-from grader.classroom.autograde import GuardedAutograde, install
+from grader.classroom.autograde import _GuardedAutograde, install
 from grader.release.release import release
 
 NONE = "--WalledExecute.sandbox=none"
@@ -47,7 +47,7 @@ def test_both_ways_to_autograde_use_the_same_class():
     before = autogradeapp.Autograde, api.Autograde
     try:
         install()
-        assert autogradeapp.Autograde is api.Autograde is GuardedAutograde
+        assert autogradeapp.Autograde is api.Autograde is _GuardedAutograde
     finally:
         autogradeapp.Autograde, api.Autograde = before
 

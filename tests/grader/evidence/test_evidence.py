@@ -15,10 +15,10 @@ from grader.doctor.doctor import Diagnosis
 from grader.doctor.findings import Finding
 from grader.evidence import collect as evidence
 from grader.evidence import rows
-from grader.evidence.collect import attempt, collect
-from grader.evidence.counters import METRICS, hardware_counters, parse
+from grader.evidence.collect import _attempt, collect
+from grader.evidence.counters import _METRICS, _parse, hardware_counters
 from grader.evidence.parts import Failed, Part, Skipped, Unfinished
-from grader.evidence.tests import judge_tests
+from grader.evidence.tests import _judge_tests
 from grader.machine import provenance
 from grader.machine.child import Finished
 
@@ -80,7 +80,7 @@ def test_a_machine_without_gpu_git_or_sandbox_still_gives_evidence(toy_evidence)
     found = json.loads(text)
     parts = {p["name"]: p for p in found["parts"]}
     assert found["complete"]
-    errors = {f"kernel errors {i + 1} of {evidence.ERROR_SHARES}": "SKIPPED" for i in range(evidence.ERROR_SHARES)}
+    errors = {f"kernel errors {i + 1} of {evidence._ERROR_SHARES}": "SKIPPED" for i in range(evidence._ERROR_SHARES)}
     assert {name: p["status"] for name, p in parts.items()} == errors | {
         "doctor": "ok",
         "GPU tests": "SKIPPED",
@@ -102,7 +102,7 @@ def test_a_machine_without_gpu_git_or_sandbox_still_gives_evidence(toy_evidence)
     about = found["provenance"]
     assert about["commit"] is None and about["modified"] is None
     assert about["device"] == "cpu" and about["verified_on"] == "cpu" and about["driver"] is None
-    assert re.fullmatch("[0-9a-f]{64}", about["sources_sha256"])
+    assert re.fullmatch("[0-9a-f]{64}", about["_sources_sha256"])
     assert about["versions"]["python"] and about["versions"]["torch"]
 
 
@@ -126,17 +126,17 @@ def test_host_user_and_paths_are_taken_out_of_any_text(monkeypatch, tmp_path):
 def test_the_hash_follows_the_sources_and_nothing_else(tmp_path, monkeypatch):
     lab = make_course(tmp_path)
     monkeypatch.setenv("THREELOOPS_ROOT", str(tmp_path))
-    before = provenance.sources_sha256()
+    before = provenance._sources_sha256()
     (lab.folder / "__pycache__").mkdir()
     (lab.folder / "__pycache__" / "x.pyc").write_bytes(b"\0")
     lab.solution_notebook.write_text("{}")
     (tmp_path / "labs").mkdir()
-    assert provenance.sources_sha256() == before
+    assert provenance._sources_sha256() == before
     lab.source.write_text(lab.source.read_text() + "\n")
-    edited = provenance.sources_sha256()
+    edited = provenance._sources_sha256()
     assert edited != before
     (lab.data / "more.txt").write_text("")
-    assert provenance.sources_sha256() != edited
+    assert provenance._sources_sha256() != edited
 
 
 def test_asking_for_a_gpu_that_is_not_there_is_an_error_and_writes_nothing(tmp_path, monkeypatch, examined):
@@ -152,7 +152,7 @@ def test_what_was_measured_is_on_disk_before_the_next_part_begins(tmp_path, monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr(evidence, "diagnose", lambda seconds: examined)
-    monkeypatch.setattr(evidence, "plan", lambda *_: [Part("one", 9, lambda s: 1), Part("two", 9, interrupted)])
+    monkeypatch.setattr(evidence, "_plan", lambda *_: [Part("one", 9, lambda s: 1), Part("two", 9, interrupted)])
     with pytest.raises(KeyboardInterrupt):
         collect("cpu", tmp_path, quiet())
     (path,) = tmp_path.glob("*/evidence.json")
@@ -164,9 +164,9 @@ def test_what_was_measured_is_on_disk_before_the_next_part_begins(tmp_path, monk
 def test_parts_share_the_time_that_is_left():
     given = []
     part = Part("slow", 100, lambda seconds: given.append(seconds))
-    attempt(part, 1000), attempt(part, 30)
+    _attempt(part, 1000), _attempt(part, 30)
     assert given == [100, 30]
-    late = attempt(part, 1)
+    late = _attempt(part, 1)
     assert late.status == "SKIPPED" and "used up" in late.reason and len(given) == 2
 
 
@@ -175,7 +175,7 @@ def test_a_part_says_why_it_has_no_result(error, status):
     def run(seconds):
         raise error
 
-    outcome = attempt(Part("p", 9, run), 100)
+    outcome = _attempt(Part("p", 9, run), 100)
     assert (outcome.status, outcome.reason, outcome.result) == (status, "no x", None)
 
 
@@ -196,37 +196,37 @@ ALL = selected("test_copy", "test_tf32", "test_matmul")
 
 def test_gpu_tests_that_were_all_skipped_have_shown_nothing():
     with pytest.raises(Skipped, match="needs sm_80"):
-        judge_tests([selected("test_tf32"), SKIPPED], ENDED)
+        _judge_tests([selected("test_tf32"), SKIPPED], ENDED)
     with pytest.raises(Skipped, match="selected none"):
-        judge_tests([selected()], ENDED)
+        _judge_tests([selected()], ENDED)
 
 
 def test_one_failed_gpu_test_fails_the_part_and_is_named():
     with pytest.raises(Failed, match="1 of 3 GPU tests failed: test_matmul: off by 3") as failed:
-        judge_tests([ALL, PASSED, SKIPPED, BROKEN], ENDED)
+        _judge_tests([ALL, PASSED, SKIPPED, BROKEN], ENDED)
     assert len(failed.value.result["tests"]) == 3 and not failed.value.again
 
 
 def test_passed_gpu_tests_are_listed_beside_the_skipped_ones():
-    found = judge_tests([selected("test_copy", "test_tf32"), PASSED, SKIPPED], ENDED)
+    found = _judge_tests([selected("test_copy", "test_tf32"), PASSED, SKIPPED], ENDED)
     assert [(t["name"], t["outcome"]) for t in found["tests"]] == [("test_copy", "passed"), ("test_tf32", "skipped")]
 
 
 def test_gpu_tests_that_were_killed_leave_what_they_showed_and_are_not_called_failed():
     begun = outcome_row("test_matmul", "begun")
     with pytest.raises(Unfinished, match="2 of 3 GPU tests did not end: no answer within 9 s") as cut_off:
-        judge_tests([ALL, PASSED, begun], KILLED)
+        _judge_tests([ALL, PASSED, begun], KILLED)
     assert [t["name"] for t in cut_off.value.result["tests"] if t["outcome"] == "passed"] == ["test_copy"]
     with pytest.raises(Failed, match="test_matmul: did not end in 2 runs"):
-        judge_tests([ALL, PASSED, SKIPPED, begun, begun], KILLED)
+        _judge_tests([ALL, PASSED, SKIPPED, begun, begun], KILLED)
     with pytest.raises(Unfinished, match="collected no test"):
-        judge_tests([], KILLED)
+        _judge_tests([], KILLED)
 
 
 def test_a_process_that_a_gpu_test_takes_down_is_a_failure_and_the_next_call_goes_on():
     crashed = Finished(-11, "", "", 1.0)
     with pytest.raises(Failed, match="1 of 3 GPU tests did not end: signal 11") as failed:
-        judge_tests([ALL, PASSED, SKIPPED, outcome_row("test_matmul", "begun")], crashed)
+        _judge_tests([ALL, PASSED, SKIPPED, outcome_row("test_matmul", "begun")], crashed)
     assert failed.value.again
 
 
@@ -234,11 +234,13 @@ def test_a_file_that_cannot_be_imported_fails_unless_a_package_is_missing():
     absent = outcome_row(
         "tests/test_a.py", "not collected", "ModuleNotFoundError: No module named 'no_such_package_zq'"
     )
-    found = judge_tests([absent, selected("test_copy"), PASSED], ENDED)
+    found = _judge_tests([absent, selected("test_copy"), PASSED], ENDED)
     assert [file["file"] for file in found["not_collected"]] == ["tests/test_a.py"]
     for reason in ("SyntaxError: invalid syntax", "ModuleNotFoundError: No module named 'grader.gone'"):
         with pytest.raises(Failed, match=re.escape(reason)):
-            judge_tests([outcome_row("tests/test_b.py", "not collected", reason), selected("test_copy"), PASSED], ENDED)
+            _judge_tests(
+                [outcome_row("tests/test_b.py", "not collected", reason), selected("test_copy"), PASSED], ENDED
+            )
 
 
 def test_a_part_that_the_budget_cuts_off_is_skipped_and_tried_again_by_the_next_call(tmp_path, monkeypatch, examined):
@@ -252,7 +254,7 @@ def test_a_part_that_the_budget_cuts_off_is_skipped_and_tried_again_by_the_next_
 
     monkeypatch.setattr(evidence, "diagnose", lambda seconds: examined)
     parts = [Part("quick", 9, lambda seconds: 1), Part("slow", 100, slow)]
-    monkeypatch.setattr(evidence, "plan", lambda *_: parts)
+    monkeypatch.setattr(evidence, "_plan", lambda *_: parts)
     console = quiet()
     assert collect("cpu", tmp_path, console, budget=20) == 0, "nothing failed"
     (path,) = tmp_path.glob("*/evidence.json")
@@ -273,7 +275,7 @@ def test_a_part_that_hangs_for_all_its_time_has_failed():
     def hang(seconds):
         raise Unfinished("no answer within 9 s")
 
-    outcome = attempt(Part("p", 9, hang), 100)
+    outcome = _attempt(Part("p", 9, hang), 100)
     assert (outcome.status, outcome.reason, outcome.finished) == ("failed", "no answer within 9 s", True)
 
 
@@ -281,7 +283,7 @@ def test_earlier_results_count_only_for_the_same_sources(tmp_path, monkeypatch, 
     done = []
     monkeypatch.setattr(evidence, "diagnose", lambda seconds: examined)
     late = Part("late", 9, lambda seconds: 1)
-    monkeypatch.setattr(evidence, "plan", lambda *_: [Part("one", 9, lambda seconds: done.append(1)), late])
+    monkeypatch.setattr(evidence, "_plan", lambda *_: [Part("one", 9, lambda seconds: done.append(1)), late])
     collect("cpu", tmp_path, quiet(), wanted=["one"])
     collect("cpu", tmp_path, quiet())
     assert len(done) == 1
@@ -297,7 +299,7 @@ def test_parts_are_named_by_themselves_or_by_their_group(tmp_path, monkeypatch, 
         Part(n, 9, lambda s, n=n: done.append(n), g) for n, g in (("a", "faults"), ("b", "record"), ("c", "record"))
     ]
     monkeypatch.setattr(evidence, "diagnose", lambda seconds: examined)
-    monkeypatch.setattr(evidence, "plan", lambda *_: parts)
+    monkeypatch.setattr(evidence, "_plan", lambda *_: parts)
     collect("cpu", tmp_path, quiet(), wanted=["record"])
     collect("cpu", tmp_path, quiet(), wanted=["b"])
     assert done == ["b", "c", "b"]
@@ -313,14 +315,14 @@ def test_what_is_timed_runs_alone_and_the_rest_side_by_side():
         return Part(name, 9, print, alone=alone)
 
     order = [part("a", False), part("b", False), part("c", True), part("d", False)]
-    assert [[p.name for p in batch] for batch in evidence.batches(order)] == [["a", "b"], ["c"], ["d"]]
+    assert [[p.name for p in batch] for batch in evidence._batches(order)] == [["a", "b"], ["c"], ["d"]]
 
 
 def test_a_gpu_that_cannot_be_used_is_not_passed_over_in_silence(tmp_path, monkeypatch, examined):
     slow = Finding("gpu", "broken", "the check of the GPU gave no answer within 14 s")
     found = tuple(slow if finding.name == "gpu" else finding for finding in examined.findings)
     monkeypatch.setattr(evidence, "diagnose", lambda seconds: replace(examined, findings=found))
-    monkeypatch.setattr(evidence, "plan", lambda *_: [Part("one", 9, lambda seconds: 1)])
+    monkeypatch.setattr(evidence, "_plan", lambda *_: [Part("one", 9, lambda seconds: 1)])
     console = quiet()
     collect("auto", tmp_path, console)
     assert "The CPU is measured, since the GPU cannot be used: the check of the GPU" in console.file.getvalue()
@@ -331,7 +333,7 @@ def test_parts_that_run_side_by_side_all_have_their_outcome(tmp_path):
         raise Failed("broken")
 
     parts = [Part("a", 9, lambda seconds: 1, rows=tmp_path / "a.jsonl"), Part("b", 9, fail), Part("c", 9, print)]
-    found = {o.name: o.status for o in evidence.attempts(parts, float("inf"), 3, "here")}
+    found = {o.name: o.status for o in evidence._attempts(parts, float("inf"), 3, "here")}
     assert found == {"a": "ok", "b": "failed", "c": "ok"}
     assert rows.read(tmp_path / "a.jsonl") == []
 
@@ -352,9 +354,9 @@ def test_the_counters_of_a_profiler_are_read_from_among_what_the_program_prints(
             "==PROF== Disconnected",
         ]
     )
-    (row,) = parse(printed)
+    (row,) = _parse(printed)
     assert row["Kernel Name"] == "saxpy_kernel" and row["Metric Value"] == "268,435,456"
-    assert parse("==ERROR== ERR_NVGPUCTRPERM") == []
+    assert _parse("==ERROR== ERR_NVGPUCTRPERM") == []
 
 
 def profiler(folder, monkeypatch, *printed):
@@ -367,9 +369,9 @@ def profiler(folder, monkeypatch, *printed):
 
 def test_a_profiler_runs_the_program_of_the_counters_and_its_rows_are_the_result(tmp_path, monkeypatch):
     header = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
-    profiler(tmp_path, monkeypatch, header, *(f'"0","saxpy_kernel","{metric}","","1"' for metric in METRICS))
+    profiler(tmp_path, monkeypatch, header, *(f'"0","saxpy_kernel","{metric}","","1"' for metric in _METRICS))
     (found,) = hardware_counters("").run(60).values()
-    assert [row["Metric Name"] for row in found] == list(METRICS)
+    assert [row["Metric Name"] for row in found] == list(_METRICS)
 
 
 def test_a_profiler_that_may_not_count_says_why_and_how_it_was_asked(tmp_path, monkeypatch):

@@ -8,9 +8,9 @@ import pytest
 from grading import submission
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from grader.authoring.manifest import MAX_CELL_TEXT, NotThisLab, manifest, rebuild
-from grader.grading.allowance import MAX_DISPLAYS, MAX_PICTURES, MAX_TEXT, Allowance
-from grader.sides.grader_side import shown
+from grader.authoring.manifest import _MAX_CELL_TEXT, NotThisLab, manifest, rebuild
+from grader.grading.allowance import _MAX_DISPLAYS, _MAX_PICTURES, _MAX_TEXT, Allowance
+from grader.sides.grader_side import _shown
 from grader.wall.outcome import Outcome
 
 
@@ -27,7 +27,7 @@ def test_output_within_the_allowance_is_kept_as_it_is():
 
 
 def test_pictures_are_counted_over_all_cells():
-    allowance, big = Allowance(), {"image/png": "x" * (MAX_PICTURES // 2)}
+    allowance, big = Allowance(), {"image/png": "x" * (_MAX_PICTURES // 2)}
     assert allowance.spend(Outcome(shown=[big, big])).shown == [big, big]
     (last,) = allowance.spend(Outcome(shown=[{"image/png": "x"}])).shown
     assert last == {"text/plain": f"[{allowance.notes[0]}]"}
@@ -36,7 +36,7 @@ def test_pictures_are_counted_over_all_cells():
 
 def test_text_is_counted_over_all_cells_printed_or_displayed():
     allowance = Allowance()
-    allowance.spend(Outcome(student_printed="x" * (MAX_TEXT - 10), shown=[{"text/plain": "y" * 5}]))
+    allowance.spend(Outcome(student_printed="x" * (_MAX_TEXT - 10), shown=[{"text/plain": "y" * 5}]))
     kept = allowance.spend(Outcome(student_printed="z" * 100)).student_printed
     assert kept == f"{'z' * 5}\n[{allowance.notes[0]}]\n"
     assert "500,000 characters" in allowance.notes[0]
@@ -46,14 +46,14 @@ def test_text_is_counted_over_all_cells_printed_or_displayed():
 
 def test_displays_are_counted_however_small():
     allowance = Allowance()
-    kept = allowance.spend(Outcome(shown=[{"text/plain": "x"}] * (MAX_DISPLAYS + 50))).shown
-    assert len(kept) == MAX_DISPLAYS + 1
+    kept = allowance.spend(Outcome(shown=[{"text/plain": "x"}] * (_MAX_DISPLAYS + 50))).shown
+    assert len(kept) == _MAX_DISPLAYS + 1
     assert kept[-1] == {"text/plain": f"[{allowance.notes[0]}]"}
 
 
 @pytest.mark.parametrize(("width", "height", "kept"), [(640, 480, True), (100_000, 100_000, False), (0, 5, False)])
 def test_a_picture_that_would_fill_a_browsers_memory_is_not_kept(width, height, kept):
-    assert bool(shown(f'[{{"image/png": "{png(width, height)}"}}]')) is kept
+    assert bool(_shown(f'[{{"image/png": "{png(width, height)}"}}]')) is kept
 
 
 def test_a_cell_that_is_too_long_says_how_long_it_is_and_what_to_do(toy):
@@ -74,7 +74,7 @@ def test_a_cell_that_is_too_long_says_how_long_it_is_and_what_to_do(toy):
 
 
 def test_a_cell_at_the_limit_is_read(toy):
-    text = "#" * MAX_CELL_TEXT
+    text = "#" * _MAX_CELL_TEXT
     rebuilt = rebuild(submission(toy, mean=text), manifest(toy))
     assert text in [c.source for c in rebuilt.notebook.cells]
     assert rebuilt.notes == []

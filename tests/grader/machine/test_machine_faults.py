@@ -18,7 +18,7 @@ from grader.authoring.labs import Limits
 from grader.authoring.manifest import Kind, manifest
 from grader.course import grade_command
 from grader.grading import fingerprint
-from grader.grading.engine import select
+from grader.grading.engine import _select
 from grader.grading.grade import Options, grade_class, grade_notebook
 from grader.grading.session import Session
 from grader.machine.child import CODE
@@ -217,7 +217,7 @@ def test_what_came_with_an_exception_is_forgotten_before_the_next_cell(tmp_path)
     with fresh_course(tmp_path, lambda root: make_two_setups(root, "np.zeros(128 << 17)")) as lab:
         with Session(manifest(lab), pool(lab, "none"), replace(QUICK, memory_mb=300)) as session:
             cells = submission(lab, mean=forge + RAISES_WITH_200_MIB).cells
-            outcomes = {cell.id: session.run(cell) for _, cell in select(cells, session.manifest)}
+            outcomes = {cell.id: session.run(cell) for _, cell in _select(cells, session.manifest)}
             assert session.restarts_left == len(session.manifest.exercises) + 2
         assert [outcomes[name].ok for name in ("mean_test", "setup_two", "rescale_test")] == [True, True, True]
 
@@ -408,4 +408,4 @@ def test_notes_are_short(lab):
 
 def test_the_page_of_a_class_says_that_nothing_was_isolated(lab, classroom):
     report = grade_class(classroom, lab, Options("none", limits=QUICK))
-    assert "graded without isolation" in grade_command.class_page(report)
+    assert "graded without isolation" in grade_command._class_page(report)

@@ -8,7 +8,7 @@ from offline_machine import make_offline_machine, offline_environment
 
 from grader.evidence.parts import Skipped
 from grader.evidence.rows import begin, read
-from grader.evidence.tests import judge_tests
+from grader.evidence.tests import _judge_tests
 from grader.machine.child import CODE, Finished
 from scripts.make_wheels import CARRIED, pins
 
@@ -38,7 +38,7 @@ def test_what_measures_can_be_imported(offline, module):
 
 
 def test_the_doctor_finds_that_the_course_runs(offline):
-    done = offline("-m", "grader.cli", "doctor", "--json")
+    done = offline("-m", "grader.cli", "_doctor", "--json")
     assert done.returncode == 0, done.stderr
     found = {finding["name"]: finding["status"] for finding in json.loads(done.stdout)["findings"]}
     assert found["interpreter"] == "ok" and found["packages"] == "missing"
@@ -59,7 +59,7 @@ def test_evidence_skips_what_needs_more_with_its_reason(offline, tmp_path):
     found = json.loads(path.read_text())
     status = {part["name"]: (part["status"], part["reason"]) for part in found["parts"]}
     assert status["lab 00_start_here"] == ("SKIPPED", "papermill is not installed")
-    assert status["doctor"][0] == "ok" and found["provenance"]["commit"] is None
+    assert status["_doctor"][0] == "ok" and found["provenance"]["commit"] is None
 
 
 def test_gpu_tests_are_collected_where_other_tests_cannot_be(offline, tmp_path):
@@ -76,7 +76,7 @@ def test_gpu_tests_are_collected_where_other_tests_cannot_be(offline, tmp_path):
     without = [row | {"reason": "No module named 'no_such_package_zq'"} if "outcome" in row
                and row["outcome"] == "not collected" else row for row in read(rows)]  # fmt: skip
     with pytest.raises(Skipped, match="no GPU test ran") as nothing_ran:
-        judge_tests(without, Finished(1, "", "", 1.0))
+        _judge_tests(without, Finished(1, "", "", 1.0))
     assert {file["file"] for file in nothing_ran.value.result["not_collected"]} == absent
 
 

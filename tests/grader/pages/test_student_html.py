@@ -10,7 +10,14 @@ from pygments.lexers import PythonLexer
 
 from grader.pages import student_html
 from grader.pages.page_policy import formgrader_page, static_page
-from grader.pages.student_html import MAX_RENDERED, Highlight, highlight, markdown_to_html, page_markdown, text_to_html
+from grader.pages.student_html import (
+    _MAX_RENDERED,
+    Highlight,
+    _highlight,
+    _markdown_to_html,
+    page_markdown,
+    text_to_html,
+)
 from grader.pages.student_page import StudentPage
 
 SLOW = (
@@ -29,7 +36,7 @@ def shown(source: str, resources: dict | None = None) -> str:
 
 
 def test_what_markdown_is_for_is_there():
-    page = markdown_to_html(
+    page = _markdown_to_html(
         "# A *heading*\n\n> quoted\n\n1. one\n2. two\n\n- [x] done\n\n|a|b|\n|:-|-:|\n|1|2|\n\n`a < b` ~~no~~ **yes**"
         "\n\n```python\nreturn 1\n```\n\n$$a<b$$ ![p](data:image/png;base64,AAAA)"
     )
@@ -61,18 +68,18 @@ def test_what_markdown_is_for_is_there():
     ],
 )
 def test_an_address_stands_as_text(source, text):
-    assert markdown_to_html(source).strip() == f"<p>{text}</p>"
+    assert _markdown_to_html(source).strip() == f"<p>{text}</p>"
 
 
 def test_a_link_within_the_text_leads_to_its_heading():
-    page = markdown_to_html("# mean_test\n\n[up](#mean_test)")
+    page = _markdown_to_html("# mean_test\n\n[up](#mean_test)")
     assert '<a href="#text-mean_test">up</a>' in page
     assert 'id="mean_test"' not in page
 
 
 def test_a_text_beyond_the_limit_is_shown_as_it_was_typed():
-    assert shown("*a*" + " " * (MAX_RENDERED - 3)).startswith("<p><em>a</em>")
-    assert shown("*<b>*" + " " * MAX_RENDERED).startswith("<pre>*&lt;b&gt;* ")
+    assert shown("*a*" + " " * (_MAX_RENDERED - 3)).startswith("<p><em>a</em>")
+    assert shown("*<b>*" + " " * _MAX_RENDERED).startswith("<pre>*&lt;b&gt;* ")
 
 
 def test_a_page_that_took_long_shows_the_rest_as_it_was_typed():
@@ -85,7 +92,7 @@ def test_a_page_that_took_long_shows_the_rest_as_it_was_typed():
 @pytest.mark.parametrize("text", SLOW)
 def test_repeated_openings_are_read(text):
     """The longest such cell that is rendered at all; without bounds some would take minutes."""
-    assert shown((text * MAX_RENDERED)[:MAX_RENDERED])
+    assert shown((text * _MAX_RENDERED)[:_MAX_RENDERED])
 
 
 def test_no_formula_is_sought_without_end():
@@ -99,8 +106,8 @@ def test_no_formula_is_sought_without_end():
 
 def test_code_whose_colours_take_long_is_shown_plain():
     lexer, formatter = PythonLexer(), HtmlFormatter()
-    assert '<span class="k">return</span>' in highlight("return 1", formatter, lexer, time.thread_time() + 60)
-    assert "<pre>return &lt;1</pre>" in highlight("return <1", formatter, lexer, time.thread_time() - 1)
+    assert '<span class="k">return</span>' in _highlight("return 1", formatter, lexer, time.thread_time() + 60)
+    assert "<pre>return &lt;1</pre>" in _highlight("return <1", formatter, lexer, time.thread_time() - 1)
     late = Highlight()
     late.deadline = time.thread_time() - 1
     assert "<span" not in late("return 1")

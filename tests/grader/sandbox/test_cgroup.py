@@ -20,7 +20,7 @@ WHY_NOT = cgroup.why_not()
 def machine(tmp_path, monkeypatch):
     """Write what the kernel says about a machine's control groups, and find the place on it."""
 
-    def find(groups: str, mounts: list[str], **files: str) -> cgroup.Place:
+    def find(groups: str, mounts: list[str], **files: str) -> cgroup._Place:
         for name, text in files.items():
             path = tmp_path / name.replace("__", "/")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def machine(tmp_path, monkeypatch):
         (tmp_path / "proc").mkdir()
         for name, text in proc.items():
             (tmp_path / "proc" / name).write_text(text)
-        return cgroup.find.__wrapped__()
+        return cgroup._find.__wrapped__()
 
     return find
 
@@ -51,7 +51,7 @@ def test_version_1_has_a_place_for_each_controller(machine, tmp_path):
         mount("/docker/abc", "TOP/cpu", "cgroup", "rw,cpu,cpuacct"),
     ]
     place = machine(groups, mounts)
-    assert place == cgroup.Place(1, (tmp_path / "memory/x", tmp_path / "pids", tmp_path / "cpu"))
+    assert place == cgroup._Place(1, (tmp_path / "memory/x", tmp_path / "pids", tmp_path / "cpu"))
 
 
 def test_version_2_uses_the_nearest_group_that_hands_its_controllers_down(machine, tmp_path):
@@ -63,7 +63,7 @@ def test_version_2_uses_the_nearest_group_that_hands_its_controllers_down(machin
         "user__me__cgroup.subtree_control": "memory pids",
         "user__me__cgroup.procs": "7",
     }
-    assert machine("0::/user/me\n", V2, **files) == cgroup.Place(2, (tmp_path / "user",))
+    assert machine("0::/user/me\n", V2, **files) == cgroup._Place(2, (tmp_path / "user",))
 
 
 def test_version_2_takes_over_a_group_that_was_given_to_it(machine, tmp_path):
@@ -73,7 +73,7 @@ def test_version_2_takes_over_a_group_that_was_given_to_it(machine, tmp_path):
         "scope__cgroup.procs": "",
         "scope__cgroup.subtree_control": "",
     }
-    assert machine("0::/scope\n", V2, **files) == cgroup.Place(2, (tmp_path / "scope",))
+    assert machine("0::/scope\n", V2, **files) == cgroup._Place(2, (tmp_path / "scope",))
     assert (tmp_path / "scope/cgroup.subtree_control").read_text() == "+memory +pids +cpu"
     assert (tmp_path / "scope/threeloops-grader").is_dir()
 
@@ -91,8 +91,8 @@ def test_a_machine_without_control_groups_says_so(machine):
 @pytest.mark.parametrize(("jobs", "cores"), [(1, 8), (2, 4), (8, 1), (64, 1)])
 def test_the_cores_are_divided_among_the_submissions_that_run_at_a_time(monkeypatch, jobs, cores):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert cgroup.settings(2, LIMITS, jobs)["cpu.max"] == f"{cores * 100_000} 100000"
-    assert cgroup.settings(1, LIMITS, jobs)["cpu.cfs_quota_us"] == str(cores * 100_000)
+    assert cgroup._settings(2, LIMITS, jobs)["cpu.max"] == f"{cores * 100_000} 100000"
+    assert cgroup._settings(1, LIMITS, jobs)["cpu.cfs_quota_us"] == str(cores * 100_000)
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_the_groups_of_a_killed_run_are_removed_by_the_next(group):
     left = [folder.parent / f"threeloops-{gone}-0" for folder in group.folders]
     for folder in dict.fromkeys(left):
         folder.mkdir()
-    cgroup._sweep(cgroup.find())
+    cgroup._sweep(cgroup._find())
     assert not any(folder.exists() for folder in left)
     assert all(folder.exists() for folder in group.folders)
 
@@ -193,7 +193,7 @@ def test_the_groups_of_an_earlier_process_of_the_same_number_are_removed(group):
     left = [folder.with_name(f"threeloops-{os.getpid()}-1-{folder.name[-1]}") for folder in group.folders]
     for folder in left:
         folder.mkdir()
-    cgroup._sweep(cgroup.find())
+    cgroup._sweep(cgroup._find())
     assert not any(folder.exists() for folder in left)
     assert all(folder.exists() for folder in group.folders)
 
@@ -220,7 +220,7 @@ def test_submissions_that_start_at_the_same_time_all_get_groups():
 def test_a_group_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
     """The folder of a group on an ordinary file system has none of the kernel's files."""
     monkeypatch.setattr(cgroup, "why_not", lambda: None)
-    monkeypatch.setattr(cgroup, "find", lambda: cgroup.Place(2, (tmp_path,)))
+    monkeypatch.setattr(cgroup, "_find", lambda: cgroup._Place(2, (tmp_path,)))
     with pytest.raises(FileNotFoundError, match=r"no memory\.max"):
         cgroup.make(LIMITS, 1)
     assert list(Path(tmp_path).iterdir()) == []

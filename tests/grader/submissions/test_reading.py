@@ -8,23 +8,23 @@ from contextlib import suppress
 import pytest
 from toy_course import make_course
 
-from grader.submissions.folder import MAX_FILES, MAX_FOLDER_BYTES, BadSubmission
-from grader.submissions.parse import MAX_CONTAINERS, MAX_VALUES, parse
+from grader.submissions.folder import _MAX_FILES, _MAX_FOLDER_BYTES, BadSubmission
+from grader.submissions.parse import _MAX_CONTAINERS, _MAX_VALUES, parse
 from grader.submissions.reading import Submission, content
 
 SIZE = 4 << 20
 HOSTILE = {
     "objects in cells": b'{"cells":[' + b"{}," * (SIZE // 3) + b"{}]}",
     "objects elsewhere": b'{"cells":[],"x":[' + b'{"a":1},' * (SIZE // 8) + b"1]}",
-    "as many objects as are read": b'{"x":[' + b'{"a":1},' * (MAX_CONTAINERS - 10) + b"1]}",
-    "as many values as are read": b'{"x":[' + b'"ab",' * (MAX_VALUES - 10) + b"1]}",
+    "as many objects as are read": b'{"x":[' + b'{"a":1},' * (_MAX_CONTAINERS - 10) + b"1]}",
+    "as many values as are read": b'{"x":[' + b'"ab",' * (_MAX_VALUES - 10) + b"1]}",
     "short strings": b"[" + b'"ab",' * (SIZE // 5) + b"1]",
     "repeated keys": b"{" + b'"cells":[],' * (SIZE // 11) + b'"a":1}',
     "deep lists": b"[" * SIZE,
     "numbers": b'{"cells":[' + b"1.5," * (SIZE // 4) + b"1]}",
     "digits": b'{"cells":[' + b"9" * SIZE + b"]}",
     "wide text": b'{"cells":[{"source":"' + b"x" * SIZE + '\U0001f600"}]}'.encode(),
-    "a list of lines": b'{"cells":[{"source":[' + b'"x",' * (MAX_VALUES - 10) + b'"\xf0\x9f\x98\x80"]}]}',
+    "a list of lines": b'{"cells":[{"source":[' + b'"x",' * (_MAX_VALUES - 10) + b'"\xf0\x9f\x98\x80"]}]}',
     "escapes": b'{"cells":[{"source":"' + b'\\"' * (SIZE // 2) + b'"}]}',
     "escapes without end": b'"' + b'\\"' * (SIZE // 2) + b"\\",
     "quotes": b'"' * SIZE,
@@ -60,7 +60,7 @@ def test_memory_is_bounded_by_a_multiple_of_the_file(name):
     ("text", "reason"),
     [
         (HOSTILE["objects in cells"], "more than 200,000 lists and objects"),
-        (b"[" + b"0," * MAX_VALUES + b"0]", "or 1,000,000 values"),
+        (b"[" + b"0," * _MAX_VALUES + b"0]", "or 1,000,000 values"),
         (b'{"cells": [' + b"{}," * 1000 + b"{}]}", "1,001 cells; at most 1,000 are read"),
         (HOSTILE["escapes without end"], "not JSON"),
     ],
@@ -71,7 +71,7 @@ def test_what_costs_too_much_is_refused_with_its_number(text, reason):
 
 
 def test_brackets_inside_of_text_are_no_objects():
-    source = '"{[,' * MAX_CONTAINERS
+    source = '"{[,' * _MAX_CONTAINERS
     assert parse(json.dumps({"cells": [{"source": source}]}).encode()).cells[0].source == source
 
 
@@ -103,7 +103,7 @@ def sparse(path, size):
 
 
 def many(folder):
-    for number in range(MAX_FILES):
+    for number in range(_MAX_FILES):
         (folder / str(number)).touch()
 
 
@@ -112,7 +112,7 @@ FOLDERS = {
     "dangling link": (lambda f: (f / "x").symlink_to("nowhere"), "x is a symbolic link"),
     "linked folder": (lambda f: (f / "x").symlink_to("/", target_is_directory=True), "x is a symbolic link"),
     "pipe": (lambda f: os.mkfifo(f / "timestamp.txt"), "timestamp.txt is a pipe"),
-    "large file": (lambda f: sparse(f / "x", MAX_FOLDER_BYTES), "at most 100 are accepted"),
+    "large file": (lambda f: sparse(f / "x", _MAX_FOLDER_BYTES), "at most 100 are accepted"),
     "many files": (many, "more than 1,000 files"),
     "unreadable name": (lambda f: (f / "\x1b[2J").symlink_to("x"), r"\\x1b\[2J is a symbolic link"),
 }

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from grader.transport.link import LIMITS, Link, LinkDead, WallError
-from grader.transport.wire import MAX_DEPTH, NUMPY, TORCH, decode, encode
+from grader.transport.wire import _MAX_DEPTH, _NUMPY, _TORCH, decode, encode
 
 
 class Plain:
@@ -92,7 +92,7 @@ def same(a, b):
 
 keys = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.tuples(st.integers(), st.text(max_size=3))
 arrays = hnp.arrays(
-    st.sampled_from(list(NUMPY.values())), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+    st.sampled_from(list(_NUMPY.values())), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 )
 scalars = (
     st.none()
@@ -116,7 +116,7 @@ values = st.recursive(
 )
 tags = st.sampled_from("i t d s b c sl rg dt dv a g T r h pickled callback inout x".split())
 trees = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.sampled_from([*TORCH, *NUMPY]),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.sampled_from([*_TORCH, *_NUMPY]),
     lambda inner: (
         st.lists(inner, max_size=5)
         | st.dictionaries(
@@ -132,9 +132,9 @@ def test_plain_values_come_back_the_same(value):
     assert same(across(value), value)
 
 
-@given(st.sampled_from(sorted(TORCH)), st.lists(st.integers(0, 4), max_size=3), st.randoms(use_true_random=False))
+@given(st.sampled_from(sorted(_TORCH)), st.lists(st.integers(0, 4), max_size=3), st.randoms(use_true_random=False))
 def test_tensors_come_back_bit_for_bit(name, shape, random):
-    dtype = TORCH[name]
+    dtype = _TORCH[name]
     size = math.prod(shape) * dtype.itemsize
     content = bytes(random.randrange(2 if name == "bool" else 256) for _ in range(size))
     tensor = (
@@ -190,7 +190,7 @@ def test_views_and_byte_orders_arrive_as_what_they_mean(value, expected):
 
 
 def test_dtypes_and_devices_cross():
-    assert [across(dtype) for dtype in TORCH.values()] == list(TORCH.values())
+    assert [across(dtype) for dtype in _TORCH.values()] == list(_TORCH.values())
     assert across(torch.device("cpu")) == torch.device("cpu")
 
 
@@ -210,7 +210,7 @@ def test_subclasses_of_plain_types_are_not_plain():
 
 def test_depth_and_digits_are_bounded():
     value = 0
-    for _ in range(MAX_DEPTH):
+    for _ in range(_MAX_DEPTH):
         value = [value]
     assert across(value) == value
     with pytest.raises(WallError, match="deep"):

@@ -18,7 +18,7 @@ from toy_kernel_lab import LOOKS_AT_CODE, SOURCE, make_kernel_course
 from grader.authoring.lint import lint
 from grader.machine.child import environment
 from grader.sandbox import seccomp
-from grader.sandbox.pool import modules_of, without_withheld
+from grader.sandbox.pool import _modules_of, _without_withheld
 from grader.sandbox.warmup import REPLAY
 
 LIMITS = replace(QUICK, test_seconds=300, notebook_seconds=1800)
@@ -288,17 +288,17 @@ def test_a_process_that_executes_kernels_can_do_nothing_else(tmp_path):
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_for_kernels_jumps_forward_and_ends(machine):
-    code = seccomp.program(machine, kernels_only=True)
+    code = seccomp._program(machine, kernels_only=True)
     assert len(code) < 256
     for at, (operation, yes, no, _) in enumerate(code):
         assert at + 1 + max(yes, no) < len(code) or operation == 0x06
-    assert len(code) > len(seccomp.program(machine))
+    assert len(code) > len(seccomp._program(machine))
 
 
 def test_warm_processes_import_what_the_labs_setup_imports(lab):
-    modules = modules_of(lab)
+    modules = _modules_of(lab)
     assert {"torch", "triton", "triton.language", "threeloops.inner.interpreter", REPLAY} <= set(modules)
-    assert without_withheld(["a", "a.b", "ab", "c"], ["a"]) == ["ab", "c"]
+    assert _without_withheld(["a", "a.b", "ab", "c"], ["a"]) == ["ab", "c"]
 
 
 LINTED = {

@@ -9,7 +9,7 @@ from threeloops.lab.checking import wall
 
 from grader.authoring.labs import Limits
 from grader.sandbox.pool import pool
-from grader.sides.grader_side import shown
+from grader.sides.grader_side import _shown
 from grader.transport.link import Link
 from grader.wall.outcome import Outcome
 
@@ -499,7 +499,7 @@ def test_what_a_cell_prints_and_shows_is_kept(lab, sandbox):
     try:
         cell = side.ask(op="student", source="import os\nprint('a')\nos.system('echo b')\nprint('c')\n{'d': 1}")
         assert [word for word in cell.student_printed.split() if word in "abc"] == ["a", "b", "c"]
-        assert cell.shown == [{"text/plain": "{'d': 1}"}]
+        assert cell._shown == [{"text/plain": "{'d': 1}"}]
         assert side.test("f()").student_printed == "in the call\n"
         error = side.ask(op="student", source="1 // 0")
         assert (error.ok, error.error) == (False, "ZeroDivisionError")
@@ -547,4 +547,4 @@ def test_the_graders_half_has_a_memory_limit(lab):
     ],
 )
 def test_only_text_and_pictures_are_shown(text):
-    assert shown(text) == []
+    assert _shown(text) == []

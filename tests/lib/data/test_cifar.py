@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from threeloops.data.cifar import FOLDER, HELD_OUT, TRAINING, local_cifar10, read_cifar10
+from threeloops.data.cifar import _FOLDER, HELD_OUT, TRAINING, _read_cifar10, local_cifar10
 from threeloops.data.errors import CorruptData
 
 NAMES = TRAINING + HELD_OUT
@@ -32,11 +32,11 @@ def pickled(tmp_path):
 @pytest.mark.parametrize("form", ["binary", "pickled"])
 def test_both_forms_hold_the_same_images(form, request, monkeypatch):
     folder = request.getfixturevalue(form)
-    found = read_cifar10(folder)
+    found = _read_cifar10(folder)
     assert np.array_equal(found.images, IMAGES.reshape(-1, 3, 32, 32))
     assert np.array_equal(found.labels, LABELS.reshape(-1)) and found.labels.dtype == np.int64
     assert (found.training, found.held_out) == (20, 4)
-    monkeypatch.setenv(FOLDER, str(folder))
+    monkeypatch.setenv(_FOLDER, str(folder))
     assert np.array_equal(local_cifar10().images, found.images)
 
 
@@ -45,13 +45,13 @@ def test_the_old_name_of_numpys_core_is_read(pickled):
     for name in NAMES:
         path = pickled / name
         path.write_bytes(path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
-    assert read_cifar10(pickled).training == 20
+    assert _read_cifar10(pickled).training == 20
 
 
 def test_without_a_copy_there_is_none(monkeypatch, tmp_path):
-    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.delenv(_FOLDER, raising=False)
     assert local_cifar10() is None
-    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv(_FOLDER, str(tmp_path))
     with pytest.raises(FileNotFoundError, match="cifar-10-batches-bin or cifar-10-batches-py.*unset"):
         local_cifar10()
 
@@ -59,20 +59,20 @@ def test_without_a_copy_there_is_none(monkeypatch, tmp_path):
 def test_a_missing_batch_is_named(binary):
     (binary / "data_batch_3.bin").unlink()
     with pytest.raises(FileNotFoundError, match=r"data_batch_3\.bin is missing"):
-        read_cifar10(binary)
+        _read_cifar10(binary)
 
 
 @pytest.mark.parametrize("content", [b"", bytes(3074), bytes(3073 * 2 - 1)])
 def test_a_file_of_another_length_is_cut_off(binary, content):
     (binary / "test_batch.bin").write_bytes(content)
     with pytest.raises(CorruptData, match=rf"test_batch\.bin, byte {len(content)}: .*3073"):
-        read_cifar10(binary)
+        _read_cifar10(binary)
 
 
 def test_a_label_of_an_eleventh_class_is_refused(binary):
     (binary / "test_batch.bin").write_bytes(bytes([10]) + bytes(3072))
     with pytest.raises(CorruptData, match="0 to 9"):
-        read_cifar10(binary)
+        _read_cifar10(binary)
 
 
 NO_LABELS = [
@@ -109,5 +109,5 @@ def test_a_pickle_that_is_no_batch_is_refused_and_runs_nothing(pickled, content,
     monkeypatch.chdir(tmp_path)
     (pickled / "data_batch_2").write_bytes(content)
     with pytest.raises(CorruptData, match=says):
-        read_cifar10(pickled)
+        _read_cifar10(pickled)
     assert not (tmp_path / "here_it_ran").exists()

@@ -11,7 +11,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from threeloops.hardware.capability import Gpu, Machine, capabilities, probe, runs_on, visible_devices
-from threeloops.hardware.probe import parse_nvidia_smi
+from threeloops.hardware.probe import _parse_nvidia_smi
 
 H200 = Gpu("NVIDIA H200", (9, 0), 141 * 2**30, "GPU-aa11")
 A100 = Gpu("NVIDIA A100", (8, 0), 80 * 2**30, "GPU-ab22")
@@ -204,7 +204,7 @@ def test_nvidia_smi_is_read_line_by_line():
         "NVIDIA H200, 9.0, 143771, GPU-6b1f0c9e-1111, 580.65.06\n"
         "NVIDIA GB10, 12.1, [N/A], GPU-7c2e0c9e-2222, 580.65.06\n"
     )
-    gpus, driver = parse_nvidia_smi(text)
+    gpus, driver = _parse_nvidia_smi(text)
     assert gpus == (
         Gpu("NVIDIA H200", (9, 0), 143771 * 2**20, "GPU-6b1f0c9e-1111"),
         Gpu("NVIDIA GB10", (12, 1), 0, "GPU-7c2e0c9e-2222"),
@@ -214,7 +214,7 @@ def test_nvidia_smi_is_read_line_by_line():
 
 @pytest.mark.parametrize("text", ["", "No devices were found\n", "NVIDIA-SMI has failed, 1, 2, 3, 4\n"])
 def test_no_gpu_is_an_empty_list_and_not_an_error(text):
-    assert parse_nvidia_smi(text) == ((), None)
+    assert _parse_nvidia_smi(text) == ((), None)
 
 
 def test_the_probe_describes_this_process(monkeypatch):

@@ -11,7 +11,7 @@ from threeloops.hardware import (
     measure_matmul_rate,
     this_machine,
 )
-from threeloops.hardware.inventory import parse_size
+from threeloops.hardware.inventory import _parse_size
 from threeloops.hardware.measure import default_buffer_bytes
 
 
@@ -75,7 +75,7 @@ def test_one_interrupted_run_does_not_stop_the_doubling(monkeypatch):
         sizes.append((size, runs))
         return [0.5] + [0.001 if size < 512 else 0.02] * (runs - 1)
 
-    monkeypatch.setattr("threeloops.hardware.measure.time_runs", time_runs)
+    monkeypatch.setattr("threeloops.hardware.measure._time_runs", time_runs)
     measure_matmul_rate("fp32", "cpu", runs=5)
     assert sizes == [(256, 3), (512, 3), (512, 5)]
 
@@ -159,7 +159,7 @@ def test_shared_caches_are_counted_once(tmp_path, monkeypatch):
 
 def test_a_machine_that_hides_its_caches(tmp_path):
     assert cpu_caches(tmp_path) == Caches()
-    assert (parse_size("48K"), parse_size("2M"), parse_size("1G"), parse_size("512")) == (49152, 2**21, 2**30, 512)
+    assert (_parse_size("48K"), _parse_size("2M"), _parse_size("1G"), _parse_size("512")) == (49152, 2**21, 2**30, 512)
 
 
 @pytest.mark.gpu

@@ -12,11 +12,11 @@ from threeloops.hardware.accelerators import Caches
 from threeloops.inner import timing
 from threeloops.inner.timing import (
     Samples,
+    _cache_flusher,
+    _clock_of,
+    _host_clock,
+    _last_level_cache_bytes,
     benchmark,
-    cache_flusher,
-    clock_of,
-    host_clock,
-    last_level_cache_bytes,
     median_band,
 )
 
@@ -109,7 +109,7 @@ def test_wrong_arguments_are_named(changed, error, message):
 def test_a_missing_gpu_is_an_error_and_not_a_cpu_time(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ValueError, match="no CUDA device is visible"):
-        clock_of("cuda:0")
+        _clock_of("cuda:0")
 
 
 def test_host_clock_reads_the_clock_around_the_call_and_frees_the_result_outside(monkeypatch):
@@ -124,21 +124,21 @@ def test_host_clock_reads_the_clock_around_the_call_and_frees_the_result_outside
         now[0] += 250
         return Result()
 
-    assert host_clock(call) == 250e-9
+    assert _host_clock(call) == 250e-9
 
 
 def test_the_flush_streams_through_more_than_the_last_level_cache(monkeypatch):
-    monkeypatch.setattr(timing, "last_level_cache_bytes", lambda device: 1000)
-    flushed = cache_flusher("cpu")()
+    monkeypatch.setattr(timing, "_last_level_cache_bytes", lambda device: 1000)
+    flushed = _cache_flusher("cpu")()
     assert flushed.numel() * flushed.element_size() == 2000
     assert flushed.unique().tolist() == [1], "every byte was written"
 
 
 def test_the_last_level_cache_is_that_of_the_inventory(monkeypatch):
     monkeypatch.setattr(timing, "cpu_caches", lambda: Caches(l1_bytes=48 << 10, l2_bytes=2 << 20, l3_bytes=36 << 20))
-    assert last_level_cache_bytes() == 36 * 2**20
+    assert _last_level_cache_bytes() == 36 * 2**20
     monkeypatch.setattr(timing, "cpu_caches", Caches)
-    assert last_level_cache_bytes() == timing.CACHE_IF_UNKNOWN
+    assert _last_level_cache_bytes() == timing._CACHE_IF_UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-POLYNOMIAL = 0x82F63B78
-ALL_ONES = 0xFFFFFFFF
+__all__ = ["crc32c", "masked"]
+
+
+_POLYNOMIAL = 0x82F63B78
+_ALL_ONES = 0xFFFFFFFF
 _MASK_DELTA = 0xA282EAD8
 _BITS = np.arange(32, dtype=np.uint32)
 _LONG, _MOST_LANES = 4096, 1 << 15  # shorter data are not worth cutting; more lanes do not fit the cache
@@ -20,7 +23,7 @@ _LONG, _MOST_LANES = 4096, 1 << 15  # shorter data are not worth cutting; more l
 def _make_table(bits: int) -> NDArray[np.uint32]:
     remainders: NDArray = np.arange(1 << bits, dtype=np.uint32)
     for _ in range(bits):
-        remainders = (remainders >> 1) ^ (remainders & 1) * np.uint32(POLYNOMIAL)
+        remainders = (remainders >> 1) ^ (remainders & 1) * np.uint32(_POLYNOMIAL)
     return remainders
 
 
@@ -36,7 +39,7 @@ def crc32c(data: bytes | bytearray | memoryview | NDArray, before: int = 0) -> i
     """
     view = memoryview(data)  # type: ignore[arg-type]
     octets = np.frombuffer(view.cast("B"), np.uint8) if view.nbytes else np.empty(0, np.uint8)
-    state = before ^ ALL_ONES
+    state = before ^ _ALL_ONES
     if len(octets) >= _LONG:
         lanes = min(1 << (len(octets) // 64).bit_length() - 1, _MOST_LANES)
         words = len(octets) // (2 * lanes)
@@ -45,7 +48,7 @@ def crc32c(data: bytes | bytearray | memoryview | NDArray, before: int = 0) -> i
         octets = octets[2 * words * lanes :]
     for octet in octets.tolist():
         state = _TABLE[(state ^ octet) & 0xFF] ^ (state >> 8)
-    return state ^ ALL_ONES
+    return state ^ _ALL_ONES
 
 
 def _in_lanes(lanes: NDArray[np.uint16]) -> int:
@@ -84,4 +87,4 @@ def _multiply(images: tuple[int, ...], state: int) -> int:
 
 def masked(crc: int) -> int:
     """A CRC as it is stored beside its data: rotated and shifted, because a CRC of data that hold a CRC is weak."""
-    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & ALL_ONES
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & _ALL_ONES

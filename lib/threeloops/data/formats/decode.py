@@ -7,6 +7,8 @@ import zlib
 
 import numpy as np
 
+__all__ = ["in_c", "in_python"]
+
 
 def in_python(packed: bytes) -> int:
     """A loop in the interpreter, during which no other thread of this process runs Python."""

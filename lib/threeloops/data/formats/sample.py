@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+__all__ = ["Sample", "split_name", "unrepeated"]
+
 
 @dataclass(frozen=True)
 class Sample:

@@ -5,6 +5,8 @@ from pathlib import Path, PurePosixPath
 
 from threeloops.data.formats.sample import Sample, split_name, unrepeated
 
+__all__ = ["list_samples", "read_sample", "write_small_files"]
+
 
 def write_small_files(folder: Path, samples: Iterable[Sample]) -> None:
     """Write `folder/key.extension` for every part.

@@ -11,11 +11,14 @@ from typing import BinaryIO
 
 from threeloops.data.errors import CorruptData
 
+__all__ = ["BLOCK", "Member", "header", "read_members"]
+
+
 BLOCK = 512
 _NAME, _SIZE, _CHECKSUM, _TYPE, _MAGIC = slice(0, 100), slice(124, 136), slice(148, 156), 156, slice(257, 265)
 _PREFIX = slice(345, 500)
-USTAR = b"ustar\x0000"
-FILES, FOLDER, PAX, PAX_OF_ALL, LONG_NAME = ("\0", "0"), "5", "x", "g", "L"
+_USTAR = b"ustar\x0000"
+_FILES, _FOLDER, _PAX, _PAX_OF_ALL, _LONG_NAME = ("\0", "0"), "5", "x", "g", "L"
 _SPARSE = "GNU.sparse."
 
 
@@ -44,7 +47,7 @@ def header(name: str, size: int) -> bytes:
     block[136:148] = b"%011o\0" % 0
     block[_CHECKSUM] = b" " * 8
     block[_TYPE] = ord("0")
-    block[_MAGIC] = USTAR
+    block[_MAGIC] = _USTAR
     block[_CHECKSUM] = b"%06o\0 " % sum(block)
     return bytes(block)
 
@@ -68,10 +71,10 @@ def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
                 raise CorruptData(shard, place, f"a header gave {sorted(extended)} and no file follows: a cut shard")
             return _require_zeros(file, shard, offset)
         name, size, kind = _parse(block, shard, place)
-        if kind not in (PAX, PAX_OF_ALL, LONG_NAME):
+        if kind not in (_PAX, _PAX_OF_ALL, _LONG_NAME):
             name, size = extended.get("path", name), int(extended.get("size", size))
             extended = {}
-        if kind == FOLDER:
+        if kind == _FOLDER:
             size = 0  # some writers give the size of the folder's files, none writes contents
         padded = size + -size % BLOCK
         contents = file.read(padded)
@@ -79,15 +82,15 @@ def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
             wrong = f"{name}: {size:,} bytes were promised, the shard ends after {len(contents):,}"
             raise CorruptData(shard, place, wrong)
         offset += BLOCK + padded
-        if kind == PAX:
+        if kind == _PAX:
             extended |= _records(contents[:size], shard, place)
             continue  # the file that follows begins here: `start` stays
-        if kind == LONG_NAME:
+        if kind == _LONG_NAME:
             extended["path"] = _text(contents[:size].partition(b"\0")[0])
             continue
-        if kind in FILES:
+        if kind in _FILES:
             yield Member(name, start, contents[:size])
-        elif kind not in (FOLDER, PAX_OF_ALL):
+        elif kind not in (_FOLDER, _PAX_OF_ALL):
             raise CorruptData(shard, place, f"{name}: a member of type {kind!r}; a shard holds regular files only")
         start = offset
 
@@ -112,7 +115,7 @@ def _parse(block: bytes, shard: str, place: str) -> tuple[str, int, str]:
     if (total := sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")) != stored:
         raise CorruptData(shard, place, f"the header's checksum is {total}, stored is {stored}")
     name = _text(block[_NAME].rstrip(b"\0"))
-    if block[_MAGIC] == USTAR and (prefix := block[_PREFIX].rstrip(b"\0")):
+    if block[_MAGIC] == _USTAR and (prefix := block[_PREFIX].rstrip(b"\0")):
         name = f"{_text(prefix)}/{name}"
     return name, size, chr(block[_TYPE])
 

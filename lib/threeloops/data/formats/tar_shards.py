@@ -14,6 +14,8 @@ from threeloops.data.formats.sample import Sample, split_name, unrepeated
 from threeloops.data.formats.tar_members import BLOCK, header, read_members
 from threeloops.files import replacing
 
+__all__ = ["read_tar_shard", "shard_bytes", "write_tar_shards"]
+
 
 def shard_bytes(samples: Iterable[Sample]) -> Iterator[bytes]:
     """A shard, piece by piece. Raises ValueError for a repeated key."""
@@ -23,7 +25,7 @@ def shard_bytes(samples: Iterable[Sample]) -> Iterator[bytes]:
     yield bytes(2 * BLOCK)
 
 
-def write_tar_shard(path: Path, samples: Iterable[Sample]) -> None:
+def _write_tar_shard(path: Path, samples: Iterable[Sample]) -> None:
     """Write one shard, whole or not at all."""
     with replacing(path) as file:
         for piece in shard_bytes(samples):
@@ -39,7 +41,7 @@ def write_tar_shards(folder: Path, samples: Iterable[Sample], samples_per_shard:
     rest = unrepeated(samples)
     while kept := list(islice(rest, samples_per_shard)):
         paths.append(Path(folder) / f"shard-{len(paths):06d}.tar")
-        write_tar_shard(paths[-1], kept)
+        _write_tar_shard(paths[-1], kept)
     return paths
 
 

@@ -14,6 +14,9 @@ from typing import BinaryIO
 from threeloops.data.errors import CorruptData
 from threeloops.data.formats.crc32c import crc32c, masked
 
+__all__ = ["frame", "read_records"]
+
+
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 
 

@@ -28,7 +28,10 @@ from threeloops.data.errors import CorruptData, MissingIndex
 from threeloops.data.formats.crc32c import crc32c
 from threeloops.files import replace_text, replacing
 
-MAGIC, VERSION, HEADER_BYTES, INDEX = b"3LTOKENS", 1, 64, "index.json"
+__all__ = ["Header", "TokenShards", "write_shard", "write_token_shards"]
+
+
+_MAGIC, _VERSION, _HEADER_BYTES, _INDEX = b"3LTOKENS", 1, 64, "index.json"
 _FIELDS, _CRC = struct.Struct("<8sIIQI32x"), struct.Struct("<I")
 _KINDS = {1: "<u1", 2: "<u2", 4: "<u4"}
 
@@ -42,7 +45,7 @@ class Header:
     crc: int
 
     def pack(self) -> bytes:
-        fields = _FIELDS.pack(MAGIC, VERSION, self.token_bytes, self.tokens, self.crc)
+        fields = _FIELDS.pack(_MAGIC, _VERSION, self.token_bytes, self.tokens, self.crc)
         return fields + _CRC.pack(crc32c(fields))
 
 
@@ -58,21 +61,21 @@ def write_shard(path: Path, tokens: NDArray) -> Header:
     return header
 
 
-def read_header(path: Path) -> Header:
+def _read_header(path: Path) -> Header:
     """The header of a shard. Raises CorruptData where it is damaged or does not fit the size of the file."""
     with Path(path).open("rb") as file:
-        raw = file.read(HEADER_BYTES)
+        raw = file.read(_HEADER_BYTES)
     size = Path(path).stat().st_size
-    if len(raw) < HEADER_BYTES:
-        raise CorruptData(path, "header", f"the file has {size} bytes, a header alone has {HEADER_BYTES}")
+    if len(raw) < _HEADER_BYTES:
+        raise CorruptData(path, "header", f"the file has {size} bytes, a header alone has {_HEADER_BYTES}")
     magic, version, token_bytes, tokens, crc = _FIELDS.unpack_from(raw)
-    if magic != MAGIC:
-        raise CorruptData(path, "byte 0", f"begins with {magic!r}, expected {MAGIC!r}: this is no token shard")
+    if magic != _MAGIC:
+        raise CorruptData(path, "byte 0", f"begins with {magic!r}, expected {_MAGIC!r}: this is no token shard")
     if _CRC.unpack_from(raw, _FIELDS.size)[0] != crc32c(raw[: _FIELDS.size]):
         raise CorruptData(path, "header", "its CRC does not match: the header is damaged")
-    if version != VERSION or token_bytes not in _KINDS:
-        raise CorruptData(path, "header", f"version {version}, {token_bytes}-byte tokens: expected version {VERSION}")
-    if size != (wanted := HEADER_BYTES + tokens * token_bytes):
+    if version != _VERSION or token_bytes not in _KINDS:
+        raise CorruptData(path, "header", f"version {version}, {token_bytes}-byte tokens: expected version {_VERSION}")
+    if size != (wanted := _HEADER_BYTES + tokens * token_bytes):
         raise CorruptData(path, f"byte {size:,}", f"ends here, {wanted:,} bytes were promised by its header")
     return Header(token_bytes, tokens, crc)
 
@@ -95,7 +98,7 @@ def write_token_shards(folder: Path, pieces: Iterable[NDArray], tokens_per_shard
             names.append(f"tokens-{number:05d}.bin")
             headers.append(write_shard(folder / names[-1], tokens))
         rows = [{"file": name, **asdict(header)} for name, header in zip(names, headers, strict=True)]
-        replace_text(folder / INDEX, json.dumps({"version": VERSION, "shards": rows}, indent=1))
+        replace_text(folder / _INDEX, json.dumps({"version": _VERSION, "shards": rows}, indent=1))
     finally:
         for name in {*old, *names} - set(_listed(folder)):
             (folder / name).unlink(missing_ok=True)
@@ -126,7 +129,7 @@ def _first_free_number(folder: Path) -> int:
 def _listed(folder: Path) -> list[str]:
     """The shards that a folder's index lists; none where it is missing or damaged."""
     try:
-        return [name for name, _ in _read_rows(folder / INDEX)]
+        return [name for name, _ in _read_rows(folder / _INDEX)]
     except (CorruptData, FileNotFoundError):
         return []
 
@@ -150,7 +153,7 @@ class TokenShards:
         if not header.tokens:  # an empty file cannot be mapped
             return np.empty(0, kind)
         try:
-            return np.memmap(self.folder / name, kind, "r", HEADER_BYTES, (header.tokens,))
+            return np.memmap(self.folder / name, kind, "r", _HEADER_BYTES, (header.tokens,))
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
@@ -189,14 +192,14 @@ class TokenShards:
 
 def _read_index(folder: Path) -> list[tuple[str, Header]]:
     """Name and header of each shard, the index compared with the headers in the files."""
-    path = folder / INDEX
+    path = folder / _INDEX
     if not path.is_file():
         raise MissingIndex(f"{path}: missing; without it nobody knows which shards belong together. Write them again")
     rows = _read_rows(path)
     for name, header in rows:
         if not (folder / name).is_file():
             raise CorruptData(path, f"shard {name}", "is listed and not there")
-        if (found := read_header(folder / name)) != header:
+        if (found := _read_header(folder / name)) != header:
             wrong = f"is {found}, the index says {header}: another shard of this name"
             raise CorruptData(folder / name, "header", wrong)
     return rows
@@ -206,8 +209,8 @@ def _read_rows(path: Path) -> list[tuple[str, Header]]:
     """Name and header of each shard that an index lists. Raises CorruptData naming what is wrong with the index."""
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
-        if type(version := index.get("version")) is not int or version != VERSION:
-            raise ValueError(f"version {version!r}, expected {VERSION}")
+        if type(version := index.get("version")) is not int or version != _VERSION:
+            raise ValueError(f"version {version!r}, expected {_VERSION}")
         return [_parse_row(row) for row in index["shards"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptData(path, "index", f"cannot be read ({type(error).__name__}: {error})") from None

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+__all__ = ["DeviceFeed"]
+
 
 class DeviceFeed:
     """Batches on `device`, in order: tensors of one shape and dtype; the last may have fewer rows.

@@ -10,6 +10,8 @@ from itertools import pairwise
 
 from threeloops.simulation.pipeline import Trace
 
+__all__ = ["Diagnosis", "blame", "diagnose", "overlaps"]
+
 
 @dataclass(frozen=True)
 class Diagnosis:

@@ -6,6 +6,8 @@ from typing import Any, Literal
 from threeloops.data.loading.prefetch import prefetch
 from threeloops.data.loading.sampler import SamplerState, advanced, batches
 
+__all__ = ["Loader"]
+
 
 class Loader:
     """Batches of the rest of an epoch: `load(indices)` makes one, `indices` int64 of shape (≤ batch,).

@@ -11,6 +11,9 @@ from typing import Any, Generic, Literal, TypeVar
 from threeloops.data.errors import WorkerDied, WorkerFailed
 from threeloops.data.loading.workers import Inline, ProcessWorker, ThreadWorker, Worker, said
 
+__all__ = ["Prefetcher", "T", "prefetch"]
+
+
 T = TypeVar("T")
 _KINDS: dict[str, Callable[[Callable[[Any], Any], str], Worker]] = {"thread": ThreadWorker, "process": ProcessWorker}
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["SamplerState", "advanced", "batches", "epoch_order", "remaining"]
+
 
 @dataclass(frozen=True)
 class SamplerState:

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 from threeloops.data.errors import WorkerDied, WorkerFailed
 from threeloops.data.storage.slow_store import VirtualStore
 
+__all__ = ["Inline", "Loaded", "ProcessWorker", "SimulatedWorker", "ThreadWorker", "Worker", "said"]
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -45,7 +47,7 @@ class Worker(Protocol):
         self.stop()
 
 
-def attempt(load: Callable[[Any], Any], key: Any, caught: type[BaseException] = Exception) -> Loaded:
+def _attempt(load: Callable[[Any], Any], key: Any, caught: type[BaseException] = Exception) -> Loaded:
     try:
         return Loaded(load(key))
     except caught as error:
@@ -62,7 +64,7 @@ class Inline(Worker):
         self.keys.append(key)
 
     def receive(self) -> Loaded:
-        return attempt(self.load, self.keys.popleft())
+        return _attempt(self.load, self.keys.popleft())
 
     def stop(self) -> None:
         self.keys.clear()
@@ -82,7 +84,7 @@ class ThreadWorker(Worker):
     def _run(self) -> None:
         while (key := self.jobs.get()) is not _STOP and not self.stopped.is_set():
             # BaseException, because a thread that ended with SystemExit would leave its consumer waiting for ever.
-            self.results.put(attempt(self.load, key, BaseException))
+            self.results.put(_attempt(self.load, key, BaseException))
 
     def send(self, key: Any) -> None:
         self.jobs.put(key)
@@ -161,7 +163,7 @@ def _serve(link: Connection) -> None:
     messages: queue.SimpleQueue = queue.SimpleQueue()
     threading.Thread(target=_read, args=(link, messages), daemon=True).start()
     try:
-        load = attempt(partial(_unpacked, wrong=_NO_LOAD), messages.get())
+        load = _attempt(partial(_unpacked, wrong=_NO_LOAD), messages.get())
 
         def load_packed(key: bytes) -> Any:
             if load.error is not None:
@@ -169,7 +171,7 @@ def _serve(link: Connection) -> None:
             return load.value(_unpacked(key, _NO_KEY))
 
         while (key := messages.get()) is not _STOP:
-            link.send_bytes(_packed(attempt(load_packed, key, BaseException)))
+            link.send_bytes(_packed(_attempt(load_packed, key, BaseException)))
     except (KeyboardInterrupt, OSError):  # the whole program was interrupted, or the consumer has gone
         return
 

@@ -19,6 +19,9 @@ from pathlib import Path
 from threeloops.data.formats.crc32c import crc32c
 from threeloops.data.storage.store import Store, part, require_range
 
+__all__ = ["CachedStore"]
+
+
 _CRC = struct.Struct("<I")
 _SUFFIX, _UNFINISHED = ".cached", ".unfinished"
 _NUMBERS = count(1)  # one for each entry that this process writes, for whichever cache

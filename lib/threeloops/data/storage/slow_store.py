@@ -14,6 +14,8 @@ from threeloops.data.storage.store import Store
 from threeloops.simulation.clock import Clock, RealClock, VirtualClock
 from threeloops.simulation.link import Link
 
+__all__ = ["SlowStore", "VirtualStore"]
+
 
 @dataclass(frozen=True)
 class SlowStore:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+__all__ = ["MemoryStore", "Store", "part", "require_range"]
+
 
 class Store(Protocol):
     """Anything that the cache and the simulated stores can read from."""

@@ -12,8 +12,11 @@ from statistics import median
 
 import numpy as np
 
-CHUNK = 1 << 20
-SMALL = 4096
+__all__ = ["Tier", "forget", "measure_tiers"]
+
+
+_CHUNK = 1 << 20
+_SMALL = 4096
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,12 @@ class Tier:
 
 def measure_tiers(folder: Path, size: int = 64 << 20, repeats: int = 3, seed: int = 0) -> list[Tier]:
     """Measure with a temporary file of `size` bytes (a multiple of 4 KiB) in `folder`."""
-    if size < CHUNK or size % SMALL:
-        raise ValueError(f"size = {size} bytes: expected a multiple of {SMALL}, at least {CHUNK}")
+    if size < _CHUNK or size % _SMALL:
+        raise ValueError(f"size = {size} bytes: expected a multiple of {_SMALL}, at least {_CHUNK}")
     generator = np.random.default_rng(seed)
     path = Path(folder) / f"tiers-{os.getpid()}.bin"
     data = generator.bytes(size)
-    places = [int(n) * SMALL for n in generator.integers(0, size // SMALL, 64)]
+    places = [int(n) * _SMALL for n in generator.integers(0, size // _SMALL, 64)]
     try:
         path.write_bytes(data)
         times = {"memory": _read_memory(data, places, repeats)}
@@ -48,14 +51,14 @@ def measure_tiers(folder: Path, size: int = 64 << 20, repeats: int = 3, seed: in
 
 def _read_memory(data: bytes, places: list[int], repeats: int) -> list[tuple[float, float]]:
     source = np.frombuffer(data, np.uint8)
-    target, small = np.zeros_like(source), np.empty(SMALL, np.uint8)
+    target, small = np.zeros_like(source), np.empty(_SMALL, np.uint8)
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
         np.copyto(target, source)
         copied = time.perf_counter()
         for place in places:
-            np.copyto(small, source[place : place + SMALL])
+            np.copyto(small, source[place : place + _SMALL])
         times.append((copied - start, time.perf_counter() - copied))
     return times
 
@@ -75,7 +78,7 @@ def forget(path: Path, *, flush: bool = True) -> None:
 def _read_all(path: Path, cold: bool) -> float:
     if cold:
         forget(path)
-    buffer = bytearray(CHUNK)
+    buffer = bytearray(_CHUNK)
     start = time.perf_counter()
     with path.open("rb", buffering=0) as file:
         while file.readinto(buffer):
@@ -92,5 +95,5 @@ def _read_random(path: Path, places: list[int], cold: bool) -> float:
         start = time.perf_counter()
         for place in places:
             file.seek(place)
-            file.read(SMALL)
+            file.read(_SMALL)
         return time.perf_counter() - start

@@ -9,23 +9,37 @@ from typing import Any
 from threeloops.inner.codegen.assembly import Counts, kernel_needs, read_amdgcn, read_sass, resource_usage
 from threeloops.inner.codegen.occupancy import Occupancy, Target, occupancy
 
-HEADER = ("kernel", "target", "warps", "registers", "spilled", "shared", "occupancy", "loads", "stores", "tensor cores")
-SASS_LINE = re.compile(r'^\s*//## File ".*", line (\d+)')
-AMDGCN_LINE = re.compile(r"^\s*\.loc\s+\d+ (\d+) ")
-INSTRUCTION = re.compile(
+__all__ = ["Code", "read_code"]
+
+
+_HEADER = (
+    "kernel",
+    "target",
+    "warps",
+    "registers",
+    "spilled",
+    "shared",
+    "occupancy",
+    "loads",
+    "stores",
+    "tensor cores",
+)
+_SASS_LINE = re.compile(r'^\s*//## File ".*", line (\d+)')
+_AMDGCN_LINE = re.compile(r"^\s*\.loc\s+\d+ (\d+) ")
+_INSTRUCTION = re.compile(
     r"^\s*(?:/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?)?(?P<opcode>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*)(?=[\s;]|$)"
 )
 
 
-def instructions_by_line(text: str, opcodes: str) -> dict[int, int]:
+def _instructions_by_line(text: str, opcodes: str) -> dict[int, int]:
     """Number of instructions per source line of SASS or AMDGCN whose opcode, with modifiers, matches the regular
     expression `opcodes` from its start. Both compilers keep the line as debug information; line 0 means unknown."""
     wanted = re.compile(opcodes)
     line, found = 0, Counter[int]()
     for each in text.splitlines():
-        if place := SASS_LINE.match(each) or AMDGCN_LINE.match(each):
+        if place := _SASS_LINE.match(each) or _AMDGCN_LINE.match(each):
             line = int(place[1])
-        elif (instruction := INSTRUCTION.match(each)) and wanted.match(instruction["opcode"]):
+        elif (instruction := _INSTRUCTION.match(each)) and wanted.match(instruction["opcode"]):
             found[line] += 1
     return dict(sorted(found.items()))
 
@@ -84,7 +98,7 @@ class Code(Counts):
     def lines(self, opcodes: str) -> dict[int, int]:
         """Number of matching instructions per source line. `opcodes` is a regular expression: "STL|LDL" shows where
         registers spill, "LDG" where global memory is read."""
-        return instructions_by_line(self.text, opcodes)
+        return _instructions_by_line(self.text, opcodes)
 
     def report(self) -> str:
         """A table to print. Global accesses read "4×128": four instructions of 128 bits per thread. Spills are in bytes
@@ -102,8 +116,8 @@ class Code(Counts):
             _accesses(self.stores),
             f"{self.tensor_core_instructions} {self.tensor_cores}" if self.tensor_cores else "none",
         )
-        widths = [max(len(name), len(cell)) for name, cell in zip(HEADER, cells, strict=True)]
-        rows = (HEADER, ["─" * width for width in widths], cells)
+        widths = [max(len(name), len(cell)) for name, cell in zip(_HEADER, cells, strict=True)]
+        rows = (_HEADER, ["─" * width for width in widths], cells)
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         if not self.fits:
             lines.append(f"{self.name} does not fit {self.target}: {'; '.join(self.misfits)}")

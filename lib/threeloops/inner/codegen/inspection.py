@@ -14,7 +14,10 @@ from threeloops.inner.codegen.occupancy import Target, compilation_target
 from threeloops.inner.codegen.process import WorkerFailed, ask_worker
 from threeloops.inner.launches import DescriptorArgument, Launch, TensorArgument, record
 
-SECONDS = 120.0
+__all__ = ["CompileError", "compile_launches", "inspect"]
+
+
+_SECONDS = 120.0
 """Time limit for one kernel; large ones take some seconds."""
 
 
@@ -27,7 +30,7 @@ class CompileError(RuntimeError):
         self.kernel, self.target, self.reason, self.file, self.line = kernel, target, reason, file, line
 
 
-def compile_launches(launches: Iterable[Launch], targets: Iterable[str], *, seconds: float = SECONDS) -> list[Code]:
+def compile_launches(launches: Iterable[Launch], targets: Iterable[str], *, seconds: float = _SECONDS) -> list[Code]:
     """The code of every launch for every target of `occupancy.COMPILATION_TARGETS`, launch by launch. Launches that
     compile to the same code give it once.
 

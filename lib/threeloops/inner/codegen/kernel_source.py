@@ -15,10 +15,13 @@ from typing import Any
 
 from threeloops.inner.launches.record import FunctionName
 
-IMPORTABLE = ("triton", "builtins", "math")
+__all__ = ["KernelName", "KernelText", "UnsupportedValue", "from_source", "portable"]
+
+
+_IMPORTABLE = ("triton", "builtins", "math")
 """Packages whose functions and classes a kernel may use by name; others must be jit functions with source text."""
 
-JIT_OPTIONS = ("do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
+_JIT_OPTIONS = ("do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,11 @@ class _Functions:
         self.numbers: dict[FunctionType, int] = {}
 
     def add(self, decorated: Any) -> int:
-        kind, options, function = undecorated(decorated)
+        kind, options, function = _undecorated(decorated)
         if function in self.numbers:
             return self.numbers[function]
         number = self.numbers[function] = len(self.all)
-        source, line = definition(function)
+        source, line = _definition(function)
         each: dict[str, Any] = {"kind": kind, "options": options, "source": source, "line": line}
         each |= {name: getattr(function, f"__{name}__") for name in ("name", "module", "qualname")}
         each["file"] = function.__code__.co_filename
@@ -86,7 +89,7 @@ class _Functions:
         each["defaults"] = [self.reference(default) for default in function.__defaults__ or ()]
         each["keyword_defaults"] = self.references(function.__kwdefaults__ or {})
         each["annotations"] = self.references(function.__annotations__)
-        each["names"] = self.references(free_names(function, source))
+        each["names"] = self.references(_free_names(function, source))
         return number
 
     def references(self, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,16 +118,16 @@ class _Functions:
         if isinstance(found, FunctionName):
             return {"import": [found.module, found.name]}
         jitted = isinstance(found, KernelInterface) or type(found).__name__ == "ConstexprFunction"
-        owner = undecorated(found)[2] if jitted else found
+        owner = _undecorated(found)[2] if jitted else found
         module, name = getattr(owner, "__module__", None), getattr(owner, "__qualname__", None)
         if jitted and not str(module).startswith("triton."):
             return {"function": self.add(found)}
-        if callable(found) and name and str(module).split(".")[0] in IMPORTABLE:
+        if callable(found) and name and str(module).split(".")[0] in _IMPORTABLE:
             return {"import": [module, name]}
         raise UnsupportedValue(f"{found!r}: expected a number, a string, a dtype, a tuple, a module or a jit function")
 
 
-def undecorated(kernel: Any) -> tuple[str, dict[str, Any], FunctionType]:
+def _undecorated(kernel: Any) -> tuple[str, dict[str, Any], FunctionType]:
     """The kind of decorator, its options and the function, below autotuners and heuristics. Raises TypeError for
     anything but a kernel."""
     innermost = kernel
@@ -138,11 +141,11 @@ def undecorated(kernel: Any) -> tuple[str, dict[str, Any], FunctionType]:
     if type(innermost).__name__ == "ConstexprFunction":
         return "constexpr_function", {}, function
     given = getattr(innermost, "kwargs", None) or vars(innermost)  # the interpreter's decorator keeps these
-    options = {name: given[name] for name in JIT_OPTIONS if given.get(name)}
+    options = {name: given[name] for name in _JIT_OPTIONS if given.get(name)}
     return "gluon" if "Gluon" in type(innermost).__name__ else "jit", options, function
 
 
-def definition(function: FunctionType) -> tuple[str, int]:
+def _definition(function: FunctionType) -> tuple[str, int]:
     """The dedented text of a function from its `def` on, and the line where that begins in its file. Raises OSError,
     naming the function, if its source is unknown (made by exec, or typed into a plain prompt)."""
     try:
@@ -155,7 +158,7 @@ def definition(function: FunctionType) -> tuple[str, int]:
     return "".join(text.splitlines(keepends=True)[skipped:]), first + skipped
 
 
-def free_names(function: FunctionType, source: str) -> dict[str, Any]:
+def _free_names(function: FunctionType, source: str) -> dict[str, Any]:
     """Values of the names in a function's text that it does not define: globals and closure variables."""
     code = function.__code__
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}

@@ -8,6 +8,8 @@ import importlib.util
 import linecache
 from typing import Any
 
+__all__ = ["decorated", "locate", "rebuild", "value"]
+
 
 def value(plain: Any, functions: dict[int, Any]) -> Any:
     """The inverse of `reference` in `kernel_source`."""
@@ -30,7 +32,7 @@ def value(plain: Any, functions: dict[int, Any]) -> Any:
     return tl.dtype(content) if kind == "dtype" else tl.constexpr(value(content, functions))
 
 
-def lines_of(file: str, line: int, text: str) -> None:
+def _lines_of(file: str, line: int, text: str) -> None:
     """Let `inspect.getsource` find `text` at `line` of `file`, which need not exist."""
     entry = linecache.cache.get(file, (0, 0.0))
     known = entry[2] if len(entry) > 2 and entry[1] is None else []
@@ -62,7 +64,7 @@ def decorated(number: int, functions: list[dict[str, Any]], built: dict[int, Any
     for plain in (*each["defaults"], *each["keyword_defaults"].values()):
         if isinstance(plain, dict) and "function" in plain:
             decorated(plain["function"], functions, built)
-    lines_of(each["file"], each["line"], each["source"])
+    _lines_of(each["file"], each["line"], each["source"])
     tree = ast.increment_lineno(ast.parse(each["source"]), each["line"] - 1)
     (definition,) = tree.body
     signature = definition.args
@@ -77,11 +79,11 @@ def decorated(number: int, functions: list[dict[str, Any]], built: dict[int, Any
     function.__kwdefaults__ = {name: value(plain, built) for name, plain in each["keyword_defaults"].items()} or None
     function.__annotations__ = {name: value(plain, built) for name, plain in each["annotations"].items()}
     function.__qualname__ = each["qualname"]
-    built[number] = decorator(each["kind"])(function, **each["options"])
+    built[number] = _decorator(each["kind"])(function, **each["options"])
     return built[number]
 
 
-def decorator(kind: str) -> Any:
+def _decorator(kind: str) -> Any:
     import triton
 
     if kind == "gluon":
@@ -94,12 +96,12 @@ def decorator(kind: str) -> Any:
 def locate(source: dict[str, Any]) -> Any:
     """Find a kernel by name, in a text, in an importable module or in a file."""
     if "text" in source:
-        lines_of(source["file"], 1, source["text"])
+        _lines_of(source["file"], 1, source["text"])
         namespace: dict[str, Any] = {"__name__": "kernel_source", "__builtins__": builtins}
         exec(compile(source["text"], source["file"], "exec", dont_inherit=True), namespace)
         found = namespace.get(source["name"])
     else:
-        found = importlib.import_module(source["module"]) if importable(source) else from_file(source["file"])
+        found = importlib.import_module(source["module"]) if _importable(source) else _from_file(source["file"])
         for part in source["name"].split("."):
             found = getattr(found, part, None)
     if found is None:
@@ -107,14 +109,14 @@ def locate(source: dict[str, Any]) -> Any:
     return found
 
 
-def importable(source: dict[str, Any]) -> bool:
+def _importable(source: dict[str, Any]) -> bool:
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(source["module"])
         return spec is not None and spec.origin == source["file"]
     return False
 
 
-def from_file(file: str) -> Any:
+def _from_file(file: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"kernel_file_{abs(hash(file))}", file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file}: expected a Python file")

@@ -6,6 +6,9 @@ how much there is and in which portions it is allocated; the compiler says what 
 
 from dataclasses import dataclass
 
+__all__ = ["COMPILATION_TARGETS", "KB", "Occupancy", "Target", "compilation_target", "occupancy"]
+
+
 KB = 1024
 
 
@@ -41,7 +44,7 @@ class Target:
         return self.backend, self.arch, self.warp_size
 
 
-def nvidia(capability: int, warps: int, programs: int, shared: int, limit: int, **others: int) -> Target:
+def _nvidia(capability: int, warps: int, programs: int, shared: int, limit: int, **others: int) -> Target:
     reserved, granularity = (KB, 128) if capability >= 80 else (0, 256)
     return Target(
         f"sm_{capability}",
@@ -65,12 +68,12 @@ def nvidia(capability: int, warps: int, programs: int, shared: int, limit: int, 
 COMPILATION_TARGETS = {
     target.name: target
     for target in (
-        nvidia(75, warps=32, programs=16, shared=64, limit=64),
-        nvidia(80, warps=64, programs=32, shared=164, limit=163),
-        nvidia(86, warps=48, programs=16, shared=100, limit=99),
-        nvidia(89, warps=48, programs=24, shared=100, limit=99),
-        nvidia(90, warps=64, programs=32, shared=228, limit=227),
-        nvidia(100, warps=64, programs=32, shared=228, limit=227, tensor_memory_columns=512),
+        _nvidia(75, warps=32, programs=16, shared=64, limit=64),
+        _nvidia(80, warps=64, programs=32, shared=164, limit=163),
+        _nvidia(86, warps=48, programs=16, shared=100, limit=99),
+        _nvidia(89, warps=48, programs=24, shared=100, limit=99),
+        _nvidia(90, warps=64, programs=32, shared=228, limit=227),
+        _nvidia(100, warps=64, programs=32, shared=228, limit=227, tensor_memory_columns=512),
         Target(
             "gfx942",
             "hip",

@@ -17,10 +17,13 @@ from typing import IO, Any
 
 from threeloops.module_process import command
 
-START_SECONDS = 120.0
+__all__ = ["WorkerFailed", "ask_worker", "end_worker"]
+
+
+_START_SECONDS = 120.0
 """Time to import Triton: about a second on an idle machine."""
 
-COMPILES_PER_WORKER = 1000
+_COMPILES_PER_WORKER = 1000
 """A worker is replaced after this many, because the compiler leaks memory."""
 
 
@@ -28,7 +31,7 @@ class WorkerFailed(RuntimeError):
     """The worker died or was killed while compiling. The next request starts another."""
 
 
-class Worker:
+class _Worker:
     """One process. Its methods must be called by one thread at a time."""
 
     def __init__(self) -> None:
@@ -50,7 +53,7 @@ class Worker:
 
     def start(self) -> None:
         """Wait until it is ready. Raises WorkerFailed."""
-        self.answer(START_SECONDS, "not started", 0)
+        self.answer(_START_SECONDS, "not started", 0)
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The answer to one request. Raises WorkerFailed if the worker dies or needs more than `seconds`."""
@@ -118,7 +121,7 @@ class Worker:
                     pipe.close()
 
 
-def triton_environment(folder: Path) -> dict[str, str]:
+def _triton_environment(folder: Path) -> dict[str, str]:
     """The current TRITON_… variables, with a cache folder that can be written."""
     kept = {name: text for name, text in os.environ.items() if name.startswith("TRITON_")}
     kept.pop("TRITON_INTERPRET", None)
@@ -130,20 +133,20 @@ def triton_environment(folder: Path) -> dict[str, str]:
 
 
 _lock = threading.Lock()
-_worker: Worker | None = None
+_worker: _Worker | None = None
 
 
 def ask_worker(request: dict[str, Any], seconds: float) -> dict[str, Any]:
     """The worker's answer to `request`; starts a worker if this process has none. Raises WorkerFailed."""
     global _worker
     with _lock:
-        if _worker is not None and (_worker.process.poll() is not None or _worker.requests >= COMPILES_PER_WORKER):
+        if _worker is not None and (_worker.process.poll() is not None or _worker.requests >= _COMPILES_PER_WORKER):
             end_worker()
         try:
             if _worker is None:
-                _worker = Worker()
+                _worker = _Worker()
                 _worker.start()
-            environment = triton_environment(_worker.folder)
+            environment = _triton_environment(_worker.folder)
             return _worker.ask({**request, "environment": environment, "path": list(sys.path)}, seconds)
         except BaseException:  # also an interrupt, whose answer would be taken for that of the next request
             end_worker()

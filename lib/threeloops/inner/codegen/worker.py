@@ -1,4 +1,4 @@
-"""The process that compiles kernels; `process.Worker` starts it, and it runs `main`.
+"""The process that compiles kernels; `process.Worker` starts it, and it runs `_main`.
 
 Triton decides when a kernel is decorated whether it is interpreted or compiled, so a process that interprets cannot
 compile; and compiling must not touch a GPU. This worker rebuilds each kernel from its source and runs Triton's own
@@ -27,8 +27,10 @@ import triton.language as tl
 
 from threeloops.inner.codegen.kernels import locate, rebuild, value
 
+__all__ = ["read"]
 
-class Dtype(str):
+
+class _Dtype(str):
     """What Triton reads of a torch dtype."""
 
     @property
@@ -42,11 +44,11 @@ class Dtype(str):
         return "float" in self
 
 
-class Tensor:
+class _Tensor:
     """What Triton reads of a tensor argument: its dtype, the alignment of its address and the size of its storage."""
 
     def __init__(self, dtype: str, alignment: int, storage_bytes: int) -> None:
-        self.dtype, self.alignment, self.storage_bytes, self.shape = Dtype(dtype), alignment, storage_bytes, [1]
+        self.dtype, self.alignment, self.storage_bytes, self.shape = _Dtype(dtype), alignment, storage_bytes, [1]
 
     def data_ptr(self) -> int:
         return self.alignment
@@ -55,7 +57,7 @@ class Tensor:
         return self.storage_bytes
 
 
-class Driver:
+class _Driver:
     """A driver without a device, which only names the target."""
 
     def __init__(self, backend: str, arch: Any, warp_size: int) -> None:
@@ -73,23 +75,23 @@ class Driver:
         return 0
 
 
-def argument(plain: Any) -> Any:
+def _argument(plain: Any) -> Any:
     """The stand-in for a launch argument; numbers stay as they are."""
     if not isinstance(plain, dict):
         return plain
     if "tensor" in plain:
-        return Tensor(**plain["tensor"])
+        return _Tensor(**plain["tensor"])
     if "tuple" in plain:
-        return tuple(argument(each) for each in plain["tuple"])
+        return tuple(_argument(each) for each in plain["tuple"])
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     descriptor = plain["descriptor"]
-    base = Tensor(**descriptor["base"]["tensor"])
+    base = _Tensor(**descriptor["base"]["tensor"])
     return TensorDescriptor(base, descriptor["shape"], descriptor["strides"], descriptor["block_shape"])
 
 
 @contextmanager
-def without_torch() -> Iterator[None]:
+def _without_torch() -> Iterator[None]:
     """Provide an empty torch inside the block, unless the real one is already imported.
 
     For AMD, Triton imports torch, which takes seconds, only to ask whether an argument is a torch.Tensor and how large
@@ -107,23 +109,23 @@ def without_torch() -> Iterator[None]:
         del sys.modules["torch"]
 
 
-def compile_request(request: dict[str, Any]) -> dict[str, Any]:
+def _compile_request(request: dict[str, Any]) -> dict[str, Any]:
     """Texts and metadata of one kernel for one target."""
     from triton.runtime.driver import driver
 
-    driver.set_active(Driver(*request["target"]))
+    driver.set_active(_Driver(*request["target"]))
     sys.path.extend(path for path in request["path"] if path not in sys.path)
     source = request["kernel"]
     functions = rebuild(source["functions"])
     kernel = functions[source["entry"]] if "entry" in source else locate(source)
     while not hasattr(kernel, "create_binder") and hasattr(kernel, "fn"):
         kernel = kernel.fn  # autotuners and heuristics, whose choices are in the launch
-    arguments = {name: argument(plain) for name, plain in request["arguments"].items()}
+    arguments = {name: _argument(plain) for name, plain in request["arguments"].items()}
     constants = {name: value(plain, functions) for name, plain in request["constants"].items()}
     for parameter in kernel.params:
         if parameter.name in constants and not parameter.is_constexpr and not callable(constants[parameter.name]):
             constants[parameter.name] = tl.constexpr(constants[parameter.name])  # marked in the call, not in the kernel
-    with without_torch():
+    with _without_torch():
         compiled = kernel.run(grid=(1, 1, 1), warmup=True, **arguments, **constants, **request["options"])
     asm = compiled.asm
     answer = {text: asm[text] for text in ("ttgir", "ptx", "amdgcn") if text in asm}
@@ -136,11 +138,11 @@ def compile_request(request: dict[str, Any]) -> dict[str, Any]:
     divisible = {path[0] for path, attribute in attributes.items() if ["tt.divisibility", 16] in attribute}
     answer["divisible_by_16"] = [name for number, name in enumerate(signature) if number in divisible]
     if "cubin" in asm:
-        answer |= disassemble(compiled)
+        answer |= _disassemble(compiled)
     return answer
 
 
-def disassemble(compiled: Any) -> dict[str, str]:
+def _disassemble(compiled: Any) -> dict[str, str]:
     """SASS with source lines, and resource usage, from the tools in Triton's wheel. Kept in Triton's cache, because the
     disassembler takes as long as the compiler."""
     from triton import knobs
@@ -164,7 +166,7 @@ def disassemble(compiled: Any) -> dict[str, str]:
     return printed
 
 
-def failure(error: BaseException) -> dict[str, Any]:
+def _failure(error: BaseException) -> dict[str, Any]:
     """What went wrong and where: the innermost of the errors that Triton chains when one function calls another."""
     from triton.compiler.errors import CompilationError
 
@@ -174,10 +176,10 @@ def failure(error: BaseException) -> dict[str, Any]:
         return {"kind": type(error).__name__, "message": str(error) or "no message"}
     node, cause = getattr(error, "node", None), error.__cause__
     message = error.error_message or (f"{type(cause).__name__}: {cause}" if cause else "see the line")
-    return {"kind": type(error).__name__, "message": message, **(place(error.src, node.lineno) if node else {})}
+    return {"kind": type(error).__name__, "message": message, **(_place(error.src, node.lineno) if node else {})}
 
 
-def place(source: str, line: int) -> dict[str, Any]:
+def _place(source: str, line: int) -> dict[str, Any]:
     """File, line and text of line `line` of a function's source."""
     from triton.runtime.jit import JITFunction
 
@@ -189,7 +191,7 @@ def place(source: str, line: int) -> dict[str, Any]:
     return {"text": source.splitlines()[line - 1].strip()}
 
 
-def name_compiler_by_date() -> None:
+def _name_compiler_by_date() -> None:
     """Identify the compiler in Triton's cache keys by version, size and time of its file, because Triton hashes all of
     its half gigabyte, which takes a second or two."""
     import triton._C.libtriton as compiler
@@ -199,8 +201,8 @@ def name_compiler_by_date() -> None:
     cache.triton_key = lambda: f"{triton.__version__}-{file.st_size}-{file.st_mtime_ns}"
 
 
-def serve(requests: "queue.Queue[str]", answers: Any) -> None:
-    name_compiler_by_date()
+def _serve(requests: "queue.Queue[str]", answers: Any) -> None:
+    _name_compiler_by_date()
     answers.write("{}\n")  # ready: importing Triton does not count as compile time
     answers.flush()
     while True:
@@ -209,9 +211,9 @@ def serve(requests: "queue.Queue[str]", answers: Any) -> None:
             del os.environ[name]
         os.environ.update(request["environment"])
         try:
-            answer = {"compiled": compile_request(request)}
+            answer = {"compiled": _compile_request(request)}
         except (Exception, SystemExit) as error:
-            answer = {"failed": failure(error)}
+            answer = {"failed": _failure(error)}
         linecache.clearcache()
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
@@ -223,10 +225,10 @@ def read(requests: "queue.Queue[str]", pipe: Any) -> None:
     os._exit(0)  # the process that asked is gone
 
 
-def main() -> None:
+def _main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of kernels or compilers must not mix with the answers
     requests: queue.Queue[str] = queue.Queue()
     threading.Thread(target=read, args=(requests, os.fdopen(os.dup(0))), daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    serve(requests, answers)
+    _serve(requests, answers)

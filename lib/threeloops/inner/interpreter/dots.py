@@ -9,14 +9,19 @@ from triton.runtime.interpreter import InterpreterBuilder
 
 from threeloops.inner.interpreter.repairs import format_of, stored, values_of
 
-FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32)
+__all__ = ["dot_scaled", "install"]
+
+
+_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32)
 """OCP Microscaling Formats specification 1.0, table 4: E2M1."""
 
-Handle = Any
+_Handle = Any
 _tritons_dot, _tritons_dot_scaled = InterpreterBuilder.create_dot, TritonSemantic.dot_scaled
 
 
-def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any) -> Handle:
+def _create_dot(
+    self: Any, a: _Handle, b: _Handle, d: _Handle, input_precision: Any, max_num_imprecise_acc: Any
+) -> _Handle:
     """Products of bfloat16, fp8 and float16 are exact in float32; their sum is float32, rounded once to d's type.
     float32 operands are not rounded to TF32 first, so the result is more exact than a GPU's default."""
     left, right = values_of(a), values_of(b)
@@ -26,40 +31,40 @@ def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any,
     return stored(product + values_of(d), d.dtype.scalar)
 
 
-def create_dot_scaled(
+def _create_dot_scaled(
     self: Any,
-    lhs: Handle,
-    lhs_scale: Handle | None,
+    lhs: _Handle,
+    lhs_scale: _Handle | None,
     lhs_format: Any,
-    rhs: Handle,
-    rhs_scale: Handle | None,
+    rhs: _Handle,
+    rhs_scale: _Handle | None,
     rhs_format: Any,
     fast_math: bool,
     lhs_k_pack: bool,
     rhs_k_pack: bool,
-    acc: Handle,
-) -> Handle:
+    acc: _Handle,
+) -> _Handle:
     """lhs (…, M, K) and rhs (…, K, N) with one scale for every 32 (or 16) elements along K: lhs_scale (…, M, K/32),
     rhs_scale (…, N, K/32). A byte holds two fp4, the first in its low half, along K or, with k_pack=False, across."""
-    left = unpacked(lhs, lhs_format, axis=-1 if lhs_k_pack else -2)
-    right = unpacked(rhs, rhs_format, axis=-2 if rhs_k_pack else -1)
+    left = _unpacked(lhs, lhs_format, axis=-1 if lhs_k_pack else -2)
+    right = _unpacked(rhs, rhs_format, axis=-2 if rhs_k_pack else -1)
     if lhs_scale is not None:
-        left = left * along_k(lhs_scale, left.shape[-1])
+        left = left * _along_k(lhs_scale, left.shape[-1])
     if rhs_scale is not None:
-        right = right * np.swapaxes(along_k(rhs_scale, right.shape[-2]), -1, -2)
+        right = right * np.swapaxes(_along_k(rhs_scale, right.shape[-2]), -1, -2)
     return stored(np.matmul(left, right) + values_of(acc), acc.dtype.scalar)
 
 
-def unpacked(handle: Handle, format: Any, axis: int) -> np.ndarray:
+def _unpacked(handle: _Handle, format: Any, axis: int) -> np.ndarray:
     """The elements of an operand of tl.dot_scaled, as float32."""
     if format != ir.ScaleDotElemTypeTY.E2M1:
         return values_of(handle).astype(np.float32, copy=False)
     packed = np.moveaxis(handle.data.astype(np.uint8), axis, -1)
     pairs = np.stack([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1)
-    return np.moveaxis(FP4[pairs.reshape(*packed.shape[:-1], -1)], -1, axis)
+    return np.moveaxis(_FP4[pairs.reshape(*packed.shape[:-1], -1)], -1, axis)
 
 
-def along_k(scale: Handle, k: int) -> np.ndarray:
+def _along_k(scale: _Handle, k: int) -> np.ndarray:
     """A float32 factor for each of the k elements, from biased exponents of two (255 is NaN) or from fp8 numbers."""
     if format_of(scale) is not None:
         factors = values_of(scale)
@@ -69,7 +74,7 @@ def along_k(scale: Handle, k: int) -> np.ndarray:
     return np.repeat(factors, k // factors.shape[-1], axis=-1)
 
 
-class FormatName(str):
+class _FormatName(str):
     @property
     def value(self) -> str:
         return str(self)
@@ -77,11 +82,11 @@ class FormatName(str):
 
 def dot_scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Before triton 3.8, tl.dot_scaled reads `value` of its formats, which are plain strings in the interpreter."""
-    args = tuple(FormatName(each) if isinstance(each, str) else each for each in args)
+    args = tuple(_FormatName(each) if isinstance(each, str) else each for each in args)
     return _tritons_dot_scaled(self, *args, **kwargs)
 
 
 def install() -> None:
     TritonSemantic.dot_scaled = dot_scaled
-    InterpreterBuilder.create_dot = create_dot
-    InterpreterBuilder.create_dot_scaled = create_dot_scaled
+    InterpreterBuilder.create_dot = _create_dot
+    InterpreterBuilder.create_dot_scaled = _create_dot_scaled

@@ -16,6 +16,9 @@ import numpy as np
 
 from threeloops.inner.precision.formats import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, FloatFormat
 
+__all__ = ["Array", "BF16", "FORMATS", "Format", "multiply_add", "round_toward_zero"]
+
+
 Array = np.ndarray
 
 
@@ -61,10 +64,10 @@ class Format:
 
 
 BF16 = Format("bf16", BFLOAT16)
-FP8E4NV = Format("fp8e4nv", FLOAT8_E4M3FN)
+_FP8E4NV = Format("fp8e4nv", FLOAT8_E4M3FN)
 # Infinities saturate too, as with `cvt.rn.satfinite` on NVIDIA's GPUs.
-FP8E5 = Format("fp8e5", replace(FLOAT8_E5M2, overflow="saturate"))
-FORMATS = {format.name: format for format in (BF16, FP8E4NV, FP8E5)}
+_FP8E5 = Format("fp8e5", replace(FLOAT8_E5M2, overflow="saturate"))
+FORMATS = {format.name: format for format in (BF16, _FP8E4NV, _FP8E5)}
 _ALL_BFLOAT16 = BF16.decode(np.arange(2**16, dtype=np.uint16))
 
 

@@ -29,13 +29,16 @@ from typing import TYPE_CHECKING
 
 from threeloops.hardware import device
 
+__all__ = ["enable_without_gpu", "interpreted", "preflight"]
+
+
 if TYPE_CHECKING:
     from threeloops.inner.interpreter.self_test import Preflight
 
-TRUE = ("1", "true", "yes", "on", "y")
+_TRUE = ("1", "true", "yes", "on", "y")
 """The values of an environment variable that Triton takes for true."""
 
-REPAIRS = (
+_REPAIRS = (
     ("its library", "threeloops.inner.interpreter.language", "interpret_library"),
     ("arithmetic", "threeloops.inner.interpreter.repairs", "install"),
     ("tl.dot", "threeloops.inner.interpreter.dots", "install"),
@@ -69,7 +72,7 @@ def interpreted() -> bool:
     knobs = sys.modules.get("triton.knobs")
     if knobs is not None:
         return bool(knobs.runtime.interpret)
-    return os.environ.get("TRITON_INTERPRET", "").strip().lower() in TRUE
+    return os.environ.get("TRITON_INTERPRET", "").strip().lower() in _TRUE
 
 
 def preflight() -> "Preflight":
@@ -83,7 +86,7 @@ def preflight() -> "Preflight":
 
 def _repair() -> None:
     """Install every repair once. One that does not fit an unknown release of Triton is skipped, with a warning."""
-    for name, module, function in REPAIRS:
+    for name, module, function in _REPAIRS:
         _repairs[name] = ""
         try:
             getattr(import_module(module), function)()

@@ -12,6 +12,9 @@ from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
+__all__ = ["Replacements", "index", "install", "interpret_library", "number_made"]
+
+
 _get_np_dtype, _patch_lang = interpreter._get_np_dtype, interpreter._patch_lang
 _call, _tritons_bench = interpreter.GridExecutor.__call__, Autotuner._bench
 
@@ -36,10 +39,10 @@ class Replacements:
         self.entries = [(owner, name, original, vars(owner)[name]) for owner, name, original in originals.values()]
         scope.restore()
 
-    def __call__(self, fn: FunctionType) -> "Replacements | Nested":
+    def __call__(self, fn: FunctionType) -> "Replacements | _Nested":
         """Triton's _patch_lang. A device function within a launch finds them in place and leaves them there."""
         if vars(tl.core.tensor).get("__index__") is index:
-            return Nested()
+            return _Nested()
         for owner, name, _, replacement in self.entries:
             setattr(owner, name, replacement)
         return self
@@ -52,7 +55,7 @@ class Replacements:
                 setattr(owner, name, original)
 
 
-class Nested:
+class _Nested:
     def restore(self) -> None:
         """The launch restores them."""
 
@@ -67,13 +70,13 @@ def number_made() -> None:
     """Called whenever an interpreted kernel turns a tensor into a Python number; the meter replaces it."""
 
 
-def call_grid(self: Any, *args: Any, **kwargs: Any) -> None:
+def _call_grid(self: Any, *args: Any, **kwargs: Any) -> None:
     """A launch. Masked lanes compute inf − inf and 0 / 0 as on a GPU, where nobody warns."""
     with np.errstate(all="ignore"):
         _call(self, *args, **kwargs)
 
 
-def first_of_all(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
+def _first_of_all(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
     """Interpreted times say nothing about a GPU, so no configuration runs, and the first is chosen."""
     if self._do_bench is None:
         return [0.0, 0.0, 0.0]
@@ -94,7 +97,7 @@ def interpret_library() -> None:
                 setattr(owner, name, interpreted[value.fn])
 
 
-class NumpyTypes(dict[str, np.dtype]):
+class _NumpyTypes(dict[str, np.dtype]):
     """Triton's _get_np_dtype, which builds its table at every call, with a cache."""
 
     def __call__(self, dtype: Any) -> np.dtype:
@@ -111,7 +114,7 @@ def install() -> None:
     builder = interpreter.interpreter_builder
     # The overflow check of integers takes a third of the time, and the assertion that uses it is off.
     builder.options = replace(builder.options, sanitize_overflow=False)
-    interpreter._get_np_dtype = NumpyTypes()
+    interpreter._get_np_dtype = _NumpyTypes()
     interpreter._patch_lang = Replacements()
-    interpreter.GridExecutor.__call__ = call_grid
-    Autotuner._bench = first_of_all
+    interpreter.GridExecutor.__call__ = _call_grid
+    Autotuner._bench = _first_of_all

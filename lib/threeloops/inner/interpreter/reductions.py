@@ -14,14 +14,17 @@ from triton.runtime.interpreter import ReduceOps, ScanOps, TensorHandle
 
 from threeloops.inner.interpreter.repairs import format_of, stored, values_of
 
-Array = np.ndarray
-reduce_as_triton, scan_as_triton = ReduceOps.apply_impl, ScanOps.apply_impl
+__all__ = ["NotElementwise", "add", "install"]
 
-ANY_TIE = {
+
+_Array = np.ndarray
+_reduce_as_triton, _scan_as_triton = ReduceOps.apply_impl, ScanOps.apply_impl
+
+_ANY_TIE = {
     "_argmax_combine_tie_break_fast": (np.max, np.argmax),
     "_argmin_combine_tie_break_fast": (np.min, np.argmin),
 }
-FAST_ALREADY = (
+_FAST_ALREADY = (
     "_argmax_combine_tie_break_left",
     "_argmin_combine_tie_break_left",
     "_elementwise_max",
@@ -33,32 +36,32 @@ class NotElementwise(Exception):
     """A combine function used a tensor as a condition (`if`, `and`, `or`), which only scalars can be."""
 
 
-def reduce(self: Any, input: tuple) -> Any:
+def _reduce(self: Any, input: tuple) -> Any:
     """ReduceOps.apply_impl: one tensor, or a list of them."""
-    name = library_name(self.combine_fn)
-    if name in ANY_TIE:
-        return self.min_max(input[0], *ANY_TIE[name])
-    if name == "_sum_combine" and rounds_each_step(input):
-        return reduce_in_halves(self, input, add)
-    if name == "_sum_combine" or (name in FAST_ALREADY and format_of(input[0].handle) is None):
-        return reduce_as_triton(self, input)
+    name = _library_name(self.combine_fn)
+    if name in _ANY_TIE:
+        return self.min_max(input[0], *_ANY_TIE[name])
+    if name == "_sum_combine" and _rounds_each_step(input):
+        return _reduce_in_halves(self, input, add)
+    if name == "_sum_combine" or (name in _FAST_ALREADY and format_of(input[0].handle) is None):
+        return _reduce_as_triton(self, input)
     try:
-        return reduce_in_halves(self, input, self.combine_fn.fn)
+        return _reduce_in_halves(self, input, self.combine_fn.fn)
     except Exception:  # one element at a time either works or gives the better error
         return self.generic_reduce(input)
 
 
-def scan(self: Any, input: tuple) -> Any:
+def _scan(self: Any, input: tuple) -> Any:
     """ScanOps.apply_impl: a list of tensors."""
-    if library_name(self.combine_fn) in ("_sum_combine", "_prod_combine") and not rounds_each_step(input):
-        return scan_as_triton(self, input)
+    if _library_name(self.combine_fn) in ("_sum_combine", "_prod_combine") and not _rounds_each_step(input):
+        return _scan_as_triton(self, input)
     try:
-        return scan_by_doubling(self, input)
+        return _scan_by_doubling(self, input)
     except Exception:
-        return scan_as_triton(self, input)
+        return _scan_as_triton(self, input)
 
 
-def reduce_in_halves(self: Any, input: tuple, combine: Callable) -> list:
+def _reduce_in_halves(self: Any, input: tuple, combine: Callable) -> list:
     data = [each.handle.data for each in input]
     rank, axis = data[0].ndim, self.axis
     if axis is None:
@@ -68,7 +71,7 @@ def reduce_in_halves(self: Any, input: tuple, combine: Callable) -> list:
     while (length := len(parts[0])) > 1:
         if length % 2:
             raise ValueError(f"{length} elements along axis {self.axis}: Triton's tensors have a power of two")
-        parts = combined(combine, dtypes, [each[0::2] for each in parts], [each[1::2] for each in parts])
+        parts = _combined(combine, dtypes, [each[0::2] for each in parts], [each[1::2] for each in parts])
     results = [each[0] for each in parts]
     if self.keep_dims:
         axes = tuple(range(rank)) if self.axis is None else axis
@@ -76,7 +79,7 @@ def reduce_in_halves(self: Any, input: tuple, combine: Callable) -> list:
     return [self.to_tensor(each, dtype) for each, dtype in zip(results, dtypes, strict=True)]
 
 
-def scan_by_doubling(self: Any, input: tuple) -> list:
+def _scan_by_doubling(self: Any, input: tuple) -> list:
     """Hillis and Steele, "Data parallel algorithms" (1986): after step k every element covers 2ᵏ elements."""
     dtypes = [each.dtype for each in input]
     parts = [np.moveaxis(each.handle.data, self.axis, 0) for each in input]
@@ -85,7 +88,7 @@ def scan_by_doubling(self: Any, input: tuple) -> list:
     length, distance = len(parts[0]), 1
     while distance < length:
         earlier = [np.roll(each, distance, axis=0) for each in parts]
-        step = combined(self.combine_fn.fn, dtypes, earlier, parts)
+        step = _combined(self.combine_fn.fn, dtypes, earlier, parts)
         parts = [np.concatenate([old[:distance], new[distance:]]) for old, new in zip(parts, step, strict=True)]
         distance *= 2
     if self.reverse:
@@ -94,7 +97,7 @@ def scan_by_doubling(self: Any, input: tuple) -> list:
     return [self.to_tensor(each, dtype) for each, dtype in zip(results, dtypes, strict=True)]
 
 
-def combined(combine: Callable, dtypes: list[tl.dtype], left: list[Array], right: list[Array]) -> list[Array]:
+def _combined(combine: Callable, dtypes: list[tl.dtype], left: list[_Array], right: list[_Array]) -> list[_Array]:
     """Call a combine function on whole tensors, which must not be used as conditions meanwhile."""
     shape = left[0].shape
     operands = [
@@ -102,32 +105,32 @@ def combined(combine: Callable, dtypes: list[tl.dtype], left: list[Array], right
         for data, dtype in zip(left + right, dtypes * 2, strict=True)
     ]
     truth = tl.core.tensor.__bool__
-    tl.core.tensor.__bool__ = refuse_truth
+    tl.core.tensor.__bool__ = _refuse_truth
     try:
         results = combine(*operands)
     finally:
         tl.core.tensor.__bool__ = truth
     results = results if isinstance(results, (tuple, tl.core.tuple)) else (results,)
-    return [np.broadcast_to(as_stored(each, dtype), shape) for each, dtype in zip(results, dtypes, strict=True)]
+    return [np.broadcast_to(_as_stored(each, dtype), shape) for each, dtype in zip(results, dtypes, strict=True)]
 
 
-def as_stored(result: Any, dtype: tl.dtype) -> Array:
+def _as_stored(result: Any, dtype: tl.dtype) -> _Array:
     if not isinstance(result, tl.core.tensor):
         return stored(np.asarray(result), dtype).data
     return result.handle.data if result.dtype == dtype else stored(values_of(result.handle), dtype).data
 
 
-def refuse_truth(self: Any) -> bool:
+def _refuse_truth(self: Any) -> bool:
     raise NotElementwise("this combine function is called on scalars instead")
 
 
-def library_name(combine_fn: Any) -> str:
+def _library_name(combine_fn: Any) -> str:
     """The name of a combine function in `triton.language.standard`; empty for any other function."""
     name = getattr(combine_fn.fn, "__name__", "")
     return name if getattr(tl.standard, name, None) is combine_fn else ""
 
 
-def rounds_each_step(input: tuple) -> bool:
+def _rounds_each_step(input: tuple) -> bool:
     """Whether compiled kernels round sums of this type at every addition, where NumPy does not."""
     return input[0].dtype.is_floating() and input[0].dtype.primitive_bitwidth <= 16
 
@@ -138,4 +141,4 @@ def add(left: Any, right: Any) -> Any:
 
 
 def install() -> None:
-    ReduceOps.apply_impl, ScanOps.apply_impl = reduce, scan
+    ReduceOps.apply_impl, ScanOps.apply_impl = _reduce, _scan

@@ -18,7 +18,10 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _get_np
 
 from threeloops.inner.interpreter.formats import BF16, FORMATS, Format, multiply_add, round_toward_zero
 
-CONVERTIBLE = {"fp16", "fp32", "fp64", *FORMATS}
+__all__ = ["Handle", "format_of", "install", "stored", "values_of"]
+
+
+_CONVERTIBLE = {"fp16", "fp32", "fp64", *FORMATS}
 """Types among which `to` converts with these formats. Conversions of fp8e4b15, fp8e4b8 and fp8e5b16 stay Triton's."""
 
 Handle = Any
@@ -46,7 +49,7 @@ def stored(values: np.ndarray, dtype: tl.dtype) -> Handle:
     return TensorHandle(np.asarray(values).astype(_get_np_dtype(dtype), copy=False), dtype)
 
 
-class RepairedBuilder(InterpreterBuilder):
+class _RepairedBuilder(InterpreterBuilder):
     """Triton's builder with these operations repaired."""
 
     def binary_op(self, lhs: Handle, rhs: Handle, op: Callable) -> Handle:
@@ -66,7 +69,7 @@ class RepairedBuilder(InterpreterBuilder):
     def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
         """Round once; Triton's interpreter rounds the product first. float64 stays unfused: NumPy has nothing wider."""
         dtype = z.dtype.scalar
-        if dtype.name not in CONVERTIBLE - {"fp64"}:
+        if dtype.name not in _CONVERTIBLE - {"fp64"}:
             return TensorHandle(x.data * y.data + z.data, dtype)
         return stored(multiply_add(values_of(x), values_of(y), values_of(z)), dtype)
 
@@ -78,7 +81,7 @@ class RepairedBuilder(InterpreterBuilder):
 
     def create_fp_to_fp(self, src: Handle, dst_type: tl.dtype, rounding_mode: Any) -> Handle:
         dtype = dst_type.scalar
-        if not {src.dtype.scalar.name, dtype.name} <= CONVERTIBLE:
+        if not {src.dtype.scalar.name, dtype.name} <= _CONVERTIBLE:
             return InterpreterBuilder.create_fp_to_fp(self, src, dst_type, rounding_mode)
         values = values_of(src)
         if rounding_mode != ir.ROUNDING_MODE.RTZ:
@@ -140,7 +143,7 @@ class RepairedBuilder(InterpreterBuilder):
 
 
 def install() -> None:
-    for name in vars(RepairedBuilder):
+    for name in vars(_RepairedBuilder):
         if name != "get_bf16":
             getattr(InterpreterBuilder, name)  # raises AttributeError if this Triton would never call the repair
-    interpreter.interpreter_builder.__class__ = RepairedBuilder
+    interpreter.interpreter_builder.__class__ = _RepairedBuilder

@@ -12,10 +12,16 @@ import torch
 import triton
 import triton.language as tl
 
-KNOWN_TRITON = ("3.6", "3.7", "3.8")
+__all__ = [
+    "Check", "Preflight", "add_and_compare", "add_atomically", "convert", "count_up", "dot_16", "error_function",
+    "load_block", "product", "reduce_rows", "run",
+]  # fmt: skip
+
+
+_KNOWN_TRITON = ("3.6", "3.7", "3.8")
 """Release series whose interpreter was read line by line, and for which every repair is tested."""
 
-INSTALL = "pip install -r requirements.txt (triton 3.7.1), or triton 3.6 with numpy<2.4"
+_INSTALL = "pip install -r requirements.txt (triton 3.7.1), or triton 3.6 with numpy<2.4"
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Preflight:
     @property
     def known(self) -> bool:
         """Whether the repairs were written for this release of Triton."""
-        return self.triton.startswith(tuple(f"{series}." for series in KNOWN_TRITON))
+        return self.triton.startswith(tuple(f"{series}." for series in _KNOWN_TRITON))
 
     @property
     def ok(self) -> bool:
@@ -54,13 +60,13 @@ class Preflight:
         lines = [f"interpreter   {'ok' if self.ok else 'wrong'} ({versions})"]
         if not self.known:
             lines.append(
-                f"  triton {self.triton} is not one of {', '.join(KNOWN_TRITON)}, which the repairs were written for: "
+                f"  triton {self.triton} is not one of {', '.join(_KNOWN_TRITON)}, which the repairs were written for: "
                 "only what is listed here was tried"
             )
         for check in self.checks:
             lines.append(f"  {'ok   ' if check.ok else 'wrong'} {check.name}: {check.what}")
             if not check.ok:
-                lines.append(f"        {INSTALL}")
+                lines.append(f"        {_INSTALL}")
         return "\n".join(lines)
 
 
@@ -68,7 +74,7 @@ def run(failed_repairs: Mapping[str, str], *, interpreted: bool) -> Preflight:
     """Try the interpreter as it stands. `failed_repairs`: name of a repair → why it could not be installed."""
     checks = [Check(f"repair of {name}", False, why) for name, why in failed_repairs.items()]
     if interpreted:
-        checks += [_tried(*probe) for probe in PROBES]
+        checks += [_tried(*probe) for probe in _PROBES]
     return Preflight(triton.__version__, numpy.__version__, interpreted, tuple(checks))
 
 
@@ -206,7 +212,7 @@ def _bf16_descriptors() -> str:
     return _differs(out, x + 1.0)
 
 
-PROBES = (
+_PROBES = (
     ("loop bounds", "a loop over a runtime integer", _loop_bound),
     ("bf16 arithmetic", "bfloat16 +, *, <, unary minus and constants", _bf16_arithmetic),
     ("bf16 rounding", "float32 to bfloat16, to nearest even", _bf16_rounding),

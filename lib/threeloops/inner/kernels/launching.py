@@ -21,6 +21,14 @@ import torch
 from threeloops.hardware import accelerator
 from threeloops.inner import interpreter
 
+__all__ = [
+    "Configuration", "LARGEST_INT32", "LOG2_E", "TARGETS", "TiledTraffic", "Tiles", "compiling_for",
+    "multiprocessors", "require_columns", "require_contiguous", "require_dimensions", "require_divides",
+    "require_dtypes", "require_finite", "require_fraction", "require_head_dim", "require_one_device",
+    "require_shape", "require_tensors", "short", "target",
+]  # fmt: skip
+
+
 _DEVICES = {"sm_80": "A100 SXM 80GB", "sm_90": "H100 SXM", "sm_100": "B200", "gfx942": "MI300X"}
 TARGETS = tuple(_DEVICES)
 """The devices that every kernel here is compiled and inspected for; sm_90 is also the H200."""
@@ -122,13 +130,13 @@ class TiledTraffic:
     dot_flops: int
 
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_INT32 = 2**31 - 1
 
 
 def require_tensors(**tensors: torch.Tensor | None) -> None:
     """All given tensors share one dtype, one of FLOATS, and lie on one device where kernels can run."""
-    require_dtypes(FLOATS, **tensors)
+    require_dtypes(_FLOATS, **tensors)
     _require_same("dtype", "is", "convert", tensors)
     require_one_device(**tensors)
 

@@ -14,6 +14,9 @@ from weakref import WeakKeyDictionary
 
 from threeloops.inner.launches.record import Argument, DescriptorArgument, Launch, TensorArgument, is_dtype
 
+__all__ = ["Call", "Signature", "Storages", "TRITON_TO_TORCH", "bind", "describe", "tensor"]
+
+
 TRITON_TO_TORCH = {
     "int1": "bool",
     "fp16": "float16",
@@ -55,11 +58,11 @@ _signatures: "WeakKeyDictionary[FunctionType, Signature]" = WeakKeyDictionary()
 
 def bind(function: FunctionType, args: tuple, kwargs: Mapping[str, Any], grid: Any) -> Call:
     """Check a call of the kernel with this function. Raises TypeError or ValueError naming kernel and argument."""
-    signature = signature_of(function)
+    signature = _signature_of(function)
     names = signature.parameters.parameters
-    options = {name: unwrapped(value) for name, value in kwargs.items() if name not in names}
-    for name in options.keys() - known_options():
-        close = get_close_matches(name, [*names, *known_options()], n=2)
+    options = {name: _unwrapped(value) for name, value in kwargs.items() if name not in names}
+    for name in options.keys() - _known_options():
+        close = get_close_matches(name, [*names, *_known_options()], n=2)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise TypeError(
             f"kernel {signature.name} has no argument, and a launch no option, called {name!r}: {hint}"
@@ -71,15 +74,15 @@ def bind(function: FunctionType, args: tuple, kwargs: Mapping[str, Any], grid: A
         raise TypeError(f"kernel {signature.name}: {error}; its arguments are {', '.join(names)}") from None
     bound.apply_defaults()
     given = dict(bound.arguments)
-    return Call(signature, given, options, checked_grid(signature.name, grid(given) if callable(grid) else grid))
+    return Call(signature, given, options, _checked_grid(signature.name, grid(given) if callable(grid) else grid))
 
 
-def checked_grid(kernel: str, grid: Any) -> tuple[int, ...]:
+def _checked_grid(kernel: str, grid: Any) -> tuple[int, ...]:
     expected = "expected one to three whole numbers of programs, as in kernel[(64,)](…)"
     if not isinstance(grid, tuple | list):
         raise TypeError(f"kernel {kernel}: grid = {grid!r}: {expected}")
     try:
-        sizes = tuple(operator.index(unwrapped(size)) for size in grid)
+        sizes = tuple(operator.index(_unwrapped(size)) for size in grid)
     except TypeError:
         raise TypeError(f"kernel {kernel}: grid = {grid!r}: {expected}; triton.cdiv(n, block) is one") from None
     if not 1 <= len(sizes) <= 3 or min(sizes) < 0:
@@ -87,20 +90,20 @@ def checked_grid(kernel: str, grid: Any) -> tuple[int, ...]:
     return sizes
 
 
-def signature_of(function: FunctionType) -> Signature:
+def _signature_of(function: FunctionType) -> Signature:
     if function not in _signatures:
         parameters = inspect.signature(function)
         annotations = {name: each.annotation for name, each in parameters.parameters.items()}
         constexprs = frozenset(
             name for name, each in annotations.items() if "constexpr" in str(getattr(each, "__name__", each))
         )
-        file, line = function.__code__.co_filename, definition_line(function)
+        file, line = function.__code__.co_filename, _definition_line(function)
         name, module = function.__name__, function.__module__
         _signatures[function] = Signature(name, module, file, line, parameters, constexprs)
     return _signatures[function]
 
 
-def definition_line(function: FunctionType) -> int:
+def _definition_line(function: FunctionType) -> int:
     """The line of `def`, below the decorators."""
     first = function.__code__.co_firstlineno
     try:
@@ -111,7 +114,7 @@ def definition_line(function: FunctionType) -> int:
 
 
 @cache
-def known_options() -> frozenset[str]:
+def _known_options() -> frozenset[str]:
     """What a launch accepts besides the kernel's arguments: the options of every compiler backend of Triton."""
     from triton.backends import backends
 
@@ -148,10 +151,10 @@ def describe(call: Call, kernel: Any, storages: Storages) -> Launch:
     arguments: dict[str, Argument] = {}
     constants: dict[str, Any] = {}
     for name, value in call.given.items():
-        if name in signature.constexprs or is_constexpr(value) or is_jit_function(value):
-            constants[name] = unwrapped(value)
+        if name in signature.constexprs or _is_constexpr(value) or _is_jit_function(value):
+            constants[name] = _unwrapped(value)
         else:
-            arguments[name] = described(signature.name, name, value, storages)
+            arguments[name] = _described(signature.name, name, value, storages)
     x, y, z = (*call.grid, 1, 1)[:3]
     return Launch(
         name=signature.name,
@@ -166,7 +169,7 @@ def describe(call: Call, kernel: Any, storages: Storages) -> Launch:
     )
 
 
-def described(kernel: str, name: str, value: Any, storages: Storages) -> Argument:
+def _described(kernel: str, name: str, value: Any, storages: Storages) -> Argument:
     if hasattr(value, "block_shape"):
         base = tensor(value.base, storages)
         shape, strides, block = (tuple(map(int, each)) for each in (value.shape, value.strides, value.block_shape))
@@ -174,7 +177,7 @@ def described(kernel: str, name: str, value: Any, storages: Storages) -> Argumen
     if hasattr(value, "data_ptr"):
         return tensor(value, storages)
     if isinstance(value, tuple):
-        return tuple(described(kernel, f"{name}[{i}]", unwrapped(each), storages) for i, each in enumerate(value))
+        return tuple(_described(kernel, f"{name}[{i}]", _unwrapped(each), storages) for i, each in enumerate(value))
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
@@ -205,16 +208,16 @@ def tensor(value: Any, storages: Storages) -> TensorArgument:
     )
 
 
-def is_constexpr(value: Any) -> bool:
+def _is_constexpr(value: Any) -> bool:
     return type(value).__name__ == "constexpr" and hasattr(value, "value")
 
 
-def is_jit_function(value: Any) -> bool:
+def _is_jit_function(value: Any) -> bool:
     return isinstance(getattr(value, "fn", None), FunctionType)
 
 
-def unwrapped(value: Any) -> Any:
+def _unwrapped(value: Any) -> Any:
     """The value of a tl.constexpr, in tuples too."""
-    if is_constexpr(value):
-        return unwrapped(value.value)
-    return tuple(map(unwrapped, value)) if type(value) is tuple else value
+    if _is_constexpr(value):
+        return _unwrapped(value.value)
+    return tuple(map(_unwrapped, value)) if type(value) is tuple else value

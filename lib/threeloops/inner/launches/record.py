@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from types import FunctionType
 from typing import Any
 
+__all__ = ["Argument", "DescriptorArgument", "FunctionName", "Launch", "TensorArgument", "is_dtype"]
+
 
 @dataclass(frozen=True)
 class TensorArgument:
@@ -79,7 +81,7 @@ class Launch:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for strict JSON, without `kernel`. Raises TypeError for a constant of any other kind."""
         parts = {
-            part: {name: to_plain(f"{self.name}, {name}", value) for name, value in getattr(self, part).items()}
+            part: {name: _to_plain(f"{self.name}, {name}", value) for name, value in getattr(self, part).items()}
             for part in ("arguments", "constants", "options")
         }
         where = {"module": self.module, "file": self.file, "line": self.line}
@@ -89,19 +91,19 @@ class Launch:
     def from_dict(cls, plain: Mapping[str, Any]) -> "Launch":
         """The inverse of `to_dict`, but jit functions come back as FunctionName."""
         parts = {
-            part: {name: from_plain(value) for name, value in plain[part].items()}
+            part: {name: _from_plain(value) for name, value in plain[part].items()}
             for part in ("arguments", "constants", "options")
         }
         return cls(**{**plain, **parts, "grid": tuple(plain["grid"])})
 
 
-def to_plain(what: str, value: Any) -> Any:
+def _to_plain(what: str, value: Any) -> Any:
     """Numbers, strings and None stay; anything else becomes an object with one key that names its kind."""
     if isinstance(value, TensorArgument | DescriptorArgument):
         kind = "tensor" if isinstance(value, TensorArgument) else "descriptor"
         return {kind: asdict(value)}
     if isinstance(value, tuple | list):
-        return {"tuple": [to_plain(what, each) for each in value]}
+        return {"tuple": [_to_plain(what, each) for each in value]}
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
@@ -119,7 +121,7 @@ def to_plain(what: str, value: Any) -> Any:
     )
 
 
-def from_plain(plain: Any) -> Any:
+def _from_plain(plain: Any) -> Any:
     if not isinstance(plain, Mapping):
         return plain
     ((kind, value),) = plain.items()
@@ -131,7 +133,7 @@ def is_dtype(value: Any) -> bool:
     return type(value).__name__ == "dtype" and type(value).__module__.startswith("triton.")
 
 
-def read_dtype(name: str) -> Any:
+def _read_dtype(name: str) -> Any:
     import triton.language as tl
 
     return tl.dtype(name)
@@ -140,8 +142,8 @@ def read_dtype(name: str) -> Any:
 _READ: dict[str, Callable[[Any], Any]] = {
     "tensor": TensorArgument.from_dict,
     "descriptor": DescriptorArgument.from_dict,
-    "tuple": lambda values: tuple(from_plain(each) for each in values),
+    "tuple": lambda values: tuple(_from_plain(each) for each in values),
     "float": float,
     "function": lambda names: FunctionName(*names),
-    "dtype": read_dtype,
+    "dtype": _read_dtype,
 }

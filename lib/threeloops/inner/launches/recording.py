@@ -19,6 +19,9 @@ from typing import Any, Protocol
 from threeloops.inner.launches.binding import Storages, bind, describe
 from threeloops.inner.launches.record import Launch
 
+__all__ = ["Observer", "observe", "record"]
+
+
 _benchmarking = ContextVar("benchmarking", default=False)
 """Whether an autotuner is comparing configurations, in this thread."""
 

@@ -26,6 +26,9 @@ from numpy.typing import NDArray
 from threeloops.hardware import device
 from threeloops.inner.timing import cuda_clock
 
+__all__ = ["NotMeasurable", "chase_kernel", "latency", "latency_of_spread", "ring"]
+
+
 _LINE_BYTES = {"cpu": 64, "cuda": 128}
 _LOADS = {"cpu": 1 << 18, "cuda": 50_000}
 _WARM_UP_LINES = 1 << 20

@@ -14,6 +14,8 @@ from itertools import product
 import numpy as np
 from jaxtyping import Bool, Float
 
+__all__ = ["Simulation", "Tile", "Tiling", "cycles", "output_stationary", "tile"]
+
 
 @dataclass(frozen=True)
 class Simulation:

@@ -13,10 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+__all__ = [
+    "Addresses", "Counts", "LANES", "Placement", "padded", "plain", "sectors", "swizzled", "transpose",
+    "triton_swizzle", "wavefronts",
+]  # fmt: skip
+
+
 LANES = 32
-BANKS = 32
-BANK_BYTES = 4
-SECTOR_BYTES = 32
+_BANKS = 32
+_BANK_BYTES = 4
+_SECTOR_BYTES = 32
 _WIDTHS = (1, 2, 4, 8, 16)
 
 Addresses = NDArray[np.int64]
@@ -30,7 +36,7 @@ def sectors(addresses: ArrayLike, bytes_per_lane: int = 4) -> int:
         bytes_per_lane: 1, 2, 4, 8 or 16.
     """
     at = _checked(addresses, bytes_per_lane)
-    return len(np.unique(at // SECTOR_BYTES))
+    return len(np.unique(at // _SECTOR_BYTES))
 
 
 def wavefronts(addresses: ArrayLike, bytes_per_lane: int = 4) -> int:
@@ -39,13 +45,13 @@ def wavefronts(addresses: ArrayLike, bytes_per_lane: int = 4) -> int:
     The least for 8 bytes per lane is 2, and 4 for 16 bytes: a round delivers at most 32 banks of 4 bytes.
     """
     at = _checked(addresses, bytes_per_lane)
-    lanes_at_once = LANES * BANK_BYTES // max(bytes_per_lane, BANK_BYTES)
+    lanes_at_once = LANES * _BANK_BYTES // max(bytes_per_lane, _BANK_BYTES)
     return sum(_rounds(at[i : i + lanes_at_once], bytes_per_lane) for i in range(0, len(at), lanes_at_once))
 
 
 def _rounds(at: Addresses, bytes_per_lane: int) -> int:
-    words = np.unique(at[:, None] // BANK_BYTES + np.arange(max(bytes_per_lane // BANK_BYTES, 1)))
-    return int(np.bincount(words % BANKS).max())
+    words = np.unique(at[:, None] // _BANK_BYTES + np.arange(max(bytes_per_lane // _BANK_BYTES, 1)))
+    return int(np.bincount(words % _BANKS).max())
 
 
 def _checked(addresses: ArrayLike, bytes_per_lane: int) -> Addresses:

@@ -10,6 +10,8 @@ from threeloops.inner.memory.step import predicted
 from threeloops.inner.memory.timeline import KINDS, Timeline
 from threeloops.palette import palette
 
+__all__ = ["Account", "account", "draw_bars", "draw_timeline"]
+
 
 def account(model: Model, batch: int, sequence: int, **policies: Any) -> "Account":
     """The account of one training step; `policies` are the other fields of `Step`: dtype, optimizer, masters, …"""
@@ -51,7 +53,7 @@ class Account:
         return self.peak_bytes <= budget_bytes
 
 
-COLOURS = {
+_COLOURS = {
     "parameter": palette.blue,
     "master": palette.sky,
     "gradient": palette.green,
@@ -72,7 +74,7 @@ def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30
         sizes = [bars[name].get(kind, 0) / unit for name in names]
         if any(sizes):
             label = _label(kind, max(sizes) > worth_seeing)
-            axes.barh(names, sizes, left=left, color=COLOURS[kind], label=label, height=0.62)
+            axes.barh(names, sizes, left=left, color=_COLOURS[kind], label=label, height=0.62)
             left = [at + size for at, size in zip(left, sizes, strict=True)]
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
@@ -86,7 +88,7 @@ def draw_timeline(axes: Any, timeline: Timeline, *, unit: float = 2**20) -> None
     axes.stackplot(
         range(1, len(timeline.changes) + 1 - begin),
         [[size / unit for size in curve[kind][begin:]] for kind in kinds],
-        colors=[COLOURS[kind] for kind in kinds],
+        colors=[_COLOURS[kind] for kind in kinds],
         labels=[_label(kind, max(curve[kind]) > 0.003 * timeline.peak_bytes) for kind in kinds],
         lw=0,
     )

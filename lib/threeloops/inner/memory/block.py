@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from threeloops.inner.memory.sizes import Step
 
+__all__ = ["Move", "Saved", "block_backward", "free", "norm_backward", "saved_by_layer", "saved_by_norm"]
+
+
 Saved = dict[str, int]
 
 
@@ -80,13 +83,13 @@ def block_backward(step: Step) -> Iterator[Move]:
     yield from norm_backward(step, "mlp norm", "stream between")
     yield from [gradient("attention.output", width * width), Move("d heads", vector * width)]
     yield from free("heads side by side")
-    yield from attention_backward(step)
+    yield from _attention_backward(step)
     yield gradient("attention.qkv", width * sum(model.qkv_widths))
     yield from [Move("d norm", vector * width), *free("d qkv", "attention norm output")]
     yield from norm_backward(step, "attention norm", "input")
 
 
-def attention_backward(step: Step) -> Iterator[Move]:
+def _attention_backward(step: Step) -> Iterator[Move]:
     """From "d heads" to "d qkv": attention, then the rotations of keys and queries, then their concatenation."""
     vector = step.tokens * step.element
     width, keys, values = step.model.qkv_widths

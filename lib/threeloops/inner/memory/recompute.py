@@ -16,6 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+__all__ = ["MATRIX_PRODUCTS", "Segments", "best_segment", "divisors", "require_divisor", "segment_peak"]
+
+
 MATRIX_PRODUCTS = frozenset(
     getattr(torch.ops.aten, name).default
     for name in (
@@ -57,7 +60,7 @@ def best_segment(layers: int, input_bytes: float, layer_bytes: float) -> int:
     return min(divisors(layers), key=lambda k: segment_peak(layers, k, input_bytes, layer_bytes))
 
 
-class Segment(nn.Module):
+class _Segment(nn.Module):
     """Layers as one, whose forward pass keeps only its input and the results of the operators in `keep`."""
 
     def __init__(self, layers: nn.Sequential | nn.ModuleList, keep: frozenset):
@@ -99,7 +102,7 @@ class Segments(nn.ModuleList):
             yield from layers  # decoding gives each layer its own cache
             return
         for first in range(0, len(layers), self.layers_per_segment):
-            yield Segment(nn.ModuleList(layers[first : first + self.layers_per_segment]), self.keep)
+            yield _Segment(nn.ModuleList(layers[first : first + self.layers_per_segment]), self.keep)
 
     def __getitem__(self, index: int | slice) -> Any:
         return nn.ModuleList(nn.ModuleList.__iter__(self))[index]

@@ -5,8 +5,11 @@ from typing import Literal, Protocol
 
 from threeloops.inner.memory.recompute import require_divisor
 
-DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+__all__ = ["Model", "Step"]
+
+
+_DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+_STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each parameter."""
 
 
@@ -71,8 +74,8 @@ class Step:
         if self.sequence > self.model.max_sequence:
             raise ValueError(f"sequence = {self.sequence}: expected at most max_sequence = {self.model.max_sequence}")
         for name, known in (
-            ("dtype", DTYPE_BYTES),
-            ("optimizer", STATES),
+            ("dtype", _DTYPE_BYTES),
+            ("optimizer", _STATES),
             ("attention", ("flash", "scores")),
             ("device", ("cpu", "cuda")),
         ):
@@ -108,7 +111,7 @@ class Step:
     @property
     def element(self) -> int:
         """Bytes of an element of parameters, gradients and activations."""
-        return DTYPE_BYTES[self.dtype]
+        return _DTYPE_BYTES[self.dtype]
 
     @property
     def wide(self) -> int:
@@ -131,7 +134,7 @@ class Step:
     @property
     def states(self) -> int:
         element = 4 if self.masters else self.element
-        return STATES[self.optimizer] * self.model.parameters_count() * element
+        return _STATES[self.optimizer] * self.model.parameters_count() * element
 
     @property
     def tables(self) -> int:

@@ -12,10 +12,13 @@ from threeloops.inner.memory.block import Move, block_backward, free, norm_backw
 from threeloops.inner.memory.sizes import Model, Step
 from threeloops.inner.memory.timeline import Storage, Timeline
 
+__all__ = ["predicted"]
+
+
 _BETWEEN_MODULES = ("d stream", "d norm", "d input")
 
 
-class Ledger:
+class _Ledger:
     """Writes a timeline of tensors, each with a name and a module."""
 
     def __init__(self) -> None:
@@ -44,7 +47,7 @@ class Ledger:
 
 def predicted(step: Step) -> Timeline:
     """The timeline of live storage of one training step."""
-    model, ledger = step.model, Ledger()
+    model, ledger = step.model, _Ledger()
     for name, size, kind in (
         ("parameters", step.parameters, "parameter"),
         ("masters", step.master_bytes, "master"),
@@ -78,7 +81,7 @@ def predicted(step: Step) -> Timeline:
     return ledger.timeline
 
 
-def _head(ledger: Ledger, step: Step) -> None:
+def _head(ledger: _Ledger, step: Step) -> None:
     """Final norm, logits and loss, and their backward pass: the widest tensors of the step."""
     model, narrow = step.model, step.element < step.wide
     if step.keeps_stream:
@@ -101,7 +104,7 @@ def _head(ledger: Ledger, step: Step) -> None:
     ledger.follow(norm_backward(step, "norm", "output of the blocks", residual=False), "norm")
 
 
-def _embedding(ledger: Ledger, step: Step) -> None:
+def _embedding(ledger: _Ledger, step: Step) -> None:
     """A dense gradient of the whole table; where the head shares the table, the sum of both gradients is a third."""
     table = step.model.vocabulary_size * step.model.width * step.element
     ledger.follow([Move("gradient of embedding", table), *free("d stream")], "embedding")
@@ -111,7 +114,7 @@ def _embedding(ledger: Ledger, step: Step) -> None:
         ledger.follow(free("gradient of embedding"), "embedding")
 
 
-def _update(ledger: Ledger, step: Step) -> None:
+def _update(ledger: _Ledger, step: Step) -> None:
     """The largest moment of AdamW's update; SGD works in place.
 
     The update of a parameter makes a root and a quotient of its size, in a loop whose variable still holds the
@@ -119,7 +122,7 @@ def _update(ledger: Ledger, step: Step) -> None:
     """
     ledger.timeline.mark("update")
     if step.optimizer in ("adam", "adamw"):
-        sizes = [0, *parameter_sizes(step.model)]
+        sizes = [0, *_parameter_sizes(step.model)]
         preceding, updated = max(pairwise(sizes), key=lambda pair: pair[0] + 2 * pair[1])
         element = 4 if step.masters else step.element
         temporaries = {"preceding quotient": preceding, "root": updated, "quotient": updated}
@@ -127,7 +130,7 @@ def _update(ledger: Ledger, step: Step) -> None:
         ledger.follow(free(*temporaries), "")
 
 
-def parameter_sizes(model: Model) -> list[int]:
+def _parameter_sizes(model: Model) -> list[int]:
     """Numbers in each of the model's parameters, in the order in which an optimiser updates them."""
     width, hidden = model.width, model.mlp_width
     attention, mlp = [width, width * sum(model.qkv_widths), width * width], [width, *[width * hidden] * 3]

@@ -24,8 +24,11 @@ from torch.utils._pytree import tree_leaves
 
 from threeloops.inner.memory.timeline import MemoryBudgetExceeded, Storage, Timeline
 
-NOT_THE_CALLER = (str(Path(torch.__file__).parent), str(Path(__file__).parent), str(Path(weakref.__file__).parent))
-MAKES_ACTIVATIONS = ("forward", "recompute")
+__all__ = ["LiveStorage"]
+
+
+_NOT_THE_CALLER = (str(Path(torch.__file__).parent), str(Path(__file__).parent), str(Path(weakref.__file__).parent))
+_MAKES_ACTIVATIONS = ("forward", "recompute")
 
 
 class LiveStorage(TorchDispatchMode):
@@ -140,7 +143,7 @@ class LiveStorage(TorchDispatchMode):
                     self.timeline.grow(number, size - self.timeline.storages[number].bytes)
                     self.timeline.storages[number].bytes = size
                 continue
-            where = _caller() if kind == "temporary" and self._phase in MAKES_ACTIVATIONS else ""
+            where = _caller() if kind == "temporary" and self._phase in _MAKES_ACTIVATIONS else ""
             place, dtype = module or self._module(node), str(tensor.dtype).removeprefix("torch.")
             number = self.timeline.add(Storage(size, kind, operator, place, tuple(tensor.shape), dtype, where))
             self._known[key] = (weakref.ref(storage, partial(self._die, key)), number)
@@ -157,7 +160,7 @@ class LiveStorage(TorchDispatchMode):
     def _settle(self, number: int, ended_in: str) -> None:
         """A storage that a forward pass makes and a later phase frees is an activation."""
         storage, made_in = self.timeline.storages[number], self._made_in[number]
-        if storage.kind == "temporary" and made_in in MAKES_ACTIVATIONS and ended_in != made_in:
+        if storage.kind == "temporary" and made_in in _MAKES_ACTIVATIONS and ended_in != made_in:
             storage.kind = "activation"
 
     def _settle_all(self) -> None:
@@ -215,7 +218,7 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 def _caller() -> str:
     """The innermost line outside of PyTorch and this module, "file.py:12 function"."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(NOT_THE_CALLER):
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_CALLER):
         frame = frame.f_back
     if frame is None:
         return ""

@@ -16,14 +16,20 @@ from typing import Any
 
 import numpy as np
 
-SPACE_BITS = 48
-HALF_SPACE = 1 << (SPACE_BITS - 1)
+__all__ = [
+    "ELSEWHERE", "Pattern", "Patterns", "SECTOR_BYTES", "Space", "Spaces", "WORD", "ordinal_of", "tensors",
+    "unwrapped",
+]  # fmt: skip
+
+
+_SPACE_BITS = 48
+_HALF_SPACE = 1 << (_SPACE_BITS - 1)
 WORD = 1 << 64
 ELSEWHERE = "memory that is no argument"
 SECTOR_BYTES = 32
 """The smallest transfer of a GPU: from compute capability 6.0 on a warp is served in transactions of 32 bytes
 (NVIDIA, CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory")."""
-REQUEST_LANES = 32
+_REQUEST_LANES = 32
 """One warp: the lanes whose addresses the hardware coalesces into one request."""
 
 
@@ -44,7 +50,7 @@ class Space:
 
     @property
     def zero(self) -> int:
-        return self.ordinal << SPACE_BITS
+        return self.ordinal << _SPACE_BITS
 
 
 def ordinal_of(address: Any) -> Any:
@@ -52,7 +58,7 @@ def ordinal_of(address: Any) -> Any:
 
     Addresses a little before a space still belong to it.
     """
-    return ((address + HALF_SPACE) & (WORD - 1)) >> SPACE_BITS
+    return ((address + _HALF_SPACE) & (WORD - 1)) >> _SPACE_BITS
 
 
 class Spaces:
@@ -69,7 +75,7 @@ class Spaces:
         original, host = unwrapped(original), unwrapped(host)
         real, ordinal = host.untyped_storage().data_ptr(), len(self.by_ordinal) + 1
         # Kernels may depend on the alignment of the real address to 16 bytes, so it is preserved.
-        start = (ordinal << SPACE_BITS) + real % 16
+        start = (ordinal << _SPACE_BITS) + real % 16
         storage = self._storages.setdefault(original.untyped_storage()._cdata, len(self._storages))
         end = start + host.untyped_storage().nbytes()
         first = start + host.storage_offset() * host.element_size()
@@ -84,7 +90,7 @@ class Spaces:
 
     def elsewhere(self) -> Space:
         """The space of real addresses: pointers that a kernel loaded from memory and that point into no argument."""
-        return self.by_ordinal.setdefault(0, Space(0, ELSEWHERE, -1, 0, HALF_SPACE, 0, np.uint64(0)))
+        return self.by_ordinal.setdefault(0, Space(0, ELSEWHERE, -1, 0, _HALF_SPACE, 0, np.uint64(0)))
 
 
 def unwrapped(tensor: Any) -> Any:
@@ -217,12 +223,12 @@ class Pattern:
     def _by_request(self, shift: int) -> np.ndarray:
         """Sector of each lane, one row per request with an active lane; inactive lanes repeat an active one."""
         sector = (self.by_thread(self.relative) + shift) // SECTOR_BYTES
-        padding = -len(sector) % REQUEST_LANES
+        padding = -len(sector) % _REQUEST_LANES
         if self.mask is None and not padding:
-            return sector.reshape(-1, REQUEST_LANES)
+            return sector.reshape(-1, _REQUEST_LANES)
         mask = np.ones(len(sector), bool) if self.mask is None else self.by_thread(self.mask)
-        rows = np.pad(sector, (0, padding)).reshape(-1, REQUEST_LANES)
-        active = np.pad(mask, (0, padding)).reshape(-1, REQUEST_LANES)
+        rows = np.pad(sector, (0, padding)).reshape(-1, _REQUEST_LANES)
+        active = np.pad(mask, (0, padding)).reshape(-1, _REQUEST_LANES)
         rows, active = rows[active.any(axis=1)], active[active.any(axis=1)]
         stand_in = rows[np.arange(len(rows)), active.argmax(axis=1)]
         return np.where(active, rows, stand_in[:, None])

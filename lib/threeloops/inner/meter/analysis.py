@@ -19,12 +19,15 @@ from threeloops.inner.meter.l2 import L2, model
 from threeloops.inner.meter.recording import ATOMIC, LOAD, STORE, VERBS, Access, Recording
 from threeloops.inner.meter.traffic import ArgumentTraffic, LaunchTraffic
 
-DENSE_UNITS = 1 << 26
+__all__ = ["find_races", "rows", "traffic_of"]
+
+
+_DENSE_UNITS = 1 << 26
 """Up to this many units get a flag each. Beyond it, where few units of many are touched, those are sorted."""
-MOST_LANES_OF_A_LOCK = 64
-MOST_PARTNERS = 16
+_MOST_LANES_OF_A_LOCK = 64
+_MOST_PARTNERS = 16
 """The most programs that one access is reported to race with."""
-ADVICE = {
+_ADVICE = {
     "write-race": "give every byte one program, use an atomic operation, or combine partial results in a second launch",
     "read-write-race": "programs run in any order: read what another program stores in a launch of its own",
 }
@@ -43,17 +46,17 @@ def traffic_of(launch: Launch, recording: Recording, table: np.ndarray, l2: L2 |
 
     def traffic(own: np.ndarray) -> ArgumentTraffic:
         loads, stores = own & (kind != STORE), own & (kind != LOAD)
-        unique = (union(patterns, table[each]) for each in (loads, stores))
+        unique = (_union(patterns, table[each]) for each in (loads, stores))
         return ArgumentTraffic(int(size[loads].sum()), int(size[stores].sum()), *unique)
 
     arguments: dict[str, ArgumentTraffic] = {}
     total = ArgumentTraffic()
-    for ordinals in ordinals_by_storage(recording):
+    for ordinals in _ordinals_by_storage(recording):
         for ordinal in ordinals:
             alone = arguments[spaces[ordinal].name] = traffic(argument == ordinal)
         # Views of one storage may overlap, so the bytes of all of them together are counted anew.
         total += alone if len(ordinals) == 1 else traffic(np.isin(argument, ordinals))
-    sectors, requests = count_sectors(patterns, table)
+    sectors, requests = _count_sectors(patterns, table)
     loaded, stored = model(recording, table, l2) if l2 else (None, None)
     return LaunchTraffic(
         name=launch.name,
@@ -75,23 +78,23 @@ def traffic_of(launch: Launch, recording: Recording, table: np.ndarray, l2: L2 |
     )
 
 
-def ordinals_by_storage(recording: Recording) -> list[list[int]]:
+def _ordinals_by_storage(recording: Recording) -> list[list[int]]:
     storages: dict[int, list[int]] = {}
     for space in recording.spaces.by_ordinal.values():
         storages.setdefault(space.storage, []).append(space.ordinal)
     return list(storages.values())
 
 
-def count_sectors(patterns: list[Pattern], table: np.ndarray) -> tuple[int, int]:
+def _count_sectors(patterns: list[Pattern], table: np.ndarray) -> tuple[int, int]:
     """(sectors, requests) of all accesses."""
-    places, times = distinct(table[:, 2], table[:, 3] % SECTOR_BYTES)
+    places, times = _distinct(table[:, 2], table[:, 3] % SECTOR_BYTES)
     counted = [patterns[pattern].sectors(shift) for pattern, shift in places]
     sectors = sum(n * each for (each, _), n in zip(counted, times, strict=True))
     requests = sum(n * each for (_, each), n in zip(counted, times, strict=True))
     return sectors, requests
 
 
-def distinct(pattern: np.ndarray, base: np.ndarray) -> tuple[list[tuple[int, int]], list[int]]:
+def _distinct(pattern: np.ndarray, base: np.ndarray) -> tuple[list[tuple[int, int]], list[int]]:
     """Each distinct (pattern, base) and how often it occurs. Much faster than np.unique over an axis."""
     order = np.lexsort((base, pattern))
     pattern, base = pattern[order], base[order]
@@ -102,13 +105,13 @@ def distinct(pattern: np.ndarray, base: np.ndarray) -> tuple[list[tuple[int, int
     return list(zip(pattern[starts].tolist(), base[starts].tolist(), strict=True)), times.tolist()
 
 
-def union(patterns: list[Pattern], table: np.ndarray) -> int:
+def _union(patterns: list[Pattern], table: np.ndarray) -> int:
     """How many bytes of one storage these accesses touch, each counted once."""
     if not len(table):
         return 0
-    places, _ = distinct(table[:, 2], table[:, 3])
-    window = Window.around(patterns, places)
-    if window.units > DENSE_UNITS:
+    places, _ = _distinct(table[:, 2], table[:, 3])
+    window = _Window.around(patterns, places)
+    if window.units > _DENSE_UNITS:
         parts = [patterns[index].places(base - window.start, window.unit) for index, base in places]
         return len(np.unique(np.concatenate(parts))) * window.unit
     touched = np.zeros(window.units, bool)
@@ -118,7 +121,7 @@ def union(patterns: list[Pattern], table: np.ndarray) -> int:
 
 
 @dataclass(frozen=True)
-class Window:
+class _Window:
     """A stretch of one storage that holds some accesses: bytes from `start`, in `units` of `unit` bytes, each of which
     an access touches as a whole or not at all."""
 
@@ -127,7 +130,7 @@ class Window:
     units: int
 
     @classmethod
-    def around(cls, patterns: list[Pattern], places: list[tuple[int, int]]) -> "Window":
+    def around(cls, patterns: list[Pattern], places: list[tuple[int, int]]) -> "_Window":
         start = min(base + patterns[index].low for index, base in places)
         end = max(base + patterns[index].high + patterns[index].itemsize for index, base in places)
         spread = 0
@@ -138,7 +141,7 @@ class Window:
 
 
 @dataclass
-class Tile:
+class _Tile:
     """All equal accesses of one program: rows `first` to `last` of the recording."""
 
     kind: int
@@ -153,11 +156,11 @@ class Tile:
 
 
 @dataclass
-class Race:
+class _Race:
     """The races of one source line with one argument, all together; `tile` and `other` are the first that met."""
 
-    tile: Tile
-    other: Tile
+    tile: _Tile
+    other: _Tile
     bytes: int = 0
     programs: set[int] = field(default_factory=set)
     same_values: bool = True
@@ -165,13 +168,13 @@ class Race:
 
 def find_races(recorded: Recording, table: np.ndarray) -> None:
     """Add the races of a launch to its incidents."""
-    for ordinals in ordinals_by_storage(recorded):
+    for ordinals in _ordinals_by_storage(recorded):
         own = np.flatnonzero(np.isin(table[:, 1], ordinals))
         if (table[own, 0] == STORE).any() and len(np.unique(table[own, 4])) > 1:
-            StorageRaces(recorded, table, own).report()
+            _StorageRaces(recorded, table, own).report()
 
 
-class StorageRaces:
+class _StorageRaces:
     """The search in one storage; `own` are the rows of the table that touch it."""
 
     def __init__(self, recorded: Recording, table: np.ndarray, own: np.ndarray) -> None:
@@ -180,18 +183,18 @@ class StorageRaces:
         self.store_rows = own[kind == STORE]
         self.stores = self.tiles(self.store_rows)
         self.others = self.tiles(own[kind == LOAD]) + self.tiles(own[kind >= ATOMIC])
-        self.found: dict[tuple[FindingKind, int], Race] = {}
+        self.found: dict[tuple[FindingKind, int], _Race] = {}
         self._locks: dict[int, list[tuple[int, set[tuple[int, int]]]]] | None = None
 
-    def tiles(self, rows: np.ndarray) -> list[Tile]:
-        known: dict[tuple[int, int, int], Tile] = {}
+    def tiles(self, rows: np.ndarray) -> list[_Tile]:
+        known: dict[tuple[int, int, int], _Tile] = {}
         patterns = self.recorded.patterns.all
         for row, (kind, argument, pattern, base, program, site, value) in zip(
             rows.tolist(), self.table[rows].tolist(), strict=True
         ):
             tile = known.get((pattern, base, program))
             if tile is None:
-                tile = Tile(kind, patterns[pattern], base, program, argument, site, row, row, value)
+                tile = _Tile(kind, patterns[pattern], base, program, argument, site, row, row, value)
                 known[pattern, base, program] = tile
             tile.last, tile.value = row, value
         return list(known.values())
@@ -207,17 +210,17 @@ class StorageRaces:
             if kind == "write-race" and verb == "store":
                 first += ", with the same values: benign" if race.same_values else ", with different values"
             self.recorded.incidents.add(
-                Incident(kind, name, site, race.tile.program, first, ADVICE[kind], "byte", race.bytes, race.programs)
+                Incident(kind, name, site, race.tile.program, first, _ADVICE[kind], "byte", race.bytes, race.programs)
             )
 
     def find(self) -> None:
         patterns = self.recorded.patterns.all
-        window = Window.around(patterns, [(tile.pattern.index, tile.base) for tile in [*self.stores, *self.others]])
+        window = _Window.around(patterns, [(tile.pattern.index, tile.base) for tile in [*self.stores, *self.others]])
         # Most kernels store every byte once, and then there are no values to compare.
-        disjoint = union(patterns, self.table[self.store_rows]) == sum(tile.pattern.bytes for tile in self.stores)
+        disjoint = _union(patterns, self.table[self.store_rows]) == sum(tile.pattern.bytes for tile in self.stores)
         unit = window.unit if disjoint else 1
         size = window.units * window.unit // unit
-        if size > DENSE_UNITS:
+        if size > _DENSE_UNITS:
             return
         owner = np.full(size, -1, np.int32)
         programs = np.array([tile.program for tile in self.stores])
@@ -229,7 +232,7 @@ class StorageRaces:
         for tile in self.others:
             kind: FindingKind = "read-write-race" if tile.kind == LOAD else "write-race"
             stored_by = tile.pattern.look(owner, tile.base - window.start, unit)
-            for other, units in partners(stored_by, programs, tile.program):
+            for other, units in _partners(stored_by, programs, tile.program):
                 self.note(kind, tile, self.stores[other], units * unit, same_values=False)
 
     def compare_stores(self, owner: np.ndarray, programs: np.ndarray, start: int) -> None:
@@ -237,23 +240,23 @@ class StorageRaces:
         memory = np.zeros(len(owner), np.uint8)
         for number, tile in enumerate(self.stores):
             places = tile.pattern.places(tile.base - start)
-            raw = raw_bytes(tile.pattern, self.recorded.values[tile.value])
+            raw = _raw_bytes(tile.pattern, self.recorded.values[tile.value])
             stored_by = owner[places]
-            for other, count in partners(stored_by, programs, tile.program):
+            for other, count in _partners(stored_by, programs, tile.program):
                 shared = stored_by == other
                 same = bool((memory[places[shared]] == raw[shared]).all())
                 self.note("write-race", tile, self.stores[other], count, same_values=same)
             owner[places], memory[places] = number, raw
 
-    def note(self, kind: FindingKind, tile: Tile, other: Tile, count: int, *, same_values: bool) -> None:
+    def note(self, kind: FindingKind, tile: _Tile, other: _Tile, count: int, *, same_values: bool) -> None:
         if self.ordered(other, tile) if other.last < tile.first else self.ordered(tile, other):
             return
-        race = self.found.setdefault((kind, tile.site), Race(tile, other))
+        race = self.found.setdefault((kind, tile.site), _Race(tile, other))
         race.bytes += count
         race.programs |= {tile.program, other.program}
         race.same_values &= same_values
 
-    def ordered(self, earlier: Tile, later: Tile) -> bool:
+    def ordered(self, earlier: _Tile, later: _Tile) -> bool:
         """Whether atomics hand over from the program of one access to that of the other."""
         released = {place for row, places in self.locks(earlier.program) if row > earlier.last for place in places}
         return any(row < later.first and places & released for row, places in self.locks(later.program))
@@ -265,23 +268,23 @@ class StorageRaces:
             for row in np.flatnonzero(self.table[:, 0] == ATOMIC).tolist():
                 _, argument, index, base, owner, *_ = self.table[row].tolist()
                 pattern = self.recorded.patterns.all[index]
-                if pattern.lanes <= MOST_LANES_OF_A_LOCK:
+                if pattern.lanes <= _MOST_LANES_OF_A_LOCK:
                     storage = self.recorded.spaces.by_ordinal[argument].storage
                     places = {(storage, base + offset) for offset in pattern.active.tolist()}
                     self._locks.setdefault(owner, []).append((row, places))
         return self._locks.get(program, [])
 
 
-def partners(stored_by: np.ndarray, programs: np.ndarray, own: int) -> Iterator[tuple[int, int]]:
+def _partners(stored_by: np.ndarray, programs: np.ndarray, own: int) -> Iterator[tuple[int, int]]:
     """(store, how many units) for the stores of other programs that meet an access. -1: nobody stored there."""
     foreign = stored_by[stored_by >= 0]
     foreign = foreign[programs[foreign] != own]
     if len(foreign):
         stores, counts = np.unique(foreign, return_counts=True)
-        yield from list(zip(stores.tolist(), counts.tolist(), strict=True))[:MOST_PARTNERS]
+        yield from list(zip(stores.tolist(), counts.tolist(), strict=True))[:_MOST_PARTNERS]
 
 
-def raw_bytes(pattern: Pattern, value: np.ndarray) -> np.ndarray:
+def _raw_bytes(pattern: Pattern, value: np.ndarray) -> np.ndarray:
     """The bytes that a store writes, in the order of `Pattern.places`: first bytes of all lanes, then second ones, …"""
     value = np.broadcast_to(value.reshape(-1), pattern.relative.shape) if value.size == 1 else value.reshape(-1)
     if value.itemsize != pattern.itemsize:

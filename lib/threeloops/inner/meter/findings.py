@@ -24,14 +24,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from threeloops.inner.meter.accesses import Pattern
 
+__all__ = [
+    "Finding", "FindingKind", "Incident", "Incidents", "NAN_BYTE", "Unwritten", "Watch", "amount", "base_name",
+    "program_coordinates",
+]  # fmt: skip
+
+
 FindingKind = Literal["out-of-bounds", "uninitialised-read", "write-race", "read-write-race"]
 
-LARGEST = 1 << 28
-EMPTY = {
+_LARGEST = 1 << 28
+_EMPTY = {
     f"aten::{name}"
     for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 }
-NAN_BYTE, OTHER_BYTE = 0xFF, 0xA5
+NAN_BYTE, _OTHER_BYTE = 0xFF, 0xA5
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ class Unwritten:
     def __init__(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         floating = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-        self.poison = NAN_BYTE if floating else OTHER_BYTE
+        self.poison = NAN_BYTE if floating else _OTHER_BYTE
         storage.fill_(self.poison)
         self.flags = np.ones(storage.nbytes(), bool)
         # While this reference is held, no other storage gets the same identity.
@@ -152,7 +158,7 @@ class Unwritten:
 
 
 @cache
-def effect_of(operation: Any) -> tuple[bool, list[tuple[int, str]]]:
+def _effect_of(operation: Any) -> tuple[bool, list[tuple[int, str]]]:
     """From an operation's schema: whether it hands out new memory, and (position, name) of the arguments it writes."""
     schema = getattr(operation, "_schema", None)
     if schema is None:
@@ -164,7 +170,7 @@ def effect_of(operation: Any) -> tuple[bool, list[tuple[int, str]]]:
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
     # `torch.empty(…, out=x)` returns x.
-    return schema.name in EMPTY and not written, written
+    return schema.name in _EMPTY and not written, written
 
 
 class Watch(TorchDispatchMode):
@@ -191,7 +197,7 @@ class Watch(TorchDispatchMode):
         result = func(*args, **kwargs)
         if self.paused:
             return result
-        allocates, written = effect_of(func)
+        allocates, written = _effect_of(func)
         if allocates:
             self._watch(result)
         elif self.watched:
@@ -200,7 +206,7 @@ class Watch(TorchDispatchMode):
 
     def _watch(self, tensor: torch.Tensor) -> None:
         plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.device.type != "meta"
-        if not plain or tensor.dtype == torch.bool or not 0 < tensor.untyped_storage().nbytes() <= LARGEST:
+        if not plain or tensor.dtype == torch.bool or not 0 < tensor.untyped_storage().nbytes() <= _LARGEST:
             return
         self.watched = {key: unwritten for key, unwritten in self.watched.items() if not unwritten.alive.expired()}
         self.watched[tensor.untyped_storage()._cdata] = Unwritten(tensor)

@@ -18,7 +18,10 @@ from threeloops.inner.meter.accesses import tensors
 from threeloops.inner.meter.findings import NAN_BYTE, Watch
 from threeloops.inner.meter.recording import ATOMIC, LOAD, RELAXED_ATOMIC, STORE, Recording, array_of
 
-ODD_INTEGER = 91
+__all__ = ["recording"]
+
+
+_ODD_INTEGER = 91
 """Stands for an unspecified integer: the neutral element of no operation, and too small for sums to overflow."""
 
 
@@ -37,7 +40,7 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
         for what in ("All-NaN slice", "invalid value encountered in cast"):
             warnings.filterwarnings("ignore", what, RuntimeWarning)
         builder = interpreter.interpreter_builder
-        for name, method in wrappers(recorded, builder).items():
+        for name, method in _wrappers(recorded, builder).items():
             replace(builder, name, method)
         for operation in (interpreter.ReduceOps, interpreter.ScanOps):
             replace(operation, "apply", recorded.flops.reducing(operation.apply))
@@ -45,8 +48,8 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
         replace(handle, "__post_init__", recorded.tiles.made(handle.__post_init__))
         replace(handle, "__del__", lambda each: recorded.tiles.dropped(each))
         replace(language, "number_made", recorded.tiles.number_made)
-        replace(executor, "_init_args_hst", addressed(recorded, executor._init_args_hst))
-        replace(interpreter, "_implicit_cvt", converted(recorded, interpreter._implicit_cvt))
+        replace(executor, "_init_args_hst", _addressed(recorded, executor._init_args_hst))
+        replace(interpreter, "_implicit_cvt", _converted(recorded, interpreter._implicit_cvt))
         yield recorded
 
 
@@ -59,7 +62,7 @@ def _replace(undo: ExitStack, owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-def addressed(recorded: Recording, original: Callable) -> Callable:
+def _addressed(recorded: Recording, original: Callable) -> Callable:
     """Wrap the interpreter's copying of arguments to the host, to give every argument its address space."""
 
     def init_args_hst(executor: Any, args_dev: Any, kwargs: Any) -> Any:
@@ -75,7 +78,7 @@ def addressed(recorded: Recording, original: Callable) -> Callable:
     return init_args_hst
 
 
-def converted(recorded: Recording, original: Callable) -> Callable:
+def _converted(recorded: Recording, original: Callable) -> Callable:
     """Wrap the interpreter's conversion of arguments, to turn tensors into virtual addresses."""
 
     def implicit_cvt(argument: Any) -> Any:
@@ -87,7 +90,7 @@ def converted(recorded: Recording, original: Callable) -> Callable:
     return implicit_cvt
 
 
-def unspecified(pointers: Any, mask: Any) -> Any:
+def _unspecified(pointers: Any, mask: Any) -> Any:
     """The value of masked lanes in a load without `other`, or None if all lanes are loaded.
 
     On a GPU it is undefined. Here it is NaN or an odd integer, because the interpreter's zeros would hide that a kernel
@@ -101,11 +104,11 @@ def unspecified(pointers: Any, mask: Any) -> Any:
 
     dtype = np.dtype(_get_np_dtype(element))
     nan = np.frombuffer(bytes([NAN_BYTE]) * dtype.itemsize, dtype)[0]
-    anything = nan if element.is_floating() else dtype.type(ODD_INTEGER)
+    anything = nan if element.is_floating() else dtype.type(_ODD_INTEGER)
     return type(pointers)(np.where(np.broadcast_to(active, pointers.data.shape), dtype.type(0), anything), element)
 
 
-def wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
+def _wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
     """Replacements for the builder's methods during a launch, by name."""
     from triton._C.libtriton import ir
 
@@ -126,7 +129,7 @@ def wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
     def masked_load(pointers: Any, mask: Any, other: Any, *rest: Any, **options: Any) -> Any:
         since = len(recorded.accesses)
         if other is None:
-            other = unspecified(pointers, mask)
+            other = _unspecified(pointers, mask)
         pointers, mask = recorded.access(LOAD, pointers, mask)
         result = load(pointers, mask, other, *rest, **options)
         if recorded.unwritten:

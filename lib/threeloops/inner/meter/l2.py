@@ -20,14 +20,17 @@ from threeloops.hardware.accelerators import accelerator
 from threeloops.inner.meter.accesses import Pattern
 from threeloops.inner.meter.recording import LOAD, STORE, Recording
 
-STORAGE_ALIGNMENT = 512
+__all__ = ["L2", "model"]
+
+
+_STORAGE_ALIGNMENT = 512
 """Of PyTorch's caching allocator for CUDA."""
-DEFAULT_WAYS = 16
+_DEFAULT_WAYS = 16
 """Not published for most GPUs."""
 
 
 @dataclass(frozen=True)
-class Stream:
+class _Stream:
     """Accesses to lines in time order: line number, sectors touched, sectors wholly covered (one bit each), kind."""
 
     lines: np.ndarray
@@ -36,14 +39,14 @@ class Stream:
     kinds: np.ndarray
 
 
-def stream(recorded: Recording, table: np.ndarray, line_bytes: int, sector_bytes: int) -> Stream:
+def _stream(recorded: Recording, table: np.ndarray, line_bytes: int, sector_bytes: int) -> _Stream:
     """The lines that every access touches, in ascending order within an access."""
-    starts = storage_starts(recorded)
+    starts = _storage_starts(recorded)
     base = table[:, 3] + np.array([starts.get(argument, 0) for argument in range(max(starts) + 1)])[table[:, 1]]
     line, within = np.divmod(base, line_bytes)
     keys, which = np.unique(table[:, 2] * line_bytes + within, return_inverse=True)
     parts = [
-        lines_of(recorded.patterns.all[key // line_bytes], key % line_bytes, line_bytes, sector_bytes)
+        _lines_of(recorded.patterns.all[key // line_bytes], key % line_bytes, line_bytes, sector_bytes)
         for key in keys.tolist()
     ]
     lengths = np.array([len(lines) for lines, _, _ in parts])
@@ -52,10 +55,10 @@ def stream(recorded: Recording, table: np.ndarray, line_bytes: int, sector_bytes
     # For each access in turn, the positions of its pattern's lines in the pool of all patterns' lines.
     take = np.arange(counts.sum()) + np.repeat(begins[which] - (np.cumsum(counts) - counts), counts)
     lines, touched, covered = (np.concatenate(pool) for pool in zip(*parts, strict=True))
-    return Stream(lines[take] + np.repeat(line, counts), touched[take], covered[take], np.repeat(table[:, 0], counts))
+    return _Stream(lines[take] + np.repeat(line, counts), touched[take], covered[take], np.repeat(table[:, 0], counts))
 
 
-def storage_starts(recorded: Recording) -> dict[int, int]:
+def _storage_starts(recorded: Recording) -> dict[int, int]:
     """Where the storage of each argument starts in the model's memory, by the argument's ordinal."""
     place = 0
     starts: dict[int, int] = {}
@@ -63,28 +66,28 @@ def storage_starts(recorded: Recording) -> dict[int, int]:
     for space in recorded.spaces.by_ordinal.values():
         if space.storage not in starts:
             starts[space.storage] = place
-            place += -(-(space.end - space.zero) // STORAGE_ALIGNMENT) * STORAGE_ALIGNMENT
+            place += -(-(space.end - space.zero) // _STORAGE_ALIGNMENT) * _STORAGE_ALIGNMENT
     return {space.ordinal: starts[space.storage] for space in recorded.spaces.by_ordinal.values()}
 
 
-def lines_of(
+def _lines_of(
     pattern: Pattern, within: int, line_bytes: int, sector_bytes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(line, touched, covered) for a pattern whose base lies `within` bytes into line 0."""
-    offsets, width = runs(np.sort(pattern.active))[0] + within, pattern.itemsize
+    offsets, width = _runs(np.sort(pattern.active))[0] + within, pattern.itemsize
     if (pattern.granule | within) % width or width > sector_bytes:
         # Items that may straddle sectors count as bytes.
-        offsets, width = runs(np.sort((offsets[:, None] + np.arange(width)).reshape(-1)))[0], 1
-    sectors, counts = runs(offsets // sector_bytes)
+        offsets, width = _runs(np.sort((offsets[:, None] + np.arange(width)).reshape(-1)))[0], 1
+    sectors, counts = _runs(offsets // sector_bytes)
     line, place = np.divmod(sectors, line_bytes // sector_bytes)
     bit = np.left_shift(1, place).astype(np.uint8)
     covered = np.where(counts * width >= sector_bytes, bit, 0).astype(np.uint8)
-    lines, lengths = runs(line)
+    lines, lengths = _runs(line)
     first = np.cumsum(lengths) - lengths
     return lines, np.bitwise_or.reduceat(bit, first), np.bitwise_or.reduceat(covered, first)
 
 
-def runs(ascending: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _runs(ascending: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct values of a sorted array, and how often each occurs."""
     new = np.ones(len(ascending), bool)
     np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
@@ -97,7 +100,7 @@ class L2:
     """Sizes in bytes; `resident_programs` = multiprocessors × programs that run on each at once."""
 
     size_bytes: int
-    ways: int = DEFAULT_WAYS
+    ways: int = _DEFAULT_WAYS
     line_bytes: int = 128
     sector_bytes: int = 32
     resident_programs: int = 1
@@ -118,7 +121,7 @@ class L2:
             )
 
     @classmethod
-    def of(cls, device: str, *, ways: int = DEFAULT_WAYS, programs_per_multiprocessor: int = 1) -> "L2":
+    def of(cls, device: str, *, ways: int = _DEFAULT_WAYS, programs_per_multiprocessor: int = 1) -> "L2":
         """The last cache before memory of a device in the hardware table ("H100 SXM", "MI300X"). Raises LookupError."""
         chosen = accelerator(device)
         size = chosen.caches.l3_bytes or chosen.caches.l2_bytes
@@ -146,12 +149,12 @@ def model(recorded: Recording, table: np.ndarray, l2: L2) -> tuple[int, int]:
     """Bytes that a launch loads from memory and stores to it."""
     if not len(table):
         return 0, 0
-    order = launch_order(table[:, 4], recorded.grid, l2.resident_programs)
-    fetched, written = simulate(l2, stream(recorded, table[order], l2.line_bytes, l2.sector_bytes))
+    order = _launch_order(table[:, 4], recorded.grid, l2.resident_programs)
+    fetched, written = _simulate(l2, _stream(recorded, table[order], l2.line_bytes, l2.sector_bytes))
     return fetched * l2.sector_bytes, written * l2.sector_bytes
 
 
-def launch_order(programs: np.ndarray, grid: tuple[int, int, int], resident: int) -> np.ndarray:
+def _launch_order(programs: np.ndarray, grid: tuple[int, int, int], resident: int) -> np.ndarray:
     """The order in which accesses reach the cache. `programs`: the program of each access, in the interpreter's
     numbering; accesses of one program are in their own order."""
     rest, z = np.divmod(programs, grid[2])
@@ -169,7 +172,7 @@ def launch_order(programs: np.ndarray, grid: tuple[int, int, int], resident: int
     return np.lexsort((launched, turn + starts[np.searchsorted(ids, launched)]))
 
 
-def simulate(l2: L2, accesses: Stream) -> tuple[int, int]:
+def _simulate(l2: L2, accesses: _Stream) -> tuple[int, int]:
     """Sectors fetched from memory and written to it.
 
     Sets are independent, so all of them advance together: their first accesses, then their second ones, and so on.
@@ -189,14 +192,14 @@ def simulate(l2: L2, accesses: Stream) -> tuple[int, int]:
     compact = np.repeat(np.arange(len(sets)), lengths)[by_turn]
     lines, touched, covered, kinds = (values[by_turn] for values in (lines, touched, covered, kinds))
     bounds = np.searchsorted(turn[by_turn], np.arange(lengths.max()))
-    cache = Cache(len(sets), l2.ways)
+    cache = _Cache(len(sets), l2.ways)
     for now, (start, end) in enumerate(zip(bounds, [*bounds[1:], len(lines)], strict=True)):
         each = slice(start, end)
         cache.advance(now, compact[each], lines[each], touched[each], covered[each], kinds[each])
     return cache.fetched, cache.written + int(np.bitwise_count(cache.dirty).sum())
 
 
-class Cache:
+class _Cache:
     """The state of all sets: for every way its line, when it was last used, and its valid and dirty sectors as bits."""
 
     def __init__(self, sets: int, ways: int) -> None:

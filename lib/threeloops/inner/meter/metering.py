@@ -27,12 +27,15 @@ from threeloops.inner.meter.recording import Recording
 from threeloops.inner.meter.traffic import LaunchTraffic, Traffic, together
 from threeloops.units import readable_bytes, readable_count
 
-HEADER = (
+__all__ = ["Metered", "meter"]
+
+
+_HEADER = (
     *("kernel", "launches", "programs", "requested", "unique", "DRAM, modelled"),
     *("sectors/request", "FLOPs", "of them dot", "atomics"),
 )
-ARGUMENTS_HEADER = ("argument", "loaded", "unique", "stored", "unique")
-EXPLANATION = """\
+_ARGUMENTS_HEADER = ("argument", "loaded", "unique", "stored", "unique")
+_EXPLANATION = """\
 requested: bytes that the lanes ask for. unique: those bytes counted once a launch, the DRAM traffic of a cache that
 never evicts. DRAM, modelled: what the L2 model below exchanges with memory. A sector is 32 bytes, a request 32 lanes:
 4 sectors are a coalesced float32 access, 2 a 16-bit one."""
@@ -68,9 +71,14 @@ class Metered:
             for name, each in traffic.arguments.items():
                 moved = (each.requested_loaded, each.unique_loaded, each.requested_stored, each.unique_stored)
                 arguments.append((f"{kernel}: {name}", *map(readable_bytes, moved)))
-        lines = [*table(HEADER, starmap(kernel_row, kernels + totals)), "", *table(ARGUMENTS_HEADER, arguments), ""]
+        lines = [
+            *_table(_HEADER, starmap(_kernel_row, kernels + totals)),
+            "",
+            *_table(_ARGUMENTS_HEADER, arguments),
+            "",
+        ]
         model = self.l2 or 'none; meter(l2="H100 SXM") adds one'
-        lines += [EXPLANATION, f"L2 model: {model}", ""]
+        lines += [_EXPLANATION, f"L2 model: {model}", ""]
         lines.append(f"{amount(len(self.findings), 'finding')}:" if self.findings else "findings: none")
         for message, same in groupby(self.findings, str):
             repeated = len(list(same))
@@ -102,7 +110,7 @@ def meter(l2: L2 | str | None = None, *, arguments_only: bool = False) -> Iterat
             _observer.meters = [each for each in _observer.meters if each is not metered]
 
 
-class Observer:
+class _Observer:
     """Records a launch and hands its traffic to every meter that is on."""
 
     def __init__(self) -> None:
@@ -112,7 +120,7 @@ class Observer:
         self._recording: Recording | None = None
 
     def before(self, launch: Launch, arguments: dict[str, Any]) -> None:
-        require_interpreter(launch)
+        _require_interpreter(launch)
         self._recording = self._stack.enter_context(recording(self.watch))
         self._recording.arguments_only = any(metered.arguments_only for metered in self.meters)
         self.watch.paused = True
@@ -128,10 +136,10 @@ class Observer:
         self.watch.paused = False
 
 
-_observer = Observer()
+_observer = _Observer()
 
 
-def require_interpreter(launch: Launch) -> None:
+def _require_interpreter(launch: Launch) -> None:
     from triton.runtime.jit import JITFunction
 
     if isinstance(launch.kernel, JITFunction):
@@ -142,7 +150,7 @@ def require_interpreter(launch: Launch) -> None:
         )
 
 
-def kernel_row(name: str, launches: int, traffic: Traffic) -> tuple[str, ...]:
+def _kernel_row(name: str, launches: int, traffic: Traffic) -> tuple[str, ...]:
     return (
         name,
         f"{launches:,}",
@@ -157,7 +165,7 @@ def kernel_row(name: str, launches: int, traffic: Traffic) -> tuple[str, ...]:
     )
 
 
-def table(header: tuple[str, ...], body: Iterable[tuple[str, ...]]) -> list[str]:
+def _table(header: tuple[str, ...], body: Iterable[tuple[str, ...]]) -> list[str]:
     """Lines of text, the first column flush left and the others flush right."""
     rows = [header, *body]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

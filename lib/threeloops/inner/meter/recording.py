@@ -18,14 +18,17 @@ from threeloops.inner.meter.accesses import ELSEWHERE, WORD, Pattern, Patterns, 
 from threeloops.inner.meter.findings import FindingKind, Incident, Incidents, Unwritten, Watch
 from threeloops.inner.meter.traffic import Flops
 
+__all__ = ["ATOMIC", "Access", "LOAD", "RELAXED_ATOMIC", "Recording", "STORE", "VERBS", "array_of", "within"]
+
+
 LOAD, STORE, ATOMIC, RELAXED_ATOMIC = range(4)
 """Kinds of access. A relaxed atomic orders nothing but itself."""
 VERBS = ("load", "store", "atomic", "atomic")
-LOWEST_ADDRESS = 1 << 16
+_LOWEST_ADDRESS = 1 << 16
 """No memory is mapped below it, so such a pointer is null plus an offset."""
-OUT_OF_BOUNDS_ADVICE = "mask what lies beyond the end, or correct the offsets"
-UNWRITTEN_ADVICE = "write it first, allocate it with torch.zeros, or mask the load"
-MACHINERY = ("interpreter", "launches", "meter")
+_OUT_OF_BOUNDS_ADVICE = "mask what lies beyond the end, or correct the offsets"
+_UNWRITTEN_ADVICE = "write it first, allocate it with torch.zeros, or mask the load"
+_MACHINERY = ("interpreter", "launches", "meter")
 """Rooms whose frames lie between a kernel's source line and the recording."""
 
 
@@ -42,7 +45,7 @@ class Access(NamedTuple):
     value: int
 
 
-class Tiles:
+class _Tiles:
     """Sizes of one launch's tiles in elements: `largest` of one tile, `most_held` of all that a program holds at once.
 
     Every value of an interpreted kernel (loaded, computed, constant, pointer or mask) is one of the interpreter's
@@ -84,7 +87,7 @@ class Tiles:
             self._held -= size
 
 
-def sort_out(
+def _sort_out(
     recorded: "Recording", kind: int, pattern: Pattern, base: int, site: int, value: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Note the lanes in bounds, argument by argument, and report the others.
@@ -115,7 +118,7 @@ def sort_out(
                 if inside.any():
                     accept(each, virtual, inside)
                     lanes &= ~inside
-            inside = lanes & (addresses >= LOWEST_ADDRESS) & (not recorded.arguments_only)
+            inside = lanes & (addresses >= _LOWEST_ADDRESS) & (not recorded.arguments_only)
             space = recorded.spaces.elsewhere()
         elif space is not None:
             inside = lanes & within(space, addresses, pattern.itemsize)
@@ -125,9 +128,9 @@ def sort_out(
             accept(space, addresses, inside)
         outside = lanes & ~inside
         if outside.any():
-            first = f"{VERBS[kind]} {misdirected(space, addresses[outside], pattern.itemsize)}"
+            first = f"{VERBS[kind]} {_misdirected(space, addresses[outside], pattern.itemsize)}"
             name = space.name if space else ELSEWHERE
-            recorded.report("out-of-bounds", name, site, first, OUT_OF_BOUNDS_ADVICE, "lane", int(outside.sum()))
+            recorded.report("out-of-bounds", name, site, first, _OUT_OF_BOUNDS_ADVICE, "lane", int(outside.sum()))
     return real, allowed
 
 
@@ -137,16 +140,16 @@ def within(space: Space, virtual: np.ndarray, itemsize: int) -> np.ndarray:
     return offset <= np.uint64(size - itemsize) if size >= itemsize else np.zeros(len(virtual), bool)
 
 
-def misdirected(space: Space | None, addresses: np.ndarray, itemsize: int) -> str:
+def _misdirected(space: Space | None, addresses: np.ndarray, itemsize: int) -> str:
     if space is None or not space.ordinal:
         return f"through a pointer that leads into no argument, address {int(addresses[0]):#x}"
     elements = (addresses - np.uint64(space.first)).view(np.int64) // itemsize
     holds = (space.end - space.first) // itemsize
-    which = elements_named(elements, "elements {:,} … {:,}")
+    which = _elements_named(elements, "elements {:,} … {:,}")
     return f"outside {space.name}: {which}, but it holds {holds:,} from its pointer on"
 
 
-def elements_named(elements: np.ndarray, several: str) -> str:
+def _elements_named(elements: np.ndarray, several: str) -> str:
     low, high = int(elements.min()), int(elements.max())
     return f"element {low:,}" if low == high else several.format(low, high)
 
@@ -167,7 +170,7 @@ class Recording:
         self.patterns = Patterns()
         self.spaces = Spaces()
         self.flops = Flops()
-        self.tiles = Tiles()
+        self.tiles = _Tiles()
         self.sites: dict[tuple[str, int], int] = {}
         self.incidents = Incidents()
         self.arguments_only = False
@@ -199,7 +202,7 @@ class Recording:
         if space is not None and space.ordinal and space.start <= first and last + itemsize <= space.end:
             self.note(kind, space, pattern, base, site, value)
             return type(pointers)(addresses + space.shift, pointers.dtype), mask
-        real, allowed = sort_out(self, kind, pattern, base, site, value)
+        real, allowed = _sort_out(self, kind, pattern, base, site, value)
         allowed = allowed.reshape(addresses.shape)
         if mask is not None and not isinstance(mask, np.ndarray):
             allowed = type(mask)(allowed.astype(mask.data.dtype), mask.dtype)
@@ -222,9 +225,9 @@ class Recording:
             found = unwritten.read(pattern, base - (space.start - space.zero), value)
             if len(found):
                 elements = (found - (space.first - space.start)) // pattern.itemsize
-                which = f"{elements_named(elements, 'elements between {:,} and {:,}')} of {space.name}"
+                which = f"{_elements_named(elements, 'elements between {:,} and {:,}')} of {space.name}"
                 first = f"{VERBS[kind]} of {which}, which nothing has written since torch.empty allocated it"
-                self.report("uninitialised-read", space.name, site, first, UNWRITTEN_ADVICE, "byte", len(found))
+                self.report("uninitialised-read", space.name, site, first, _UNWRITTEN_ADVICE, "byte", len(found))
 
     def check_write(self, since: int) -> None:
         for _, argument, index, base, *_ in self.accesses[since:]:
@@ -243,17 +246,17 @@ class Recording:
     def site(self) -> int:
         """The number of the innermost source line that belongs to the kernel, not to Triton or to this library."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and internal(frame.f_code.co_filename):
+        while frame is not None and _internal(frame.f_code.co_filename):
             frame = frame.f_back
         place = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
         return self.sites.setdefault(place, len(self.sites))
 
 
 @cache
-def internal(file: str) -> bool:
+def _internal(file: str) -> bool:
     """Whether a source file belongs to Triton or to this library's machinery rather than to a kernel."""
     import triton
 
     path, inner = Path(file), Path(__file__).parent.parent
-    machinery = path.parent.parent == inner and path.parent.name in MACHINERY
+    machinery = path.parent.parent == inner and path.parent.name in _MACHINERY
     return machinery or Path(triton.__file__).parent in path.parents

@@ -14,9 +14,12 @@ from typing import Any
 from threeloops.inner.costs import Work
 from threeloops.inner.meter.findings import Finding
 
-KINDS = ("dot", "add", "multiply", "divide", "fma", "special", "compare", "reduce")
+__all__ = ["ArgumentTraffic", "Flops", "LaunchTraffic", "Traffic", "together"]
 
-ELEMENTWISE = {
+
+_KINDS = ("dot", "add", "multiply", "divide", "fma", "special", "compare", "reduce")
+
+_ELEMENTWISE = {
     "add": ("fadd", "fsub", "fneg"),
     "multiply": ("fmul",),
     "divide": ("fdiv", "precise_divf", "frem"),
@@ -27,14 +30,14 @@ ELEMENTWISE = {
     ),
 }
 """Kind → the interpreter builder's operations on floating-point operands, without `create_`."""
-PER_ELEMENT = {"fma": ("fma", 2), "clampf": ("compare", 2)}
+_PER_ELEMENT = {"fma": ("fma", 2), "clampf": ("compare", 2)}
 
 
 class Flops:
     """Counts of one launch. `wrappers` are for the builder's methods, `reducing` for reductions and scans."""
 
     def __init__(self) -> None:
-        self.counts: dict[str, float] = dict.fromkeys(KINDS, 0)
+        self.counts: dict[str, float] = dict.fromkeys(_KINDS, 0)
 
     def wrappers(self, builder: Any) -> dict[str, Callable]:
         """Counting replacements for `builder`'s methods, by name."""
@@ -42,8 +45,8 @@ class Flops:
         def elementwise(each: int) -> Callable:
             return lambda result, *_: each * result.data.size
 
-        kinds = {name: (kind, elementwise(1)) for kind, names in ELEMENTWISE.items() for name in names}
-        kinds |= {name: (kind, elementwise(each)) for name, (kind, each) in PER_ELEMENT.items()}
+        kinds = {name: (kind, elementwise(1)) for kind, names in _ELEMENTWISE.items() for name in names}
+        kinds |= {name: (kind, elementwise(each)) for name, (kind, each) in _PER_ELEMENT.items()}
         kinds |= {"dot": ("dot", _dot), "dot_scaled": ("dot", _dot_scaled)}
         names = {f"create_{name}": each for name, each in kinds.items() if hasattr(builder, f"create_{name}")}
         return {name: self._counting(getattr(builder, name), *each) for name, each in names.items()}
@@ -68,15 +71,15 @@ class Flops:
                 # `apply` calls itself again, with a tuple.
                 return original(operation, operands)
             before, combine = dict(self.counts), operation.combine_fn
-            probe = Probe(self, combine)
-            operation.combine_fn = combine if is_library(combine) else probe
+            probe = _Probe(self, combine)
+            operation.combine_fn = combine if _is_library(combine) else probe
             try:
                 result = original(operation, operands)
             finally:
                 operation.combine_fn = combine
             each = probe.flops / probe.elements if probe.flops else operands[0].dtype.is_floating()
             self.counts.update(before)
-            self.counts["reduce"] += round(each * combinations(operation, operands[0]))
+            self.counts["reduce"] += round(each * _combinations(operation, operands[0]))
             return result
 
         return counted
@@ -91,7 +94,7 @@ def _dot_scaled(result: Any, a: Any, a_scale: Any, a_format: Any, *_: Any) -> in
     return 2 * result.data.shape[-1] * a.data.size * (2 if "E2M1" in str(a_format).upper() else 1)
 
 
-class Probe:
+class _Probe:
     """Stands in for a combine function and counts the elements that it combines and the operations it takes."""
 
     def __init__(self, counter: Flops, combine: Any) -> None:
@@ -106,14 +109,14 @@ class Probe:
         return result
 
 
-def is_library(combine: Any) -> bool:
+def _is_library(combine: Any) -> bool:
     """Whether a combine function is one of Triton's own, which the interpreter knows by identity."""
     import triton.language as tl
 
     return getattr(tl.standard, getattr(combine.fn, "__name__", ""), None) is combine
 
 
-def combinations(operation: Any, tile: Any) -> int:
+def _combinations(operation: Any, tile: Any) -> int:
     """How often a reduction or scan of a tile combines two elements."""
     shape, axis = tile.handle.data.shape, operation.axis
     lines = 1 if axis is None else prod(shape) // shape[axis]
@@ -159,7 +162,7 @@ class Traffic:
     programs: int = 0
     largest_tile: int = 0
     most_held: int = 0
-    flops: dict[str, int | float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    flops: dict[str, int | float] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0))
     arguments: dict[str, ArgumentTraffic] = field(default_factory=dict)
 
     @property
@@ -206,7 +209,7 @@ class LaunchTraffic(Traffic):
     findings: tuple[Finding, ...] = ()
 
 
-SUMMED = (
+_SUMMED = (
     *("requested_loaded", "requested_stored", "unique_loaded", "unique_stored"),
     *("sectors", "requests", "atomics", "programs"),
 )
@@ -220,11 +223,11 @@ def together(launches: Sequence[Traffic]) -> Traffic:
         for name, argument in launch.arguments.items():
             arguments[name] = arguments.get(name, ArgumentTraffic()) + argument
     modelled = bool(launches) and all(launch.dram_bytes is not None for launch in launches)
-    summed = SUMMED + (("dram_loaded", "dram_stored") if modelled else ())
+    summed = _SUMMED + (("dram_loaded", "dram_stored") if modelled else ())
     return Traffic(
         **{quantity: sum(getattr(launch, quantity) for launch in launches) for quantity in summed},
         largest_tile=max((launch.largest_tile for launch in launches), default=0),
         most_held=max((launch.most_held for launch in launches), default=0),
-        flops={kind: sum(launch.flops[kind] for launch in launches) for kind in KINDS},
+        flops={kind: sum(launch.flops[kind] for launch in launches) for kind in _KINDS},
         arguments=arguments,
     )

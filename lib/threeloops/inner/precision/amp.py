@@ -20,6 +20,6 @@ from threeloops.inner.precision.loss_scaler import (
 from threeloops.inner.precision.master_weights import MasterWeights
 
 __all__ = [
-    "GPU_POLICY", "SMALLEST_SCALE", "AutocastPolicy", "LossScaler", "MasterWeights", "ScaleUnderflow", "ScalerState",
-    "StepReport", "Treatment", "after_step", "stored_as",
+    "AutocastPolicy", "GPU_POLICY", "LossScaler", "MasterWeights", "SMALLEST_SCALE", "ScaleUnderflow",
+    "ScalerState", "StepReport", "Treatment", "after_step", "stored_as",
 ]  # fmt: skip

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+__all__ = ["AutocastPolicy", "GPU_POLICY", "Treatment", "stored_as"]
+
 
 class Treatment(Enum):
     LOW = "inputs are cast to the low dtype"

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 Rounding = Literal["nearest-even", "toward-zero", "stochastic"]
 
 
-def round_to_integer(
+def _round_to_integer(
     values: NDArray[np.float64], rounding: Rounding, generator: np.random.Generator | None
 ) -> NDArray[np.float64]:
     """Round `values` ≥ 0 below 2⁵³, of any shape, to whole numbers.
@@ -39,7 +39,7 @@ def round_to_integer(
     return below + (generator.random(values.shape) < values - below)
 
 
-WIDEST_EXPONENT, WIDEST_MANTISSA = 8, 23
+_WIDEST_EXPONENT, _WIDEST_MANTISSA = 8, 23
 """Those of float32: float64, used for all computation, then holds every intermediate number exactly."""
 
 
@@ -65,7 +65,7 @@ class FloatFormat:
     overflow: Literal["infinity", "saturate", "nan"] = "infinity"
 
     def __post_init__(self) -> None:
-        for name, most in (("exponent_bits", WIDEST_EXPONENT), ("mantissa_bits", WIDEST_MANTISSA)):
+        for name, most in (("exponent_bits", _WIDEST_EXPONENT), ("mantissa_bits", _WIDEST_MANTISSA)):
             if not (least := 2 if name == "exponent_bits" else 1) <= getattr(self, name) <= most:
                 raise ValueError(f"{name} = {getattr(self, name)}: expected from {least} to {most}")
         if self.overflow not in ("infinity", "saturate", "nan"):
@@ -132,7 +132,7 @@ class FloatFormat:
 
         Rounding "toward-zero" never turns a finite number into infinity. NaN becomes `nan_code`; every sign is kept,
         also of zero and NaN. torch rounds float64 twice, through float32: to compare bits, give both float32.
-        Raises TypeError or ValueError for values that float64 cannot hold, and ValueError as `round_to_integer` does.
+        Raises TypeError or ValueError for values that float64 cannot hold, and ValueError as `_round_to_integer` does.
         """
         exact = np.asarray(values)
         if exact.dtype.kind not in "fiub" or exact.dtype.itemsize > 8:
@@ -144,7 +144,7 @@ class FloatFormat:
         finite = np.isfinite(exact)
         magnitude = np.where(finite, np.abs(exact), 0.0)
         exponent = self._exponent(magnitude)
-        steps = round_to_integer(np.ldexp(magnitude, self.mantissa_bits - exponent), rounding, generator)
+        steps = _round_to_integer(np.ldexp(magnitude, self.mantissa_bits - exponent), rounding, generator)
         codes = ((exponent - self.smallest_exponent).astype(np.int64) << self.mantissa_bits) + steps.astype(np.int64)
         if rounding == "toward-zero":
             codes = np.minimum(codes, self.largest_code)
@@ -211,6 +211,6 @@ FLOAT_FORMATS = {f.name: f for f in (FLOAT32, TF32, FLOAT16, BFLOAT16, FLOAT8_E4
 
 
 __all__ = [
-    "BFLOAT16", "FLOAT16", "FLOAT32", "FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT_FORMATS", "FloatFormat",
-    "Rounding", "TF32",
+    "BFLOAT16", "FLOAT16", "FLOAT32", "FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT_FORMATS", "FloatFormat", "Rounding",
+    "TF32",
 ]  # fmt: skip

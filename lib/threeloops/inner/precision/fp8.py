@@ -31,7 +31,7 @@ from threeloops.inner.precision.formats import FLOAT8_E4M3FN, FLOAT8_E5M2, FLOAT
 
 SMALLEST_SCALE, LARGEST_SCALE = FLOAT32.smallest_normal, FLOAT32.largest
 """Both have a reciprocal that is finite and not zero."""
-LARGEST_MARGIN = 64
+_LARGEST_MARGIN = 64
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Recipe:
     amax: Literal["max", "most_recent"] = "max"
 
     def __post_init__(self) -> None:
-        if not -LARGEST_MARGIN <= self.margin <= LARGEST_MARGIN:
-            raise ValueError(f"margin = {self.margin}: expected {-LARGEST_MARGIN} to {LARGEST_MARGIN} powers of two")
+        if not -_LARGEST_MARGIN <= self.margin <= _LARGEST_MARGIN:
+            raise ValueError(f"margin = {self.margin}: expected {-_LARGEST_MARGIN} to {_LARGEST_MARGIN} powers of two")
         if self.history_length < 1:
             raise ValueError(f"history_length = {self.history_length}: expected at least one step")
         if self.amax not in ("max", "most_recent"):
@@ -85,11 +85,11 @@ def after_tensor(state: ScaleState, amax: float, format: FloatFormat, recipe: Re
     return ScaleState(min(max(scale, SMALLEST_SCALE), LARGEST_SCALE), history)
 
 
-State = tuple[Tensor, Tensor, Tensor]
-"""Scale, history and the number of amaxes remembered, as `next_scale` returns them."""
-Before = tuple[Tensor, Tensor, Tensor, Tensor, float, bool]
-"""The arguments of `next_scale`."""
-TORCH_DTYPES = {FLOAT8_E4M3FN: torch.float8_e4m3fn, FLOAT8_E5M2: torch.float8_e5m2}
+_State = tuple[Tensor, Tensor, Tensor]
+"""Scale, history and the number of amaxes remembered, as `_next_scale` returns them."""
+_Before = tuple[Tensor, Tensor, Tensor, Tensor, float, bool]
+"""The arguments of `_next_scale`."""
+_TORCH_DTYPES = {FLOAT8_E4M3FN: torch.float8_e4m3fn, FLOAT8_E5M2: torch.float8_e5m2}
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class Quantised:
 def quantise(x: Tensor, scale: float | Tensor, format: FloatFormat) -> Quantised:
     """x · scale, saturated at the format's largest number and rounded to nearest even; NaN stays."""
     factor = torch.as_tensor(scale, dtype=torch.float32, device=x.device)
-    cast = compiled(_cast) if x.is_cuda else _cast
-    values = cast(x.detach().contiguous().view(-1), factor, format.largest, TORCH_DTYPES[format])
+    cast = _compiled(_cast) if x.is_cuda else _cast
+    values = cast(x.detach().contiguous().view(-1), factor, format.largest, _TORCH_DTYPES[format])
     return Quantised(values.view(x.shape), factor)
 
 
@@ -116,9 +116,9 @@ def _cast(x: Tensor, scale: Tensor, largest: float, dtype: torch.dtype) -> Tenso
     return (x.float() * scale).clamp(-largest, largest).to(dtype)
 
 
-def next_scale(
+def _next_scale(
     scale: Tensor, history: Tensor, remembered: Tensor, amax: Tensor, highest: float, most_recent: bool
-) -> State:
+) -> _State:
     """`after_tensor` on the device, without waiting for it.
 
     `history` is a float32 ring buffer in which `remembered` amaxes were written so far, zero elsewhere. `highest` is
@@ -133,14 +133,14 @@ def next_scale(
     return torch.where(finite & (reference > 0), wanted, scale), history, remembered + finite
 
 
-def _pass(x: Tensor, before: Before, largest: float, dtype: torch.dtype) -> tuple[Tensor, State, Tensor]:
+def _pass(x: Tensor, before: _Before, largest: float, dtype: torch.dtype) -> tuple[Tensor, _State, Tensor]:
     """The values of x, the state that they were scaled with, and the amax of x."""
-    state = next_scale(*before)
+    state = _next_scale(*before)
     return _cast(x, state[0], largest, dtype), state, x.abs().amax().float()
 
 
 @functools.cache
-def compiled(function: Callable) -> Callable:
+def _compiled(function: Callable) -> Callable:
     return torch.compile(function, dynamic=True)
 
 
@@ -168,24 +168,24 @@ class Scaler(nn.Module):
         """Quantise with the scale from earlier tensors. `again`: x is the latest tensor once more, as when a forward
         pass is recomputed, and gets the same scale."""
         if again or not self.training or not x.numel():
-            return quantise(x, self.scale if again else next_scale(*self._before)[0], self.format)
-        once = compiled(_pass) if x.is_cuda else _pass
+            return quantise(x, self.scale if again else _next_scale(*self._before)[0], self.format)
+        once = _compiled(_pass) if x.is_cuda else _pass
         # Flat, so that one compilation serves all shapes.
         flat = x.detach().contiguous().view(-1)
-        values, state, self.amax = once(flat, self._before, self.format.largest, TORCH_DTYPES[self.format])
+        values, state, self.amax = once(flat, self._before, self.format.largest, _TORCH_DTYPES[self.format])
         self.scale, self.history, self.remembered = state
         return Quantised(values.view(x.shape), self.scale)
 
     @property
     def state(self) -> ScaleState:
         """The scale for the next tensor and the amaxes behind it. Waits for the device."""
-        scale, history, remembered = next_scale(*self._before)
+        scale, history, remembered = _next_scale(*self._before)
         count, length = int(remembered), len(history)
         order = range(max(0, count - length), count)
         return ScaleState(float(scale), tuple(float(history[number % length]) for number in order))
 
     @property
-    def _before(self) -> Before:
+    def _before(self) -> _Before:
         highest, most_recent = self.recipe.highest(self.format), self.recipe.amax == "most_recent"
         return self.scale, self.history, self.remembered, self.amax, highest, most_recent
 
@@ -196,11 +196,11 @@ class Scaler(nn.Module):
         return self
 
 
-TILE = 16
+_TILE = 16
 """`torch._scaled_mm` takes only matrices whose sides are multiples of this."""
 
 
-def multiplies_fp8(x: Tensor) -> bool:
+def _multiplies_fp8(x: Tensor) -> bool:
     """Whether the hardware under `x` has FP8 tensor cores."""
     return x.is_cuda and torch.cuda.get_device_capability(x.device) >= (8, 9)
 
@@ -215,8 +215,8 @@ def product(a: Quantised, b: Quantised, dtype: torch.dtype, *, hardware: bool) -
         with torch.autocast(a.values.device.type, enabled=False):  # which would multiply in fewer bits
             return ((a.values.float() @ b.values.float().t()) * inverse_a * inverse_b).to(dtype)
     for name, size in (("m", a.values.shape[0]), ("n", b.values.shape[0]), ("k", a.values.shape[1])):
-        if size % TILE:
-            raise ValueError(f"{name} = {size}: expected a multiple of {TILE} for FP8 tensor cores; pad it")
+        if size % _TILE:
+            raise ValueError(f"{name} = {size}: expected a multiple of {_TILE} for FP8 tensor cores; pad it")
     # The hardware wants k contiguous in both operands: b is row-major as (n, k), so its transpose is column-major.
     return torch._scaled_mm(a.values.contiguous(), b.values.contiguous().t(), inverse_a, inverse_b, out_dtype=dtype)
 
@@ -228,14 +228,14 @@ class _Fp8Product(torch.autograd.Function):
         again = torch._C._current_graph_task_id() != -1  # in a backward pass: activations are being recomputed
         a, b = layer.input_scaler(x, again), layer.weight_scaler(weight, again)
         ctx.save_for_backward(a.values, a.scale, b.values, b.scale)
-        return product(a, b, x.dtype, hardware=multiplies_fp8(x))
+        return product(a, b, x.dtype, hardware=_multiplies_fp8(x))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         saved = ctx.saved_tensors
         x, weight = Quantised(*saved[:2]), Quantised(*saved[2:])
-        quantised, hardware = ctx.layer.gradient_scaler(gradient), multiplies_fp8(gradient)
+        quantised, hardware = ctx.layer.gradient_scaler(gradient), _multiplies_fp8(gradient)
         for_input = product(quantised, _transposed(weight), ctx.dtypes[0], hardware=hardware)
         for_weight = product(_transposed(quantised), _transposed(x), ctx.dtypes[1], hardware=hardware)
         return for_input, for_weight, None
@@ -288,6 +288,6 @@ def with_fp8_linears(model: nn.Module, recipe: Recipe | None = None, *, but: tup
 
 
 __all__ = [
-    "Fp8Linear", "Quantised", "Recipe", "ScaleState", "Scaler", "after_tensor", "multiplies_fp8", "product",
-    "quantise", "with_fp8_linears",
+    "Fp8Linear", "LARGEST_SCALE", "Quantised", "Recipe", "SMALLEST_SCALE", "ScaleState", "Scaler", "after_tensor",
+    "product", "quantise", "with_fp8_linears",
 ]  # fmt: skip

@@ -17,8 +17,11 @@ from torch import Tensor
 
 from threeloops.inner.precision.formats import FLOAT32
 
+__all__ = ["LossScaler", "Optimizer", "SMALLEST_SCALE", "ScaleUnderflow", "ScalerState", "StepReport", "after_step"]
+
+
 SMALLEST_SCALE = FLOAT32.smallest_normal
-UNSCALED = (torch.float32, torch.bfloat16, torch.float64)
+_UNSCALED = (torch.float32, torch.bfloat16, torch.float64)
 """Gradients of these dtypes can be divided by the scale without losing small values again."""
 
 
@@ -132,7 +135,7 @@ class LossScaler:
         inverse = float(np.float32(1.0 / self.state.scale))  # as torch: exact where the scale is a power of two
         for value in values:
             value.mul_(inverse)
-        skipped = not all_finite(values)
+        skipped = not _all_finite(values)
         infinite = sum(int(torch.isinf(v).sum()) for v in values) if skipped else 0
         nan = sum(int(torch.isnan(v).sum()) for v in values) if skipped else 0
         if not skipped:
@@ -144,7 +147,7 @@ class LossScaler:
 def _stored_values(gradient: Tensor) -> Tensor:
     """The elements of `gradient`, sharing its memory. A sparse one may store a row twice; summing the two is left to
     the optimiser, as in torch's scaler. Raises TypeError for a dtype or layout that cannot be unscaled."""
-    if gradient.dtype not in UNSCALED:
+    if gradient.dtype not in _UNSCALED:
         dtype = str(gradient.dtype).removeprefix("torch.")
         raise TypeError(
             f"a {dtype} gradient: expected float32, bfloat16 or float64; unscaled in float16, small values become zero "
@@ -155,7 +158,7 @@ def _stored_values(gradient: Tensor) -> Tensor:
     return gradient._values() if gradient.is_sparse else gradient
 
 
-def all_finite(tensors: Iterable[Tensor]) -> bool:
+def _all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether no element is infinite or NaN. The smallest and largest element of each tensor show both, so this reads
     each tensor once and waits for the GPU once."""
     extremes = [extreme for each in tensors if each.numel() for extreme in torch.aminmax(each)]

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-LOW = (torch.float16, torch.bfloat16)
+__all__ = ["MasterWeights"]
+
+
+_LOW = (torch.float16, torch.bfloat16)
 
 _newest = WeakTensorKeyDictionary()
 """16-bit parameter → weak reference to the newest `MasterWeights` for it. Each parameter keeps one hook, which looks
@@ -36,7 +39,7 @@ class MasterWeights:
         self.parameters = [p for p in dict.fromkeys(parameters) if p.requires_grad]
         if not self.parameters:
             raise ValueError("parameters: none needs a gradient; expected model.parameters(), not a used iterator")
-        self.masters = [nn.Parameter(p.detach().float()) if p.dtype in LOW else p for p in self.parameters]
+        self.masters = [nn.Parameter(p.detach().float()) if p.dtype in _LOW else p for p in self.parameters]
         self.optimizer = make_optimizer(self.masters)
         self._master_of = {p: m for p, m in zip(self.parameters, self.masters, strict=True) if p is not m}
         for parameter in self._master_of:

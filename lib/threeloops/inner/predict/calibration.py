@@ -12,6 +12,8 @@ from threeloops.hardware.accelerators import Accelerator
 from threeloops.inner.costs import Work
 from threeloops.inner.meter.traffic import Traffic
 
+__all__ = ["Calibration", "calibrate"]
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -42,15 +44,15 @@ def calibrate(
     least 0. Raises ValueError for fewer than two different sizes, for times that do not grow with the bytes and, where
     the `accelerator` is given, for a bandwidth above its memory's: then a cache was measured.
     """
-    points = [(float(dram_bytes(work)), float(seconds)) for work, seconds in measurements]
+    points = [(float(_dram_bytes(work)), float(seconds)) for work, seconds in measurements]
     sizes = {size for size, _ in points}
     if len(sizes) < 2 or min(sizes) < 0 or any(not seconds > 0 for _, seconds in points):
         raise ValueError(f"measurements = {points}: expected positive times of at least two different numbers of bytes")
     # Minimise Σ ((start + slope · size) / seconds − 1)².
     relative = np.array([(1 / seconds, size / seconds) for size, seconds in points])
-    start, slope = least_squares(relative)
+    start, slope = _least_squares(relative)
     if start < 0:
-        start, slope = 0.0, *least_squares(relative[:, 1:])
+        start, slope = 0.0, *_least_squares(relative[:, 1:])
     if not slope > 0:
         raise ValueError(f"slope = {slope:.3g} s/byte: expected times that grow with the bytes; measure larger sizes")
     if accelerator is not None and 1 / slope > accelerator.memory_bandwidth:
@@ -62,14 +64,14 @@ def calibrate(
     return Calibration(1 / slope, start, min(residual, 0.99))
 
 
-def dram_bytes(work: Work | Traffic | float) -> float:
+def _dram_bytes(work: Work | Traffic | float) -> float:
     """Bytes between memory and chip: those of the L2 model if there was one, else the unique bytes."""
     if isinstance(work, Traffic):
         work = work.work
     return work.bytes if isinstance(work, Work) else work
 
 
-def least_squares(relative: np.ndarray) -> list[float]:
+def _least_squares(relative: np.ndarray) -> list[float]:
     """The coefficients that bring relative · coefficients closest to 1."""
     # Columns differ by the size in bytes; equal scales keep the small one above the solver's cut-off.
     scale = np.abs(relative).max(axis=0)

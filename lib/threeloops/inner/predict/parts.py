@@ -9,6 +9,9 @@ from threeloops.inner.codegen.occupancy import compilation_target
 from threeloops.inner.costs import Work
 from threeloops.inner.meter.traffic import Traffic
 
+__all__ = ["Demand", "Interval", "Latency", "demand_of", "latency_time", "wave_factors"]
+
+
 Interval = tuple[float, float]
 """At best, at worst."""
 
@@ -35,7 +38,7 @@ class Demand:
     vector_flops: float
 
 
-def effective_l2(accelerator: Accelerator) -> float | None:
+def _effective_l2(accelerator: Accelerator) -> float | None:
     """Half the L2. An A100 or H100 has two partitions, each of which caches what its own half of the multiprocessors
     reads (NVIDIA A100 whitepaper, 2020), so data that both halves read is held twice. None: size unknown."""
     return accelerator.caches.l2_bytes / 2 if accelerator.caches.l2_bytes else None
@@ -56,7 +59,7 @@ def demand_of(work: Work | Traffic, accelerator: Accelerator, code: Code | None,
     if work.dram_bytes is not None:
         moved = (work.dram_bytes, work.dram_bytes)
         how.append(f"{work.dram_bytes:,} bytes to and from memory, by the L2 model")
-    elif work.requested_bytes > work.unique_bytes > (effective_l2(accelerator) or 0.0):
+    elif work.requested_bytes > work.unique_bytes > (_effective_l2(accelerator) or 0.0):
         moved = (work.unique_bytes, work.requested_bytes)
         how.append(f"{work.unique_bytes:,} bytes to and from memory if the L2 catches all repetitions, else up to "
                    f"{work.requested_bytes:,}: meter with an L2 model to know better")  # fmt: skip

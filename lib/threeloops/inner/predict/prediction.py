@@ -17,8 +17,11 @@ from threeloops.inner.meter.traffic import Traffic
 from threeloops.inner.predict.calibration import Calibration
 from threeloops.inner.predict.parts import Latency, demand_of, latency_time, wave_factors
 
+__all__ = ["Bound", "Prediction", "predict"]
+
+
 Bound = Literal["memory", "latency", "compute", "start"]
-PARTS = ("low", "high", "memory_seconds", "compute_seconds", "start_seconds")
+_PARTS = ("low", "high", "memory_seconds", "compute_seconds", "start_seconds")
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Prediction:
         if self.accelerator != other.accelerator:
             raise ValueError(f"a prediction for {self.accelerator} and one for {other.accelerator} do not add up")
         longer = self if self.low >= other.low else other
-        summed = {part: getattr(self, part) + getattr(other, part) for part in PARTS}
+        summed = {part: getattr(self, part) + getattr(other, part) for part in _PARTS}
         return replace(longer, **summed, how=tuple(dict.fromkeys(self.how + other.how)))
 
     def __radd__(self, other: object) -> "Prediction":
@@ -55,10 +58,10 @@ class Prediction:
 
     def report(self) -> str:
         """One line for the interval and its parts, and one for each assumption."""
-        low, high = duration(self.low), duration(self.high)
+        low, high = _duration(self.low), _duration(self.high)
         span = low if low == high else f"{low} … {high}"
         seconds = {"memory": self.memory_seconds, "compute": self.compute_seconds, "start": self.start_seconds}
-        parts = ", ".join(f"{name} {duration(part)}" for name, part in seconds.items())
+        parts = ", ".join(f"{name} {_duration(part)}" for name, part in seconds.items())
         return "\n· ".join([f"{self.accelerator}: {span}, bound by {self.bound} ({parts})", *self.how])
 
 
@@ -80,7 +83,7 @@ def predict(
     With `code` and `latency`, kernels that keep too few bytes in flight are predicted to be slow.
     Raises LookupError if the device's rate for `dtype` is not known, ValueError if it cannot run the code.
     """
-    require_runs(code, accelerator)
+    _require_runs(code, accelerator)
     how: list[str] = []
     programs = programs or (work.programs if isinstance(work, Traffic) else 0)
     demand = demand_of(work, accelerator, code, how)
@@ -115,7 +118,7 @@ def predict(
     )
 
 
-def require_runs(code: Code | None, accelerator: Accelerator) -> None:
+def _require_runs(code: Code | None, accelerator: Accelerator) -> None:
     if code is None:
         return
     vendor = {"cuda": "NVIDIA", "hip": "AMD"}[compilation_target(code.target).backend]
@@ -125,7 +128,7 @@ def require_runs(code: Code | None, accelerator: Accelerator) -> None:
         raise ValueError(f"{code.name} does not fit {code.target}: {'; '.join(code.misfits)}; choose smaller tiles")
 
 
-def duration(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """0.00012 → "120 µs"."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:

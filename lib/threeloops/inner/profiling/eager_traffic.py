@@ -20,10 +20,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-ALLOCATIONS = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
-FILLS = ("copy_", "fill_", "zero_", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
+__all__ = ["Operation", "eager_traffic"]
+
+
+_ALLOCATIONS = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
+_FILLS = ("copy_", "fill_", "zero_", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
 """Operators that do not look at the values of their first argument."""
-PICKED_FROM = {
+_PICKED_FROM = {
     **dict.fromkeys(("embedding", "gather", "index", "index_select", "nll_loss_forward"), 0),
     "nll_loss_backward": 1,
 }
@@ -57,7 +60,7 @@ class _Counter(TorchDispatchMode):
         name = function.overloadpacket.__name__
         shared = {each.untyped_storage()._cdata for each in inputs}
         is_view = bool(outputs) and all(each.untyped_storage()._cdata in shared for each in outputs)
-        if name in ALLOCATIONS or (is_view and not function._schema.is_mutable):
+        if name in _ALLOCATIONS or (is_view and not function._schema.is_mutable):
             return result
         read = sum(map(_size, {id(each): each for each in inputs}.values())) - _unread(name, args, outputs)
         self.operations.append(Operation(f"aten.{name}", read, sum(map(_size, outputs))))
@@ -74,11 +77,11 @@ def eager_traffic() -> Iterator[list[Operation]]:
 
 def _unread(name: str, args: Sequence[Any], outputs: list[torch.Tensor]) -> int:
     """Bytes of the arguments that the operator does not read."""
-    if name in FILLS:
+    if name in _FILLS:
         return _size(args[0])
-    if name not in PICKED_FROM:
+    if name not in _PICKED_FROM:
         return 0
-    source = args[PICKED_FROM[name]]
+    source = args[_PICKED_FROM[name]]
     picked = {"nll_loss_forward": args[1], "nll_loss_backward": None}.get(name, outputs[0])
     elements = 0 if picked is None else picked.numel()
     return max(0, _size(source) - elements * source.element_size())

@@ -12,10 +12,13 @@ from typing import Literal
 
 from threeloops.inner.profiling.trace import LAUNCH, ON_DEVICE, CallTree, Event, launches
 
-Cause = Literal["launch-bound", "host synchronisation", "other"]
-Interval = tuple[float, float]
+__all__ = ["Cause", "Gap", "find_gaps"]
 
-WAITS_FOR_DEVICE = {
+
+Cause = Literal["launch-bound", "host synchronisation", "other"]
+_Interval = tuple[float, float]
+
+_WAITS_FOR_DEVICE = {
     "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaFree", "cudaFreeHost",
     "cudaMemcpy", "cudaMemcpy2D", "cudaMemcpy3D", "cudaMemcpyPeer", "cudaMemcpyFromSymbol", "cudaMemcpyToSymbol",
     "cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize", "cuMemFree_v2", "cuMemFreeHost",
@@ -24,7 +27,7 @@ WAITS_FOR_DEVICE = {
     "hipMemcpy", "hipMemcpy2D", "hipMemcpyWithStream", "hipMemcpyDtoH", "hipMemcpyHtoD", "hipMemcpyPeer",
 }  # fmt: skip
 """Calls that always block the host."""
-PAGEABLE = "Pageable"
+_PAGEABLE = "Pageable"
 """In the name of a copy to or from memory that is not pinned: its call blocks the host, even if named "Async"."""
 
 
@@ -77,12 +80,12 @@ def _cpu_gaps(tree: CallTree, minimum_us: float, issue_limit_us: float) -> tuple
 
 def _gpu_gaps(events: Sequence[Event], tree: CallTree, minimum_us: float, issue_limit_us: float) -> tuple[Gap, ...]:
     launched_by = launches(events)
-    blocking = {e.correlation for e in events if e.category in ON_DEVICE and PAGEABLE in e.name} - {-1}
-    waits = [e for e in events if e.name in WAITS_FOR_DEVICE or (e.category in LAUNCH and e.correlation in blocking)]
-    host_calls: dict[int, list[Interval]] = {}
+    blocking = {e.correlation for e in events if e.category in ON_DEVICE and _PAGEABLE in e.name} - {-1}
+    waits = [e for e in events if e.name in _WAITS_FOR_DEVICE or (e.category in LAUNCH and e.correlation in blocking)]
+    host_calls: dict[int, list[_Interval]] = {}
     for event in [event for event in events if event.category in LAUNCH] + [call.event for call in tree]:
         host_calls.setdefault(event.thread, []).append((event.start_us, event.end_us))
-    host_busy = {thread: merge(calls) for thread, calls in host_calls.items()}
+    host_busy = {thread: _merge(calls) for thread, calls in host_calls.items()}
 
     gaps = []
     for before, after in _idle_between([event for event in events if event.category in ON_DEVICE], minimum_us):
@@ -93,7 +96,7 @@ def _gpu_gaps(events: Sequence[Event], tree: CallTree, minimum_us: float, issue_
             reason = "the trace does not record who launched the next kernel"
         elif launch.end_us <= start:
             reason = f"{after.name} was already queued: it waited on the device (an event, another stream, latency)"
-        elif (away := longest_uncovered(start, launch.start_us, host_busy[launch.thread])) > issue_limit_us:
+        elif (away := _longest_uncovered(start, launch.start_us, host_busy[launch.thread])) > issue_limit_us:
             reason = _was_away(away, issue_limit_us)
         elif wait := next((wait for wait in waits if wait.start_us <= start < wait.end_us <= end), None):
             cause = "host synchronisation"
@@ -127,9 +130,9 @@ def _idle_between(work: Iterable[Event], minimum_us: float) -> list[tuple[Event,
     return pairs
 
 
-def merge(intervals: Iterable[Interval]) -> list[Interval]:
+def _merge(intervals: Iterable[_Interval]) -> list[_Interval]:
     """The union of intervals as disjoint intervals in ascending order."""
-    union: list[Interval] = []
+    union: list[_Interval] = []
     for start, end in sorted(intervals):
         if union and start <= union[-1][1]:
             union[-1] = (union[-1][0], max(union[-1][1], end))
@@ -138,7 +141,7 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
     return union
 
 
-def longest_uncovered(start: float, end: float, union: list[Interval]) -> float:
+def _longest_uncovered(start: float, end: float, union: list[_Interval]) -> float:
     """Length of the longest part of [start, end] that the disjoint, ascending intervals of `union` leave free."""
     if end <= start:
         return 0.0

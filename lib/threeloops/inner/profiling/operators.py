@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Literal
 from threeloops.inner.profiling.recorded_cost import compulsory_bytes, flops, memory_events
 from threeloops.inner.profiling.trace import ON_DEVICE, CallTree, Event, launches
 
+__all__ = ["Bound", "Operator", "bound", "cheapest_call_us", "operators"]
+
+
 if TYPE_CHECKING:
     from threeloops.hardware.accelerators import Accelerator
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from threeloops.inner.profiling.recorded_cost import memory_events
 from threeloops.inner.profiling.trace import ANNOTATION, CallTree, Event, is_operator
 
+__all__ = ["PeakMemory", "peak_memory"]
+
 
 @dataclass(frozen=True)
 class PeakMemory:

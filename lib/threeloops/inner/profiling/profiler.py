@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Gap", "Operator", "PeakMemory", "Profile", "annotate", "annotate_modules", "profile"]
 
-WINDOW = "threeloops.profile"
-RANKED_BY = ("cpu_us", "device_us", "calls", "bytes", "flops")
+_WINDOW = "threeloops.profile"
+_RANKED_BY = ("cpu_us", "device_us", "calls", "bytes", "flops")
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Profile:
         Raises ValueError for an unknown quantity or a negative `k`.
         """
         by = by or self._device_time
-        if by not in RANKED_BY:
-            raise ValueError(f"by = {by!r}: expected one of {', '.join(RANKED_BY)}")
+        if by not in _RANKED_BY:
+            raise ValueError(f"by = {by!r}: expected one of {', '.join(_RANKED_BY)}")
         if k < 0:
             raise ValueError(f"k = {k}: expected a number of operators ≥ 0")
         return self._ranked(self.operators, by)[:k]
@@ -77,7 +77,7 @@ class Profile:
 
     @cached_property
     def peak_memory(self) -> PeakMemory:
-        return peak_memory(self.events, self.device, outside=WINDOW)
+        return peak_memory(self.events, self.device, outside=_WINDOW)
 
     def save_chrome(self, path: str | Path) -> Path:
         """Write a trace that chrome://tracing and ui.perfetto.dev open."""
@@ -98,7 +98,7 @@ class Profile:
         Raises ValueError when `trace` is not a Chrome trace.
         """
         events = from_chrome(trace)
-        window = next((event for event in events if event.category == ANNOTATION and event.name == WINDOW), None)
+        window = next((event for event in events if event.category == ANNOTATION and event.name == _WINDOW), None)
         if window is not None:
             events = tuple(
                 replace(event, start_us=round(event.start_us - window.start_us, 3))
@@ -150,7 +150,7 @@ def profile(fn: Callable, *inputs: object, device: str | None = None, warmup: in
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
     with torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True) as recording:
-        with record_function(WINDOW):
+        with record_function(_WINDOW):
             result = fn(*inputs)
             synchronise()
         del result  # kept to the end of the window, as by a caller who uses it

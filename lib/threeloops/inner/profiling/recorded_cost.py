@@ -12,20 +12,23 @@ from math import prod
 
 from threeloops.inner.profiling.trace import MEMORY, Call, Event
 
-ELEMENT_BYTES = {
+__all__ = ["compulsory_bytes", "flops", "memory_events"]
+
+
+_ELEMENT_BYTES = {
     "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
     "c10::Float8_e8m0fnu": 1, "c10::complex<float>": 8, "c10::complex<double>": 16, "bool": 1,
     "long int": 8, "int": 4, "short int": 2, "signed char": 1,
     "long unsigned int": 8, "unsigned int": 4, "short unsigned int": 2, "unsigned char": 1,
 }  # fmt: skip
-LIST_ELEMENT_BYTES = 4  # an assumption: the recorder notes the shapes of a list of tensors, not their type
+_LIST_ELEMENT_BYTES = 4  # an assumption: the recorder notes the shapes of a list of tensors, not their type
 
-NOTHING_WRITTEN = ("aten::empty", "aten::new_empty", "aten::resize_")
-OVERWRITE = {"aten::zero_", "aten::fill_"}
-FILL = {"aten::zeros", "aten::ones", "aten::full", "aten::zeros_like", "aten::ones_like", "aten::full_like"}
-JOIN = {"aten::cat", "aten::stack"}
-LOOK_UP = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather"}  # these read some rows of a table
+_NOTHING_WRITTEN = ("aten::empty", "aten::new_empty", "aten::resize_")
+_OVERWRITE = {"aten::zero_", "aten::fill_"}
+_FILL = {"aten::zeros", "aten::ones", "aten::full", "aten::zeros_like", "aten::ones_like", "aten::full_like"}
+_JOIN = {"aten::cat", "aten::stack"}
+_LOOK_UP = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather"}  # these read some rows of a table
 
 
 def compulsory_bytes(call: Call, memory: Sequence[Event]) -> int | None:
@@ -39,47 +42,47 @@ def compulsory_bytes(call: Call, memory: Sequence[Event]) -> int | None:
     name = call.name
     if "Input Dims" not in call.event.args or (call.children and not call.is_aten):
         return None
-    inputs = input_bytes(call.event)
+    inputs = _input_bytes(call.event)
     if not call.is_aten:
-        return sum(inputs) + outliving_bytes(call.event, memory)  # a custom kernel: outputs are among its arguments
-    if name.startswith(NOTHING_WRITTEN):
+        return sum(inputs) + _outliving_bytes(call.event, memory)  # a custom kernel: outputs are among its arguments
+    if name.startswith(_NOTHING_WRITTEN):
         return 0
     if name == "aten::copy_":
         return inputs[0] + inputs[1]
-    if name in OVERWRITE:
+    if name in _OVERWRITE:
         return inputs[0]
     if name.endswith("_"):
         return sum(inputs) + inputs[0]
     if not memory:
         return None
-    written = outliving_bytes(call.event, memory)
-    if name in FILL:
+    written = _outliving_bytes(call.event, memory)
+    if name in _FILL:
         return written
-    if name in JOIN:
+    if name in _JOIN:
         return 2 * written
-    if name in LOOK_UP:
+    if name in _LOOK_UP:
         return 2 * written + sum(inputs[1:])
     return sum(inputs) + written if written or flops(call) else 0
 
 
-def input_bytes(event: Event) -> list[int]:
+def _input_bytes(event: Event) -> list[int]:
     """Bytes of each tensor argument (0 for numbers); a dimension that is only repeated (stride 0) is read once."""
     dims, types = event.args.get("Input Dims", []), event.args.get("Input type", [])
     strides = event.args.get("Input Strides", [[]] * len(dims))
     sizes = []
     for shape, kind, stride in zip(dims, types, strides, strict=False):
         if kind == "TensorList":
-            sizes.append(sum(prod(tensor) for tensor in shape) * LIST_ELEMENT_BYTES)
-        elif kind in ELEMENT_BYTES:
+            sizes.append(sum(prod(tensor) for tensor in shape) * _LIST_ELEMENT_BYTES)
+        elif kind in _ELEMENT_BYTES:
             repeated = len(stride) == len(shape)
             elements = prod(size for index, size in enumerate(shape) if not (repeated and stride[index] == 0))
-            sizes.append(elements * ELEMENT_BYTES[kind])
+            sizes.append(elements * _ELEMENT_BYTES[kind])
         else:
             sizes.append(0)
     return sizes
 
 
-def outliving_bytes(event: Event, memory: Sequence[Event]) -> int:
+def _outliving_bytes(event: Event, memory: Sequence[Event]) -> int:
     """Bytes allocated during `event`, on its thread, and still held when it ends."""
     first = bisect_left(memory, event.start_us, key=lambda change: change.start_us)
     last = bisect_right(memory, event.end_us, key=lambda change: change.start_us)
@@ -103,7 +106,7 @@ def memory_events(events: Iterable[Event], device: str) -> list[Event]:
 
 def flops(call: Call) -> int:
     """FLOPs of `call` and its callees; the formula of the outermost operator that has one covers those below it."""
-    formula = FORMULAS.get(call.name)
+    formula = _FORMULAS.get(call.name)
     if call.name.startswith(("aten::_scaled_dot_product", "aten::scaled_dot_product_attention")):
         formula = _attention_backward if call.name.endswith("_backward") else _attention
     if formula is not None and "Input Dims" in call.event.args and (counted := formula(call.event)) is not None:
@@ -160,7 +163,7 @@ def _attention_backward(event: Event) -> int:
     return 2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 
 
-FORMULAS: dict[str, Callable[[Event], int | None]] = {
+_FORMULAS: dict[str, Callable[[Event], int | None]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv"), _matmul(0, 1)),
     **dict.fromkeys(("aten::addmm", "aten::_addmm_activation", "aten::baddbmm", "aten::addmv"), _matmul(1, 2)),
     **dict.fromkeys(("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution"), _convolution),

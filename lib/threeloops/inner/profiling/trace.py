@@ -10,16 +10,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-OPERATOR = "cpu_op"
+__all__ = [
+    "ANNOTATION", "Call", "CallTree", "Event", "LAUNCH", "MEMORY", "ON_DEVICE", "from_chrome", "is_operator",
+    "launches", "to_chrome",
+]  # fmt: skip
+
+
+_OPERATOR = "cpu_op"
 ANNOTATION = "user_annotation"
 MEMORY = "cpu_instant_event"
 LAUNCH = ("cuda_runtime", "cuda_driver")
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-CATEGORIES = {OPERATOR, ANNOTATION, MEMORY, *LAUNCH, *ON_DEVICE}
+_CATEGORIES = {_OPERATOR, ANNOTATION, MEMORY, *LAUNCH, *ON_DEVICE}
 
-LEFT_OUT = {"Ev Idx", "Record function id", "finished", "Fwd thread id", "Sequence number", "Total Reserved"}
+_LEFT_OUT = {"Ev Idx", "Record function id", "finished", "Fwd thread id", "Sequence number", "Total Reserved"}
 """A third of the bytes of a trace, which nothing here and no viewer uses."""
-COMPILED_GRAPH = "CompiledFxGraph"
+_COMPILED_GRAPH = "CompiledFxGraph"
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ def from_chrome(trace: dict) -> tuple[Event, ...]:
     """
     if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
         raise ValueError("trace has no list 'traceEvents': expected a Chrome trace as torch.profiler exports it")
-    known = [raw for raw in trace["traceEvents"] if raw.get("cat") in CATEGORIES and raw.get("ph") in ("X", "i")]
+    known = [raw for raw in trace["traceEvents"] if raw.get("cat") in _CATEGORIES and raw.get("ph") in ("X", "i")]
     origin = min((raw["ts"] for raw in known), default=0.0)
     events = [
         Event(
@@ -64,7 +70,7 @@ def from_chrome(trace: dict) -> tuple[Event, ...]:
             round(raw.get("dur", 0.0), 3),
             raw.get("tid", 0),
             raw.get("pid", 0),
-            {name: value for name, value in raw.get("args", {}).items() if name not in LEFT_OUT},
+            {name: value for name, value in raw.get("args", {}).items() if name not in _LEFT_OUT},
         )
         for raw in known
     ]
@@ -98,8 +104,8 @@ class Call:
 
     @property
     def name(self) -> str:
-        is_graph = self.event.name.startswith(f"## Call {COMPILED_GRAPH}")
-        return COMPILED_GRAPH if is_graph else self.event.name
+        is_graph = self.event.name.startswith(f"## Call {_COMPILED_GRAPH}")
+        return _COMPILED_GRAPH if is_graph else self.event.name
 
     @property
     def is_aten(self) -> bool:
@@ -162,4 +168,4 @@ def launches(events: Iterable[Event]) -> dict[int, Event]:
 
 def is_operator(event: Event) -> bool:
     # Inductor marks a compiled graph as an annotation, but on a CPU the fused kernels have no other event.
-    return event.category == OPERATOR or event.name.startswith(f"## Call {COMPILED_GRAPH}")
+    return event.category == _OPERATOR or event.name.startswith(f"## Call {_COMPILED_GRAPH}")

@@ -33,7 +33,10 @@ from threeloops.inner.replay.recordings.steps import (
     TritonDtype,
 )
 
-FAULTS = ("out-of-bounds", "write-race", "read-write-race")
+__all__ = ["Execution", "described", "execute", "execute_compiled"]
+
+
+_FAULTS = ("out-of-bounds", "write-race", "read-write-race")
 """Findings that no correct kernel has: on a GPU they are crashes, or results that change from run to run."""
 
 
@@ -193,7 +196,7 @@ def execute(
     with launches.record() as recorded, meter(l2, arguments_only=True) as traffic:
         run = _run(recording, admitted, inputs, traffic)
     for finding in traffic.findings:
-        if finding.kind in FAULTS:
+        if finding.kind in _FAULTS:
             raise RecordingRefused(f"launches a kernel with a fault: {finding}")
     return Execution(run.outputs(recording.outputs), traffic, recorded, run.torch_bytes)
 

@@ -8,7 +8,10 @@ import torch
 
 from threeloops.inner.replay.recordings.steps import BYTES, RecordingRefused, StridedView, dtype_of
 
-MAX_BYTES = 512 << 20
+__all__ = ["Inputs", "inputs_of", "view"]
+
+
+_MAX_BYTES = 512 << 20
 _DEPTH = 8
 
 
@@ -59,9 +62,9 @@ def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, l
     arguments = _pack([list(args), dict(kwargs)], tensor)
     if len(devices) > 1:
         raise ValueError(f"the inputs lie on {' and '.join(sorted(devices))}: expected one device")
-    if sum(sizes) > MAX_BYTES and devices != {"meta"}:
+    if sum(sizes) > _MAX_BYTES and devices != {"meta"}:
         raise ValueError(
-            f"the inputs take {sum(sizes) >> 20:,} MiB with all that they view: at most {MAX_BYTES >> 20} MiB"
+            f"the inputs take {sum(sizes) >> 20:,} MiB with all that they view: at most {_MAX_BYTES >> 20} MiB"
         )
     return Inputs(tuple(sizes), tuple(views), arguments, devices.pop() if devices else "cpu"), storages
 

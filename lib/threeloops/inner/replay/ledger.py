@@ -23,11 +23,14 @@ from threeloops.inner.replay.recordings.steps import (
     dtype_of,
 )
 
+__all__ = ["FOREIGN", "Ledger", "identity", "tensors"]
+
+
 FOREIGN = "something outside of this call"
 
 
 @dataclass
-class Storage:
+class _Storage:
     """`ordinal` in the recording, -1 for one that is not in it."""
 
     ordinal: int
@@ -40,7 +43,7 @@ class Ledger:
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         self.steps: list[Step] = []
         self.refusal = ""
-        self._storages: dict[int, Storage] = {}
+        self._storages: dict[int, _Storage] = {}
         self._alive: list[torch.Tensor] = []
         self._count = 0
         for tensor in inputs:
@@ -119,7 +122,7 @@ class Ledger:
         known = self._storages.get(identity(tensor))
         if known is None:
             self._alive.append(tensor)
-            self._storages[identity(tensor)] = Storage(-1, made_by)
+            self._storages[identity(tensor)] = _Storage(-1, made_by)
         else:
             known.made_by = known.made_by or made_by
 
@@ -143,7 +146,7 @@ class Ledger:
 
     def _number(self, tensor: torch.Tensor) -> None:
         self._alive.append(tensor)  # a storage's identity is its own only while it lives
-        self._storages[identity(tensor)] = Storage(self._count)
+        self._storages[identity(tensor)] = _Storage(self._count)
         self._count += 1
 
     def _view(self, tensor: torch.Tensor) -> StridedView:

@@ -22,7 +22,10 @@ from threeloops.inner.replay.inputs import Inputs, view
 from threeloops.inner.replay.recordings.reader import EXECUTED, UNEXECUTED, check
 from threeloops.inner.replay.recordings.steps import Outputs, Recording, RecordingRefused, StridedView
 
-FILE = "cell"
+__all__ = ["Answer", "Message", "answer_from", "perform", "perform_compiled", "question"]
+
+
+_FILE = "cell"
 """What tracebacks and findings call the text of a cell."""
 
 Message = tuple[dict[str, Any], list[Any]]
@@ -110,7 +113,7 @@ def perform_compiled(tree: dict[str, Any], storages: Sequence[torch.Tensor]) -> 
 
 def _admitted(asked: _Question) -> Admitted:
     """The kernels of a question. Checks its recording."""
-    admitted = admit(asked.cell, {step.kernel for step in asked.recording.launches}, FILE)
+    admitted = admit(asked.cell, {step.kernel for step in asked.recording.launches}, _FILE)
     limits = EXECUTED if asked.execute else UNEXECUTED
     check(asked.recording, asked.inputs.sizes, admitted.kernels, limits, asked.inputs.views)
     return admitted

@@ -1,4 +1,4 @@
-"""A process that executes replays, each in a fork of its own; `Server` starts it, and it calls `main`.
+"""A process that executes replays, each in a fork of its own; `_Server` starts it, and it calls `main`.
 
 It imports torch, Triton and the meter once, and makes one small replay before any other, so that a fork finds
 everything imported. A fork that runs too long or dies takes nothing with it, and is reported. In a notebook on a GPU
@@ -28,7 +28,10 @@ from threeloops.inner.replay.recorder import record
 from threeloops.inner.replay.recordings.steps import Allocate, LaunchStep, Recording, StridedView
 from threeloops.module_process import command
 
-START_SECONDS = 120.0
+__all__ = ["ask", "converse", "main", "record_once", "serve", "warm_up"]
+
+
+_START_SECONDS = 120.0
 _SPARE_SECONDS = 5.0
 
 
@@ -101,7 +104,7 @@ def _how(status: int) -> str:
     return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
 
 
-class Server:
+class _Server:
     """The process as its user sees it; it ends with the process that started it."""
 
     def __init__(self) -> None:
@@ -121,7 +124,7 @@ class Server:
     def ask(self, tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tuple[dict[str, Any], list]:
         """The answer to a question. Raises FrameError where the server is lost."""
         if not self.started:
-            frames.receive(self.answers, time.monotonic() + START_SECONDS)
+            frames.receive(self.answers, time.monotonic() + _START_SECONDS)
             self.started = True
         return converse(self.requests, self.answers, tree, buffers, seconds)
 
@@ -137,14 +140,14 @@ class Server:
         atexit.unregister(self.close)
 
 
-_server: Server | None = None
+_server: _Server | None = None
 
 
 def ask(tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tuple[dict[str, Any], list]:
     """Ask this process's server, which is started when first needed and again if it is gone."""
     global _server
     if _server is None or _server.process.poll() is not None:
-        _server = Server()
+        _server = _Server()
     try:
         return _server.ask(tree, buffers, seconds)
     except BaseException:
@@ -160,7 +163,7 @@ def warm_up() -> None:
 
     interpreter.enable_without_gpu()
     torch.set_num_threads(1)
-    run_once()
+    _run_once()
 
 
 def main() -> None:
@@ -195,7 +198,7 @@ def record_once() -> None:
     record(launcher, [torch.zeros(16)], {})
 
 
-def run_once() -> None:
+def _run_once() -> None:
     """Execute one small recording. Raises RuntimeError if kernels cannot be replayed here."""
     from threeloops.inner.replay.messages import perform, question
 

@@ -18,11 +18,13 @@ from threeloops.lab.text.plain import is_array, is_tensor
 from threeloops.lab.text.wording import describe
 from threeloops.lab.widgets import cards
 
+__all__ = ["check"]
 
-class Block:
+
+class _Block:
     """One `with check(…)` block: counts what held and reports at its end."""
 
-    def __init__(self, owner: "Check", grade_id: str, title: str) -> None:
+    def __init__(self, owner: "_Check", grade_id: str, title: str) -> None:
         self.owner, self.grade_id, self.title, self.held = owner, grade_id, title, 0
 
     def __enter__(self) -> None:
@@ -51,16 +53,16 @@ class Block:
             error.add_note(f"raised while checking {self.title}")
 
 
-class Check:
+class _Check:
     """The one object `check`: called, it opens a block; its methods also work outside of one."""
 
     def __init__(self) -> None:
-        self.open: list[Block] = []
+        self.open: list[_Block] = []
 
-    def __call__(self, grade_id: str, title: str = "") -> Block:
+    def __call__(self, grade_id: str, title: str = "") -> _Block:
         if type(grade_id) is not str or not grade_id:
             raise TypeError(f"grade_id = {describe(grade_id)}: expected the id of the exercise's solution cell")
-        return Block(self, grade_id, title or grade_id)
+        return _Block(self, grade_id, title or grade_id)
 
     def close(
         self,
@@ -203,4 +205,4 @@ def _call(fn: Callable, args: tuple) -> str:
     return f"{name}({', '.join(describe(a, 45) for a in args)})"
 
 
-check = Check()
+check = _Check()

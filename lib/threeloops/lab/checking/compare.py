@@ -17,6 +17,8 @@ from threeloops.lab.text.plain import (
 )
 from threeloops.lab.text.wording import article, describe, number, number_pair, with_unit
 
+__all__ = ["Mismatch", "Tolerance", "compare"]
+
 
 @dataclass(frozen=True)
 class Tolerance:

@@ -3,6 +3,8 @@
 import linecache
 from types import TracebackType
 
+__all__ = ["CheckFailed", "is_unwritten"]
+
 
 class CheckFailed(AssertionError):
     """A check that did not hold. Its text stands alone: title, quantity, value, what was expected, difference, hint."""

@@ -19,21 +19,24 @@ from typing import TYPE_CHECKING, Any
 from threeloops.lab.checking import wall
 from threeloops.lab.checking.failure import CheckFailed
 
+__all__ = ["record", "replay"]
+
+
 if TYPE_CHECKING:
     from threeloops.inner.codegen.generated_code import Code
     from threeloops.inner.launches import Launch
     from threeloops.inner.meter import L2, Finding, Metered
     from threeloops.inner.replay.messages import Answer
 
-SECONDS = 60.0
+_SECONDS = 60.0
 """Time limit of one replay where no wall sets another."""
 
-aside = False
+_aside = False
 """Whether kernels are executed in a process of their own even where this one could interpret them."""
 
 
 @dataclass(frozen=True)
-class Replay:
+class _Replay:
     """What the kernels of a cell did on the inputs of a test.
 
     `outputs`: what the launcher returns, a tensor or a tuple of tensors, as the kernels computed it. `traffic`: the
@@ -61,17 +64,17 @@ class Replay:
         return _compile(self.name, self.launches, self.text, target)
 
 
-class Replayer:
+class _Replayer:
     """The one object `replay`; `l2` is the cache model that its meter runs with."""
 
     def __init__(self, l2: L2 | str | None = None) -> None:
         self._l2 = l2
 
-    def with_l2(self, l2: L2 | str) -> Replayer:
+    def with_l2(self, l2: L2 | str) -> _Replayer:
         """`replay` with a model of an L2 cache, of a device ("H100 SXM") or your own: `traffic` then has DRAM bytes."""
-        return Replayer(l2)
+        return _Replayer(l2)
 
-    def __call__(self, launcher: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Replay:
+    def __call__(self, launcher: Callable[..., Any], /, *args: Any, **kwargs: Any) -> _Replay:
         """Replay `launcher(*args, **kwargs)`; tensors among the arguments may lie in lists, tuples and dicts.
 
         Raises:
@@ -81,7 +84,7 @@ class Replayer:
         """
         answer, outputs = _judge(launcher, args, kwargs, execute=True, l2=self._l2)
         name = wall.name_of(launcher)
-        return Replay(outputs, answer.traffic, list(answer.launches), answer.torch_bytes, answer.text, name)
+        return _Replay(outputs, answer.traffic, list(answer.launches), answer.torch_bytes, answer.text, name)
 
     def code(self, target: str, launcher: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Code]:
         """The machine code of what `launcher(*args, **kwargs)` launches. Nothing is executed: "meta" tensors will do.
@@ -92,7 +95,7 @@ class Replayer:
         return _compile(wall.name_of(launcher), list(answer.launches), answer.text, target)
 
 
-replay = Replayer()
+replay = _Replayer()
 
 
 @wall.student_side
@@ -150,7 +153,7 @@ def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any])
     try:
         if wall.link is not None:
             return wall.link.replay(tree, buffers)
-        return perform(tree, buffers) if interpreted() and not aside else ask(tree, buffers, SECONDS)
+        return perform(tree, buffers) if interpreted() and not _aside else ask(tree, buffers, _SECONDS)
     except FrameError as error:
         raise _failure(launcher, f"was not judged: the process that executes kernels is lost ({error})") from None
 
@@ -181,7 +184,7 @@ def _compile(name: str, launches: list[Launch], text: str, target: str) -> list[
 
     from threeloops.inner.codegen import CompileError, compile_launches, from_source
 
-    seconds = SECONDS if wall.link is None else wall.link.seconds_left()
+    seconds = _SECONDS if wall.link is None else wall.link.seconds_left()
     named = [replace(launch, kernel=from_source(text, launch.name, launch.file)) for launch in launches]
     try:
         return compile_launches(named, [target], seconds=seconds)

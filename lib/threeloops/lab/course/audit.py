@@ -11,20 +11,23 @@ from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import publish
 from threeloops.lab.widgets.predict import single_number
 
+__all__ = ["Claim", "MIME", "audit", "claims"]
+
+
 MIME = "application/vnd.threeloops.audit+json"
-LEVELS = {
+_LEVELS = {
     "model": "derived from a model",
     "compiled": "counted in compiled code",
     "CPU": "measured on a CPU",
     "GPU": "measured on a GPU",
     "published": "as published",
 }
-VERDICTS = {"holds": "passed", "corrected": "hint", "needs a GPU": "plain", "cannot be tested here": "plain"}
+_VERDICTS = {"holds": "passed", "corrected": "hint", "needs a GPU": "plain", "cannot be tested here": "plain"}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """`source` holds letters of `sources()`, separated by commas; `lab` is a two-digit number."""
+    """`source` holds letters of `_sources()`, separated by commas; `lab` is a two-digit number."""
 
     id: str
     lab: str
@@ -42,7 +45,7 @@ def claims() -> dict[str, Claim]:
     return {row["id"]: Claim(**row) for row in _file()["claims"]}
 
 
-def sources() -> dict[str, str]:
+def _sources() -> dict[str, str]:
     """The titles of the source texts, by letter."""
     return dict(_file()["sources"])
 
@@ -53,16 +56,16 @@ def audit(claim_id: str, number: float | None, unit: str, level: str, verdict: s
     `level` names the evidence (a key of LEVELS), `verdict` the outcome (a key of VERDICTS), `how` the way there.
     Raises ValueError for an unknown claim, level or verdict, and for an audit that does not say how.
     """
-    _show(settle(claim_id, number, unit, level, verdict, how))
+    _show(_settle(claim_id, number, unit, level, verdict, how))
 
 
-def settle(claim_id: str, value: float | None, unit: str, level: str, verdict: str, how: str) -> dict:
+def _settle(claim_id: str, value: float | None, unit: str, level: str, verdict: str, how: str) -> dict:
     """The audit as plain data: what is collected from the executed notebooks."""
     known = claims()
     if claim_id not in known:
         near = [i for i in known if i.split("-")[0] == str(claim_id).split("-")[0]] or known
         raise ValueError(f"claim {claim_id!r} is not in claims.json; there are {', '.join(near)}")
-    for name, given, possible in (("level", level, LEVELS), ("verdict", verdict, VERDICTS)):
+    for name, given, possible in (("level", level, _LEVELS), ("verdict", verdict, _VERDICTS)):
         if given not in possible:
             raise ValueError(f"{name} = {given!r}: expected one of {', '.join(possible)}")
     if not how.strip():
@@ -80,14 +83,14 @@ def settle(claim_id: str, value: float | None, unit: str, level: str, verdict: s
 
 
 def _show(record: dict) -> None:
-    verdict, level = record["verdict"], LEVELS[record["level"]]
+    verdict, level = record["verdict"], _LEVELS[record["level"]]
     found = "no number" if record["number"] is None else with_unit(as_text(record["number"]), record["unit"])
     text = (
         f"audit {record['id']} (source {record['source']}): {record['claim']}\n"
         f"  {verdict}: {found}, {level}\n  how: {record['how']}"
     )
-    cite = ", ".join(f"{letter}: {sources()[letter]}" for letter in record["source"].split(","))
-    inline, kind = cards.inline, VERDICTS[verdict]
+    cite = ", ".join(f"{letter}: {_sources()[letter]}" for letter in record["source"].split(","))
+    inline, kind = cards.inline, _VERDICTS[verdict]
     body = (
         f"<b>Claim {inline(record['id'])}</b> · {inline(record['claim'])} {cards.small(f'({cite})')}<br>"
         f'<b style="color:{cards.MARK[kind]}">{inline(verdict)}</b>: <b>{inline(found)}</b> '

@@ -8,29 +8,32 @@ from threeloops.lab.course.loops import LOOPS, Lab, labs
 from threeloops.lab.widgets import style
 from threeloops.lab.widgets.style import palette
 
-RADIUS = {"start": 0.0, "inner": 1.0, "training": 1.85, "product": 2.7}
-COLOUR = {"start": palette.ink, "inner": palette.vermillion, "training": palette.blue, "product": palette.green}
-NODE = 0.29
+__all__ = ["course_map"]
 
 
-def passed(lab: Lab, progress: Mapping[str, Collection[str] | int]) -> int:
+_RADIUS = {"start": 0.0, "inner": 1.0, "training": 1.85, "product": 2.7}
+_COLOUR = {"start": palette.ink, "inner": palette.vermillion, "training": palette.blue, "product": palette.green}
+_NODE = 0.29
+
+
+def _passed(lab: Lab, progress: Mapping[str, Collection[str] | int]) -> int:
     """How many exercises of a lab are passed; `progress` maps lab names to them or to their number."""
     done = progress.get(lab.name, 0)
     return min(done if isinstance(done, int) else len(done), lab.exercises)
 
 
-def position(lab: Lab) -> tuple[float, float]:
+def _position(lab: Lab) -> tuple[float, float]:
     """Clockwise from the top of its loop."""
     ring = [other.number for other in labs() if other.loop == lab.loop]
     angle = math.pi / 2 - 2 * math.pi * ring.index(lab.number) / len(ring)
-    return RADIUS[lab.loop] * math.cos(angle), RADIUS[lab.loop] * math.sin(angle)
+    return _RADIUS[lab.loop] * math.cos(angle), _RADIUS[lab.loop] * math.sin(angle)
 
 
 def course_map(progress: Mapping[str, Collection[str] | int] | None = None):
     """A matplotlib Figure of the twenty labs; `progress` by lab name, by default the reader's own record."""
     progress = journal.passed() if progress is None else progress
     fig, (rings, names) = style.figure(1, 2, width=11.5, height=6.2, gridspec_kw={"width_ratios": [1, 1.05]})
-    done, exercises = sum(passed(lab, progress) for lab in labs()), sum(lab.exercises for lab in labs())
+    done, exercises = sum(_passed(lab, progress) for lab in labs()), sum(lab.exercises for lab in labs())
     fig.suptitle(f"Three loops, twenty labs: {done} of {exercises} exercises passed", fontsize=11, color="#555555")
     _draw_rings(rings, progress)
     _draw_names(names, progress)
@@ -40,20 +43,20 @@ def course_map(progress: Mapping[str, Collection[str] | int] | None = None):
 def _draw_rings(axes, progress) -> None:
     from matplotlib.patches import Circle, Wedge
 
-    for loop, radius in RADIUS.items():
+    for loop, radius in _RADIUS.items():
         if radius:
-            axes.add_patch(Circle((0, 0), radius, fill=False, color=COLOUR[loop], linewidth=2.5, alpha=0.45))
+            axes.add_patch(Circle((0, 0), radius, fill=False, color=_COLOUR[loop], linewidth=2.5, alpha=0.45))
     for lab in labs():
-        x, y = position(lab)
-        part = passed(lab, progress) / lab.exercises
-        axes.add_patch(Circle((x, y), NODE, facecolor="white", edgecolor=COLOUR[lab.loop], linewidth=1.2, zorder=3))
+        x, y = _position(lab)
+        part = _passed(lab, progress) / lab.exercises
+        axes.add_patch(Circle((x, y), _NODE, facecolor="white", edgecolor=_COLOUR[lab.loop], linewidth=1.2, zorder=3))
         if part:
-            thick = NODE if part == 1 else 0.36 * NODE
+            thick = _NODE if part == 1 else 0.36 * _NODE
             turn = 90 - 360 * part
-            axes.add_patch(Wedge((x, y), NODE, turn, 90, width=thick, color=COLOUR[lab.loop], linewidth=0, zorder=4))
+            axes.add_patch(Wedge((x, y), _NODE, turn, 90, width=thick, color=_COLOUR[lab.loop], linewidth=0, zorder=4))
         ink = "white" if part == 1 else palette.ink
         axes.text(x, y, f"{lab.number:02d}", ha="center", va="center", fontweight="bold", color=ink, zorder=5)
-    reach = max(RADIUS.values()) + 1.3 * NODE
+    reach = max(_RADIUS.values()) + 1.3 * _NODE
     axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
     axes.axis("off")
 
@@ -61,15 +64,15 @@ def _draw_rings(axes, progress) -> None:
 def _draw_names(axes, progress) -> None:
     y = 0.0
     for loop, name in LOOPS.items():
-        axes.text(0, y, name, color=COLOUR[loop], fontweight="bold", fontsize=11, va="center")
+        axes.text(0, y, name, color=_COLOUR[loop], fontweight="bold", fontsize=11, va="center")
         for lab in (lab for lab in labs() if lab.loop == loop):
             y -= 1
-            axes.text(0.02, y, f"{lab.number:02d}", fontsize=10, va="center", color=COLOUR[loop], fontweight="bold")
+            axes.text(0.02, y, f"{lab.number:02d}", fontsize=10, va="center", color=_COLOUR[loop], fontweight="bold")
             axes.text(0.075, y, lab.title, fontsize=10, va="center")
             axes.text(0.47, y, lab.question, fontsize=8.5, va="center", color="#555555", style="italic")
-            if done := passed(lab, progress):
+            if done := _passed(lab, progress):
                 mark = f"{done}/{lab.exercises}"
-                axes.text(1.0, y, mark, fontsize=9, va="center", ha="right", color=COLOUR[loop], fontweight="bold")
+                axes.text(1.0, y, mark, fontsize=9, va="center", ha="right", color=_COLOUR[loop], fontweight="bold")
         y -= 1.25
     axes.set(xlim=(0, 1), ylim=(y + 0.6, 0.8))
     axes.axis("off")

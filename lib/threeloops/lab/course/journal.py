@@ -14,10 +14,13 @@ from threeloops.files import replace_text
 from threeloops.lab.course.loops import labs
 from threeloops.lab.widgets.display import in_kernel
 
-VERSION = 1
+__all__ = ["passed", "record"]
 
 
-def home() -> Path:
+_VERSION = 1
+
+
+def _home() -> Path:
     """`$THREELOOPS_HOME`, or `~/.local/state/threeloops`."""
     return Path(os.environ.get("THREELOOPS_HOME") or "~/.local/state/threeloops").expanduser()
 
@@ -39,26 +42,26 @@ def record(grade_id: str) -> bool:
         names = [Path.cwd().name, Path(os.environ.get("JPY_SESSION_NAME", "")).stem]
         if (lab := next((name for name in names if name in known), None)) is None:
             return False
-        note(lab, grade_id)
+        _note(lab, grade_id)
     except (OSError, RuntimeError):  # RuntimeError: there is no home directory to expand
         return False
     return True
 
 
-def note(lab: str, grade_id: str) -> None:
+def _note(lab: str, grade_id: str) -> None:
     """Add one passed exercise to the record, keeping the time of the first pass. Raises OSError if it cannot."""
-    home().mkdir(parents=True, exist_ok=True)
-    with (home() / "progress.lock").open("w") as lock:
+    _home().mkdir(parents=True, exist_ok=True)
+    with (_home() / "progress.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two notebooks may pass a check at once: neither pass may be lost
         known = _read()
         known.setdefault(lab, {}).setdefault(grade_id, datetime.now(UTC).isoformat(timespec="seconds"))
-        replace_text(home() / "progress.json", json.dumps({"version": VERSION, "passed": known}, indent=1))
+        replace_text(_home() / "progress.json", json.dumps({"version": _VERSION, "passed": known}, indent=1))
 
 
 def _read() -> dict[str, dict[str, str]]:
     """An unreadable record counts as empty."""
     try:
-        found = json.loads((home() / "progress.json").read_text(encoding="utf-8"))["passed"]
+        found = json.loads((_home() / "progress.json").read_text(encoding="utf-8"))["passed"]
         return {str(lab): {str(i): str(when) for i, when in ids.items()} for lab, ids in found.items()}
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError):
         return {}

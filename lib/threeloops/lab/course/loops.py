@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+__all__ = ["LOOPS", "Lab", "labs"]
+
+
 LOOPS = {
     "start": "Start",
     "inner": "The inner loop: one GPU",
@@ -29,10 +32,10 @@ class Lab:
 
 def labs() -> tuple[Lab, ...]:
     """The twenty labs in their order."""
-    return LABS
+    return _LABS
 
 
-LABS = (
+_LABS = (
     Lab(0, "start_here", "Start here", "Can this machine teach me?", "start"),
     Lab(1, "roofline", "The roofline", "Is the GPU doing useful math?", "inner"),
     Lab(2, "memory_hierarchy", "The memory hierarchy", "Why do kernels stall?", "inner"),

@@ -6,7 +6,10 @@ import numpy as np
 
 from threeloops.lab.text.plain import is_array, is_size, is_tensor
 
-INT64 = np.iinfo(np.int64)
+__all__ = ["Numbers", "Worst", "numbers", "worst"]
+
+
+_INT64 = np.iinfo(np.int64)
 _KINDS = {"b": "bool", "i": "int", "u": "int", "O": "int", "f": "float", "c": "complex"}
 _WIDEST = {"bool": np.bool_, "int": object, "float": np.float64, "complex": np.complex128}
 
@@ -57,7 +60,7 @@ def numbers(value: object) -> Numbers | None:
 
 def _integers(array: np.ndarray) -> Numbers:
     """Exact: a uint64 or a Python int beyond int64 stays a Python int, where a float64 would round it."""
-    fits = np.can_cast(array.dtype, np.int64) or all(INT64.min <= int(n) <= INT64.max for n in array.flat)
+    fits = np.can_cast(array.dtype, np.int64) or all(_INT64.min <= int(n) <= _INT64.max for n in array.flat)
     return Numbers(array.astype(np.int64 if fits else object))
 
 

@@ -14,11 +14,17 @@ from typing import Any
 
 import numpy as np
 
-SCALARS = (NoneType, EllipsisType, bool, int, float, complex, str, bytes, bytearray, range, slice)
+__all__ = [
+    "MAPPINGS", "SEQUENCES", "SETS", "field", "foreign", "is_array", "is_enum", "is_size", "is_tensor",
+    "record_fields",
+]  # fmt: skip
+
+
+_SCALARS = (NoneType, EllipsisType, bool, int, float, complex, str, bytes, bytearray, range, slice)
 SEQUENCES = (list, tuple, deque)
 MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 SETS = (set, frozenset)
-DEPTH = 64
+_DEPTH = 64
 
 
 def _torch_types(*names: str) -> tuple[type, ...]:
@@ -45,7 +51,7 @@ def is_size(value: Any) -> bool:
     return type(value) in _torch_types("Size")
 
 
-def is_descriptor(value: Any) -> bool:
+def _is_descriptor(value: Any) -> bool:
     """A dtype or a device: compared by `==`, holds no data."""
     return issubclass(type(value), np.dtype) or type(value) in _torch_types("dtype", "device")
 
@@ -72,9 +78,9 @@ def field(value: Any, name: str) -> object:
 def foreign(value: Any, depth: int = 0) -> str | None:
     """The type name of the first thing in `value` that is not plain data; None when all of it is plain."""
     kind = type(value)
-    if depth > DEPTH:
-        return f"{kind.__name__} nested more than {DEPTH} deep"
-    if kind in SCALARS or is_array(value) or is_tensor(value) or is_descriptor(value) or is_enum(value):
+    if depth > _DEPTH:
+        return f"{kind.__name__} nested more than {_DEPTH} deep"
+    if kind in _SCALARS or is_array(value) or is_tensor(value) or _is_descriptor(value) or is_enum(value):
         return None
     if kind in SEQUENCES or kind in SETS or is_size(value):
         inside = value

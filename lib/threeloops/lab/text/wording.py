@@ -6,6 +6,8 @@ import numpy as np
 
 from threeloops.lab.text.plain import MAPPINGS, SEQUENCES, SETS, foreign, is_array, is_tensor
 
+__all__ = ["article", "describe", "number", "number_pair", "with_unit"]
+
 
 def article(noun: str) -> str:
     return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"

@@ -9,7 +9,10 @@ from html import escape
 from threeloops.lab.widgets.display import publish
 from threeloops.lab.widgets.style import palette
 
-FRAME = (
+__all__ = ["MARK", "frame", "inline", "passed", "small"]
+
+
+_FRAME = (
     "border-left:4px solid {0};background:{0}1f;border-radius:4px;padding:.55em .9em;margin:.3em 0;"
     "max-width:56em;line-height:1.5"
 )
@@ -26,7 +29,7 @@ def inline(text: str) -> str:
 
 def frame(kind: str, body: str) -> str:
     """`body` (HTML) as a card; `kind` is a key of MARK."""
-    return f'<div style="{FRAME.format(MARK[kind])}">{body}</div>'
+    return f'<div style="{_FRAME.format(MARK[kind])}">{body}</div>'
 
 
 def small(text: str) -> str:

@@ -10,7 +10,10 @@ from threeloops.lab.text.wording import describe
 from threeloops.lab.widgets import style
 from threeloops.lab.widgets.display import in_kernel, publish
 
-VIEW = "application/vnd.jupyter.widget-view+json"
+__all__ = ["Control", "Explorer", "explore"]
+
+
+_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Control:
         return ipywidgets.FloatSlider(self.start, readout_format=".4g", **bounds, **look)
 
 
-def control(name: str, spec: Any) -> Control:
+def _control(name: str, spec: Any) -> Control:
     """Read `(low, high, step, start)`, a list of options, or an ipywidgets widget."""
     if hasattr(spec, "observe") and hasattr(spec, "value"):
         return Control(name, spec.value, widget=spec)
@@ -153,10 +156,10 @@ def explore(draw: Callable, **sliders: Any) -> Explorer:
     """
     if not sliders:
         raise ValueError("explore: expected at least one slider; a figure that never changes needs show.figure")
-    explorer = Explorer(draw, {name: control(name, spec) for name, spec in sliders.items()})
+    explorer = Explorer(draw, {name: _control(name, spec) for name, spec in sliders.items()})
     bundle: dict[str, Any] = {"image/png": base64.b64encode(explorer.png).decode()}
     if in_kernel():
-        bundle[VIEW] = {"version_major": 2, "version_minor": 0, "model_id": explorer.attach().model_id}
+        bundle[_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": explorer.attach().model_id}
     said = f"explorer at {explorer.state()}"
     publish(said, bundle, {"image/png": explorer.size | {"alt": said}})
     return explorer

@@ -8,14 +8,16 @@ from threeloops.lab.text.wording import describe, number, with_unit
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import publish
 
+__all__ = ["predict", "predictions", "single_number"]
+
 
 @dataclass(frozen=True)
-class Prediction:
+class _Prediction:
     unit: str
     guess: float
 
 
-predictions: dict[str, Prediction] = {}
+predictions: dict[str, _Prediction] = {}
 """What was predicted in this kernel, by key."""
 
 
@@ -26,7 +28,7 @@ def predict(key: str, question: str, unit: str = "", guess: float | None = None)
         answer = f"Write your number{unit and f', in {unit},'} as `guess=` in this cell and run it."
         shown = cards.small(answer)
     else:
-        predictions[key] = made = Prediction(unit, single_number(guess, "guess", unit))
+        predictions[key] = made = _Prediction(unit, single_number(guess, "guess", unit))
         label, answer = "Your prediction", with_unit(number(made.guess), unit)
         shown = f"<b>{cards.inline(answer)}</b>"
     html = f"<b>{label}</b> · {cards.inline(question)}<br>{shown}"

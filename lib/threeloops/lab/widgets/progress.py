@@ -8,17 +8,20 @@ from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import in_kernel
 from threeloops.lab.widgets.style import palette
 
-SECONDS_BETWEEN_UPDATES = 0.2
+__all__ = ["progress"]
+
+
+_SECONDS_BETWEEN_UPDATES = 0.2
 
 
 def progress(iterable: Iterable, what: str, total: int | None = None) -> Iterator:
     """Pass the items through and show how many there were. `total` defaults to `len(iterable)` if it has one."""
     if total is None and isinstance(iterable, Sized):
         total = len(iterable)
-    return _count(iterable, Line(what, total))
+    return _count(iterable, _Line(what, total))
 
 
-def _count(iterable: Iterable, line: "Line") -> Iterator:
+def _count(iterable: Iterable, line: "_Line") -> Iterator:
     done = 0
     line.update(done)
     try:
@@ -30,18 +33,18 @@ def _count(iterable: Iterable, line: "Line") -> Iterator:
         line.update(done, last=True)
 
 
-class Line:
+class _Line:
     """The one output of a running loop."""
 
     def __init__(self, what: str, total: int | None) -> None:
         self.what, self.total = what, total
         self.started = time.perf_counter()
-        self.shown = -SECONDS_BETWEEN_UPDATES
+        self.shown = -_SECONDS_BETWEEN_UPDATES
         self.handle = None
 
     def update(self, done: int, last: bool = False) -> None:
         elapsed = time.perf_counter() - self.started
-        if not last and elapsed - self.shown < SECONDS_BETWEEN_UPDATES:
+        if not last and elapsed - self.shown < _SECONDS_BETWEEN_UPDATES:
             return
         self.shown = elapsed
         of = f"{done:,}" if self.total is None else f"{done:,} of {self.total:,}"

@@ -12,6 +12,8 @@ from threeloops.lab.widgets.display import publish
 from threeloops.lab.widgets.predict import predictions, single_number
 from threeloops.lab.widgets.style import palette
 
+__all__ = ["figure"]
+
 
 def figure(fig, caption: str = "") -> None:
     """Show a matplotlib figure once, as a PNG; where there is no notebook, its titles."""
@@ -20,7 +22,7 @@ def figure(fig, caption: str = "") -> None:
     publish(said, {"image/png": base64.b64encode(data).decode()}, {"image/png": size | {"alt": said}})
 
 
-def table(rows: Iterable[Sequence], header: Sequence[str] = (), caption: str = "") -> None:
+def _table(rows: Iterable[Sequence], header: Sequence[str] = (), caption: str = "") -> None:
     """Rows of cells (numbers, tensors of one element, texts) under a header; columns of numbers are right-aligned."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = {len(row) for row in cells} | ({len(header)} if header else set())
@@ -64,7 +66,7 @@ def _table_text(header: list[str], rows: list[list[str]], numeric: list[bool], c
     return "\n".join(([caption] if caption else []) + lines)
 
 
-def against_prediction(key: str, measured, unit: str = "", source: str = "measured here") -> None:
+def _against_prediction(key: str, measured, unit: str = "", source: str = "measured here") -> None:
     """Draw the measured value beside what was predicted under `key`, in the same unit, with the factor between them.
 
     `source` says where the value is from: "measured here", "recorded on …" or "model". Bars start at 0, but the axis is
@@ -75,13 +77,13 @@ def against_prediction(key: str, measured, unit: str = "", source: str = "measur
     if made is not None and unit and made.unit and made.unit != unit:
         raise ValueError(f"{key}: predicted in {made.unit}, measured in {unit}; give both in the same unit")
     unit = unit or (made.unit if made else "")
-    verdict = confront(made.guess if made else None, value)
+    verdict = _confront(made.guess if made else None, value)
     bars = [(source, value, palette.blue)] + ([("your prediction", made.guess, palette.orange)] if made else [])
     said = [f"{name}: {with_unit(number(value), unit)}" for name, value, _ in bars]
     figure(_bars(bars, unit, verdict), "; ".join([*said, verdict]))
 
 
-def confront(guess: float | None, measured: float) -> str:
+def _confront(guess: float | None, measured: float) -> str:
     """The sentence under the two bars."""
     if guess is None:
         return "no prediction was made: write one above and run its cell, then look again"

@@ -8,8 +8,11 @@ import sys
 
 from threeloops.palette import palette
 
-DPI = 144
-SETTINGS = {
+__all__ = ["figure", "png", "words"]
+
+
+_DPI = 144
+_SETTINGS = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
     "savefig.facecolor": "white",
@@ -47,7 +50,7 @@ def figure(rows: int = 1, columns: int = 1, *, width: float = 8.0, height: float
     from matplotlib.figure import Figure
 
     colours = [c for c in palette if c not in (palette.yellow, palette.grey, palette.ink)]
-    matplotlib.rcParams.update(SETTINGS | {"axes.prop_cycle": cycler(color=colours)})
+    matplotlib.rcParams.update(_SETTINGS | {"axes.prop_cycle": cycler(color=colours)})
     made = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(made)
     return made, made.subplots(rows, columns, **subplots)
@@ -56,7 +59,7 @@ def figure(rows: int = 1, columns: int = 1, *, width: float = 8.0, height: float
 def png(fig) -> tuple[bytes, dict]:
     """The figure as PNG bytes, and the size in CSS pixels at which to show it; pyplot forgets the figure."""
     buffer = io.BytesIO()
-    fig.savefig(buffer, dpi=DPI, format="png", facecolor=fig.get_facecolor())
+    fig.savefig(buffer, dpi=_DPI, format="png", facecolor=fig.get_facecolor())
     if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
         pyplot.close(fig)
     width, height = fig.get_size_inches()

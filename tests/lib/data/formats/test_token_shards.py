@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.data.errors import CorruptData, MissingIndex
-from threeloops.data.formats.token_shards import HEADER_BYTES, TokenShards, read_header, write_shard, write_token_shards
+from threeloops.data.formats.token_shards import (
+    _HEADER_BYTES,
+    TokenShards,
+    _read_header,
+    write_shard,
+    write_token_shards,
+)
 
 
 @pytest.fixture
@@ -74,20 +80,20 @@ def test_a_shard_cut_inside_its_header_is_named(corpus):
         TokenShards(corpus[0])
 
 
-@pytest.mark.parametrize("position", range(8, HEADER_BYTES, 5))
+@pytest.mark.parametrize("position", range(8, _HEADER_BYTES, 5))
 def test_a_damaged_header_is_found(corpus, position):
     shard = corpus[0] / "tokens-00001.bin"
     raw = bytearray(shard.read_bytes())
     raw[position] ^= 1
     shard.write_bytes(raw)
     with pytest.raises(CorruptData, match=r"tokens-00001\.bin, header"):
-        read_header(shard)
+        _read_header(shard)
 
 
 def test_another_kind_of_file_is_refused(tmp_path):
     (tmp_path / "x.bin").write_bytes(b"PK" + bytes(100))
     with pytest.raises(CorruptData, match=r"x\.bin, byte 0: .* no token shard"):
-        read_header(tmp_path / "x.bin")
+        _read_header(tmp_path / "x.bin")
 
 
 def test_a_flipped_token_is_found_by_verify_alone(corpus):

@@ -55,7 +55,7 @@ def test_a_cache_that_cannot_be_written_is_replaced(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_HOME", str(tmp_path))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     folder = codegen_process.Path("scratch")
-    assert codegen_process.triton_environment(folder)["TRITON_CACHE_DIR"] == str(folder / "cache")
+    assert codegen_process._triton_environment(folder)["TRITON_CACHE_DIR"] == str(folder / "cache")
 
 
 class TestDeath:
@@ -87,7 +87,7 @@ class TestDeath:
     def test_an_interrupt_leaves_no_answer_behind(self, monkeypatch):
         compiled()
         with monkeypatch.context() as patched:
-            patched.setattr(codegen_process.Worker, "answer", interrupt)
+            patched.setattr(codegen_process._Worker, "answer", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 compiled()
         assert compiled(kernel=KERNEL.replace("1.0", "2.0")).name == "kernel"
@@ -149,6 +149,6 @@ def test_ending_it_twice_is_fine():
 def test_it_is_replaced_after_many(monkeypatch):
     compiled()
     first = worker_pid()
-    monkeypatch.setattr(codegen_process, "COMPILES_PER_WORKER", 1)
+    monkeypatch.setattr(codegen_process, "_COMPILES_PER_WORKER", 1)
     compiled()
     assert worker_pid() != first

@@ -2,7 +2,7 @@
 
 import pytest
 from threeloops.inner.codegen.assembly import kernel_needs, read_amdgcn, read_sass, resource_usage
-from threeloops.inner.codegen.generated_code import instructions_by_line, read_code
+from threeloops.inner.codegen.generated_code import _instructions_by_line, read_code
 from threeloops.inner.codegen.occupancy import compilation_target
 
 SASS = """\
@@ -127,7 +127,7 @@ def test_tensor_core_instructions(instruction, kind):
 
 
 def test_resources_are_the_most_of_all_functions():
-    assert resource_usage(USAGE) == {"REG": 40, "STACK": 64, "SHARED": 1024, "LOCAL": 8}
+    assert resource_usage(USAGE) == {"REG": 40, "STACK": 64, "_SHARED": 1024, "LOCAL": 8}
     with pytest.raises(ValueError, match="no resource usage"):
         resource_usage("cuobjdump info: nothing here")
 
@@ -188,10 +188,10 @@ def test_what_a_target_cannot_hold(needs, misfit):
 
 
 def test_source_lines():
-    assert instructions_by_line(SASS, "LDG") == {39: 3, 40: 5}
-    assert instructions_by_line(SASS, r"LDG\.") == {39: 3, 40: 3}
-    assert instructions_by_line(SASS, "LDL|STL") == {41: 3}
-    assert instructions_by_line(AMDGCN, "(global|buffer)_load") == {11: 7, 12: 2}
-    assert instructions_by_line(AMDGCN, "v_mfma") == {12: 2}
-    assert instructions_by_line("	s_endpgm\n", "s_endpgm") == {0: 1}
-    assert instructions_by_line(SASS, "nothing") == {}
+    assert _instructions_by_line(SASS, "LDG") == {39: 3, 40: 5}
+    assert _instructions_by_line(SASS, r"LDG\.") == {39: 3, 40: 3}
+    assert _instructions_by_line(SASS, "LDL|STL") == {41: 3}
+    assert _instructions_by_line(AMDGCN, "(global|buffer)_load") == {11: 7, 12: 2}
+    assert _instructions_by_line(AMDGCN, "v_mfma") == {12: 2}
+    assert _instructions_by_line("	s_endpgm\n", "s_endpgm") == {0: 1}
+    assert _instructions_by_line(SASS, "nothing") == {}

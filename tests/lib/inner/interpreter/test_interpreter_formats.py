@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from threeloops.inner.interpreter.formats import BF16, FORMATS, FP8E4NV, FP8E5, multiply_add, round_toward_zero
+from threeloops.inner.interpreter.formats import _FP8E4NV, _FP8E5, BF16, FORMATS, multiply_add, round_toward_zero
 
 TORCH = {"bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
 FLOAT64 = st.one_of(
@@ -92,14 +92,14 @@ def test_toward_zero_takes_the_next_smaller_magnitude(given_values, name):
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=200))
 def test_float32_to_bf16_and_e4m3_is_torch_s(bits):
     values = np.array(bits, dtype=np.uint32).view(np.float32)
-    for format in (BF16, FP8E4NV):
+    for format in (BF16, _FP8E4NV):
         ours = format.decode(format.encode(values))
         np.testing.assert_array_equal(ours, torch.from_numpy(values).to(TORCH[format.name]).float().numpy())
 
 
 def test_e5m2_saturates_where_torch_overflows():
     values = np.array([57344, 61439, 61440, 1e9, np.inf, -np.inf, np.nan], dtype=np.float32)
-    np.testing.assert_array_equal(FP8E5.decode(FP8E5.encode(values)), [57344] * 5 + [-57344, np.nan])
+    np.testing.assert_array_equal(_FP8E5.decode(_FP8E5.encode(values)), [57344] * 5 + [-57344, np.nan])
     assert torch.from_numpy(values).to(torch.float8_e5m2).float()[2] == torch.inf
 
 

@@ -168,7 +168,14 @@ def test_where_kernels_are_compiled_there_is_nothing_to_check():
 
 
 def test_a_repair_without_a_place_warns_and_the_rest_goes_on(monkeypatch):
-    monkeypatch.setattr(interpreting, "REPAIRS", (("tea", "language", "no_such"), ("rest", "dots", "install")))
+    monkeypatch.setattr(
+        interpreting,
+        "_REPAIRS",
+        (
+            ("tea", "threeloops.inner.interpreter.language", "no_such"),
+            ("rest", "threeloops.inner.interpreter.dots", "install"),
+        ),
+    )
     monkeypatch.setattr(interpreting, "_repairs", {})
     with pytest.warns(RuntimeWarning, match=r"tea could not be repaired \(AttributeError.*preflight"):
         interpreter.enable_without_gpu()

@@ -19,7 +19,7 @@ from threeloops.inner.memory import (
     draw_timeline,
 )
 from threeloops.inner.memory.recompute import Segments
-from threeloops.inner.memory.step import parameter_sizes
+from threeloops.inner.memory.step import _parameter_sizes
 from threeloops.inner.precision.amp import MasterWeights
 from threeloops.models.gpt import GPT, GPTConfig
 from torch import nn
@@ -398,7 +398,7 @@ def test_bytes_a_parameter():
 @pytest.mark.parametrize("tied", [True, False])
 def test_sizes_of_parameters_come_in_the_models_own_order(tied):
     config = TINY(layers=3, kv_heads=1, tied_embeddings=tied)
-    assert parameter_sizes(config) == [parameter.numel() for parameter in GPT(config).parameters()]
+    assert _parameter_sizes(config) == [parameter.numel() for parameter in GPT(config).parameters()]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

@@ -268,7 +268,7 @@ class TestUninitialisedRead:
         ],
     )
     def test_torch_may_write_the_poison_too(self, fill, monkeypatch):
-        monkeypatch.setattr(meter_uninitialised, "OTHER_BYTE", 0xFF)
+        monkeypatch.setattr(meter_uninitialised, "_OTHER_BYTE", 0xFF)
         with meter() as traffic:
             x = torch.empty(64, dtype=torch.int32)
             fill(x, torch.full((64,), -1, dtype=torch.int32))

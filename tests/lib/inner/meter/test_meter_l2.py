@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from threeloops.inner.meter import L2, meter
 from threeloops.inner.meter.accesses import Patterns
-from threeloops.inner.meter.l2 import Stream, launch_order, lines_of, simulate
+from threeloops.inner.meter.l2 import _launch_order, _lines_of, _simulate, _Stream
 from threeloops.inner.meter.recording import ATOMIC, LOAD, STORE
 
 pytestmark = pytest.mark.skipif(
@@ -79,8 +79,8 @@ def test_the_same_sectors_as_a_naive_cache(l2, data):
     for kind, line, touched, covered in accesses:
         naive.access(kind, line, bits(touched), bits(touched & covered))
     kinds, lines, touched, covered = (np.array(each) for each in zip(*accesses, strict=True))
-    stream = Stream(lines, touched.astype(np.uint8), (touched & covered).astype(np.uint8), kinds)
-    assert simulate(l2, stream) == naive.finish()
+    stream = _Stream(lines, touched.astype(np.uint8), (touched & covered).astype(np.uint8), kinds)
+    assert _simulate(l2, stream) == naive.finish()
 
 
 def bits(mask):
@@ -104,7 +104,7 @@ def test_programs_run_x_fastest_in_turns_and_the_next_takes_a_free_place(grid, r
         running = [place for place in running if place[1] < lengths[place[0]]]
     programs = np.array([program for program in sorted(lengths) for _ in range(lengths[program])], dtype=np.int64)
     turns = [turn for program in sorted(lengths) for turn in range(lengths[program])]
-    order = launch_order(programs, grid, resident)
+    order = _launch_order(programs, grid, resident)
     assert [(int(programs[row]), turns[row]) for row in order] == expected
 
 
@@ -200,7 +200,7 @@ def test_a_sector_is_fetched_unless_all_of_it_was_stored(stored, fetched):
 def test_an_item_may_straddle_sectors_and_lines():
     pattern, _ = Patterns().find(np.array([64], dtype=np.uint64), None, 8, site=0)
     for within, expected in [(0, [(0, 0b0001)]), (28, [(0, 0b0011)]), (124, [(0, 0b1000), (1, 0b0001)])]:
-        lines, touched, covered = lines_of(pattern, within, 128, 32)
+        lines, touched, covered = _lines_of(pattern, within, 128, 32)
         assert list(zip(lines.tolist(), touched.tolist(), strict=True)) == expected
         assert not covered.any()
 

@@ -256,7 +256,7 @@ def test_what_masked_lanes_point_at_does_not_matter():
 
 
 def test_a_little_out_of_a_lot_is_counted_without_a_flag_for_every_byte(monkeypatch):
-    monkeypatch.setattr(meter_analysis, "DENSE_UNITS", 1000)
+    monkeypatch.setattr(meter_analysis, "_DENSE_UNITS", 1000)
     x, places = torch.zeros(1 << 20), torch.tensor([0, 1, 1 << 19, (1 << 20) - 1] * 4)
     with meter() as traffic:
         random_kernel[(1,)](x, places, torch.ones(16), torch.zeros(16), KIND="load", BLOCK=16)

@@ -18,9 +18,9 @@ from threeloops.inner.precision.fp8 import (
     Recipe,
     Scaler,
     ScaleState,
+    _compiled,
     _pass,
     after_tensor,
-    compiled,
     product,
     quantise,
     with_fp8_linears,
@@ -93,7 +93,7 @@ def test_the_compiled_pass_is_the_eager_one():
     state = (torch.tensor(3.0), torch.tensor([2.0, 500.0, 0.0]), torch.tensor(2))
     for most_recent, values in ((False, x), (True, x[:77]), (False, torch.tensor([1.0, math.nan]))):
         arguments = (values, (*state, torch.tensor(7.0), 448.0, most_recent), 448.0, torch.float8_e4m3fn)
-        (a, a_state, a_amax), (b, b_state, b_amax) = (run(*arguments) for run in (compiled(_pass), _pass))
+        (a, a_state, a_amax), (b, b_state, b_amax) = (run(*arguments) for run in (_compiled(_pass), _pass))
         for got, wanted in zip((a, *a_state, a_amax), (b, *b_state, b_amax), strict=True):
             assert got.dtype == wanted.dtype
             torch.testing.assert_close(got.double(), wanted.double(), rtol=0, atol=0, equal_nan=True)

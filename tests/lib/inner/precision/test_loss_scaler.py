@@ -14,7 +14,7 @@ from threeloops.inner.precision.amp import (
     ScaleUnderflow,
     after_step,
 )
-from threeloops.inner.precision.loss_scaler import all_finite
+from threeloops.inner.precision.loss_scaler import _all_finite
 
 STEPS = 500
 
@@ -257,8 +257,8 @@ def test_no_gradient_and_impossible_settings_are_named():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_one_element_that_is_not_finite_is_found_wherever_it_is(bad, dtype):
     tensors = [torch.zeros(0), torch.randn(3, 5).to(dtype), torch.full((7,), torch.finfo(torch.float32).max)]
-    assert all_finite(tensors) and all_finite([]) and all_finite(tensors[:1])
+    assert _all_finite(tensors) and _all_finite([]) and _all_finite(tensors[:1])
     for element in range(15):
         spoiled = tensors[1].clone()
         spoiled.view(-1)[element] = bad
-        assert not all_finite([tensors[0], spoiled, tensors[2]])
+        assert not _all_finite([tensors[0], spoiled, tensors[2]])

@@ -9,10 +9,10 @@ from threeloops.hardware.accelerators import accelerator
 from threeloops.inner.codegen.generated_code import Code
 from threeloops.inner.codegen.occupancy import compilation_target, occupancy
 from threeloops.inner.costs import Work, matmul
-from threeloops.inner.meter.traffic import KINDS, Traffic
+from threeloops.inner.meter.traffic import _KINDS, Traffic
 from threeloops.inner.predict import Latency, Prediction, predict
 from threeloops.inner.predict.calibration import Calibration, calibrate
-from threeloops.inner.predict.parts import effective_l2
+from threeloops.inner.predict.parts import _effective_l2
 
 H100, A100, MI300X = (accelerator(name) for name in ("H100 SXM", "A100", "MI300X"))
 SOURCE = "a number chosen for this test"
@@ -39,7 +39,7 @@ def streamed(size, **others):
     """Traffic of a kernel that reads and writes `size` bytes, half and half, once."""
     half = size // 2
     moved = {"requested_loaded": half, "requested_stored": half, "unique_loaded": half, "unique_stored": half}
-    flops = dict.fromkeys(KINDS, 0.0) | others.pop("flops", {})
+    flops = dict.fromkeys(_KINDS, 0.0) | others.pop("flops", {})
     return Traffic(**moved | others, flops=flops)
 
 
@@ -73,7 +73,7 @@ class TestRepetitions:
     """Bytes that are read again come from the L2 if it holds them: on which half of it can be relied."""
 
     def test_a_second_pass_within_the_effective_l2_is_free(self):
-        room = effective_l2(A100)
+        room = _effective_l2(A100)
         assert room == A100.caches.l2_bytes / 2
         size = int(room // 2) * 2
         found = predict(streamed(size, requested_loaded=size), A100, dtype="fp16")

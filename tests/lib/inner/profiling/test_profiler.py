@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.hardware import Accelerator
-from threeloops.inner.profiling.gaps import longest_uncovered, merge
-from threeloops.inner.profiling.profiler import WINDOW, Profile, annotate, annotate_modules, profile
+from threeloops.inner.profiling.gaps import _longest_uncovered, _merge
+from threeloops.inner.profiling.profiler import _WINDOW, Profile, annotate, annotate_modules, profile
 from threeloops.inner.profiling.trace import Event, from_chrome, to_chrome
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -280,7 +280,7 @@ def test_module_ranges_end_with_the_context():
     with annotate_modules(model):
         pass
     assert [event.name for event in profile(model, torch.ones(1, 4)).events if event.category == "user_annotation"] == [
-        WINDOW
+        _WINDOW
     ]
 
 
@@ -475,11 +475,11 @@ INTERVALS = st.lists(
 
 @given(INTERVALS, st.integers(0, 40), st.integers(0, 20))
 def test_longest_uncovered_stretch_against_counting(intervals, start, length):
-    union = merge(intervals)
+    union = _merge(intervals)
     assert all(before[1] < after[0] for before, after in zip(union, union[1:], strict=False))
     free = [not any(low <= cell < high for low, high in intervals) for cell in range(start, start + length)]
     runs = re.findall("1+", "".join("1" if cell else "0" for cell in free))
-    assert longest_uncovered(start, start + length, union) == max(map(len, runs), default=0)
+    assert _longest_uncovered(start, start + length, union) == max(map(len, runs), default=0)
 
 
 # What limits an operator
@@ -561,7 +561,7 @@ def test_tensorboard_file_has_the_name_that_the_plugin_looks_for(small_profile, 
 
 
 def test_what_lies_outside_the_profiled_call_does_not_count():
-    window = Event(WINDOW, "user_annotation", 100, 50, HOST)
+    window = Event(_WINDOW, "user_annotation", 100, 50, HOST)
     before, inside, after = (operator("aten::a", start, 10) for start in (50, 110, 160))
     cut = Profile.from_chrome(to_chrome([before, window, inside, after]))
     assert (cut.wall_us, [entry.calls for entry in cut.operators]) == (50, [1])

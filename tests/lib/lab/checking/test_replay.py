@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from threeloops.inner import interpreter
 from threeloops.lab import CheckFailed, check, replay
 from threeloops.lab.checking import wall
-from threeloops.lab.checking.replay import Replayer
+from threeloops.lab.checking.replay import _Replayer
 
 pytestmark = pytest.mark.skipif(not interpreter.enable_without_gpu(), reason="kernels are compiled in this process")
 
@@ -128,7 +128,7 @@ def test_failures_are_failures_of_a_check(cell):
 
 
 def test_what_comes_from_the_students_side_may_be_anything(cell, monkeypatch):
-    module = sys.modules[Replayer.__module__]
+    module = sys.modules[_Replayer.__module__]
     for odd in (
         None,
         [1],
@@ -152,7 +152,7 @@ def test_an_l2_model_is_the_tests_choice(cell):
 def test_a_process_of_its_own_gives_the_same(cell, monkeypatch):
     """What a notebook on a GPU does, where kernels are compiled and the meter needs the interpreter."""
     here = replay(cell.doubled, torch.arange(9.0))
-    monkeypatch.setattr(sys.modules[Replayer.__module__], "aside", True)
+    monkeypatch.setattr(sys.modules[_Replayer.__module__], "aside", True)
     aside = replay(cell.doubled, torch.arange(9.0))
     assert torch.equal(here.outputs, aside.outputs)
     assert here.traffic.launches == aside.traffic.launches and here.launches == aside.launches

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from threeloops.lab import audit, claims
-from threeloops.lab.course.audit import LEVELS, VERDICTS, settle, sources
+from threeloops.lab.course.audit import _LEVELS, _VERDICTS, _settle, _sources
 from threeloops.lab.course.loops import labs
 
 
@@ -14,7 +14,7 @@ def test_the_list_of_claims_is_whole():
     assert len(known) == 96
     assert all(claim.id == name and claim.claim.strip() for name, claim in known.items())
     assert {claim.lab for claim in known.values()} <= {f"{lab.number:02d}" for lab in labs()}
-    assert {letter for claim in known.values() for letter in claim.source.split(",")} == set(sources()) == set("ABCDE")
+    assert {letter for claim in known.values() for letter in claim.source.split(",")} == set(_sources()) == set("ABCDE")
 
 
 def test_the_file_holds_nothing_but_the_claim():
@@ -25,17 +25,17 @@ def test_the_file_holds_nothing_but_the_claim():
     assert len({row["id"] for row in rows}) == len(rows)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize("level", _LEVELS)
+@pytest.mark.parametrize("verdict", _VERDICTS)
 def test_an_audit_says_the_claim_the_number_the_level_the_verdict_and_the_way(capsys, level, verdict):
     audit("roof-2", np.float64(0.99), "PFLOP/s", level, verdict, how="from the data sheet")
     out = capsys.readouterr().out
-    for part in ("roof-2", claims()["roof-2"].claim, verdict, "0.99 PFLOP/s", LEVELS[level], "from the data sheet"):
+    for part in ("roof-2", claims()["roof-2"].claim, verdict, "0.99 PFLOP/s", _LEVELS[level], "from the data sheet"):
         assert part in out
 
 
 def test_the_record_is_plain_json():
-    record = settle("pipe-1", np.int64(3), "steps", "model", "corrected", " counted ")
+    record = _settle("pipe-1", np.int64(3), "steps", "model", "corrected", " counted ")
     assert json.loads(json.dumps(record)) == {
         "id": "pipe-1",
         "claim": claims()["pipe-1"].claim,

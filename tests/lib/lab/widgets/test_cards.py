@@ -9,7 +9,7 @@ import pytest
 import torch
 from threeloops.lab import hint, predict, show
 from threeloops.lab.widgets import cards
-from threeloops.lab.widgets.hint import nested
+from threeloops.lab.widgets.hint import _nested
 from threeloops.lab.widgets.predict import predictions
 
 SPITEFUL = "<script>alert('x')</script> & \"quoted\""
@@ -54,7 +54,7 @@ def no_predictions():
 
 
 def test_each_hint_opens_only_inside_the_one_before():
-    outline = Outline(nested("chain", ("first", "second", "third")))
+    outline = Outline(_nested("chain", ("first", "second", "third")))
     depth = {text: tags.count("details") for text, tags in outline.texts.items()}
     assert (depth["first"], depth["second"], depth["third"]) == (1, 2, 3)
     summaries = [text for text, tags in outline.texts.items() if "summary" in tags]
@@ -65,7 +65,7 @@ def test_each_hint_opens_only_inside_the_one_before():
 def test_backticks_set_code_and_nothing_else_is_markup():
     assert cards.inline("`a < b` & c") == "<code>a &lt; b</code> &amp; c"
     assert cards.inline("a <b>single</b> ` stays") == "a &lt;b&gt;single&lt;/b&gt; ` stays"
-    assert Outline(nested("chain", (SPITEFUL,))).texts[SPITEFUL].count("script") == 0
+    assert Outline(_nested("chain", (SPITEFUL,))).texts[SPITEFUL].count("script") == 0
 
 
 def test_hints_need_words():

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 from threeloops.lab import progress
-from threeloops.lab.widgets.progress import Line
+from threeloops.lab.widgets.progress import _Line
 
 
 def test_items_pass_through_and_the_last_line_counts_them(capsys):
@@ -47,6 +47,6 @@ def test_a_loop_that_is_left_says_where(capsys, leave):
 
 def test_the_bar_never_leaves_its_frame():
     for total, done, share in ((4, 1, "25.0%"), (4, 9, "100.0%"), (0, 0, None), (None, 3, None)):
-        html = Line("<steps>", total).html(done, "<steps>")
+        html = _Line("<steps>", total).html(done, "<steps>")
         assert "<steps>" not in html
         assert (f"width:{share}" in html) if share else ("width:" not in html)

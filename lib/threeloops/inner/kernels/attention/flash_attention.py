@@ -32,12 +32,14 @@ from threeloops.inner.kernels.attention.sizes import (
 )
 from threeloops.inner.kernels.launching import LOG2_E
 
-__all__ = ["cost", "flash_attention", "reference", "tile_traffic"]
+__all__ = [
+    "FlashAttention", "cost", "flash_attention", "flash_attention_kernel", "forward", "reference", "tile_traffic",
+]  # fmt: skip
 
-LOWEST = tl.constexpr(-3.4e38)
+_LOWEST = tl.constexpr(-3.4e38)
 """The running maximum before any score: finite, so that rows that see nothing give 2^(−∞ + 3.4e38) = 0, not ∞ − ∞."""
 
-LN_2 = tl.constexpr(0.6931471805599453)
+_LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -64,7 +66,7 @@ def flash_attention_kernel(
     q_values = tl.load(q + (rows[:, None] * stride_qn + channels[None, :]), mask=row_exists[:, None], other=0.0)
 
     last_visible, seen_by_all, seen_by_any = visible_keys(first_query, queries, keys, BLOCK_M, CAUSAL)
-    maximum = tl.full((BLOCK_M,), LOWEST, tl.float32)
+    maximum = tl.full((BLOCK_M,), _LOWEST, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     values = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
     for start in range(0, seen_by_any, BLOCK_N):
@@ -94,7 +96,7 @@ def flash_attention_kernel(
     output += batch * stride_ob + head * stride_oh + tl.cast(first_query, tl.int64) * stride_on
     output_tile = output + (rows[:, None] * stride_on + channels[None, :])
     tl.store(output_tile, values.to(output.dtype.element_ty), mask=row_exists[:, None])
-    log_sum = tl.where(sees_nothing, float("-inf"), (maximum + tl.log2(total)) * LN_2)
+    log_sum = tl.where(sees_nothing, float("-inf"), (maximum + tl.log2(total)) * _LN_2)
     lse += (batch * tl.num_programs(1) + head) * queries + first_query
     tl.store(lse + rows, log_sum, mask=row_exists)
 
@@ -125,7 +127,7 @@ def flash_attention(
     compute.
     """
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    run = forward_operator if torch.compiler.is_compiling() else FlashAttention.apply
+    run = _forward_operator if torch.compiler.is_compiling() else FlashAttention.apply
     output, lse = run(q, k, v, causal, scale, block_m, block_n)
     return (output, lse) if return_lse else output
 
@@ -145,7 +147,7 @@ def forward(
         if block is not None and (not 16 <= block <= LARGEST_BLOCK or block & (block - 1)):
             raise ValueError(f"{name} = {block}: expected a power of two from 16 to {LARGEST_BLOCK}")
     q, k, v = rows_in_one_piece(q, k, v)
-    output, lse = empty_results(q)
+    output, lse = _empty_results(q)
     if not sizes.rows:
         return output, lse
     tiles = shipped(q.dtype, sizes.head_dim).forward
@@ -159,17 +161,17 @@ def forward(
     return output, lse
 
 
-def empty_results(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _empty_results(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
 
 
-def save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     q, k, v, ctx.causal, ctx.softmax_scale, _, _ = inputs
     ctx.save_for_backward(q, k, v, *output)
     ctx.set_materialize_grads(False)
 
 
-def differentiate(
+def _differentiate(
     ctx: Any,
     output_gradient: torch.Tensor | None,
     lse_gradient: torch.Tensor | None,
@@ -188,20 +190,20 @@ class FlashAttention(torch.autograd.Function):
     """Used outside of torch.compile: the operator launches no kernel for "meta" tensors, which recordings rely on."""
 
     forward = staticmethod(forward)
-    setup_context = staticmethod(save_for_backward)
-    backward = staticmethod(differentiate)
+    setup_context = staticmethod(_save_for_backward)
+    backward = staticmethod(_differentiate)
 
 
-forward_operator = torch.library.custom_op("threeloops::flash_attention", forward, mutates_args=())
+_forward_operator = torch.library.custom_op("threeloops::flash_attention", forward, mutates_args=())
 """`forward` as one opaque node of the graph that torch.compile traces."""
 
 
-@forward_operator.register_fake
+@_forward_operator.register_fake
 def _(q, k, v, causal, softmax_scale, block_m, block_n):
-    return empty_results(*rows_in_one_piece(q))
+    return _empty_results(*rows_in_one_piece(q))
 
 
-forward_operator.register_autograd(partial(differentiate, run=backward_operator), setup_context=save_for_backward)
+_forward_operator.register_autograd(partial(_differentiate, run=backward_operator), setup_context=_save_for_backward)
 
 
 def reference(

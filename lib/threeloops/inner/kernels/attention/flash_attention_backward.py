@@ -24,6 +24,8 @@ from threeloops.inner.kernels.attention.sizes import (
 )
 from threeloops.inner.kernels.launching import LOG2_E
 
+__all__ = ["backward", "backward_operator", "key_gradient_kernel", "prepare_rows_kernel", "query_gradient_kernel"]
+
 
 @triton.jit
 def query_gradient_kernel(
@@ -158,9 +160,9 @@ def key_gradient_kernel(
     tl.store(v_tile, v_sum.to(v_gradient.dtype.element_ty), mask=key_exists)
 
 
-ROWS = 128
+_ROWS = 128
 """The rows' log-sum-exp and delta are padded to a multiple of this, which is a multiple of every BLOCK_M."""
-PREPARED_ROWS = 32
+_PREPARED_ROWS = 32
 """Rows per program of the first kernel."""
 
 
@@ -214,12 +216,12 @@ def backward(
     q_gradient, k_gradient, v_gradient = (torch.empty_like(each) for each in (q, k, v))
     if not sizes.rows or not sizes.kv_rows:
         return q_gradient.zero_(), k_gradient.zero_(), v_gradient.zero_()
-    padded_queries = triton.cdiv(sizes.queries, ROWS) * ROWS
+    padded_queries = triton.cdiv(sizes.queries, _ROWS) * _ROWS
     padded_lse, delta = lse.new_empty(2, sizes.batch, sizes.heads, padded_queries)
-    prepare_rows_kernel[(padded_queries // PREPARED_ROWS, sizes.heads, sizes.batch)](
+    prepare_rows_kernel[(padded_queries // _PREPARED_ROWS, sizes.heads, sizes.batch)](
         output, output_gradient, lse, None if lse_gradient is None else lse_gradient.contiguous(), padded_lse, delta,
         *strides(output, output_gradient), sizes.queries, padded_queries,
-        HEAD_DIM=sizes.head_dim, BLOCK_M=PREPARED_ROWS, num_warps=8,
+        HEAD_DIM=sizes.head_dim, BLOCK_M=_PREPARED_ROWS, num_warps=8,
     )  # fmt: skip
     inputs = (q, k, v, output_gradient, padded_lse, delta)
     numbers = (sizes.queries, padded_queries, sizes.keys, sizes.group, softmax_scale * LOG2_E, softmax_scale)

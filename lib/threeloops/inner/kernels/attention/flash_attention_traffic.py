@@ -13,7 +13,10 @@ import triton
 from threeloops.inner.costs import Work, visible_pairs
 from threeloops.inner.kernels.attention.sizes import AttentionSizes
 
-LSE_BYTES = 4
+__all__ = ["TileTraffic", "backward_cost", "tile_traffic"]
+
+
+_LSE_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def tile_traffic(
         k=key_rows * one_row,
         v=key_rows * one_row,
         output=sizes.queries * one_row,
-        lse=heads * sizes.queries * LSE_BYTES,
+        lse=heads * sizes.queries * _LSE_BYTES,
         dot_flops=2 * 2 * heads * key_tiles * block_m * block_n * sizes.head_dim,
     )
 
@@ -67,6 +70,6 @@ def backward_cost(sizes: AttentionSizes, bytes_per_element: float = 2, *, causal
     compute S and dP, and 5 in each of them for scale, softmax and its derivative.
     """
     elements = (7 * sizes.rows + 6 * sizes.kv_rows) * sizes.head_dim
-    per_row = (1 + 2 + 2 + 2) * LSE_BYTES
+    per_row = (1 + 2 + 2 + 2) * _LSE_BYTES
     pairs = sizes.batch * sizes.heads * visible_pairs(sizes.queries, sizes.keys, causal)
     return Work(elements * bytes_per_element + per_row * sizes.rows, (14 * sizes.head_dim + 10) * pairs)

@@ -39,7 +39,7 @@ from threeloops.inner.kernels.attention.simplicial_problem import (
 from threeloops.inner.kernels.attention.simplicial_traffic import backward_cost, cost
 from threeloops.inner.kernels.attention.sizes import AttentionNode
 
-__all__ = ["backward_cost", "cost", "reference", "simplicial_attention"]
+__all__ = ["backward_cost", "cost", "reference", "simplicial_attention", "simplicial_attention_kernel"]
 
 
 @triton.jit

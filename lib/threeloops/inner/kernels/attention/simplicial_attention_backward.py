@@ -32,6 +32,11 @@ from threeloops.inner.kernels.attention.simplicial_problem import (
     to_rows,
 )
 
+__all__ = [
+    "gradients_of_rows", "simplicial_attention_backward", "simplicial_grad_k1_v1_kernel",
+    "simplicial_grad_k2_v2_kernel", "simplicial_grad_q_kernel",
+]  # fmt: skip
+
 
 @triton.jit
 def simplicial_grad_k1_v1_kernel(

@@ -11,7 +11,10 @@ from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.attention.sizes import LARGEST_GRID
 from threeloops.inner.kernels.launching import LOG2_E, Configuration, Tiles, target
 
-HEAD_DIMS = (32, 64, 128)
+__all__ = ["LOG2_E_CONSTANT", "Problem", "Shipped", "hide", "load_rows", "merge", "problem_of", "sum_rows", "to_rows"]
+
+
+_HEAD_DIMS = (32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Shipped:
     grad_k1_v1: Tiles
 
 
-SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
+_SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
     "sm_80": {
         32: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 64, 8, 1)),
         64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(32, 64, 8, 1)),
@@ -53,7 +56,7 @@ _EXACT = {
     64: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),
     128: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 16, 4, 1), Tiles(32, 32, 4, 1), Tiles(16, 32, 8, 1)),
 }
-FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
+_FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
     "sm_80": {
         **_EXACT,
         64: replace(_EXACT[64], forward=Tiles(64, 32, 8, 1), grad_k2_v2=Tiles(32, 32, 4, 1)),
@@ -94,7 +97,7 @@ class Problem:
 
     @property
     def shipped(self) -> Shipped:
-        return (FLOAT32 if self.dtype == torch.float32 else SHIPPED)[target()][self.head_dim]
+        return (_FLOAT32 if self.dtype == torch.float32 else _SHIPPED)[target()][self.head_dim]
 
     def offsets_per_tile(self, tiles: Tiles) -> int:
         """How many of a query's offsets a tile covers: the smaller window rounded up to a power of two, if they fit."""
@@ -138,7 +141,7 @@ def problem_of(
     for name, each in others.items():
         shape = (batch, kv_heads, length, head_dim)
         launching.require_shape(name, each, shape, "batch, sequence and head_dim of q, heads of k1")
-    launching.require_head_dim(head_dim, HEAD_DIMS)
+    launching.require_head_dim(head_dim, _HEAD_DIMS)
     for name, window in (("window1", window1), ("window2", window2)):
         if window < 1:
             raise ValueError(f"{name} = {window}: expected at least 1, a query's own position")

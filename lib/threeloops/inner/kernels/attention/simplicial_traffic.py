@@ -1,6 +1,6 @@
 """The least that 2-simplicial attention must move and compute, and what its forward kernel asks for, exactly.
 
-What the traffic meter counts must be equal to `forward_traffic`, to the byte and to the FLOP.
+What the traffic meter counts must be equal to `_forward_traffic`, to the byte and to the FLOP.
 """
 
 from triton import cdiv
@@ -10,8 +10,10 @@ from threeloops.inner.kernels.attention.simplicial_problem import Problem
 from threeloops.inner.kernels.attention.sizes import pairs_in_window
 from threeloops.inner.kernels.launching import TiledTraffic
 
+__all__ = ["backward_cost", "cost"]
 
-def triples(length: int, window1: int, window2: int) -> int:
+
+def _triples(length: int, window1: int, window2: int) -> int:
     """(i, j, k) that attend: Σ min(i + 1, window1) · min(i + 1, window2)."""
     small, large = sorted((min(window1, length), min(window2, length)))
     while_both_grow = small * (small + 1) * (2 * small + 1) // 6
@@ -27,7 +29,7 @@ def cost(problem: Problem) -> Work:
     """
     heads, length, head_dim = problem.heads, problem.length, problem.head_dim
     elements = length * head_dim * (2 * heads + 4 * problem.kv_heads)
-    flops = (4 * head_dim + 6) * triples(length, problem.window1, problem.window2)
+    flops = (4 * head_dim + 6) * _triples(length, problem.window1, problem.window2)
     flops += 3 * head_dim * pairs_in_window(length, problem.window2)
     return Work(elements * problem.dtype.itemsize + 4 * heads * length, heads * flops)
 
@@ -43,12 +45,12 @@ def backward_cost(problem: Problem) -> Work:
     of_q = heads * (itemsize if chunks == 1 else 4 * chunks)
     of_k2_v2 = 2 * heads * (itemsize if chunks2 * problem.group == 1 else 4 * chunks2)
     written = 2 * problem.kv_heads * itemsize + of_q + of_k2_v2
-    flops = (22 * head_dim + 3 * 5) * triples(length, problem.window1, problem.window2)
+    flops = (22 * head_dim + 3 * 5) * _triples(length, problem.window1, problem.window2)
     flops += (4 + 6 + 2) * head_dim * pairs_in_window(length, problem.window2)
     return Work(length * head_dim * (read * itemsize + written) + 6 * 4 * heads * length, heads * flops)
 
 
-def forward_traffic(problem: Problem) -> TiledTraffic:
+def _forward_traffic(problem: Problem) -> TiledTraffic:
     """A program loads q, k2 and v2 once for each of its rows, and k1 and v1 tile by tile."""
     constants = problem.rows_that_are_pairs(problem.shipped.forward).constants
     positions, offsets, block = (constants[f"BLOCK_{name}"] for name in ("POSITIONS", "OFFSETS", "KEYS"))

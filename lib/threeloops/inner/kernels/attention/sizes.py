@@ -19,7 +19,13 @@ from threeloops.inner.costs import Work, visible_pairs
 from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Tiles, target
 
-HEAD_DIMS = (16, 32, 64, 128)
+__all__ = [
+    "AttentionNode", "AttentionSizes", "LARGEST_BLOCK", "LARGEST_GRID", "Shipped", "cost", "heaviest_first",
+    "least_forward", "pairs_in_window", "rows_in_one_piece", "shipped", "sizes_of", "strides", "visible_keys",
+]  # fmt: skip
+
+
+_HEAD_DIMS = (16, 32, 64, 128)
 LARGEST_GRID = 65535
 """Programs along the second or third axis of a CUDA grid."""
 LARGEST_BLOCK = 256
@@ -64,7 +70,7 @@ def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) ->
     kv_heads, keys = k.shape[1:3]
     launching.require_shape("k", k, (batch, kv_heads, keys, head_dim), "batch and head_dim of q")
     launching.require_shape("v", v, tuple(k.shape), "the shape of k")
-    launching.require_head_dim(head_dim, HEAD_DIMS)
+    launching.require_head_dim(head_dim, _HEAD_DIMS)
     launching.require_divides("kv_heads", kv_heads, "heads", heads)
     for name, size in (("batch", batch), ("heads", heads)):
         if size > LARGEST_GRID:
@@ -143,7 +149,7 @@ class Shipped:
     grad_k_v: Tiles
 
 
-SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
+_SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
     "sm_80": {
         64: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(32, 128, 8, 2)),
         128: Shipped(Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2), Tiles(64, 64, 8, 2)),
@@ -167,7 +173,7 @@ multiprocessor registers for two programs; heads of 128 fill it with one, whose 
 cores and exponentials."""
 
 _EXACT = dict.fromkeys((64, 128), Shipped(Tiles(64, 16, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1)))
-FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
+_FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
     **dict.fromkeys(("sm_80", "sm_90", "sm_100"), _EXACT),
     "gfx942": {**_EXACT, 128: replace(_EXACT[128], grad_q=Tiles(32, 16, 8, 1), grad_k_v=Tiles(32, 16, 8, 1))},
 }
@@ -176,7 +182,7 @@ FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
 
 def shipped(dtype: torch.dtype, head_dim: int) -> Shipped:
     """FlashAttention's tiles for the current target."""
-    return (FLOAT32 if dtype == torch.float32 else SHIPPED)[target()][max(head_dim, 64)]
+    return (_FLOAT32 if dtype == torch.float32 else _SHIPPED)[target()][max(head_dim, 64)]
 
 
 @triton.jit

@@ -14,45 +14,48 @@ from threeloops.inner.kernels.catalog.entry import Entry, Shape, shapes
 from threeloops.inner.kernels.catalog.rows_functions import normal
 from threeloops.inner.kernels.catalog.sparse_functions import gradients_of
 
-sized = shapes("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "causal")
-METERED = sized(
+__all__ = ["entries", "reference", "with_gradients"]
+
+
+_sized = shapes("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "causal")
+_METERED = _sized(
     (1, 2, 1, 512, 512, 64, True),
     (1, 2, 2, 256, 256, 128, False),
     (2, 2, 1, 127, 300, 64, True),
 )
-COMPILED = sized(
+_COMPILED = _sized(
     (4, 32, 8, 4096, 4096, 128, True),
     (4, 32, 32, 4096, 4096, 64, True),
     (4, 32, 8, 4096, 4096, 128, False),
     (4, 16, 16, 4097, 4097, 128, True),
     (4, 16, 16, 1000, 4097, 64, False),
 )
-TIMED = sized(
+_TIMED = _sized(
     (4, 32, 8, 4096, 4096, 128, True),
     (1, 32, 32, 16384, 16384, 128, False),
     (4, 32, 32, 4096, 4096, 64, True),
     (16, 16, 16, 1024, 1024, 64, False),
     (4, 32, 8, 4097, 4097, 128, True),
 )
-ONE_QUERY = sized((8, 32, 8, 1, 8192, 128, False))
+_ONE_QUERY = _sized((8, 32, 8, 1, 8192, 128, False))
 
 
 def entries() -> tuple[Entry, ...]:
     pair = with_gradients(
         "flash_attention",
-        launch,
+        _launch,
         reference,
-        inputs,
+        _inputs,
         lambda shape, dtype: flash_attention.cost(_sizes(shape), dtype.itemsize, causal=shape["causal"]),
         lambda shape, dtype: flash_attention_traffic.backward_cost(
             _sizes(shape), dtype.itemsize, causal=shape["causal"]
         ),
-        peers={"torch": torch_attention},
-        metered=METERED,
-        compiled=COMPILED,
-        timed=TIMED,
+        peers={"torch": _torch_attention},
+        metered=_METERED,
+        compiled=_COMPILED,
+        timed=_TIMED,
     )
-    return replace(pair[0], timed=(*TIMED, *ONE_QUERY)), pair[1]
+    return replace(pair[0], timed=(*_TIMED, *_ONE_QUERY)), pair[1]
 
 
 def with_gradients(
@@ -86,7 +89,7 @@ def with_gradients(
     )
 
 
-def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+def _launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
     output = flash_attention.flash_attention(q, k, v, causal=causal)
     assert isinstance(output, torch.Tensor)
     return output
@@ -96,7 +99,7 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -
     return flash_attention.reference(q, k, v, causal=causal)
 
 
-def torch_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+def _torch_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
     """PyTorch's own. Its `is_causal` aligns the first query with the first key; for other lengths it takes a mask."""
     queries, keys = q.shape[2], k.shape[2]
     grouped = q.shape[1] != k.shape[1]
@@ -106,7 +109,7 @@ def torch_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: b
     return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
 
-def inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
+def _inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
     query = (shape["batch"], shape["heads"], shape["queries"], shape["head_dim"])
     key = (shape["batch"], shape["kv_heads"], shape["keys"], shape["head_dim"])
     return *normal(dtype, device, seed, query, key, key), shape["causal"]

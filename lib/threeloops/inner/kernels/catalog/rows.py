@@ -22,10 +22,13 @@ from threeloops.inner.kernels.rows import (
     softmax,
 )
 
-MATRIX, VECTOR = ("rows", "columns"), ("columns",)
+__all__ = ["entries"]
 
 
-def row_entry(
+_MATRIX, _VECTOR = ("rows", "columns"), ("columns",)
+
+
+def _row_entry(
     name: str, launch: Any, reference: Any, inputs: Any, cost: Any, peer: Any, metered: Any = None, long: int = 8192
 ) -> Entry:
     """An operation on (rows, columns), at the shapes that these operations share."""
@@ -43,7 +46,7 @@ def row_entry(
     )
 
 
-def both_directions(
+def _both_directions(
     module: Any, inputs: Any, peer: Any, backward_inputs: Any, backward_peer: Any, **options: Any
 ) -> tuple[Entry, Entry]:
     """Entries of `module`: of the function with its name, the one with _backward, and their references and costs."""
@@ -51,12 +54,12 @@ def both_directions(
     backward = name + "_backward"
     functions = getattr(module, backward), module.backward_reference, backward_inputs, module.backward_cost
     return (
-        row_entry(name, getattr(module, name), module.reference, inputs, module.cost, peer, **options),
-        row_entry(backward, *functions, backward_peer, **options),
+        _row_entry(name, getattr(module, name), module.reference, inputs, module.cost, peer, **options),
+        _row_entry(backward, *functions, backward_peer, **options),
     )
 
 
-def elementwise_entries() -> tuple[Entry, ...]:
+def _elementwise_entries() -> tuple[Entry, ...]:
     fused, vectors = bias_gelu_dropout, shapes("elements")
     reference = by_keyword(fused.reference, "seed")
     return (
@@ -71,20 +74,20 @@ def elementwise_entries() -> tuple[Entry, ...]:
             timed=vectors((1 << 28,), ((1 << 26) + 1,)),
             peers={"torch": lambda a, x, y: torch.add(y, x, alpha=a)},
         ),
-        row_entry(
+        _row_entry(
             "bias_gelu_dropout",
             by_keyword(fused.bias_gelu_dropout, "seed"),
             reference,
-            drawn(MATRIX, VECTOR, then=of.with_dropout),
+            drawn(_MATRIX, _VECTOR, then=of.with_dropout),
             fused.cost,
             of.torch_dropout,
             metered=((64, 1024), (127, 129)),
         ),
-        row_entry(
+        _row_entry(
             "bias_gelu_dropout_backward",
             partial(fused.bias_gelu_dropout_backward, tanh=False),
             gradients_of(reference),
-            drawn(MATRIX, MATRIX, VECTOR, then=of.with_dropout),
+            drawn(_MATRIX, _MATRIX, _VECTOR, then=of.with_dropout),
             fused.backward_cost,
             gradients_of(of.torch_dropout),
             metered=((128, 512), (127, 129)),
@@ -92,37 +95,40 @@ def elementwise_entries() -> tuple[Entry, ...]:
     )
 
 
-def normalising_entries() -> tuple[Entry, ...]:
+def _normalising_entries() -> tuple[Entry, ...]:
     return (
-        *both_directions(
+        *_both_directions(
             softmax,
-            drawn(MATRIX),
+            drawn(_MATRIX),
             lambda x: functional.softmax(x, dim=-1),
-            drawn(MATRIX, MATRIX, then=lambda dy, x: (dy, x.softmax(-1))),
+            drawn(_MATRIX, _MATRIX, then=lambda dy, x: (dy, x.softmax(-1))),
             lambda dy, y: torch.ops.aten._softmax_backward_data(dy, y, -1, y.dtype),
             metered=((64, 1024), (127, 129), (3, 40_000)),
             long=32_000,
         ),
-        *both_directions(
+        *_both_directions(
             rmsnorm,
-            drawn(MATRIX, VECTOR),
+            drawn(_MATRIX, _VECTOR),
             of.torch_rmsnorm,
             drawn(
-                MATRIX, MATRIX, VECTOR, then=lambda dy, x, w: (dy, x, w, x.float().square().mean(-1).add(1e-6).rsqrt())
+                _MATRIX,
+                _MATRIX,
+                _VECTOR,
+                then=lambda dy, x, w: (dy, x, w, x.float().square().mean(-1).add(1e-6).rsqrt()),
             ),
             lambda dy, x, weight, scale: gradients_of(of.torch_rmsnorm)(dy, x, weight),
         ),
-        *both_directions(
+        *_both_directions(
             layernorm,
-            drawn(MATRIX, VECTOR, VECTOR),
+            drawn(_MATRIX, _VECTOR, _VECTOR),
             of.torch_layernorm,
-            drawn(MATRIX, MATRIX, VECTOR, then=of.with_statistics),
+            drawn(_MATRIX, _MATRIX, _VECTOR, then=of.with_statistics),
             of.torch_layernorm_backward,
         ),
     )
 
 
-def loss_entries() -> tuple[Entry, ...]:
+def _loss_entries() -> tuple[Entry, ...]:
     sizes, linear_sizes = shapes("rows", "vocabulary"), ("rows", "width", "vocabulary")
     shared: Mapping[str, Any] = {
         "inputs": drawn(("rows", "vocabulary"), then=of.with_targets),
@@ -172,7 +178,7 @@ def loss_entries() -> tuple[Entry, ...]:
     )
 
 
-def projection_entry() -> Entry:
+def _projection_entry() -> Entry:
     sized = shapes("batch", "sequence", "width", "heads", "kv_heads", "head_dim", "bias", "rotary")
     return Entry(
         "qkv_projection",
@@ -189,4 +195,4 @@ def projection_entry() -> Entry:
 
 
 def entries() -> tuple[Entry, ...]:
-    return (*elementwise_entries(), *normalising_entries(), *loss_entries(), projection_entry())
+    return (*_elementwise_entries(), *_normalising_entries(), *_loss_entries(), _projection_entry())

@@ -13,7 +13,15 @@ from threeloops.inner.kernels.matmul import qkv_projection
 from threeloops.inner.kernels.rows import bias_gelu_dropout as fused
 from threeloops.inner.kernels.rows import cross_entropy
 
-SEED = 20_240_229
+__all__ = [
+    "TARGETS_PER_IGNORED", "by_keyword", "drawn", "launch_loss_and_gradient", "linear_gradients",
+    "loss_and_gradient", "normal", "qkv_inputs", "qkv_reference", "torch_dropout", "torch_layernorm",
+    "torch_layernorm_backward", "torch_qkv", "torch_rmsnorm", "with_dropout", "with_scaled_weight",
+    "with_statistics", "with_targets",
+]  # fmt: skip
+
+
+_SEED = 20_240_229
 """Of the dropout masks; an arbitrary number."""
 TARGETS_PER_IGNORED = 8
 
@@ -43,7 +51,7 @@ def by_keyword(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
 
 
 def with_dropout(*tensors: Tensor) -> tuple[Any, ...]:
-    return *tensors, 0.1, SEED
+    return *tensors, 0.1, _SEED
 
 
 def with_statistics(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -51,18 +59,18 @@ def with_statistics(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]
     return dy, x, weight, mean, torch.rsqrt(variance + 1e-5)
 
 
-def targets_of(rows: Tensor, vocabulary: int) -> Tensor:
+def _targets_of(rows: Tensor, vocabulary: int) -> Tensor:
     return torch.arange(rows.shape[0], device=rows.device) * 7919 % vocabulary
 
 
 def with_targets(logits: Tensor) -> tuple[Tensor, ...]:
     row = torch.arange(logits.shape[0], device=logits.device)
     is_ignored = row % TARGETS_PER_IGNORED == TARGETS_PER_IGNORED - 1
-    return logits, torch.where(is_ignored, -100, targets_of(logits, logits.shape[1]))
+    return logits, torch.where(is_ignored, -100, _targets_of(logits, logits.shape[1]))
 
 
 def with_scaled_weight(hidden: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-    return hidden, weight / hidden.shape[1] ** 0.5, targets_of(hidden, weight.shape[0])
+    return hidden, weight / hidden.shape[1] ** 0.5, _targets_of(hidden, weight.shape[0])
 
 
 def qkv_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
@@ -77,11 +85,11 @@ def qkv_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tupl
 
 def torch_dropout(x: Tensor, bias: Tensor, p: float, seed: int) -> Tensor:
     """Three operators. The mask is ours, drawn beforehand, since torch's own would differ."""
-    return functional.gelu(x + bias) * scaled_mask(tuple(x.shape), p, seed, x.device, x.dtype)
+    return functional.gelu(x + bias) * _scaled_mask(tuple(x.shape), p, seed, x.device, x.dtype)
 
 
 @lru_cache(maxsize=2)
-def scaled_mask(shape: tuple[int, ...], p: float, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def _scaled_mask(shape: tuple[int, ...], p: float, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     mask = fused.kept_mask(torch.empty(shape, device=device), p, seed)
     return mask.to(dtype) * fused.kept_scale(p)
 

@@ -24,6 +24,8 @@ from threeloops.inner.kernels.catalog.sparse_functions import (
 from threeloops.inner.kernels.sparse import block_sparse_attention, sliding_window_attention
 from threeloops.inner.kernels.sparse.block_mask import BlockMask
 
+__all__ = ["entries"]
+
 
 def entries() -> tuple[Entry, ...]:
     heads = ("batch", "heads", "kv_heads", "length", "head_dim")
@@ -34,7 +36,7 @@ def entries() -> tuple[Entry, ...]:
             "sliding_window_attention",
             sliding_window_attention.sliding_window_attention,
             sliding_window_attention.reference,
-            window_inputs,
+            _window_inputs,
             lambda shape, dtype: sliding_window_attention.cost(_sizes(shape), shape["window"], dtype.itemsize),
             lambda shape, dtype: sliding_window_attention.backward_cost(_sizes(shape), shape["window"], dtype.itemsize),
             peers={"SDPA with a mask": sliding_window_attention.reference, **on_cuda(flex_attention=flex_window)},
@@ -46,10 +48,10 @@ def entries() -> tuple[Entry, ...]:
             "block_sparse_attention",
             block_sparse_attention.block_sparse_attention,
             block_sparse_attention.reference,
-            block_inputs,
-            lambda shape, dtype: block_sparse_attention.cost(local_and_global(shape), _sizes(shape), dtype.itemsize),
+            _block_inputs,
+            lambda shape, dtype: block_sparse_attention.cost(_local_and_global(shape), _sizes(shape), dtype.itemsize),
             lambda shape, dtype: block_sparse_attention.backward_cost(
-                local_and_global(shape), _sizes(shape), dtype.itemsize
+                _local_and_global(shape), _sizes(shape), dtype.itemsize
             ),
             peers={"torch": masked_blocks, **on_cuda(flex_attention=flex_blocks)},
             metered=blocks((1, 2, 1, 1024, 64, 128, 2), (2, 2, 2, 321, 128, 64, 1)),
@@ -60,7 +62,7 @@ def entries() -> tuple[Entry, ...]:
             "simplicial_attention",
             simplicial_attention.simplicial_attention,
             gathered_windows,
-            simplicial_inputs,
+            _simplicial_inputs,
             lambda shape, dtype: simplicial_attention.cost(_problem(shape, dtype)),
             lambda shape, dtype: simplicial_attention.backward_cost(_problem(shape, dtype)),
             peers={},
@@ -73,19 +75,19 @@ def entries() -> tuple[Entry, ...]:
     )
 
 
-def window_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
+def _window_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
     return *normal(dtype, device, seed, *_of_q_and_keys(shape, keys=2)), shape["window"]
 
 
-def block_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    return *normal(dtype, device, seed, *_of_q_and_keys(shape, keys=2)), local_and_global(shape)
+def _block_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
+    return *normal(dtype, device, seed, *_of_q_and_keys(shape, keys=2)), _local_and_global(shape)
 
 
-def simplicial_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
+def _simplicial_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
     return *normal(dtype, device, seed, *_of_q_and_keys(shape, keys=4)), shape["window1"], shape["window2"]
 
 
-def local_and_global(shape: Shape) -> BlockMask:
+def _local_and_global(shape: Shape) -> BlockMask:
     """Causal: each block of queries sees its own and the `local` blocks before it, and the first block of all."""
     return _mask(-(-shape["length"] // shape["block"]), shape["block"], shape["local"])
 
@@ -108,4 +110,4 @@ def _sizes(shape: Shape) -> AttentionSizes:
 
 
 def _problem(shape: Shape, dtype: torch.dtype) -> Problem:
-    return problem_of(*simplicial_inputs(shape, dtype, "meta", 0))
+    return problem_of(*_simplicial_inputs(shape, dtype, "meta", 0))

@@ -10,6 +10,8 @@ from torch.nn import functional
 from threeloops.inner.kernels.sparse import block_sparse_attention
 from threeloops.inner.kernels.sparse.block_mask import BlockMask
 
+__all__ = ["flex_blocks", "flex_window", "gathered_windows", "gradients_of", "masked_blocks", "on_cuda"]
+
 
 @cache  # so that the gradients of one function compare equal
 def gradients_of(function: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, ...]]:

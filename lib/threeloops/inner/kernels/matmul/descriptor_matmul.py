@@ -19,8 +19,11 @@ from threeloops.inner.kernels.matmul import matmul as pointers
 from threeloops.inner.kernels.matmul.matmul import grouped_tile
 from threeloops.inner.kernels.matmul.matrix_product import Options, multiply, tiles
 
-ALIGNMENT_BYTES = 16
-WITHOUT_COPY_ENGINE = ("sm_80", "gfx942")
+__all__ = ["descriptor_matmul", "descriptor_matmul_kernel", "launch"]
+
+
+_ALIGNMENT_BYTES = 16
+_WITHOUT_COPY_ENGINE = ("sm_80", "gfx942")
 
 
 @triton.jit
@@ -57,7 +60,7 @@ def descriptor_matmul(a: torch.Tensor, b: torch.Tensor, **options: Unpack[Option
 
 
 def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, precision: str, chosen: Configuration) -> None:
-    if target() in WITHOUT_COPY_ENGINE:
+    if target() in _WITHOUT_COPY_ENGINE:
         pointers.launch(a, b, c, precision, chosen)
         return
     k = a.shape[1]
@@ -65,9 +68,9 @@ def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, precision: str, ch
         c.zero_()
         return
     block_m, block_n, block_k = (chosen.constants[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
-    a_described, a_is_transposed = described("a", a, block_m, block_k)
-    b_described, b_is_transposed = described("b", b, block_k, block_n)
-    c_described, _ = described("the product", c, block_m, block_n)
+    a_described, a_is_transposed = _described("a", a, block_m, block_k)
+    b_described, b_is_transposed = _described("b", b, block_k, block_n)
+    c_described, _ = _described("the product", c, block_m, block_n)
     descriptor_matmul_kernel[(tiles(c, chosen),)](
         a_described, b_described, c_described, *c.shape, k,
         A_IS_TRANSPOSED=a_is_transposed,
@@ -77,7 +80,7 @@ def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, precision: str, ch
     )  # fmt: skip
 
 
-def described(name: str, matrix: torch.Tensor, block_rows: int, block_columns: int) -> tuple[TensorDescriptor, bool]:
+def _described(name: str, matrix: torch.Tensor, block_rows: int, block_columns: int) -> tuple[TensorDescriptor, bool]:
     """A descriptor of `matrix` for tiles of this size, and whether it describes the transpose, for contiguous columns.
 
     A matrix with neither contiguous rows nor columns is copied. Raises ValueError for what is not aligned.
@@ -88,14 +91,14 @@ def described(name: str, matrix: torch.Tensor, block_rows: int, block_columns: i
     elif matrix.stride(1) != 1:
         matrix = matrix.contiguous()
     row_bytes = matrix.stride(0) * matrix.element_size()
-    if row_bytes % ALIGNMENT_BYTES:
+    if row_bytes % _ALIGNMENT_BYTES:
         raise ValueError(
             f"{name} has rows {matrix.stride(0)} elements apart, {row_bytes} bytes: expected a multiple of "
-            f"{ALIGNMENT_BYTES} bytes; pad the rows, or use matmul, which needs no alignment"
+            f"{_ALIGNMENT_BYTES} bytes; pad the rows, or use matmul, which needs no alignment"
         )
-    if matrix.data_ptr() % ALIGNMENT_BYTES:
+    if matrix.data_ptr() % _ALIGNMENT_BYTES:
         raise ValueError(
-            f"{name} begins {matrix.data_ptr() % ALIGNMENT_BYTES} bytes after a multiple of {ALIGNMENT_BYTES}: "
+            f"{name} begins {matrix.data_ptr() % _ALIGNMENT_BYTES} bytes after a multiple of {_ALIGNMENT_BYTES}: "
             "expected aligned data; copy it with .clone(), or use matmul, which needs no alignment"
         )
     return TensorDescriptor.from_tensor(matrix, [block_rows, block_columns]), transposed

@@ -19,6 +19,8 @@ from threeloops.inner import costs
 from threeloops.inner.kernels.launching import Configuration
 from threeloops.inner.kernels.matmul.matrix_product import Options, multiply, tiles
 
+__all__ = ["cost", "grouped_tile", "launch", "matmul", "matmul_kernel", "multiply_tile", "reference"]
+
 
 @triton.jit
 def grouped_tile(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):

@@ -10,8 +10,11 @@ import triton
 from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import LARGEST_INT32, Configuration, target
 
-LARGEST_BLOCK = 256
-PRECISIONS = ("tf32", "ieee")
+__all__ = ["Launch", "Options", "choose", "multiply", "tiles", "tiles_of"]
+
+
+_LARGEST_BLOCK = 256
+_PRECISIONS = ("tf32", "ieee")
 
 
 class Options(TypedDict, total=False):
@@ -54,7 +57,7 @@ read element by element: every element needs an address, which leaves registers 
 tensor cores is limited by its multiply-adds, whatever the tile."""
 
 
-def require_product(a: torch.Tensor, b: torch.Tensor, *, batched: bool) -> None:
+def _require_product(a: torch.Tensor, b: torch.Tensor, *, batched: bool) -> None:
     """Raises ValueError for tensors whose product a @ b cannot be computed here."""
     launching.require_tensors(a=a, b=b)
     dimensions = "batch, rows, columns" if batched and max(a.ndim, b.ndim) == 3 else "rows, columns"
@@ -71,21 +74,21 @@ def require_product(a: torch.Tensor, b: torch.Tensor, *, batched: bool) -> None:
             "repeat the smaller with .expand, which copies nothing"
         )
     for name, tensor in (("a", a), ("b", b)):
-        if max(tensor.stride()[-2:]) * LARGEST_BLOCK > LARGEST_INT32:
+        if max(tensor.stride()[-2:]) * _LARGEST_BLOCK > LARGEST_INT32:
             raise ValueError(
                 f"{name} has strides {tensor.stride()}: expected rows less than "
-                f"{LARGEST_INT32 // LARGEST_BLOCK:,} elements apart, since offsets within a tile have 32 bits; "
+                f"{LARGEST_INT32 // _LARGEST_BLOCK:,} elements apart, since offsets within a tile have 32 bits; "
                 "split the matrix"
             )
 
 
-def input_precision_of(dtype: torch.dtype, asked: str | None) -> str:
+def _input_precision_of(dtype: torch.dtype, asked: str | None) -> str:
     """How float32 factors are multiplied: "tf32" keeps 10 of their 23 mantissa bits, "ieee" all of them.
 
     The default is torch's: TF32 where `torch.backends.cuda.matmul` allows it. Products of fp16 and bf16 are exact.
     """
-    if asked is not None and asked not in PRECISIONS:
-        raise ValueError(f"input_precision = {asked!r}: expected one of {', '.join(PRECISIONS)}")
+    if asked is not None and asked not in _PRECISIONS:
+        raise ValueError(f"input_precision = {asked!r}: expected one of {', '.join(_PRECISIONS)}")
     if dtype != torch.float32:
         return "ieee"
     return asked or ("tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee")
@@ -98,7 +101,7 @@ def choose(
 
     `large` tiles are taken only if there are enough of them for every multiprocessor.
     """
-    aligned = is_aligned(a) and is_aligned(b)
+    aligned = _is_aligned(a) and _is_aligned(b)
     if a.dtype == torch.float32:
         shipped = _IEEE if precision == "ieee" else _TF32 if aligned else _TF32_UNALIGNED
     elif not aligned:
@@ -112,12 +115,12 @@ def choose(
         if name == "GROUP_M":
             if block < 1:
                 raise ValueError(f"group_m = {block}: expected at least 1 row of tiles; 1 is the plain order")
-        elif not 16 <= block <= LARGEST_BLOCK or block & (block - 1):
-            raise ValueError(f"{name.lower()} = {block}: expected a power of two from 16 to {LARGEST_BLOCK}")
+        elif not 16 <= block <= _LARGEST_BLOCK or block & (block - 1):
+            raise ValueError(f"{name.lower()} = {block}: expected a power of two from 16 to {_LARGEST_BLOCK}")
     return replace(shipped, constants={**shipped.constants, **replaced})
 
 
-def is_aligned(matrix: torch.Tensor) -> bool:
+def _is_aligned(matrix: torch.Tensor) -> bool:
     """Whether Triton can prove that 16-byte accesses are aligned: whether 16 divides addresses, sizes and strides."""
     numbers = (matrix.data_ptr(), *matrix.shape, *matrix.stride())
     return all(number == 1 or number % 16 == 0 for number in numbers)
@@ -148,11 +151,11 @@ def multiply(
     group_m: int | None = None,
 ) -> torch.Tensor:
     """a @ b by `launch`, differentiable. `batched` allows batches of matrices; for `large` see `choose`."""
-    precision = input_precision_of(a.dtype, input_precision)
+    precision = _input_precision_of(a.dtype, input_precision)
     blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_M": group_m}
 
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        require_product(a, b, batched=batched)
+        _require_product(a, b, batched=batched)
         c = a.new_empty(*a.shape[:-1], b.shape[-1])
         if c.numel():
             launch(a, b, c, precision, choose(a, b, c, precision, blocks, large))

@@ -18,6 +18,8 @@ from threeloops.inner.kernels.launching import Configuration, multiprocessors
 from threeloops.inner.kernels.matmul.matmul import grouped_tile, multiply_tile
 from threeloops.inner.kernels.matmul.matrix_product import Options, multiply, tiles
 
+__all__ = ["launch", "persistent_matmul", "persistent_matmul_kernel"]
+
 
 @triton.jit
 def persistent_matmul_kernel(

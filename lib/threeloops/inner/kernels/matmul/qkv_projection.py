@@ -21,6 +21,8 @@ from threeloops.inner.kernels.launching import Configuration, target
 from threeloops.inner.kernels.matmul.matmul import grouped_tile
 from threeloops.inner.kernels.matmul.matrix_product import tiles_of
 
+__all__ = ["cost", "qkv_projection", "qkv_projection_kernel", "reference", "rotary_tables"]
+
 
 def rotary_tables(sequence: int, head_dim: int, base: float = 10000.0, device: torch.device | str = "cpu") -> tuple:
     """Cosines and sines of position · base^(−2i / head_dim): (sequence, head_dim / 2) float32 each."""
@@ -29,14 +31,14 @@ def rotary_tables(sequence: int, head_dim: int, base: float = 10000.0, device: t
     return angle.cos().float(), angle.sin().float()
 
 
-def rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+def _rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
     """(…, sequence, head_dim), each pair of dimensions i and i + head_dim / 2 rotated by its angle."""
     first, second = heads.chunk(2, dim=-1)
     rotated = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
     return rotated.to(heads.dtype)
 
 
-LARGE = {
+_LARGE = {
     "sm_80": tiles_of(128, 128, 32, num_warps=8, num_stages=4),
     "sm_90": tiles_of(128, 128, 64, num_warps=8, num_stages=4),
     "sm_100": tiles_of(128, 128, 64, num_warps=8, num_stages=4),
@@ -45,9 +47,9 @@ LARGE = {
 """128 × 256 tiles spill, since the rotation holds cosines and sines beside the sums."""
 
 
-def configuration(dtype: torch.dtype) -> Configuration:
+def _configuration(dtype: torch.dtype) -> Configuration:
     if dtype != torch.float32:
-        return LARGE[target()]
+        return _LARGE[target()]
     # Float32 is multiplied in full, by ordinary multiply-adds on NVIDIA's targets. AMD's warps are twice as wide, so a
     # tile must be deeper to give every thread 16 bytes of it.
     return tiles_of(64, 64, 32 if target() == "gfx942" else 16, num_warps=8, num_stages=2)
@@ -154,7 +156,7 @@ class _QKVProjection(torch.autograd.Function):
         head_dim = weight.shape[0] // (heads + 2 * kv_heads)
         out = torch.empty(tokens * weight.shape[0], dtype=x.dtype, device=x.device)
         if tokens:
-            chosen = configuration(x.dtype)
+            chosen = _configuration(x.dtype)
             sizes = chosen.constants
             grid = (triton.cdiv(tokens, sizes["BLOCK_M"]) * triton.cdiv(weight.shape[0], sizes["BLOCK_N"]),)
             qkv_projection_kernel[grid](
@@ -171,7 +173,7 @@ class _QKVProjection(torch.autograd.Function):
     def backward(ctx, dq, dk, dv):
         x, weight, bias, cosine, sine = ctx.saved_tensors
         if cosine is not None:
-            dq, dk = rotate(dq, cosine, -sine), rotate(dk, cosine, -sine)
+            dq, dk = _rotate(dq, cosine, -sine), _rotate(dk, cosine, -sine)
         gradient = torch.cat([each.transpose(1, 2).flatten(2) for each in (dq, dk, dv)], dim=-1).flatten(0, 1)
         dx = (gradient @ weight).view(x.shape) if ctx.needs_input_grad[0] else None
         dweight = gradient.T @ x.flatten(0, 1) if ctx.needs_input_grad[1] else None
@@ -191,7 +193,7 @@ def reference(
     kv_heads = kv_heads or heads
     projected = torch.nn.functional.linear(x, weight, bias)
     q, k, v = projected.unflatten(-1, (heads + 2 * kv_heads, -1)).transpose(1, 2).split((heads, kv_heads, kv_heads), 1)
-    return (rotate(q, *rotary), rotate(k, *rotary), v) if rotary else (q, k, v)
+    return (_rotate(q, *rotary), _rotate(k, *rotary), v) if rotary else (q, k, v)
 
 
 def cost(

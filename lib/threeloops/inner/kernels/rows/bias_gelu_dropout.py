@@ -27,7 +27,14 @@ from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Configuration
 from threeloops.inner.kernels.rows.tiles import as_rows, partial_sums, partial_sums_cost, stack_rows
 
-ROUNDS = 10
+__all__ = [
+    "backward_cost", "bias_gelu_dropout", "bias_gelu_dropout_backward", "bias_gelu_dropout_backward_kernel",
+    "bias_gelu_dropout_kernel", "cost", "gelu", "gelu_derivative", "kept_mask", "kept_scale", "normal_distribution",
+    "random_tile", "reference",
+]  # fmt: skip
+
+
+_ROUNDS = 10
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -48,7 +55,7 @@ def random_tile(seed, first_row, first_column, columns, ROWS: tl.constexpr, COLU
     return tl.reshape(tl.join(words & 0xFFFF, words >> 16), [ROWS, COLUMNS]).to(tl.int32)
 
 
-def philox(seed: int, counter: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _philox(seed: int, counter: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What `tl.randint4x(seed, counter)` gives: four int64 tensors of words, 0 ≤ word < 2³², of the counter's shape.
 
     int64 products may wrap: the low word of a wrapped product is right, and so is the high word once the copies of its
@@ -56,7 +63,7 @@ def philox(seed: int, counter: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """
     words = [counter & _WORD, (counter >> 32) & _WORD, torch.zeros_like(counter), torch.zeros_like(counter)]
     keys = [seed & _WORD, (seed >> 32) & _WORD]
-    for _ in range(ROUNDS):
+    for _ in range(_ROUNDS):
         first, second = words[0] * _MULTIPLIERS[0], words[2] * _MULTIPLIERS[1]
         high_first, high_second = ((product >> 32) & _WORD for product in (first, second))
         words = [high_second ^ words[1] ^ keys[0], second & _WORD, high_first ^ words[3] ^ keys[1], first & _WORD]
@@ -103,7 +110,7 @@ def normal_distribution(z, bell):
     return tl.where(z > 0, 1 - tail, tail)
 
 
-CONFIGURATION = Configuration({"ROWS": 32, "COLUMNS": 128}, num_warps=4)
+_CONFIGURATION = Configuration({"ROWS": 32, "COLUMNS": 128}, num_warps=4)
 
 
 @triton.jit(do_not_specialize=["seed", "threshold"])
@@ -160,11 +167,11 @@ class _BiasGeluDropout(torch.autograd.Function):
         rows, columns = matrix.shape
         y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         if rows:
-            sizes = CONFIGURATION.constants
+            sizes = _CONFIGURATION.constants
             grid = (triton.cdiv(columns, sizes["COLUMNS"]) * triton.cdiv(rows, sizes["ROWS"]),)
             bias_gelu_dropout_kernel[grid](
-                matrix, bias, y, rows, columns, matrix.stride(0), seed, threshold(p), kept_scale(p),
-                DROPOUT=p > 0, TANH=tanh, **CONFIGURATION.options(),
+                matrix, bias, y, rows, columns, matrix.stride(0), seed, _threshold(p), kept_scale(p),
+                DROPOUT=p > 0, TANH=tanh, **_CONFIGURATION.options(),
             )  # fmt: skip
         return y
 
@@ -187,9 +194,9 @@ def kept_mask(x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
     columns = x.shape[-1]
     eighths = (columns + 7) // 8
     counter = torch.arange(x.numel() // columns * eighths, device=x.device).reshape(-1, eighths)
-    words = torch.stack(philox(seed, counter), dim=-1)
+    words = torch.stack(_philox(seed, counter), dim=-1)
     numbers = torch.stack((words & 0xFFFF, words >> 16), dim=-1).reshape(-1, 8 * eighths)[:, :columns]
-    return (numbers >= threshold(p)).reshape(x.shape)
+    return (numbers >= _threshold(p)).reshape(x.shape)
 
 
 def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
@@ -197,7 +204,7 @@ def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
     return Work((2 * rows + 1) * columns * bytes_per_element, 6 * rows * columns)
 
 
-BACKWARD_CONFIGURATION = Configuration({"ROWS": 16, "COLUMNS": 128}, num_warps=4)
+_BACKWARD_CONFIGURATION = Configuration({"ROWS": 16, "COLUMNS": 128}, num_warps=4)
 
 
 @triton.jit(do_not_specialize=["seed", "threshold"])
@@ -239,29 +246,29 @@ def bias_gelu_dropout_backward(
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if not rows:
         return dx, torch.zeros_like(bias)
-    stacks, tiles = stack_rows(rows, BACKWARD_CONFIGURATION.constants["ROWS"])
+    stacks, tiles = stack_rows(rows, _BACKWARD_CONFIGURATION.constants["ROWS"])
     partials = torch.empty((stacks, columns), dtype=torch.float32, device=x.device)
-    grid = (triton.cdiv(columns, BACKWARD_CONFIGURATION.constants["COLUMNS"]) * stacks,)
+    grid = (triton.cdiv(columns, _BACKWARD_CONFIGURATION.constants["COLUMNS"]) * stacks,)
     bias_gelu_dropout_backward_kernel[grid](
         dy, matrix, bias, dx, partials, rows, columns, dy.stride(0), matrix.stride(0),
-        seed, threshold(p), kept_scale(p), DROPOUT=p > 0, TANH=tanh, TILES=tiles, **BACKWARD_CONFIGURATION.options(),
+        seed, _threshold(p), kept_scale(p), DROPOUT=p > 0, TANH=tanh, TILES=tiles, **_BACKWARD_CONFIGURATION.options(),
     )  # fmt: skip
     return dx, partial_sums(partials, bias.dtype)
 
 
-def threshold(p: float) -> int:
+def _threshold(p: float) -> int:
     """A random number 0 ≤ r < 2¹⁶ is below this with probability p, up to rounding."""
     return round(p * 2**16)
 
 
 def kept_scale(p: float) -> float:
     """1 / (1 − p) for the rounded p, so that the mean stays; 0 where everything is dropped."""
-    dropped = threshold(p) / 2**16
+    dropped = _threshold(p) / 2**16
     return 1 / (1 - dropped) if dropped < 1 else 0.0
 
 
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
     """Reads dy, x and the bias, writes dx and dbias; writes and reads the partial sums. 12 FLOPs per element."""
     elementwise = Work((3 * rows + 1) * columns * bytes_per_element, 12 * rows * columns)
-    stacks, _ = stack_rows(rows, BACKWARD_CONFIGURATION.constants["ROWS"])
+    stacks, _ = stack_rows(rows, _BACKWARD_CONFIGURATION.constants["ROWS"])
     return elementwise + partial_sums_cost(stacks, columns, bytes_per_element)

@@ -21,7 +21,13 @@ from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Configuration
 from threeloops.inner.kernels.rows.tiles import as_rows
 
-SCALE_ROWS = Configuration({"BLOCK": 4096}, num_warps=8)
+__all__ = [
+    "cost", "count_kept", "cross_entropy", "cross_entropy_kernel", "losses_and_gradient", "reference",
+    "require_targets", "scale_rows", "scale_rows_kernel",
+]  # fmt: skip
+
+
+_SCALE_ROWS = Configuration({"BLOCK": 4096}, num_warps=8)
 
 
 @triton.jit
@@ -39,14 +45,14 @@ def scale_rows(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """gradient (rows, columns), rows contiguous, times `factor`, in place: a scalar tensor, or one number per row."""
     rows, columns = gradient.shape
     if gradient.numel():
-        grid = (rows, triton.cdiv(columns, SCALE_ROWS.constants["BLOCK"]))
+        grid = (rows, triton.cdiv(columns, _SCALE_ROWS.constants["BLOCK"]))
         factor_stride = factor.stride(0) if factor.ndim else 0
-        scale_rows_kernel[grid](gradient, factor, columns, gradient.stride(0), factor_stride, **SCALE_ROWS.options())
+        scale_rows_kernel[grid](gradient, factor, columns, gradient.stride(0), factor_stride, **_SCALE_ROWS.options())
     return gradient
 
 
-LARGEST_BLOCK = 8192
-REDUCTIONS = ("mean", "sum", "none")
+_LARGEST_BLOCK = 8192
+_REDUCTIONS = ("mean", "sum", "none")
 
 
 @triton.jit
@@ -101,9 +107,9 @@ def cross_entropy_kernel(
                 tl.store(gradient_ptr + index, gradient.to(gradient_ptr.dtype.element_ty), mask=inside)
 
 
-def configuration(vocabulary: int) -> Configuration:
+def _configuration(vocabulary: int) -> Configuration:
     """Up to sixteen warps per row, so that few rows are in flight and the second reading still finds a row in L2."""
-    block = min(LARGEST_BLOCK, triton.next_power_of_2(vocabulary))
+    block = min(_LARGEST_BLOCK, triton.next_power_of_2(vocabulary))
     return Configuration({"BLOCK": block}, num_warps=max(4, block // 512))
 
 
@@ -136,8 +142,8 @@ def cross_entropy(
     launching.require_dimensions("logits", logits, "rows, vocabulary")
     launching.require_columns("logits", logits)
     require_targets(targets, label_smoothing, logits=logits)
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction = {reduction!r}: expected one of {', '.join(REDUCTIONS)}")
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"reduction = {reduction!r}: expected one of {', '.join(_REDUCTIONS)}")
     differentiable = torch.is_grad_enabled() and logits.requires_grad
     if in_place and differentiable and logits.is_leaf:
         raise ValueError("in_place = True and logits is a leaf that wants a gradient: expected an operator's output")
@@ -204,7 +210,7 @@ def losses_and_gradient(
         cross_entropy_kernel[(rows,)](
             matrix, targets.contiguous(), losses, made, kept, vocabulary, matrix.stride(0), made.stride(0),
             ignore_index, label_smoothing, z_loss,
-            GRADIENT=gradient, SMOOTHING=label_smoothing > 0, **configuration(vocabulary).options(),
+            GRADIENT=gradient, SMOOTHING=label_smoothing > 0, **_configuration(vocabulary).options(),
         )  # fmt: skip
     return losses, made if gradient else None
 

@@ -19,6 +19,8 @@ from threeloops.inner.costs import Work
 from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.rows import cross_entropy
 
+__all__ = ["cost", "fused_linear_cross_entropy", "reference"]
+
 
 def fused_linear_cross_entropy(
     hidden: torch.Tensor,
@@ -52,7 +54,7 @@ def fused_linear_cross_entropy(
         raise ValueError(f"reduction = {reduction!r}: expected 'mean' or 'sum'; use cross_entropy for one loss per row")
     cross_entropy.require_targets(targets, label_smoothing, hidden=hidden)
     if chunk_rows is None:
-        chunk_rows = chunk_size(hidden.shape[0], hidden.shape[1], weight.shape[0])
+        chunk_rows = _chunk_size(hidden.shape[0], hidden.shape[1], weight.shape[0])
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows = {chunk_rows}: expected a positive number of rows, or None to choose it")
     differentiable = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
@@ -60,7 +62,7 @@ def fused_linear_cross_entropy(
     return _FusedLinearCrossEntropy.apply(hidden, weight, targets, options, reduction, chunk_rows, differentiable)
 
 
-def chunk_size(rows: int, width: int, vocabulary: int) -> int:
+def _chunk_size(rows: int, width: int, vocabulary: int) -> int:
     """Rows per chunk, a power of two: about vocabulary / width chunks, each as large as hidden."""
     return triton.next_power_of_2(triton.cdiv(max(rows, 1), triton.cdiv(vocabulary, width)))
 

@@ -19,6 +19,11 @@ from threeloops.inner import costs
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels.rows import tiles
 
+__all__ = [
+    "backward_cost", "backward_reference", "cost", "layernorm", "layernorm_backward_kernel", "layernorm_kernel",
+    "reference",
+]  # fmt: skip
+
 
 @triton.jit
 def layernorm_kernel(
@@ -59,20 +64,20 @@ def layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, epsilon):
-        y, mean, scale = layernorm_forward(x, weight, bias, epsilon)
+        y, mean, scale = _layernorm_forward(x, weight, bias, epsilon)
         ctx.save_for_backward(x, weight, mean, scale)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dy):
-        return *layernorm_backward(dy, *ctx.saved_tensors), None
+        return *_layernorm_backward(dy, *ctx.saved_tensors), None
 
 
-def layernorm_forward(
+def _layernorm_forward(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float = 1e-5
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The output, and mean and 1 / √(var + ε) of each row in float32, which `layernorm_backward` takes."""
+    """The output, and mean and 1 / √(var + ε) of each row in float32, which `_layernorm_backward` takes."""
     columns = tiles.require_vectors(x, weight=weight, bias=bias)
     matrix, weight, bias = tiles.as_rows(x), weight.contiguous(), bias.contiguous()
     rows = matrix.shape[0]
@@ -135,12 +140,12 @@ def layernorm_backward_kernel(
     tl.store(dbias_ptr + position, tl.sum(dbias, axis=0), mask=column < columns)
 
 
-def layernorm_backward(
+def _layernorm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x (its shape and dtype, contiguous), weight and bias, as `rmsnorm_backward` makes them.
 
-    mean and scale, (rows,) float32 each, are what `layernorm_forward` returns.
+    mean and scale, (rows,) float32 each, are what `_layernorm_forward` returns.
     """
     columns = tiles.require_gradient(dy, x, weight=weight, mean=mean, scale=scale)
     dy, matrix, weight = tiles.as_rows(dy), tiles.as_rows(x), weight.contiguous()

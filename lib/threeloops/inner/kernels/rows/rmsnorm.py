@@ -20,6 +20,11 @@ from torch.autograd.function import once_differentiable
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels.rows import tiles
 
+__all__ = [
+    "backward_cost", "backward_reference", "cost", "reference", "rmsnorm", "rmsnorm_backward_kernel",
+    "rmsnorm_kernel",
+]  # fmt: skip
+
 
 @triton.jit
 def rmsnorm_kernel(
@@ -56,18 +61,18 @@ def rmsnorm(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> tor
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, epsilon):
-        y, scale = rmsnorm_forward(x, weight, epsilon)
+        y, scale = _rmsnorm_forward(x, weight, epsilon)
         ctx.save_for_backward(x, weight, scale)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dy):
-        return *rmsnorm_backward(dy, *ctx.saved_tensors), None
+        return *_rmsnorm_backward(dy, *ctx.saved_tensors), None
 
 
-def rmsnorm_forward(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output, and 1 / √(mean(x²) + ε) of each row in float32, which `rmsnorm_backward` takes."""
+def _rmsnorm_forward(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output, and 1 / √(mean(x²) + ε) of each row in float32, which `_rmsnorm_backward` takes."""
     columns = tiles.require_vectors(x, weight=weight)
     matrix, weight = tiles.as_rows(x), weight.contiguous()
     rows = matrix.shape[0]
@@ -121,12 +126,12 @@ def rmsnorm_backward_kernel(
     tl.store(partials_ptr + tl.program_id(0) * columns + column, tl.sum(dweight, axis=0), mask=column < columns)
 
 
-def rmsnorm_backward(
+def _rmsnorm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients of x (its shape and dtype, contiguous) and weight, summed in float32 and the same in every run.
 
-    dy, the gradient of the output, has x's shape and dtype; scale, (rows,) float32, is what `rmsnorm_forward` returns.
+    dy, the gradient of the output, has x's shape and dtype; scale, (rows,) float32, is what `_rmsnorm_forward` returns.
     """
     columns = tiles.require_gradient(dy, x, weight=weight, scale=scale)
     dy, matrix, weight = tiles.as_rows(dy), tiles.as_rows(x), weight.contiguous()

@@ -15,7 +15,10 @@ from threeloops.inner import costs
 from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Configuration
 
-BYTES_PER_THREAD = 32
+__all__ = ["cost", "reference", "saxpy", "saxpy_kernel"]
+
+
+_BYTES_PER_THREAD = 32
 
 
 @triton.jit
@@ -28,9 +31,9 @@ def saxpy_kernel(a, x_ptr, y_ptr, out_ptr, elements, BLOCK: tl.constexpr):
     tl.store(out_ptr + start + offset, (a * x + y).to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def configuration(bytes_per_element: int) -> Configuration:
+def _configuration(bytes_per_element: int) -> Configuration:
     """The same on every target: 128 threads, each with 32 bytes of x and 32 of y."""
-    return Configuration({"BLOCK": 128 * BYTES_PER_THREAD // bytes_per_element}, num_warps=4)
+    return Configuration({"BLOCK": 128 * _BYTES_PER_THREAD // bytes_per_element}, num_warps=4)
 
 
 def saxpy(a: float, x: torch.Tensor, y: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
@@ -48,7 +51,7 @@ def saxpy(a: float, x: torch.Tensor, y: torch.Tensor, *, in_place: bool = False)
     x, y = x.contiguous(), y.contiguous()
     out = y if in_place else torch.empty_like(y)
     if x.numel():
-        chosen = configuration(x.element_size())
+        chosen = _configuration(x.element_size())
         grid = (triton.cdiv(x.numel(), chosen.constants["BLOCK"]),)
         saxpy_kernel[grid](a, x, y, out, x.numel(), **chosen.options())
     return out

@@ -20,7 +20,13 @@ from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Configuration
 from threeloops.inner.kernels.rows.tiles import LONGEST_ROW, as_rows, row_tile
 
-LONG_ROWS = Configuration({"BLOCK": 8192}, num_warps=8)
+__all__ = [
+    "backward_cost", "backward_reference", "cost", "long_softmax_backward_kernel", "online_softmax_kernel",
+    "reference", "softmax", "softmax_backward_kernel", "softmax_kernel",
+]  # fmt: skip
+
+
+_LONG_ROWS = Configuration({"BLOCK": 8192}, num_warps=8)
 
 
 @triton.jit
@@ -109,17 +115,17 @@ class _Softmax(torch.autograd.Function):
             grid = (triton.cdiv(rows, chosen.constants["ROWS"]),)
             softmax_kernel[grid](matrix, y, rows, columns, *matrix.stride(), **chosen.options())
         elif rows:
-            online_softmax_kernel[(rows,)](matrix, y, columns, *matrix.stride(), **LONG_ROWS.options())
+            online_softmax_kernel[(rows,)](matrix, y, columns, *matrix.stride(), **_LONG_ROWS.options())
         ctx.save_for_backward(y)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dy):
-        return softmax_backward(dy, *ctx.saved_tensors)
+        return _softmax_backward(dy, *ctx.saved_tensors)
 
 
-def softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The gradient of the input, y·(dy − Σ y·dy), from the output y and its gradient dy. Shape of y."""
     launching.require_tensors(dy=dy, y=y)
     launching.require_shape("dy", dy, y.shape, "the shape of y")
@@ -132,7 +138,7 @@ def softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         grid = (triton.cdiv(rows, chosen.constants["ROWS"]),)
         softmax_backward_kernel[grid](y, dy, dx, rows, columns, **chosen.options())
     elif rows:
-        long_softmax_backward_kernel[(rows,)](y, dy, dx, columns, **LONG_ROWS.options())
+        long_softmax_backward_kernel[(rows,)](y, dy, dx, columns, **_LONG_ROWS.options())
     return dx
 
 

@@ -22,12 +22,19 @@ from threeloops.inner.costs import Work
 from threeloops.inner.kernels import launching
 from threeloops.inner.kernels.launching import Configuration, multiprocessors, target
 
-TILE_ELEMENTS = 4096
+__all__ = [
+    "LONGEST_ROW", "LONGEST_ROW_OF_TWO", "ROW", "as_rows", "long_norm_gradients_kernel", "long_norm_kernel",
+    "norm_gradients_long_rows", "partial_sums", "partial_sums_cost", "partial_sums_kernel", "require_gradient",
+    "require_vectors", "row_sums_kernel", "row_tile", "row_tile_of_two", "stack_rows", "tiles_per_program",
+]  # fmt: skip
+
+
+_TILE_ELEMENTS = 4096
 LONGEST_ROW = 16384
 """The longest row that one program holds in registers: 32 float32 values in each of 512 threads."""
 LONGEST_ROW_OF_TWO = 8192
 """The same where it holds rows of two tensors and the sums of their columns."""
-LARGEST_STACK = 8
+_LARGEST_STACK = 8
 
 _STAGED_BYTES = {"sm_80": 65536, "sm_90": 65536, "sm_100": 65536, "gfx942": 16384}
 
@@ -35,8 +42,8 @@ _STAGED_BYTES = {"sm_80": 65536, "sm_90": 65536, "sm_100": 65536, "gfx942": 1638
 def row_tile(columns: int) -> Configuration:
     """ROWS × BLOCK elements with BLOCK ≥ `columns`, a power of two: the tile of one program, and its warps."""
     block = triton.next_power_of_2(columns)
-    rows = max(1, min(TILE_ELEMENTS // block, 64))
-    warps = 16 if block > TILE_ELEMENTS else 8 if rows * block == TILE_ELEMENTS else 4
+    rows = max(1, min(_TILE_ELEMENTS // block, 64))
+    warps = 16 if block > _TILE_ELEMENTS else 8 if rows * block == _TILE_ELEMENTS else 4
     return Configuration({"ROWS": rows, "BLOCK": block}, num_warps=warps)
 
 
@@ -53,9 +60,9 @@ def row_tile_of_two(rows: int, columns: int, bytes_per_element: int) -> tuple[Co
     aligned = columns % 16 == 0
     stages = 1 + min(2, _STAGED_BYTES[target()] // (2 * tile_rows * block * bytes_per_element)) if aligned else 1
     lanes = 64 if target() == "gfx942" else 32
-    warps = min(16 if aligned and block >= TILE_ELEMENTS else 8, max(1, tile_rows * block // (8 * lanes)))
+    warps = min(16 if aligned and block >= _TILE_ELEMENTS else 8, max(1, tile_rows * block // (8 * lanes)))
     chosen = Configuration({"ROWS": tile_rows, "BLOCK": block, "STAGES": stages}, num_warps=warps)
-    return chosen, *share_rows(rows, tile_rows)
+    return chosen, *_share_rows(rows, tile_rows)
 
 
 def tiles_per_program(rows: int, columns: int) -> int:
@@ -65,7 +72,7 @@ def tiles_per_program(rows: int, columns: int) -> int:
     return min(32, 1 << (max(tiles, 1).bit_length() - 1))
 
 
-def share_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:
+def _share_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:
     """(programs, tiles per program) where each program leaves a partial sum: at most two per multiprocessor."""
     tiles = triton.cdiv(rows, rows_per_tile)
     each = triton.cdiv(tiles, min(tiles, 2 * multiprocessors()))
@@ -75,7 +82,7 @@ def share_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:
 def stack_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:
     """(stacks, tiles per stack) where a program takes one stack of tiles: many tiles, for few partial sums, but at most
     LARGEST_STACK, a power of two, and none without a row."""
-    tiles = min(LARGEST_STACK, triton.next_power_of_2(triton.cdiv(rows, rows_per_tile)))
+    tiles = min(_LARGEST_STACK, triton.next_power_of_2(triton.cdiv(rows, rows_per_tile)))
     return triton.cdiv(rows, tiles * rows_per_tile), tiles
 
 
@@ -104,7 +111,7 @@ def require_gradient(dy: torch.Tensor, x: torch.Tensor, **others: torch.Tensor) 
     return launching.require_columns("x", x)
 
 
-PARTIAL_SUMS = Configuration({"ROWS": 32, "COLUMNS": 32}, num_warps=4)
+_PARTIAL_SUMS = Configuration({"ROWS": 32, "COLUMNS": 32}, num_warps=4)
 
 
 @triton.jit
@@ -124,8 +131,8 @@ def partial_sums(partials: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """(programs, columns) contiguous float32 → (columns,) of `dtype`, summed in float32 in a fixed order."""
     programs, columns = partials.shape
     total = torch.empty(columns, dtype=dtype, device=partials.device)
-    grid = (triton.cdiv(columns, PARTIAL_SUMS.constants["COLUMNS"]),)
-    partial_sums_kernel[grid](partials, total, programs, columns, **PARTIAL_SUMS.options())
+    grid = (triton.cdiv(columns, _PARTIAL_SUMS.constants["COLUMNS"]),)
+    partial_sums_kernel[grid](partials, total, programs, columns, **_PARTIAL_SUMS.options())
     return total
 
 
@@ -135,7 +142,7 @@ def partial_sums_cost(programs: int, columns: int, bytes_per_element: float = 2)
 
 
 ROW = Configuration({"BLOCK": 4096}, num_warps=8)
-TILE = Configuration({"ROWS": 16, "COLUMNS": 128}, num_warps=4)
+_TILE = Configuration({"ROWS": 16, "COLUMNS": 128}, num_warps=4)
 
 
 @triton.jit
@@ -240,12 +247,12 @@ def norm_gradients_long_rows(
     product, g = (torch.empty(rows, dtype=torch.float32, device=x.device) for _ in range(2))
     strides = dy.stride(0), x.stride(0)
     row_sums_kernel[(rows,)](dy, x, weight, mean, scale, product, g, columns, *strides, **ROW.options())
-    stacks, tiles = stack_rows(rows, TILE.constants["ROWS"])
+    stacks, tiles = stack_rows(rows, _TILE.constants["ROWS"])
     dweight, dbias = (torch.empty((stacks, columns), dtype=torch.float32, device=x.device) for _ in range(2))
-    grid = (triton.cdiv(columns, TILE.constants["COLUMNS"]), stacks)
+    grid = (triton.cdiv(columns, _TILE.constants["COLUMNS"]), stacks)
     long_norm_gradients_kernel[grid](
         dy, x, weight, mean, scale, product, g, dx, dweight, None if mean is None else dbias, rows, columns, *strides,
-        TILES=tiles, **TILE.options(),
+        TILES=tiles, **_TILE.options(),
     )  # fmt: skip
     total = partial_sums(dweight, weight.dtype)
     return total, None if mean is None else partial_sums(dbias, weight.dtype)

@@ -14,7 +14,10 @@ from triton import cdiv
 from threeloops.inner.kernels.attention.sizes import AttentionSizes
 from threeloops.inner.kernels.launching import Tiles
 
-SMALLEST_BLOCK = 16
+__all__ = ["BlockMask", "Lists"]
+
+
+_SMALLEST_BLOCK = 16
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,9 @@ class BlockMask:
                 f"blocks is {self.blocks.dtype} of shape {tuple(self.blocks.shape)}: expected booleans, (query blocks, "
                 "key blocks) or (heads, query blocks, key blocks)"
             )
-        if self.block_size < 1 or self.block_size % SMALLEST_BLOCK:
+        if self.block_size < 1 or self.block_size % _SMALLEST_BLOCK:
             raise ValueError(
-                f"block_size = {self.block_size}: expected a multiple of {SMALLEST_BLOCK}, the smallest tile that "
+                f"block_size = {self.block_size}: expected a multiple of {_SMALLEST_BLOCK}, the smallest tile that "
                 "tensor cores multiply; join or split blocks"
             )
 

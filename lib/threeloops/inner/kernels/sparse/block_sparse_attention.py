@@ -31,7 +31,10 @@ from threeloops.inner.kernels.sparse.tiles import (
     take_tile,
 )
 
-__all__ = ["BlockMask", "backward_cost", "block_sparse_attention", "cost", "reference"]
+__all__ = [
+    "BlockMask", "attend", "backward_cost", "block_sparse_attention", "block_sparse_attention_kernel",
+    "block_sparse_grad_k_v_kernel", "block_sparse_grad_q_kernel", "cost", "reference", "visible_positions",
+]  # fmt: skip
 
 
 @triton.jit

@@ -9,16 +9,19 @@ from threeloops.inner.kernels.launching import TiledTraffic
 from threeloops.inner.kernels.sparse.block_mask import BlockMask
 from threeloops.inner.kernels.sparse.tiles import shipped
 
-INDEX_BYTES = 4
+__all__ = ["backward_cost", "cost"]
 
 
-def forward_traffic(mask: BlockMask, sizes: AttentionSizes, dtype: torch.dtype) -> TiledTraffic:
+_INDEX_BYTES = 4
+
+
+def _forward_traffic(mask: BlockMask, sizes: AttentionSizes, dtype: torch.dtype) -> TiledTraffic:
     """q once, k and v and their index tile by tile, and for each program where its list starts and ends."""
     chosen = mask.divided(shipped(dtype, sizes.head_dim).forward)
     visited = mask.by_tiles(sizes, chosen).expand(sizes.heads, -1, -1)
     tiles, keys = int(visited.sum()), int((visited * _elements(sizes.keys, chosen.keys)).sum())
     row_bytes, rows = sizes.head_dim * dtype.itemsize, sizes.heads * sizes.queries
-    indices = INDEX_BYTES * (tiles + 2 * sizes.heads * cdiv(sizes.queries, chosen.rows))
+    indices = _INDEX_BYTES * (tiles + 2 * sizes.heads * cdiv(sizes.queries, chosen.rows))
     return TiledTraffic(
         tiles=sizes.batch * tiles,
         loaded=sizes.batch * ((rows + 2 * keys) * row_bytes + indices),
@@ -32,7 +35,7 @@ def cost(mask: BlockMask, sizes: AttentionSizes, bytes_per_element: float = 2) -
     float32 log-sum-exp written; without the mask's lists, 4 bytes per tile. FLOPs: 4·head_dim + 6 per visible pair."""
     queries = sizes.heads * sizes.queries
     elements = 2 * (queries + _seen_keys(mask, sizes)) * sizes.head_dim
-    per_batch = Work(elements * bytes_per_element + 4 * queries, (4 * sizes.head_dim + 6) * visible_pairs(mask, sizes))
+    per_batch = Work(elements * bytes_per_element + 4 * queries, (4 * sizes.head_dim + 6) * _visible_pairs(mask, sizes))
     return sizes.batch * per_batch
 
 
@@ -43,11 +46,11 @@ def backward_cost(mask: BlockMask, sizes: AttentionSizes, bytes_per_element: flo
     queries, keys, seeing = sizes.heads * sizes.queries, sizes.kv_heads * sizes.keys, _seeing_queries(mask, sizes)
     elements = (4 * queries + 2 * _seen_keys(mask, sizes) + 4 * keys + 2 * seeing) * sizes.head_dim
     per_row = 4 * (2 * queries + 2 * seeing)
-    per_batch = Work(elements * bytes_per_element + per_row, (14 * sizes.head_dim + 10) * visible_pairs(mask, sizes))
+    per_batch = Work(elements * bytes_per_element + per_row, (14 * sizes.head_dim + 10) * _visible_pairs(mask, sizes))
     return sizes.batch * per_batch
 
 
-def visible_pairs(mask: BlockMask, sizes: AttentionSizes) -> int:
+def _visible_pairs(mask: BlockMask, sizes: AttentionSizes) -> int:
     """Pairs of query and key that attend, in all heads."""
     queries, keys = (_elements(length, mask.block_size) for length in (sizes.queries, sizes.keys))
     pairs = queries[:, None] * keys[None, :]

@@ -35,7 +35,10 @@ from threeloops.inner.kernels.sparse.tiles import (
     take_tile,
 )
 
-__all__ = ["backward_cost", "cost", "reference", "sliding_window_attention"]
+__all__ = [
+    "backward_cost", "cost", "reference", "sliding_window_attention", "sliding_window_attention_kernel",
+    "sliding_window_grad_k_v_kernel", "sliding_window_grad_q_kernel",
+]  # fmt: skip
 
 
 @triton.jit

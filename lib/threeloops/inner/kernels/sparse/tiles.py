@@ -15,7 +15,13 @@ import triton.language as tl
 from threeloops.inner.kernels.attention.sizes import Shipped
 from threeloops.inner.kernels.launching import Tiles, target
 
-SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
+__all__ = [
+    "add_gradient_of_keys", "add_gradient_of_queries", "finish", "hide_absent", "hide_outside_window", "load_tile",
+    "shipped", "store_tile", "take_tile",
+]  # fmt: skip
+
+
+_SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
     "sm_80": {
         64: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 1), Tiles(32, 64, 8, 1)),
         128: Shipped(Tiles(128, 32, 8, 2), Tiles(64, 64, 8, 1), Tiles(32, 64, 8, 1)),
@@ -39,7 +45,7 @@ _EXACT = {
     64: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),
     128: Shipped(Tiles(32, 32, 8, 1), Tiles(16, 16, 8, 1), Tiles(16, 32, 8, 1)),
 }
-FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
+_FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
     "sm_80": _EXACT,
     "sm_90": {**_EXACT, 128: replace(_EXACT[128], grad_k_v=Tiles(16, 32, 4, 1))},
     "sm_100": _EXACT,
@@ -53,7 +59,7 @@ FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
 
 def shipped(dtype: torch.dtype, head_dim: int) -> Shipped:
     """The tiles of the sparse kernels for the current target."""
-    return (FLOAT32 if dtype == torch.float32 else SHIPPED)[target()][max(head_dim, 64)]
+    return (_FLOAT32 if dtype == torch.float32 else _SHIPPED)[target()][max(head_dim, 64)]
 
 
 @triton.jit

@@ -14,6 +14,8 @@ from torch import Tensor
 from threeloops.inner.memory.offload.channel import Channel, channel_for
 from threeloops.inner.memory.offload.stores import HostStore, Store
 
+__all__ = ["Chunk", "OffloadedAdamW", "TornStateError", "chunks_of"]
+
 
 class TornStateError(RuntimeError):
     """A step failed half-way: some chunks of parameters and state belong to it, the others to the step before."""

@@ -11,6 +11,9 @@ from torch import Tensor
 from threeloops.simulation.clock import RealClock
 from threeloops.simulation.link import Link
 
+__all__ = ["Channel", "Pairs", "StreamChannel", "ThreadChannel", "channel_for"]
+
+
 Pairs = list[tuple[Tensor, Tensor]]
 """(target, source) of each copy."""
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from threeloops.simulation.link import Server
 
+__all__ = ["Rates", "step_seconds"]
+
 
 @dataclass(frozen=True)
 class Rates:

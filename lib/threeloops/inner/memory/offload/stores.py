@@ -17,8 +17,11 @@ from torch import Tensor
 
 from threeloops.files import replace_text
 
-MANIFEST = "states.json"
-ELEMENT_BYTES = 4
+__all__ = ["FileStore", "HostStore", "Shapes", "StateFileError", "Store"]
+
+
+_MANIFEST = "states.json"
+_ELEMENT_BYTES = 4
 _RESTORE = "restore it, or begin anew in an empty folder"
 
 
@@ -76,7 +79,7 @@ class FileStore:
         if manifest is None:
             for kind in kinds:
                 with self._path(kind).open("wb") as file:
-                    file.truncate(elements * ELEMENT_BYTES)
+                    file.truncate(elements * _ELEMENT_BYTES)
         else:
             self._require(manifest, kinds)
         self.states = {
@@ -99,13 +102,13 @@ class FileStore:
             raise StateFileError(f"{self.folder}: no states to save; open it first")
         sums = {kind: _checksum(state) for kind, state in self.states.items()}
         content = {"step": step, "shapes": self._shapes, "dtype": "float32", "crc32": sums}
-        replace_text(self.folder / MANIFEST, json.dumps(content))
+        replace_text(self.folder / _MANIFEST, json.dumps(content))
 
     def _path(self, kind: str) -> Path:
         return self.folder / f"{kind}.bin"
 
     def _manifest(self) -> dict | None:
-        path = self.folder / MANIFEST
+        path = self.folder / _MANIFEST
         if not path.exists():
             if left := sorted(file.name for file in self.folder.glob("*.bin")):
                 raise StateFileError(f"{path} is missing beside {', '.join(left)}: {_RESTORE}")
@@ -125,7 +128,7 @@ class FileStore:
         return manifest
 
     def _require(self, manifest: dict, kinds: tuple[str, ...]) -> None:
-        path = self.folder / MANIFEST
+        path = self.folder / _MANIFEST
         if manifest["dtype"] != "float32":
             raise StateFileError(f"{path}: dtype = {manifest['dtype']!r}, expected 'float32': {_RESTORE}")
         if set(manifest["crc32"]) != set(kinds):
@@ -139,7 +142,7 @@ class FileStore:
                     f"{path}: shapes[{number}] = {saved}, expected {wanted}: this state belongs to another model, or "
                     "to its parameters in another order"
                 )
-        size = _elements(self._shapes) * ELEMENT_BYTES
+        size = _elements(self._shapes) * _ELEMENT_BYTES
         for kind in kinds:
             path = self._path(kind)
             if not path.exists():

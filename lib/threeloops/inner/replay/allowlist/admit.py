@@ -20,7 +20,10 @@ from threeloops.inner.replay.allowlist.names import RESERVED
 from threeloops.inner.replay.allowlist.rules import NotAdmitted, Rules
 from threeloops.inner.replay.allowlist.source import PRELUDE, Lines, write
 
-MAX_CHARACTERS = 200_000
+__all__ = ["Admitted", "Kernel", "admit"]
+
+
+_MAX_CHARACTERS = 200_000
 _MAGIC = re.compile(r"^\s*[%!?]")
 _JIT = ("triton.jit", "jit")
 _TUNERS = ("triton.autotune", "autotune", "triton.heuristics", "heuristics")
@@ -126,8 +129,8 @@ def _kernel(node: ast.FunctionDef, functions: Collection[str], constants: Collec
 
 
 def _parse(cell: str) -> ast.Module:
-    if len(cell) > MAX_CHARACTERS:
-        raise NotAdmitted(1, f"the cell has {len(cell):,} characters", f"at most {MAX_CHARACTERS:,} are read")
+    if len(cell) > _MAX_CHARACTERS:
+        raise NotAdmitted(1, f"the cell has {len(cell):,} characters", f"at most {_MAX_CHARACTERS:,} are read")
     try:
         return ast.parse(cell)
     except (SyntaxError, ValueError):

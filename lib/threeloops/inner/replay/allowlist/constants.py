@@ -5,6 +5,9 @@ import math
 import operator
 from typing import Any
 
+__all__ = ["MAX_INTEGER", "defined", "is_constant", "written"]
+
+
 MAX_INTEGER = 1 << 64
 _WORDS = frozenset({"inf", "+inf", "-inf", "nan"})
 _NUMBERS = {"e": math.e, "pi": math.pi, "tau": math.tau, "inf": math.inf}
@@ -13,7 +16,7 @@ _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.m
 _ANNOTATIONS = ("tl.constexpr", "int", "float", "bool")
 
 
-def worth(node: ast.expr) -> Any:
+def _worth(node: ast.expr) -> Any:
     """The value of an expression of literals: numbers, bools, None or a text, math.pi, math.log2(3.0), 1 / 3.
 
     Raises ValueError for anything else.
@@ -38,7 +41,7 @@ def worth(node: ast.expr) -> Any:
 
 def is_constant(node: ast.expr) -> bool:
     try:
-        worth(node)
+        _worth(node)
     except ValueError:
         return False
     return True
@@ -55,7 +58,9 @@ def written(node: ast.stmt) -> ast.stmt:
     parts = _parts(node)
     assert parts is not None
     name, value, is_constexpr = parts
-    text = f"{name} = tl.constexpr({_literal(worth(value))})" if is_constexpr else f"{name} = {_literal(worth(value))}"
+    text = (
+        f"{name} = tl.constexpr({_literal(_worth(value))})" if is_constexpr else f"{name} = {_literal(_worth(value))}"
+    )
     return ast.copy_location(ast.parse(text).body[0], node)
 
 
@@ -83,7 +88,7 @@ def _literal(value: Any) -> str:
 
 
 def _number(node: ast.expr) -> Any:
-    value = worth(node)
+    value = _worth(node)
     if not isinstance(value, int | float):
         raise ValueError("no number")
     return value

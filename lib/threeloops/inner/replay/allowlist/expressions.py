@@ -7,7 +7,10 @@ from typing import NoReturn
 from threeloops.inner.replay.allowlist.constants import MAX_INTEGER
 from threeloops.inner.replay.allowlist.names import BUILTINS, FLOAT_WORDS, MEMBERS, TL, TL_FUNCTIONS, TL_MATH, TRITON
 
-ALLOWED = (
+__all__ = ["Expressions", "NotAdmitted", "WORDS", "text_of"]
+
+
+_ALLOWED = (
     "a kernel may use its arguments and variables, numbers, tl and tl.math, triton.cdiv, if, for and while, the other "
     "@triton.jit functions of its cell, and constants that its cell defines as literals"
 )
@@ -46,7 +49,7 @@ WORDS: dict[type[ast.AST], str] = {
 class NotAdmitted(Exception):
     """A kernel that cannot be judged. The message names the construct, its line in the cell and what is allowed."""
 
-    def __init__(self, line: int, what: str, allowed: str = ALLOWED) -> None:
+    def __init__(self, line: int, what: str, allowed: str = _ALLOWED) -> None:
         self.line = line
         super().__init__(f"line {line}: {what}; {allowed}")
 
@@ -60,7 +63,7 @@ class Expressions:
         self.uses: set[str] = set()
         self.local: set[str] = set()
 
-    def refuse(self, node: ast.AST, what: str, allowed: str = ALLOWED) -> NoReturn:
+    def refuse(self, node: ast.AST, what: str, allowed: str = _ALLOWED) -> NoReturn:
         raise NotAdmitted(getattr(node, "lineno", self.function.lineno), f"{self.function.name} uses {what}", allowed)
 
     def expression(self, node: ast.expr, *, string: bool = False) -> None:

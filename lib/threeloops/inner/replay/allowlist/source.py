@@ -10,6 +10,9 @@ from collections.abc import Sequence
 
 from threeloops.inner.replay.allowlist.rules import without_docstring
 
+__all__ = ["Lines", "PRELUDE", "write"]
+
+
 PRELUDE = "import triton; import triton.language as tl"
 
 

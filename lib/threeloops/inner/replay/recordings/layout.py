@@ -6,6 +6,8 @@ from msgspec.structs import replace
 
 from threeloops.inner.replay.recordings.steps import StridedView
 
+__all__ = ["is_dense", "rearranges", "repeats", "row_major", "without_axes", "without_ones"]
+
 
 def without_ones(view: StridedView) -> StridedView:
     """The same elements without dimensions of size 1, whose strides mean nothing."""

@@ -35,6 +35,8 @@ from threeloops.inner.replay.recordings.steps import (
     malformed,
 )
 
+__all__ = ["EXECUTED", "Limits", "UNEXECUTED", "check"]
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -14,6 +14,13 @@ import msgspec
 import torch
 from msgspec import Meta
 
+__all__ = [
+    "Allocate", "Argument", "BYTES", "BlockSizes", "Constant", "Copy", "Count", "Descriptor", "Dtype", "Fill",
+    "GridSize", "LaunchStep", "OPTIONS", "Outputs", "Recording", "RecordingRefused", "Size", "Sizes", "Step",
+    "StridedView", "Sum", "TritonDtype", "decode", "dtype_of", "malformed",
+]  # fmt: skip
+
+
 Dtype = Literal[
     "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
     "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool",
@@ -33,11 +40,11 @@ class RecordingRefused(Exception):
     """A launcher that cannot be replayed. The message continues a sentence that begins with the launcher's name."""
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
     """Any part of a recording, with its kind as a tag."""
 
 
-class StridedView(Part, frozen=True, tag="view"):
+class StridedView(_Part, frozen=True, tag="view"):
     """A tensor: a view of storage number `storage`; inputs' storages come first. Strides and offset count elements."""
 
     storage: Size
@@ -70,7 +77,7 @@ class StridedView(Part, frozen=True, tag="view"):
         return self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) + 1
 
 
-class Descriptor(Part, frozen=True, tag="descriptor"):
+class Descriptor(_Part, frozen=True, tag="descriptor"):
     """A tensor descriptor made by the launcher."""
 
     base: StridedView
@@ -84,7 +91,7 @@ class Descriptor(Part, frozen=True, tag="descriptor"):
             raise ValueError("a descriptor whose shape, strides and block_shape differ in length")
 
 
-class TritonDtype(Part, frozen=True, tag="dtype"):
+class TritonDtype(_Part, frozen=True, tag="dtype"):
     """A `tl` dtype given to a kernel as a constant."""
 
     name: Literal[
@@ -105,14 +112,14 @@ Outputs = _Tensor | _Few[_Tensor | _Few[_Tensor | _Few[_Shallow]]]
 """What the launcher returned: at most five tuples deep."""
 
 
-class Allocate(Part, frozen=True, tag="allocate"):
+class Allocate(_Part, frozen=True, tag="allocate"):
     """A new storage, uninitialised."""
 
     dtype: Dtype
     elements: Size
 
 
-class Fill(Part, frozen=True, tag="fill"):
+class Fill(_Part, frozen=True, tag="fill"):
     to: StridedView
     value: bool | int | float
 
@@ -120,7 +127,7 @@ class Fill(Part, frozen=True, tag="fill"):
         _require_64_bits(self.value)
 
 
-class Count(Part, frozen=True, tag="count"):
+class Count(_Part, frozen=True, tag="count"):
     """`to[i] = start + step · i`: torch.arange."""
 
     to: StridedView
@@ -131,14 +138,14 @@ class Count(Part, frozen=True, tag="count"):
         _require_64_bits(self.start, self.step)
 
 
-class Copy(Part, frozen=True, tag="copy"):
+class Copy(_Part, frozen=True, tag="copy"):
     """Element by element, with a change of layout or dtype."""
 
     to: StridedView
     source: StridedView
 
 
-class Sum(Part, frozen=True, tag="sum"):
+class Sum(_Part, frozen=True, tag="sum"):
     """The sum over some dimensions: of partial results, so the source is something that a kernel wrote. The other
     dimensions keep their order."""
 
@@ -148,7 +155,7 @@ class Sum(Part, frozen=True, tag="sum"):
     keepdim: bool
 
 
-class LaunchStep(Part, frozen=True, tag="launch"):
+class LaunchStep(_Part, frozen=True, tag="launch"):
     """One launch of a kernel by its name; `constants` are its compile-time arguments."""
 
     kernel: str

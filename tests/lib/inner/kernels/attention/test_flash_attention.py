@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from threeloops.inner.codegen import inspect
 from threeloops.inner.costs import visible_pairs
 from threeloops.inner.kernels.attention.flash_attention import flash_attention, reference
-from threeloops.inner.kernels.attention.flash_attention_backward import ROWS
+from threeloops.inner.kernels.attention.flash_attention_backward import _ROWS
 from threeloops.inner.kernels.attention.flash_attention_traffic import backward_cost, tile_traffic
 from threeloops.inner.kernels.attention.sizes import AttentionSizes, cost, shipped
 from threeloops.inner.kernels.catalog import attention
@@ -62,7 +62,7 @@ def test_as_accurate_as_pytorch(normal, as_accurate_as, dtype, causal, batch, he
     tensors = case(normal, batch, heads, kv_heads, queries, keys, head_dim, dtype)
     actual = with_gradients(flash_attention, tensors, causal=causal)
     exact = with_gradients(naive, tensors, causal, dtype=torch.float64)
-    peer = with_gradients(attention.torch_attention, tensors, causal)
+    peer = with_gradients(attention._torch_attention, tensors, causal)
     for what, ours, truth, theirs in zip(("output", "dq", "dk", "dv"), actual, exact, peer, strict=True):
         as_accurate_as(ours, truth, theirs, what=what)
 
@@ -71,7 +71,7 @@ def test_as_accurate_as_pytorch(normal, as_accurate_as, dtype, causal, batch, he
 def test_as_accurate_as_the_math_backend(normal, as_accurate_as, dtype):
     q, k, v, _ = case(normal, 2, 2, 2, 200, 200, 64, dtype)
     with sdpa_kernel(SDPBackend.MATH):
-        peer = attention.torch_attention(q, k, v, False)
+        peer = attention._torch_attention(q, k, v, False)
     as_accurate_as(flash_attention(q, k, v), naive(q.double(), k.double(), v.double(), False), peer)
 
 
@@ -79,7 +79,7 @@ def test_a_long_ragged_sequence(normal, as_accurate_as):
     tensors = case(normal, 1, 1, 1, 4097, 4097, 64, torch.bfloat16)
     actual = with_gradients(flash_attention, tensors, causal=True)
     exact = with_gradients(naive, tensors, True, dtype=torch.float64)
-    peer = with_gradients(attention.torch_attention, tensors, True)
+    peer = with_gradients(attention._torch_attention, tensors, True)
     for what, ours, truth, theirs in zip(("output", "dq", "dk", "dv"), actual, exact, peer, strict=True):
         as_accurate_as(ours, truth, theirs, what=what)
 
@@ -346,4 +346,4 @@ def test_each_target_has_its_tiles():
         with compiling_for(name):
             for head_dim in (16, 32, 64, 128):
                 tiles = shipped(torch.bfloat16, head_dim)
-                assert ROWS % tiles.grad_q.rows == ROWS % tiles.grad_k_v.rows == 0
+                assert _ROWS % tiles.grad_q.rows == _ROWS % tiles.grad_k_v.rows == 0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from threeloops.inner.codegen import inspect
 from threeloops.inner.kernels.attention.simplicial_attention import backward_cost, cost, reference, simplicial_attention
 from threeloops.inner.kernels.attention.simplicial_problem import problem_of
-from threeloops.inner.kernels.attention.simplicial_traffic import forward_traffic, triples
+from threeloops.inner.kernels.attention.simplicial_traffic import _forward_traffic, _triples
 from threeloops.inner.kernels.attention.sizes import pairs_in_window
 from threeloops.inner.kernels.catalog.sparse_functions import gathered_windows
 from threeloops.inner.kernels.launching import compiling_for
@@ -106,7 +106,7 @@ def test_gathering_the_windows_is_the_same(normal):
 @given(small, small, small)
 def test_pairs_and_triples_in_closed_form(length, window1, window2):
     assert pairs_in_window(length, window1) == sum(min(i + 1, window1) for i in range(length))
-    assert triples(length, window1, window2) == sum(min(i + 1, window1) * min(i + 1, window2) for i in range(length))
+    assert _triples(length, window1, window2) == sum(min(i + 1, window1) * min(i + 1, window2) for i in range(length))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_traffic_is_that_of_the_tiles(
     with compiling_for("sm_90"), meter() as traffic:
         simplicial_attention(*inputs, window1, window2).backward(gradient)
         problem = problem_of(*inputs, max(window1, window2), min(window1, window2))
-        forward, least = forward_traffic(problem), cost(problem) + backward_cost(problem)
+        forward, least = _forward_traffic(problem), cost(problem) + backward_cost(problem)
     expected = [(forward.loaded, forward.stored, forward.dot_flops), *backward]
     assert [(each.requested_loaded, each.requested_stored, each.dot_flops) for each in traffic.launches] == expected
     assert not traffic.findings and traffic.total.atomics == 0
@@ -150,7 +150,7 @@ def test_rows_that_are_pairs_waste_little():
     """Of the products in the forward kernel's tiles, at the paper's windows, few have a triple that is hidden."""
     q = torch.empty(1, 1, 8192, 128, dtype=torch.bfloat16, device="meta")
     problem = problem_of(q, q, q, q, q, 512, 32)
-    assert 4 * 128 * triples(8192, 512, 32) / forward_traffic(problem).dot_flops > 0.85
+    assert 4 * 128 * _triples(8192, 512, 32) / _forward_traffic(problem).dot_flops > 0.85
 
 
 def test_intensity_is_a_third_of_the_product_of_the_windows():

@@ -7,7 +7,7 @@ from threeloops.inner.kernels.catalog import matrices
 from threeloops.inner.kernels.launching import TARGETS
 from threeloops.inner.kernels.matmul.descriptor_matmul import descriptor_matmul
 from threeloops.inner.kernels.matmul.matmul import cost, matmul
-from threeloops.inner.kernels.matmul.matrix_product import input_precision_of
+from threeloops.inner.kernels.matmul.matrix_product import _input_precision_of
 from threeloops.inner.kernels.matmul.persistent_matmul import persistent_matmul
 from threeloops.inner.meter import L2, meter
 from triton import cdiv
@@ -157,10 +157,10 @@ def test_float32_precision_is_torchs_unless_given():
     setting = torch.backends.cuda.matmul.fp32_precision
     try:
         torch.backends.cuda.matmul.fp32_precision = "ieee"
-        assert input_precision_of(torch.float32, None) == "ieee"
+        assert _input_precision_of(torch.float32, None) == "ieee"
         torch.backends.cuda.matmul.fp32_precision = "tf32"
-        assert input_precision_of(torch.float32, None) == "tf32"
-        assert input_precision_of(torch.float32, "ieee") == "ieee"
+        assert _input_precision_of(torch.float32, None) == "tf32"
+        assert _input_precision_of(torch.float32, "ieee") == "ieee"
     finally:
         torch.backends.cuda.matmul.fp32_precision = setting
 

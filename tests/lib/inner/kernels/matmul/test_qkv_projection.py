@@ -3,12 +3,12 @@
 import pytest
 import torch
 from threeloops.inner.kernels.matmul.qkv_projection import (
-    configuration,
+    _configuration,
+    _rotate,
     cost,
     qkv_projection,
     reference,
     rotary_tables,
-    rotate,
 )
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -88,7 +88,7 @@ def test_only_what_is_used_needs_a_gradient(problem):
 
 def test_rotation_keeps_lengths_and_depends_on_distance_only(normal, device):
     tables = rotary_tables(64, 16, device=device)
-    q, k = (rotate(normal(16, seed=seed).expand(64, 16), *tables) for seed in (1, 2))
+    q, k = (_rotate(normal(16, seed=seed).expand(64, 16), *tables) for seed in (1, 2))
     torch.testing.assert_close(q.norm(dim=-1), q[:1].norm(dim=-1).expand(64))
     scores = q @ k.T
     torch.testing.assert_close(scores[1:, 1:], scores[:-1, :-1], rtol=1e-4, atol=1e-4)
@@ -137,7 +137,7 @@ def test_tiles_of_x_and_weight_are_read_once_for_each_tile_of_the_other(interpre
     from threeloops.inner.meter import meter
 
     x, weight, _ = problem(2, 129, 96, 4, 2, 32, dtype=dtype)
-    sizes = configuration(dtype).constants
+    sizes = _configuration(dtype).constants
     tokens, columns, width = 258, 256, 96
     tiles_m, tiles_n = -(-tokens // sizes["BLOCK_M"]), -(-columns // sizes["BLOCK_N"])
     with meter() as traffic:

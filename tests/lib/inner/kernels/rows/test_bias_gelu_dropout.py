@@ -5,7 +5,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from threeloops.inner.kernels.rows import bias_gelu_dropout as philox
+from threeloops.inner.kernels.rows import bias_gelu_dropout as _philox
 from threeloops.inner.kernels.rows.bias_gelu_dropout import (
     bias_gelu_dropout,
     bias_gelu_dropout_backward,
@@ -15,7 +15,7 @@ from threeloops.inner.kernels.rows.bias_gelu_dropout import (
     kept_scale,
     reference,
 )
-from threeloops.inner.kernels.rows.tiles import LARGEST_STACK
+from threeloops.inner.kernels.rows.tiles import _LARGEST_STACK
 from torch.nn import functional
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -77,7 +77,7 @@ def philox_by_hand(counters, seed):
 
 def test_philox_gives_the_published_answer():
     """Random123's known answer for counter 0 and key 0."""
-    words = philox.philox(0, torch.zeros(1, dtype=torch.int64))
+    words = _philox._philox(0, torch.zeros(1, dtype=torch.int64))
     assert [int(word) for word in words] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
 
 
@@ -86,7 +86,7 @@ def test_philox_in_pytorch_is_triton_s_bit_for_bit(device, seed):
     out = torch.empty(4, 64, dtype=torch.int64, device=device)
     words_kernel[(1,)](out, seed, BLOCK=64)
     counter = torch.arange(64, device=device) + 4294967290
-    assert torch.equal(out, torch.stack(philox.philox(seed, counter)))
+    assert torch.equal(out, torch.stack(_philox._philox(seed, counter)))
     assert np.array_equal(out.cpu().numpy(), philox_by_hand(counter.cpu().numpy().astype(np.uint64), seed))
 
 
@@ -144,7 +144,7 @@ def test_the_gradient_is_dropped_where_the_output_was(normal):
 
 def test_the_bias_s_gradient_is_the_same_in_every_run(normal):
     x, bias, dy = normal(700, 128), normal(128, seed=1), normal(700, 128, seed=2)
-    assert 2 * 16 * LARGEST_STACK < 700  # several partial sums
+    assert 2 * 16 * _LARGEST_STACK < 700  # several partial sums
     first, second = (bias_gelu_dropout_backward(dy, x, bias, 0.1, 3, False)[1] for _ in range(2))
     assert torch.equal(first, second)
 

@@ -7,7 +7,7 @@ import torch
 from threeloops.inner.kernels.rows import cross_entropy as of_logits
 from threeloops.inner.kernels.rows import fused_linear_cross_entropy as fused
 from threeloops.inner.kernels.rows.cross_entropy import cost, cross_entropy, reference
-from threeloops.inner.kernels.rows.fused_linear_cross_entropy import chunk_size, fused_linear_cross_entropy
+from threeloops.inner.kernels.rows.fused_linear_cross_entropy import _chunk_size, fused_linear_cross_entropy
 from threeloops.inner.launches import record
 from torch.nn import functional
 
@@ -225,7 +225,7 @@ def test_fused_linear_with_options_and_a_factor(normal, device, gradients):
 
 def test_fused_linear_never_has_more_logits_than_a_chunk(normal, device):
     hidden, weight = normal(100, 16).requires_grad_(), normal(256, 16, seed=1)  # a frozen weight
-    assert chunk_size(100, 16, 256) == 8  # 256 / 16 chunks: their logits are no larger than hidden
+    assert _chunk_size(100, 16, 256) == 8  # 256 / 16 chunks: their logits are no larger than hidden
     with record() as launches:
         fused_linear_cross_entropy(hidden, weight, torch.zeros(100, dtype=torch.int64, device=device)).backward()
     losses = [launch for launch in launches if launch.name.endswith("cross_entropy_kernel")]

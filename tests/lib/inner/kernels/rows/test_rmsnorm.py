@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from threeloops.inner.kernels.rows import rmsnorm as rmsnorm_backward
+from threeloops.inner.kernels.rows import rmsnorm as _rmsnorm_backward
 from threeloops.inner.kernels.rows import tiles as row_tiles
-from threeloops.inner.kernels.rows.rmsnorm import cost, reference, rmsnorm, rmsnorm_forward
+from threeloops.inner.kernels.rows.rmsnorm import _rmsnorm_forward, cost, reference, rmsnorm
 from threeloops.inner.kernels.rows.tiles import (
     LONGEST_ROW,
     LONGEST_ROW_OF_TWO,
+    _share_rows,
     partial_sums,
     row_tile,
-    share_rows,
     tiles_per_program,
 )
 from torch.nn import functional
@@ -50,23 +50,23 @@ def test_references(normal):
     leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
     expected = torch.autograd.grad(torch_rmsnorm(*leaves), leaves, dy)
     scale = torch.rsqrt(x.square().mean(-1) + 1e-6)
-    torch.testing.assert_close(rmsnorm_backward.backward_reference(dy, x, weight, scale), expected)
+    torch.testing.assert_close(_rmsnorm_backward.backward_reference(dy, x, weight, scale), expected)
 
 
 def test_rows_longer_than_registers(normal):
     x, weight = normal(2, LONGEST_ROW + 1), normal(LONGEST_ROW + 1, seed=1)
     torch.testing.assert_close(rmsnorm(x, weight), torch_rmsnorm(x, weight))
-    _, scale = rmsnorm_forward(x, weight)
+    _, scale = _rmsnorm_forward(x, weight)
     torch.testing.assert_close(scale, torch.rsqrt(x.square().mean(-1) + 1e-6))
 
 
 def test_the_gradient_of_many_long_rows_is_that_of_short_ones(normal, monkeypatch):
     x, weight, dy = normal(300, 256), normal(256, seed=1), normal(300, 256, seed=2)
-    _, scale = rmsnorm_forward(x, weight)
-    short = rmsnorm_backward.rmsnorm_backward(dy, x, weight, scale)
+    _, scale = _rmsnorm_forward(x, weight)
+    short = _rmsnorm_backward._rmsnorm_backward(dy, x, weight, scale)
     monkeypatch.setattr(row_tiles, "LONGEST_ROW_OF_TWO", 255)
-    torch.testing.assert_close(rmsnorm_backward.rmsnorm_backward(dy, x, weight, scale), short)
-    assert row_tiles.TILE.constants["ROWS"] * row_tiles.LARGEST_STACK < 300  # more than one partial sum
+    torch.testing.assert_close(_rmsnorm_backward._rmsnorm_backward(dy, x, weight, scale), short)
+    assert row_tiles._TILE.constants["ROWS"] * row_tiles._LARGEST_STACK < 300  # more than one partial sum
 
 
 def test_float32_weight_with_16_bit_rows(normal):
@@ -89,8 +89,8 @@ def test_strides(normal):
 
 def test_the_weight_s_gradient_is_the_same_in_every_run(normal):
     x, weight, dy = normal(700, 128), normal(128, seed=1), normal(700, 128, seed=2)
-    _, scale = rmsnorm_forward(x, weight)
-    first, second = (rmsnorm_backward.rmsnorm_backward(dy, x, weight, scale)[1] for _ in range(2))
+    _, scale = _rmsnorm_forward(x, weight)
+    first, second = (_rmsnorm_backward._rmsnorm_backward(dy, x, weight, scale)[1] for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -113,7 +113,7 @@ def test_other_weights_are_refused(normal):
 
 def test_traffic(entry, least_traffic):
     least_traffic(entry("rmsnorm"))
-    least_traffic(entry("rmsnorm_backward"))
+    least_traffic(entry("_rmsnorm_backward"))
 
 
 @pytest.mark.parametrize(("tiles", "more"), ((1, 0.5), (32, 0.5 / 32)))
@@ -125,7 +125,7 @@ def test_a_program_that_keeps_the_weight_asks_for_it_less_often(interpreted, nor
     x, weight = normal(rows, columns, dtype=torch.float16), normal(columns, dtype=torch.float16)
     monkeypatch.setattr(row_tiles, "tiles_per_program", lambda rows, columns: tiles)
     with meter() as traffic:
-        rmsnorm_forward(x, weight)
+        _rmsnorm_forward(x, weight)
     total = traffic.total
     assert total.requested_bytes == 2 * columns * (2 * rows + rows // tiles) + 4 * rows
     assert total.unique_bytes == cost(rows, columns).bytes
@@ -138,11 +138,11 @@ def test_enough_programs_for_every_multiprocessor():
             programs = rows / (tiles_per_program(rows, columns) * row_tile(columns).constants["ROWS"])
             assert programs >= 8 * 132 or tiles_per_program(rows, columns) == 1
     for rows, rows_per_tile in ((1, 1), (700, 2), (10**6, 1), (10**6, 64)):
-        programs, tiles = share_rows(rows, rows_per_tile)
+        programs, tiles = _share_rows(rows, rows_per_tile)
         assert programs <= 2 * 132 and (programs - 1) * tiles * rows_per_tile < rows <= programs * tiles * rows_per_tile
 
 
 def test_code(entry, clean_code):
     clean_code(entry("rmsnorm"), "sm_90")
-    kernel, _ = clean_code(entry("rmsnorm_backward"), "sm_90")
+    kernel, _ = clean_code(entry("_rmsnorm_backward"), "sm_90")
     assert kernel.async_copies  # the next rows are on their way while one is worked on

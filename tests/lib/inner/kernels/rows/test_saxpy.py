@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from threeloops.inner.kernels.rows.saxpy import configuration, cost, reference, saxpy
+from threeloops.inner.kernels.rows.saxpy import _configuration, cost, reference, saxpy
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -57,7 +57,7 @@ def test_every_byte_moves_once(interpreted, normal, dtype):
     with meter() as traffic:
         saxpy(2.0, x, y)
     assert traffic.total.requested_bytes == traffic.total.unique_bytes == cost(elements, dtype.itemsize).bytes
-    assert traffic.total.programs == -(-elements // configuration(dtype.itemsize).constants["BLOCK"])
+    assert traffic.total.programs == -(-elements // _configuration(dtype.itemsize).constants["BLOCK"])
     assert not traffic.findings
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from threeloops.inner.kernels.rows.softmax import LONG_ROWS, backward_reference, reference, softmax
+from threeloops.inner.kernels.rows.softmax import _LONG_ROWS, backward_reference, reference, softmax
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 SHAPES = ((1, 1), (127, 129), (129, 127), (3, 4096), (2, 3, 128), (2, 40_001))
@@ -26,7 +26,7 @@ def test_references(normal):
     torch.testing.assert_close(backward_reference(dy, y), torch.ops.aten._softmax_backward_data(dy, y, -1, y.dtype))
 
 
-@pytest.mark.parametrize("columns", (7, 2 * LONG_ROWS.constants["BLOCK"] + 40_000))
+@pytest.mark.parametrize("columns", (7, 2 * _LONG_ROWS.constants["BLOCK"] + 40_000))
 def test_large_scores_do_not_overflow_and_masked_ones_count_nothing(device, columns):
     x = torch.zeros(5, columns, device=device)
     x[0] = 1e4
@@ -62,7 +62,7 @@ def test_empty(device):
 
 def test_traffic(entry, least_traffic):
     least_traffic(entry("softmax"))
-    least_traffic(entry("softmax_backward"))
+    least_traffic(entry("_softmax_backward"))
 
 
 @pytest.mark.parametrize(("columns", "readings"), ((4096, 1), (40_000, 2)))

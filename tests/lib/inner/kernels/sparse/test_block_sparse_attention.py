@@ -14,7 +14,7 @@ from threeloops.inner.kernels.sparse.block_sparse_attention import (
     cost,
     reference,
 )
-from threeloops.inner.kernels.sparse.block_sparse_traffic import forward_traffic, visible_pairs
+from threeloops.inner.kernels.sparse.block_sparse_traffic import _forward_traffic, _visible_pairs
 from threeloops.inner.meter import meter
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -102,7 +102,7 @@ def test_lists_name_the_tiles_with_a_visible_pair(queries, keys, block_size, til
     mask = random_mask(queries, keys, block_size, heads=2, causal=causal, seed=seed)
     sizes = AttentionSizes(1, 2, 2, queries, keys, 64)
     visible = mask.by_position(queries, keys)[0]
-    assert visible_pairs(mask, sizes) == visible.sum()
+    assert _visible_pairs(mask, sizes) == visible.sum()
     tiles = Tiles(tile, block_size, 4, 1)
     lists = mask.lists(sizes, tiles, torch.device("cpu"))
     transposed = mask.lists(sizes, tiles, torch.device("cpu"), transposed=True)
@@ -145,7 +145,7 @@ def test_traffic_is_that_of_named_blocks(
     sizes = sizes_of(q, k, v, 1.0)
     with compiling_for("sm_90"), meter() as traffic:
         block_sparse_attention(q, k, v, mask).backward(gradient)
-        forward = forward_traffic(mask, sizes, dtype)
+        forward = _forward_traffic(mask, sizes, dtype)
     expected = [(forward.loaded, forward.stored, forward.dot_flops), *backward]
     assert [(each.requested_loaded, each.requested_stored, each.dot_flops) for each in traffic.launches] == expected
     assert not traffic.findings and traffic.total.atomics == 0
@@ -159,7 +159,7 @@ def test_work_is_proportional_to_the_blocks_named():
     for shift in (5, 11, 19):
         one_in_eight |= torch.eye(32, dtype=torch.bool).roll(shift, 1)
     sparse, dense = (
-        forward_traffic(BlockMask(blocks, 128), sizes, torch.float16).dot_flops
+        _forward_traffic(BlockMask(blocks, 128), sizes, torch.float16).dot_flops
         for blocks in (one_in_eight, torch.ones(32, 32, dtype=torch.bool))
     )
     assert dense == 8 * sparse

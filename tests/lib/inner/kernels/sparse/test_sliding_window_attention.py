@@ -13,7 +13,7 @@ from threeloops.inner.kernels.sparse.sliding_window_attention import (
     reference,
     sliding_window_attention,
 )
-from threeloops.inner.kernels.sparse.sliding_window_traffic import forward_traffic, visible_pairs, visited_tiles
+from threeloops.inner.kernels.sparse.sliding_window_traffic import _forward_traffic, _visible_pairs, _visited_tiles
 from threeloops.inner.meter import meter
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -91,20 +91,20 @@ def test_visited_tiles_are_those_with_a_visible_pair(length, window, block_m, bl
     position = torch.arange(length)
     ago = position[:, None] - position[None, :]
     visible = (ago >= 0) & ((ago < window) | (position < sinks))
-    assert visible_pairs(length, window, sinks) == visible.sum()
+    assert _visible_pairs(length, window, sinks) == visible.sum()
     tiles, keys = 0, 0
     for first_query in range(0, length, block_m):
         for first_key in range(0, length, block_n):
             tile = visible[first_query : first_query + block_m, first_key : first_key + block_n]
             if tile.any():
                 tiles, keys = tiles + 1, keys + tile.shape[1]
-    assert visited_tiles(length, window, block_m, block_n, sinks) == (tiles, keys)
+    assert _visited_tiles(length, window, block_m, block_n, sinks) == (tiles, keys)
 
 
 @given(st.integers(1, 40), st.integers(0, 40))
 def test_visited_square_tiles_in_closed_form(tiles, window_tiles):
     block, window_tiles = 8, min(window_tiles, tiles - 1)
-    visited, _ = visited_tiles(tiles * block, max(window_tiles * block, 1), block, block)
+    visited, _ = _visited_tiles(tiles * block, max(window_tiles * block, 1), block, block)
     # A window of w whole tiles reaches one key into the tile before them, but for a window of 1.
     expected = (window_tiles + 1) * tiles - window_tiles * (window_tiles + 1) // 2
     assert visited == expected
@@ -127,7 +127,7 @@ def test_traffic_is_that_of_visited_tiles(interpreted, normal, length, window, s
     sizes = sizes_of(q, k, v, 1.0)
     with compiling_for("sm_90"), meter() as traffic:
         sliding_window_attention(q, k, v, window, sinks=sinks).backward(gradient)
-        forward = forward_traffic(sizes, dtype, window, sinks)
+        forward = _forward_traffic(sizes, dtype, window, sinks)
     expected = [(forward.loaded, forward.stored, forward.dot_flops), *backward]
     assert [(each.requested_loaded, each.requested_stored, each.dot_flops) for each in traffic.launches] == expected
     assert not traffic.findings and traffic.total.atomics == 0
@@ -140,10 +140,10 @@ def test_traffic_grows_with_the_window_and_not_with_the_square_of_the_sequence()
     short, long = (sizes_of(*[torch.empty(1, 1, length, 64, device="meta")] * 3, 1.0) for length in (8192, 16384))
     for window in (128, 1024):
         ratio = (
-            forward_traffic(long, torch.float16, window).loaded / forward_traffic(short, torch.float16, window).loaded
+            _forward_traffic(long, torch.float16, window).loaded / _forward_traffic(short, torch.float16, window).loaded
         )
         assert 2 <= ratio < 2.2
-    wide, narrow = (forward_traffic(long, torch.float16, window).dot_flops for window in (2048, 256))
+    wide, narrow = (_forward_traffic(long, torch.float16, window).dot_flops for window in (2048, 256))
     assert 4 < wide / narrow < 8
 
 
