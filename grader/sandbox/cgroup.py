@@ -208,9 +208,10 @@ def _sweep(place: _Place) -> None:
 
 
 def _started(pid: int) -> str | None:
-    """The second in which a process was started; None where that cannot be read."""
-    with suppress(psutil.Error):
-        return str(int(psutil.Process(pid).create_time()))
+    """When a process was started, in clock ticks since boot; None where that cannot be read. psutil would give the time
+    of day, which changes when the clock is set: a parallel run could then take a live group for an abandoned one."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return None
 
 
