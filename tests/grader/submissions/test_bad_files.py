@@ -91,7 +91,7 @@ def test_what_is_no_submission_fails_alone(lab, hand_in, tmp_path, sandbox):
         hand_in(name, lab.master())
     shown = [*names[:4], "a\\nb", "\\x1b[2J", "\\udcff\\udcfe", names[-1]]
     reasons |= dict.fromkeys(links, "symbolic link") | dict.fromkeys(shown, "cannot be a student's")
-    reasons |= dict.fromkeys(("a_folder", "a_pipe"), "no file") | {"other_name": "mine\\x1b\\udcff.ipynb"}
+    reasons |= {"a_folder": "no file", "a_pipe": "is a pipe", "other_name": "mine\\x1b\\udcff.ipynb"}
 
     report = grade_class(folder, lab, Options(sandbox=sandbox, limits=QUICK, records=tmp_path / "records"))
 
