@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 
 from grader.authoring.labs import Lab
-from grader.authoring.manifest import Kind, Manifest, manifest, rebuild
+from grader.authoring.manifest import Kind, Manifest, manifest
 from grader.submissions.reading import find, read
+from grader.submissions.rebuild import rebuild
 
 COUNTED = (Kind.SETUP, Kind.SOLUTION, Kind.FREE, Kind.TEST)
 

@@ -13,7 +13,7 @@ from benchmarks.harnesses import OURS, STOCK, STOCK_LEAN, WALLED, Bench, Harness
 from benchmarks.result import Result, Series
 from benchmarks.wall import FULL, QUICK, wall_costs
 from grader.authoring.labs import Lab
-from grader.machine.child import run_child
+from grader.machine.child_process import run_child
 from grader.machine.provenance import Provenance
 from grader.sandbox.bwrap import SandboxError, why_not
 

@@ -26,7 +26,7 @@ from benchmarks.process_tree import Usage, run_measured
 from benchmarks.result import Unmeasured
 from grader.authoring.labs import SOLUTIONS, Lab
 from grader.authoring.manifest import Kind, Manifest, manifest
-from grader.machine.child import CODE, environment
+from grader.machine.child_process import CODE, environment
 from grader.release.release import release
 
 STOCK, WALLED, OURS = "nbgrader autograde (stock)", "nbgrader autograde (walled)", "threeloops grade"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.result import Unmeasured
-from grader.evidence.rows import BEGUN, ENDED, append, begin, measured, note, settled
-from grader.machine.child import run_child
+from grader.evidence.result_rows import BEGUN, ENDED, append, begin, measured, note, settled
+from grader.machine.child_process import run_child
 from grader.machine.provenance import Device
 
 Row = dict[str, Any]

@@ -14,7 +14,7 @@ from threeloops.inner.kernels.catalog.rows_functions import linear_gradients, lo
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.kernel_part import LIGER, OURS, TORCH
-from grader.machine.child import CODE
+from grader.machine.child_process import CODE
 
 PEERS = CODE / ".venv-peers"
 

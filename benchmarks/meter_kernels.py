@@ -32,7 +32,7 @@ from threeloops.inner import interpreter
 from threeloops.inner.meter import meter
 
 from benchmarks.kernel_part import Row, Share, answer
-from grader.machine.child import CODE
+from grader.machine.child_process import CODE
 
 PLAIN, METER, METER_L2, TRITON_VIZ = "plain interpreter", "meter", "meter, L2 of an H100", "triton-viz profiler"
 INTERPRETERS = ("the course's interpreter", "Triton's interpreter")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from grader.evidence.rows import BEGUN, MOST_ATTEMPTS, append, read
-from grader.evidence.tests import NOT_COLLECTED, SELECTED
+from grader.evidence.gpu_tests import NOT_COLLECTED, SELECTED
+from grader.evidence.result_rows import BEGUN, MOST_ATTEMPTS, append, read
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,7 +18,7 @@ from benchmarks.result import Series
 from grader.authoring.labs import Lab
 from grader.authoring.manifest import Kind, Manifest, manifest
 from grader.grading.session import Session
-from grader.machine.child import environment
+from grader.machine.child_process import environment
 from grader.sandbox.pool import Pool, Sandbox
 
 _SOURCE = """\

@@ -113,10 +113,10 @@ def _doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the diag
 @command
 def start(lab: LabName) -> None:
     """Make your own copy of a lab in work/. Never overwrites one that is there."""
-    from grader.release import work
+    from grader.release import student_copies
 
     copy = find_lab(lab)
-    if work.start(copy):
+    if student_copies.start(copy):
         say(f"Your copy is {copy.work}. Open it with `make lab`; it is yours, no command overwrites it.")
     else:
         say(f"You have started this lab already; your copy is {copy.work} and was not touched.")
@@ -125,9 +125,9 @@ def start(lab: LabName) -> None:
 @command
 def _update(lab: LabName) -> None:
     """Merge a newer release of a lab into your copy; every answer, note and cell of yours is kept."""
-    from grader.release import work
+    from grader.release import student_copies
 
-    say(work.update(find_lab(lab)).message)
+    say(student_copies.update(find_lab(lab)).message)
 
 
 @command

@@ -17,7 +17,7 @@ from benchmarks.kernel_part import CONTEXT_LOST, TORCH, run_part, work
 from benchmarks.kernel_peers import parties
 from benchmarks.memory import parameters
 from benchmarks.memory_offload import CHUNKS, STATE_BYTES
-from grader.evidence.rows import begin, measured
+from grader.evidence.result_rows import begin, measured
 
 
 def piece(name, *values, error=None, done=None):

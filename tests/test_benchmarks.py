@@ -22,10 +22,11 @@ from benchmarks.harnesses import OURS, STOCK, Bench, HarnessFailed, Run
 from benchmarks.process_tree import TookTooLong, Usage, run_measured
 from benchmarks.result import Prediction, Result, Series, a_row_a_line, readable
 from benchmarks.wall import KERNEL, WALL, Effort, wall_costs
-from grader.authoring.manifest import manifest, rebuild
-from grader.machine.child import CODE, environment
+from grader.authoring.manifest import manifest
+from grader.machine.child_process import CODE, environment
 from grader.machine.provenance import provenance
 from grader.sandbox import bwrap
+from grader.submissions.rebuild import rebuild
 
 needs_sandbox = pytest.mark.skipif(bool(bwrap.why_not()), reason=f"the sandbox does not work here: {bwrap.why_not()}")
 

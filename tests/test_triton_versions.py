@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from grader.machine.child import CODE, environment
+from grader.machine.child_process import CODE, environment
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from nbgrader.utils import rmtree
 from traitlets import Type
 
 from grader.authoring.labs import LabError
-from grader.authoring.manifest import manifest, rebuild
+from grader.authoring.manifest import manifest
 from grader.authoring.submitted import BadSubmission
 from grader.classroom.nbgrader_plugin import NOT_RUN, RebuildFromMaster
 from grader.machine.faults import MachineFault, cause
@@ -34,6 +34,7 @@ from grader.release.files import files_below
 from grader.submissions.folder import TIMESTAMP, below, is_student, student_name
 from grader.submissions.parse import parse
 from grader.submissions.reading import Submission, read
+from grader.submissions.rebuild import rebuild
 
 __all__ = ["install"]
 

@@ -17,12 +17,13 @@ from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets import Unicode
 
 from grader.authoring.labs import Lab, course_root, find_lab
-from grader.authoring.manifest import Kind, manifest, rebuild
+from grader.authoring.manifest import Kind, manifest
 from grader.authoring.regions import without
-from grader.grading.engine import Report
 from grader.grading.grade import Options, execute
 from grader.grading.records import WITHOUT_ISOLATION, short_notes
+from grader.grading.scoring import Report
 from grader.sandbox.pool import choose
+from grader.submissions.rebuild import rebuild
 
 __all__ = ["HideTests", "NOT_RUN", "RebuildFromMaster", "WalledExecute"]
 

@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from threeloops.hardware.capability import Gpu, Machine, capabilities
 
 from grader.doctor.findings import Answer, Finding, judge
-from grader.machine.child import CODE, run_child
+from grader.machine.child_process import CODE, run_child
 from grader.machine.installed import requirements
 
 __all__ = ["Diagnosis", "diagnose", "render"]

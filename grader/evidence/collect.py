@@ -26,9 +26,9 @@ from threeloops.files import replace_text
 from grader.authoring.labs import all_labs
 from grader.doctor.doctor import Diagnosis, diagnose
 from grader.evidence.counters import hardware_counters
+from grader.evidence.gpu_tests import gpu_tests
 from grader.evidence.parts import Group, NotDone, Part, Unfinished, benchmark, kernel_errors, kernel_times, solution
-from grader.evidence.rows import begin
-from grader.evidence.tests import gpu_tests
+from grader.evidence.result_rows import begin
 from grader.machine.provenance import Device, Provenance, anonymous, provenance
 
 __all__ = ["CannotCollect", "collect"]

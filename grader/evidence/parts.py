@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from threeloops.hardware.probe import installed_version
 
-from grader.evidence.rows import Row, measured, read
-from grader.machine.child import Finished, run_child
+from grader.evidence.result_rows import Row, measured, read
+from grader.machine.child_process import Finished, run_child
 from grader.machine.provenance import Device
 
 __all__ = [
@@ -74,7 +74,7 @@ def solution(slug: str, device: Device) -> Part:
 
     def run(seconds: float) -> dict[str, Any]:
         require("papermill", "ipykernel", "jupytext")
-        done = run_tidily(["-m", "grader.evidence.solution", slug, device], seconds, device)
+        done = run_tidily(["-m", "grader.evidence.lab_run", slug, device], seconds, device)
         finish(done)
         if (answer := done.answer) is None:
             raise Failed(done.why)

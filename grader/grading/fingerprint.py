@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grader.authoring.labs import Lab, Limits
-from grader.machine.child import CODE
+from grader.machine.child_process import CODE
 from grader.machine.installed import requirements
 from grader.machine.provenance import sha256_of
 

@@ -18,12 +18,13 @@ from papermill.exceptions import PapermillExecutionError
 from threeloops.files import replace_text
 
 from grader.authoring.labs import Lab, LabError, Limits
-from grader.authoring.manifest import NotThisLab, manifest
+from grader.authoring.manifest import manifest
+from grader.authoring.submitted import NotThisLab
 from grader.grading import records
-from grader.grading.engine import OnTest, Report
 from grader.grading.fingerprint import fingerprint
 from grader.grading.papermill_engine import WalledEngine
 from grader.grading.records import ClassReport, Record, Test
+from grader.grading.scoring import OnTest, Report
 from grader.machine.faults import MachineFault, cause
 from grader.sandbox.pool import Sandbox
 from grader.submissions import reading as submissions

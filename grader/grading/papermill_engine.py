@@ -36,7 +36,7 @@ class WalledEngine(Engine):
     @classmethod
     def execute_notebook(cls, nb: NotebookNode, kernel_name: str, **kwargs: Any) -> NotebookNode:
         """Rebuild the notebook from the lab's master, then execute it."""
-        from grader.grading.engine import Report, prepare
+        from grader.grading.scoring import Report, prepare
 
         report, submission = kwargs.pop("report", None) or Report(), kwargs.pop("submission", nb)
         trusted = prepare(submission, kwargs.pop("lab", None), report, visible=kwargs.pop("visible", False))
@@ -45,6 +45,6 @@ class WalledEngine(Engine):
 
     @classmethod
     def execute_managed_notebook(cls, nb_man: NotebookExecutionManager, kernel_name: str, **kwargs: Any) -> None:
-        from grader.grading.engine import run
+        from grader.grading.scoring import run
 
         run(nb_man, **kwargs)

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from threeloops.hardware.probe import installed_version
 
-from grader.machine.child import CODE
+from grader.machine.child_process import CODE
 
 __all__ = ["Requirement", "closure", "python_supported", "requirements"]
 

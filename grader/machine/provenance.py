@@ -20,7 +20,7 @@ from threeloops.hardware.capability import Machine
 from threeloops.hardware.inventory import read_cpu
 
 from grader.authoring.labs import course_root
-from grader.machine.child import CODE
+from grader.machine.child_process import CODE
 from grader.machine.installed import requirements
 
 __all__ = ["Device", "Provenance", "anonymous", "provenance", "sha256_of"]

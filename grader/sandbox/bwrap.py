@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from grader.machine.child import CODE
+from grader.machine.child_process import CODE
 from grader.machine.faults import MachineFault
 from grader.sandbox.confine import HOME
 

@@ -19,7 +19,7 @@ from typing import Literal
 from grader.authoring.labs import Lab, Limits
 from grader.authoring.manifest import Kind, manifest
 from grader.authoring.names import imported_modules, replays
-from grader.machine.child import environment
+from grader.machine.child_process import environment
 from grader.sandbox import bwrap, cgroup
 from grader.sandbox.bwrap import SandboxError
 from grader.sandbox.confine import ENDED_BY_ITSELF
@@ -90,7 +90,7 @@ class Pool:
         self._controls: list[socket.socket] = []
         try:
             self._start_student(stage(self.folder / "lab", self._withholds, self.lab.data))
-            self._start("grader_side", self._modules, environment({**bwrap.GRADED, "TMPDIR": str(self.folder)}))
+            self._start("grader_process", self._modules, environment({**bwrap.GRADED, "TMPDIR": str(self.folder)}))
             for name, control in zip(("student's", "grader's"), self._controls, strict=True):
                 self._wait_until_ready(name, control)
         except BaseException:
@@ -102,12 +102,12 @@ class Pool:
         modules = [self.sandbox, *_without_withheld(self._modules, self._withholds)]
         site = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
         variables = bwrap.environment(str(self.folder), str(stage_folder), site)
-        self._start("student_side", modules, variables, stage_folder if self.sandbox == "bwrap" else None)
+        self._start("student_process", modules, variables, stage_folder if self.sandbox == "bwrap" else None)
 
-    def _start(self, side: str, words: list[str], variables: dict[str, str], confined_to: Path | None = None) -> None:
-        """Start `grader.sides.SIDE FD WORDS`, where FD is its end of a new control socket."""
+    def _start(self, name: str, words: list[str], variables: dict[str, str], confined_to: Path | None = None) -> None:
+        """Start `grader.processes.NAME FD WORDS`, where FD is its end of a new control socket."""
         ours, theirs = socket.socketpair()
-        arguments = ["-m", f"grader.sides.{side}", str(theirs.fileno()), *words]
+        arguments = ["-m", f"grader.processes.{name}", str(theirs.fileno()), *words]
         argv = bwrap.command(confined_to, arguments) if confined_to else [sys.executable, *arguments]
         with theirs, (self.folder / f"log{len(self._processes)}").open("wb") as log:
             process = subprocess.Popen(

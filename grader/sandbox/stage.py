@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from grader.machine.child import CODE
+from grader.machine.child_process import CODE
 
 __all__ = ["stage"]
 
@@ -20,8 +20,8 @@ _STUDENT_END = (
     "transport/wire.py",
     "wall/__init__.py",
     "wall/student.py",
-    "sides/__init__.py",
-    "sides/student_side.py",
+    "processes/__init__.py",
+    "processes/student_process.py",
     "sandbox/__init__.py",
     "sandbox/confine.py",
     "sandbox/seccomp.py",

@@ -67,7 +67,7 @@ def checkout(tmp_path):
     """A copy of the library whose two processes tell that it was they who imported it."""
     skip = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(Path(threeloops.__file__).parent, tmp_path / "lib" / "threeloops", ignore=skip)
-    for name in ("replay/server.py", "codegen/worker.py"):
+    for name in ("replay/server.py", "codegen/compiler.py"):
         with open(tmp_path / "lib" / "threeloops" / "inner" / name, "a") as module:
             module.write(WITNESS)
     (tmp_path / "here").mkdir()

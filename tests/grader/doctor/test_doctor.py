@@ -11,7 +11,7 @@ from threeloops.hardware.capability import Gpu, Machine
 
 from grader.doctor import doctor, findings
 from grader.doctor.doctor import _as_machine, diagnose, render
-from grader.machine.child import run_child
+from grader.machine.child_process import run_child
 from grader.machine.installed import Requirement, python_supported, requirements
 from grader.machine.provenance import anonymous
 

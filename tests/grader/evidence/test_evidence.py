@@ -14,13 +14,13 @@ from toy_course import make_course
 from grader.doctor.doctor import Diagnosis
 from grader.doctor.findings import Finding
 from grader.evidence import collect as evidence
-from grader.evidence import rows
+from grader.evidence import result_rows
 from grader.evidence.collect import _attempt, collect
 from grader.evidence.counters import _METRICS, _parse, hardware_counters
+from grader.evidence.gpu_tests import _judge_tests
 from grader.evidence.parts import Failed, Part, Skipped, Unfinished
-from grader.evidence.tests import _judge_tests
 from grader.machine import provenance
-from grader.machine.child import Finished
+from grader.machine.child_process import Finished
 
 NO_GPU = "no NVIDIA GPU found"
 NO_SANDBOX = "bubblewrap is not installed"
@@ -335,7 +335,7 @@ def test_parts_that_run_side_by_side_all_have_their_outcome(tmp_path):
     parts = [Part("a", 9, lambda seconds: 1, rows=tmp_path / "a.jsonl"), Part("b", 9, fail), Part("c", 9, print)]
     found = {o.name: o.status for o in evidence._attempts(parts, float("inf"), 3, "here")}
     assert found == {"a": "ok", "b": "failed", "c": "ok"}
-    assert rows.read(tmp_path / "a.jsonl") == []
+    assert result_rows.read(tmp_path / "a.jsonl") == []
 
 
 def test_devices_have_folders_of_their_own(machine):

@@ -18,10 +18,10 @@ from grader.authoring.labs import Limits
 from grader.authoring.manifest import Kind, manifest
 from grader.course import grade_command
 from grader.grading import fingerprint
-from grader.grading.engine import _select
 from grader.grading.grade import Options, grade_class, grade_notebook
+from grader.grading.scoring import _select
 from grader.grading.session import Session
-from grader.machine.child import CODE
+from grader.machine.child_process import CODE
 from grader.machine.faults import MachineFault
 from grader.sandbox.pool import pool
 from grader.wall.outcome import Outcome

@@ -6,10 +6,10 @@ import subprocess
 import pytest
 from offline_machine import make_offline_machine, offline_environment
 
+from grader.evidence.gpu_tests import _judge_tests
 from grader.evidence.parts import Skipped
-from grader.evidence.rows import begin, read
-from grader.evidence.tests import _judge_tests
-from grader.machine.child import CODE, Finished
+from grader.evidence.result_rows import begin, read
+from grader.machine.child_process import CODE, Finished
 from scripts.make_wheels import CARRIED, pins
 
 

@@ -10,8 +10,8 @@ import pytest
 from grading import QUICK, SANDBOXES, fresh_course, grade, needs, submission
 
 from grader.grading import records
-from grader.grading.engine import Report
 from grader.grading.grade import Options, execute, grade_class
+from grader.grading.scoring import Report
 from grader.submissions.reading import BadSubmission, Submission, read
 
 FORGE = (Path(__file__).resolve().parents[2] / "attacks" / "forge.py").read_text()

@@ -21,10 +21,12 @@ import nbformat
 import pytest
 from toy_course import make_course
 
-from grader.authoring.manifest import Kind, NotThisLab, manifest, rebuild
+from grader.authoring.manifest import Kind, manifest
+from grader.authoring.submitted import NotThisLab
 from grader.grading import records
 from grader.grading.grade import _kept
 from grader.submissions.reading import BadSubmission, parse
+from grader.submissions.rebuild import rebuild
 from grader.transport.link import Link, LinkDead, WallError
 from grader.wall.connection import Wall
 from grader.wall.proxy import Proxy

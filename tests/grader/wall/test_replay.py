@@ -16,7 +16,7 @@ from kernel_attacks import ATTACKS
 from toy_kernel_lab import LOOKS_AT_CODE, SOURCE, make_kernel_course
 
 from grader.authoring.lint import lint
-from grader.machine.child import environment
+from grader.machine.child_process import environment
 from grader.sandbox import seccomp
 from grader.sandbox.pool import _modules_of, _without_withheld
 from grader.sandbox.warmup import REPLAY

@@ -8,8 +8,8 @@ from grading import SANDBOXES, fresh_course, needs
 from threeloops.lab.checking import wall
 
 from grader.authoring.labs import Limits
+from grader.processes.grader_process import _shown
 from grader.sandbox.pool import pool
-from grader.sides.grader_side import _shown
 from grader.transport.link import Link
 from grader.wall.outcome import Outcome
 

@@ -8,10 +8,10 @@ would generate on that GPU.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from threeloops.inner.codegen.compiler_process import WorkerFailed, ask_worker
 from threeloops.inner.codegen.generated_code import Code, read_code
 from threeloops.inner.codegen.kernel_source import KernelName, portable
 from threeloops.inner.codegen.occupancy import Target, compilation_target
-from threeloops.inner.codegen.process import WorkerFailed, ask_worker
 from threeloops.inner.launches import DescriptorArgument, Launch, TensorArgument, record
 
 __all__ = ["CompileError", "compile_launches", "inspect"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
-from threeloops.inner.launches.record import FunctionName
+from threeloops.inner.launches.launch import FunctionName
 
 __all__ = ["KernelName", "KernelText", "UnsupportedValue", "from_source", "portable"]
 

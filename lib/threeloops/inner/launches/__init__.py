@@ -1,6 +1,6 @@
 """Recording Triton kernel launches: which kernel ran, on which grid, with which arguments, constants and options."""
 
-from threeloops.inner.launches.record import DescriptorArgument, FunctionName, Launch, TensorArgument
-from threeloops.inner.launches.recording import observe, record
+from threeloops.inner.launches.launch import DescriptorArgument, FunctionName, Launch, TensorArgument
+from threeloops.inner.launches.observing import observe, record
 
 __all__ = ["DescriptorArgument", "FunctionName", "Launch", "TensorArgument", "observe", "record"]

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from threeloops.inner.launches.record import Argument, DescriptorArgument, Launch, TensorArgument, is_dtype
+from threeloops.inner.launches.launch import Argument, DescriptorArgument, Launch, TensorArgument, is_dtype
 
 __all__ = ["Call", "Signature", "Storages", "TRITON_TO_TORCH", "bind", "describe", "tensor"]
 

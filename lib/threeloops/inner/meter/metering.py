@@ -19,7 +19,7 @@ from itertools import groupby, starmap
 from typing import Any
 
 from threeloops.inner.launches import Launch, observe
-from threeloops.inner.meter.analysis import find_races, rows, traffic_of
+from threeloops.inner.meter.counting import find_races, rows, traffic_of
 from threeloops.inner.meter.findings import Finding, Watch, amount
 from threeloops.inner.meter.hooks import recording
 from threeloops.inner.meter.l2 import L2

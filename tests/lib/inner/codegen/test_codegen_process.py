@@ -7,7 +7,7 @@ import sys
 import pytest
 from described_launch import described_launch
 from threeloops.inner.codegen import CompileError, compile_launches, end_worker, from_source
-from threeloops.inner.codegen import process as codegen_process
+from threeloops.inner.codegen import compiler_process as codegen_process
 
 IMPORTS = "import os, sys, triton\nimport triton.language as tl\n"
 KERNEL = "@triton.jit\ndef kernel(x):\n    tl.store(x, 1.0)\n"
@@ -107,7 +107,7 @@ def interrupt(*_):
 FORK = """
 import os, sys
 sys.path.append({support!r})
-from threeloops.inner.codegen import process as codegen_process
+from threeloops.inner.codegen import compiler_process as codegen_process
 from described_launch import described_launch
 from threeloops.inner.codegen import compile_launches, from_source
 

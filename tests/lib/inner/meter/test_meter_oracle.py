@@ -6,7 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from threeloops.inner import interpreter
-from threeloops.inner.meter import analysis as meter_analysis
+from threeloops.inner.meter import counting as meter_analysis
 
 interpreter.enable_without_gpu()
 

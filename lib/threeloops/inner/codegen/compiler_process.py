@@ -41,7 +41,7 @@ class _Worker:
         environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
         hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
         self.process = subprocess.Popen(
-            command("threeloops.inner.codegen.worker"),
+            command("threeloops.inner.codegen.compiler"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,

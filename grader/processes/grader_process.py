@@ -1,7 +1,7 @@
 """The grader's half of one submission: a process that runs setup and test cells and never a line of the student's.
 
-Started as a warm process that forks once per submission (`python -m grader.sides.grader_side FD`). Its parent, the
-engine, asks for one cell at a time over a link of plain JSON.
+Started as a warm process that forks once per submission (`python -m grader.processes.grader_process FD`). Its parent
+asks for one cell at a time over a link of plain JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The warm process on the student's side: everything heavy imported once, one confined fork for each submission.
 
 Started inside bubblewrap (or, where the user chose `--sandbox none`, as a plain process) as
-`python -m grader.sides.student_side FD MODE`. For each request it forks a *monitor*, which forks the submission's own
-process into new namespaces, watches its memory and process count, and ends all of it when the grader hangs up.
+`python -m grader.processes.student_process FD MODE`. For each request it forks a *monitor*, which forks the
+submission's own process into new namespaces, watches its memory and process count, and ends all of it when the grader hangs up.
 """
 
 from __future__ import annotations

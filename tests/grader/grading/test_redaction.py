@@ -8,10 +8,10 @@ from grading import fresh_course, grade, points, said, submission
 from nbformat.v4 import new_code_cell
 
 from grader.authoring.regions import NOT_SHOWN
-from grader.grading.engine import Report
 from grader.grading.grade import Options, execute
 from grader.grading.records import gradescope
-from grader.grading.withheld import Withholding
+from grader.grading.redaction import Withholding
+from grader.grading.scoring import Report
 from grader.transport.link import WallError
 from grader.wall.outcome import Outcome
 from grader.wall.proxy import Proxy

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from threeloops.inner.launches.binding import Storages, bind, describe
-from threeloops.inner.launches.record import Launch
+from threeloops.inner.launches.launch import Launch
 
 __all__ = ["Observer", "observe", "record"]
 

@@ -14,13 +14,14 @@ from nbformat.v4 import new_notebook, new_output
 from papermill.engines import NotebookExecutionManager
 
 from grader.authoring.labs import Lab, Limits, find_lab
-from grader.authoring.manifest import Kind, Manifest, manifest, rebuild
+from grader.authoring.manifest import Kind, Manifest, manifest
 from grader.authoring.regions import first_line
-from grader.grading.allowance import Allowance
+from grader.grading.output_limits import Allowance
 from grader.grading.records import Test
+from grader.grading.redaction import Withholding
 from grader.grading.session import Session
-from grader.grading.withheld import Withholding
 from grader.sandbox.pool import choose, pool
+from grader.submissions.rebuild import rebuild
 from grader.wall.outcome import Outcome
 
 __all__ = ["OnTest", "Report", "outputs", "prepare", "run"]

@@ -1,4 +1,4 @@
-"""Execute one solution for the record: `python -m grader.evidence.solution LAB DEVICE` prints one JSON object."""
+"""Execute one solution for the record: `python -m grader.evidence.lab_run LAB DEVICE` prints one JSON object."""
 
 import json
 import sys

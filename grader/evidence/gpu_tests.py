@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from grader.evidence.parts import Failed, Part, Skipped, Unfinished, require, run_tidily
-from grader.evidence.rows import BEGUN, MOST_ATTEMPTS, Row, read
-from grader.machine.child import CODE, Finished
+from grader.evidence.result_rows import BEGUN, MOST_ATTEMPTS, Row, read
+from grader.machine.child_process import CODE, Finished
 
 __all__ = ["NOT_COLLECTED", "SELECTED", "gpu_tests"]
 

@@ -14,7 +14,7 @@ from toy_course import SOURCE, add_data, read
 from grader.authoring.labs import LabError
 from grader.release.merge import merge
 from grader.release.release import release
-from grader.release.work import start, update
+from grader.release.student_copies import start, update
 
 ANSWER = "def mean(values):\n    return sum(values) / len(values)"
 
