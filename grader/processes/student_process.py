@@ -2,7 +2,8 @@
 
 Started inside bubblewrap (or, where the user chose `--sandbox none`, as a plain process) as
 `python -m grader.processes.student_process FD MODE`. For each request it forks a *monitor*, which forks the
-submission's own process into new namespaces, watches its memory and process count, and ends all of it when the grader hangs up.
+submission's own process into new namespaces, watches its memory and process count, and ends all of it when the grader
+hangs up.
 """
 
 from __future__ import annotations
