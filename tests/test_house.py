@@ -207,8 +207,12 @@ def readers() -> dict[Path, tuple[set[str], set[str]]]:
 
 
 def used(module: str) -> set[str]:
-    """Words of the other files that name this module, or something in it."""
-    names = re.compile(rf"{re.escape(module)}(\.|$)")
+    """Words of the other files that name this module, or something in it, also through a face that passes it on."""
+    package, _, leaf = module.rpartition(".")
+    passes_on = re.compile(rf"from {package} import .*\b{leaf}\b")
+    faces = [face for face in MODULES if is_room(face) and passes_on.search(MODULES[face].read_text())]
+    known_as = [module, *(f"{face}.{leaf}" for face in faces)]
+    names = re.compile("|".join(rf"{re.escape(name)}(\.|$)" for name in known_as))
     others = [both for path, both in readers().items() if path != MODULES[module]]
     return set().union(*(words for dotted, words in others if any(map(names.match, dotted))))
 

@@ -47,7 +47,7 @@ def interpreter() -> Answer:
 
     enable_without_gpu()  # before the kernels are imported: Triton decides then whether to interpret them
 
-    from threeloops.inner.interpreter.probes import bf16_dot, loop_bound
+    from threeloops.inner.interpreter.self_test import bf16_dot, loop_bound
 
     _require_saxpy("cpu", "an interpreted")
     if wrong := loop_bound():

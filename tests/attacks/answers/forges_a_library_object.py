@@ -3,4 +3,4 @@
 # after: forge.py
 
 def reply(self, tree):
-    frame({'value': {'r': ['threeloops.lab.checking.check', 'Check', []]}})
+    frame({'value': {'r': ['threeloops.lab.checking.check', '_Check', []]}})

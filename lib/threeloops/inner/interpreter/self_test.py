@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 __all__ = [
-    "Check", "Preflight", "add_and_compare", "add_atomically", "convert", "count_up", "dot_16", "error_function",
-    "load_block", "product", "reduce_rows", "run",
+    "Check", "Preflight", "add_and_compare", "add_atomically", "bf16_dot", "convert", "count_up", "dot_16",
+    "error_function", "load_block", "loop_bound", "product", "reduce_rows", "run",
 ]  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def _differs(actual: torch.Tensor, expected: torch.Tensor) -> str:
     return f"{actual.ravel()[at]:g} where {expected.ravel()[at]:g} is right"
 
 
-def _loop_bound() -> str:
+def loop_bound() -> str:
     out = torch.zeros(4)
     count_up[(1,)](out, 4)
     return _differs(out, torch.arange(4.0))
@@ -179,7 +179,7 @@ def _fp8_rounding() -> str:
     return _differs(out.float(), torch.tensor([16.0, 20.0, 448.0, 448.0]))
 
 
-def _bf16_dot() -> str:
+def bf16_dot() -> str:
     ones, out = torch.ones(16, 16, dtype=torch.bfloat16), torch.zeros(16, 16)
     dot_16[(1,)](ones, ones, out)
     return _differs(out, torch.full((16, 16), 16.0))
@@ -213,11 +213,11 @@ def _bf16_descriptors() -> str:
 
 
 _PROBES = (
-    ("loop bounds", "a loop over a runtime integer", _loop_bound),
+    ("loop bounds", "a loop over a runtime integer", loop_bound),
     ("bf16 arithmetic", "bfloat16 +, *, <, unary minus and constants", _bf16_arithmetic),
     ("bf16 rounding", "float32 to bfloat16, to nearest even", _bf16_rounding),
     ("fp8 rounding", "float32 to fp8, to nearest even, saturating", _fp8_rounding),
-    ("bf16 dot", "tl.dot of bfloat16", _bf16_dot),
+    ("bf16 dot", "tl.dot of bfloat16", bf16_dot),
     ("bf16 reductions", "tl.sum and tl.reduce of bfloat16", _bf16_reductions),
     ("erf", "tl.erf", _erf),
     ("bf16 atomics", "tl.atomic_add on bfloat16", _bf16_atomics),

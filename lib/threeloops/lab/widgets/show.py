@@ -12,7 +12,7 @@ from threeloops.lab.widgets.display import publish
 from threeloops.lab.widgets.predict import predictions, single_number
 from threeloops.lab.widgets.style import palette
 
-__all__ = ["figure"]
+__all__ = ["against_prediction", "figure", "table"]
 
 
 def figure(fig, caption: str = "") -> None:
@@ -22,7 +22,7 @@ def figure(fig, caption: str = "") -> None:
     publish(said, {"image/png": base64.b64encode(data).decode()}, {"image/png": size | {"alt": said}})
 
 
-def _table(rows: Iterable[Sequence], header: Sequence[str] = (), caption: str = "") -> None:
+def table(rows: Iterable[Sequence], header: Sequence[str] = (), caption: str = "") -> None:
     """Rows of cells (numbers, tensors of one element, texts) under a header; columns of numbers are right-aligned."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = {len(row) for row in cells} | ({len(header)} if header else set())
@@ -66,7 +66,7 @@ def _table_text(header: list[str], rows: list[list[str]], numeric: list[bool], c
     return "\n".join(([caption] if caption else []) + lines)
 
 
-def _against_prediction(key: str, measured, unit: str = "", source: str = "measured here") -> None:
+def against_prediction(key: str, measured, unit: str = "", source: str = "measured here") -> None:
     """Draw the measured value beside what was predicted under `key`, in the same unit, with the factor between them.
 
     `source` says where the value is from: "measured here", "recorded on …" or "model". Bars start at 0, but the axis is
