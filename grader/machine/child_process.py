@@ -20,8 +20,6 @@ __all__ = ["CODE", "Finished", "environment", "run_child"]
 CODE = Path(__file__).resolve().parents[2]
 """The folder that holds `grader/`, `lib/` and `benchmarks/`."""
 
-_DRAIN_SECONDS = 2.0
-
 
 @dataclass(frozen=True)
 class Finished:
@@ -90,7 +88,7 @@ def run_child(arguments: Sequence[str], seconds: float, *, changes: Mapping[str,
     except subprocess.TimeoutExpired:
         _end_tree(process)
         with suppress(subprocess.TimeoutExpired):  # a grandchild that left the group may still hold the pipes
-            out, err = process.communicate(timeout=_DRAIN_SECONDS)
+            out, err = process.communicate(timeout=2)
     except BaseException:
         _end_tree(process)
         raise
