@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 __all__ = [
-    "Device", "LabName", "LabNames", "check", "command", "course", "evidence", "grade", "main", "release", "run",
-    "say", "start",
+    "Device", "LabName", "LabNames", "check", "command", "course", "doctor", "evidence", "grade", "main", "release",
+    "run", "say", "start", "update",
 ]  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def _chosen(names: list[str] | None) -> list[Lab]:
 
 
 @command
-def _doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False) -> None:
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False) -> None:
     """Say what this machine can do (versions, interpreter, compiler, ranks, sandbox, GPU) and what would help."""
     from grader.doctor.doctor import diagnose, render
 
@@ -123,7 +123,7 @@ def start(lab: LabName) -> None:
 
 
 @command
-def _update(lab: LabName) -> None:
+def update(lab: LabName) -> None:
     """Merge a newer release of a lab into your copy; every answer, note and cell of yours is kept."""
     from grader.release import student_copies
 

@@ -157,12 +157,13 @@ def declared(tree: ast.Module) -> set[str]:
 
 
 def named_by_others(tree: ast.Module) -> set[str]:
-    """Commands, which typer calls; kernels, which Triton's reports name; exceptions, which callers meet."""
-    decorator = re.compile(r"triton\.jit|app\.\w+\(")
+    """Commands, which typer calls; `main`; kernels, which Triton's reports name; exceptions, which callers meet."""
+    decorator = re.compile(r"triton\.jit|app\.\w+\(|command$")
     exception = re.compile(r"(Error|Exception|Failure|Refused|Warning)$")
     found = set()
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and any(decorator.match(ast.unparse(d)) for d in node.decorator_list):
+        decorators = map(ast.unparse, getattr(node, "decorator_list", []))
+        if isinstance(node, ast.FunctionDef) and (node.name == "main" or any(map(decorator.match, decorators))):
             found.add(node.name)
         if isinstance(node, ast.ClassDef) and any(map(exception.search, [node.name, *map(ast.unparse, node.bases)])):
             found.add(node.name)

@@ -1,4 +1,4 @@
-"""The process that compiles kernels; `process.Worker` starts it, and it runs `_main`.
+"""The process that compiles kernels; `process.Worker` starts it, and it runs `main`.
 
 Triton decides when a kernel is decorated whether it is interpreted or compiled, so a process that interprets cannot
 compile; and compiling must not touch a GPU. This worker rebuilds each kernel from its source and runs Triton's own
@@ -27,7 +27,7 @@ import triton.language as tl
 
 from threeloops.inner.codegen.kernels import locate, rebuild, value
 
-__all__ = ["read"]
+__all__ = ["main", "read"]
 
 
 class _Dtype(str):
@@ -225,7 +225,7 @@ def read(requests: "queue.Queue[str]", pipe: Any) -> None:
     os._exit(0)  # the process that asked is gone
 
 
-def _main() -> None:
+def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of kernels or compilers must not mix with the answers
     requests: queue.Queue[str] = queue.Queue()

@@ -152,7 +152,7 @@ def test_an_l2_model_is_the_tests_choice(cell):
 def test_a_process_of_its_own_gives_the_same(cell, monkeypatch):
     """What a notebook on a GPU does, where kernels are compiled and the meter needs the interpreter."""
     here = replay(cell.doubled, torch.arange(9.0))
-    monkeypatch.setattr(sys.modules[_Replayer.__module__], "aside", True)
+    monkeypatch.setattr(sys.modules[_Replayer.__module__], "_aside", True)
     aside = replay(cell.doubled, torch.arange(9.0))
     assert torch.equal(here.outputs, aside.outputs)
     assert here.traffic.launches == aside.traffic.launches and here.launches == aside.launches

@@ -103,7 +103,7 @@ def test_the_time_of_the_first_pass_is_kept(home, in_a_lab):
 def test_kernels_that_write_at_once_lose_nothing(home):
     code = (
         "import sys; from threeloops.lab.course import journal\n"
-        "for i in range(20): journal.note('03_triton_fusion', sys.argv[1] + str(i))"
+        "for i in range(20): journal._note('03_triton_fusion', sys.argv[1] + str(i))"
     )
     kernels = [subprocess.Popen([sys.executable, "-c", code, writer]) for writer in "abcd"]
     assert [kernel.wait(600) for kernel in kernels] == [0] * 4

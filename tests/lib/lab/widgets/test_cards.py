@@ -105,7 +105,7 @@ def test_a_measurement_without_a_prediction_is_still_shown(capsys):
     ],
 )
 def test_the_sentence_about_a_prediction(guess, measured, words):
-    assert words in show.confront(guess, measured)
+    assert words in show._confront(guess, measured)
 
 
 @pytest.mark.parametrize("guess", ["5 ms", True, [1.0], float("nan"), float("inf"), 1j])
@@ -136,7 +136,7 @@ def test_bars_of_one_magnitude_start_at_zero():
 @pytest.mark.parametrize("source", ["model", "recorded on one core of a 2-core x86-64 cloud machine, for the course"])
 def test_the_verdict_stays_inside_the_picture(source):
     predict("chain", question="how long?", unit="µs", guess=3000.0)
-    for verdict in (show.confront(None, 5000.0), show.confront(3000.0, 5000.0)):
+    for verdict in (show._confront(None, 5000.0), show._confront(3000.0, 5000.0)):
         bars = [(source, 5000.0, "blue"), ("your prediction", 3000.0, "orange")]
         fig = show._bars(bars, "µs", verdict)
         fig.draw_without_rendering()
