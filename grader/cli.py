@@ -20,7 +20,6 @@ __all__ = [
     "run", "say", "start", "update",
 ]  # fmt: skip
 
-
 # jsonschema, which nbformat imports, would compile a grammar of internationalised addresses. It takes two of the
 # three seconds that a command needs to start, for a format that no notebook schema uses; jsonschema can do without it.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ from grader.authoring.labs import Lab, LabError
 
 __all__ = ["data_files"]
 
-
 _MANIFEST = "MANIFEST.json"
 _FIELDS = ("file", "bytes", "sha256", "source", "licence", "what")
 _SIZE_CAP = 2 * 1024 * 1024

@@ -23,7 +23,6 @@ __all__ = [
     "grade_id", "text_id",
 ]  # fmt: skip
 
-
 if TYPE_CHECKING:  # a machine that only measures may have no nbformat, and must still be able to name a lab
     from nbformat import NotebookNode
 

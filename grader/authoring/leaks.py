@@ -13,7 +13,6 @@ from grader.authoring.regions import KINDS, regions
 
 __all__ = ["leaks"]
 
-
 _MARKERS = tuple(f"{side} {kind}" for side in ("BEGIN", "END") for kind in KINDS)
 
 

@@ -24,7 +24,6 @@ from grader.authoring.regions import KINDS, regions, without
 
 __all__ = ["lint", "require_sound"]
 
-
 _FULL_MARKS = 100
 _MOST_EXERCISES = 5
 _FEWEST_WRONG_ANSWERS = 3

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 __all__ = ["bound", "imported_modules", "replays", "used"]
 
-
 _BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__"}
 
 

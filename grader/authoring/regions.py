@@ -12,7 +12,6 @@ from typing import Literal
 
 __all__ = ["KINDS", "Kind", "NOT_SHOWN", "first_line", "regions", "without"]
 
-
 NOT_SHOWN = "[not shown: it may repeat the inputs of hidden tests]"
 """Replaces what the student's side printed after a hidden test had begun."""
 

@@ -6,7 +6,6 @@ from typing import Any
 
 __all__ = ["BadSubmission", "NotThisLab", "essentials", "nested"]
 
-
 _MAX_CELLS = 1000
 
 _MAX_TAGS = 100

@@ -14,7 +14,6 @@ from grader.pages.spreadsheet import to_csv
 
 __all__ = ["SafeCsv"]
 
-
 _COLUMNS = (
     "assignment,duedate,timestamp,student_id,last_name,first_name,email,raw_score,late_submission_penalty,score,max_score"
 ).split(",")

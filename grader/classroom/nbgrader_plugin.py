@@ -27,7 +27,6 @@ from grader.submissions.rebuild import rebuild
 
 __all__ = ["HideTests", "NOT_RUN", "RebuildFromMaster", "WalledExecute"]
 
-
 NOT_RUN = "NotRun"
 """The error that a test cell carries until it is executed."""
 

@@ -20,7 +20,6 @@ from grader.authoring.labs import Lab
 
 __all__ = ["Executed", "OnCell", "audits", "execute_solution"]
 
-
 _CELL_SECONDS = 600
 OnCell = Callable[[int, int], None]
 

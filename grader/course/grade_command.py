@@ -23,7 +23,6 @@ from grader.sandbox.pool import choose
 
 __all__ = ["export", "run"]
 
-
 _MAX_STEM_BYTES = 200
 
 

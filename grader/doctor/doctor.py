@@ -21,7 +21,6 @@ from grader.machine.installed import requirements
 
 __all__ = ["Diagnosis", "diagnose", "render"]
 
-
 _SECONDS = 14.0
 _COMPILE = {"TRITON_INTERPRET": None, "THREELOOPS_COMPILE_ONLY": "1"}
 _ENVIRONMENT: dict[str, dict[str, str | None]] = {

@@ -9,7 +9,6 @@ from grader.machine.installed import Requirement, python_supported
 
 __all__ = ["Answer", "Finding", "judge"]
 
-
 Answer = dict[str, Any]
 
 _NEEDED_DISK_BYTES = 1 << 30

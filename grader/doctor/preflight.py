@@ -19,7 +19,6 @@ from typing import Any
 
 __all__ = ["Answer", "DoesNotWork", "compiler", "cxx", "gpu", "interpreter", "machine", "ranks", "sandbox"]
 
-
 _INDUCTOR_LIKE = """
 #include <Python.h>
 #include <omp.h>

@@ -33,7 +33,6 @@ from grader.machine.provenance import Device, Provenance, anonymous, provenance
 
 __all__ = ["CannotCollect", "collect"]
 
-
 _BUDGET = 525.0
 """Seconds per call. Machines that are lent by the call often give ten minutes, including their start."""
 _DOCTOR_SECONDS = 150.0

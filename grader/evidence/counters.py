@@ -10,7 +10,6 @@ from grader.evidence.parts import Failed, Part, Skipped, finish, run_tidily
 
 __all__ = ["hardware_counters"]
 
-
 _KERNELS = "regex:saxpy_kernel|rmsnorm_kernel|softmax.*kernel|matmul_kernel|flash_attention_kernel"
 _METRICS = (
     "dram__bytes_read.sum",

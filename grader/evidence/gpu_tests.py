@@ -11,7 +11,6 @@ from grader.machine.child_process import CODE, Finished
 
 __all__ = ["NOT_COLLECTED", "SELECTED", "gpu_tests"]
 
-
 _OURS = ("benchmarks", "grader", "threeloops")
 SELECTED, NOT_COLLECTED = "selected", "not collected"
 

@@ -10,7 +10,6 @@ from grader.course.execute import audits, execute_solution
 
 __all__ = []
 
-
 _LONGEST_ERROR = 400
 _PAPERMILLS_OWN = "papermill-error-cell-tag"
 """papermill gives this tag to the cells that it adds to point at an error."""

@@ -22,7 +22,6 @@ __all__ = [
     "kernel_times", "require", "run_tidily", "solution",
 ]  # fmt: skip
 
-
 Group = Literal["faults", "numbers", "record"]
 _BENCHMARK_SECONDS = {"grading": 200, "kernels": 500, "memory": 240, "precision": 120}
 """The time limit of each benchmark that may take more than 90 s."""

@@ -12,7 +12,6 @@ from typing import Any
 
 __all__ = ["BEGUN", "ENDED", "MOST_ATTEMPTS", "Row", "append", "begin", "measured", "note", "read", "settled"]
 
-
 Row = dict[str, Any]
 _PIECE, _STATE = "piece", "state"
 BEGUN, ENDED = "begun", "ended"

@@ -32,7 +32,6 @@ from grader.submissions.reading import BadSubmission, Submission
 
 __all__ = ["Options", "execute", "grade_class", "grade_notebook"]
 
-
 papermill_engines.register("walled", WalledEngine)
 
 

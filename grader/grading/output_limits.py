@@ -6,7 +6,6 @@ from grader.wall.outcome import Outcome
 
 __all__ = ["Allowance"]
 
-
 _MAX_PICTURES = 4 << 20
 """Bytes of all pictures of one submission, in base64."""
 _MAX_TEXT = 500_000

@@ -11,7 +11,6 @@ from papermill.engines import Engine, NotebookExecutionManager
 
 __all__ = ["WalledEngine"]
 
-
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 

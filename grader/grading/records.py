@@ -9,7 +9,6 @@ from grader.pages.spreadsheet import to_csv as _csv
 
 __all__ = ["ClassReport", "Record", "Test", "WITHOUT_ISOLATION", "gradescope", "short_notes", "to_csv", "to_json"]
 
-
 _MAX_NOTES, _MAX_NOTE = 40, 600
 
 WITHOUT_ISOLATION = "graded without isolation (sandbox: none): the submission could have changed its own points"

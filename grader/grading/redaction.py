@@ -17,7 +17,6 @@ from grader.wall.outcome import Outcome
 
 __all__ = ["Withholding"]
 
-
 _MAX_MESSAGE = 300
 """Characters of a message from Python or a library, which may quote a value that the answer returned."""
 _MAX_WORDS = 200

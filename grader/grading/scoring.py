@@ -26,7 +26,6 @@ from grader.wall.outcome import Outcome
 
 __all__ = ["OnTest", "Report", "outputs", "prepare", "run"]
 
-
 _RESULT = "application/vnd.threeloops.result+json"
 _MAX_VERDICT = 8000
 OnTest = Callable[[Test], None]

@@ -19,7 +19,6 @@ from grader.wall.outcome import Outcome
 
 __all__ = ["Session"]
 
-
 _ANSWER_GRACE_SECONDS = 10.0
 _OUT_OF_MEMORY = f"this machine may be out of memory: {NO_MEMORY}"
 _TIME_UP = "SIGALRM"

@@ -16,7 +16,6 @@ import psutil
 
 __all__ = ["CODE", "Finished", "environment", "run_child"]
 
-
 CODE = Path(__file__).resolve().parents[2]
 """The folder that holds `grader/`, `lib/` and `benchmarks/`."""
 

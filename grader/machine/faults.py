@@ -6,7 +6,6 @@ import re
 
 __all__ = ["MachineFault", "NO_MEMORY", "cause", "is_machines"]
 
-
 _FEWER = "or grade fewer submissions at a time (--jobs 1)"
 NO_MEMORY = f"free some memory, {_FEWER}"
 _NEXT_STEPS = {

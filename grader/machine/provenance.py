@@ -25,7 +25,6 @@ from grader.machine.installed import requirements
 
 __all__ = ["Device", "Provenance", "anonymous", "provenance", "sha256_of"]
 
-
 Device = Literal["cpu", "cuda"]
 
 _SOURCES = ("lib", "grader", "solutions", "benchmarks")

@@ -7,7 +7,6 @@ import hashlib
 
 __all__ = ["formgrader_page", "static_page"]
 
-
 _CLOSED = {"default-src": "'none'", "base-uri": "'none'", "form-action": "'none'", "img-src": "data:"}
 _HANDLERS = ("toggle_name(true);", "toggle_name(false);")
 """The event handlers in formgrader's own markup."""

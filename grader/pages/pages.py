@@ -15,7 +15,6 @@ from grader.pages.page_policy import static_page
 
 __all__ = ["Cell", "notebook_page", "page", "remote_references", "table"]
 
-
 _LOADS = re.compile(
     r"(?:<(?:script|img|iframe|source|video|audio|embed)\b[^>]*\bsrc=|<link\b[^>]*\bhref=|@import\s+(?:url\()?|\burl\()"
     r"\s*[\"']?(?:https?:)?//[^\s\"')>]+|\bimport\b[^;\n]*?[\"']https?://[^\"']+",

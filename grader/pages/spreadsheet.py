@@ -10,7 +10,6 @@ from typing import Any
 
 __all__ = ["to_csv"]
 
-
 # Full-width forms count as formulas in some locales, and spaces before a formula are dropped by some programs.
 _FORMULA = re.compile(r"\s*'*\s*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 

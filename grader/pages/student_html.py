@@ -26,7 +26,6 @@ from pygments.lexers import PythonLexer
 
 __all__ = ["Highlight", "as_it_is", "page_markdown", "text_to_html"]
 
-
 _MAX_RENDERED = 5_000
 """Characters of the longest markdown cell that is rendered; a longer one is shown as typed."""
 

@@ -15,7 +15,6 @@ from grader.pages.page_policy import formgrader_page, static_page
 
 __all__ = ["StudentPage", "TEMPLATES"]
 
-
 TEMPLATES = str(Path(__file__).parent / "templates")
 _SHOWN = ("text/plain", "image/png", "image/jpeg")
 _SAID = ("assignment_id", "notebook_id", "student", "first_name", "last_name", "notebook_path")

@@ -45,7 +45,6 @@ from grader.wall.replays import Replays
 
 __all__ = []
 
-
 _MAX_TEXT, _MAX_MESSAGE = 100_000, 4000
 _MAX_PICTURE, _MAX_PIXELS = 2 << 20, 40_000_000
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"

@@ -33,7 +33,6 @@ from grader.wall.student import Output, Server, install_main_twin, make_shell
 
 __all__ = []
 
-
 _POLL_SECONDS = 0.05
 _REAP_SECONDS = 0.002
 _WAIT_SECONDS = 5

@@ -14,7 +14,6 @@ from grader.authoring.labs import KERNELSPEC
 
 __all__ = ["CheckCells", "ForStudents", "content_hash"]
 
-
 _ROLE = ("grade", "grade_id", "locked", "points", "solution", "task")
 _CELL_METADATA = ("tags", "nbgrader", "deletable", "editable", "jupyter")
 

@@ -31,7 +31,6 @@ from grader.release.preprocessors import content_hash
 
 __all__ = ["IGNORE", "PREPROCESSORS", "release", "stale"]
 
-
 _GENERATED = "threeloops_generated"
 """Key in a solution notebook's metadata: the hash of what was generated, which reveals a later edit."""
 

@@ -14,7 +14,6 @@ from grader.sandbox.confine import HOME
 
 __all__ = ["GRADED", "LAB", "SandboxError", "command", "environment", "needs_user_switch", "why_not"]
 
-
 LAB, _VENV = "/lab", "/venv"
 
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin")

@@ -22,7 +22,6 @@ from grader.authoring.labs import Limits
 
 __all__ = ["Group", "NoGroups", "make", "why_not"]
 
-
 _CONTROLLERS = ("memory", "pids", "cpu")
 _PROC = Path("/proc/self")
 _PREFIX = "threeloops-"

@@ -21,7 +21,6 @@ __all__ = [
     "confine", "limit", "limit_memory", "prctl", "unshare",
 ]  # fmt: skip
 
-
 _libc = ctypes.CDLL(None, use_errno=True)
 
 HOME = "/home/student"

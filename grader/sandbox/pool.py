@@ -29,7 +29,6 @@ from grader.transport.link import Link
 
 __all__ = ["Connection", "Pool", "Sandbox", "choose", "close_pools", "pool"]
 
-
 Sandbox = Literal["bwrap", "none"]
 
 _START_SECONDS = 60.0

@@ -13,7 +13,6 @@ import struct
 
 __all__ = ["install"]
 
-
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """The kernel's number of each architecture; the tables below have their system call numbers in the same order."""
 _REFUSED = {

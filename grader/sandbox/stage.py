@@ -12,7 +12,6 @@ from grader.machine.child_process import CODE
 
 __all__ = ["stage"]
 
-
 _STUDENT_END = (
     "__init__.py",
     "transport/__init__.py",

@@ -11,7 +11,6 @@ from contextlib import suppress
 
 __all__ = ["REPLAY", "compare_once", "import_all", "import_pyplot", "record_once", "warm_while_idle"]
 
-
 REPLAY = "threeloops.lab.checking.replay"
 """The module that stands for "the lab's tests replay kernels" in the list of what to import."""
 

@@ -16,7 +16,6 @@ __all__ = [
     "require_timestamp", "spelling", "student_name",
 ]  # fmt: skip
 
-
 _MAX_NAME = 100
 _MAX_NAME_BYTES = 255
 _MAX_FILES = 1000

@@ -13,7 +13,6 @@ from grader.submissions.folder import require_small_notebook
 
 __all__ = ["parse"]
 
-
 _MAX_VALUES = 1_000_000
 _MAX_CONTAINERS = 200_000
 

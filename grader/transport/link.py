@@ -14,7 +14,6 @@ from threeloops.frames import Buffer, FrameError, TooLarge
 
 __all__ = ["LIMITS", "Link", "LinkDead", "WallError"]
 
-
 LIMITS = frames.Limits(tree_bytes=4 << 20, body_bytes=512 << 20)
 
 

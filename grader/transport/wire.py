@@ -23,7 +23,6 @@ from grader.transport.link import LIMITS, WallError
 
 __all__ = ["Buffers", "Special", "decode", "encode"]
 
-
 _MAX_DEPTH = 64
 _MAX_INTEGER_DIGITS = 4096
 

@@ -26,7 +26,6 @@ from grader.wall.replays import Replays
 
 __all__ = ["Wall"]
 
-
 _FREE_BATCH, _FREE_AT_ONCE = 256, 100_000
 _MAX_CLASSES, _MAX_MESSAGE, _MAX_WHERE = 16, 4000, 200
 _MAX_PRINTED = 200_000

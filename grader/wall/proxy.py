@@ -15,7 +15,6 @@ from grader.wall.messages import Asks, quoting
 
 __all__ = ["Proxy"]
 
-
 _HANDLE_BITS = 48
 
 

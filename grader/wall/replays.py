@@ -21,7 +21,6 @@ from grader.sandbox.confine import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, limit_
 
 __all__ = ["Replays", "confine"]
 
-
 _SECONDS = 30.0
 """The most that one replay may take; less where the test's own time ends before."""
 

@@ -29,7 +29,6 @@ from grader.transport.wire import decode, encode
 
 __all__ = ["MAIN_TWIN", "Output", "Server", "install_main_twin", "make_shell"]
 
-
 MAIN_TWIN = "threeloops_main"
 """Module through which the grader's pickles refer to classes of setup cells, which exist on both sides."""
 

@@ -16,7 +16,6 @@ from typing import Any
 
 __all__ = ["Buffer", "FrameError", "Late", "Limits", "TooLarge", "receive", "send"]
 
-
 Buffer = bytes | bytearray | memoryview
 
 _HEADER = struct.Struct("<IIQ")

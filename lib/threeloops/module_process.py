@@ -7,7 +7,6 @@ import threeloops
 
 __all__ = ["command"]
 
-
 _RUN = (
     "import sys; sys.path[:0] = sys.argv[1:]; import threeloops; del sys.path[: len(sys.argv) - 1]; "
     "from {module} import main; main()"

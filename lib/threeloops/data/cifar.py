@@ -17,7 +17,6 @@ from threeloops.data.errors import CorruptData
 
 __all__ = ["Cifar10", "HELD_OUT", "TRAINING", "local_cifar10"]
 
-
 _FOLDER = "THREELOOPS_CIFAR10"
 """Environment variable that names the folder."""
 TRAINING, HELD_OUT = tuple(f"data_batch_{number}" for number in range(1, 6)), ("test_batch",)

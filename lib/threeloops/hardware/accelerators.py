@@ -14,7 +14,6 @@ from typing import Any
 
 __all__ = ["Accelerator", "Caches", "DTYPES", "accelerator", "accelerators", "dtype_name"]
 
-
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 """For each of these the table has a rate, "not published", or "not in the hardware", for every accelerator. Some have
 variants: `fp64_matrix`, `fp32_matrix` (matrix cores, where the plain name means the vector units) and

@@ -11,7 +11,6 @@ from threeloops.hardware.accelerators import Caches
 
 __all__ = ["chosen_device", "cpu_caches", "device", "read_cpu", "read_gpu"]
 
-
 _CPU_SYSFS = Path("/sys/devices/system/cpu")
 _VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}
 

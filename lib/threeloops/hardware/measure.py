@@ -22,7 +22,6 @@ __all__ = [
     "measure_copy_bandwidth", "measure_matmul_rate", "this_machine",
 ]  # fmt: skip
 
-
 MATMUL_DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _LARGEST_MATRIX = 8192
 _PROBES = 3  # a size is judged by the best of these, as a run may be interrupted

@@ -20,7 +20,6 @@ from threeloops.units import readable_bytes
 
 __all__ = ["Gpu", "Machine", "find_cxx", "installed_version", "probe"]
 
-
 _NVIDIA_SMI = (
     "nvidia-smi",
     "--query-gpu=name,compute_cap,memory.total,uuid,driver_version",

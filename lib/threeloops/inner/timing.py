@@ -19,7 +19,6 @@ from threeloops.hardware import cpu_caches
 
 __all__ = ["Call", "Clock", "MedianBand", "Ratio", "Samples", "benchmark", "cuda_clock", "median_band"]
 
-
 _CONFIDENCE = 0.95
 _CACHE_IF_UNKNOWN = 64 * 2**20  # more than most desktop processors have
 _CLOCK_IF_UNKNOWN = 2_000_000  # kHz

@@ -15,7 +15,6 @@ from torch.nn import functional
 
 __all__ = ["OPERATIONS", "Rotation"]
 
-
 Rotation = tuple[Float[Tensor, "... tokens half"], Float[Tensor, "... tokens half"]]
 """Cosines and sines of each token's position."""
 

@@ -7,7 +7,6 @@ from threeloops.simulation.pipeline import Trace
 
 __all__ = ["draw"]
 
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 

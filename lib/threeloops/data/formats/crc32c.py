@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 __all__ = ["crc32c", "masked"]
 
-
 _POLYNOMIAL = 0x82F63B78
 _ALL_ONES = 0xFFFFFFFF
 _MASK_DELTA = 0xA282EAD8

@@ -13,7 +13,6 @@ from threeloops.data.errors import CorruptData
 
 __all__ = ["BLOCK", "Member", "header", "read_members"]
 
-
 BLOCK = 512
 _NAME, _SIZE, _CHECKSUM, _TYPE, _MAGIC = slice(0, 100), slice(124, 136), slice(148, 156), 156, slice(257, 265)
 _PREFIX = slice(345, 500)

@@ -16,7 +16,6 @@ from threeloops.data.formats.crc32c import crc32c, masked
 
 __all__ = ["frame", "read_records"]
 
-
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 
 

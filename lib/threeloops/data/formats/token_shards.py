@@ -30,7 +30,6 @@ from threeloops.files import replace_text, replacing
 
 __all__ = ["Header", "TokenShards", "write_shard", "write_token_shards"]
 
-
 _MAGIC, _VERSION, _HEADER_BYTES, _INDEX = b"3LTOKENS", 1, 64, "index.json"
 _FIELDS, _CRC = struct.Struct("<8sIIQI32x"), struct.Struct("<I")
 _KINDS = {1: "<u1", 2: "<u2", 4: "<u4"}

@@ -13,7 +13,6 @@ from threeloops.data.loading.workers import Inline, ProcessWorker, ThreadWorker,
 
 __all__ = ["Prefetcher", "T", "prefetch"]
 
-
 T = TypeVar("T")
 _KINDS: dict[str, Callable[[Callable[[Any], Any], str], Worker]] = {"thread": ThreadWorker, "process": ProcessWorker}
 

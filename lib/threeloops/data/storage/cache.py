@@ -21,7 +21,6 @@ from threeloops.data.storage.store import Store, part, require_range
 
 __all__ = ["CachedStore"]
 
-
 _CRC = struct.Struct("<I")
 _SUFFIX, _UNFINISHED = ".cached", ".unfinished"
 _NUMBERS = count(1)  # one for each entry that this process writes, for whichever cache

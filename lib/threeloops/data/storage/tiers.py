@@ -14,7 +14,6 @@ import numpy as np
 
 __all__ = ["Tier", "forget", "measure_tiers"]
 
-
 _CHUNK = 1 << 20
 _SMALL = 4096
 

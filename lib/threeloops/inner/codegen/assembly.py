@@ -8,7 +8,6 @@ from typing import Literal
 
 __all__ = ["Counts", "TensorCores", "bits", "kernel_needs", "read_amdgcn", "read_sass", "resource_usage", "width"]
 
-
 TensorCores = Literal["wgmma", "mma", "tcgen05", "mfma"]
 
 _INSTRUCTION = re.compile(

@@ -19,7 +19,6 @@ from threeloops.module_process import command
 
 __all__ = ["WorkerFailed", "ask_worker", "end_worker"]
 
-
 _START_SECONDS = 120.0
 """Time to import Triton: about a second on an idle machine."""
 

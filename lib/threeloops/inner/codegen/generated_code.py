@@ -11,7 +11,6 @@ from threeloops.inner.codegen.occupancy import Occupancy, Target, occupancy
 
 __all__ = ["Code", "read_code"]
 
-
 _HEADER = (
     "kernel",
     "target",

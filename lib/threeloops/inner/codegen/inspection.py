@@ -16,7 +16,6 @@ from threeloops.inner.launches import DescriptorArgument, Launch, TensorArgument
 
 __all__ = ["CompileError", "compile_launches", "inspect"]
 
-
 _SECONDS = 120.0
 """Time limit for one kernel; large ones take some seconds."""
 

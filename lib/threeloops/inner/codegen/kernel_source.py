@@ -17,7 +17,6 @@ from threeloops.inner.launches.launch import FunctionName
 
 __all__ = ["KernelName", "KernelText", "UnsupportedValue", "from_source", "portable"]
 
-
 _IMPORTABLE = ("triton", "builtins", "math")
 """Packages whose functions and classes a kernel may use by name; others must be jit functions with source text."""
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 __all__ = ["COMPILATION_TARGETS", "KB", "Occupancy", "Target", "compilation_target", "occupancy"]
 
-
 KB = 1024
 
 

@@ -11,7 +11,6 @@ from threeloops.inner.interpreter.repairs import format_of, stored, values_of
 
 __all__ = ["dot_scaled", "install"]
 
-
 _FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32)
 """OCP Microscaling Formats specification 1.0, table 4: E2M1."""
 

@@ -18,7 +18,6 @@ from threeloops.inner.precision.formats import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E
 
 __all__ = ["Array", "BF16", "FORMATS", "Format", "multiply_add", "round_toward_zero"]
 
-
 Array = np.ndarray
 
 

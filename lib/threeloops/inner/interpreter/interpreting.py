@@ -31,7 +31,6 @@ from threeloops.hardware import device
 
 __all__ = ["enable_without_gpu", "interpreted", "preflight"]
 
-
 if TYPE_CHECKING:
     from threeloops.inner.interpreter.self_test import Preflight
 

@@ -14,7 +14,6 @@ from triton.runtime.jit import JITFunction
 
 __all__ = ["Replacements", "index", "install", "interpret_library", "number_made"]
 
-
 _get_np_dtype, _patch_lang = interpreter._get_np_dtype, interpreter._patch_lang
 _call, _tritons_bench = interpreter.GridExecutor.__call__, Autotuner._bench
 

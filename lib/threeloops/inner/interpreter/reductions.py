@@ -16,7 +16,6 @@ from threeloops.inner.interpreter.repairs import format_of, stored, values_of
 
 __all__ = ["NotElementwise", "add", "install"]
 
-
 _Array = np.ndarray
 _reduce_as_triton, _scan_as_triton = ReduceOps.apply_impl, ScanOps.apply_impl
 

@@ -20,7 +20,6 @@ from threeloops.inner.interpreter.formats import BF16, FORMATS, Format, multiply
 
 __all__ = ["Handle", "format_of", "install", "stored", "values_of"]
 
-
 _CONVERTIBLE = {"fp16", "fp32", "fp64", *FORMATS}
 """Types among which `to` converts with these formats. Conversions of fp8e4b15, fp8e4b8 and fp8e5b16 stay Triton's."""
 

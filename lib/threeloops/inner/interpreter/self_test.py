@@ -17,7 +17,6 @@ __all__ = [
     "error_function", "load_block", "loop_bound", "product", "reduce_rows", "run",
 ]  # fmt: skip
 
-
 _KNOWN_TRITON = ("3.6", "3.7", "3.8")
 """Release series whose interpreter was read line by line, and for which every repair is tested."""
 

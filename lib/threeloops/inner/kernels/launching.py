@@ -28,7 +28,6 @@ __all__ = [
     "require_shape", "require_tensors", "short", "target",
 ]  # fmt: skip
 
-
 _DEVICES = {"sm_80": "A100 SXM 80GB", "sm_90": "H100 SXM", "sm_100": "B200", "gfx942": "MI300X"}
 TARGETS = tuple(_DEVICES)
 """The devices that every kernel here is compiled and inspected for; sm_90 is also the H200."""

@@ -16,7 +16,6 @@ from threeloops.inner.launches.launch import Argument, DescriptorArgument, Launc
 
 __all__ = ["Call", "Signature", "Storages", "TRITON_TO_TORCH", "bind", "describe", "tensor"]
 
-
 TRITON_TO_TORCH = {
     "int1": "bool",
     "fp16": "float16",

@@ -21,7 +21,6 @@ from threeloops.inner.launches.launch import Launch
 
 __all__ = ["Observer", "observe", "record"]
 
-
 _benchmarking = ContextVar("benchmarking", default=False)
 """Whether an autotuner is comparing configurations, in this thread."""
 

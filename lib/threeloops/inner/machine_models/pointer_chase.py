@@ -28,7 +28,6 @@ from threeloops.inner.timing import cuda_clock
 
 __all__ = ["NotMeasurable", "chase_kernel", "latency", "latency_of_spread", "ring"]
 
-
 _LINE_BYTES = {"cpu": 64, "cuda": 128}
 _LOADS = {"cpu": 1 << 18, "cuda": 50_000}
 _WARM_UP_LINES = 1 << 20

@@ -18,7 +18,6 @@ __all__ = [
     "triton_swizzle", "wavefronts",
 ]  # fmt: skip
 
-
 LANES = 32
 _BANKS = 32
 _BANK_BYTES = 4

@@ -13,7 +13,6 @@ from threeloops.inner.memory.sizes import Step
 
 __all__ = ["Move", "Saved", "block_backward", "free", "norm_backward", "saved_by_layer", "saved_by_norm"]
 
-
 Saved = dict[str, int]
 
 

@@ -18,7 +18,6 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 __all__ = ["MATRIX_PRODUCTS", "Segments", "best_segment", "divisors", "require_divisor", "segment_peak"]
 
-
 MATRIX_PRODUCTS = frozenset(
     getattr(torch.ops.aten, name).default
     for name in (

@@ -7,7 +7,6 @@ from threeloops.inner.memory.recompute import require_divisor
 
 __all__ = ["Model", "Step"]
 
-
 _DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each parameter."""

@@ -14,7 +14,6 @@ from threeloops.inner.memory.timeline import Storage, Timeline
 
 __all__ = ["predicted"]
 
-
 _BETWEEN_MODULES = ("d stream", "d norm", "d input")
 
 

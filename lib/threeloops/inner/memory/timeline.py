@@ -11,7 +11,6 @@ from threeloops.units import readable_bytes
 
 __all__ = ["Change", "KINDS", "MemoryBudgetExceeded", "Storage", "Timeline"]
 
-
 KINDS = ("parameter", "master", "gradient", "state", "buffer", "input", "activation", "temporary")
 """What a storage is for. An activation is made by a forward pass and freed later; a temporary is none of the others."""
 

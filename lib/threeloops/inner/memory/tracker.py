@@ -26,7 +26,6 @@ from threeloops.inner.memory.timeline import MemoryBudgetExceeded, Storage, Time
 
 __all__ = ["LiveStorage"]
 
-
 _NOT_THE_CALLER = (str(Path(torch.__file__).parent), str(Path(__file__).parent), str(Path(weakref.__file__).parent))
 _MAKES_ACTIVATIONS = ("forward", "recompute")
 

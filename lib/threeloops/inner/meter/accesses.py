@@ -21,7 +21,6 @@ __all__ = [
     "unwrapped",
 ]  # fmt: skip
 
-
 _SPACE_BITS = 48
 _HALF_SPACE = 1 << (_SPACE_BITS - 1)
 WORD = 1 << 64

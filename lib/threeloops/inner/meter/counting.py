@@ -21,7 +21,6 @@ from threeloops.inner.meter.traffic import ArgumentTraffic, LaunchTraffic
 
 __all__ = ["find_races", "rows", "traffic_of"]
 
-
 _DENSE_UNITS = 1 << 26
 """Up to this many units get a flag each. Beyond it, where few units of many are touched, those are sorted."""
 _MOST_LANES_OF_A_LOCK = 64

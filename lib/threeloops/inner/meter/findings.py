@@ -29,7 +29,6 @@ __all__ = [
     "program_coordinates",
 ]  # fmt: skip
 
-
 FindingKind = Literal["out-of-bounds", "uninitialised-read", "write-race", "read-write-race"]
 
 _LARGEST = 1 << 28

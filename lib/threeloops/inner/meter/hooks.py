@@ -20,7 +20,6 @@ from threeloops.inner.meter.recording import ATOMIC, LOAD, RELAXED_ATOMIC, STORE
 
 __all__ = ["recording"]
 
-
 _ODD_INTEGER = 91
 """Stands for an unspecified integer: the neutral element of no operation, and too small for sums to overflow."""
 

@@ -22,7 +22,6 @@ from threeloops.inner.meter.recording import LOAD, STORE, Recording
 
 __all__ = ["L2", "model"]
 
-
 _STORAGE_ALIGNMENT = 512
 """Of PyTorch's caching allocator for CUDA."""
 _DEFAULT_WAYS = 16

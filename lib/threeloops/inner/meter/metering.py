@@ -29,7 +29,6 @@ from threeloops.units import readable_bytes, readable_count
 
 __all__ = ["Metered", "meter"]
 
-
 _HEADER = (
     *("kernel", "launches", "programs", "requested", "unique", "DRAM, modelled"),
     *("sectors/request", "FLOPs", "of them dot", "atomics"),

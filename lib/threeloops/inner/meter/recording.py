@@ -20,7 +20,6 @@ from threeloops.inner.meter.traffic import Flops
 
 __all__ = ["ATOMIC", "Access", "LOAD", "RELAXED_ATOMIC", "Recording", "STORE", "VERBS", "array_of", "within"]
 
-
 LOAD, STORE, ATOMIC, RELAXED_ATOMIC = range(4)
 """Kinds of access. A relaxed atomic orders nothing but itself."""
 VERBS = ("load", "store", "atomic", "atomic")

@@ -16,7 +16,6 @@ from threeloops.inner.meter.findings import Finding
 
 __all__ = ["ArgumentTraffic", "Flops", "LaunchTraffic", "Traffic", "together"]
 
-
 _KINDS = ("dot", "add", "multiply", "divide", "fma", "special", "compare", "reduce")
 
 _ELEMENTWISE = {

@@ -19,7 +19,6 @@ from threeloops.inner.precision.formats import FLOAT32
 
 __all__ = ["LossScaler", "Optimizer", "SMALLEST_SCALE", "ScaleUnderflow", "ScalerState", "StepReport", "after_step"]
 
-
 SMALLEST_SCALE = FLOAT32.smallest_normal
 _UNSCALED = (torch.float32, torch.bfloat16, torch.float64)
 """Gradients of these dtypes can be divided by the scale without losing small values again."""

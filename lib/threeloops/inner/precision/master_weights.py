@@ -14,7 +14,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = ["MasterWeights"]
 
-
 _LOW = (torch.float16, torch.bfloat16)
 
 _newest = WeakTensorKeyDictionary()

@@ -11,7 +11,6 @@ from threeloops.inner.meter.traffic import Traffic
 
 __all__ = ["Demand", "Interval", "Latency", "demand_of", "latency_time", "wave_factors"]
 
-
 Interval = tuple[float, float]
 """At best, at worst."""
 

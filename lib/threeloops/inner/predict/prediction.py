@@ -19,7 +19,6 @@ from threeloops.inner.predict.parts import Latency, demand_of, latency_time, wav
 
 __all__ = ["Bound", "Prediction", "predict"]
 
-
 Bound = Literal["memory", "latency", "compute", "start"]
 _PARTS = ("low", "high", "memory_seconds", "compute_seconds", "start_seconds")
 

@@ -22,7 +22,6 @@ from torch.utils._pytree import tree_leaves
 
 __all__ = ["Operation", "eager_traffic"]
 
-
 _ALLOCATIONS = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
 _FILLS = ("copy_", "fill_", "zero_", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
 """Operators that do not look at the values of their first argument."""

@@ -14,7 +14,6 @@ from threeloops.inner.profiling.trace import LAUNCH, ON_DEVICE, CallTree, Event,
 
 __all__ = ["Cause", "Gap", "find_gaps"]
 
-
 Cause = Literal["launch-bound", "host synchronisation", "other"]
 _Interval = tuple[float, float]
 

@@ -9,7 +9,6 @@ from threeloops.inner.profiling.trace import ON_DEVICE, CallTree, Event, launche
 
 __all__ = ["Bound", "Operator", "bound", "cheapest_call_us", "operators"]
 
-
 if TYPE_CHECKING:
     from threeloops.hardware.accelerators import Accelerator
 

@@ -14,7 +14,6 @@ from threeloops.inner.profiling.trace import MEMORY, Call, Event
 
 __all__ = ["compulsory_bytes", "flops", "memory_events"]
 
-
 _ELEMENT_BYTES = {
     "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,

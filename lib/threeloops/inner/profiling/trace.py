@@ -15,7 +15,6 @@ __all__ = [
     "launches", "to_chrome",
 ]  # fmt: skip
 
-
 _OPERATOR = "cpu_op"
 ANNOTATION = "user_annotation"
 MEMORY = "cpu_instant_event"

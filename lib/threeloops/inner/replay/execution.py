@@ -35,7 +35,6 @@ from threeloops.inner.replay.recordings.steps import (
 
 __all__ = ["Execution", "described", "execute", "execute_compiled"]
 
-
 _FAULTS = ("out-of-bounds", "write-race", "read-write-race")
 """Findings that no correct kernel has: on a GPU they are crashes, or results that change from run to run."""
 

@@ -10,7 +10,6 @@ from threeloops.inner.replay.recordings.steps import BYTES, RecordingRefused, St
 
 __all__ = ["Inputs", "inputs_of", "view"]
 
-
 _MAX_BYTES = 512 << 20
 _DEPTH = 8
 

@@ -25,7 +25,6 @@ from threeloops.inner.replay.recordings.steps import (
 
 __all__ = ["FOREIGN", "Ledger", "identity", "tensors"]
 
-
 FOREIGN = "something outside of this call"
 
 

@@ -24,7 +24,6 @@ from threeloops.inner.replay.recordings.steps import Outputs, Recording, Recordi
 
 __all__ = ["Answer", "Message", "answer_from", "perform", "perform_compiled", "question"]
 
-
 _FILE = "cell"
 """What tracebacks and findings call the text of a cell."""
 

@@ -29,7 +29,6 @@ from threeloops.inner.replay.recordings.steps import (
 
 __all__ = ["record"]
 
-
 _ALLOCATIONS = {
     "aten::empty": None, "aten::empty_like": None, "aten::empty_strided": None, "aten::new_empty": None,
     "aten::new_empty_strided": None, "aten::empty_permuted": None,

@@ -30,7 +30,6 @@ from threeloops.module_process import command
 
 __all__ = ["ask", "converse", "main", "record_once", "serve", "warm_up"]
 
-
 _START_SECONDS = 120.0
 _SPARE_SECONDS = 5.0
 

@@ -21,7 +21,6 @@ from threeloops.lab.checking.failure import CheckFailed
 
 __all__ = ["record", "replay"]
 
-
 if TYPE_CHECKING:
     from threeloops.inner.codegen.generated_code import Code
     from threeloops.inner.launches import Launch

@@ -14,7 +14,6 @@ from typing import Any
 
 __all__ = ["ByValue", "InOut", "by_value", "inout", "link", "name_of", "resolve", "student_side"]
 
-
 link: Any = None
 """The grader's connection to the student's process; None where the test runs beside the student's code."""
 

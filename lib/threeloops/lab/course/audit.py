@@ -13,7 +13,6 @@ from threeloops.lab.widgets.predict import single_number
 
 __all__ = ["Claim", "MIME", "audit", "claims"]
 
-
 MIME = "application/vnd.threeloops.audit+json"
 _LEVELS = {
     "model": "derived from a model",

@@ -10,7 +10,6 @@ from threeloops.lab.widgets.style import palette
 
 __all__ = ["course_map"]
 
-
 _RADIUS = {"start": 0.0, "inner": 1.0, "training": 1.85, "product": 2.7}
 _COLOUR = {"start": palette.ink, "inner": palette.vermillion, "training": palette.blue, "product": palette.green}
 _NODE = 0.29

@@ -16,7 +16,6 @@ from threeloops.lab.widgets.display import in_kernel
 
 __all__ = ["passed", "record"]
 
-
 _VERSION = 1
 
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 __all__ = ["LOOPS", "Lab", "labs"]
 
-
 LOOPS = {
     "start": "Start",
     "inner": "The inner loop: one GPU",

@@ -8,7 +8,6 @@ from threeloops.lab.text.plain import is_array, is_size, is_tensor
 
 __all__ = ["Numbers", "Worst", "numbers", "worst"]
 
-
 _INT64 = np.iinfo(np.int64)
 _KINDS = {"b": "bool", "i": "int", "u": "int", "O": "int", "f": "float", "c": "complex"}
 _WIDEST = {"bool": np.bool_, "int": object, "float": np.float64, "complex": np.complex128}

@@ -19,7 +19,6 @@ __all__ = [
     "record_fields",
 ]  # fmt: skip
 
-
 _SCALARS = (NoneType, EllipsisType, bool, int, float, complex, str, bytes, bytearray, range, slice)
 SEQUENCES = (list, tuple, deque)
 MAPPINGS = (dict, OrderedDict, defaultdict, Counter)

@@ -11,7 +11,6 @@ from threeloops.lab.widgets.style import palette
 
 __all__ = ["MARK", "frame", "inline", "passed", "small"]
 
-
 _FRAME = (
     "border-left:4px solid {0};background:{0}1f;border-radius:4px;padding:.55em .9em;margin:.3em 0;"
     "max-width:56em;line-height:1.5"

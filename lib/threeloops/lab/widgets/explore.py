@@ -12,7 +12,6 @@ from threeloops.lab.widgets.display import in_kernel, publish
 
 __all__ = ["Control", "Explorer", "explore"]
 
-
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
 

@@ -10,7 +10,6 @@ from threeloops.lab.widgets.style import palette
 
 __all__ = ["progress"]
 
-
 _SECONDS_BETWEEN_UPDATES = 0.2
 
 

@@ -10,7 +10,6 @@ from threeloops.palette import palette
 
 __all__ = ["figure", "png", "words"]
 
-
 _DPI = 144
 _SETTINGS = {
     "figure.facecolor": "white",

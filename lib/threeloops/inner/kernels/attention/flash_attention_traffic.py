@@ -15,7 +15,6 @@ from threeloops.inner.kernels.attention.sizes import AttentionSizes
 
 __all__ = ["TileTraffic", "backward_cost", "tile_traffic"]
 
-
 _LSE_BYTES = 4
 
 

@@ -13,7 +13,6 @@ from threeloops.inner.kernels.launching import LOG2_E, Configuration, Tiles, tar
 
 __all__ = ["LOG2_E_CONSTANT", "Problem", "Shipped", "hide", "load_rows", "merge", "problem_of", "sum_rows", "to_rows"]
 
-
 _HEAD_DIMS = (32, 64, 128)
 
 

@@ -24,7 +24,6 @@ __all__ = [
     "least_forward", "pairs_in_window", "rows_in_one_piece", "shipped", "sizes_of", "strides", "visible_keys",
 ]  # fmt: skip
 
-
 _HEAD_DIMS = (16, 32, 64, 128)
 LARGEST_GRID = 65535
 """Programs along the second or third axis of a CUDA grid."""

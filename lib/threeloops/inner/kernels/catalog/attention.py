@@ -16,7 +16,6 @@ from threeloops.inner.kernels.catalog.sparse_functions import gradients_of
 
 __all__ = ["entries", "reference", "with_gradients"]
 
-
 _sized = shapes("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "causal")
 _METERED = _sized(
     (1, 2, 1, 512, 512, 64, True),

@@ -10,7 +10,6 @@ from threeloops.inner.costs import Work
 
 __all__ = ["Cost", "Entry", "Inputs", "Shape", "by_size", "shapes"]
 
-
 Shape = Mapping[str, Any]
 """Named sizes of one problem, for example {"rows": 4096, "columns": 4096}."""
 Inputs = Callable[[Shape, torch.dtype, str, int], tuple[Any, ...]]

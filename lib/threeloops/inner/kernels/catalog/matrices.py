@@ -14,7 +14,6 @@ from threeloops.inner.kernels.matmul import descriptor_matmul, matmul, persisten
 
 __all__ = ["entries"]
 
-
 _PRODUCTS = shapes("m", "k", "n")
 _ALIGNED = {
     "metered": _PRODUCTS((512, 512, 512), (256, 320, 384)),

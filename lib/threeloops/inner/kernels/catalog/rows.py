@@ -24,7 +24,6 @@ from threeloops.inner.kernels.rows import (
 
 __all__ = ["entries"]
 
-
 _MATRIX, _VECTOR = ("rows", "columns"), ("columns",)
 
 

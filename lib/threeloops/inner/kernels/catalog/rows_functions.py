@@ -20,7 +20,6 @@ __all__ = [
     "with_statistics", "with_targets",
 ]  # fmt: skip
 
-
 _SEED = 20_240_229
 """Of the dropout masks; an arbitrary number."""
 TARGETS_PER_IGNORED = 8

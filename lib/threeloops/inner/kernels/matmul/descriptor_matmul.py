@@ -21,7 +21,6 @@ from threeloops.inner.kernels.matmul.matrix_product import Options, multiply, ti
 
 __all__ = ["descriptor_matmul", "descriptor_matmul_kernel", "launch"]
 
-
 _ALIGNMENT_BYTES = 16
 _WITHOUT_COPY_ENGINE = ("sm_80", "gfx942")
 

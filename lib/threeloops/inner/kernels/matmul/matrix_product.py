@@ -12,7 +12,6 @@ from threeloops.inner.kernels.launching import LARGEST_INT32, Configuration, tar
 
 __all__ = ["Launch", "Options", "choose", "multiply", "tiles", "tiles_of"]
 
-
 _LARGEST_BLOCK = 256
 _PRECISIONS = ("tf32", "ieee")
 

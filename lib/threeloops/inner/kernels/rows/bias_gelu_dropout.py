@@ -33,7 +33,6 @@ __all__ = [
     "random_tile", "reference",
 ]  # fmt: skip
 
-
 _ROUNDS = 10
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

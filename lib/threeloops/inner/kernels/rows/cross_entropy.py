@@ -26,7 +26,6 @@ __all__ = [
     "require_targets", "scale_rows", "scale_rows_kernel",
 ]  # fmt: skip
 
-
 _SCALE_ROWS = Configuration({"BLOCK": 4096}, num_warps=8)
 
 

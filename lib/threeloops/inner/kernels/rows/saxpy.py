@@ -17,7 +17,6 @@ from threeloops.inner.kernels.launching import Configuration
 
 __all__ = ["cost", "reference", "saxpy", "saxpy_kernel"]
 
-
 _BYTES_PER_THREAD = 32
 
 

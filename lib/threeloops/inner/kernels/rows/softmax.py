@@ -25,7 +25,6 @@ __all__ = [
     "reference", "softmax", "softmax_backward_kernel", "softmax_kernel",
 ]  # fmt: skip
 
-
 _LONG_ROWS = Configuration({"BLOCK": 8192}, num_warps=8)
 
 

@@ -28,7 +28,6 @@ __all__ = [
     "require_vectors", "row_sums_kernel", "row_tile", "row_tile_of_two", "stack_rows", "tiles_per_program",
 ]  # fmt: skip
 
-
 _TILE_ELEMENTS = 4096
 LONGEST_ROW = 16384
 """The longest row that one program holds in registers: 32 float32 values in each of 512 threads."""

@@ -16,7 +16,6 @@ from threeloops.inner.kernels.launching import Tiles
 
 __all__ = ["BlockMask", "Lists"]
 
-
 _SMALLEST_BLOCK = 16
 
 

@@ -11,7 +11,6 @@ from threeloops.inner.kernels.sparse.tiles import shipped
 
 __all__ = ["backward_cost", "cost"]
 
-
 _INDEX_BYTES = 4
 
 

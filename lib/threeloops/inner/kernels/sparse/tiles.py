@@ -20,7 +20,6 @@ __all__ = [
     "shipped", "store_tile", "take_tile",
 ]  # fmt: skip
 
-
 _SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
     "sm_80": {
         64: Shipped(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 1), Tiles(32, 64, 8, 1)),

@@ -13,7 +13,6 @@ from threeloops.simulation.link import Link
 
 __all__ = ["Channel", "Pairs", "StreamChannel", "ThreadChannel", "channel_for"]
 
-
 Pairs = list[tuple[Tensor, Tensor]]
 """(target, source) of each copy."""
 

@@ -19,7 +19,6 @@ from threeloops.files import replace_text
 
 __all__ = ["FileStore", "HostStore", "Shapes", "StateFileError", "Store"]
 
-
 _MANIFEST = "states.json"
 _ELEMENT_BYTES = 4
 _RESTORE = "restore it, or begin anew in an empty folder"

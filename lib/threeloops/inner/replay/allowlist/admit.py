@@ -22,7 +22,6 @@ from threeloops.inner.replay.allowlist.source import PRELUDE, Lines, write
 
 __all__ = ["Admitted", "Kernel", "admit"]
 
-
 _MAX_CHARACTERS = 200_000
 _MAGIC = re.compile(r"^\s*[%!?]")
 _JIT = ("triton.jit", "jit")

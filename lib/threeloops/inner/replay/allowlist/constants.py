@@ -7,7 +7,6 @@ from typing import Any
 
 __all__ = ["MAX_INTEGER", "defined", "is_constant", "written"]
 
-
 MAX_INTEGER = 1 << 64
 _WORDS = frozenset({"inf", "+inf", "-inf", "nan"})
 _NUMBERS = {"e": math.e, "pi": math.pi, "tau": math.tau, "inf": math.inf}

@@ -9,7 +9,6 @@ from threeloops.inner.replay.allowlist.names import BUILTINS, FLOAT_WORDS, MEMBE
 
 __all__ = ["Expressions", "NotAdmitted", "WORDS", "text_of"]
 
-
 _ALLOWED = (
     "a kernel may use its arguments and variables, numbers, tl and tl.math, triton.cdiv, if, for and while, the other "
     "@triton.jit functions of its cell, and constants that its cell defines as literals"

@@ -6,7 +6,6 @@ no printing, no inline assembly. A name that the installed Triton lacks fails wh
 
 __all__ = ["BUILTINS", "DTYPES", "FLOAT_WORDS", "MEMBERS", "RESERVED", "TL", "TL_FUNCTIONS", "TL_MATH", "TRITON"]
 
-
 DTYPES = frozenset(
     "int1 int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 "
     "float8e4nv float8e5 float8e4b8 float8e5b16 float8e4b15 pi32_t".split()

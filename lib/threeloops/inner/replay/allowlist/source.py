@@ -12,7 +12,6 @@ from threeloops.inner.replay.allowlist.rules import without_docstring
 
 __all__ = ["Lines", "PRELUDE", "write"]
 
-
 PRELUDE = "import triton; import triton.language as tl"
 
 

@@ -20,7 +20,6 @@ __all__ = [
     "StridedView", "Sum", "TritonDtype", "decode", "dtype_of", "malformed",
 ]  # fmt: skip
 
-
 Dtype = Literal[
     "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
     "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool",
