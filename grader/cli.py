@@ -4,8 +4,6 @@ Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the
 explains.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import signal

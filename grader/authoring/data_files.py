@@ -1,7 +1,5 @@
 """A lab's data files. `data/MANIFEST.json` states the origin, licence, size and hash of each."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Does a release hold an answer? The last check before students see it, independent of how the release was made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

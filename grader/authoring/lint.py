@@ -3,8 +3,6 @@
 `lint(lab)` returns one sentence per broken rule, which names the lab and the cell; an empty list is a sound lab.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import importlib.util

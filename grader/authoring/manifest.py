@@ -1,7 +1,5 @@
 """The trusted description of a lab: which cells exist, their kind and points, and the names that students define."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache

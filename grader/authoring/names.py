@@ -1,7 +1,5 @@
 """Which names a cell's text binds, uses and imports, by Python's own rules of scope."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import symtable

@@ -4,8 +4,6 @@ nbgrader looks for these words anywhere in a line. The course is stricter, so th
 marker stands on a line of its own, and a region is opened and closed in the same cell.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Literal

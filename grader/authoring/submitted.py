@@ -1,7 +1,5 @@
 """A submitted notebook reduced to the few fields that grading reads, each of a known type."""
 
-from __future__ import annotations
-
 from typing import Any
 
 __all__ = ["BadSubmission", "NotThisLab", "essentials", "nested"]

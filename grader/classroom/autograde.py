@@ -4,8 +4,6 @@ nbgrader copies a submission before any preprocessor sees it, takes every except
 skips every student who has a folder in `autograded/`. `nbgrader_config.py` installs this class.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 import shutil

@@ -1,7 +1,5 @@
 """nbgrader's CSV export, with cells quoted where CSV needs it and none that a spreadsheet executes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

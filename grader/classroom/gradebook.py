@@ -1,7 +1,5 @@
 """Write the points of a graded class into nbgrader's gradebook, from one process."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ nbgrader's Execute. Between them every test cell carries an error, so that a tes
 (`--no-execute`, a crash of the harness) scores 0; nbgrader alone would give it full marks.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Content-Security-Policy of pages that show a student's work: markup that slips through cannot run."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 

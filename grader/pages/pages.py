@@ -1,7 +1,5 @@
 """HTML pages of executed notebooks and of reports: self-contained, readable without a network, no scripts."""
 
-from __future__ import annotations
-
 import copy
 import html
 import re

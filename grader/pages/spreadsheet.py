@@ -1,7 +1,5 @@
 """CSV that spreadsheets show as text: they execute no cell of it as a formula."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -5,8 +5,6 @@ Jupyter server, where one request by the page is enough to run code. Markdown is
 sanitised; a web address is shown as text beside the words that linked to it.
 """
 
-from __future__ import annotations
-
 import html
 import time
 from typing import Any

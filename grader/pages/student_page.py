@@ -1,7 +1,5 @@
 """The last step before nbgrader's pages: reduces an autograded notebook to what such a page may show."""
 
-from __future__ import annotations
-
 import html
 import secrets
 from pathlib import Path

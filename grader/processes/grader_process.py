@@ -4,8 +4,6 @@ Started as a warm process that forks once per submission (`python -m grader.proc
 asks for one cell at a time over a link of plain JSON.
 """
 
-from __future__ import annotations
-
 import ast
 import base64
 import binascii

@@ -6,8 +6,6 @@ submission's own process into new namespaces, watches its memory and process cou
 hangs up.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Files copied whole or not at all, and folders compared by content."""
 
-from __future__ import annotations
-
 import hashlib
 from filecmp import cmp
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A three-way merge of notebooks by cell id: what the student wrote stays, the rest becomes the new text."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterator

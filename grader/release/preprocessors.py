@@ -1,7 +1,5 @@
 """Two steps that this course adds to nbgrader's own: a check that knows our reflections, and the student's copy."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

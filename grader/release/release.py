@@ -5,8 +5,6 @@ only the lab's name and a hash of the release. Stock `nbgrader generate_assignme
 last step (`ForStudents`) is one of its preprocessors.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """A student's own copy of a lab: `start` makes it, `update` brings a newer release into it, nothing overwrites it."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import warnings

@@ -1,7 +1,5 @@
 """What a student's folder may hold: its name, its files and their sizes, checked before any file is opened."""
 
-from __future__ import annotations
-
 import os
 import stat
 import unicodedata

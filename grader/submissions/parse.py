@@ -1,7 +1,5 @@
 """A submitted notebook as plain data. What it may cost is bounded before anything is built from it."""
 
-from __future__ import annotations
-
 import json
 import re
 

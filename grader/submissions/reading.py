@@ -1,7 +1,5 @@
 """Submissions as they arrive: `DIR/<student>/<lab>/<lab>.ipynb`, nbgrader's own layout, read without trust."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -5,8 +5,6 @@ text of its solution cells (the first of each grade_id) and its own extra cells,
 Its tags, locks, points and test cells are only compared, so that the student hears what was restored.
 """
 
-from __future__ import annotations
-
 import copy
 from collections import Counter, defaultdict
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Every receive has a deadline and a size limit, and a peer that breaks the format is cut off for good.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 from typing import Any, NoReturn

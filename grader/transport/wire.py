@@ -4,8 +4,6 @@
 codec: the student's side answers with a handle (the object stays there), the grader's side may send by value.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import enum

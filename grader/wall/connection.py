@@ -1,7 +1,5 @@
 """The grader's end of the wall: requests to one student's process, and what is accepted as an answer."""
 
-from __future__ import annotations
-
 import builtins
 import dataclasses
 import enum

@@ -1,7 +1,5 @@
 """Tensors that came back with a place in the student's autograd graph, and what an in-place call left behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The outcome of one cell: written by the grader's half, read by the engine. Imports no torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 __all__ = ["Outcome"]

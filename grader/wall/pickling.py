@@ -1,7 +1,5 @@
 """Objects that travel to the student's side as copies, and the classes that exist on both sides."""
 
-from __future__ import annotations
-
 import io
 import sys
 import types

@@ -5,8 +5,6 @@ before the first cell ran. Of that, every replay is a fork again: without files 
 limited in memory, and ended when its time is up.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -4,8 +4,6 @@ Everything here runs in the same process as hostile code and is therefore truste
 every frame that comes from it. Its job is to be a faithful host for honest submissions.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import io

@@ -4,8 +4,6 @@ A test cell runs unchanged in JupyterLab, next to the student's functions, and i
 live in another process. Three words carry the difference. In JupyterLab all three are the identity.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import Callable
