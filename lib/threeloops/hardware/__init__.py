@@ -8,15 +8,6 @@ from threeloops.hardware.inventory import cpu_caches, device
 from threeloops.hardware.measure import Measured, measure_copy_bandwidth, measure_matmul_rate, this_machine
 
 __all__ = [
-    "DTYPES",
-    "Accelerator",
-    "Caches",
-    "Measured",
-    "accelerator",
-    "accelerators",
-    "cpu_caches",
-    "device",
-    "measure_copy_bandwidth",
-    "measure_matmul_rate",
-    "this_machine",
-]
+    "DTYPES", "Accelerator", "Caches", "Measured", "accelerator", "accelerators", "cpu_caches", "device",
+    "measure_copy_bandwidth", "measure_matmul_rate", "this_machine",
+]  # fmt: skip

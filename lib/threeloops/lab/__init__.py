@@ -19,21 +19,6 @@ from threeloops.lab.widgets.progress import progress
 from threeloops.lab.widgets.style import figure, palette
 
 __all__ = [
-    "CheckFailed",
-    "audit",
-    "by_value",
-    "check",
-    "claims",
-    "course_map",
-    "explore",
-    "figure",
-    "hint",
-    "inout",
-    "labs",
-    "palette",
-    "predict",
-    "progress",
-    "replay",
-    "show",
-    "student_side",
-]
+    "CheckFailed", "audit", "by_value", "check", "claims", "course_map", "explore", "figure", "hint", "inout",
+    "labs", "palette", "predict", "progress", "replay", "show", "student_side",
+]  # fmt: skip

@@ -6,15 +6,6 @@ from threeloops.inner.memory.timeline import KINDS, Change, MemoryBudgetExceeded
 from threeloops.inner.memory.tracker import LiveStorage
 
 __all__ = [
-    "KINDS",
-    "Account",
-    "Change",
-    "LiveStorage",
-    "MemoryBudgetExceeded",
-    "Step",
-    "Storage",
-    "Timeline",
-    "account",
-    "draw_bars",
-    "draw_timeline",
-]
+    "KINDS", "Account", "Change", "LiveStorage", "MemoryBudgetExceeded", "Step", "Storage", "Timeline", "account",
+    "draw_bars", "draw_timeline",
+]  # fmt: skip

@@ -6,17 +6,6 @@ from threeloops.inner.memory.offload.prediction import Rates, step_seconds
 from threeloops.inner.memory.offload.stores import FileStore, HostStore, StateFileError, Store
 
 __all__ = [
-    "Channel",
-    "Chunk",
-    "FileStore",
-    "HostStore",
-    "OffloadedAdamW",
-    "Rates",
-    "StateFileError",
-    "Store",
-    "StreamChannel",
-    "ThreadChannel",
-    "TornStateError",
-    "chunks_of",
-    "step_seconds",
-]
+    "Channel", "Chunk", "FileStore", "HostStore", "OffloadedAdamW", "Rates", "StateFileError", "Store",
+    "StreamChannel", "ThreadChannel", "TornStateError", "chunks_of", "step_seconds",
+]  # fmt: skip
