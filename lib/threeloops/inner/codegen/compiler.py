@@ -1,4 +1,4 @@
-"""The process that compiles kernels; `process.Worker` starts it, and it runs `main`.
+"""The process that compiles kernels; `compiler_process` starts it, and it runs `main`.
 
 Triton decides when a kernel is decorated whether it is interpreted or compiled, so a process that interprets cannot
 compile; and compiling must not touch a GPU. This worker rebuilds each kernel from its source and runs Triton's own
