@@ -35,7 +35,7 @@ _HEADER = (
 )
 _ARGUMENTS_HEADER = ("argument", "loaded", "unique", "stored", "unique")
 _EXPLANATION = """\
-requested: bytes that the lanes ask for. unique: those bytes counted once a launch, the DRAM traffic of a cache that
+requested: bytes that the lanes ask for. unique: those bytes counted once per launch, the DRAM traffic of a cache that
 never evicts. DRAM, modelled: what the L2 model below exchanges with memory. A sector is 32 bytes, a request 32 lanes:
 4 sectors are a coalesced float32 access, 2 a 16-bit one."""
 
