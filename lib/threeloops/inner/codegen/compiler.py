@@ -3,7 +3,7 @@
 Triton decides when a kernel is decorated whether it is interpreted or compiled, so a process that interprets cannot
 compile; and compiling must not touch a GPU. This worker rebuilds each kernel from its source and runs Triton's own
 just-in-time path (`JITFunction.run`), so that the kernel is specialised exactly as in a launch. A driver that only
-names the target and stand-ins for tensors provide just what that path reads. Requests and answers are lines of JSON.
+names the target and stand-ins for tensors provide just what that path reads. Requests and answers are frames.
 The worker does not import torch, which takes seconds, unless a kernel's module does.
 """
 
@@ -25,9 +25,12 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from threeloops import frames
+from threeloops.frames import FrameError
 from threeloops.inner.codegen.kernels import locate, rebuild, value
+from threeloops.module_process import question_pipes
 
-__all__ = ["main", "read"]
+__all__ = ["main"]
 
 
 class _Dtype(str):
@@ -201,34 +204,35 @@ def _name_compiler_by_date() -> None:
     cache.triton_key = lambda: f"{triton.__version__}-{file.st_size}-{file.st_mtime_ns}"
 
 
-def _serve(requests: "queue.Queue[str]", answers: Any) -> None:
+def _serve(requests: "queue.Queue[dict]", answers: int) -> None:
     _name_compiler_by_date()
-    answers.write("{}\n")  # ready: importing Triton does not count as compile time
-    answers.flush()
+    frames.send(answers, {})  # ready: importing Triton does not count as compile time
     while True:
-        request = json.loads(requests.get())
+        request = requests.get()
         for name in [name for name in os.environ if name.startswith("TRITON_")]:
             del os.environ[name]
         os.environ.update(request["environment"])
+        if os.environ.get("TRITON_CACHE_DIR") == "":
+            os.environ["TRITON_CACHE_DIR"] = os.path.join(os.environ["TMPDIR"], "cache")
         try:
             answer = {"compiled": _compile_request(request)}
         except (Exception, SystemExit) as error:
             answer = {"failed": _failure(error)}
         linecache.clearcache()
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        frames.send(answers, answer)
 
 
-def read(requests: "queue.Queue[str]", pipe: Any) -> None:
-    for line in pipe:
-        requests.put(line)
-    os._exit(0)  # the process that asked is gone
+def _read(requests: "queue.Queue[dict]", pipe: int) -> None:
+    """Read requests also while one is compiled, to notice at once that the process that asks is gone."""
+    try:
+        while True:
+            requests.put(frames.receive(pipe)[0])
+    except FrameError:
+        os._exit(0)
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # output of kernels or compilers must not mix with the answers
-    requests: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=read, args=(requests, os.fdopen(os.dup(0))), daemon=True).start()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    pipe, answers = question_pipes()
+    requests: queue.Queue[dict] = queue.Queue()
+    threading.Thread(target=_read, args=(requests, pipe), daemon=True).start()
     _serve(requests, answers)

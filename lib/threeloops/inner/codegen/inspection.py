@@ -8,11 +8,12 @@ would generate on that GPU.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from threeloops.inner.codegen.compiler_process import WorkerFailed, ask_worker
+from threeloops.inner.codegen.compiler_process import ask_compiler
 from threeloops.inner.codegen.generated_code import Code, read_code
 from threeloops.inner.codegen.kernel_source import KernelName, portable
 from threeloops.inner.codegen.occupancy import Target, compilation_target
 from threeloops.inner.launches import DescriptorArgument, Launch, TensorArgument, record
+from threeloops.module_process import ProcessLost
 
 __all__ = ["CompileError", "compile_launches", "inspect"]
 
@@ -65,8 +66,8 @@ def inspect(call: Callable[[], Any], target: str) -> list[Code]:
 
 def _compile_request(name: str, request: Mapping[str, Any], target: Target, seconds: float) -> Code:
     try:
-        answer = ask_worker({**request, "target": target.triton}, seconds)
-    except WorkerFailed as error:
+        answer = ask_compiler({**request, "target": target.triton}, seconds)
+    except ProcessLost as error:
         raise CompileError(name, target.name, str(error)) from None
     if "failed" in answer:
         failed = answer["failed"]

@@ -1,4 +1,4 @@
-"""A process that executes replays, each in a fork of its own; `_Server` starts it, and it calls `main`.
+"""A process that executes replays, each in a fork of its own.
 
 It imports torch, Triton and the meter once, and makes one small replay before any other, so that a fork finds
 everything imported. A fork that runs too long or dies takes nothing with it, and is reported. In a notebook on a GPU
@@ -9,10 +9,8 @@ A student's process imports this module too, to record once. There the meter may
 needs it, is imported only where a replay is executed.
 """
 
-import atexit
 import os
 import signal
-import subprocess
 import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
@@ -26,11 +24,10 @@ from threeloops.inner.replay.allowlist.admit import admit
 from threeloops.inner.replay.inputs import inputs_of
 from threeloops.inner.replay.recorder import record
 from threeloops.inner.replay.recordings.steps import Allocate, LaunchStep, Recording, StridedView
-from threeloops.module_process import command
+from threeloops.module_process import ModuleProcess, question_pipes
 
 __all__ = ["ask", "converse", "main", "record_once", "serve", "warm_up"]
 
-_START_SECONDS = 120.0
 _SPARE_SECONDS = 5.0
 
 
@@ -103,57 +100,16 @@ def _how(status: int) -> str:
     return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
 
 
-class _Server:
-    """The process as its user sees it; it ends with the process that started it."""
-
-    def __init__(self) -> None:
-        variables = {"TRITON_INTERPRET": "1", "THREELOOPS_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-        self.process = subprocess.Popen(
-            command(__name__),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **variables},
-            start_new_session=True,
-        )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.requests, self.answers = self.process.stdin.fileno(), self.process.stdout.fileno()
-        self.started = False
-        atexit.register(self.close)
-
-    def ask(self, tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tuple[dict[str, Any], list]:
-        """The answer to a question. Raises FrameError where the server is lost."""
-        if not self.started:
-            frames.receive(self.answers, time.monotonic() + _START_SECONDS)
-            self.started = True
-        return converse(self.requests, self.answers, tree, buffers, seconds)
-
-    def close(self) -> None:
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
-        try:
-            self.process.wait(_SPARE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        atexit.unregister(self.close)
+_SERVER = ModuleProcess(
+    "the process that executes kernels",
+    __name__,
+    {"TRITON_INTERPRET": "1", "THREELOOPS_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""},
+)
 
 
-_server: _Server | None = None
-
-
-def ask(tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tuple[dict[str, Any], list]:
-    """Ask this process's server, which is started when first needed and again if it is gone."""
-    global _server
-    if _server is None or _server.process.poll() is not None:
-        _server = _Server()
-    try:
-        return _server.ask(tree, buffers, seconds)
-    except BaseException:
-        # Half a conversation cannot be continued: an interrupted cell ends the server too.
-        _server.close()
-        _server = None
-        raise
+def ask(tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tuple[dict[str, Any], list[Any]]:
+    """The answer to a question that may take so many seconds. Raises ProcessLost."""
+    return _SERVER.ask({**tree, "seconds": seconds}, buffers, seconds + _SPARE_SECONDS)
 
 
 def warm_up() -> None:
@@ -166,11 +122,9 @@ def warm_up() -> None:
 
 
 def main() -> None:
-    requests, answers = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # what a kernel prints must not mix with the answers
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    requests, answers = question_pipes()
     warm_up()
-    frames.send(answers, {"started": True})
+    frames.send(answers, {})
     serve(requests, answers)
 
 

@@ -148,12 +148,13 @@ def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any])
     from threeloops.inner.interpreter import interpreted
     from threeloops.inner.replay.messages import perform
     from threeloops.inner.replay.server import ask
+    from threeloops.module_process import ProcessLost
 
     try:
         if wall.link is not None:
             return wall.link.replay(tree, buffers)
         return perform(tree, buffers) if interpreted() and not _aside else ask(tree, buffers, _SECONDS)
-    except FrameError as error:
+    except (FrameError, ProcessLost) as error:
         raise _failure(launcher, f"was not judged: the process that executes kernels is lost ({error})") from None
 
 

@@ -700,8 +700,7 @@ def test_an_answer_holds_what_an_answer_holds_and_nothing_else(tree):
 def server():
     """The executing process that stands beside a notebook on a GPU."""
     yield replay_server.ask
-    if replay_server._server is not None:
-        replay_server._server.close()
+    replay_server._SERVER.end()
 
 
 def asked(launcher, cell=CELL):
@@ -724,6 +723,6 @@ def test_a_process_that_dies_says_so_and_the_next_is_answered(server):
     tree, buffers = asked(launch_twice)
     tree["inputs"] = None  # nothing that `_judge` would send
     assert "ended the process that ran it" in server(tree, buffers, 600)[0]["refused"]
-    os.kill(replay_server._server.process.pid, signal.SIGKILL)
-    replay_server._server.process.wait()
+    os.kill(replay_server._SERVER.process.pid, signal.SIGKILL)
+    replay_server._SERVER.process.wait()
     assert server(*asked(launch_twice), 600)[0]["outputs"]
