@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Can this machine teach me?
 #     minutes: 90
-#     withholds: [threeloops.hardware.capability, threeloops.hardware.visible_devices, threeloops.hardware.probe, threeloops.inner.roofline, threeloops.inner.timing]
+#     withholds: [threeloops.hardware.capability, threeloops.hardware.probe, threeloops.inner.roofline, threeloops.inner.timing]
 # ---
 
 # %% [markdown]

@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Can an algorithm move less memory?
 #     minutes: 180
-#     withholds: [threeloops.inner.kernels.attention.flash_attention_traffic, threeloops.inner.kernels.sparse.sliding_window_traffic, threeloops.inner.kernels.sparse.block_sparse_traffic]
+#     withholds: [threeloops.inner.kernels.attention.sizes, threeloops.inner.kernels.attention.flash_attention_traffic, threeloops.inner.kernels.sparse.sliding_window_traffic, threeloops.inner.kernels.sparse.block_sparse_traffic]
 # ---
 
 # %% [markdown]

@@ -151,7 +151,7 @@ def test_a_student_starts_checks_and_updates(toy):
     half = threeloops(toy.root, "check", mine)
     assert "✓ mean" in half.stdout
     assert "✗ rescale" in half.stdout
-    assert threeloops(toy.root, "_update", "90").returncode == 0
+    assert threeloops(toy.root, "update", "90").returncode == 0
     assert "sum(values) / len(values)" in toy.work.read_text()
 
 

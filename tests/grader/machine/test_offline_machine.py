@@ -38,7 +38,7 @@ def test_what_measures_can_be_imported(offline, module):
 
 
 def test_the_doctor_finds_that_the_course_runs(offline):
-    done = offline("-m", "grader.cli", "_doctor", "--json")
+    done = offline("-m", "grader.cli", "doctor", "--json")
     assert done.returncode == 0, done.stderr
     found = {finding["name"]: finding["status"] for finding in json.loads(done.stdout)["findings"]}
     assert found["interpreter"] == "ok" and found["packages"] == "missing"
@@ -59,7 +59,7 @@ def test_evidence_skips_what_needs_more_with_its_reason(offline, tmp_path):
     found = json.loads(path.read_text())
     status = {part["name"]: (part["status"], part["reason"]) for part in found["parts"]}
     assert status["lab 00_start_here"] == ("SKIPPED", "papermill is not installed")
-    assert status["_doctor"][0] == "ok" and found["provenance"]["commit"] is None
+    assert status["doctor"][0] == "ok" and found["provenance"]["commit"] is None
 
 
 def test_gpu_tests_are_collected_where_other_tests_cannot_be(offline, tmp_path):

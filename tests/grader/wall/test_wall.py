@@ -499,7 +499,7 @@ def test_what_a_cell_prints_and_shows_is_kept(lab, sandbox):
     try:
         cell = side.ask(op="student", source="import os\nprint('a')\nos.system('echo b')\nprint('c')\n{'d': 1}")
         assert [word for word in cell.student_printed.split() if word in "abc"] == ["a", "b", "c"]
-        assert cell._shown == [{"text/plain": "{'d': 1}"}]
+        assert cell.shown == [{"text/plain": "{'d': 1}"}]
         assert side.test("f()").student_printed == "in the call\n"
         error = side.ask(op="student", source="1 // 0")
         assert (error.ok, error.error) == (False, "ZeroDivisionError")
