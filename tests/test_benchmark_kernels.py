@@ -59,7 +59,7 @@ SOFTMAX = Entry(
     peers={TORCH: lambda x: torch.softmax(x, -1)},
 )  # fmt: skip
 BACKWARD = replace(
-    SOFTMAX, name="_softmax_backward", launch=softmax._softmax_backward, reference=softmax.backward_reference,
+    SOFTMAX, name="softmax_backward", launch=softmax._softmax_backward, reference=softmax.backward_reference,
     inputs=lambda shape, dtype, where, seed: softmax_inputs(shape, dtype, where, seed) * 2,
     cost=lambda shape, dtype: softmax.backward_cost(shape["rows"], shape["columns"], dtype.itemsize), peers={},
 )  # fmt: skip
@@ -88,7 +88,7 @@ def test_every_case_of_the_full_run_falls_into_one_share(small):
     shared = [case for share in range(4) for case in cases((share, 4))]
     assert sorted(map(str, shared)) == sorted(map(str, every))
     quick = [(name, dtype) for name, _, dtype in cases(WHOLE, quick=True)]
-    assert quick == [(name, torch.bfloat16) for name in ("saxpy", "softmax", "_softmax_backward")]
+    assert quick == [(name, torch.bfloat16) for name in ("saxpy", "softmax", "softmax_backward")]
 
 
 @interpreted
@@ -145,7 +145,7 @@ def test_a_kernel_that_does_not_compile_is_a_row_and_stops_nothing(small, monkey
     rows = list(kernel_code.rows(True, WHOLE))
     assert [row["not_compiled"] for row in rows] == ["k does not compile for sm_90: no such instruction"] * 3
     facts = {"traffic": [], "error": [], "time": [], "code": rows}
-    assert summary(facts)["compiled"] == {"of": 3, "are": 0, "not": ["saxpy", "softmax", "_softmax_backward"]}
+    assert summary(facts)["compiled"] == {"of": 3, "are": 0, "not": ["saxpy", "softmax", "softmax_backward"]}
 
 
 def test_what_cannot_be_compared_with_says_why(small, monkeypatch):

@@ -127,7 +127,7 @@ def test_tensor_core_instructions(instruction, kind):
 
 
 def test_resources_are_the_most_of_all_functions():
-    assert resource_usage(USAGE) == {"REG": 40, "STACK": 64, "_SHARED": 1024, "LOCAL": 8}
+    assert resource_usage(USAGE) == {"REG": 40, "STACK": 64, "SHARED": 1024, "LOCAL": 8}
     with pytest.raises(ValueError, match="no resource usage"):
         resource_usage("cuobjdump info: nothing here")
 

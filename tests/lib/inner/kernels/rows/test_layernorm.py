@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from threeloops.inner.kernels.rows import layernorm as _layernorm_backward
+from threeloops.inner.kernels.rows import layernorm as rows_layernorm
 from threeloops.inner.kernels.rows import tiles as row_tiles
 from threeloops.inner.kernels.rows.layernorm import _layernorm_forward, cost, layernorm, reference
 from threeloops.inner.kernels.rows.tiles import LONGEST_ROW, LONGEST_ROW_OF_TWO
@@ -48,16 +48,16 @@ def test_references(normal):
     leaves = [each.clone().requires_grad_() for each in (x, weight, bias)]
     expected = torch.autograd.grad(torch_layernorm(*leaves), leaves, dy)
     variance, mean = torch.var_mean(x, -1, correction=0)
-    ours = _layernorm_backward.backward_reference(dy, x, weight, mean, torch.rsqrt(variance + 1e-5))
+    ours = rows_layernorm.backward_reference(dy, x, weight, mean, torch.rsqrt(variance + 1e-5))
     torch.testing.assert_close(ours, expected)
 
 
 def test_the_gradient_of_many_long_rows_is_that_of_short_ones(normal, monkeypatch):
     x, weight, dy = normal(300, 256), normal(256, seed=1), normal(300, 256, seed=2)
     _, mean, scale = _layernorm_forward(x, weight, weight)
-    short = _layernorm_backward._layernorm_backward(dy, x, weight, mean, scale)
+    short = rows_layernorm._layernorm_backward(dy, x, weight, mean, scale)
     monkeypatch.setattr(row_tiles, "LONGEST_ROW_OF_TWO", 255)
-    torch.testing.assert_close(_layernorm_backward._layernorm_backward(dy, x, weight, mean, scale), short)
+    torch.testing.assert_close(rows_layernorm._layernorm_backward(dy, x, weight, mean, scale), short)
 
 
 def test_rows_of_one_element_are_the_bias(normal):
@@ -93,7 +93,7 @@ def test_other_vectors_are_refused(normal):
 
 def test_traffic(entry, least_traffic):
     least_traffic(entry("layernorm"))
-    least_traffic(entry("_layernorm_backward"))
+    least_traffic(entry("layernorm_backward"))
 
 
 def test_requested_bytes(interpreted, normal, monkeypatch):
@@ -110,5 +110,5 @@ def test_requested_bytes(interpreted, normal, monkeypatch):
 
 def test_code(entry, clean_code):
     clean_code(entry("layernorm"), "sm_90")
-    kernel, *_ = clean_code(entry("_layernorm_backward"), "sm_90")
+    kernel, *_ = clean_code(entry("layernorm_backward"), "sm_90")
     assert kernel.async_copies  # the next rows are on their way while one is worked on

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from threeloops.inner.kernels.rows import rmsnorm as _rmsnorm_backward
+from threeloops.inner.kernels.rows import rmsnorm as rows_rmsnorm
 from threeloops.inner.kernels.rows import tiles as row_tiles
 from threeloops.inner.kernels.rows.rmsnorm import _rmsnorm_forward, cost, reference, rmsnorm
 from threeloops.inner.kernels.rows.tiles import (
@@ -50,7 +50,7 @@ def test_references(normal):
     leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
     expected = torch.autograd.grad(torch_rmsnorm(*leaves), leaves, dy)
     scale = torch.rsqrt(x.square().mean(-1) + 1e-6)
-    torch.testing.assert_close(_rmsnorm_backward.backward_reference(dy, x, weight, scale), expected)
+    torch.testing.assert_close(rows_rmsnorm.backward_reference(dy, x, weight, scale), expected)
 
 
 def test_rows_longer_than_registers(normal):
@@ -63,9 +63,9 @@ def test_rows_longer_than_registers(normal):
 def test_the_gradient_of_many_long_rows_is_that_of_short_ones(normal, monkeypatch):
     x, weight, dy = normal(300, 256), normal(256, seed=1), normal(300, 256, seed=2)
     _, scale = _rmsnorm_forward(x, weight)
-    short = _rmsnorm_backward._rmsnorm_backward(dy, x, weight, scale)
+    short = rows_rmsnorm._rmsnorm_backward(dy, x, weight, scale)
     monkeypatch.setattr(row_tiles, "LONGEST_ROW_OF_TWO", 255)
-    torch.testing.assert_close(_rmsnorm_backward._rmsnorm_backward(dy, x, weight, scale), short)
+    torch.testing.assert_close(rows_rmsnorm._rmsnorm_backward(dy, x, weight, scale), short)
     assert row_tiles._TILE.constants["ROWS"] * row_tiles._LARGEST_STACK < 300  # more than one partial sum
 
 
@@ -90,7 +90,7 @@ def test_strides(normal):
 def test_the_weight_s_gradient_is_the_same_in_every_run(normal):
     x, weight, dy = normal(700, 128), normal(128, seed=1), normal(700, 128, seed=2)
     _, scale = _rmsnorm_forward(x, weight)
-    first, second = (_rmsnorm_backward._rmsnorm_backward(dy, x, weight, scale)[1] for _ in range(2))
+    first, second = (rows_rmsnorm._rmsnorm_backward(dy, x, weight, scale)[1] for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -113,7 +113,7 @@ def test_other_weights_are_refused(normal):
 
 def test_traffic(entry, least_traffic):
     least_traffic(entry("rmsnorm"))
-    least_traffic(entry("_rmsnorm_backward"))
+    least_traffic(entry("rmsnorm_backward"))
 
 
 @pytest.mark.parametrize(("tiles", "more"), ((1, 0.5), (32, 0.5 / 32)))
@@ -144,5 +144,5 @@ def test_enough_programs_for_every_multiprocessor():
 
 def test_code(entry, clean_code):
     clean_code(entry("rmsnorm"), "sm_90")
-    kernel, _ = clean_code(entry("_rmsnorm_backward"), "sm_90")
+    kernel, _ = clean_code(entry("rmsnorm_backward"), "sm_90")
     assert kernel.async_copies  # the next rows are on their way while one is worked on

@@ -62,7 +62,7 @@ def test_empty(device):
 
 def test_traffic(entry, least_traffic):
     least_traffic(entry("softmax"))
-    least_traffic(entry("_softmax_backward"))
+    least_traffic(entry("softmax_backward"))
 
 
 @pytest.mark.parametrize(("columns", "readings"), ((4096, 1), (40_000, 2)))
