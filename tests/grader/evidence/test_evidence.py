@@ -102,7 +102,7 @@ def test_a_machine_without_gpu_git_or_sandbox_still_gives_evidence(toy_evidence)
     about = found["provenance"]
     assert about["commit"] is None and about["modified"] is None
     assert about["device"] == "cpu" and about["verified_on"] == "cpu" and about["driver"] is None
-    assert re.fullmatch("[0-9a-f]{64}", about["_sources_sha256"])
+    assert re.fullmatch("[0-9a-f]{64}", about["sources_sha256"])
     assert about["versions"]["python"] and about["versions"]["torch"]
 
 
