@@ -59,7 +59,7 @@ SOFTMAX = Entry(
     peers={TORCH: lambda x: torch.softmax(x, -1)},
 )  # fmt: skip
 BACKWARD = replace(
-    SOFTMAX, name="softmax_backward", launch=softmax._softmax_backward, reference=softmax.backward_reference,
+    SOFTMAX, name="softmax_backward", launch=softmax.softmax_backward, reference=softmax.backward_reference,
     inputs=lambda shape, dtype, where, seed: softmax_inputs(shape, dtype, where, seed) * 2,
     cost=lambda shape, dtype: softmax.backward_cost(shape["rows"], shape["columns"], dtype.itemsize), peers={},
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """Kernels on rows: those that fuse, those that normalise, scores into losses; and the projection before attention."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -46,15 +46,20 @@ def _row_entry(
 
 
 def _both_directions(
-    module: Any, inputs: Any, peer: Any, backward_inputs: Any, backward_peer: Any, **options: Any
+    module: Any,
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    inputs: Any,
+    peer: Any,
+    backward_inputs: Any,
+    backward_peer: Any,
+    **options: Any,
 ) -> tuple[Entry, Entry]:
-    """Entries of `module`: of the function with its name, the one with _backward, and their references and costs."""
-    name = module.__name__.rpartition(".")[-1]
-    backward = name + "_backward"
-    functions = getattr(module, backward), module.backward_reference, backward_inputs, module.backward_cost
+    """Entries of two functions of `module`, with their references and costs."""
+    functions = backward, module.backward_reference, backward_inputs, module.backward_cost
     return (
-        _row_entry(name, getattr(module, name), module.reference, inputs, module.cost, peer, **options),
-        _row_entry(backward, *functions, backward_peer, **options),
+        _row_entry(forward.__name__, forward, module.reference, inputs, module.cost, peer, **options),
+        _row_entry(backward.__name__, *functions, backward_peer, **options),
     )
 
 
@@ -98,6 +103,8 @@ def _normalising_entries() -> tuple[Entry, ...]:
     return (
         *_both_directions(
             softmax,
+            softmax.softmax,
+            softmax.softmax_backward,
             drawn(_MATRIX),
             lambda x: functional.softmax(x, dim=-1),
             drawn(_MATRIX, _MATRIX, then=lambda dy, x: (dy, x.softmax(-1))),
@@ -107,6 +114,8 @@ def _normalising_entries() -> tuple[Entry, ...]:
         ),
         *_both_directions(
             rmsnorm,
+            rmsnorm.rmsnorm,
+            rmsnorm.rmsnorm_backward,
             drawn(_MATRIX, _VECTOR),
             of.torch_rmsnorm,
             drawn(
@@ -119,6 +128,8 @@ def _normalising_entries() -> tuple[Entry, ...]:
         ),
         *_both_directions(
             layernorm,
+            layernorm.layernorm,
+            layernorm.layernorm_backward,
             drawn(_MATRIX, _VECTOR, _VECTOR),
             of.torch_layernorm,
             drawn(_MATRIX, _MATRIX, _VECTOR, then=of.with_statistics),

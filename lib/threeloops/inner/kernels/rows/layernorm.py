@@ -20,8 +20,8 @@ from threeloops.inner.costs import Work
 from threeloops.inner.kernels.rows import tiles
 
 __all__ = [
-    "backward_cost", "backward_reference", "cost", "layernorm", "layernorm_backward_kernel", "layernorm_kernel",
-    "reference",
+    "backward_cost", "backward_reference", "cost", "layernorm", "layernorm_backward", "layernorm_backward_kernel",
+    "layernorm_kernel", "reference",
 ]  # fmt: skip
 
 
@@ -71,13 +71,13 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dy):
-        return *_layernorm_backward(dy, *ctx.saved_tensors), None
+        return *layernorm_backward(dy, *ctx.saved_tensors), None
 
 
 def _layernorm_forward(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float = 1e-5
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The output, and mean and 1 / √(var + ε) of each row in float32, which `_layernorm_backward` takes."""
+    """The output, and mean and 1 / √(var + ε) of each row in float32, which `layernorm_backward` takes."""
     columns = tiles.require_vectors(x, weight=weight, bias=bias)
     matrix, weight, bias = tiles.as_rows(x), weight.contiguous(), bias.contiguous()
     rows = matrix.shape[0]
@@ -140,7 +140,7 @@ def layernorm_backward_kernel(
     tl.store(dbias_ptr + position, tl.sum(dbias, axis=0), mask=column < columns)
 
 
-def _layernorm_backward(
+def layernorm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x (its shape and dtype, contiguous), weight and bias, as `rmsnorm_backward` makes them.

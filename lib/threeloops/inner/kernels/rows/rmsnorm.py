@@ -21,8 +21,8 @@ from threeloops.inner.costs import Work
 from threeloops.inner.kernels.rows import tiles
 
 __all__ = [
-    "backward_cost", "backward_reference", "cost", "reference", "rmsnorm", "rmsnorm_backward_kernel",
-    "rmsnorm_kernel",
+    "backward_cost", "backward_reference", "cost", "reference", "rmsnorm", "rmsnorm_backward",
+    "rmsnorm_backward_kernel", "rmsnorm_kernel",
 ]  # fmt: skip
 
 
@@ -68,11 +68,11 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dy):
-        return *_rmsnorm_backward(dy, *ctx.saved_tensors), None
+        return *rmsnorm_backward(dy, *ctx.saved_tensors), None
 
 
 def _rmsnorm_forward(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output, and 1 / √(mean(x²) + ε) of each row in float32, which `_rmsnorm_backward` takes."""
+    """The output, and 1 / √(mean(x²) + ε) of each row in float32, which `rmsnorm_backward` takes."""
     columns = tiles.require_vectors(x, weight=weight)
     matrix, weight = tiles.as_rows(x), weight.contiguous()
     rows = matrix.shape[0]
@@ -126,7 +126,7 @@ def rmsnorm_backward_kernel(
     tl.store(partials_ptr + tl.program_id(0) * columns + column, tl.sum(dweight, axis=0), mask=column < columns)
 
 
-def _rmsnorm_backward(
+def rmsnorm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients of x (its shape and dtype, contiguous) and weight, summed in float32 and the same in every run.

@@ -22,7 +22,7 @@ from threeloops.inner.kernels.rows.tiles import LONGEST_ROW, as_rows, row_tile
 
 __all__ = [
     "backward_cost", "backward_reference", "cost", "long_softmax_backward_kernel", "online_softmax_kernel",
-    "reference", "softmax", "softmax_backward_kernel", "softmax_kernel",
+    "reference", "softmax", "softmax_backward", "softmax_backward_kernel", "softmax_kernel",
 ]  # fmt: skip
 
 _LONG_ROWS = Configuration({"BLOCK": 8192}, num_warps=8)
@@ -121,10 +121,10 @@ class _Softmax(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dy):
-        return _softmax_backward(dy, *ctx.saved_tensors)
+        return softmax_backward(dy, *ctx.saved_tensors)
 
 
-def _softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The gradient of the input, y·(dy − Σ y·dy), from the output y and its gradient dy. Shape of y."""
     launching.require_tensors(dy=dy, y=y)
     launching.require_shape("dy", dy, y.shape, "the shape of y")
