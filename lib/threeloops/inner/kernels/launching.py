@@ -22,7 +22,7 @@ from threeloops.hardware import accelerator
 from threeloops.inner import interpreter
 
 __all__ = [
-    "Configuration", "LARGEST_INT32", "LOG2_E", "TARGETS", "TiledTraffic", "Tiles", "compiling_for",
+    "Configuration", "LARGEST_INT32", "LOG2_E", "TARGETS", "Tiles", "compiling_for",
     "multiprocessors", "require_columns", "require_contiguous", "require_dimensions", "require_divides",
     "require_dtypes", "require_finite", "require_fraction", "require_head_dim", "require_one_device",
     "require_shape", "require_tensors", "short", "target",
@@ -113,20 +113,6 @@ class Tiles:
     def options(self, head_dim: int) -> dict[str, int]:
         """Keyword arguments of a launch whose rows are BLOCK_M queries and whose keys are BLOCK_N."""
         return self.configuration({"HEAD_DIM": head_dim, "BLOCK_M": self.rows, "BLOCK_N": self.keys}).options()
-
-
-@dataclass(frozen=True)
-class TiledTraffic:
-    """Of one launch: tiles visited by all programs, bytes requested, FLOPs of the tiles' matrix products.
-
-    A row that exists counts each time a program loads it, whether or not it comes from a cache. Products are counted
-    whole, including what a mask hides and the zeros that pad a tile past the end.
-    """
-
-    tiles: int
-    loaded: int
-    stored: int
-    dot_flops: int
 
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)

@@ -8,7 +8,7 @@ It counts what the kernel's source asks for: bytes, 32-byte sectors, floating-po
 program. What a GPU would make of that is modelled, and named accordingly: unique bytes are the memory traffic of a
 cache that never evicts within a launch, `dram_bytes` that of an L2 cache (`l2`). Accesses outside an argument are
 masked and reported. Reads of memory that nothing has written are reported (`findings`: while metering, `torch.empty`
-hands out NaN), and so are races between programs (`analysis`). Masked lanes of a load without `other`, which Triton
+hands out NaN), and so are races between programs (`counting`). Masked lanes of a load without `other`, which Triton
 leaves undefined, hold NaN or an odd integer.
 """
 

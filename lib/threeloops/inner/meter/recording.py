@@ -1,7 +1,7 @@
 """What the meter notes while a launch runs in Triton's interpreter: as little as possible.
 
 An access becomes one row: its kind, argument, pattern, place, program and source line. Everything else is worked out
-after the launch (`analysis`), per pattern rather than per access. Only accesses that do not lie within one argument are
+after the launch (`counting`), per pattern rather than per access. Only accesses that do not lie within one argument are
 examined here, to find out which of their lanes may run.
 """
 

@@ -1,14 +1,8 @@
-"""The least that 2-simplicial attention must move and compute, and what its forward kernel asks for, exactly.
-
-What the traffic meter counts must be equal to `_forward_traffic`, to the byte and to the FLOP.
-"""
-
-from triton import cdiv
+"""The least that 2-simplicial attention must move and compute."""
 
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels.attention.simplicial_problem import Problem
 from threeloops.inner.kernels.attention.sizes import pairs_in_window
-from threeloops.inner.kernels.launching import TiledTraffic
 
 __all__ = ["backward_cost", "cost"]
 
@@ -48,22 +42,3 @@ def backward_cost(problem: Problem) -> Work:
     flops = (22 * head_dim + 3 * 5) * _triples(length, problem.window1, problem.window2)
     flops += (4 + 6 + 2) * head_dim * pairs_in_window(length, problem.window2)
     return Work(length * head_dim * (read * itemsize + written) + 6 * 4 * heads * length, heads * flops)
-
-
-def _forward_traffic(problem: Problem) -> TiledTraffic:
-    """A program loads q, k2 and v2 once for each of its rows, and k1 and v1 tile by tile."""
-    constants = problem.rows_that_are_pairs(problem.shipped.forward).constants
-    positions, offsets, block = (constants[f"BLOCK_{name}"] for name in ("POSITIONS", "OFFSETS", "KEYS"))
-    tiles = keys = 0
-    for first_query in range(0, problem.length, positions):
-        first_key = max(first_query - problem.window1 + 1, 0) // block * block
-        visited = cdiv(min(first_query + positions, problem.length) - first_key, block)
-        tiles += visited
-        keys += min(visited * block, problem.length - first_key)
-    chunks, row_bytes = problem.chunks(problem.shipped.forward), problem.head_dim * problem.dtype.itemsize
-    return TiledTraffic(
-        tiles=problem.heads * chunks * tiles,
-        loaded=problem.heads * (3 * pairs_in_window(problem.length, problem.window2) + 2 * chunks * keys) * row_bytes,
-        stored=problem.heads * problem.length * (row_bytes + 4),
-        dot_flops=problem.heads * chunks * tiles * 4 * positions * offsets * block * problem.head_dim,
-    )

@@ -1,32 +1,12 @@
-"""The least that block-sparse attention must move and compute, and what its forward kernel asks for, exactly."""
+"""The least that block-sparse attention must move and compute."""
 
 import torch
-from triton import cdiv
 
 from threeloops.inner.costs import Work
 from threeloops.inner.kernels.attention.sizes import AttentionSizes
-from threeloops.inner.kernels.launching import TiledTraffic
 from threeloops.inner.kernels.sparse.block_mask import BlockMask
-from threeloops.inner.kernels.sparse.tiles import shipped
 
 __all__ = ["backward_cost", "cost"]
-
-_INDEX_BYTES = 4
-
-
-def _forward_traffic(mask: BlockMask, sizes: AttentionSizes, dtype: torch.dtype) -> TiledTraffic:
-    """q once, k and v and their index tile by tile, and for each program where its list starts and ends."""
-    chosen = mask.divided(shipped(dtype, sizes.head_dim).forward)
-    visited = mask.by_tiles(sizes, chosen).expand(sizes.heads, -1, -1)
-    tiles, keys = int(visited.sum()), int((visited * _elements(sizes.keys, chosen.keys)).sum())
-    row_bytes, rows = sizes.head_dim * dtype.itemsize, sizes.heads * sizes.queries
-    indices = _INDEX_BYTES * (tiles + 2 * sizes.heads * cdiv(sizes.queries, chosen.rows))
-    return TiledTraffic(
-        tiles=sizes.batch * tiles,
-        loaded=sizes.batch * ((rows + 2 * keys) * row_bytes + indices),
-        stored=sizes.batch * rows * (row_bytes + 4),
-        dot_flops=sizes.batch * tiles * 4 * chosen.rows * chosen.keys * sizes.head_dim,
-    )
 
 
 def cost(mask: BlockMask, sizes: AttentionSizes, bytes_per_element: float = 2) -> Work:

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.inner.codegen import inspect
 from threeloops.inner.kernels.attention.sizes import sizes_of
-from threeloops.inner.kernels.launching import compiling_for
 from threeloops.inner.kernels.sparse.sliding_window_attention import (
     backward_cost,
     cost,
     reference,
     sliding_window_attention,
 )
-from threeloops.inner.kernels.sparse.sliding_window_traffic import _forward_traffic, _visible_pairs, _visited_tiles
+from threeloops.inner.kernels.sparse.sliding_window_traffic import _visible_pairs
 from threeloops.inner.meter import meter
+from tile_traffic import TiledTraffic, sliding_window, window_key_tiles, window_query_tiles
 from torch.nn.functional import scaled_dot_product_attention
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -92,44 +92,44 @@ def test_visited_tiles_are_those_with_a_visible_pair(length, window, block_m, bl
     ago = position[:, None] - position[None, :]
     visible = (ago >= 0) & ((ago < window) | (position < sinks))
     assert _visible_pairs(length, window, sinks) == visible.sum()
-    tiles, keys = 0, 0
+    tiles, keys, queries = 0, 0, 0
     for first_query in range(0, length, block_m):
         for first_key in range(0, length, block_n):
             tile = visible[first_query : first_query + block_m, first_key : first_key + block_n]
             if tile.any():
-                tiles, keys = tiles + 1, keys + tile.shape[1]
-    assert _visited_tiles(length, window, block_m, block_n, sinks) == (tiles, keys)
+                tiles, keys, queries = tiles + 1, keys + tile.shape[1], queries + tile.shape[0]
+    assert window_key_tiles(length, window, block_m, block_n, sinks) == (tiles, keys)
+    if not sinks:  # from the side of the keys, a tile with any sink is visited by all queries from its own on
+        assert window_query_tiles(length, window, block_m, block_n) == (tiles, queries)
 
 
 @given(st.integers(1, 40), st.integers(0, 40))
 def test_visited_square_tiles_in_closed_form(tiles, window_tiles):
     block, window_tiles = 8, min(window_tiles, tiles - 1)
-    visited, _ = _visited_tiles(tiles * block, max(window_tiles * block, 1), block, block)
+    visited, _ = window_key_tiles(tiles * block, max(window_tiles * block, 1), block, block)
     # A window of w whole tiles reaches one key into the tile before them, but for a window of 1.
     expected = (window_tiles + 1) * tiles - window_tiles * (window_tiles + 1) // 2
     assert visited == expected
 
 
 @pytest.mark.parametrize(
-    ("length", "window", "sinks", "dtype", "backward"),
+    ("length", "window", "sinks", "dtype"),
     [
-        (256, 64, 0, torch.bfloat16, [(362_496, 67_584, 31_457_280), (234_496, 65_536, 41_943_040)]),
-        (512, 64, 0, torch.float16, [(757_760, 135_168, 69_206_016), (502_784, 131_072, 92_274_688)]),
-        (512, 200, 0, torch.float16, [(987_136, 135_168, 113_246_208), (739_328, 131_072, 150_994_944)]),
-        (321, 100, 3, torch.float16, [(577_288, 84_744, 69_206_016), (387_888, 82_176, 100_663_296)]),
-        (130, 40, 0, torch.float32, [(563_216, 67_600, 9_437_184), (339_040, 66_560, 9_961_472)]),
+        (256, 64, 0, torch.bfloat16),
+        (512, 64, 0, torch.float16),
+        (512, 200, 0, torch.float16),
+        (321, 100, 3, torch.float16),
+        (130, 40, 0, torch.float32),
     ],
 )
-def test_traffic_is_that_of_visited_tiles(interpreted, normal, length, window, sinks, dtype, backward):
-    """`backward`: bytes loaded and stored and FLOPs of dots of each kernel, as they follow from the tiles for sm_90."""
+def test_traffic_is_that_of_visited_tiles(interpreted, normal, length, window, sinks, dtype):
     *inputs, gradient = case(normal, 1, 2, 1, length, 64, dtype)
     q, k, v = (each.requires_grad_() for each in inputs)
     sizes = sizes_of(q, k, v, 1.0)
-    with compiling_for("sm_90"), meter() as traffic:
+    with meter() as traffic:
         sliding_window_attention(q, k, v, window, sinks=sinks).backward(gradient)
-        forward = _forward_traffic(sizes, dtype, window, sinks)
-    expected = [(forward.loaded, forward.stored, forward.dot_flops), *backward]
-    assert [(each.requested_loaded, each.requested_stored, each.dot_flops) for each in traffic.launches] == expected
+    counted = [TiledTraffic(each.requested_loaded, each.requested_stored, each.dot_flops) for each in traffic.launches]
+    assert counted == sliding_window(sizes, dtype, window, sinks)
     assert not traffic.findings and traffic.total.atomics == 0
     least = cost(sizes, window, dtype.itemsize, sinks=sinks)
     least += backward_cost(sizes, window, dtype.itemsize, sinks=sinks)
@@ -139,11 +139,9 @@ def test_traffic_is_that_of_visited_tiles(interpreted, normal, length, window, s
 def test_traffic_grows_with_the_window_and_not_with_the_square_of_the_sequence():
     short, long = (sizes_of(*[torch.empty(1, 1, length, 64, device="meta")] * 3, 1.0) for length in (8192, 16384))
     for window in (128, 1024):
-        ratio = (
-            _forward_traffic(long, torch.float16, window).loaded / _forward_traffic(short, torch.float16, window).loaded
-        )
-        assert 2 <= ratio < 2.2
-    wide, narrow = (_forward_traffic(long, torch.float16, window).dot_flops for window in (2048, 256))
+        loaded = [sliding_window(sizes, torch.float16, window)[0].loaded for sizes in (short, long)]
+        assert 2 <= loaded[1] / loaded[0] < 2.2
+    wide, narrow = (sliding_window(long, torch.float16, window)[0].dot_flops for window in (2048, 256))
     assert 4 < wide / narrow < 8
 
 
