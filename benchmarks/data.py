@@ -40,7 +40,7 @@ STEP = 0.010
 
 
 def measure(about: Provenance, *, quick: bool = False) -> Result:
-    """Samples a second, utilisation, bytes a second; everything on the CPU."""
+    """Samples per second, utilisation, bytes per second; everything on the CPU."""
     rounds = 3 if quick else 7
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", ".")) as folder:
         series = [*far_store(), *disk(Path(folder), 500 if quick else 2000, rounds), *loaders(rounds)]
@@ -65,7 +65,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
 
 
 def far_store(samples: int = 2000) -> list[Series]:
-    """Samples a second from a simulated store, images of 100 kB with a label; exact, so one number each."""
+    """Samples per second from a simulated store, images of 100 kB with a label; exact, so one number each."""
     padded = sum(BLOCK + size + -size % BLOCK for size in (IMAGE, LABEL))
     parties = {
         LIBRARY: [SHARD * padded + 2 * BLOCK] * (samples // SHARD),
@@ -139,7 +139,7 @@ class FarSamples(torch.utils.data.Dataset):
 
 
 def loaders(rounds: int, count: int = 200, workers: int = 4) -> list[Series]:
-    """Samples a second over a store of 5 ms with real waiting, and the time from the call to the first sample.
+    """Samples per second over a store of 5 ms with real waiting, and the time from the call to the first sample.
 
     torch's workers are processes, each of which has a link of its own here; at 5 ms and 1 kB the link is no limit.
     """
@@ -172,7 +172,7 @@ def loaders(rounds: int, count: int = 200, workers: int = 4) -> list[Series]:
 
 
 def checksums(rounds: int) -> list[Series]:
-    """Bytes a second of CRC32C."""
+    """Bytes per second of CRC32C."""
     data = np.random.default_rng(0).bytes(4 << 20)
     small = data[: 64 << 10]
     parties: list[tuple[str, Callable[[bytes], int], bytes]] = [("threeloops.data.formats.crc32c, 4 MiB", crc32c, data)]
@@ -193,7 +193,7 @@ def checksums(rounds: int) -> list[Series]:
 
 
 def utilisations() -> dict[str, float]:
-    """Of a consumer of 10 ms a step over the stated store, by the pipeline model and by the prefetcher itself."""
+    """Of a consumer of 10 ms per step over the stated store, by the pipeline model and by the prefetcher itself."""
     size = 600_000
     stages = [
         Stage("request", latency=LATENCY, workers=8),

@@ -1,4 +1,4 @@
-"""The kernels benchmark as tables for people, a line a kernel over all shapes and dtypes; its JSON has every row."""
+"""The kernels benchmark as tables for people, a line per kernel over all shapes and dtypes; its JSON has every row."""
 
 from __future__ import annotations
 

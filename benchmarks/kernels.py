@@ -123,7 +123,7 @@ def without_samples(row: Row) -> Row:
 
 
 def with_share_of_copy(rows: list[Row]) -> list[Row]:
-    """Kernels that only move data, with their bytes a second over those of a copy."""
+    """Kernels that only move data, with their bytes per second over those of a copy."""
     copy = next((row for row in rows if row["kernel"] == COPY and "median_seconds" in row), None)
     for row in rows:
         if copy and "median_seconds" in row and not row["tensor_core_kernel"]:

@@ -47,7 +47,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
 
 
 def series(rows: list[Row]) -> list[Series]:
-    """A quantity a kernel and interpreter; the plain interpreter of the meter's own process is the peer."""
+    """A quantity for each kernel and interpreter; the plain interpreter of the meter's own process is the peer."""
     found: dict[tuple[str, str], Series] = {}
     for row in rows:
         if "seconds" in row:

@@ -23,21 +23,10 @@ LIBRARY = "hardware simulation inner data models training product capstone lab".
 INNER = "launches precision interpreter kernels machine_models memory profiling meter codegen predict replay".split()
 """The same within `inner`, where the modules beside them are costs, timing and roofline."""
 
-GRADER = [
-    *(
-        "transport",
-        "authoring",
-        "machine",
-        "pages",
-        "release",
-        "submissions",
-        "sandbox",
-        "wall",
-        "processes",
-        "grading",
-    ),
-    *("classroom", "course", "doctor", "evidence", "cli"),
-]
+GRADER = (
+    "transport authoring machine pages release submissions sandbox wall processes grading "
+    "classroom course doctor evidence cli"
+).split()
 
 CLOSURES = {"rows.rmsnorm": 3, "attention.flash_attention": 5}
 """Kernels, and how many files of `inner.kernels` a reader opens to read one from end to end."""

@@ -133,10 +133,6 @@ def test_every_package_that_the_course_imports_is_a_declared_dependency():
             assert name in declared, f"{path.relative_to(ROOT)} imports {package}"
 
 
-def test_the_library_imports_nothing_of_the_harness():
-    assert not [path for path in sources("lib") if "grader" in imported_packages(path)]
-
-
 def test_every_folder_with_code_is_packaged_and_every_data_file_with_it():
     from setuptools import find_namespace_packages
 

@@ -141,7 +141,7 @@ def _limits(answer: Answer) -> Finding:
         return Finding("limits", "missing", "control groups were not looked for, because the sandbox failed", _AGAIN)
     if answer["no_groups"] is None:
         return Finding("limits", "ok", "control groups hold a submission's memory, processes and cores")
-    instead = "memory, processes and sockets are looked at 20 times a second, and cores are not divided"
+    instead = "memory, processes and sockets are looked at 20 times per second, and cores are not divided"
     step = "systemd-run --user --scope -p Delegate=yes threeloops grade …"
     return Finding("limits", "missing", f"{answer['no_groups']}: {instead}", step)
 

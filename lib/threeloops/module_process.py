@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import threeloops
 from threeloops import frames
-from threeloops.frames import Buffer, FrameError, Late
+from threeloops.frames import Buffer, FrameError, Late, TooLarge
 
 __all__ = ["ModuleProcess", "ProcessLost", "command", "question_pipes"]
 
@@ -134,6 +134,8 @@ class ModuleProcess:
         except Late:
             what = "did not start" if tree is None else "gave no answer"
             raise ProcessLost(f"{self.name} {what} within {seconds:g} s{self.printed()}") from None
+        except TooLarge as error:
+            raise ProcessLost(f"{self.name} was not asked: {error}") from None
         except FrameError as error:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_SECONDS)

@@ -153,9 +153,12 @@ def _sizes_of_blocks(length: int, block: int) -> torch.Tensor:
 
 
 def simplicial(problem: Problem) -> list[TiledTraffic]:
-    """The output, and the gradients of q; of k2 and v2; of k1 and v1. A program loads what belongs to its rows once, and
-    keys tile by tile. Each row takes q, grad_out, k2 and v2, its log-sum-exp, and its delta except in the kernel for q,
-    which makes it from the output. Gradients that chunks of offsets, or heads, share are stored in float32 parts."""
+    """The output, and the gradients of q; of k2 and v2; of k1 and v1.
+
+    A program loads what belongs to its rows once, and keys tile by tile. Each row takes q, grad_out, k2 and v2, its
+    log-sum-exp, and its delta except in the kernel for q, which makes it from the output. Gradients that chunks of
+    offsets, or heads, share are stored in float32 parts.
+    """
     shipped, heads, length, itemsize = problem.shipped, problem.heads, problem.length, problem.dtype.itemsize
     row_bytes, pairs = problem.head_dim * itemsize, pairs_in_window(length, problem.window2)
     elements = heads * length * problem.head_dim

@@ -4,7 +4,7 @@ Programs run in any order on a GPU, and one after another in the interpreter. Tw
 not atomically, that the other stores, loads or updates atomically, unless atomics order them: the earlier program after
 its access and the later one before its own performed an atomic operation (not a relaxed one) on the same address, as
 with a lock or a counter of arrivals. Not examined: loads against atomic updates, and storages of which a launch touches
-a stretch of more than DENSE_UNITS.
+a stretch of more than `_DENSE_UNITS`.
 """
 
 from collections.abc import Iterator

@@ -138,7 +138,7 @@ def test_tiled_matmul(m, n, k, dtype):
     total = metered(matmul_kernel[grid], a, b, c, m, n, k, BM=32, BN=32, BK=32).total
     size = a.element_size()
     assert total.requested_loaded == (m * k * grid[1] + k * n * grid[0]) * size, (
-        "A once a column of tiles, B once a row"
+        "A once per column of tiles, B once per row"
     )
     assert total.unique_loaded == (m * k + k * n) * size
     assert total.requested_stored == total.unique_stored == m * n * size
@@ -166,7 +166,7 @@ def test_attention_loads_all_keys_and_values_for_every_block_of_queries(n, rows,
     assert total.requested_loaded == 2 * n * d * (1 + 2 * n // rows)
     assert total.unique_bytes == 4 * 2 * n * d
     assert total.dot_flops == 4 * n * n * d
-    assert total.flops["special"] == n * n + n * n // columns, "one exponential a score, one a query and block"
+    assert total.flops["special"] == n * n + n * n // columns, "one exponential per score, one per query and block"
     reference = torch.softmax(q.double() @ k.double().T, dim=1) @ v.double()
     torch.testing.assert_close(out.double(), reference, rtol=1e-2, atol=1e-2)
 

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threeloops import frames
 from threeloops.inner import interpreter
 from threeloops.inner.meter import L2, meter
 from threeloops.inner.replay import server as replay_server
@@ -37,6 +38,7 @@ from threeloops.inner.replay.recordings.steps import (
     Sum,
     decode,
 )
+from threeloops.module_process import ProcessLost
 
 pytestmark = pytest.mark.skipif(not interpreter.enable_without_gpu(), reason="kernels are compiled in this process")
 
@@ -716,6 +718,12 @@ def test_a_process_of_its_own_answers_the_same(server):
 def test_a_loop_without_end_ends_and_the_next_is_answered(server):
     endless = CELL.replace("    values =", "    while n > 0:\n        n += 0\n    values =", 1)
     assert "did not end within 1 s" in server(*asked(launch_twice, endless), 1)[0]["refused"]
+    assert server(*asked(launch_twice), 600)[0]["outputs"]
+
+
+def test_a_question_that_is_too_large_says_so_and_the_next_is_answered(server):
+    with pytest.raises(ProcessLost, match="was not asked: a value of .* MiB is too large"):
+        server({"source": " " * frames.Limits().tree_bytes}, [], 600)
     assert server(*asked(launch_twice), 600)[0]["outputs"]
 
 
