@@ -1,6 +1,6 @@
 """The errors that reading and loading samples can raise."""
 
-__all__ = ["CorruptData", "MissingIndex", "StoreTimeout", "WorkerDied", "WorkerFailed"]
+__all__ = ["CorruptData", "MissingIndex", "WorkerDied", "WorkerFailed"]
 
 
 class CorruptData(ValueError):
@@ -16,10 +16,6 @@ class CorruptData(ValueError):
 
 class MissingIndex(FileNotFoundError):
     """A folder of shards has lost the file that says which shards belong to it."""
-
-
-class StoreTimeout(TimeoutError):
-    """A store did not answer in time."""
 
 
 class WorkerFailed(RuntimeError):

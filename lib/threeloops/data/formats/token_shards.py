@@ -181,13 +181,6 @@ class TokenShards:
         nothing = np.empty(0, self.maps[0].dtype if self.maps else "<u4")
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [nothing])
 
-    def verify(self) -> None:
-        """Read every token once and compare the checksums. Raises CorruptData naming the shard."""
-        for (name, header), tokens in zip(self.shards, self.maps, strict=True):
-            if (found := crc32c(np.ascontiguousarray(tokens))) != header.crc:
-                wrong = f"their CRC is {found:#010x}, the header says {header.crc:#010x}"
-                raise CorruptData(self.folder / name, "tokens", wrong)
-
 
 def _read_index(folder: Path) -> list[tuple[str, Header]]:
     """Name and header of each shard, the index compared with the headers in the files."""

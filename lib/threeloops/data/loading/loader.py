@@ -29,12 +29,11 @@ class Loader:
         workers: int = 0,
         ahead: int | None = None,
         kind: Literal["thread", "process"] = "thread",
-        restarts: int = 0,
     ) -> None:
         if samples < 1 or batch < 1:
             raise ValueError(f"samples = {samples}, batch = {batch}: expected at least 1 of each")
         self.load, self.samples, self.batch, self.state = load, samples, batch, state
-        self.workers, self.ahead, self.kind, self.restarts = workers, ahead, kind, restarts
+        self.workers, self.ahead, self.kind = workers, ahead, kind
 
     @property
     def state(self) -> SamplerState:
@@ -71,7 +70,7 @@ class Loader:
                 "behind each step, or set the state to give the same batches out again"
             )
         left = batches(state, self.samples, self.batch)
-        with prefetch(self.load, left, self.workers, self.ahead, self.kind, self.restarts) as fetched:
+        with prefetch(self.load, left, self.workers, self.ahead, self.kind) as fetched:
             for indices, value in zip(left, fetched, strict=True):
                 state = advanced(state, self.samples, len(indices))
                 yield value, state

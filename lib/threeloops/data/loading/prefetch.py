@@ -23,12 +23,11 @@ def prefetch(
     workers: int = 1,
     ahead: int | None = None,
     kind: Literal["thread", "process"] = "thread",
-    restarts: int = 0,
 ) -> "Prefetcher[T]":
     """`load(key)` for every key, in order, on threads or processes. `workers=0` loads in the consumer's own thread.
 
     While the consumer has one sample, `ahead` others (by default 2 per worker) may be in flight or waiting: this bounds
-    the memory. Processes need a `load` and samples that can be pickled; dead ones are replaced up to `restarts` times.
+    the memory. Processes need a `load` and samples that can be pickled.
     """
     if workers < 0:
         raise ValueError(f"workers = {workers}: expected 0 (load in this thread) or more")
@@ -38,7 +37,7 @@ def prefetch(
     def start_worker(number: int) -> Worker:
         return _KINDS[kind](load, f"worker {number} of {workers}") if workers else Inline(load)
 
-    return Prefetcher(keys, start_worker, max(workers, 1), 2 * max(workers, 1) if ahead is None else ahead, restarts)
+    return Prefetcher(keys, start_worker, max(workers, 1), 2 * max(workers, 1) if ahead is None else ahead)
 
 
 class Prefetcher(Generic[T]):
@@ -47,19 +46,14 @@ class Prefetcher(Generic[T]):
     - When it waits for a sample, exactly that one and the `ahead` behind it have been requested. At most `ahead + 1`
       are alive while the consumer works on one, and one more while it waits for the next and still holds the last.
     - What a load raises ends the iteration as WorkerFailed, which names worker and key and has it as its cause.
-    - A worker that dies raises WorkerDied. Up to `restarts` times it is replaced instead, and its samples in flight are
-      requested again: each sample still comes exactly once.
+    - A worker that dies ends it as WorkerDied.
     - The workers stop when the iteration ends, however it ends. `with` also stops those of one that never began.
     """
 
-    def __init__(
-        self, keys: Iterable[Any], start_worker: Callable[[int], Worker], workers: int, ahead: int, restarts: int = 0
-    ) -> None:
+    def __init__(self, keys: Iterable[Any], start_worker: Callable[[int], Worker], workers: int, ahead: int) -> None:
         if ahead < 0:
             raise ValueError(f"ahead = {ahead}: expected 0 (nothing in advance) or more")
-        if restarts < 0:
-            raise ValueError(f"restarts = {restarts}: expected 0 (a dead worker ends the iteration) or more")
-        self.keys, self.start_worker, self.ahead, self.restarts = iter(keys), start_worker, ahead, restarts
+        self.keys, self.ahead = iter(keys), ahead
         self.in_flight: deque[tuple[int, Any]] = deque()  # (worker, key) of each sample requested and not yet returned
         self.next_worker, self.closed = 0, False
         self.workers: list[Worker] = []
@@ -92,30 +86,17 @@ class Prefetcher(Generic[T]):
 
     def _receive(self) -> T:
         number, key = self.in_flight[0]
-        while True:
-            try:
-                loaded = self.workers[number].receive()
-                break
-            except WorkerDied as death:
-                self._replace(number, death)
+        try:
+            loaded = self.workers[number].receive()
+        except WorkerDied as death:
+            lost = sum(owner == number for owner, _ in self.in_flight)
+            raise WorkerDied(
+                f"{death}; {lost} samples were in flight, the first of them {key!r}: resume from the last state"
+            ) from death
         if (error := loaded.error) is not None:
             raise WorkerFailed(f"{self.workers[number].name}, sample {key!r}: {said(error)}") from error
         self.in_flight.popleft()
         return loaded.value
-
-    def _replace(self, number: int, death: WorkerDied) -> None:
-        """Start a worker in the place of a dead one, and send it everything that the dead one had in flight."""
-        self.workers[number].close()
-        lost = [key for owner, key in self.in_flight if owner == number]
-        if not self.restarts:
-            raise WorkerDied(
-                f"{death}; {len(lost)} samples were in flight, the first of them {lost[0]!r}: resume from the last "
-                "state, or allow restarts"
-            ) from death
-        self.restarts -= 1
-        self.workers[number] = self.start_worker(number)
-        for key in lost:
-            self.workers[number].send(key)
 
     def close(self) -> None:
         self.closed = True

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from threeloops.data.formats.crc32c import crc32c
-from threeloops.data.storage.store import Store, part, require_range
+from threeloops.data.storage.store import Store
 
 __all__ = ["CachedStore"]
 
@@ -53,14 +53,13 @@ class CachedStore:
     def stored_bytes(self) -> int:
         return sum(self._sizes.values())
 
-    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        require_range(key, offset, length)
+    def get(self, key: str) -> bytes:
         data = self._read(key)
         if data is None:
             self.misses += 1
             data = self.store.get(key)
             self._write(key, data)
-        return part(data, offset, length)
+        return data
 
     def _read(self, key: str) -> bytes | None:
         name = _file_name(key)

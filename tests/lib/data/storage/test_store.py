@@ -1,4 +1,4 @@
-"""Every store answers alike: the same bytes for a range, the same error for what it does not hold."""
+"""Every store answers alike: the same bytes, the same error for what it does not hold."""
 
 import pytest
 from threeloops.data.storage.cache import CachedStore
@@ -21,21 +21,9 @@ def store(request, tmp_path):
     return cached
 
 
-@pytest.mark.parametrize(
-    ("key", "offset", "length", "expected"),
-    [
-        ("f", 0, None, b"0123456789"),
-        ("f", 3, 4, b"3456"),
-        ("f", 8, 100, b"89"),
-        ("f", 10, None, b""),
-        ("f", 11, 5, b""),
-        ("f", 2, 0, b""),
-        ("train/a.jpg", 1, None, b"bc"),
-        ("empty", 0, None, b""),
-    ],
-)
-def test_a_range_is_a_slice(store, key, offset, length, expected):
-    assert store.get(key, offset, length) == expected
+@pytest.mark.parametrize("key", OBJECTS)
+def test_an_object_is_all_of_its_bytes(store, key):
+    assert store.get(key) == OBJECTS[key]
 
 
 @pytest.mark.parametrize(
@@ -48,11 +36,3 @@ def test_a_range_is_a_slice(store, key, offset, length, expected):
 def test_an_unknown_key_is_a_key_error(store, key):
     with pytest.raises(KeyError, match="no such"):
         store.get(key)
-
-
-@pytest.mark.parametrize(
-    ("offset", "length", "says"), [(-3, None, "offset = -3"), (-1, 2, "offset = -1"), (2, -1, "length = -1")]
-)
-def test_a_range_does_not_begin_or_end_before_the_object(store, offset, length, says):
-    with pytest.raises(ValueError, match=f"{says} of f: expected at least 0"):
-        store.get("f", offset, length)
