@@ -35,9 +35,9 @@ class LiveStorage(TorchDispatchMode):
 
     This counts the storages of the models' parameters, buffers and gradients and of the optimisers' states, and every
     storage that an operator reads or makes while the tracker is open: each once, in its full size, however many tensors
-    share it. `device` ("cpu", "cuda") restricts the count to one device. With `budget_bytes` the operator that first
-    exceeds it raises MemoryBudgetExceeded. Which storages are activations is known when the tracker closes.
-    `allocator_peak_bytes` is CUDA's own count, None without CUDA. Entering a tracker again raises RuntimeError.
+    share it. With `budget_bytes` the operator that first exceeds it raises MemoryBudgetExceeded. Which storages are
+    activations is known when the tracker closes. `allocator_peak_bytes` is CUDA's own count, None without CUDA.
+    Entering a tracker again raises RuntimeError.
     """
 
     def __init__(
@@ -45,7 +45,6 @@ class LiveStorage(TorchDispatchMode):
         *models: nn.Module,
         optimizers: Iterable[torch.optim.Optimizer] = (),
         budget_bytes: int | None = None,
-        device: str | None = None,
     ):
         super().__init__()
         if budget_bytes is not None and budget_bytes <= 0:
@@ -53,7 +52,7 @@ class LiveStorage(TorchDispatchMode):
         self.timeline = Timeline()
         self.allocator_peak_bytes: int | None = None
         self._models, self._optimizers = models, tuple(optimizers)
-        self._budget, self._device = budget_bytes, device
+        self._budget = budget_bytes
         self._known: dict[int, tuple[weakref.ref, int]] = {}
         self._made_in: list[str] = []  # the phase in which each storage was made
         self._modules: list[str] = []
@@ -132,7 +131,7 @@ class LiveStorage(TorchDispatchMode):
     def _see(self, tree: Any, kind: str, operator: str, node: Any = None, module: str = "") -> None:
         """Count the storages of the tensors in `tree` that are new, and notice those that were resized in place."""
         for tensor in _tensors(tree):
-            if tensor.device.type == "meta" or (self._device and tensor.device.type != torch.device(self._device).type):
+            if tensor.device.type == "meta":
                 continue
             storage = tensor.untyped_storage()
             key, size = storage._cdata, storage.nbytes()
