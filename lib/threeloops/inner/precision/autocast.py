@@ -37,13 +37,8 @@ class AutocastPolicy:
     refused: frozenset[str]
 
     def treatment(self, operator: str) -> Treatment:
-        lists = {
-            Treatment.LOW: self.low,
-            Treatment.FLOAT32: self.float32,
-            Treatment.PROMOTE: self.promote,
-            Treatment.REFUSED: self.refused,
-        }
-        return next((found for found, names in lists.items() if operator in names), Treatment.AS_IS)
+        listed = (found for found in Treatment if operator in getattr(self, found.name.lower(), ()))
+        return next(listed, Treatment.AS_IS)
 
 
 GPU_POLICY = AutocastPolicy(

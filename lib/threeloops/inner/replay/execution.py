@@ -31,6 +31,7 @@ from threeloops.inner.replay.recordings.steps import (
     StridedView,
     Sum,
     TritonDtype,
+    each_output,
 )
 
 __all__ = ["Execution", "described", "execute", "execute_compiled"]
@@ -157,15 +158,10 @@ class _Run:
         where = f", line {line} of its cell" if line else ""
         return f"launches {kernel}, which fails{where}: {type(first).__name__}: {said[:500]}"
 
-    def outputs(self, outputs: Any) -> Any:
-        if isinstance(outputs, tuple):
-            return tuple(self.outputs(each) for each in outputs)
-        if outputs is None:
-            return None
-        storage = self.storages[outputs.storage]
-        if self.traffic is not None and outputs.elements:
-            self._require_computed(outputs, storage)
-        return self.tensor(outputs)
+    def output(self, output: StridedView) -> torch.Tensor:
+        if self.traffic is not None and output.elements:
+            self._require_computed(output, self.storages[output.storage])
+        return self.tensor(output)
 
     def _require_computed(self, output: StridedView, storage: _Storage) -> None:
         if not storage.stored:
@@ -197,12 +193,12 @@ def execute(
     for finding in traffic.findings:
         if finding.kind in _FAULTS:
             raise RecordingRefused(f"launches a kernel with a fault: {finding}")
-    return Execution(run.outputs(recording.outputs), traffic, recorded, run.torch_bytes)
+    return Execution(each_output(recording.outputs, run.output), traffic, recorded, run.torch_bytes)
 
 
 def execute_compiled(recording: Recording, admitted: Admitted, inputs: Sequence[torch.Tensor]) -> Any:
     """The outputs of a recording on the device of the inputs, its kernels compiled there; nothing is metered."""
-    return _run(recording, admitted, inputs, None).outputs(recording.outputs)
+    return each_output(recording.outputs, _run(recording, admitted, inputs, None).output)
 
 
 def _run(recording: Recording, admitted: Admitted, inputs: Sequence[torch.Tensor], traffic: Metered | None) -> _Run:

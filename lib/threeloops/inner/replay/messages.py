@@ -20,7 +20,7 @@ from threeloops.inner.replay.allowlist.admit import Admitted, NotAdmitted, admit
 from threeloops.inner.replay.execution import described, execute, execute_compiled
 from threeloops.inner.replay.inputs import Inputs, view
 from threeloops.inner.replay.recordings.reader import EXECUTED, UNEXECUTED, check
-from threeloops.inner.replay.recordings.steps import Outputs, Recording, RecordingRefused, StridedView
+from threeloops.inner.replay.recordings.steps import Outputs, Recording, RecordingRefused, StridedView, each_output
 
 __all__ = ["Answer", "Message", "answer_from", "perform", "perform_compiled", "question"]
 
@@ -89,7 +89,7 @@ def perform(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
             storages = [_storage(buffer, size) for buffer, size in zip(buffers, sizes, strict=True)]
             done = execute(asked.recording, admitted, storages, asked.l2)
             launched = tuple(launch.to_dict() for launch in done.launches)
-            reply = _Reply(_each(done.outputs, sent), done.traffic, launched, done.torch_bytes, admitted.text)
+            reply = _Reply(each_output(done.outputs, sent), done.traffic, launched, done.torch_bytes, admitted.text)
         else:
             launched = tuple(launch.to_dict() for launch in described(asked.recording, admitted, sizes))
             reply = _Reply(launches=launched, text=admitted.text)
@@ -127,14 +127,8 @@ def answer_from(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Answer:
         return view(_storage(buffer, len(buffer)), output)
 
     launches = tuple(Launch.from_dict(each) for each in reply.launches)
-    outputs = _each(reply.outputs, received)
+    outputs = each_output(reply.outputs, received)
     return Answer(outputs, reply.traffic, launches, reply.torch_bytes, reply.text, reply.refused)
-
-
-def _each(outputs: Any, change: Any) -> Any:
-    if isinstance(outputs, tuple):
-        return tuple(_each(each, change) for each in outputs)
-    return None if outputs is None else change(outputs)
 
 
 def _bytes(flat: torch.Tensor) -> Buffer:

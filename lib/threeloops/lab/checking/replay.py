@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from threeloops.inner.codegen.generated_code import Code
     from threeloops.inner.launches import Launch
     from threeloops.inner.meter import L2, Finding, Metered
-    from threeloops.inner.replay.messages import Answer
 
 _SECONDS = 60.0
 """Time limit of one replay where no wall sets another."""
@@ -60,7 +59,16 @@ class _Replay:
 
         Raises CheckFailed where a kernel does not compile, with the compiler's words and the line of the cell.
         """
-        return _compile(self.name, self.launches, self.text, target)
+        from dataclasses import replace
+
+        from threeloops.inner.codegen import CompileError, compile_launches, from_source
+
+        seconds = _SECONDS if wall.link is None else wall.link.seconds_left()
+        named = [replace(each, kernel=from_source(self.text, each.name, each.file)) for each in self.launches]
+        try:
+            return compile_launches(named, [target], seconds=seconds)
+        except CompileError as error:
+            raise CheckFailed(f"replay: {self.name} launches a kernel that does not compile: {error}") from None
 
 
 class _Replayer:
@@ -81,17 +89,14 @@ class _Replayer:
                 than arithmetic, or that fails, races or leaves its arguments.
             Exception: what the launcher itself raises.
         """
-        answer, outputs = _judge(launcher, args, kwargs, execute=True, l2=self._l2)
-        name = wall.name_of(launcher)
-        return _Replay(outputs, answer.traffic, list(answer.launches), answer.torch_bytes, answer.text, name)
+        return _judge(launcher, args, kwargs, execute=True, l2=self._l2)
 
     def code(self, target: str, launcher: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Code]:
         """The machine code of what `launcher(*args, **kwargs)` launches. Nothing is executed: "meta" tensors will do.
 
         Raises CheckFailed as a replay does, and where a kernel does not compile.
         """
-        answer, _ = _judge(launcher, args, kwargs, execute=False)
-        return _compile(wall.name_of(launcher), list(answer.launches), answer.text, target)
+        return _judge(launcher, args, kwargs, execute=False).code(target)
 
 
 replay = _Replayer()
@@ -115,12 +120,12 @@ def record(launcher: Callable[..., Any], inputs: dict[str, Any]) -> dict[str, An
 
 def _judge(
     launcher: Callable[..., Any], args: Any, kwargs: Any, *, execute: bool, l2: L2 | str | None = None
-) -> tuple[Answer, Any]:
-    """The answer to a replay, and its outputs on the device of the inputs."""
+) -> _Replay:
+    """Record a launcher and have its kernels executed, or only described; outputs on the device of the inputs."""
     import msgspec
 
     from threeloops.inner.replay.inputs import inputs_of
-    from threeloops.inner.replay.messages import answer_from, question
+    from threeloops.inner.replay.messages import answer_from, perform_compiled, question
     from threeloops.inner.replay.recordings.steps import RecordingRefused, decode
 
     inputs, storages = inputs_of(args, kwargs)
@@ -135,11 +140,11 @@ def _judge(
     answer = answer_from(*_ask(launcher, *asked))
     if answer.refused:
         raise _failure(launcher, answer.refused)
+    outputs = answer.outputs
     if execute and wall.link is None and inputs.device != "cpu":
-        from threeloops.inner.replay.messages import perform_compiled
-
-        return answer, perform_compiled(asked[0], storages)
-    return answer, answer.outputs
+        outputs = perform_compiled(asked[0], storages)
+    name = wall.name_of(launcher)
+    return _Replay(outputs, answer.traffic, list(answer.launches), answer.torch_bytes, answer.text, name)
 
 
 def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -177,19 +182,6 @@ def _cell(launcher: Callable[..., Any]) -> str:
     if not text:
         raise _failure(launcher, "has no source that can be read: define it with def, in a cell or a file")
     return text
-
-
-def _compile(name: str, launches: list[Launch], text: str, target: str) -> list[Code]:
-    from dataclasses import replace
-
-    from threeloops.inner.codegen import CompileError, compile_launches, from_source
-
-    seconds = _SECONDS if wall.link is None else wall.link.seconds_left()
-    named = [replace(launch, kernel=from_source(text, launch.name, launch.file)) for launch in launches]
-    try:
-        return compile_launches(named, [target], seconds=seconds)
-    except CompileError as error:
-        raise CheckFailed(f"replay: {name} launches a kernel that does not compile: {error}") from None
 
 
 def _failure(launcher: Callable[..., Any], why: str) -> CheckFailed:

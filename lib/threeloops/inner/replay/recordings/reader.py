@@ -26,12 +26,12 @@ from threeloops.inner.replay.recordings.steps import (
     Count,
     Fill,
     LaunchStep,
-    Outputs,
     Recording,
     RecordingRefused,
     Step,
     StridedView,
     Sum,
+    each_output,
     malformed,
 )
 
@@ -102,7 +102,7 @@ class _Reader:
             raise RecordingRefused("launches no kernel: what it returns must come from a kernel of its cell")
         for step in recording.steps:
             self._step(step)
-        self._outputs(recording.outputs)
+        each_output(recording.outputs, self._output)
         if not self.outputs:
             raise RecordingRefused("returns no tensor: return what the kernel wrote")
 
@@ -241,13 +241,6 @@ class _Reader:
             raise RecordingRefused(f"uses a tensor of {view.elements:,} elements: at most {self.limits.elements:,}")
         if view.reach * BYTES[view.dtype] > self.sizes[view.storage]:
             raise malformed("a tensor outside of its storage")
-
-    def _outputs(self, outputs: Outputs) -> None:
-        if isinstance(outputs, tuple):
-            for each in outputs:
-                self._outputs(each)
-        elif outputs is not None:
-            self._output(outputs)
 
     def _output(self, view: StridedView) -> None:
         self._view(view)

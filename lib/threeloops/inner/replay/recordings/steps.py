@@ -8,6 +8,7 @@ msgspec checks every type, word and bound that concerns one value alone, and ref
 """
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -17,7 +18,7 @@ from msgspec import Meta
 __all__ = [
     "Allocate", "Argument", "BYTES", "BlockSizes", "Constant", "Copy", "Count", "Descriptor", "Dtype", "Fill",
     "GridSize", "LaunchStep", "OPTIONS", "Outputs", "Recording", "RecordingRefused", "Size", "Sizes", "Step",
-    "StridedView", "Sum", "TritonDtype", "decode", "dtype_of", "malformed",
+    "StridedView", "Sum", "TritonDtype", "decode", "dtype_of", "each_output", "malformed",
 ]  # fmt: skip
 
 Dtype = Literal[
@@ -109,6 +110,13 @@ _Tensor = StridedView | None
 _Shallow = _Tensor | _Few[_Tensor | _Few[_Tensor]]
 Outputs = _Tensor | _Few[_Tensor | _Few[_Tensor | _Few[_Shallow]]]
 """What the launcher returned: at most five tuples deep."""
+
+
+def each_output(outputs: Any, change: Callable[[Any], Any]) -> Any:
+    """The same tuples of outputs, each of them changed; None stays."""
+    if isinstance(outputs, tuple):
+        return tuple(each_output(each, change) for each in outputs)
+    return None if outputs is None else change(outputs)
 
 
 class Allocate(_Part, frozen=True, tag="allocate"):
