@@ -40,4 +40,4 @@ def launch(out=out, kernel="softmax_kernel", grid=(4, 1, 1), **more):
     return {**step, **more}
 
 
-sys.modules["threeloops.lab.checking.replay"].record = lambda launcher, inputs: recording()  # noqa: F821 (the attack defines it)
+sys.modules["threeloops.lab.checking.replay"]._record = lambda launcher, inputs: recording()  # noqa: F821 (the attack defines it)

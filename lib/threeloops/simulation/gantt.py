@@ -20,20 +20,20 @@ _COLOURS = {
 _NUMBERS_UP_TO = 24
 
 
-def draw(trace: Trace, axes: "Axes", until: float | None = None, unit: float = 1e-3, unit_name: str = "ms") -> None:
-    """Draw the first `until` seconds of the trace. A stage has the same colour in every picture; the consumer is green.
+def draw(trace: Trace, axes: "Axes", until: float | None = None) -> None:
+    """Draw the first `until` seconds of the trace, in ms.
 
-    Neighbouring bars in a row alternate in shade.
+    A stage has the same colour in every picture; the consumer is green. Neighbouring bars in a row alternate in shade.
     """
     first = min(each.start for each in trace.intervals)
     rows = [(name, worker) for name, workers in trace.stages for worker in range(workers)]
     colours = {name: _COLOURS.get(name, palette.blue) for name, _ in trace.stages} | {trace.consumer: palette.green}
     shown = sorted((i for i in trace.intervals if until is None or i.start - first < until), key=lambda i: i.start)
     numbered = len({each.sample for each in shown}) <= _NUMBERS_UP_TO
-    end = (until if until is not None else trace.seconds) / unit
+    end = 1e3 * (until if until is not None else trace.seconds)
     drawn = [0] * len(rows)
     for each in shown:
-        start, width = (each.start - first) / unit, each.seconds / unit
+        start, width = 1e3 * (each.start - first), 1e3 * each.seconds
         row, colour = rows.index((each.stage, each.worker)), colours[each.stage]
         edge = "white" if width > 0.006 * end else colour  # a white edge would hide a thin bar
         shade = (1.0, 0.72)[drawn[row] % 2]
@@ -47,5 +47,5 @@ def draw(trace: Trace, axes: "Axes", until: float | None = None, unit: float = 1
     axes.set_yticks(range(len(rows)), [n if workers_of[n] == 1 else f"{n} {worker + 1}" for n, worker in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, end)
-    axes.set_xlabel(unit_name)
+    axes.set_xlabel("ms")
     axes.grid(axis="y", visible=False)

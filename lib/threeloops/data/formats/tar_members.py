@@ -108,7 +108,7 @@ def _require_zeros(file: BinaryIO, shard: str, end: int) -> None:
 def _parse(block: bytes, shard: str, place: str) -> tuple[str, int, str]:
     """(name, size, type) of a header, whose checksum is verified."""
     try:
-        stored, size = _octal(block[_CHECKSUM]), _octal(block[_SIZE])
+        stored, size = (_number(block[field].strip(b" \0") or b"0", 8) for field in (_CHECKSUM, _SIZE))
     except ValueError:
         raise CorruptData(shard, place, "this is no tar header: its numbers are not octal") from None
     if (total := sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")) != stored:
@@ -128,13 +128,13 @@ def _records(contents: bytes, shard: str, place: str) -> dict[str, str]:
     found, at = {}, 0
     try:
         while at < len(contents):
-            length = _decimal(contents[at : contents.index(b" ", at)].decode())
+            length = _number(contents[at : contents.index(b" ", at)])
             line = contents[at : at + length].partition(b" ")[2]
             key, equals, value = line[:-1].decode().partition("=")
             if len(contents) < at + length or not line.endswith(b"\n") or not equals:
                 raise ValueError(line)
             found[key], at = value, at + length
-        _decimal(found.get("size", "0"))
+        _number(found.get("size", "0").encode())
     except ValueError:
         raise CorruptData(shard, place, "a pax header that is not made of records") from None
     if sparse := next((key for key in found if key.startswith(_SPARSE)), None):
@@ -143,16 +143,8 @@ def _records(contents: bytes, shard: str, place: str) -> dict[str, str]:
     return found
 
 
-def _octal(field: bytes) -> int:
-    """A number of a header; int() alone would accept a sign, a prefix and underscores."""
-    digits = field.strip(b" \0") or b"0"
+def _number(digits: bytes, base: int = 10) -> int:
+    """A number of a header or a pax record; int() alone would accept a sign, a prefix, spaces and underscores."""
     if not digits.isdigit():
         raise ValueError(digits)
-    return int(digits, 8)
-
-
-def _decimal(digits: str) -> int:
-    """A number of a pax record; int() alone would accept a sign, spaces, underscores and other alphabets."""
-    if not (digits.isascii() and digits.isdigit()):
-        raise ValueError(digits)
-    return int(digits)
+    return int(digits, base)

@@ -25,15 +25,11 @@ def shard_bytes(samples: Iterable[Sample]) -> Iterator[bytes]:
     yield bytes(2 * BLOCK)
 
 
-def _write_tar_shard(path: Path, samples: Iterable[Sample]) -> None:
-    """Write one shard, whole or not at all."""
-    with replacing(path) as file:
-        for piece in shard_bytes(samples):
-            file.write(piece)
-
-
 def write_tar_shards(folder: Path, samples: Iterable[Sample], samples_per_shard: int) -> list[Path]:
-    """Write `shard-000000.tar`, … with `samples_per_shard` each. Raises ValueError for a repeated key."""
+    """Write `shard-000000.tar`, … with `samples_per_shard` each, every shard whole or not at all.
+
+    Raises ValueError for a repeated key.
+    """
     if samples_per_shard < 1:
         raise ValueError(f"samples_per_shard = {samples_per_shard}: expected at least 1")
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -41,7 +37,8 @@ def write_tar_shards(folder: Path, samples: Iterable[Sample], samples_per_shard:
     rest = unrepeated(samples)
     while kept := list(islice(rest, samples_per_shard)):
         paths.append(Path(folder) / f"shard-{len(paths):06d}.tar")
-        _write_tar_shard(paths[-1], kept)
+        with replacing(paths[-1]) as file:
+            file.writelines(shard_bytes(kept))
     return paths
 
 

@@ -6,6 +6,7 @@ result of one known worker. That takes no shared queue and no reordering, and no
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import cycle
 from typing import Any, Generic, Literal, TypeVar
 
 from threeloops.data.errors import WorkerDied, WorkerFailed
@@ -54,8 +55,8 @@ class Prefetcher(Generic[T]):
         if ahead < 0:
             raise ValueError(f"ahead = {ahead}: expected 0 (nothing in advance) or more")
         self.keys, self.ahead = iter(keys), ahead
-        self.in_flight: deque[tuple[int, Any]] = deque()  # (worker, key) of each sample requested and not yet returned
-        self.next_worker, self.closed = 0, False
+        self.in_flight: deque[tuple[Worker, Any]] = deque()  # (worker, key) of each sample requested and not returned
+        self.closed = False
         self.workers: list[Worker] = []
         try:
             for number in range(workers):
@@ -63,6 +64,7 @@ class Prefetcher(Generic[T]):
         except BaseException:
             self.close()
             raise
+        self.turns = cycle(self.workers)
 
     def __iter__(self) -> Iterator[T]:
         if self.closed:
@@ -79,22 +81,21 @@ class Prefetcher(Generic[T]):
     def _request(self, limit: int) -> None:
         """Send keys until `limit` samples are in flight or the keys run out."""
         while len(self.in_flight) < limit and (key := next(self.keys, _NOTHING)) is not _NOTHING:
-            number = self.next_worker
-            self.in_flight.append((number, key))
-            self.next_worker = (number + 1) % len(self.workers)
-            self.workers[number].send(key)
+            worker = next(self.turns)
+            self.in_flight.append((worker, key))
+            worker.send(key)
 
     def _receive(self) -> T:
-        number, key = self.in_flight[0]
+        worker, key = self.in_flight[0]
         try:
-            loaded = self.workers[number].receive()
+            loaded = worker.receive()
         except WorkerDied as death:
-            lost = sum(owner == number for owner, _ in self.in_flight)
+            lost = sum(owner is worker for owner, _ in self.in_flight)
             raise WorkerDied(
                 f"{death}; {lost} samples were in flight, the first of them {key!r}: resume from the last state"
             ) from death
         if (error := loaded.error) is not None:
-            raise WorkerFailed(f"{self.workers[number].name}, sample {key!r}: {said(error)}") from error
+            raise WorkerFailed(f"{worker.name}, sample {key!r}: {said(error)}") from error
         self.in_flight.popleft()
         return loaded.value
 

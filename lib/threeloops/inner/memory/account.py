@@ -1,6 +1,5 @@
 """The accountant: what a training step will hold, computed before anything runs."""
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -65,12 +64,12 @@ _COLOURS = {
 }
 
 
-def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30, kinds: Sequence[str] = KINDS) -> None:
+def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30) -> None:
     """One stacked bar for each name, from bytes by kind such as `Account.at_peak`, in units of `unit` bytes."""
     names = list(bars)
     left = [0.0] * len(names)
     worth_seeing = 0.003 * max(sum(bar.values()) for bar in bars.values()) / unit
-    for kind in kinds:
+    for kind in KINDS:
         sizes = [bars[name].get(kind, 0) / unit for name in names]
         if any(sizes):
             label = _label(kind, max(sizes) > worth_seeing)
@@ -80,14 +79,14 @@ def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30
     axes.grid(axis="y", visible=False)
 
 
-def draw_timeline(axes: Any, timeline: Timeline, *, unit: float = 2**20) -> None:
-    """Live bytes by kind from the first mark on, change after change, and a line at the peak."""
+def draw_timeline(axes: Any, timeline: Timeline) -> None:
+    """Live MiB by kind from the first mark on, change after change, and a line at the peak."""
     curve = timeline.curve()
     begin = timeline.marks[0][0] if timeline.marks else 0
     kinds = [kind for kind in KINDS if kind in curve]
     axes.stackplot(
         range(1, len(timeline.changes) + 1 - begin),
-        [[size / unit for size in curve[kind][begin:]] for kind in kinds],
+        [[size / 2**20 for size in curve[kind][begin:]] for kind in kinds],
         colors=[_COLOURS[kind] for kind in kinds],
         labels=[_label(kind, max(curve[kind]) > 0.003 * timeline.peak_bytes) for kind in kinds],
         lw=0,

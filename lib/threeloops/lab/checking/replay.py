@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from threeloops.lab.checking import wall
 from threeloops.lab.checking.failure import CheckFailed
 
-__all__ = ["record", "replay"]
+__all__ = ["replay"]
 
 if TYPE_CHECKING:
     from threeloops.inner.codegen.generated_code import Code
@@ -103,17 +103,17 @@ replay = _Replayer()
 
 
 @wall.student_side
-def record(launcher: Callable[..., Any], inputs: dict[str, Any]) -> dict[str, Any]:
+def _record(launcher: Callable[..., Any], inputs: dict[str, Any]) -> dict[str, Any]:
     """What a launcher does with inputs of these shapes, as plain data: a recording, or why there is none."""
     import msgspec
 
     from threeloops.inner.replay.inputs import Inputs
-    from threeloops.inner.replay.recorder import record as record_launcher
+    from threeloops.inner.replay.recorder import record
     from threeloops.inner.replay.recordings.steps import RecordingRefused
 
     args, kwargs = msgspec.convert(inputs, Inputs).zeros()
     try:
-        return record_launcher(launcher, args, kwargs).to_dict()
+        return record(launcher, args, kwargs).to_dict()
     except RecordingRefused as error:
         return {"refused": str(error)}
 
@@ -129,7 +129,7 @@ def _judge(
     from threeloops.inner.replay.recordings.steps import RecordingRefused, decode
 
     inputs, storages = inputs_of(args, kwargs)
-    recorded = record(launcher, msgspec.to_builtins(inputs))
+    recorded = _record(launcher, msgspec.to_builtins(inputs))
     if type(recorded) is dict and "refused" in recorded:
         raise _failure(launcher, str(recorded["refused"])[:1000])
     try:

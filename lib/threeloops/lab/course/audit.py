@@ -26,7 +26,7 @@ _VERDICTS = {"holds": "passed", "corrected": "hint", "needs a GPU": "plain", "ca
 
 @dataclass(frozen=True)
 class Claim:
-    """`source` holds letters of `_sources()`, separated by commas; `lab` is a two-digit number."""
+    """`source` holds letters of the file's "sources", separated by commas; `lab` is a two-digit number."""
 
     id: str
     lab: str
@@ -42,11 +42,6 @@ def _file() -> dict:
 def claims() -> dict[str, Claim]:
     """Every claim that an audit may settle, by id."""
     return {row["id"]: Claim(**row) for row in _file()["claims"]}
-
-
-def _sources() -> dict[str, str]:
-    """The titles of the source texts, by letter."""
-    return dict(_file()["sources"])
 
 
 def audit(claim_id: str, number: float | None, unit: str, level: str, verdict: str, how: str = "") -> None:
@@ -88,7 +83,7 @@ def _show(record: dict) -> None:
         f"audit {record['id']} (source {record['source']}): {record['claim']}\n"
         f"  {verdict}: {found}, {level}\n  how: {record['how']}"
     )
-    cite = ", ".join(f"{letter}: {_sources()[letter]}" for letter in record["source"].split(","))
+    cite = ", ".join(f"{letter}: {_file()['sources'][letter]}" for letter in record["source"].split(","))
     inline, kind = cards.inline, _VERDICTS[verdict]
     body = (
         f"<b>Claim {inline(record['id'])}</b> · {inline(record['claim'])} {cards.small(f'({cite})')}<br>"

@@ -11,7 +11,7 @@ from threeloops.data.errors import CorruptData
 from threeloops.data.formats.sample import Sample, split_name
 from threeloops.data.formats.small_files import list_samples, read_sample, write_small_files
 from threeloops.data.formats.tar_members import BLOCK, header
-from threeloops.data.formats.tar_shards import _write_tar_shard, read_tar_shard, shard_bytes, write_tar_shards
+from threeloops.data.formats.tar_shards import read_tar_shard, shard_bytes, write_tar_shards
 
 SAMPLES = [
     Sample(f"train/{i:05d}", {"jpg": np.random.default_rng(i).bytes(size), "cls": str(i).encode()})
@@ -233,9 +233,9 @@ def test_a_key_with_a_dot_would_be_read_back_as_another(key):
 
 def test_a_shard_that_cannot_be_written_leaves_the_old_one(tmp_path):
     path = tmp_path / "shard-000000.tar"
-    _write_tar_shard(path, SAMPLES)
+    write_tar_shards(tmp_path, SAMPLES, len(SAMPLES))
     with pytest.raises(ValueError, match="a ustar header holds 1 to 100"):
-        _write_tar_shard(path, [SAMPLES[0], Sample("n" * 101, {"cls": b""})])
+        write_tar_shards(tmp_path, [SAMPLES[0], Sample("n" * 101, {"cls": b""})], 2)
     assert path.read_bytes() == SHARD and list(tmp_path.iterdir()) == [path]
 
 
@@ -282,7 +282,7 @@ REPEATED = [Sample("a", {"x": b"1"}), Sample("b", {"x": b"2"}), Sample("a", {"y"
     "write",
     [
         write_small_files,
-        lambda folder, samples: _write_tar_shard(folder / "shard.tar", samples),
+        lambda folder, samples: list(shard_bytes(samples)),
         lambda folder, samples: write_tar_shards(folder, samples, 2),
     ],
 )

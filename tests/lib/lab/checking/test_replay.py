@@ -138,7 +138,7 @@ def test_what_comes_from_the_students_side_may_be_anything(cell, monkeypatch):
         {"steps": [float("inf")], "outputs": {}},
         {"refused": object()},
     ):
-        monkeypatch.setattr(module, "record", lambda launcher, inputs, odd=odd: odd)
+        monkeypatch.setattr(module, "_record", lambda launcher, inputs, odd=odd: odd)
         with pytest.raises(CheckFailed, match="replay: doubled"):
             replay(cell.doubled, torch.ones(1))
 

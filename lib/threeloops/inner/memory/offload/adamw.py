@@ -104,10 +104,6 @@ class OffloadedAdamW:
         if not any(parameter.numel() for parameter in self.parameters):
             raise ValueError(f"parameters: no element in all {len(self.parameters)} of them; expected at least one")
 
-    def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
-
     @torch.no_grad()
     def step(self) -> None:
         """Update all parameters; when it returns, all state is back in the store.

@@ -11,8 +11,9 @@ import linecache
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from types import ModuleType
 
 from threeloops.inner.replay.allowlist.constants import defined, is_constant, written
@@ -91,9 +92,13 @@ def _admit(tree: ast.Module, launched: Collection[str] | None, file: str) -> Adm
         kernels[name] = kernel = _kernel(functions[name], functions, constants)
         used |= {name} | kernel.uses
         wanted += sorted(kernel.uses & set(functions))
-    for name, kernel in sorted(kernels.items()):
-        if name in _reached(kernels, name):
-            raise NotAdmitted(kernel.line, f"{name} calls itself", "Triton compiles no recursion: write a loop")
+    try:
+        TopologicalSorter({name: kernels.keys() & kernel.uses for name, kernel in kernels.items()}).prepare()
+    except CycleError as circle:
+        name = min(circle.args[1])
+        raise NotAdmitted(
+            kernels[name].line, f"{name} calls itself", "Triton compiles no recursion: write a loop"
+        ) from None
     bound = Counter(name for name in _bound(tree.body) if name in known)
     for name in sorted(used):
         if bound[name] > 1:
@@ -105,17 +110,6 @@ def _admit(tree: ast.Module, launched: Collection[str] | None, file: str) -> Adm
             )
     chosen = [node for node in tree.body if _name(node) in used or used & set(defined(node))]
     return Admitted(_checked(_text(chosen), kernels), kernels, file)
-
-
-def _reached(kernels: Mapping[str, Kernel], name: str) -> set[str]:
-    """The kernels that a kernel calls, or that those call."""
-    reached: set[str] = set()
-    waiting = [name]
-    while waiting:
-        called = (kernels[waiting.pop()].uses & set(kernels)) - reached
-        reached |= called
-        waiting += called
-    return reached
 
 
 def _kernel(node: ast.FunctionDef, functions: Collection[str], constants: Collection[str]) -> Kernel:

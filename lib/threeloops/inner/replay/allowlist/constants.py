@@ -5,10 +5,11 @@ import math
 import operator
 from typing import Any
 
+from threeloops.inner.replay.allowlist.names import FLOAT_WORDS
+
 __all__ = ["MAX_INTEGER", "defined", "is_constant", "written"]
 
 MAX_INTEGER = 1 << 64
-_WORDS = frozenset({"inf", "+inf", "-inf", "nan"})
 _NUMBERS = {"e": math.e, "pi": math.pi, "tau": math.tau, "inf": math.inf}
 _FUNCTIONS = {name: getattr(math, name) for name in "sqrt log log2 log10 exp erf ceil floor".split()}
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
@@ -29,7 +30,9 @@ def _worth(node: ast.expr) -> Any:
             return _tried(_OPERATORS[type(kind)], _number(left), _number(right))
         case ast.Attribute(value=ast.Name(id="math"), attr=name) if name in _NUMBERS:
             return _NUMBERS[name]
-        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(word))], keywords=[]) if word in _WORDS:
+        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(word))], keywords=[]) if (
+            word in FLOAT_WORDS
+        ):
             return float(word)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=name), args=[given], keywords=[]) if (
             name in _FUNCTIONS
@@ -57,10 +60,9 @@ def written(node: ast.stmt) -> ast.stmt:
     parts = _parts(node)
     assert parts is not None
     name, value, is_constexpr = parts
-    text = (
-        f"{name} = tl.constexpr({_literal(_worth(value))})" if is_constexpr else f"{name} = {_literal(_worth(value))}"
-    )
-    return ast.copy_location(ast.parse(text).body[0], node)
+    literal = _literal(_worth(value))
+    text = f"tl.constexpr({literal})" if is_constexpr else literal
+    return ast.copy_location(ast.parse(f"{name} = {text}").body[0], node)
 
 
 def _parts(node: ast.stmt) -> tuple[str, ast.expr, bool] | None:

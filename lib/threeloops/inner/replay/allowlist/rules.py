@@ -104,8 +104,7 @@ class Rules(Expressions):
 
 
 def without_docstring(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    first = body[0]
-    documented = (
-        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-    )
-    return list(body[1:] if documented else body)
+    match body:
+        case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+            return rest
+    return list(body)
