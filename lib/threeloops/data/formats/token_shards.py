@@ -79,7 +79,7 @@ def _read_header(path: Path) -> Header:
     return Header(token_bytes, tokens, crc)
 
 
-def write_token_shards(folder: Path, pieces: Iterable[NDArray], tokens_per_shard: int) -> list[Header]:
+def write_token_shards(folder: Path, pieces: Iterable[NDArray], tokens_per_shard: int) -> None:
     """Cut a stream of token arrays into shards of equal size (the last may be shorter), and write the index last.
 
     New shards get numbers that no file has, so a corpus that is already there stays whole until the new index replaces
@@ -92,16 +92,14 @@ def write_token_shards(folder: Path, pieces: Iterable[NDArray], tokens_per_shard
     names: list[str] = []
     old = _listed(folder)
     try:
-        headers = []
+        rows = []
         for number, tokens in enumerate(_cut(pieces, tokens_per_shard), _first_free_number(folder)):
             names.append(f"tokens-{number:05d}.bin")
-            headers.append(write_shard(folder / names[-1], tokens))
-        rows = [{"file": name, **asdict(header)} for name, header in zip(names, headers, strict=True)]
+            rows.append({"file": names[-1], **asdict(write_shard(folder / names[-1], tokens))})
         replace_text(folder / _INDEX, json.dumps({"version": _VERSION, "shards": rows}, indent=1))
     finally:
         for name in {*old, *names} - set(_listed(folder)):
             (folder / name).unlink(missing_ok=True)
-    return headers
 
 
 def _cut(pieces: Iterable[NDArray], tokens_per_shard: int) -> Iterator[NDArray]:
