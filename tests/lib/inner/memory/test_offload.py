@@ -112,29 +112,20 @@ DAMAGE = {
     "one bit": (lambda f: flip(f / "exp_avg_sq.bin"), "checksum"),
     "no manifest": (lambda f: (f / "states.json").unlink(), "states.json is missing"),
     "half a manifest": (lambda f: (f / "states.json").write_text('{"step": 1,'), "cannot be read"),
-    "other format": (
-        lambda f: edit(f / "states.json", dtype="float16"),
-        r"Invalid enum value 'float16' - at `\$\.dtype`",
-    ),
+    "other format": (lambda f: edit(f / "states.json", dtype="float16"), "dtype = 'float16'"),
     "other model": (lambda f: edit(f / "states.json", shapes=[[7]]), r"shapes\[0\] = \[7\], expected \[33, 17\]"),
     "a parameter less": (lambda f: edit_shapes(f, lambda s: s[:-1]), r"shapes\[3\] = None, expected \[40, 50\]"),
     "a parameter more": (lambda f: edit_shapes(f, lambda s: [*s, [2]]), r"shapes\[4\] = \[2\], expected None"),
     "other order": (lambda f: edit_shapes(f, lambda s: s[::-1]), r"shapes\[0\] = \[40, 50\]"),
     "transposed": (lambda f: edit_shapes(f, lambda s: [s[0][::-1], *s[1:]]), r"shapes\[0\] = \[17, 33\]"),
     "a list": (lambda f: (f / "states.json").write_text("[]"), "cannot be read"),
-    "no step": (lambda f: edit(f / "states.json", step=None), r"Expected `int`, got `null` - at `\$\.step`"),
-    "step in quotes": (lambda f: edit(f / "states.json", step="7"), r"Expected `int`, got `str` - at `\$\.step`"),
-    "step before the first": (lambda f: edit(f / "states.json", step=-1), r"Expected `int` >= 0 - at `\$\.step`"),
-    "no checksums": (lambda f: edit(f / "states.json", crc32=None), r"Expected `object`, got `null` - at `\$\.crc32`"),
-    "checksums of no states": (
-        lambda f: edit(f / "states.json", crc32=[1, 2, 3]),
-        r"Expected `object`, got `array` - at `\$\.crc32`",
-    ),
+    "no step": (lambda f: edit(f / "states.json", step=None), "step = None"),
+    "step in quotes": (lambda f: edit(f / "states.json", step="7"), "step = '7'"),
+    "step before the first": (lambda f: edit(f / "states.json", step=-1), "step = -1"),
+    "no checksums": (lambda f: edit(f / "states.json", crc32=None), "crc32 = None"),
+    "checksums of no states": (lambda f: edit(f / "states.json", crc32=[1, 2, 3]), r"crc32 = \[1, 2, 3\]"),
     "one checksum missing": (lambda f: edit(f / "states.json", crc32={"exp_avg": 1}), "holds exp_avg, expected"),
-    "shapes that are sizes": (
-        lambda f: edit(f / "states.json", shapes=[8, 3]),
-        r"Expected `array`, got `int` - at `\$\.shapes\[0\]`",
-    ),
+    "shapes that are sizes": (lambda f: edit(f / "states.json", shapes=[8, 3]), r"shapes = \[8, 3\]"),
 }
 
 

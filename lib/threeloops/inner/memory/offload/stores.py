@@ -4,14 +4,14 @@ A store holds some kinds of state ("exp_avg", "exp_avg_sq", "master"), each a fl
 as all parameters together.
 """
 
+import json
 import math
 import zlib
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Any, Protocol
 
-import msgspec
 import torch
 from torch import Tensor
 
@@ -42,18 +42,6 @@ class Store(Protocol):
     def save(self, step: int) -> None:
         """Save the present states as those of `step`, if this store outlives the program."""
         ...
-
-
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _Manifest(msgspec.Struct):
-    """What a folder of states holds: those saved at `step`, with a checksum by kind of state."""
-
-    step: _Count
-    shapes: list[list[_Count]]
-    dtype: Literal["float32"]
-    crc32: dict[str, _Count]
 
 
 class HostStore:
@@ -100,43 +88,54 @@ class FileStore:
         if manifest is None:
             return 0
         for kind in kinds:
-            if (found := _checksum(self.states[kind])) != manifest.crc32[kind]:
+            if (found := _checksum(self.states[kind])) != manifest["crc32"][kind]:
                 raise StateFileError(
-                    f"{self._path(kind)}: checksum {found}, expected {manifest.crc32[kind]}: the file was "
+                    f"{self._path(kind)}: checksum {found}, expected {manifest['crc32'][kind]}: the file was "
                     f"changed after its last save; {_RESTORE}"
                 )
-        return manifest.step
+        return manifest["step"]
 
     def save(self, step: int) -> None:
         """Write the manifest; the operating system writes the pages of the files."""
         if not self.states:
             raise StateFileError(f"{self.folder}: no states to save; open it first")
         sums = {kind: _checksum(state) for kind, state in self.states.items()}
-        manifest = _Manifest(step, self._shapes, "float32", sums)
-        replace_text(self.folder / _MANIFEST, msgspec.json.encode(manifest).decode())
+        content = {"step": step, "shapes": self._shapes, "dtype": "float32", "crc32": sums}
+        replace_text(self.folder / _MANIFEST, json.dumps(content))
 
     def _path(self, kind: str) -> Path:
         return self.folder / f"{kind}.bin"
 
-    def _manifest(self) -> _Manifest | None:
+    def _manifest(self) -> dict | None:
         path = self.folder / _MANIFEST
         if not path.exists():
             if left := sorted(file.name for file in self.folder.glob("*.bin")):
                 raise StateFileError(f"{path} is missing beside {', '.join(left)}: {_RESTORE}")
             return None
         try:
-            return msgspec.json.decode(path.read_bytes(), type=_Manifest)
-        except ValueError as error:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            manifest = {name: content[name] for name in ("step", "shapes", "dtype", "crc32")}
+        except (ValueError, KeyError, TypeError) as error:
             raise StateFileError(f"{path} cannot be read ({error}): {_RESTORE}") from None
+        for name, is_valid, expected in (
+            ("step", _is_count, "an integer ≥ 0"),
+            ("shapes", _are_shapes, "a list of lists of integers ≥ 0"),
+            ("crc32", _are_checksums, "an integer ≥ 0 for each kind of state"),
+        ):
+            if not is_valid(manifest[name]):
+                raise StateFileError(f"{path}: {name} = {manifest[name]!r}, expected {expected}: {_RESTORE}")
+        return manifest
 
-    def _require(self, manifest: _Manifest, kinds: tuple[str, ...]) -> None:
+    def _require(self, manifest: dict, kinds: tuple[str, ...]) -> None:
         path = self.folder / _MANIFEST
-        if set(manifest.crc32) != set(kinds):
+        if manifest["dtype"] != "float32":
+            raise StateFileError(f"{path}: dtype = {manifest['dtype']!r}, expected 'float32': {_RESTORE}")
+        if set(manifest["crc32"]) != set(kinds):
             raise StateFileError(
-                f"{path}: holds {', '.join(manifest.crc32)}, expected {', '.join(kinds)}: open it with the options "
+                f"{path}: holds {', '.join(manifest['crc32'])}, expected {', '.join(kinds)}: open it with the options "
                 "it was made with (masters), or begin anew in an empty folder"
             )
-        for number, (saved, wanted) in enumerate(zip_longest(manifest.shapes, self._shapes)):
+        for number, (saved, wanted) in enumerate(zip_longest(manifest["shapes"], self._shapes)):
             if saved != wanted:
                 raise StateFileError(
                     f"{path}: shapes[{number}] = {saved}, expected {wanted}: this state belongs to another model, or "
@@ -153,6 +152,18 @@ class FileStore:
 
 def _elements(shapes: Shapes) -> int:
     return sum(map(math.prod, shapes))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_shapes(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(shape, list) and all(map(_is_count, shape)) for shape in value)
+
+
+def _are_checksums(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_count, value.values()))
 
 
 def _checksum(state: Tensor) -> int:
