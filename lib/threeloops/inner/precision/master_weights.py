@@ -6,6 +6,7 @@ A step of learning moves a weight by perhaps a ten-thousandth of itself, but nei
 
 import weakref
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -53,19 +54,45 @@ class MasterWeights:
     @torch.no_grad()
     def step(self) -> None:
         """Raises RuntimeError if newer masters have taken over."""
+        self._require_newest()
+        self.optimizer.step()
+        self._round_into_model()
+
+    def zero_grad(self) -> None:
+        """Call before every backward pass that begins a step, even if the last step was skipped."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict:
+        """A copy of masters and optimiser state. The rounded 16-bit weights alone are not enough to resume."""
+        return {
+            "masters": [m.detach().clone() for m in self.masters],
+            "optimizer": deepcopy(self.optimizer.state_dict()),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict) -> None:
+        """Raises ValueError if `state` does not fit, before anything is overwritten; RuntimeError as `step`."""
+        self._require_newest()
+        saved = state["masters"]
+        shapes, expected = [tuple(m.shape) for m in saved], [tuple(m.shape) for m in self.masters]
+        if shapes != expected:
+            raise ValueError(f"masters of shapes {shapes}: expected {expected}, the shapes of this model's parameters")
+        self.optimizer.load_state_dict(state["optimizer"])  # first: the optimiser may refuse it
+        for master, value in zip(self.masters, saved, strict=True):
+            master.copy_(value)
+        self._round_into_model()
+
+    def _round_into_model(self) -> None:
+        for parameter, master in self._master_of.items():
+            parameter.copy_(master)
+
+    def _require_newest(self) -> None:
         lost = sum(_owner(parameter) is not self for parameter in self._master_of)
         if lost:
             raise RuntimeError(
                 f"{lost} of {len(self._master_of)} parameters hand their gradients to newer masters, or to none: "
                 "expected the MasterWeights made last for this model; use that one, or make a new one"
             )
-        self.optimizer.step()
-        for parameter, master in self._master_of.items():
-            parameter.copy_(master)
-
-    def zero_grad(self) -> None:
-        """Call before every backward pass that begins a step, even if the last step was skipped."""
-        self.optimizer.zero_grad(set_to_none=True)
 
 
 def _owner(parameter: Tensor) -> MasterWeights | None:

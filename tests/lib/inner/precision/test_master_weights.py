@@ -74,6 +74,44 @@ def test_float32_parameters_are_their_own_masters_and_frozen_ones_have_none():
         MasterWeights([frozen], sgd)
 
 
+def test_a_saved_state_resumes_exactly_and_a_wrong_one_is_named():
+    def fresh():
+        torch.manual_seed(3)
+        weight = torch.nn.Parameter(torch.randn(5).bfloat16())
+        return weight, MasterWeights([weight], lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9))
+
+    def go_on(weight, masters, steps):
+        for _ in range(steps):
+            masters.zero_grad()
+            (weight**2).sum().backward()
+            masters.step()
+
+    weight, masters = fresh()
+    go_on(weight, masters, 7)
+    saved = masters.state_dict()
+    go_on(weight, masters, 7)
+    resumed, again = fresh()
+    again.load_state_dict(saved)
+    go_on(resumed, again, 7)
+    assert torch.equal(resumed, weight)
+    assert torch.equal(again.masters[0], masters.masters[0])
+    with pytest.raises(ValueError, match=r"expected \[\(5,\)\]"):
+        again.load_state_dict(saved | {"masters": [torch.zeros(6)]})
+
+
+def test_a_state_that_the_optimiser_refuses_changes_neither_masters_nor_model():
+    def layer(groups):
+        model = torch.nn.Linear(3, 3).bfloat16()
+        return model, MasterWeights(model.parameters(), lambda p: sgd(groups(p)))
+
+    _, whole = layer(lambda p: p)
+    model, halves = layer(lambda p: [{"params": p[:1]}, {"params": p[1:]}])
+    before = [t.detach().clone() for t in (*model.parameters(), *halves.masters)]
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        halves.load_state_dict(whole.state_dict())
+    assert all(map(torch.equal, before, (*model.parameters(), *halves.masters)))
+
+
 def test_masters_made_a_second_time_take_over():
     """As a notebook's cell does that is run again."""
     model = torch.nn.Linear(4, 4).bfloat16()
@@ -83,8 +121,9 @@ def test_masters_made_a_second_time_take_over():
     assert [m.grad.dtype for m in newer.masters] == [torch.float32] * 2
     newer.step()
     stepped = [p.detach().clone() for p in model.parameters()]
-    with pytest.raises(RuntimeError, match="2 of 2 parameters hand their gradients to newer masters"):
-        older.step()
+    for act in (older.step, lambda: older.load_state_dict(newer.state_dict())):
+        with pytest.raises(RuntimeError, match="2 of 2 parameters hand their gradients to newer masters"):
+            act()
     assert all(map(torch.equal, stepped, model.parameters()))
 
 
