@@ -38,7 +38,7 @@ def answers(on=HEALTHY, **changed):
     """What the checks answer on a healthy machine, with some of them changed."""
     good = {
         "machine": {"ok": True, "machine": json.loads(json.dumps(asdict(on)))},
-        "interpreter": {"ok": True, "bf16_dot_is_right": False},
+        "interpreter": {"ok": True, "wrong": {}},
         "compiler": {"ok": True},
         "cxx": {"ok": True, "compiler": "g++"},
         "ranks": {"ok": True},
@@ -149,10 +149,10 @@ def test_triton_36_with_numpy_24_is_named_as_the_trap_it_is():
     assert finding.next_step == 'pip install "numpy<2.4"'
 
 
-def test_a_wrong_bf16_dot_is_said_and_stops_nothing():
-    assert "bf16" in diagnosis()["interpreter"].sentence
-    repaired = diagnosis(interpreter={"ok": True, "bf16_dot_is_right": True})
-    assert "bf16" not in repaired["interpreter"].sentence
+def test_what_the_interpreter_gets_wrong_is_said_and_stops_nothing():
+    assert "does not" not in diagnosis()["interpreter"].sentence
+    found = diagnosis(interpreter={"ok": True, "wrong": {"tl.dot of bfloat16": "0 where 16 is right"}})["interpreter"]
+    assert found.status == "ok" and found.sentence.endswith("tl.dot of bfloat16 (0 where 16 is right)")
 
 
 def with_gpus(*gpus, **changed):
@@ -309,4 +309,4 @@ def test_serial_numbers_of_gpus_leave_no_trace():
 def test_the_interpreter_is_tried_with_the_repairs_that_every_lab_installs():
     found = doctor._ask_child("interpreter", 60)
     assert found["ok"], found
-    assert found["bf16_dot_is_right"], "Triton's own interpreter was tried, without the course's repairs"
+    assert found["wrong"] == {}, "Triton's own interpreter was tried, without the course's repairs"
