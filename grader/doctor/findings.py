@@ -89,8 +89,9 @@ def _packages(wanted: list[Requirement]) -> Finding:
 def _interpreter(answer: Answer, report: Report | None) -> Finding:
     if answer["ok"]:
         sentence = "Triton kernels run on the CPU and equal numpy"
-        if not answer.get("bf16_dot_is_right", True):
-            sentence += "; tl.dot of bf16 does not (a known fault of the interpreter: use fp32 there)"
+        if answer["wrong"]:
+            found = ", ".join(f"{what} ({result})" for what, result in answer["wrong"].items())
+            sentence += f"; this does not (a fault of the interpreter: use fp32 there): {found}"
         return Finding("interpreter", "ok", sentence)
     if report and not report.interpreter.available and not answer.get("late"):
         # For known traps the report has better words than the exception in which they end.

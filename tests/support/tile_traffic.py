@@ -27,6 +27,48 @@ class TiledTraffic(NamedTuple):
     dot_flops: int
 
 
+class ForwardTraffic(NamedTuple):
+    """Requested bytes of FlashAttention's forward kernel by argument, and the FLOPs of its dots."""
+
+    q: int
+    k: int
+    v: int
+    output: int
+    lse: int
+    dot_flops: int
+
+    @property
+    def loaded(self) -> int:
+        return self.q + self.k + self.v
+
+    @property
+    def stored(self) -> int:
+        return self.output + self.lse
+
+
+def flash_attention(
+    sizes: AttentionSizes, bytes_per_element: int = 2, *, block_m: int, block_n: int, causal: bool = False
+) -> ForwardTraffic:
+    """The output. Each query head asks for its keys by itself, so the number of key heads does not matter."""
+    key_rows = key_tiles = 0
+    for first_query in range(0, sizes.queries, block_m):
+        last_seen = first_query + block_m + sizes.keys - sizes.queries
+        seen = min(max(last_seen, 0), sizes.keys) if causal else sizes.keys
+        visited = cdiv(seen, block_n)
+        key_tiles += visited
+        key_rows += min(visited * block_n, sizes.keys)
+    heads = sizes.batch * sizes.heads
+    one_row = heads * sizes.head_dim * bytes_per_element
+    return ForwardTraffic(
+        q=sizes.queries * one_row,
+        k=key_rows * one_row,
+        v=key_rows * one_row,
+        output=sizes.queries * one_row,
+        lse=heads * sizes.queries * LSE,
+        dot_flops=2 * 2 * heads * key_tiles * block_m * block_n * sizes.head_dim,
+    )
+
+
 def flash_attention_backward(sizes: AttentionSizes, dtype: torch.dtype, *, causal: bool) -> TiledTraffic:
     """The three kernels together: rows prepared, the gradients of k and v, the gradient of q."""
     tiles, heads, queries, keys = flash_tiles(dtype, sizes.head_dim), sizes.heads, sizes.queries, sizes.keys

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 __all__ = [
-    "Work", "attention", "elementwise", "embedding", "layernorm", "matmul", "require_positive", "saxpy", "softmax",
+    "Work", "attention", "elementwise", "layernorm", "matmul", "require_positive", "saxpy", "softmax",
     "visible_pairs",
 ]  # fmt: skip
 
@@ -117,18 +117,6 @@ def attention(
     traffic = outer_elements if fused else outer_elements + 4 * batch * heads * queries * keys
     pairs = batch * heads * visible_pairs(queries, keys, causal and fused)
     return Work(traffic * bytes_per_element, (4 * head_dim + 6) * pairs)
-
-
-def embedding(
-    tokens: int, width: int, bytes_per_element: float = 2, *, bytes_per_index: int = 8, distinct: int | None = None
-) -> Work:
-    """Rows of a table by index. Reads every index and `distinct` rows (by default as many as tokens), writes `tokens`
-    rows; 0 FLOPs."""
-    distinct = tokens if distinct is None else distinct
-    require_positive(tokens=tokens, width=width, bytes_per_element=bytes_per_element, distinct=distinct)
-    if distinct > tokens:
-        raise ValueError(f"distinct = {distinct}: expected at most tokens = {tokens}")
-    return Work(tokens * bytes_per_index + (distinct + tokens) * width * bytes_per_element, 0)
 
 
 def elementwise(

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from threeloops.hardware.accelerators import Accelerator, dtype_name
-from threeloops.inner.costs import Work, attention, elementwise, embedding, layernorm, matmul, saxpy, softmax
+from threeloops.inner.costs import Work, attention, elementwise, layernorm, matmul, softmax
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "Bound", "Roofline", "Work", "along", "attainable", "attention", "classify", "elementwise", "embedding",
-    "layernorm", "matmul", "place", "require_rates", "ridge_point", "saxpy", "softmax", "time_floor",
+    "Bound", "Roofline", "Work", "along", "attention", "classify", "elementwise", "layernorm", "matmul", "place",
+    "softmax",
 ]  # fmt: skip
 
 Bound = Literal["compute", "memory", "overhead"]
@@ -31,26 +31,6 @@ _ROOF, _RIDGE, _POINT = "#1f3a5f", "#b5651d", "#2a7f62"
 _LEADER = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 4}
 _LABEL_DISTANCES = (11, 24, 40, 60, 85, 115)
 _LABEL_TURNS = [math.radians(degrees) for degrees in (150, 120, 90, 180, -30, -60, 0, -90, 30, 60, 210, 240)]
-
-
-def attainable(intensity: float, peak_flops: float, bandwidth: float) -> float:
-    """The most FLOP/s at `intensity` FLOP/byte, with `peak_flops` in FLOP/s and `bandwidth` in bytes/s."""
-    require_rates(peak_flops, bandwidth)
-    if not intensity >= 0:
-        raise ValueError(f"intensity = {intensity} FLOP/byte: expected at least 0")
-    return min(peak_flops, intensity * bandwidth)
-
-
-def ridge_point(peak_flops: float, bandwidth: float) -> float:
-    """FLOP/byte above which the peak, not the memory, is the limit."""
-    require_rates(peak_flops, bandwidth)
-    return peak_flops / bandwidth
-
-
-def time_floor(work: Work, peak_flops: float, bandwidth: float) -> float:
-    """The fewest seconds for `work`: arithmetic and transfers overlap perfectly, so the longer one decides."""
-    require_rates(peak_flops, bandwidth)
-    return max(work.flops / peak_flops, work.bytes / bandwidth)
 
 
 def classify(
@@ -82,7 +62,9 @@ class Roofline:
     dtype: object = "bf16"
 
     def __post_init__(self) -> None:
-        require_rates(self.peak_flops, self.bandwidth)
+        for name, unit in (("peak_flops", "FLOP/s"), ("bandwidth", "bytes/s")):
+            if not (0 < (rate := getattr(self, name)) < math.inf):
+                raise ValueError(f"{name} = {rate} {unit}: expected a positive, finite rate")
 
     @property
     def peak_flops(self) -> float:
@@ -96,17 +78,19 @@ class Roofline:
 
     @property
     def ridge_point(self) -> float:
-        """FLOP/byte."""
-        return ridge_point(self.peak_flops, self.bandwidth)
+        """FLOP/byte above which the peak, not the memory, is the limit."""
+        return self.peak_flops / self.bandwidth
 
     def attainable(self, work: Work | float) -> float:
-        """FLOP/s at most, for some work or for an intensity."""
+        """FLOP/s at most, for some work or for an intensity in FLOP/byte."""
         intensity = work.intensity if isinstance(work, Work) else work
-        return attainable(intensity, self.peak_flops, self.bandwidth)
+        if not intensity >= 0:
+            raise ValueError(f"intensity = {intensity} FLOP/byte: expected at least 0")
+        return min(self.peak_flops, intensity * self.bandwidth)
 
     def time_floor(self, work: Work) -> float:
-        """Seconds."""
-        return time_floor(work, self.peak_flops, self.bandwidth)
+        """The fewest seconds for `work`: arithmetic and transfers overlap perfectly, so the longer one decides."""
+        return max(work.flops / self.peak_flops, work.bytes / self.bandwidth)
 
     def bound(self, work: Work) -> Literal["compute", "memory"]:
         """Which roof limits `work`; at the ridge point "compute"."""
@@ -155,12 +139,6 @@ class Roofline:
             first_turn = math.pi if measured else 0.0
             taken.append(_label_clear_of(ax, label, (x, y), taken, dots, roofs, first_turn))
         return ax
-
-
-def require_rates(peak_flops: float, bandwidth: float) -> None:
-    for name, rate, unit in (("peak_flops", peak_flops, "FLOP/s"), ("bandwidth", bandwidth, "bytes/s")):
-        if not (0 < rate < math.inf):
-            raise ValueError(f"{name} = {rate} {unit}: expected a positive, finite rate")
 
 
 def place(roofline: Roofline, label: str, point: Work | tuple[Work, float]) -> tuple[float, float, bool]:

@@ -1,7 +1,7 @@
 # Imports a library module that this lab withholds.
 # says: withheld in graded runs
 
-from threeloops.inner.roofline import ridge_point
+from threeloops.inner.roofline import Roofline
 
 def mean(values):
     if not values:

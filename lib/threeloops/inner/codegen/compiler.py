@@ -132,10 +132,8 @@ def _compile_request(request: dict[str, Any]) -> dict[str, Any]:
         compiled = kernel.run(grid=(1, 1, 1), warmup=True, **arguments, **constants, **request["options"])
     asm = compiled.asm
     answer = {text: asm[text] for text in ("ttgir", "ptx", "amdgcn") if text in asm}
-    answer["metadata"] = {
-        name: getattr(compiled.metadata, name, None)
-        for name in ("name", "shared", "num_warps", "num_stages", "num_ctas", "tmem_size", "triton_version")
-    }
+    needed = ("shared", "num_warps", "num_stages", "tmem_size")
+    answer["metadata"] = {name: getattr(compiled.metadata, name, None) for name in needed}
     signature, attributes = compiled.src.signature, compiled.src.attrs
     answer["signature"] = {name: str(kind) for name, kind in signature.items()}
     divisible = {path[0] for path, attribute in attributes.items() if ["tt.divisibility", 16] in attribute}

@@ -1,7 +1,5 @@
-"""One kernel's machine code for one target: instruction counts, registers, occupancy, source lines, and a report."""
+"""One kernel's machine code for one target: instruction counts, registers, occupancy, and a report."""
 
-import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,24 +21,6 @@ _HEADER = (
     "stores",
     "tensor cores",
 )
-_SASS_LINE = re.compile(r'^\s*//## File ".*", line (\d+)')
-_AMDGCN_LINE = re.compile(r"^\s*\.loc\s+\d+ (\d+) ")
-_INSTRUCTION = re.compile(
-    r"^\s*(?:/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?)?(?P<opcode>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*)(?=[\s;]|$)"
-)
-
-
-def _instructions_by_line(text: str, opcodes: str) -> dict[int, int]:
-    """Number of instructions per source line of SASS or AMDGCN whose opcode, with modifiers, matches the regular
-    expression `opcodes` from its start. Both compilers keep the line as debug information; line 0 means unknown."""
-    wanted = re.compile(opcodes)
-    line, found = 0, Counter[int]()
-    for each in text.splitlines():
-        if place := _SASS_LINE.match(each) or _AMDGCN_LINE.match(each):
-            line = int(place[1])
-        elif (instruction := _INSTRUCTION.match(each)) and wanted.match(instruction["opcode"]):
-            found[line] += 1
-    return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +50,6 @@ class Code(Counts):
     ptx: str | None = field(default=None, repr=False)
     sass: str | None = field(default=None, repr=False)
     amdgcn: str | None = field(default=None, repr=False)
-    triton_version: str = ""
 
     @property
     def fits(self) -> bool:
@@ -88,16 +67,6 @@ class Code(Counts):
     @property
     def widest_store(self) -> int | None:
         return max(self.stores, default=None)
-
-    @property
-    def text(self) -> str:
-        """The machine code: SASS or AMDGCN."""
-        return self.sass or self.amdgcn or ""
-
-    def lines(self, opcodes: str) -> dict[int, int]:
-        """Number of matching instructions per source line. `opcodes` is a regular expression: "STL|LDL" shows where
-        registers spill, "LDG" where global memory is read."""
-        return _instructions_by_line(self.text, opcodes)
 
     def report(self) -> str:
         """A table to print. Global accesses read "4×128": four instructions of 128 bits per thread. Spills are in bytes
@@ -168,7 +137,6 @@ def read_code(name: str, options: Mapping[str, Any], target: Target, compiled: M
         occupancy=resident,
         signature=compiled["signature"],
         divisible_by_16=tuple(compiled["divisible_by_16"]),
-        triton_version=metadata["triton_version"],
         **{text: compiled[text] for text in ("ttgir", "ptx", "sass", "amdgcn") if text in compiled},
         **needed,
         **vars(counts),

@@ -24,15 +24,12 @@ index in a global object. Not repaired: fp8e4b15 and AMD's fp8, inline assembly,
 import os
 import sys
 import warnings
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from threeloops.hardware import device
 
-__all__ = ["enable_without_gpu", "interpreted", "preflight"]
-
-if TYPE_CHECKING:
-    from threeloops.inner.interpreter.self_test import Preflight
+__all__ = ["enable_without_gpu", "interpreted"]
 
 _TRUE = ("1", "true", "yes", "on", "y")
 """The values of an environment variable that Triton takes for true."""
@@ -46,9 +43,6 @@ _REPAIRS = (
 )
 """What is repaired, in which module, and by which function."""
 
-_repairs: dict[str, str] = {}
-"""Name of a repair → why it failed; empty if it did not."""
-
 
 def enable_without_gpu() -> bool:
     """Interpret Triton kernels where there is no GPU; returns whether kernels decorated from now on are interpreted.
@@ -61,8 +55,7 @@ def enable_without_gpu() -> bool:
         if os.environ.get("THREELOOPS_COMPILE_ONLY") or device() != "cpu":
             return False
         os.environ["TRITON_INTERPRET"] = "1"
-    if not _repairs:
-        _repair()
+    _repair()
     return True
 
 
@@ -74,26 +67,16 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "").strip().lower() in _TRUE
 
 
-def preflight() -> "Preflight":
-    """Try every repair on real kernels, in less than a second. `.ok` says whether all are right, `.report()` what to
-    install if not. On a GPU nothing is tried."""
-    enabled = enable_without_gpu()
-    from threeloops.inner.interpreter import self_test
-
-    return self_test.run({name: why for name, why in _repairs.items() if why}, interpreted=enabled)
-
-
+@cache
 def _repair() -> None:
     """Install every repair once. One that does not fit an unknown release of Triton is skipped, with a warning."""
     for name, module, function in _REPAIRS:
-        _repairs[name] = ""
         try:
             getattr(import_module(module), function)()
         except (ImportError, AttributeError, KeyError, TypeError) as error:
-            _repairs[name] = f"{type(error).__name__}: {error}"
             warnings.warn(
-                f"Triton's interpreter: {name} could not be repaired ({_repairs[name]}); threeloops.inner.interpreter."
-                "preflight() says what is wrong now and what to install",
+                f"Triton's interpreter: {name} could not be repaired ({type(error).__name__}: {error}); "
+                "`threeloops doctor` says what is wrong now and what to install",
                 RuntimeWarning,
                 stacklevel=3,
             )

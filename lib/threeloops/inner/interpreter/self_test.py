@@ -1,88 +1,31 @@
-"""Whether the interpreter is right on this machine: tiny kernels with known answers, and what to install.
+"""Whether the interpreter is right on this machine: tiny kernels with known answers, which `threeloops doctor` tries.
 
 Import this only after interpreting is decided, because Triton decides when a kernel is decorated.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-import numpy
 import torch
 import triton
 import triton.language as tl
 
 __all__ = [
-    "Check", "Preflight", "add_and_compare", "add_atomically", "bf16_dot", "convert", "count_up", "dot_16",
-    "error_function", "load_block", "loop_bound", "product", "reduce_rows", "run",
+    "add_and_compare", "add_atomically", "convert", "count_up", "dot_16", "error_function", "load_block", "loop_bound",
+    "product", "reduce_rows", "wrong_answers",
 ]  # fmt: skip
 
-_KNOWN_TRITON = ("3.6", "3.7", "3.8")
-"""Release series whose interpreter was read line by line, and for which every repair is tested."""
 
-_INSTALL = "pip install -r requirements.txt (triton 3.7.1), or triton 3.6 with numpy<2.4"
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing tried: whether it is right, and in `what`, what it was and any wrong result."""
-
-    name: str
-    ok: bool
-    what: str
-
-
-@dataclass(frozen=True)
-class Preflight:
-    """Checks of the interpreter with these versions. `interpreted` is False if kernels are compiled for a GPU, where
-    there is nothing to check."""
-
-    triton: str
-    numpy: str
-    interpreted: bool
-    checks: tuple[Check, ...]
-
-    @property
-    def known(self) -> bool:
-        """Whether the repairs were written for this release of Triton."""
-        return self.triton.startswith(tuple(f"{series}." for series in _KNOWN_TRITON))
-
-    @property
-    def ok(self) -> bool:
-        return all(check.ok for check in self.checks)
-
-    def report(self) -> str:
-        """Lines to print."""
-        versions = f"triton {self.triton}, numpy {self.numpy}"
-        if not self.interpreted:
-            return f"interpreter   off ({versions}): kernels are compiled for this GPU"
-        lines = [f"interpreter   {'ok' if self.ok else 'wrong'} ({versions})"]
-        if not self.known:
-            lines.append(
-                f"  triton {self.triton} is not one of {', '.join(_KNOWN_TRITON)}, which the repairs were written for: "
-                "only what is listed here was tried"
-            )
-        for check in self.checks:
-            lines.append(f"  {'ok   ' if check.ok else 'wrong'} {check.name}: {check.what}")
-            if not check.ok:
-                lines.append(f"        {_INSTALL}")
-        return "\n".join(lines)
-
-
-def run(failed_repairs: Mapping[str, str], *, interpreted: bool) -> Preflight:
-    """Try the interpreter as it stands. `failed_repairs`: name of a repair → why it could not be installed."""
-    checks = [Check(f"repair of {name}", False, why) for name, why in failed_repairs.items()]
-    if interpreted:
-        checks += [_tried(*probe) for probe in _PROBES]
-    return Preflight(triton.__version__, numpy.__version__, interpreted, tuple(checks))
-
-
-def _tried(name: str, what: str, probe: Callable[[], str]) -> Check:
-    try:
-        wrong = probe()
-    except Exception as error:
-        wrong = f"{type(error).__name__}: {error}"
-    return Check(name, not wrong, f"{what}: {wrong}" if wrong else what)
+def wrong_answers() -> dict[str, str]:
+    """Try the interpreter as it stands, in less than a second: what it gets wrong, and the wrong result."""
+    wrong = {}
+    for what, probe in _PROBES.items():
+        try:
+            result = probe()
+        except Exception as error:
+            result = f"{type(error).__name__}: {error}"
+        if result:
+            wrong[what] = result
+    return wrong
 
 
 @triton.jit
@@ -178,7 +121,7 @@ def _fp8_rounding() -> str:
     return _differs(out.float(), torch.tensor([16.0, 20.0, 448.0, 448.0]))
 
 
-def bf16_dot() -> str:
+def _bf16_dot() -> str:
     ones, out = torch.ones(16, 16, dtype=torch.bfloat16), torch.zeros(16, 16)
     dot_16[(1,)](ones, ones, out)
     return _differs(out, torch.full((16, 16), 16.0))
@@ -211,15 +154,15 @@ def _bf16_descriptors() -> str:
     return _differs(out, x + 1.0)
 
 
-_PROBES = (
-    ("loop bounds", "a loop over a runtime integer", loop_bound),
-    ("bf16 arithmetic", "bfloat16 +, *, <, unary minus and constants", _bf16_arithmetic),
-    ("bf16 rounding", "float32 to bfloat16, to nearest even", _bf16_rounding),
-    ("fp8 rounding", "float32 to fp8, to nearest even, saturating", _fp8_rounding),
-    ("bf16 dot", "tl.dot of bfloat16", bf16_dot),
-    ("bf16 reductions", "tl.sum and tl.reduce of bfloat16", _bf16_reductions),
-    ("erf", "tl.erf", _erf),
-    ("bf16 atomics", "tl.atomic_add on bfloat16", _bf16_atomics),
-    ("descriptors", "bfloat16 through tl.make_tensor_descriptor", _bf16_descriptors),
-)
-"""Name, what is tried, and the function that tries it."""
+_PROBES = {
+    "a loop over a runtime integer": loop_bound,
+    "bfloat16 +, *, <, unary minus and constants": _bf16_arithmetic,
+    "float32 to bfloat16, to nearest even": _bf16_rounding,
+    "float32 to fp8, to nearest even, saturating": _fp8_rounding,
+    "tl.dot of bfloat16": _bf16_dot,
+    "tl.sum and tl.reduce of bfloat16": _bf16_reductions,
+    "tl.erf": _erf,
+    "tl.atomic_add on bfloat16": _bf16_atomics,
+    "bfloat16 through tl.make_tensor_descriptor": _bf16_descriptors,
+}
+"""What is tried, and the function that tries it and says what is wrong."""

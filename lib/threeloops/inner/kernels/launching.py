@@ -23,7 +23,7 @@ from threeloops.inner import interpreter
 
 __all__ = [
     "Configuration", "LARGEST_INT32", "LOG2_E", "TARGETS", "Tiles", "compiling_for",
-    "multiprocessors", "require_columns", "require_contiguous", "require_dimensions", "require_divides",
+    "multiprocessors", "require_columns", "require_dimensions", "require_divides",
     "require_dtypes", "require_finite", "require_fraction", "require_head_dim", "require_one_device",
     "require_shape", "require_tensors", "short", "target",
 ]  # fmt: skip
@@ -209,15 +209,6 @@ def require_divides(name: str, part: int, whole_name: str, whole: int) -> None:
     """`part` is positive and divides `whole`: key-value heads and query heads, groups and what they group."""
     if part < 1 or whole % part:
         raise ValueError(f"{name} = {part}: expected a positive divisor of {whole_name} = {whole}")
-
-
-def require_contiguous(name: str, tensor: torch.Tensor, why: str) -> None:
-    """For outputs and in-place arguments only: an input can be copied, but nobody would see the copy of an output."""
-    if not tensor.is_contiguous():
-        raise ValueError(
-            f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}: expected a contiguous tensor, "
-            f"{why}; call {name}.contiguous() first"
-        )
 
 
 def require_fraction(name: str, value: float) -> None:

@@ -3,8 +3,11 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from types import FunctionType
 from typing import Any
+
+import msgspec
 
 __all__ = ["Argument", "DescriptorArgument", "FunctionName", "Launch", "TensorArgument", "is_dtype"]
 
@@ -22,10 +25,6 @@ class TensorArgument:
     storage_bytes: int
     alignment: int
 
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "TensorArgument":
-        return cls(**{**plain, "shape": tuple(plain["shape"]), "strides": tuple(plain["strides"])})
-
 
 @dataclass(frozen=True)
 class DescriptorArgument:
@@ -37,11 +36,6 @@ class DescriptorArgument:
     strides: tuple[int, ...]
     block_shape: tuple[int, ...]
     padding: str = "zero"
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "DescriptorArgument":
-        lists = {name: tuple(plain[name]) for name in ("shape", "strides", "block_shape")}
-        return cls(**{**plain, **lists, "base": TensorArgument.from_dict(plain["base"])})
 
 
 @dataclass(frozen=True)
@@ -140,8 +134,8 @@ def _read_dtype(name: str) -> Any:
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    "tensor": TensorArgument.from_dict,
-    "descriptor": DescriptorArgument.from_dict,
+    "tensor": partial(msgspec.convert, type=TensorArgument),
+    "descriptor": partial(msgspec.convert, type=DescriptorArgument),
     "tuple": lambda values: tuple(_from_plain(each) for each in values),
     "float": float,
     "function": lambda names: FunctionName(*names),

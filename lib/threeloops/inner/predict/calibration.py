@@ -10,7 +10,6 @@ import numpy as np
 
 from threeloops.hardware.accelerators import Accelerator
 from threeloops.inner.costs import Work
-from threeloops.inner.meter.traffic import Traffic
 
 __all__ = ["Calibration", "calibrate"]
 
@@ -35,18 +34,16 @@ class Calibration:
             )
 
 
-def calibrate(
-    measurements: Sequence[tuple[Work | Traffic | float, float]], accelerator: Accelerator | None = None
-) -> Calibration:
-    """Fit time = start + bytes / bandwidth to (traffic, seconds) of one kernel at several sizes.
+def calibrate(measurements: Sequence[tuple[Work, float]], accelerator: Accelerator | None = None) -> Calibration:
+    """Fit time = start + bytes / bandwidth to (work, seconds) of one kernel at several sizes.
 
     Least squares of the relative errors, so that a kernel of 10 µs counts as much as one of 10 ms. The start is at
     least 0. Raises ValueError for fewer than two different sizes, for times that do not grow with the bytes and, where
     the `accelerator` is given, for a bandwidth above its memory's: then a cache was measured.
     """
-    points = [(float(_dram_bytes(work)), float(seconds)) for work, seconds in measurements]
+    points = [(float(work.bytes), float(seconds)) for work, seconds in measurements]
     sizes = {size for size, _ in points}
-    if len(sizes) < 2 or min(sizes) < 0 or any(not seconds > 0 for _, seconds in points):
+    if len(sizes) < 2 or any(not seconds > 0 for _, seconds in points):
         raise ValueError(f"measurements = {points}: expected positive times of at least two different numbers of bytes")
     # Minimise Σ ((start + slope · size) / seconds − 1)².
     relative = np.array([(1 / seconds, size / seconds) for size, seconds in points])
@@ -62,13 +59,6 @@ def calibrate(
         )
     residual = max(abs((start + slope * size) / seconds - 1) for size, seconds in points)
     return Calibration(1 / slope, start, min(residual, 0.99))
-
-
-def _dram_bytes(work: Work | Traffic | float) -> float:
-    """Bytes between memory and chip: those of the L2 model if there was one, else the unique bytes."""
-    if isinstance(work, Traffic):
-        work = work.work
-    return work.bytes if isinstance(work, Work) else work
 
 
 def _least_squares(relative: np.ndarray) -> list[float]:

@@ -21,7 +21,7 @@ class Operator:
 
     cpu_us: microseconds on the host, each counted for one operator only. device_us: microseconds of the kernels and
     copies that it launched; 0 on a CPU. bytes: compulsory traffic, None where the trace does not tell. flops: of
-    matmuls, convolutions and attention. kernels: distinct names of what ran on the device.
+    matmuls, convolutions and attention.
     """
 
     name: str
@@ -30,7 +30,6 @@ class Operator:
     device_us: float
     bytes: int | None
     flops: int
-    kernels: tuple[str, ...] = ()
 
 
 def operators(events: Sequence[Event], device: str) -> list[Operator]:
@@ -48,21 +47,19 @@ def _single_calls(events: Sequence[Event], device: str) -> Iterator[Operator]:
         launch = launched_by.get(kernel.correlation)
         call = tree.at(launch.thread, launch.start_us) if launch else None
         if call is None:
-            yield Operator(kernel.name, 1, 0.0, kernel.duration_us, None, 0, (kernel.name,))
+            yield Operator(kernel.name, 1, 0.0, kernel.duration_us, None, 0)
         else:
             work.setdefault(id(call.owner), []).append(kernel)
     memory = memory_events(events, device)
     for call in tree:
         if call.owner is call:
-            kernels = work.get(id(call), [])
             yield Operator(
                 call.name,
                 1,
                 call.own_us,
-                sum(kernel.duration_us for kernel in kernels),
+                sum(kernel.duration_us for kernel in work.get(id(call), [])),
                 compulsory_bytes(call, memory),
                 flops(call) if call.is_aten else 0,
-                tuple(kernel.name for kernel in kernels),
             )
 
 
@@ -75,7 +72,6 @@ def _sum(calls: Sequence[Operator]) -> Operator:
         sum(call.device_us for call in calls),
         sum(known) if len(known) == len(calls) else None,
         sum(call.flops for call in calls),
-        tuple(sorted({kernel for call in calls for kernel in call.kernels})),
     )
 
 

@@ -1,4 +1,4 @@
-"""Switching the interpreter on, what it leaves behind, and the preflight. What depends on the order in which things are
+"""Switching the interpreter on, what it leaves behind, and its self-test. What depends on the order in which things are
 imported is tried in processes of their own."""
 
 import os
@@ -15,7 +15,7 @@ INTERPRETED = interpreter.enable_without_gpu()
 
 import triton
 import triton.language as tl
-from threeloops.inner.interpreter import self_test as interpreter_preflight
+from threeloops.inner.interpreter import dots, self_test
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled on this machine")
 
@@ -130,41 +130,29 @@ def test_an_autotuner_without_a_clock_takes_its_first_configuration():
     assert fill.best_config is configurations[0]
 
 
-def test_the_preflight_finds_everything_right():
-    found = interpreter.preflight()
-    assert found.ok and found.known and found.interpreted
-    assert {check.name for check in found.checks} >= {"loop bounds", "bf16 dot", "bf16 arithmetic", "fp8 rounding"}
-    assert f"triton {triton.__version__}" in found.report()
-    assert all(check.name in found.report() for check in found.checks)
+def test_the_self_test_finds_everything_right():
+    assert self_test.wrong_answers() == {}
 
 
 PROBES_WITHOUT_REPAIRS = """
-from threeloops.inner.interpreter import self_test as interpreter_preflight
-found = interpreter_preflight.run({"reductions": "no such place"}, interpreted=True)
-print(not found.ok, sorted(check.name for check in found.checks if not check.ok), found.report().count("pip install"))
+from threeloops.inner.interpreter import self_test
+print(self_test.wrong_answers())
 """
 
 
-def test_the_preflight_sees_what_is_wrong_without_repairs(tmp_path):
+def test_the_self_test_sees_what_is_wrong_without_repairs(tmp_path):
     """Each probe can fail: nothing is repaired in that process. Triton 3.7 itself is right about loops, erf, blocks."""
     said = python(tmp_path, PROBES_WITHOUT_REPAIRS, TRITON_INTERPRET="1")
-    wrong = ["bf16 arithmetic", "bf16 atomics", "bf16 dot", "bf16 reductions", "bf16 rounding", "descriptors"]
-    assert said.startswith("True") and "repair of reductions" in said
-    assert all(repr(name) in said for name in [*wrong, "fp8 rounding"])
-    assert int(said.rpartition(" ")[2]) == said.count("'") // 2
-
-
-def test_an_unknown_triton_is_tried_and_named():
-    found = interpreter_preflight.Preflight(
-        "9.1.0", "2.4.0", True, (interpreter_preflight.Check("erf", True, "tl.erf"),)
-    )
-    assert found.ok and not found.known
-    assert "9.1.0 is not one of 3.6, 3.7, 3.8" in found.report()
-
-
-def test_where_kernels_are_compiled_there_is_nothing_to_check():
-    found = interpreter_preflight.run({}, interpreted=False)
-    assert found.ok and not found.checks and "compiled" in found.report()
+    wrong = [
+        "bfloat16 +, *, <, unary minus and constants",
+        "float32 to bfloat16, to nearest even",
+        "float32 to fp8, to nearest even, saturating",
+        "tl.dot of bfloat16",
+        "tl.sum and tl.reduce of bfloat16",
+        "tl.atomic_add on bfloat16",
+        "bfloat16 through tl.make_tensor_descriptor",
+    ]
+    assert all(repr(what) in said for what in wrong)
 
 
 def test_a_repair_without_a_place_warns_and_the_rest_goes_on(monkeypatch):
@@ -176,10 +164,12 @@ def test_a_repair_without_a_place_warns_and_the_rest_goes_on(monkeypatch):
             ("rest", "threeloops.inner.interpreter.dots", "install"),
         ),
     )
-    monkeypatch.setattr(interpreting, "_repairs", {})
-    with pytest.warns(RuntimeWarning, match=r"tea could not be repaired \(AttributeError.*preflight"):
+    installed = []
+    monkeypatch.setattr(dots, "install", lambda: installed.append("dots"))
+    interpreting._repair.cache_clear()
+    with pytest.warns(RuntimeWarning, match=r"tea could not be repaired \(AttributeError.*no_such.*threeloops doctor"):
         interpreter.enable_without_gpu()
-    assert "no_such" in interpreting._repairs["tea"] and interpreting._repairs["rest"] == ""
+    assert installed == ["dots"]
 
 
 def test_device_is_what_decides(monkeypatch):

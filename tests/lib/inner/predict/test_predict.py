@@ -10,12 +10,11 @@ from threeloops.inner.codegen.generated_code import Code
 from threeloops.inner.codegen.occupancy import compilation_target, occupancy
 from threeloops.inner.costs import Work, matmul
 from threeloops.inner.meter.traffic import _KINDS, Traffic
-from threeloops.inner.predict import Latency, Prediction, predict
+from threeloops.inner.predict import Prediction, predict
 from threeloops.inner.predict.calibration import Calibration, calibrate
 from threeloops.inner.predict.parts import _effective_l2
 
 H100, A100, MI300X = (accelerator(name) for name in ("H100 SXM", "A100", "MI300X"))
-SOURCE = "a number chosen for this test"
 
 
 def code(*, target="sm_90", registers=32, warps=4, shared=0, loads=None, tensor_cores=None, **others):
@@ -145,70 +144,6 @@ class TestWaves:
         assert perfect * (1 - 1e-9) <= found.compute_seconds and found.low <= found.high
 
 
-class TestLatency:
-    """Little's law: what is in flight, over the latency, is the bandwidth that a kernel gets."""
-
-    SLOW = Latency(1e-6, SOURCE)
-
-    def test_one_program_a_multiprocessor_looping_over_rows(self):
-        size, programs = 2**30, 132
-        found = predict(
-            streamed(2 * size),
-            H100,
-            dtype="bf16",
-            code=code(warps=4, loads={128: 1}),
-            programs=programs,
-            latency=self.SLOW,
-        )
-        in_flight = programs * 4 * 32 * 16
-        assert found.bound == "latency"
-        assert found.low == found.high == pytest.approx(size * 1e-6 / in_flight)
-
-    def test_more_loads_under_way_together_are_faster_at_best(self):
-        work = streamed(2**30)
-        one, four = (
-            predict(work, H100, dtype="bf16", code=code(loads={128: n}), programs=132, latency=self.SLOW)
-            for n in (1, 4)
-        )
-        assert four.low == pytest.approx(one.low / 4) and four.high == pytest.approx(one.high)
-
-    def test_narrow_loads_are_slower(self):
-        work = streamed(2**30)
-        wide, narrow = (
-            predict(work, H100, dtype="bf16", code=code(loads={bits: 1}), programs=132, latency=self.SLOW)
-            for bits in (128, 32)
-        )
-        assert narrow.low == pytest.approx(4 * wide.low)
-
-    def test_a_full_device_hides_it(self):
-        found = predict(
-            streamed(2**30),
-            H100,
-            dtype="bf16",
-            code=code(loads={128: 4}),
-            programs=10**5,
-            latency=Latency(5e-7, SOURCE),
-        )
-        assert found.bound == "memory" and found.low == pytest.approx(2**30 / H100.memory_bandwidth)
-        assert any(
-            f"({SOURCE}): full bandwidth needs {H100.memory_bandwidth * 5e-7:,.0f} bytes" in line for line in found.how
-        )
-
-    def test_a_pipeline_keeps_its_shared_memory_under_way(self):
-        made = code(loads={128: 1}, shared=64 * 1024, tensor_cores="wgmma")
-        found = predict(streamed(2**30), H100, dtype="bf16", code=made, programs=132, latency=self.SLOW)
-        assert found.memory_seconds == pytest.approx(
-            max(2**29 * 1e-6 / (132 * 64 * 1024), 2**30 / H100.memory_bandwidth)
-        )
-
-    def test_unknown_without_code_or_programs_or_a_source(self):
-        floor = 2**30 / H100.memory_bandwidth
-        assert predict(streamed(2**30), H100, dtype="bf16", latency=self.SLOW).low == pytest.approx(floor)
-        assert predict(streamed(2**30), H100, dtype="bf16", code=code(), latency=self.SLOW).low == pytest.approx(floor)
-        with pytest.raises(ValueError, match="seconds = 0"):
-            Latency(0, SOURCE)
-
-
 class TestCalibration:
     @given(bandwidth=st.floats(1e11, 8e12), start=st.floats(0, 1e-4))
     def test_it_finds_the_model_that_made_the_times(self, bandwidth, start):
@@ -222,7 +157,7 @@ class TestCalibration:
         noise = [1.05, 0.97, 1.02, 0.95, 1.01]
         sizes = [2**20, 2**22, 2**25, 2**28, 2**31]
         times = [(4e-6 + size / 2.5e12) * factor for size, factor in zip(sizes, noise, strict=True)]
-        found = calibrate(list(zip(map(float, sizes), times, strict=True)), H100)
+        found = calibrate(list(zip((Work(size, 0) for size in sizes), times, strict=True)), H100)
         assert 0.01 < found.residual < 0.1
         assert found.bandwidth == pytest.approx(2.5e12, rel=0.1)
         for size, seconds in zip(sizes, times, strict=True):
@@ -230,32 +165,26 @@ class TestCalibration:
 
     def test_it_counts_relative_errors(self):
         """10% of the smallest and 10% of the largest time weigh the same: neither end of the sizes rules."""
-        points = [(2.0**20, 1.1 * 2**20 / 2e12), (2.0**31, 2**31 / 2e12), (2.0**30, 2**30 / 2e12)]
+        points = [(Work(size, 0), size / 2e12) for size in (2.0**31, 2.0**30)]
+        points.append((Work(2.0**20, 0), 1.1 * 2**20 / 2e12))
         assert calibrate(points).bandwidth == pytest.approx(2e12, rel=0.01)
 
     def test_a_negative_start_becomes_zero(self):
-        found = calibrate([(1e6, 4e-7), (1e9, 5e-4)])
+        found = calibrate([(Work(1e6, 0), 4e-7), (Work(1e9, 0), 5e-4)])
         assert found.start_seconds == 0 and 2e12 <= found.bandwidth <= 2.5e12
 
     def test_refusals(self):
         with pytest.raises(ValueError, match="at least two different numbers of bytes"):
-            calibrate([(1e6, 1e-6), (1e6, 2e-6)])
+            calibrate([(Work(1e6, 0), 1e-6), (Work(1e6, 0), 2e-6)])
         with pytest.raises(ValueError, match="times that grow with the bytes"):
-            calibrate([(1e6, 3e-6), (2e6, 2e-6)])
+            calibrate([(Work(1e6, 0), 3e-6), (Work(2e6, 0), 2e-6)])
         with pytest.raises(ValueError, match="came from a cache"):
-            calibrate([(1e6, 2e-6), (1e9, 1e-4)], H100)
+            calibrate([(Work(1e6, 0), 2e-6), (Work(1e9, 0), 1e-4)], H100)
         with pytest.raises(ValueError, match="bandwidth = -1"):
             Calibration(-1)
 
 
 class TestPrediction:
-    def test_one_launch_after_the_other(self):
-        first, second = (predict(Work(size, 0), H100, dtype="bf16") for size in (1e9, 2e9))
-        total = sum([first, second])
-        assert total.low == pytest.approx(3e9 / H100.memory_bandwidth) and total.how == first.how
-        with pytest.raises(ValueError, match="do not add up"):
-            first + predict(Work(1, 0), A100, dtype="bf16")
-
     def test_the_distance_of_a_measurement(self):
         made = Prediction(1.0, 2.0, 1.0, 0.5, 0.0, "memory", "H100 SXM")
         assert [made.error(seconds) for seconds in (0.5, 1, 1.5, 2, 3)] == [-0.5, 0, 0, 0, 0.5]
@@ -274,12 +203,7 @@ class TestPrediction:
         found = predict(Work(1, 1), H100, dtype="bf16", code=code(spilled_bytes=64))
         assert any("64 bytes per thread are spilled" in line for line in found.how)
 
-    def test_report(self):
+    def test_it_says_what_it_rests_on(self):
         found = predict(matmul(4096, 4096, 4096), H100, dtype="bf16")
-        first, *assumptions = found.report().splitlines()
-        assert first == "H100 SXM: 139 µs … 169 µs, bound by compute (memory 30 µs, compute 139 µs, start 0 ns)"
-        assert assumptions == [f"· {line}" for line in found.how]
-        assert any(line.startswith("· memory at 3350 GB/s") for line in assumptions)
-        assert sum("data sheet" in line for line in assumptions) == 1
-        exact = predict(Work(2**30, 0), H100, dtype="bf16").report()
-        assert exact.startswith("H100 SXM: 321 µs, bound by memory (")
+        assert "memory at 3350 GB/s" in found.how
+        assert sum("data sheet" in line for line in found.how) == 1

@@ -339,7 +339,6 @@ def gpu_step():
 def test_device_time_belongs_to_the_operator_that_launched_it():
     operators = by_name(gpu_step())
     assert (operators["aten::linear"].device_us, operators["aten::linear"].cpu_us) == (100, 40)
-    assert operators["aten::linear"].kernels == ("gemm",)
     assert operators["aten::relu"].device_us == 30
     assert (operators["orphan"].device_us, operators["orphan"].bytes) == (7, None)
     assert [entry.name for entry in gpu_step().top(2)] == ["aten::linear", "aten::relu"]

@@ -19,7 +19,6 @@ import triton
 import triton.language as tl
 
 from threeloops.inner.kernels.attention.flash_attention_backward import backward, backward_operator
-from threeloops.inner.kernels.attention.flash_attention_traffic import tile_traffic
 from threeloops.inner.kernels.attention.sizes import (
     LARGEST_BLOCK,
     cost,
@@ -32,9 +31,7 @@ from threeloops.inner.kernels.attention.sizes import (
 )
 from threeloops.inner.kernels.launching import LOG2_E
 
-__all__ = [
-    "FlashAttention", "cost", "flash_attention", "flash_attention_kernel", "forward", "reference", "tile_traffic",
-]  # fmt: skip
+__all__ = ["FlashAttention", "cost", "flash_attention", "flash_attention_kernel", "forward", "reference"]
 
 _LOWEST = tl.constexpr(-3.4e38)
 """The running maximum before any score: finite, so that rows that see nothing give 2^(−∞ + 3.4e38) = 0, not ∞ − ∞."""

@@ -35,20 +35,17 @@ def _configuration(bytes_per_element: int) -> Configuration:
     return Configuration({"BLOCK": 128 * _BYTES_PER_THREAD // bytes_per_element}, num_warps=4)
 
 
-def saxpy(a: float, x: torch.Tensor, y: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
+def saxpy(a: float, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """a·x + y, computed in float32 and rounded once. No autograd operator.
 
     Args:
         a: a scalar.
         x, y: two tensors of one shape and dtype (float16, bfloat16, float32). What is not contiguous is copied first.
-        in_place: overwrite y, which must then be contiguous, and return it.
     """
     launching.require_tensors(x=x, y=y)
     launching.require_shape("y", y, x.shape, "the shape of x")
-    if in_place:
-        launching.require_contiguous("y", y, "because it is overwritten")
     x, y = x.contiguous(), y.contiguous()
-    out = y if in_place else torch.empty_like(y)
+    out = torch.empty_like(y)
     if x.numel():
         chosen = _configuration(x.element_size())
         grid = (triton.cdiv(x.numel(), chosen.constants["BLOCK"]),)

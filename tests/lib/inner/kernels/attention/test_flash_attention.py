@@ -8,12 +8,13 @@ from threeloops.inner.codegen import inspect
 from threeloops.inner.costs import visible_pairs
 from threeloops.inner.kernels.attention.flash_attention import flash_attention, reference
 from threeloops.inner.kernels.attention.flash_attention_backward import _ROWS
-from threeloops.inner.kernels.attention.flash_attention_traffic import backward_cost, tile_traffic
+from threeloops.inner.kernels.attention.flash_attention_traffic import backward_cost
 from threeloops.inner.kernels.attention.sizes import AttentionSizes, cost, shipped
 from threeloops.inner.kernels.catalog import attention
 from threeloops.inner.kernels.launching import TARGETS, compiling_for
 from threeloops.inner.meter import meter
 from tile_traffic import TiledTraffic, flash_attention_backward
+from tile_traffic import flash_attention as tile_traffic
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)

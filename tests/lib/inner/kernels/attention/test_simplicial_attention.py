@@ -5,9 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.inner.codegen import inspect
-from threeloops.inner.kernels.attention.simplicial_attention import backward_cost, cost, reference, simplicial_attention
+from threeloops.inner.kernels.attention.simplicial_attention import (
+    _triples,
+    backward_cost,
+    cost,
+    reference,
+    simplicial_attention,
+)
 from threeloops.inner.kernels.attention.simplicial_problem import problem_of
-from threeloops.inner.kernels.attention.simplicial_traffic import _triples
 from threeloops.inner.kernels.attention.sizes import pairs_in_window
 from threeloops.inner.kernels.catalog.sparse_functions import gathered_windows
 from threeloops.inner.meter import meter

@@ -16,26 +16,16 @@ def test_values(normal, as_accurate_as, elements, dtype):
     torch.testing.assert_close(reference(2.5, x.double(), y.double()), exact)
 
 
-def test_in_place_overwrites_y_and_nothing_else(normal):
-    x, y = normal(3, 129), normal(3, 129, seed=1)
-    expected, before = saxpy(-1.5, x, y), x.clone()
-    returned = saxpy(-1.5, x, y, in_place=True)
-    assert returned is y and torch.equal(y, expected) and torch.equal(x, before)
-
-
-def test_a_tensor_inside_another_leaves_its_neighbours_alone(normal):
+def test_the_inputs_stay_as_they_are(normal):
     x, whole = normal(1000), normal(1300, seed=1)
-    before = whole.clone()
-    saxpy(3.0, x, whole[100:1100], in_place=True)
-    assert torch.equal(whole[:100], before[:100]) and torch.equal(whole[1100:], before[1100:])
-    assert torch.equal(whole[100:1100], saxpy(3.0, x, before[100:1100]))
+    before = x.clone(), whole.clone()
+    torch.testing.assert_close(saxpy(3.0, x, whole[100:1100]), 3.0 * before[0] + before[1][100:1100])
+    assert torch.equal(x, before[0]) and torch.equal(whole, before[1])
 
 
 def test_what_is_not_contiguous_is_copied_first(normal):
     x, y = normal(70, 33), normal(33, 70, seed=1)
     torch.testing.assert_close(saxpy(2.0, x.T, y), 2 * x.T + y)
-    with pytest.raises(ValueError, match=r"y has shape \(70, 33\) and strides \(1, 70\)"):
-        saxpy(2.0, x, y.T, in_place=True)
 
 
 def test_empty(device):
