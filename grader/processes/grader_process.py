@@ -38,8 +38,8 @@ from grader.sandbox.warmup import REPLAY, compare_once, import_all, warm_while_i
 from grader.transport.link import Link, LinkDead, WallError
 from grader.wall.connection import Wall
 from grader.wall.outcome import Outcome
-from grader.wall.pickling import install_main_twin
 from grader.wall.replays import Replays
+from grader.wall.student import install_main_twin
 
 __all__ = []
 
@@ -60,7 +60,8 @@ class _GraderHalf:
     def __init__(self, engine: Link, student: Link, replays: Replays | None = None) -> None:
         self.engine = engine
         self.main = types.ModuleType("__main__")
-        install_main_twin(self.main)
+        install_main_twin()
+        sys.modules["__main__"] = self.main
         self.wall = wall.link = Wall(student, self.main)
         self.wall.replays = replays
         seed = torch.manual_seed
@@ -103,9 +104,9 @@ class _GraderHalf:
         `answer` is the text of the cell that a test judges, as it was submitted.
         """
         gc.collect()  # an exception of an earlier test may still hold what an answer gave it
-        result, text, started = Outcome(), io.StringIO(), time.perf_counter()
+        result, text = Outcome(), io.StringIO()
         self.wall.link.deadline = time.monotonic() + seconds
-        self.wall.printed, self.wall.requests, self.wall.answer = "", 0, answer
+        self.wall.printed, self.wall.answer = "", answer
         signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE_SECONDS)
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
             try:
@@ -123,8 +124,7 @@ class _GraderHalf:
                 self._fail(result, error)
         signal.setitimer(signal.ITIMER_REAL, 0)
         result.printed, result.student_printed = _encodable(text.getvalue()), _encodable(self.wall.printed)
-        result.dead, result.requests = self.wall.link.dead or "", self.wall.requests
-        result.seconds = time.perf_counter() - started
+        result.dead = self.wall.link.dead or ""
         return result
 
     def _student(self, result: Outcome, source: str, setup: bool) -> None:

@@ -39,7 +39,6 @@ class Wall:
         self.garbage: list[int] = []
         self.callbacks: list[Callable[..., Any]] = []
         self.printed = ""
-        self.requests = 0
         self.seed: int | None = None
         self.answer = ""
         self.replays: Replays | None = None
@@ -89,7 +88,6 @@ class Wall:
             WallError: the answer is no plain value. LinkDead: there is none.
         """
         message = message or Message()
-        self.requests += 1
         if self.link.deadline is not None and time.monotonic() > self.link.deadline:
             self.link.dead = self.link.dead or "it used up its time"
             raise LinkDead(self.link.dead)
