@@ -12,6 +12,7 @@ from typing import Literal
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook
+from papermill.engines import papermill_engines
 from threeloops.files import replace_text
 
 from grader.authoring.labs import Lab, LabError, Limits
@@ -28,6 +29,8 @@ from grader.submissions import reading as submissions
 from grader.submissions.reading import BadSubmission, Submission
 
 __all__ = ["Options", "execute", "grade_class", "grade_notebook"]
+
+papermill_engines.register("walled", WalledEngine)
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ def execute(
     chosen = {name: getattr(options, name) for name in ("sandbox", "jobs", "only", "visible", "limits")}
     ours = {"lab": lab, "submission": notebook, "report": report, "on_test": on_test}
     # The first notebook is papermill's: it is empty, because the submission is untrusted until it is rebuilt.
-    WalledEngine.execute_notebook(new_notebook(), "python3", progress_bar=False, **ours, **chosen)
+    run = papermill_engines.execute_notebook_with_engine
+    run("walled", new_notebook(), "python3", progress_bar=False, **ours, **chosen)
     return report.notebook
 
 

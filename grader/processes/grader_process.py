@@ -50,7 +50,6 @@ _MAX_CHAIN = 100
 _MIN_QUOTE = 4
 """Shorter words of a student's stay where a check quotes them, because they also occur inside other words."""
 _GRACE_SECONDS = 5.0
-_MEMORY_MB = 3072
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)]) | {ord(c): c for c in "\n\t"}
 
 
@@ -149,12 +148,10 @@ class _GraderHalf:
             with contextlib.suppress(KeyError):
                 namespace[name] = self.wall.request({"op": "get", "name": name})
         tree = ast.parse(source)
-        last = tree.body[-1] if tree.body else None
-        if not isinstance(last, ast.Expr):
-            exec(compile(tree, "<test>", "exec"), namespace)
-            return None
-        tree.body.pop()
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, "<test>", "exec"), namespace)
+        if not isinstance(last, ast.Expr):
+            return None
         value: Any = eval(compile(ast.Expression(last.value), "<test>", "eval"), namespace)
         return float(value) if type(value) in (int, float) else None
 
@@ -261,7 +258,7 @@ def _main(fd: int, modules: list[str]) -> None:
             os.close(pidfd)
             other.close()
         config = json.loads(message)
-        memory_mb = config.get("memory_mb", _MEMORY_MB)
+        memory_mb = config["memory_mb"]
         replays = Replays(memory_mb, fds) if REPLAY in modules else None
         os.chdir(config["folder"])
         limit_memory(memory_mb)

@@ -108,7 +108,8 @@ class Wall:
                 break
             self._serve_callback(reply.callback, reply.value, buffers)
         if reply.error is not None:
-            raise self._exception(reply.error)
+            raised = self._exception(reply.error)
+            raise quoting(str(raised), raised)
         return self._accept(reply, buffers, message)
 
     def _serve_callback(self, number: int, value: Any, buffers: list[bytearray]) -> None:
@@ -148,10 +149,6 @@ class Wall:
 
     def _exception(self, error: ErrorReply) -> BaseException:
         """The student's exception as the nearest class that exists here; never a class of the student's."""
-        made = self._nearest(error)
-        return quoting(str(made), made)
-
-    def _nearest(self, error: ErrorReply) -> BaseException:
         message, names = error.message[:_MAX_MESSAGE], error.classes[:_MAX_CLASSES]
         if "grader.transport.link.WallError" in names:
             return WallError(message)
