@@ -25,7 +25,7 @@ import threeloops.lab  # noqa: F401  (warm: every lab's setup cell imports it)
 import torch
 
 from grader.sandbox import confine
-from grader.sandbox.warmup import REPLAY, compare_once, import_all, import_pyplot, warm_while_idle
+from grader.sandbox.warmup import REPLAY, compare_once, import_all, import_pyplot, record_once, warm_while_idle
 from grader.transport.link import Link
 from grader.wall.student import Output, Server, install_main_twin, make_shell
 
@@ -49,9 +49,7 @@ def _main(fd: int, mode: str, modules: list[str]) -> None:
     torch.set_num_threads(1)
     import_all(modules)  # never a module that the lab withholds, and never CUDA
     if REPLAY in modules:
-        from threeloops.inner.replay.server import record_once
-
-        record_once()  # so that a student's first replay finds Triton and the recorder imported
+        record_once()
     later = [import_pyplot, compare_once]
     install_main_twin()
     shell = make_shell()

@@ -101,7 +101,7 @@ class Wall:
             tree, buffers = self.link.receive()
             try:
                 reply = msgspec.convert(tree, Reply)
-            except msgspec.ValidationError as error:
+            except ValueError as error:  # msgspec's own, or a UnicodeEncodeError for half a character in a wrong place
                 raise quoting(str(error), WallError(f"a malformed answer came back ({error})")) from None
             self.printed = (self.printed + reply.printed)[:_MAX_PRINTED]
             if reply.callback is None:
