@@ -227,7 +227,8 @@ def test_whatever_the_kept_record_it_is_graded_again_or_can_be_reported(seeds, t
 def test_half_a_character_where_a_list_belongs_is_a_refusal():
     """Not a UnicodeEncodeError, which a test that expects some error of the student's code would take for theirs."""
     ours, theirs = socket.socketpair()
-    tree = {"value": None, "leaf_grads": "\ud800"}
-    with ours, theirs, answering(theirs, partial(Link(theirs).send, tree, [])):
-        with pytest.raises(WallError, match="a malformed answer came back"):
-            Wall(Link(ours), types.ModuleType("__main__")).request({"op": "get", "name": "f"})
+    answer = partial(Link(theirs).send, {"value": None, "leaf_grads": "\ud800"}, [])
+    wall = Wall(Link(ours), types.ModuleType("__main__"))
+    refusal = pytest.raises(WallError, match="a malformed answer came back")
+    with ours, theirs, answering(theirs, answer), refusal:
+        wall.request({"op": "get", "name": "f"})
