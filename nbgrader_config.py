@@ -39,10 +39,9 @@ c.Exchange.assignment_dir = str(ROOT / "work")
 
 c.GenerateAssignment.preprocessors = PREPROCESSORS
 
-# The rebuilt notebook holds the master's own cells, so that nbgrader's DeduplicateIds and OverwriteCells, which restore
-# them from the gradebook and trust the rest, have nothing left to do.
+# A submission arrives here rebuilt from the master's own cells (`autograde.install`), so that nbgrader's DeduplicateIds
+# and OverwriteCells, which restore them from the gradebook and trust the rest, have nothing left to do.
 c.Autograde.sanitize_preprocessors = [
-    "grader.classroom.nbgrader_plugin.RebuildFromMaster",
     "nbgrader.preprocessors.OverwriteKernelspec",
     "grader.release.preprocessors.CheckCells",
 ]

@@ -16,6 +16,7 @@ from typing import Any
 import nbformat
 from nbconvert.exporters import Exporter, NotebookExporter
 from nbformat import NotebookNode
+from nbformat.v4 import new_output
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import api, autogradeapp
 from nbgrader.converters import Autograde
@@ -23,18 +24,20 @@ from nbgrader.converters.base import BaseConverter
 from nbgrader.utils import rmtree
 from traitlets import Type
 
-from grader.authoring.labs import LabError
-from grader.authoring.manifest import manifest
+from grader.authoring.labs import LabError, find_lab
+from grader.authoring.manifest import Kind, manifest
 from grader.authoring.submitted import BadSubmission
-from grader.classroom.nbgrader_plugin import NOT_RUN, RebuildFromMaster
+from grader.grading.records import short_notes
 from grader.machine.faults import MachineFault, cause
 from grader.release.files import files_below
 from grader.submissions.folder import TIMESTAMP, below, is_student, student_name
-from grader.submissions.parse import parse
 from grader.submissions.reading import Submission, read
 from grader.submissions.rebuild import rebuild
 
 __all__ = ["install"]
+
+_NOT_RUN, _NOT_RUN_TEXT = "NotRun", "this test was not executed"
+"""The error that a test cell carries until it is executed."""
 
 
 class _Stop(BaseException):
@@ -42,16 +45,14 @@ class _Stop(BaseException):
 
 
 class _SubmissionExporter(NotebookExporter):
-    """Reads a submission as `threeloops grade` does, and nbgrader's own copy of one as nbgrader does."""
+    """Takes a submission as it was read and rebuilt, and nbgrader's own copy of one as nbgrader does."""
 
     def from_file(
         self, file_stream: Any, resources: dict[str, Any] | None = None, **kw: Any
     ) -> tuple[str, dict[str, Any]]:
         if not self.parent._sanitizing:
             return super().from_file(file_stream, resources, **kw)
-        notebook = parse(Path(file_stream.name).read_bytes())
-        whole = NotebookNode({"cells": [], **notebook, "nbformat": 4, "nbformat_minor": 4})
-        return self.from_notebook_node(whole, resources, **kw)
+        return self.from_notebook_node(self.parent._rebuilt_notebook(), resources, **kw)
 
 
 class _LeavesFiles(BaseConverter):
@@ -137,19 +138,33 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
             raise _Stop(f"{where}, and nobody's points were changed: {why}") from error
 
     def _read(self) -> None:
-        """Read the submission as grading will. A student whose file is refused still gets a row in the gradebook."""
+        """Read and rebuild the submission, once. A student whose file is refused still gets a row in the gradebook."""
         assignment_id, student_id = self._at
         folder, name = Path(self._format_source(assignment_id, student_id)), student_name(student_id)
-        lab = RebuildFromMaster(parent=self).lab({"nbgrader": {"assignment": assignment_id}})
+        lab = find_lab(assignment_id)
         try:
             notebook = read(Submission(name, folder / f"{lab.slug}.ipynb"), folder.parent.parent)
-            rebuild(notebook, manifest(lab))
+            self._trusted = manifest(lab)
+            self._rebuilt = rebuild(notebook, self._trusted)
         except BadSubmission as error:
             self.log.error("%s: %s", name, error)
             if is_student(name):
                 with self._gradebook() as gradebook:
                     gradebook.update_or_create_student(student_id)
             raise
+
+    def _rebuilt_notebook(self) -> NotebookNode:
+        """The submission in the master's shape; logs what was restored.
+
+        Every test cell carries an error until it is executed, so that one which never was (`--no-execute`, a crash of
+        the harness) scores 0; nbgrader alone would give it full marks.
+        """
+        for note in short_notes(self._rebuilt.notes):
+            self.log.warning("%s: %s", self._at[1], note)
+        for cell in self._rebuilt.notebook.cells:
+            if self._trusted.kind(cell) is Kind.TEST:
+                cell.outputs = [new_output("error", ename=_NOT_RUN, evalue=_NOT_RUN_TEXT, traceback=[_NOT_RUN_TEXT])]
+        return self._rebuilt.notebook
 
     def _leave_out_other_notebooks(self) -> None:
         """Keep only the lab's own: nbgrader's database may not take the names of the others."""
@@ -195,7 +210,7 @@ def _is_finished(notebook: Path) -> bool:
     try:
         cells = nbformat.read(notebook, as_version=4).cells
         tests = [c for c in cells if c.metadata.get("nbgrader", {}).get("grade") and c.cell_type == "code"]
-        return not any(output.get("ename") == NOT_RUN for cell in tests for output in cell.outputs)
+        return not any(output.get("ename") == _NOT_RUN for cell in tests for output in cell.outputs)
     except Exception:  # missing or cut off: nbformat raises several unrelated types
         return False
 

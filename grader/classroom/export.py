@@ -27,25 +27,18 @@ class SafeCsv(ExportPlugin):
         """Write the scores to `--to`, by default grades.csv, whole or not at all."""
         path = Path(self.to or "grades.csv")
         self.log.info("Exporting grades to %s", path)
-        text = to_csv([_COLUMNS, *([_plain(row.get(c)) for c in _COLUMNS] for row in self._rows(gradebook))])
+        text = to_csv([_COLUMNS, *([_plain(value) for value in row] for row in self._rows(gradebook))])
         replace_text(path, text.encode("utf-8", "backslashreplace").decode())
 
-    def _rows(self, gradebook: Gradebook) -> Iterator[dict[str, Any]]:
+    def _rows(self, gradebook: Gradebook) -> Iterator[list[Any]]:
         assignments, students = set(map(str, self.assignment)), set(map(str, self.student))
         for assignment in gradebook.assignments:
             for student in gradebook.students:
                 if (assignments and assignment.name not in assignments) or (students and student.id not in students):
                     continue
-                yield {
-                    "assignment": assignment.name,
-                    "duedate": assignment.duedate,
-                    "student_id": student.id,
-                    "last_name": student.last_name,
-                    "first_name": student.first_name,
-                    "email": student.email,
-                    "max_score": assignment.max_score,
-                    **_score(gradebook, assignment.name, student.id),
-                }
+                timestamp, *scores = _score(gradebook, assignment.name, student.id)
+                who = [student.id, student.last_name, student.first_name, student.email]
+                yield [assignment.name, assignment.duedate, timestamp, *who, *scores, assignment.max_score]
 
 
 def _plain(value: Any) -> str | float:
@@ -54,20 +47,15 @@ def _plain(value: Any) -> str | float:
     return "" if value is None else str(value)
 
 
-def _score(gradebook: Gradebook, assignment: str, student: str) -> dict[str, Any]:
-    """Nothing handed in counts 0, as in nbgrader; what was handed in and not graded has no score."""
+def _score(gradebook: Gradebook, assignment: str, student: str) -> tuple[Any, ...]:
+    """The timestamp, raw score, penalty and score. Nothing handed in counts 0, as in nbgrader; what was handed in and
+    not graded has no score."""
     try:
         submission = gradebook.find_submission(assignment, student)
     except MissingEntry:
-        return {"raw_score": 0.0, "late_submission_penalty": 0.0, "score": 0.0}
+        return None, 0.0, 0.0, 0.0
     grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
     if grades and all(g.auto_score is None and g.manual_score is None for g in grades):
-        return {"timestamp": submission.timestamp}
+        return submission.timestamp, None, None, None
     penalty = submission.late_submission_penalty
-    score = max(0.0, submission.score - (penalty or 0.0))
-    return {
-        "timestamp": submission.timestamp,
-        "raw_score": submission.score,
-        "late_submission_penalty": penalty,
-        "score": score,
-    }
+    return submission.timestamp, submission.score, penalty, max(0.0, submission.score - (penalty or 0.0))

@@ -1,16 +1,11 @@
 """Write the points of a graded class into nbgrader's gradebook, from one process."""
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 from nbgrader.api import Gradebook, MissingEntry
 from sqlalchemy.exc import SQLAlchemyError
 
 from grader.authoring.labs import Lab, LabError
 from grader.grading.records import ClassReport
+from grader.machine.child_process import changed_environment, environment
 from grader.submissions.folder import is_student, spelling
 
 __all__ = ["feed"]
@@ -31,7 +26,8 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
             Nothing was written then.
     """
     try:
-        with _programs_of_this_python(), Gradebook(database) as gradebook:
+        # nbgrader runs `alembic` by name, but it is not on PATH unless the environment is activated.
+        with changed_environment({"PATH": environment()["PATH"]}), Gradebook(database) as gradebook:
             _require_same_tests(gradebook, report, lab)
             known = {spelling(s.id): s.id for s in gradebook.students}
             students = [r for r in report.records if is_student(r.student)]
@@ -51,17 +47,6 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
             "that exists, such as sqlite:///gradebook.db. Nothing was written to it"
         ) from error
     return len(students)
-
-
-@contextmanager
-def _programs_of_this_python() -> Iterator[None]:
-    """nbgrader runs `alembic` by name, but it is not on PATH unless the environment is activated."""
-    before = os.environ.get("PATH", os.defpath)
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
 
 
 def _require_same_tests(gradebook: Gradebook, report: ClassReport, lab: Lab) -> None:

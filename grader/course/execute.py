@@ -1,11 +1,9 @@
 """Execute a lab's solution as a user would: plain papermill, a Jupyter kernel, every cell, on this machine's device."""
 
-import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from papermill.exceptions import PapermillExecutionError
 from threeloops.lab.course.audit import MIME
 
 from grader.authoring.labs import Lab
+from grader.machine.child_process import changed_environment
 
 __all__ = ["Executed", "OnCell", "audits", "execute_solution"]
 
@@ -49,7 +48,11 @@ def execute_solution(
         shutil.copytree(lab.data, folder / "data", dirs_exist_ok=True)
     master, output = lab.master(), folder / f"{lab.slug}.ipynb"
     started, error = time.perf_counter(), ""
-    with _kernel_environment(device):
+    chosen = {} if device == "auto" else {"THREELOOPS_DEVICE": device}
+    with (
+        tempfile.TemporaryDirectory(prefix="threeloops-") as home,  # a progress record of its own, not the reader's
+        changed_environment({"THREELOOPS_HOME": home, **chosen}),
+    ):
         try:
             papermill.execute_notebook(
                 master,
@@ -74,18 +77,3 @@ def audits(notebook: NotebookNode) -> list[dict[str, Any]]:
     """The verdicts that an executed notebook printed, in order."""
     outputs = [o for c in notebook.cells for o in c.get("outputs", [])]
     return [o["data"][MIME] for o in outputs if MIME in o.get("data", {})]
-
-
-@contextmanager
-def _kernel_environment(device: str) -> Iterator[None]:
-    """The environment that the kernel inherits: the device, and a progress record of its own, not the reader's."""
-    before = dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="threeloops-") as home:
-        os.environ["THREELOOPS_HOME"] = home
-        if device != "auto":
-            os.environ["THREELOOPS_DEVICE"] = device
-        try:
-            yield
-        finally:
-            os.environ.clear()
-            os.environ.update(before)

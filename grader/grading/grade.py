@@ -10,11 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-import papermill
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook
 from papermill.engines import papermill_engines
-from papermill.exceptions import PapermillExecutionError
 from threeloops.files import replace_text
 
 from grader.authoring.labs import Lab, LabError, Limits
@@ -72,25 +70,11 @@ def execute(
 
     Returns the executed notebook in the master's shape. Raises NotThisLab.
     """
-    # papermill raises for a failing cell, which is a result that the engine has already reported. It is given an empty
-    # notebook, so that only the engine handles the submission, which is untrusted until it is rebuilt.
-    with contextlib.suppress(PapermillExecutionError):
-        papermill.execute_notebook(
-            new_notebook(),
-            None,
-            engine_name="walled",
-            kernel_name="python3",
-            progress_bar=False,
-            lab=lab,
-            submission=notebook,
-            sandbox=options.sandbox,
-            jobs=options.jobs,
-            only=options.only,
-            visible=options.visible,
-            limits=options.limits,
-            report=report,
-            on_test=on_test,
-        )
+    chosen = {name: getattr(options, name) for name in ("sandbox", "jobs", "only", "visible", "limits")}
+    ours = {"lab": lab, "submission": notebook, "report": report, "on_test": on_test}
+    # The first notebook is papermill's: it is empty, because the submission is untrusted until it is rebuilt.
+    run = papermill_engines.execute_notebook_with_engine
+    run("walled", new_notebook(), "python3", progress_bar=False, **ours, **chosen)
     return report.notebook
 
 
@@ -186,7 +170,7 @@ def _kept_at(student: str, content: bytes, lab: Lab, options: Options, decides: 
 
 
 def _kept(path: Path | None) -> Record | None:
-    with contextlib.suppress(ValueError, TypeError, KeyError):
+    with contextlib.suppress(ValueError):
         if path is not None and path.is_file():
             return Record.from_dict(json.loads(path.read_text(encoding="utf-8")))
     return None

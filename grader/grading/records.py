@@ -1,15 +1,18 @@
 """What grading writes: one record per submission, the report of a class, and exports of it."""
 
 import json
-import math
+import sys
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+
+import msgspec
 
 from grader.pages.spreadsheet import to_csv as _csv
 
 __all__ = ["ClassReport", "Record", "Test", "WITHOUT_ISOLATION", "gradescope", "short_notes", "to_csv", "to_json"]
 
 _MAX_NOTES, _MAX_NOTE = 40, 600
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
 WITHOUT_ISOLATION = "graded without isolation (sandbox: none): the submission could have changed its own points"
 """Every export of a class graded with `--sandbox none` says this."""
@@ -20,8 +23,8 @@ class Test:
     """The verdict on one test cell."""
 
     name: str
-    score: float
-    max_score: float
+    score: _Amount
+    max_score: _Amount
     output: str
 
 
@@ -30,10 +33,10 @@ class Record:
     """The outcome of one submission. A `failed` one could not be graded at all; `notes` say why."""
 
     student: str
-    score: float
-    max_score: float
+    score: _Amount
+    max_score: _Amount
     status: Literal["graded", "failed"]
-    seconds: float
+    seconds: _Amount
     verified_on: str
     reflection: Literal["complete", "incomplete"]
     notes: list[str] = field(default_factory=list)
@@ -41,20 +44,13 @@ class Record:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """The record that `asdict` wrote. Raises ValueError, TypeError or KeyError for anything else."""
-        record = cls(**{**data, "tests": [Test(**t) for t in data["tests"]]})
+        """The record that `asdict` wrote. Raises ValueError for anything else."""
+        record = msgspec.convert(data, cls)
+        if asdict(record) != data:
+            raise ValueError("the record has other fields, too")
         scored: list[Record | Test] = [record, *record.tests]
-        texts = [record.student, record.verified_on, *record.notes]
-        texts += [text for test in record.tests for text in (test.name, test.output)]
-        numbers = [record.seconds, *(number for each in scored for number in (each.score, each.max_score))]
-        if type(record.notes) is not list or any(type(text) is not str for text in texts):
-            raise ValueError("a text of the record is not a string")
-        if any(type(number) not in (int, float) or not 0 <= number < math.inf for number in numbers):
-            raise ValueError("a number of the record is not a number, negative or infinite")
         if any(each.score > each.max_score for each in scored):
             raise ValueError("a score of the record is above its maximum")
-        if record.status not in ("graded", "failed") or record.reflection not in ("complete", "incomplete"):
-            raise ValueError(f"status {record.status!r} or reflection {record.reflection!r} is not one of a record's")
         return record
 
 

@@ -6,15 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-__all__ = ["CODE", "Finished", "environment", "run_child"]
+__all__ = ["CODE", "Finished", "changed_environment", "environment", "run_child"]
 
 CODE = Path(__file__).resolve().parents[2]
 """The folder that holds `grader/`, `lib/` and `benchmarks/`."""
@@ -60,6 +60,18 @@ def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, st
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
     }
     return {k: v for k, v in {**os.environ, **course, **(changes or {})}.items() if v is not None}
+
+
+@contextmanager
+def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Change variables of this process, and with them what its children inherit, until the block ends."""
+    before = dict(os.environ)
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def run_child(arguments: Sequence[str], seconds: float, *, changes: Mapping[str, str | None] | None = None) -> Finished:

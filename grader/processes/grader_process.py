@@ -38,8 +38,8 @@ from grader.sandbox.warmup import REPLAY, compare_once, import_all, warm_while_i
 from grader.transport.link import Link, LinkDead, WallError
 from grader.wall.connection import Wall
 from grader.wall.outcome import Outcome
-from grader.wall.pickling import install_main_twin
 from grader.wall.replays import Replays
+from grader.wall.student import install_main_twin
 
 __all__ = []
 
@@ -50,7 +50,6 @@ _MAX_CHAIN = 100
 _MIN_QUOTE = 4
 """Shorter words of a student's stay where a check quotes them, because they also occur inside other words."""
 _GRACE_SECONDS = 5.0
-_MEMORY_MB = 3072
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)]) | {ord(c): c for c in "\n\t"}
 
 
@@ -60,7 +59,8 @@ class _GraderHalf:
     def __init__(self, engine: Link, student: Link, replays: Replays | None = None) -> None:
         self.engine = engine
         self.main = types.ModuleType("__main__")
-        install_main_twin(self.main)
+        install_main_twin()
+        sys.modules["__main__"] = self.main
         self.wall = wall.link = Wall(student, self.main)
         self.wall.replays = replays
         seed = torch.manual_seed
@@ -103,9 +103,9 @@ class _GraderHalf:
         `answer` is the text of the cell that a test judges, as it was submitted.
         """
         gc.collect()  # an exception of an earlier test may still hold what an answer gave it
-        result, text, started = Outcome(), io.StringIO(), time.perf_counter()
+        result, text = Outcome(), io.StringIO()
         self.wall.link.deadline = time.monotonic() + seconds
-        self.wall.printed, self.wall.requests, self.wall.answer = "", 0, answer
+        self.wall.printed, self.wall.answer = "", answer
         signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE_SECONDS)
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
             try:
@@ -123,8 +123,7 @@ class _GraderHalf:
                 self._fail(result, error)
         signal.setitimer(signal.ITIMER_REAL, 0)
         result.printed, result.student_printed = _encodable(text.getvalue()), _encodable(self.wall.printed)
-        result.dead, result.requests = self.wall.link.dead or "", self.wall.requests
-        result.seconds = time.perf_counter() - started
+        result.dead = self.wall.link.dead or ""
         return result
 
     def _student(self, result: Outcome, source: str, setup: bool) -> None:
@@ -149,12 +148,10 @@ class _GraderHalf:
             with contextlib.suppress(KeyError):
                 namespace[name] = self.wall.request({"op": "get", "name": name})
         tree = ast.parse(source)
-        last = tree.body[-1] if tree.body else None
-        if not isinstance(last, ast.Expr):
-            exec(compile(tree, "<test>", "exec"), namespace)
-            return None
-        tree.body.pop()
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, "<test>", "exec"), namespace)
+        if not isinstance(last, ast.Expr):
+            return None
         value: Any = eval(compile(ast.Expression(last.value), "<test>", "eval"), namespace)
         return float(value) if type(value) in (int, float) else None
 
@@ -261,7 +258,7 @@ def _main(fd: int, modules: list[str]) -> None:
             os.close(pidfd)
             other.close()
         config = json.loads(message)
-        memory_mb = config.get("memory_mb", _MEMORY_MB)
+        memory_mb = config["memory_mb"]
         replays = Replays(memory_mb, fds) if REPLAY in modules else None
         os.chdir(config["folder"])
         limit_memory(memory_mb)

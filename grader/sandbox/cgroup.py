@@ -5,18 +5,17 @@ tables. Version 2 has one tree for all three controllers, version 1 one tree per
 groups can be made here. Where they cannot, `confine` limits each process and the monitor checks the sums at intervals.
 """
 
+import fcntl
 import functools
-import itertools
 import os
+import secrets
 import signal
 import subprocess
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import psutil
 
 from grader.authoring.labs import Limits
 
@@ -27,7 +26,6 @@ _PROC = Path("/proc/self")
 _PREFIX = "threeloops-"
 _PERIOD_MICROSECONDS = 100_000
 _END_SECONDS = 2.0
-_numbers = itertools.count()
 _deciding = threading.Lock()
 _OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes")
 """These files exist only in kernels that account for swap and, in version 1, for TCP."""
@@ -47,11 +45,12 @@ class _Place:
 
 @dataclass(frozen=True)
 class Group:
-    """The control group of one submission."""
+    """The control group of one submission. `locks` hold its folders for this run, so that no other one removes them."""
 
     version: int
     folders: tuple[Path, ...]
     memory_mb: int
+    locks: list[int] = field(default_factory=list)
 
     def entries(self) -> list[int]:
         """Open descriptors; a process that writes "0" to each joins the group. The caller closes them."""
@@ -77,6 +76,8 @@ class Group:
                     folder.rmdir()
                     break
                 time.sleep(0.002)
+        while self.locks:
+            os.close(self.locks.pop())
 
 
 def make(limits: Limits, jobs: int) -> Group | None:
@@ -84,16 +85,15 @@ def make(limits: Limits, jobs: int) -> Group | None:
 
     None where this process cannot make groups at all. Raises OSError where this one group is refused.
     """
-    return _create(_find(), next(_numbers), limits, jobs) if why_not() is None else None
+    return _create(_find(), limits, jobs) if why_not() is None else None
 
 
-def _create(place: _Place, what: object, limits: Limits, jobs: int) -> Group:
-    """A new group, named after this process, when it was started, and `what` it is for."""
-    name = f"{_PREFIX}{os.getpid()}-{_started(os.getpid())}-{what}"
+def _create(place: _Place, limits: Limits, jobs: int) -> Group:
+    name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
     group = Group(place.version, tuple(folder / name for folder in place.folders), limits.memory_mb)
     try:
         for folder in group.folders:
-            folder.mkdir()
+            group.locks.append(_make_locked(folder))
         for file, value in _settings(group.version, limits, jobs).items():
             found = [folder / file for folder in group.folders if (folder / file).exists()]
             if found:
@@ -104,6 +104,18 @@ def _create(place: _Place, what: object, limits: Limits, jobs: int) -> Group:
         group.end()
         raise
     return group
+
+
+def _make_locked(folder: Path) -> int:
+    """Make a folder and lock it until the descriptor is closed. Another run may sweep it before it is locked."""
+    while True:
+        folder.mkdir()
+        with suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():
+                return lock
+            os.close(lock)
 
 
 def _settings(version: int, limits: Limits, jobs: int) -> dict[str, str]:
@@ -140,7 +152,7 @@ def _why_not() -> str | None:
     try:
         place = _find()
         _sweep(place)
-        trial = _create(place, "trial", Limits(), 1)
+        trial = _create(place, Limits(), 1)
         try:
             join = ["/bin/sh", "-c", 'for entry; do echo $$ > "$entry" || exit 1; done', "sh"]
             procs = [folder / "cgroup.procs" for folder in trial.folders]
@@ -195,23 +207,17 @@ def _take_over(folder: Path) -> Path:
 
 
 def _sweep(place: _Place) -> None:
-    """Remove the groups of runs that were killed."""
+    """Remove the groups of runs that were killed. The kernel unlocks a folder when the run that holds it ends; a number
+    of a process would not tell, because a run in another container is not seen here, or has the same number."""
     for folder in place.folders:
         for left in folder.glob(f"{_PREFIX}*-*"):
-            pid, started, *_ = left.name.removeprefix(_PREFIX).split("-")
-            # In a container every run may have the same number, so a process of another start is not the one named.
-            runs = pid.isdecimal() and psutil.pid_exists(int(pid)) and _started(int(pid)) in (None, started)
-            if pid.isdecimal() and not runs:
-                with suppress(OSError):  # processes of another container, which are not seen here, may live in it
+            with suppress(OSError):  # the run lives, or processes that it has left in the group
+                lock = os.open(left, os.O_RDONLY)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     left.rmdir()
-
-
-def _started(pid: int) -> str | None:
-    """When a process was started, in clock ticks since boot; None where that cannot be read. psutil would give the time
-    of day, which changes when the clock is set: a parallel run could then take a live group for an abandoned one."""
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return None
+                finally:
+                    os.close(lock)
 
 
 def _own_groups() -> dict[str, tuple[Path, Path]]:

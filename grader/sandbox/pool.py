@@ -4,12 +4,14 @@ import atexit
 import json
 import os
 import secrets
+import select
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -31,7 +33,8 @@ __all__ = ["Connection", "Pool", "Sandbox", "choose", "close_pools", "pool"]
 
 Sandbox = Literal["bwrap", "none"]
 
-_START_SECONDS = 60.0
+_START_SECONDS = 300.0
+"""Only against a process that hangs: a busy machine may need minutes, and one that crashes is noticed at once."""
 _END_SECONDS = 2.0
 _UIDS = range(1 << 30, 1 << 31)
 """User numbers that no machine uses. Each submission gets one, because the kernel counts processes per user."""
@@ -90,8 +93,7 @@ class Pool:
         try:
             self._start_student(stage(self.folder / "lab", self._withholds, self.lab.data))
             self._start("grader_process", self._modules, environment({**bwrap.GRADED, "TMPDIR": str(self.folder)}))
-            for name, control in zip(("student's", "grader's"), self._controls, strict=True):
-                self._wait_until_ready(name, control)
+            self._wait_until_ready()
         except BaseException:
             self.close()
             raise
@@ -121,17 +123,20 @@ class Pool:
         self._controls.append(ours)
         self._processes.append(process)
 
-    def _wait_until_ready(self, name: str, control: socket.socket) -> None:
-        control.settimeout(_START_SECONDS)
-        try:
-            ready = control.recv(1)
-        except TimeoutError:
-            ready = b""
-        control.settimeout(None)
-        if ready != b"R":
-            logs = [p.read_text(errors="replace").strip() for p in sorted(self.folder.glob("log*"))]
-            last = " / ".join(t.splitlines()[-1] for t in logs if t) or "it printed nothing"
-            raise SandboxError(f"the {name} side did not start: {last}. `threeloops doctor` looks closer.")
+    def _wait_until_ready(self) -> None:
+        """Raises SandboxError as soon as one of the two processes ends, and where one hangs."""
+        waiting = dict(zip(self._controls, ("student's", "grader's"), strict=True))
+        deadline = time.monotonic() + _START_SECONDS
+        while waiting:
+            ready, _, _ = select.select(waiting, [], [], max(0.0, deadline - time.monotonic()))
+            for control in ready or waiting:
+                if control not in ready or control.recv(1) != b"R":
+                    logs = [p.read_text(errors="replace").strip() for p in sorted(self.folder.glob("log*"))]
+                    last = " / ".join(t.splitlines()[-1] for t in logs if t) or "it printed nothing"
+                    name = waiting[control]
+                    raise SandboxError(f"the {name} side did not start: {last}. `threeloops doctor` looks closer.")
+            for control in ready:
+                del waiting[control]
 
     def connect(self, limits: Limits, jobs: int = 1) -> Connection:
         """Fork a fresh pair of processes for one of `jobs` simultaneous submissions.

@@ -37,9 +37,8 @@ Buffers = list[Any]
 """The bytearrays of one frame; None where a value has taken its own."""
 
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
-
-
 _Index = Annotated[int, Meta(ge=0)]
+_Slice = tuple[int | None, int | None, int | None]
 
 
 class _Array(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -197,9 +196,9 @@ def _decode(tree: Any, buffers: Buffers, special: Special, depth: int) -> Any:
         case "c":
             return complex(float(value[0]), float(value[1]))
         case "sl":
-            return slice(*_integers([inner(v) for v in value], or_none=True))
+            return slice(*msgspec.convert([inner(v) for v in value], _Slice))
         case "rg":
-            return range(*_integers([inner(v) for v in value]))
+            return range(*msgspec.convert([inner(v) for v in value], tuple[int, int, int]))
         case "dt":
             return _TORCH[value]
         case "dv":
@@ -216,12 +215,6 @@ def _decode(tree: Any, buffers: Buffers, special: Special, depth: int) -> Any:
             return special.decode_record(module, name, fields)
         case _:
             return special.decode_object(tag, value, inner)
-
-
-def _integers(values: list[Any], *, or_none: bool = False) -> list[Any]:
-    if len(values) != 3 or any(type(v) is not int and not (or_none and v is None) for v in values):
-        raise WallError("a malformed value came back (bad range)")
-    return values
 
 
 def _buffer(buffers: Buffers, index: Any) -> bytearray:

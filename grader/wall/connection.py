@@ -39,7 +39,6 @@ class Wall:
         self.garbage: list[int] = []
         self.callbacks: list[Callable[..., Any]] = []
         self.printed = ""
-        self.requests = 0
         self.seed: int | None = None
         self.answer = ""
         self.replays: Replays | None = None
@@ -89,7 +88,6 @@ class Wall:
             WallError: the answer is no plain value. LinkDead: there is none.
         """
         message = message or Message()
-        self.requests += 1
         if self.link.deadline is not None and time.monotonic() > self.link.deadline:
             self.link.dead = self.link.dead or "it used up its time"
             raise LinkDead(self.link.dead)
@@ -103,14 +101,15 @@ class Wall:
             tree, buffers = self.link.receive()
             try:
                 reply = msgspec.convert(tree, Reply)
-            except msgspec.ValidationError as error:
+            except ValueError as error:  # msgspec's own, or a UnicodeEncodeError for half a character in a wrong place
                 raise quoting(str(error), WallError(f"a malformed answer came back ({error})")) from None
             self.printed = (self.printed + reply.printed)[:_MAX_PRINTED]
             if reply.callback is None:
                 break
             self._serve_callback(reply.callback, reply.value, buffers)
         if reply.error is not None:
-            raise self._exception(reply.error)
+            raised = self._exception(reply.error)
+            raise quoting(str(raised), raised)
         return self._accept(reply, buffers, message)
 
     def _serve_callback(self, number: int, value: Any, buffers: list[bytearray]) -> None:
@@ -150,10 +149,6 @@ class Wall:
 
     def _exception(self, error: ErrorReply) -> BaseException:
         """The student's exception as the nearest class that exists here; never a class of the student's."""
-        made = self._nearest(error)
-        return quoting(str(made), made)
-
-    def _nearest(self, error: ErrorReply) -> BaseException:
         message, names = error.message[:_MAX_MESSAGE], error.classes[:_MAX_CLASSES]
         if "grader.transport.link.WallError" in names:
             return WallError(message)

@@ -30,8 +30,6 @@ class Outcome:
     dead: str = ""
     fault: str = ""
     ended: str = ""
-    requests: int = 0
-    seconds: float = 0.0
 
     @property
     def reason(self) -> str:

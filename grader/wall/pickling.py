@@ -9,7 +9,7 @@ import cloudpickle
 
 from grader.wall.student import MAIN_TWIN
 
-__all__ = ["Pickler", "install_main_twin"]
+__all__ = ["Pickler"]
 
 
 class Pickler(cloudpickle.Pickler):
@@ -25,17 +25,3 @@ class Pickler(cloudpickle.Pickler):
         if is_shared and self.main.__dict__.get(name) is obj:
             return sys.modules[MAIN_TWIN].lookup, (name,)
         return super().reducer_override(obj)
-
-
-def _lookup(name: str) -> Any:
-    return getattr(sys.modules["__main__"], name)
-
-
-def install_main_twin(main: types.ModuleType) -> None:
-    """Make `main` this process's `__main__`, and let pickles refer to its setup names by module and name."""
-    twin = types.ModuleType(MAIN_TWIN)
-    lookup = types.FunctionType(_lookup.__code__, globals(), "lookup")
-    lookup.__module__, lookup.__qualname__ = MAIN_TWIN, "lookup"
-    twin.lookup = lookup  # type: ignore[attr-defined]
-    sys.modules[MAIN_TWIN] = twin
-    sys.modules["__main__"] = main

@@ -34,8 +34,14 @@ _SHOWN = ("text/plain", "image/png")
 
 
 def install_main_twin() -> None:
+    """Let pickles refer to what setup cells define by module and name: `lookup` finds it on either side."""
+
+    def lookup(name: str) -> Any:
+        return getattr(sys.modules["__main__"], name)
+
+    lookup.__module__, lookup.__qualname__ = MAIN_TWIN, "lookup"
     twin = types.ModuleType(MAIN_TWIN)
-    twin.lookup = lambda name: getattr(sys.modules["__main__"], name)  # type: ignore[attr-defined]
+    twin.lookup = lookup  # type: ignore[attr-defined]
     sys.modules[MAIN_TWIN] = twin
 
 

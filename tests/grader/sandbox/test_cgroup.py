@@ -177,11 +177,11 @@ def test_processes_in_sessions_of_their_own_share_one_quota(group):
 def test_the_groups_of_a_killed_run_are_removed_by_the_next(group):
     gone = os.fork()
     if gone == 0:
+        cgroup.make(LIMITS, jobs=1000)
         os._exit(0)
     os.waitpid(gone, 0)
-    left = [folder.parent / f"threeloops-{gone}-0" for folder in group.folders]
-    for folder in dict.fromkeys(left):
-        folder.mkdir()
+    left = [found for folder in group.folders for found in folder.parent.glob(f"threeloops-{gone}-*")]
+    assert left
     cgroup._sweep(cgroup._find())
     assert not any(folder.exists() for folder in left)
     assert all(folder.exists() for folder in group.folders)
@@ -196,6 +196,46 @@ def test_the_groups_of_an_earlier_process_of_the_same_number_are_removed(group):
     cgroup._sweep(cgroup._find())
     assert not any(folder.exists() for folder in left)
     assert all(folder.exists() for folder in group.folders)
+
+
+@pytest.mark.cgroup
+def test_the_group_of_a_live_run_is_kept_before_a_process_has_joined_it(monkeypatch):
+    """Also that of a run in another container, whose number means no process here. Joining a group that was removed
+    would fail with ENODEV."""
+    if WHY_NOT:
+        pytest.skip(WHY_NOT)
+    gone = os.fork()
+    if gone == 0:
+        os._exit(0)
+    os.waitpid(gone, 0)
+    with monkeypatch.context() as there:
+        there.setattr(os, "getpid", lambda: gone)
+        made = cgroup.make(LIMITS, jobs=1000)
+    try:
+        cgroup._sweep(cgroup._find())
+        _, status = os.waitpid(member(made, lambda: None), 0)
+        assert (status, [folder.exists() for folder in made.folders]) == (0, [True] * len(made.folders))
+    finally:
+        made.end()
+
+
+def test_a_group_that_is_swept_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    place, opened = cgroup._Place(2, (tmp_path,)), os.open
+
+    def sweep_first(path, flags):
+        monkeypatch.setattr(os, "open", opened)
+        cgroup._sweep(place)
+        assert not folder.exists()
+        return opened(path, flags)
+
+    folder = tmp_path / "threeloops-1-0"
+    monkeypatch.setattr(os, "open", sweep_first)
+    lock = cgroup._make_locked(folder)
+    cgroup._sweep(place)
+    assert folder.exists()
+    os.close(lock)
+    cgroup._sweep(place)
+    assert not folder.exists()
 
 
 @pytest.mark.cgroup

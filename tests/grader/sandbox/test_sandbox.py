@@ -180,6 +180,23 @@ def test_a_pool_that_cannot_start_leaves_nothing(lab, monkeypatch):
         pool.pool(lab, "none")
 
 
+def test_a_process_that_crashes_at_its_start_is_reported_while_the_other_one_still_starts(lab, monkeypatch):
+    python = sys.executable
+
+    def start(self, name, words, variables, confined_to=None):
+        wait = "import socket, sys; socket.socket(fileno=int(sys.argv[1])).recv(1)"
+        ours, theirs = socket.socketpair()
+        code = wait if name == "student_process" else "raise SystemExit('a module is missing')"
+        with theirs, (self.folder / f"log{len(self._processes)}").open("wb") as log:
+            argv = [python, "-c", code, str(theirs.fileno())]
+            self._processes.append(subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=log))
+        self._controls.append(ours)
+
+    monkeypatch.setattr(pool.Pool, "_start", start)
+    with pytest.raises(bwrap.SandboxError, match="the grader's side did not start: a module is missing"):
+        pool.Pool(lab, "none")
+
+
 HONEST = """
 import multiprocessing as mp, os, socket, subprocess, tempfile
 import torch, torch.distributed as dist

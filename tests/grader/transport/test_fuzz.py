@@ -222,3 +222,13 @@ def test_whatever_the_kept_record_it_is_graded_again_or_can_be_reported(seeds, t
         if record is not None:
             assert 0 <= record.score <= record.max_score, number
             assert json.loads(records.to_json(records.gradescope(record)))["score"] == record.score, number
+
+
+def test_half_a_character_where_a_list_belongs_is_a_refusal():
+    """Not a UnicodeEncodeError, which a test that expects some error of the student's code would take for theirs."""
+    ours, theirs = socket.socketpair()
+    answer = partial(Link(theirs).send, {"value": None, "leaf_grads": "\ud800"}, [])
+    wall = Wall(Link(ours), types.ModuleType("__main__"))
+    refusal = pytest.raises(WallError, match="a malformed answer came back")
+    with ours, theirs, answering(theirs, answer), refusal:
+        wall.request({"op": "get", "name": "f"})
