@@ -1,4 +1,4 @@
-"""The rules that a lab's source must keep to be released, graded and learned from.
+"""The rules that every lab's source must keep before it is released.
 
 `lint(lab)` returns one sentence per broken rule, which names the lab and the cell; an empty list is a sound lab.
 """

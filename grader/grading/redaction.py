@@ -1,4 +1,4 @@
-"""What a record repeats of a student's own output, so that it does not reveal the inputs of a hidden test.
+"""Redacts a student's own output, so that a record cannot reveal the inputs of a hidden test.
 
 An answer may print its arguments, raise them as a message, or keep them for a later cell to print or draw. So from the
 first hidden test on, output and pictures are left out. The first words of an exception's message stay, because they
@@ -15,7 +15,7 @@ from grader.authoring.manifest import Manifest
 from grader.authoring.regions import NOT_SHOWN, regions, without
 from grader.wall.outcome import Outcome
 
-__all__ = ["Withholding"]
+__all__ = ["Redactor"]
 
 _MAX_MESSAGE = 300
 """Characters of a message from Python or a library, which may quote a value that the answer returned."""
@@ -24,7 +24,7 @@ _WORD = re.compile(r"\w+")
 
 
 @dataclass
-class Withholding:
+class Redactor:
     """Follows one submission's cells in the order in which they run.
 
     `known` are the words that students have in the lab, `hidden` those of its hidden tests. `begun` is true once a
@@ -42,7 +42,7 @@ class Withholding:
         hidden = [region for text in texts for region in regions(text, "HIDDEN TESTS")]
         return cls(frozenset(_WORD.findall("\n".join(public))), frozenset(_WORD.findall("\n".join(hidden))))
 
-    def public(self, outcome: Outcome, hidden_from: int | None = None, *, of_lab: bool = True) -> Outcome:
+    def redact(self, outcome: Outcome, hidden_from: int | None = None, *, of_lab: bool = True) -> Outcome:
         """The outcome as its student may read it.
 
         `hidden_from` is the line where a test cell's hidden part starts. `of_lab` is false for the student's own cells,

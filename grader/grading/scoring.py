@@ -18,7 +18,7 @@ from grader.authoring.manifest import Kind, Manifest, manifest
 from grader.authoring.regions import first_line
 from grader.grading.output_limits import Allowance
 from grader.grading.records import Test
-from grader.grading.redaction import Withholding
+from grader.grading.redaction import Redactor
 from grader.grading.session import Session
 from grader.sandbox.pool import choose, pool
 from grader.submissions.rebuild import rebuild
@@ -65,19 +65,19 @@ def run(
     **_: Any,  # papermill's own engine arguments
 ) -> None:
     """Execute a rebuilt notebook through the wall; outputs go into its cells, verdicts and notes into `report`."""
-    chosen, withholding, allowance = choose(sandbox), Withholding.of(trusted), Allowance()
+    chosen, redactor, allowance = choose(sandbox), Redactor.of(trusted), Allowance()
     with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits, jobs) as session:
         for at, cell in _select(nb_man.nb.cells, trusted, only):
             kind, is_test = trusted.kind(cell), trusted.kind(cell) is Kind.TEST
             nb_man.cell_start(cell, at)
             hidden_from = first_line(cell.source, "HIDDEN TESTS") if is_test else None
-            outcome = withholding.public(session.run(cell), hidden_from, of_lab=kind is not Kind.FREE)
+            outcome = redactor.redact(session.run(cell), hidden_from, of_lab=kind is not Kind.FREE)
             outcome = allowance.spend(outcome)
             maximum = float(cell.metadata.nbgrader.points) if is_test else 0.0
             cell.outputs, cell.execution_count = outputs(outcome, maximum, at + 1, is_test=is_test), at + 1
             if is_test:
                 text = outcome.printed.strip() if outcome.ok else outcome.reason
-                report.tests.append(Test(cell.id, outcome.points(maximum), maximum, text[:_MAX_VERDICT]))
+                report.tests.append(Test(cell.id, _points(outcome, maximum), maximum, text[:_MAX_VERDICT]))
                 if on_test:
                     on_test(report.tests[-1])
             elif not outcome.ok and kind in (Kind.SOLUTION, Kind.SETUP):
@@ -117,7 +117,16 @@ def outputs(outcome: Outcome, maximum: float, count: int, *, is_test: bool) -> l
         traceback = [f"{error}: {outcome.reason}"]
         found.append(new_output("error", ename=error, evalue=outcome.message, traceback=traceback))
     elif is_test:
-        points = outcome.points(maximum)
+        points = _points(outcome, maximum)
         data = {"text/plain": repr(points), _RESULT: {"score": points, "max_score": maximum}}
         found.append(new_output("execute_result", data=data, execution_count=count))
     return found
+
+
+def _points(outcome: Outcome, maximum: float) -> float:
+    """Points of a test cell: its own number where it computed one, within [0, maximum]; NaN counts as nothing."""
+    if not outcome.ok:
+        return 0.0
+    if outcome.value is None:
+        return maximum
+    return min(max(outcome.value, 0.0), maximum) if outcome.value == outcome.value else 0.0

@@ -1,7 +1,7 @@
 """One submission, cell by cell: time limits, restarts, and a verdict for every test cell whatever happens.
 
 A test cell earns its points only if its code ran to the end on the grader's side. A crash, a timeout or a lost process
-costs that cell; then the earlier cells are replayed in a fresh pair of processes, and the next cell is graded. What no
+costs that cell; then the earlier cells are run again in a fresh pair of processes, and the next cell is graded. What no
 submission can cause is not a verdict: a `MachineFault` ends the session.
 """
 
@@ -23,7 +23,7 @@ _ANSWER_GRACE_SECONDS = 10.0
 _OUT_OF_MEMORY = f"this machine may be out of memory: {NO_MEMORY}"
 _TIME_UP = "SIGALRM"
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE")
-"""How values from an answer can make the grader's half end. Nothing of a student's can send it other signals."""
+"""How values from an answer can make the grader's half end. A submission cannot cause any other signal."""
 
 
 class Session:
@@ -132,7 +132,7 @@ class Session:
         outcome.message = f"the submission's process was lost: {why or late}"
 
     def _restart(self) -> None:
-        """Start fresh processes and replay what worked. A cell that kills them again is dropped from the history."""
+        """Start fresh processes and run again what worked. A cell that kills them again is dropped from the history."""
         while True:
             self._hang_up()
             if self.restarts_left == 0 or time.monotonic() > self.deadline:

@@ -36,10 +36,10 @@ from grader.machine.faults import is_machines
 from grader.sandbox.confine import limit_memory
 from grader.sandbox.warmup import REPLAY, compare_once, import_all, warm_while_idle
 from grader.transport.link import Link, LinkDead, WallError
-from grader.wall.connection import Wall
 from grader.wall.outcome import Outcome
 from grader.wall.replays import Replays
 from grader.wall.student import install_main_twin
+from grader.wall.wall import Wall
 
 __all__ = []
 
@@ -61,7 +61,8 @@ class _GraderHalf:
         self.main = types.ModuleType("__main__")
         install_main_twin()
         sys.modules["__main__"] = self.main
-        self.wall = wall.link = Wall(student, self.main)
+        self.wall = Wall(student, self.main)
+        wall.connection = self.wall
         self.wall.replays = replays
         seed = torch.manual_seed
 

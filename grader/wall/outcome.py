@@ -18,7 +18,7 @@ class Outcome:
     error: str = ""
     message: str = ""
     quoted: str | None = None
-    """What the student's side worded of `message`; it then chose `error` and `where` as well."""
+    """The part of `message` that came from the student's side, which then chose `error` and `where` too; else None."""
     unquoted: str = ""
     """`message` with a mark in the place of what is quoted."""
     line: int | None = None
@@ -36,11 +36,3 @@ class Outcome:
         """Why it failed, for a person."""
         text = self.message if self.error in ("CheckFailed", "NoAnswer") else f"{self.error}: {self.message}"
         return text + (f"  [{self.where}]" if self.where and self.error != "CheckFailed" else "")
-
-    def points(self, maximum: float) -> float:
-        """Points of a test cell: its own number where it computed one, within [0, maximum]; NaN counts as nothing."""
-        if not self.ok:
-            return 0.0
-        if self.value is None:
-            return maximum
-        return min(max(self.value, 0.0), maximum) if self.value == self.value else 0.0

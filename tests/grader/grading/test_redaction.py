@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell
 from grader.authoring.regions import NOT_SHOWN
 from grader.grading.grade import Options, execute
 from grader.grading.records import gradescope
-from grader.grading.redaction import Withholding
+from grader.grading.redaction import Redactor
 from grader.grading.scoring import Report
 from grader.transport.link import WallError
 from grader.wall.outcome import Outcome
@@ -91,9 +91,9 @@ def test_the_name_of_a_results_class_counts_as_the_students_words():
     assert refused.value.__student_words__ == SECRET
 
 
-def test_without_withholding_they_would_tell(lab, monkeypatch):
+def test_without_redactor_they_would_tell(lab, monkeypatch):
     """The control: what the tests above look for is there where nothing is withheld."""
-    monkeypatch.setattr(Withholding, "public", lambda self, outcome, hidden_from=None, of_lab=True: outcome)
+    monkeypatch.setattr(Redactor, "redact", lambda self, outcome, hidden_from=None, of_lab=True: outcome)
     telling = {name for name in LEAKS if SECRET in everything(lab, submission(lab, mean=LEAKS[name]))}
     assert telling == set(LEAKS)
 
@@ -123,17 +123,17 @@ def test_a_students_own_check_shows_everything(lab):
 
 def test_what_a_check_says_stays():
     failed = Outcome(error="CheckFailed", message="mean of 2 numbers\n  value 3", line=9)
-    assert Withholding().public(failed, hidden_from=4) == failed
+    assert Redactor().redact(failed, hidden_from=4) == failed
 
 
-def test_withholding_begins_at_the_hidden_line_and_does_not_end():
-    withholding = Withholding()
+def test_redactor_begins_at_the_hidden_line_and_does_not_end():
+    redactor = Redactor()
     early = Outcome(error="ValueError", message="3", quoted="3", unquoted=NOT_SHOWN, line=3)
-    assert withholding.public(early, hidden_from=4) == early
-    assert withholding.public(Outcome(ok=True, student_printed="x"), hidden_from=4).student_printed == f"{NOT_SHOWN}\n"
-    assert withholding.public(Outcome(ok=True, student_printed="x")).student_printed == f"{NOT_SHOWN}\n"
-    assert withholding.public(early, hidden_from=4).message == "–"
-    assert withholding.public(early, of_lab=False).message == NOT_SHOWN
+    assert redactor.redact(early, hidden_from=4) == early
+    assert redactor.redact(Outcome(ok=True, student_printed="x"), hidden_from=4).student_printed == f"{NOT_SHOWN}\n"
+    assert redactor.redact(Outcome(ok=True, student_printed="x")).student_printed == f"{NOT_SHOWN}\n"
+    assert redactor.redact(early, hidden_from=4).message == "–"
+    assert redactor.redact(early, of_lab=False).message == NOT_SHOWN
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ def test_withholding_begins_at_the_hidden_line_and_does_not_end():
     ],
 )
 def test_of_a_message_stays_what_helps_an_honest_student(words, shown):
-    withholding = Withholding(known=frozenset({"512", "tar"}), hidden=frozenset({"secret", "tar"}), begun=True)
+    redactor = Redactor(known=frozenset({"512", "tar"}), hidden=frozenset({"secret", "tar"}), begun=True)
     failed = Outcome(error="ValueError", message=words, quoted=words, unquoted=NOT_SHOWN, line=9)
-    assert withholding.public(failed, hidden_from=4).message == shown
+    assert redactor.redact(failed, hidden_from=4).message == shown
 
 
 def test_a_check_that_quotes_a_message_does_so_without_its_numbers():
     said = f"a title\n  value      f(3) raised ValueError: {NOT_SHOWN}\n  expected   a message that contains 'x'"
     failed = Outcome(error="CheckFailed", quoted="is 77 now", unquoted=said, line=9)
-    assert Withholding().public(failed, hidden_from=4).message == said.replace(NOT_SHOWN, "is – now")
+    assert Redactor().redact(failed, hidden_from=4).message == said.replace(NOT_SHOWN, "is – now")

@@ -19,7 +19,7 @@ from grader.authoring.manifest import Kind, manifest
 from grader.course import grade_command
 from grader.grading import fingerprint
 from grader.grading.grade import Options, grade_class, grade_notebook
-from grader.grading.scoring import _select
+from grader.grading.scoring import _points, _select
 from grader.grading.session import Session
 from grader.machine.child_process import CODE
 from grader.machine.faults import MachineFault
@@ -320,7 +320,7 @@ def test_a_submission_that_ends_itself_is_a_verdict(lab):
 
 
 def test_the_last_word_of_a_test_process_is_an_outcome():
-    assert Outcome(ended="SIGKILL").points(40.0) == 0.0
+    assert _points(Outcome(ended="SIGKILL"), 40.0) == 0.0
 
 
 def test_fresh_replaces_what_was_kept(lab, classroom, tmp_path):

@@ -28,8 +28,8 @@ from grader.grading.grade import _kept
 from grader.submissions.reading import BadSubmission, parse
 from grader.submissions.rebuild import rebuild
 from grader.transport.link import Link, LinkDead, WallError
-from grader.wall.connection import Wall
 from grader.wall.proxy import Proxy
+from grader.wall.wall import Wall
 
 QUICK_SEEDS, LONG_SECONDS = 150, 100
 ODD = (

@@ -65,7 +65,7 @@ class Direct:
         exec(student, self.namespace)
 
     def test(self, source):
-        assert wall.link is None
+        assert wall.connection is None
         result = Outcome()
         try:
             exec(source, dict(self.namespace))

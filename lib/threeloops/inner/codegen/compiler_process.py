@@ -1,4 +1,4 @@
-"""The process that compiles, as the inspector asks it."""
+"""The client of the compiler's process."""
 
 import os
 import sys

@@ -63,7 +63,7 @@ class _Replay:
 
         from threeloops.inner.codegen import CompileError, compile_launches, from_source
 
-        seconds = _SECONDS if wall.link is None else wall.link.seconds_left()
+        seconds = _SECONDS if wall.connection is None else wall.connection.seconds_left()
         named = [replace(each, kernel=from_source(self.text, each.name, each.file)) for each in self.launches]
         try:
             return compile_launches(named, [target], seconds=seconds)
@@ -141,7 +141,7 @@ def _judge(
     if answer.refused:
         raise _failure(launcher, answer.refused)
     outputs = answer.outputs
-    if execute and wall.link is None and inputs.device != "cpu":
+    if execute and wall.connection is None and inputs.device != "cpu":
         outputs = perform_compiled(asked[0], storages)
     name = wall.name_of(launcher)
     return _Replay(outputs, answer.traffic, list(answer.launches), answer.torch_bytes, answer.text, name)
@@ -156,8 +156,8 @@ def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any])
     from threeloops.module_process import ProcessLost
 
     try:
-        if wall.link is not None:
-            return wall.link.replay(tree, buffers)
+        if wall.connection is not None:
+            return wall.connection.replay(tree, buffers)
         return perform(tree, buffers) if interpreted() and not _aside else ask(tree, buffers, _SECONDS)
     except (FrameError, ProcessLost) as error:
         raise _failure(launcher, f"was not judged: the process that executes kernels is lost ({error})") from None
@@ -165,8 +165,8 @@ def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any])
 
 def _cell(launcher: Callable[..., Any]) -> str:
     """The text of the cell that the launcher stands in: the submitted one behind the wall, else that of its source."""
-    if wall.link is not None:
-        return wall.link.answer
+    if wall.connection is not None:
+        return wall.connection.answer
     import functools
     import inspect
     import linecache

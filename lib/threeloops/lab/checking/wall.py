@@ -10,9 +10,9 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-__all__ = ["ByValue", "InOut", "by_value", "inout", "link", "name_of", "resolve", "student_side"]
+__all__ = ["ByValue", "InOut", "by_value", "connection", "inout", "name_of", "resolve", "student_side"]
 
-link: Any = None
+connection: Any = None
 """The grader's connection to the student's process; None where the test runs beside the student's code."""
 
 
@@ -32,7 +32,7 @@ class ByValue:
 
 def inout(value: Any) -> Any:
     """Mark a tensor, array, list, dict or module that the student's function is to change in place."""
-    return value if link is None else InOut(value)
+    return value if connection is None else InOut(value)
 
 
 def by_value(value: Any) -> Any:
@@ -40,7 +40,7 @@ def by_value(value: Any) -> Any:
 
     Its code and the globals it uses become visible to the student: never an oracle.
     """
-    return value if link is None else ByValue(value)
+    return value if connection is None else ByValue(value)
 
 
 def student_side(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,7 +53,7 @@ def student_side(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if link is None else link.call_library(name, args, kwargs)
+        return function(*args, **kwargs) if connection is None else connection.call_library(name, args, kwargs)
 
     return call
 
@@ -62,7 +62,7 @@ def name_of(function: Callable[..., Any]) -> str:
     """What to call a student's function in a message; never asks an object that could answer with code of its own."""
     if type(function) is FunctionType:
         return function.__name__
-    return "the call" if link is None else link.name_of(function)
+    return "the call" if connection is None else connection.name_of(function)
 
 
 def resolve(module: str, qualname: str) -> Callable[..., Any]:

@@ -179,4 +179,4 @@ def test_the_kit_stays_light():
     code = "import sys, threeloops.lab; print([m for m in ('torch', 'triton', 'threeloops.inner') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-    assert wall.link is None
+    assert wall.connection is None
