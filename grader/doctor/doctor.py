@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.table import Column, Table
-from threeloops.hardware.capability import Machine, capabilities
+from threeloops.hardware.capability import Gpu, Machine, capabilities
 
 from grader.doctor.findings import Answer, Finding, judge
 from grader.machine.child_process import CODE, run_child
@@ -64,7 +63,7 @@ def diagnose(seconds: float = _SECONDS, ask: Callable[[str, float], Answer] | No
     names = ("machine", "interpreter", "compiler", "ranks", "cxx", "sandbox")
     with ThreadPoolExecutor(max_workers=3) as workers:
         answers = dict(zip(names, workers.map(tried, names), strict=True))
-    machine = msgspec.convert(answers["machine"]["machine"], Machine) if answers["machine"]["ok"] else None
+    machine = _as_machine(answers["machine"]["machine"]) if answers["machine"]["ok"] else None
     report = capabilities(machine) if machine else None
     if report and report.gpu.available:
         answers["gpu"] = tried("gpu")
@@ -82,6 +81,12 @@ def _ask_child(check: str, seconds: float) -> Answer:
     """The answer of one check, run in a process of its own; `ok` is false also for a crash or a timeout."""
     done = run_child(["-m", "grader.doctor.preflight", check], seconds, changes=_ENVIRONMENT.get(check))
     return done.answer or {"ok": False, "error": done.why, "late": done.returncode is None}
+
+
+def _as_machine(record: dict[str, Any]) -> Machine:
+    """The probe's record, read back from JSON by hand: the doctor runs where only PyTorch's own packages are."""
+    gpus = tuple(Gpu(**{**gpu, "capability": tuple(gpu["capability"])}) for gpu in record["gpus"])
+    return Machine(**{**record, "gpus": gpus, "supported_archs": tuple(record["supported_archs"])})
 
 
 def render(diagnosis: Diagnosis, console: Console) -> None:

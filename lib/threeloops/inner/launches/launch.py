@@ -3,11 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from types import FunctionType
 from typing import Any
-
-import msgspec
 
 __all__ = ["Argument", "DescriptorArgument", "FunctionName", "Launch", "TensorArgument", "is_dtype"]
 
@@ -25,6 +22,10 @@ class TensorArgument:
     storage_bytes: int
     alignment: int
 
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "TensorArgument":
+        return cls(**{**plain, "shape": tuple(plain["shape"]), "strides": tuple(plain["strides"])})
+
 
 @dataclass(frozen=True)
 class DescriptorArgument:
@@ -36,6 +37,11 @@ class DescriptorArgument:
     strides: tuple[int, ...]
     block_shape: tuple[int, ...]
     padding: str = "zero"
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "DescriptorArgument":
+        lists = {name: tuple(plain[name]) for name in ("shape", "strides", "block_shape")}
+        return cls(**{**plain, **lists, "base": TensorArgument.from_dict(plain["base"])})
 
 
 @dataclass(frozen=True)
@@ -134,8 +140,8 @@ def _read_dtype(name: str) -> Any:
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    "tensor": partial(msgspec.convert, type=TensorArgument),
-    "descriptor": partial(msgspec.convert, type=DescriptorArgument),
+    "tensor": TensorArgument.from_dict,
+    "descriptor": DescriptorArgument.from_dict,
     "tuple": lambda values: tuple(_from_plain(each) for each in values),
     "float": float,
     "function": lambda names: FunctionName(*names),
