@@ -12,7 +12,7 @@ from threeloops.hardware.probe import Gpu, Machine, probe
 
 __all__ = [
     "Capability", "Gpu", "Machine", "OLDEST_CAPABILITY", "Report", "TRITON_OLDEST_CAPABILITY", "capabilities",
-    "compiler", "gpu", "interpreter", "probe", "ranks", "release", "runs_on", "visible_devices",
+    "compiler", "gpu", "interpreter", "probe", "ranks", "runs_on", "visible_devices",
 ]  # fmt: skip
 
 OLDEST_CAPABILITY = (7, 5)
@@ -129,7 +129,7 @@ def interpreter(machine: Machine) -> Capability:
     missing = [name for name in ("torch", "triton", "numpy") if getattr(machine, name) is None]
     if missing:
         return Capability(False, f"needs {' and '.join(missing)}: pip install -r requirements.txt")
-    if release(machine.triton or "") == (3, 6) and release(machine.numpy or "") >= (2, 4):
+    if _release(machine.triton or "") == (3, 6) and _release(machine.numpy or "") >= (2, 4):
         return Capability(
             False, f'triton {machine.triton} cannot loop over numpy {machine.numpy} integers: pip install "numpy<2.4"'
         )
@@ -187,6 +187,6 @@ def gpu(machine: Machine, visible: tuple[int, ...], usable: tuple[int, ...]) -> 
     return Capability(True, detail)
 
 
-def release(version: str) -> tuple[int, ...]:
+def _release(version: str) -> tuple[int, ...]:
     """The first two numbers of a version: "3.6.0+git" → (3, 6)."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -16,6 +16,7 @@ import numpy as np
 
 from threeloops.hardware.accelerators import Accelerator, dtype_name
 from threeloops.inner.costs import Work, attention, elementwise, layernorm, matmul, softmax
+from threeloops.palette import palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +28,7 @@ __all__ = [
 
 Bound = Literal["compute", "memory", "overhead"]
 
-_ROOF, _RIDGE, _POINT = "#1f3a5f", "#b5651d", "#2a7f62"
+_ROOF, _RIDGE, _POINT = palette.ink, palette.vermillion, palette.green
 _LEADER = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 4}
 _LABEL_DISTANCES = (11, 24, 40, 60, 85, 115)
 _LABEL_TURNS = [math.radians(degrees) for degrees in (150, 120, 90, 180, -30, -60, 0, -90, 30, 60, 210, 240)]

@@ -207,7 +207,7 @@ class _StorageRaces:
             other = program_coordinates(race.other.program, self.recorded.grid)
             first = f"{verb} of {name} meets bytes that program {other} stores at {base_name(file)}:{line}"
             if kind == "write-race" and verb == "store":
-                first += ", with the same values: benign" if race.same_values else ", with different values"
+                first += ", with the same values" if race.same_values else ", with different values"
             self.recorded.incidents.add(
                 Incident(kind, name, site, race.tile.program, first, _ADVICE[kind], "byte", race.bytes, race.programs)
             )

@@ -338,13 +338,13 @@ class TestRaces:
         assert "different values" in finding.message and "program (0, 0, 0)" in finding.message
         assert finding.line == line_of(all_kernel, "tl.store")
 
-    def test_the_same_value_is_benign_and_says_so(self):
+    def test_a_race_of_equal_values_says_so(self):
         @triton.jit
         def flag_kernel(out):
             tl.store(out, 1.0)
 
         (finding,) = found(flag_kernel[(3,)], torch.zeros(1))
-        assert finding.kind == "write-race" and "benign" in finding.message
+        assert finding.kind == "write-race" and "with the same values" in finding.message
 
     def test_tiles_that_overlap(self):
         @triton.jit

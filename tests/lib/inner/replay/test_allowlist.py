@@ -117,6 +117,12 @@ def test_only_what_is_launched_and_what_it_calls_is_looked_at():
         admit(cell)
 
 
+def test_a_name_that_is_no_constant_is_refused_with_the_way_to_write_one():
+    cell = "SIZES = [1, 2]\n\n\n@triton.jit\ndef f(x):\n    tl.store(x, SIZES)\n"
+    with pytest.raises(NotAdmitted, match=r"line 6: f uses the name 'SIZES'.*HALF = tl\.constexpr\(0\.5\)"):
+        admit(cell)
+
+
 def test_loaded_kernels_run_and_their_errors_name_the_cells_lines():
     admitted = admit(HONEST, file="the_cell.py")
     module = admitted.load()

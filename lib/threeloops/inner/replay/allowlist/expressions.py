@@ -11,7 +11,8 @@ __all__ = ["Expressions", "NotAdmitted", "WORDS", "text_of"]
 
 _ALLOWED = (
     "a kernel may use its arguments and variables, numbers, tl and tl.math, triton.cdiv, if, for and while, the other "
-    "@triton.jit functions of its cell, and constants that its cell defines as literals"
+    "@triton.jit functions of its cell, and constants that its cell defines from literals, as in HALF = "
+    "tl.constexpr(0.5)"
 )
 WORDS: dict[type[ast.AST], str] = {
     ast.Lambda: "a lambda",
