@@ -4,21 +4,26 @@ Light on purpose: torch, matplotlib, ipywidgets and IPython are imported by what
 nothing that a lab withholds is imported at all.
 """
 
+from threeloops.lab import show
 from threeloops.lab.checking.check import check
+from threeloops.lab.checking.debrief import debrief
 from threeloops.lab.checking.failure import CheckFailed
 from threeloops.lab.checking.replay import replay
 from threeloops.lab.checking.wall import by_value, inout, student_side
-from threeloops.lab.course.audit import audit, claims
 from threeloops.lab.course.course_map import course_map
+from threeloops.lab.course.glossary import term
 from threeloops.lab.course.loops import labs
-from threeloops.lab.widgets import show
+from threeloops.lab.predictions.against import calibration
+from threeloops.lab.predictions.audit import audit, claims, myth
+from threeloops.lab.predictions.predict import predict, reveal
+from threeloops.lab.widgets.animate import animate
 from threeloops.lab.widgets.explore import explore
 from threeloops.lab.widgets.hint import hint
-from threeloops.lab.widgets.predict import predict
 from threeloops.lab.widgets.progress import progress
 from threeloops.lab.widgets.style import figure, palette
 
 __all__ = [
-    "CheckFailed", "audit", "by_value", "check", "claims", "course_map", "explore", "figure", "hint", "inout",
-    "labs", "palette", "predict", "progress", "replay", "show", "student_side",
+    "CheckFailed", "animate", "audit", "by_value", "calibration", "check", "claims", "course_map", "debrief",
+    "explore", "figure", "hint", "inout", "labs", "myth", "palette", "predict", "progress", "replay", "reveal",
+    "show", "student_side", "term",
 ]  # fmt: skip

@@ -54,5 +54,5 @@ def test_a_shell_without_a_kernel_shows_the_picture_and_no_widget():
     assert json.loads(out.split("\n")[-2]) == [
         ["text/html", "text/plain"],
         ["text/html", "text/plain"],
-        ["image/png", "text/plain"],
+        ["image/png", "text/html", "text/plain"],
     ]

@@ -35,7 +35,7 @@ def draw(n, kind):
     "move": """
 before = explorer.picture.value
 explorer.widgets['n'].value = 9
-print(explorer.values, explorer.picture.value == explorer.png != before)""",
+print(explorer.values, explorer.picture.value == explorer.html and explorer.png != before)""",
 }
 
 
@@ -71,7 +71,7 @@ def test_a_card_is_one_output_with_html_and_text(executed, name):
 @pytest.mark.parametrize("name", ["against", "figure", "pyplot", "map"])
 def test_a_figure_is_one_output_with_a_picture_and_text(executed, name):
     data = only(executed[0][name])
-    assert set(data) == {"image/png", "text/plain"}
+    assert set(data) == {"image/png", "text/html", "text/plain"}
     assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
 
 
@@ -87,7 +87,7 @@ def test_an_audit_is_a_card_and_its_data(executed):
 
 def test_an_explorer_is_one_output_with_the_live_view_and_its_static_twin(executed):
     data = only(executed[0]["explore"])
-    assert set(data) == {VIEW, "image/png", "text/plain"}
+    assert set(data) == {VIEW, "image/png", "text/html", "text/plain"}
     assert set(data[VIEW]) == {"model_id", "version_major", "version_minor"}
 
 

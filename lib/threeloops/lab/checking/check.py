@@ -5,18 +5,19 @@ functions in JupyterLab and behind the grading wall, where an answer may be a pr
 data alone, and nothing here catches a BaseException, by which the wall refuses.
 """
 
+import copy
 import re
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from threeloops.lab.checking import wall
+from threeloops.lab.checking import debrief, wall
 from threeloops.lab.checking.compare import Mismatch, Tolerance, compare
-from threeloops.lab.checking.failure import CheckFailed, is_unwritten
-from threeloops.lab.course import journal
+from threeloops.lab.checking.failure import CheckFailed, is_unwritten, own_frames
 from threeloops.lab.text.plain import is_array, is_tensor
 from threeloops.lab.text.wording import describe
 from threeloops.lab.widgets import cards
+from threeloops.lab.widgets.display import live
 
 __all__ = ["check"]
 
@@ -24,15 +25,19 @@ __all__ = ["check"]
 class _Block:
     """One `with check(…)` block: counts what held and reports at its end."""
 
-    def __init__(self, owner: "_Check", grade_id: str, title: str) -> None:
-        self.owner, self.grade_id, self.title, self.held = owner, grade_id, title, 0
+    def __init__(self, owner: "_Check", grade_id: str, title: str, part: str, hidden: str) -> None:
+        self.owner, self.grade_id, self.title, self.part, self.hidden = owner, grade_id, title, part, hidden
+        self.held = 0
 
     def __enter__(self) -> None:
         self.held = 0
         self.owner.open.append(self)
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         self.owner.open.remove(self)
+        if error is not None and is_unwritten(error) and wall.connection is None and live():
+            cards.unwritten(self.title, self._unwritten)  # so that an untouched lab runs to its end
+            return True
         if error is not None:
             self._explain(error)
         elif not self.held:
@@ -40,17 +45,27 @@ class _Block:
                 f"{self.title}\n  this check checked nothing: no check.close, equal, true, … ran inside it"
             )
         else:
-            journal.record(self.grade_id)
-            cards.passed(self.title, "1 check" if self.held == 1 else f"{self.held:,} checks")
+            debrief.passed(self.grade_id, self.part)
+            held = "1 check" if self.held == 1 else f"{self.held:,} checks"
+            cards.passed(self.title, held + (f"; grading also tries {self.hidden}" if self.hidden else ""))
+        return False
+
+    @property
+    def _unwritten(self) -> str:
+        return f"{self.grade_id} is not written yet: replace `raise NotImplementedError()` in its cell"
 
     def _explain(self, error: BaseException) -> None:
-        """Say which check an answer's own exception interrupted; that exception goes on."""
+        """Say which check an answer's own exception interrupted, and with which input; behind the wall it goes on."""
         if is_unwritten(error):
+            raise CheckFailed(f"{self.title}\n  {self._unwritten}") from error
+        if not issubclass(type(error), Exception) or issubclass(type(error), CheckFailed):
+            return
+        if wall.connection is None and (lines := own_frames(error)):
+            raised = f"{type(error).__name__}: {error}".rstrip(": ")
             raise CheckFailed(
-                f"{self.title}\n  {self.grade_id} is not written yet: replace `raise NotImplementedError()` in its cell"
+                "\n".join([self.title, f"  raised     {raised}", *(f"  {line}" for line in lines)])
             ) from error
-        if issubclass(type(error), Exception) and not issubclass(type(error), CheckFailed):
-            error.add_note(f"raised while checking {self.title}")
+        error.add_note(f"raised while checking {self.title}")
 
 
 class _Check:
@@ -59,10 +74,15 @@ class _Check:
     def __init__(self) -> None:
         self.open: list[_Block] = []
 
-    def __call__(self, grade_id: str, title: str = "") -> _Block:
+    def __call__(self, grade_id: str, title: str = "", *, part: str = "", hidden: str = "") -> _Block:
+        """A block of checks for the exercise `grade_id`.
+
+        `part` is the part that its test cell names (`edges` in `softmax_test_edges`). `hidden` says what its hidden
+        tests try besides, such as "other sizes and seeds".
+        """
         if type(grade_id) is not str or not grade_id:
             raise TypeError(f"grade_id = {describe(grade_id)}: expected the id of the exercise's solution cell")
-        return _Block(self, grade_id, title or grade_id)
+        return _Block(self, grade_id, title or grade_id, part, hidden)
 
     def close(
         self,
@@ -92,6 +112,36 @@ class _Check:
         Numbers may come from Python, numpy or torch, and an array may stand for a list of numbers; NaN equals nothing.
         """
         self._hold(compare(actual, expected, Tolerance(exact=True)), what, hint)
+
+    def returns(
+        self,
+        expected: object,
+        fn: Callable,
+        *args: object,
+        rtol: float | None = None,
+        atol: float = 0.0,
+        unit: str = "",
+        hint: str | dict[str, str] = "",
+        **kwargs: object,
+    ) -> None:
+        """`fn(*args, **kwargs)` returns `expected`, within the tolerances of `close`; a failure shows the call.
+
+        Lists, dicts and arrays are copied, as they are behind the wall.
+        """
+        call = _call(fn, args, kwargs)
+        try:
+            actual = fn(*_copies(args), **kwargs)
+        except Exception as error:
+            if is_unwritten(error):
+                raise
+            frames = own_frames(error)[1:] if wall.connection is None else []
+            self._fail([f"value      {call} raised {type(error).__name__}: {error}", *frames], error)
+        self.close(actual, expected, rtol=rtol, atol=atol, unit=unit, what=call, hint=hint)
+
+    def note(self, what: str, own: float, model: float, unit: str = "") -> None:
+        """Keep a number of this answer beside that of the model answer, for the exercise's `debrief`."""
+        if self.open:
+            debrief.note(self.open[-1].grade_id, what, own, model, unit)
 
     def true(self, condition: object, message: str) -> None:
         """A truth of exact type bool (or numpy's or torch's): `message` says what is wrong when it is False."""
@@ -139,9 +189,9 @@ class _Check:
                 raise
             raised = error
         else:
-            self._fail([f"value      {_call(fn, args)} returned {describe(result)}", wanted])
+            self._fail([f"value      {_call(fn, args, kwargs)} returned {describe(result)}", wanted])
         message = str(raised)
-        got = f"value      {_call(fn, args)} raised {type(raised).__name__}: {message}"
+        got = f"value      {_call(fn, args, kwargs)} raised {type(raised).__name__}: {message}"
         if not issubclass(type(raised), exc_type):
             self._fail([got, wanted], raised)
         missing = [name for name in named if name not in message]
@@ -199,10 +249,15 @@ def _cause(hint: str | dict[str, str], where: str) -> str:
     return hint.get(fields[-1] if fields else "", "") or hint.get("", "")
 
 
-def _call(fn: Callable, args: tuple) -> str:
+def _call(fn: Callable, args: tuple, kwargs: dict[str, object]) -> str:
     """The call as text; a proxy is not asked for its name."""
-    name = wall.name_of(fn)
-    return f"{name}({', '.join(describe(a, 45) for a in args)})"
+    said = [describe(a, 45) for a in args] + [f"{name}={describe(a, 45)}" for name, a in kwargs.items()]
+    return f"{wall.name_of(fn)}({', '.join(said)})"
+
+
+def _copies(args: tuple[object, ...]) -> list[object]:
+    """What crosses the wall is copied, so it is here: an answer that changes its argument changes no later check."""
+    return [copy.deepcopy(a) if isinstance(a, list | dict | bytearray) or is_array(a) else a for a in args]
 
 
 check = _Check()

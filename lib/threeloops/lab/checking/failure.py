@@ -1,9 +1,13 @@
 """The failure of a check: an AssertionError whose text is a card, and which a notebook shows as one."""
 
+import inspect
 import linecache
-from types import TracebackType
+import sys
+from types import CodeType, FrameType, TracebackType
 
-__all__ = ["CheckFailed", "is_unwritten"]
+from threeloops.lab.text.wording import describe
+
+__all__ = ["CheckFailed", "is_unwritten", "own_frames"]
 
 
 class CheckFailed(AssertionError):
@@ -26,6 +30,43 @@ def _asking_line(trace: TracebackType | None) -> str:
             found = f"line {number}: {text if len(text) <= 100 else text[:99] + '…'}"
         trace = trace.tb_next
     return found
+
+
+def own_frames(error: BaseException) -> list[str]:
+    """Where the reader's own functions were when an exception left them: the outermost call with its arguments, then
+    the line of each, innermost last. Empty where no function of a notebook's cell was running."""
+    frames = [(frame, line) for frame, line in _frames(error.__traceback__) if frame.f_code.co_name != "<module>"]
+    own = [(frame, line) for frame, line in frames if frame.f_globals.get("__name__") == "__main__"]
+    if not own:
+        return []
+    first = own[0][0]
+    said = ", ".join(f"{name}={describe(first.f_locals.get(name), 45)}" for name in _parameters(first.f_code))
+    lines = [f"in         {first.f_code.co_name}({said})"]
+    for frame, number in own[-3:]:
+        text = linecache.getline(frame.f_code.co_filename, number).strip()
+        lines.append(f"at         {_cell(frame.f_code.co_filename)}line {number}: {text}")
+    return list(dict.fromkeys(lines))  # a comprehension's frame has the line of the one around it
+
+
+def _frames(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
+    found = []
+    while trace is not None:
+        found.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    return found
+
+
+def _parameters(code: CodeType) -> tuple[str, ...]:
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[:count]
+
+
+def _cell(filename: str) -> str:
+    """`cell [7], ` for the code of a notebook's cell, by its number in the notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(filename)
+    return f"cell [{number}], " if number is not None else ""
 
 
 def is_unwritten(error: BaseException) -> bool:

@@ -16,9 +16,9 @@ _NODE = 0.29
 
 
 def _passed(lab: Lab, progress: Mapping[str, Collection[str] | int]) -> int:
-    """How many exercises of a lab are passed; `progress` maps lab names to them or to their number."""
+    """How many checks of a lab are passed; `progress` maps lab names to them or to their number."""
     done = progress.get(lab.name, 0)
-    return min(done if isinstance(done, int) else len(done), lab.exercises)
+    return min(done if isinstance(done, int) else len(done), lab.checks)
 
 
 def _position(lab: Lab) -> tuple[float, float]:
@@ -32,8 +32,8 @@ def course_map(progress: Mapping[str, Collection[str] | int] | None = None):
     """A matplotlib Figure of the twenty labs; `progress` by lab name, by default the reader's own record."""
     progress = journal.passed() if progress is None else progress
     fig, (rings, names) = style.figure(1, 2, width=11.5, height=6.2, gridspec_kw={"width_ratios": [1, 1.05]})
-    done, exercises = sum(_passed(lab, progress) for lab in labs()), sum(lab.exercises for lab in labs())
-    fig.suptitle(f"Three loops, twenty labs: {done} of {exercises} exercises passed", fontsize=11, color="#555555")
+    done, checks = sum(_passed(lab, progress) for lab in labs()), sum(lab.checks for lab in labs())
+    fig.suptitle(f"Three loops, twenty labs: {done} of {checks} checks passed", fontsize=11, alpha=0.75)
     _draw_rings(rings, progress)
     _draw_names(names, progress)
     return fig
@@ -47,7 +47,7 @@ def _draw_rings(axes, progress) -> None:
             axes.add_patch(Circle((0, 0), radius, fill=False, color=_COLOUR[loop], linewidth=2.5, alpha=0.45))
     for lab in labs():
         x, y = _position(lab)
-        part = _passed(lab, progress) / lab.exercises
+        part = _passed(lab, progress) / lab.checks
         axes.add_patch(Circle((x, y), _NODE, facecolor="white", edgecolor=_COLOUR[lab.loop], linewidth=1.2, zorder=3))
         if part:
             thick = _NODE if part == 1 else 0.36 * _NODE
@@ -68,9 +68,9 @@ def _draw_names(axes, progress) -> None:
             y -= 1
             axes.text(0.02, y, f"{lab.number:02d}", fontsize=10, va="center", color=_COLOUR[loop], fontweight="bold")
             axes.text(0.075, y, lab.title, fontsize=10, va="center")
-            axes.text(0.47, y, lab.question, fontsize=8.5, va="center", color="#555555", style="italic")
+            axes.text(0.47, y, lab.question, fontsize=8.5, va="center", alpha=0.7, style="italic")
             if done := _passed(lab, progress):
-                mark = f"{done}/{lab.exercises}"
+                mark = f"{done}/{lab.checks}"
                 axes.text(1.0, y, mark, fontsize=9, va="center", ha="right", color=_COLOUR[loop], fontweight="bold")
         y -= 1.25
     axes.set(xlim=(0, 1), ylim=(y + 0.6, 0.8))

@@ -1,22 +1,55 @@
-"""The reader's own record of passed checks: which exercise of which lab, and when.
+"""The reader's own record: which checks passed and when, and what was predicted and found.
 
 Written only from a Jupyter kernel in a lab's own folder, never in a graded run. If it cannot be written, the course map
-lacks its colours, and nothing fails.
+lacks its colours and predictions are asked again, and nothing fails.
 """
 
 import fcntl
 import json
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from threeloops.files import replace_text
 from threeloops.lab.course.loops import labs
 from threeloops.lab.widgets.display import in_kernel
 
-__all__ = ["passed", "record"]
+__all__ = ["current_lab", "note_prediction", "passed", "predictions", "record"]
 
 _VERSION = 1
+_Journal = dict[str, dict[str, Any]]
+"""By lab (`03_triton_fusion`) and key."""
+
+
+def passed() -> dict[str, set[str]]:
+    """Checks passed so far, by lab; a check is an exercise, or `exercise/part`. Empty without a readable record."""
+    return {lab: set(ids) for lab, ids in _read("passed").items()}
+
+
+def record(exercise: str, part: str = "") -> bool:
+    """Note that a check passed, with the time of the first pass; True if it was written."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return _write("passed", lambda kept: kept.setdefault(f"{exercise}/{part}" if part else exercise, now))
+
+
+def predictions() -> dict[str, dict[str, Any]]:
+    """Predictions in the lab of this notebook, by key, with the fields that `note_prediction` was given."""
+    kept = _read("predictions").get(current_lab() or "", {})
+    return {key: fields for key, fields in kept.items() if type(fields) is dict}
+
+
+def note_prediction(key: str, **fields: Any) -> bool:
+    """Note a question, its unit, a guess, what was found; fields noted earlier stay. True if it was written."""
+    return _write("predictions", lambda kept: kept.__setitem__(key, {**kept.get(key, {}), **fields}))
+
+
+def current_lab() -> str | None:
+    """The lab whose folder is the working directory, else the one whose notebook JupyterLab says this is."""
+    known = {lab.name for lab in labs()}
+    names = [Path.cwd().name, Path(os.environ.get("JPY_SESSION_NAME", "")).stem.removesuffix("_dives")]
+    return next((name for name in names if name in known), None)
 
 
 def _home() -> Path:
@@ -24,43 +57,28 @@ def _home() -> Path:
     return Path(os.environ.get("THREELOOPS_HOME") or "~/.local/state/threeloops").expanduser()
 
 
-def passed() -> dict[str, set[str]]:
-    """Exercises passed so far, by lab name (`03_triton_fusion`); empty if there is no readable record."""
-    return {name: set(ids) for name, ids in _read().items()}
-
-
-def record(grade_id: str) -> bool:
-    """Note that a check passed; True if it was written.
-
-    The lab is the one whose folder is the working directory, else the one whose notebook JupyterLab says this is.
-    """
+def _write(kind: str, change: Callable[[dict[str, Any]], Any]) -> bool:
+    """Apply `change` to this lab's part of a journal; True if it was written."""
     if not in_kernel() or "NBGRADER_EXECUTION" in os.environ:  # nbgrader sets it while it autogrades or validates
         return False
-    known = {lab.name for lab in labs()}
     try:
-        names = [Path.cwd().name, Path(os.environ.get("JPY_SESSION_NAME", "")).stem]
-        if (lab := next((name for name in names if name in known), None)) is None:
+        if (lab := current_lab()) is None:
             return False
-        _note(lab, grade_id)
+        _home().mkdir(parents=True, exist_ok=True)
+        with (_home() / "progress.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two notebooks may write at once: neither note may be lost
+            whole = {name: _read(name) for name in ("passed", "predictions")}
+            change(whole[kind].setdefault(lab, {}))
+            replace_text(_home() / "progress.json", json.dumps({"version": _VERSION, **whole}, indent=1))
     except (OSError, RuntimeError):  # RuntimeError: there is no home directory to expand
         return False
     return True
 
 
-def _note(lab: str, grade_id: str) -> None:
-    """Add one passed exercise to the record, keeping the time of the first pass. Raises OSError if it cannot."""
-    _home().mkdir(parents=True, exist_ok=True)
-    with (_home() / "progress.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two notebooks may pass a check at once: neither pass may be lost
-        known = _read()
-        known.setdefault(lab, {}).setdefault(grade_id, datetime.now(UTC).isoformat(timespec="seconds"))
-        replace_text(_home() / "progress.json", json.dumps({"version": _VERSION, "passed": known}, indent=1))
-
-
-def _read() -> dict[str, dict[str, str]]:
-    """An unreadable record counts as empty."""
+def _read(kind: str) -> _Journal:
+    """An unreadable journal counts as empty."""
     try:
-        found = json.loads((_home() / "progress.json").read_text(encoding="utf-8"))["passed"]
-        return {str(lab): {str(i): str(when) for i, when in ids.items()} for lab, ids in found.items()}
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError):
+        found = json.loads((_home() / "progress.json").read_text(encoding="utf-8")).get(kind, {})
+        return {str(lab): {str(key): kept for key, kept in keys.items()} for lab, keys in found.items()}
+    except (OSError, RuntimeError, ValueError, AttributeError):
         return {}

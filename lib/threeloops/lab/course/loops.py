@@ -14,14 +14,14 @@ LOOPS = {
 
 @dataclass(frozen=True)
 class Lab:
-    """One lab; `loop` is a key of LOOPS, `exercises` the number of its graded exercises."""
+    """One lab; `loop` is a key of LOOPS, `checks` the number of its test cells."""
 
     number: int
     slug: str
     title: str
     question: str
     loop: str
-    exercises: int = 4
+    checks: int = 4
 
     @property
     def name(self) -> str:
@@ -35,13 +35,13 @@ def labs() -> tuple[Lab, ...]:
 
 
 _LABS = (
-    Lab(0, "start_here", "Start here", "Can this machine teach me?", "start"),
+    Lab(0, "start_here", "Start here", "Can this machine teach me?", "start", checks=12),
     Lab(1, "roofline", "The roofline", "Is the GPU doing useful math?", "inner"),
     Lab(2, "memory_hierarchy", "The memory hierarchy", "Why do kernels stall?", "inner"),
-    Lab(3, "triton_fusion", "Fusion in Triton", "Why do fewer, fatter kernels win?", "inner"),
+    Lab(3, "triton_fusion", "Fusion in Triton", "Why do fewer, fatter kernels win?", "inner", checks=14),
     Lab(4, "flash_attention", "FlashAttention", "Can an algorithm move less memory?", "inner"),
     Lab(5, "mixed_precision", "Mixed precision", "How few bits can you train with?", "inner"),
-    Lab(6, "memory_budget", "The memory budget", "Will it fit?", "inner", exercises=5),
+    Lab(6, "memory_budget", "The memory budget", "Will it fit?", "inner", checks=5),
     Lab(7, "feeding_the_gpu", "Feeding the GPU", "Is the GPU hungry?", "inner"),
     Lab(8, "collectives", "Collectives", "How do many GPUs add up one number?", "training"),
     Lab(9, "data_parallel", "Data parallelism", "When do more GPUs train faster?", "training"),

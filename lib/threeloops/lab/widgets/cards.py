@@ -4,12 +4,13 @@ Colours are translucent and text inherits the page's colour, so a card is readab
 inline, so an exported page needs nothing else.
 """
 
+import re
 from html import escape
 
 from threeloops.lab.widgets.display import publish
 from threeloops.lab.widgets.style import palette
 
-__all__ = ["MARK", "frame", "inline", "passed", "small"]
+__all__ = ["MARK", "frame", "inline", "passed", "small", "unwritten"]
 
 _FRAME = (
     "border-left:4px solid {0};background:{0}1f;border-radius:4px;padding:.55em .9em;margin:.3em 0;"
@@ -19,11 +20,15 @@ MARK = {"passed": palette.green, "question": palette.blue, "hint": palette.orang
 
 
 def inline(text: str) -> str:
-    """Escape a text and set what is between backticks as code."""
+    """Escape a text, set what is between backticks as code, and what is between two pairs of asterisks in bold."""
     parts = str(text).split("`")
     if len(parts) % 2 == 0:
         return escape(str(text))
-    return "".join(f"<code>{escape(part)}</code>" if i % 2 else escape(part) for i, part in enumerate(parts))
+    return "".join(f"<code>{escape(part)}</code>" if i % 2 else _bold(escape(part)) for i, part in enumerate(parts))
+
+
+def _bold(text: str) -> str:
+    return re.sub(r"\*\*(\S[^*]*)\*\*", r"<b>\1</b>", text)
 
 
 def frame(kind: str, body: str) -> str:
@@ -40,3 +45,8 @@ def passed(title: str, times: str) -> None:
     tick = f'<span style="color:{MARK["passed"]};font-weight:bold">✓</span>'
     html = f"{tick} <b>{inline(title)}</b> {small('· ' + times)}"
     publish(f"✓ {title} ({times})", {"text/html": frame("passed", html)})
+
+
+def unwritten(title: str, why: str) -> None:
+    """Show that a check has nothing to check yet."""
+    publish(f"○ {title}: {why}", {"text/html": frame("plain", f"○ <b>{inline(title)}</b><br>{small(why)}")})

@@ -1,8 +1,17 @@
-"""One way to show anything: a rich bundle in a notebook, plain text elsewhere."""
+"""One way to show anything: a rich bundle in a notebook, plain text elsewhere, or a piece that is kept for later."""
 
+import contextlib
+import io
+import os
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
 
-__all__ = ["in_kernel", "publish"]
+__all__ = ["Piece", "capture", "capturing", "in_kernel", "live", "publish"]
+
+_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def _shell():
@@ -16,11 +25,97 @@ def in_kernel() -> bool:
     return getattr(_shell(), "kernel", None) is not None
 
 
-def publish(text: str, bundle: dict | None = None, metadata: dict | None = None) -> None:
-    """Emit exactly one display of `bundle` (MIME type → data) with `text` as its plain form, or print the text."""
+def live() -> bool:
+    """Whether a person sits at a front end that can press buttons: JupyterLab, or VS Code."""
+    if not in_kernel() or "NBGRADER_EXECUTION" in os.environ:
+        return False
+    return "JPY_SESSION_NAME" in os.environ or "__vsc_ipynb_file__" in getattr(_shell(), "user_ns", {})
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Something shown: its plain text, a bundle (MIME type → data) and, where it is live, the widget itself."""
+
+    text: str
+    bundle: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    widget: Any = None
+
+    def html(self) -> str:
+        if "text/html" in self.bundle:
+            return self.bundle["text/html"]
+        if "image/png" in self.bundle:
+            return f'<img src="data:image/png;base64,{self.bundle["image/png"]}" alt="{escape(self.text, quote=True)}">'
+        return f"<pre>{escape(self.text)}</pre>"
+
+    def as_widget(self) -> Any:
+        if self.widget is not None:
+            return self.widget
+        import ipywidgets
+
+        return ipywidgets.HTML(self.html())
+
+
+_captured: list[list[Piece]] = []
+
+
+def capturing() -> bool:
+    return bool(_captured)
+
+
+@contextlib.contextmanager
+def capture() -> Iterator[list[Piece]]:
+    """Keep what is published and printed inside, in order, instead of showing it.
+
+    Where the block fails, what there was is shown before the exception goes on.
+    """
+    pieces: list[Piece] = []
+    _captured.append(pieces)
+    printed = _Printed(pieces)
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield pieces
+    except BaseException:
+        _captured.pop()
+        printed.flush()
+        for piece in pieces:
+            publish(piece.text, piece.bundle, piece.metadata, piece.widget)
+        raise
+    _captured.pop()
+    printed.flush()
+
+
+class _Printed(io.StringIO):
+    """Printed text becomes a piece of its own whenever something else is shown."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        super().__init__()
+        self._pieces = pieces
+
+    def flush(self) -> None:
+        if text := self.getvalue().rstrip("\n"):
+            self._pieces.append(Piece(text))
+        self.seek(0)
+        self.truncate()
+
+
+def publish(
+    text: str, bundle: dict[str, Any] | None = None, metadata: dict[str, Any] | None = None, widget: Any = None
+) -> None:
+    """Emit exactly one display of `bundle` (MIME type → data) with `text` as its plain form, or print the text.
+
+    `widget` is shown instead where a front end can; what `bundle` holds is then its static twin.
+    """
+    if _captured:
+        sys.stdout.flush()
+        _captured[-1].append(Piece(text, bundle or {}, metadata or {}, widget))
+        return
     if _shell() is None:
         print(text)
         return
     from IPython.display import display
 
-    display({**(bundle or {}), "text/plain": text}, raw=True, metadata=metadata or {})
+    whole = {**(bundle or {}), "text/plain": text}
+    if widget is not None:
+        whole[_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    display(whole, raw=True, metadata=metadata or {})

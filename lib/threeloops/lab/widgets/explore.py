@@ -11,8 +11,6 @@ from threeloops.lab.widgets.display import in_kernel, publish
 
 __all__ = ["Explorer", "explore"]
 
-_VIEW = "application/vnd.jupyter.widget-view+json"
-
 
 def _slider(name: str, spec: Any) -> tuple[Any, Callable[[], Any]]:
     """The start value of `(low, high, step, start)`, a list of options or a widget, and what makes the widget."""
@@ -47,14 +45,14 @@ def _widget(kind: str, name: str, **how: Any) -> Any:
 
 
 class Explorer:
-    """The handle that `explore` returns: `.values`, `.figure()`, `.png`, `.error`, `.widgets`."""
+    """The handle that `explore` returns: `.values`, `.figure()`, `.html`, `.png`, `.error`, `.widgets`."""
 
     def __init__(self, draw: Callable, sliders: dict[str, tuple[Any, Callable[[], Any]]]) -> None:
         self.draw = draw
         self.values = {name: start for name, (start, _) in sliders.items()}
         self.error = ""
         self.widgets: dict[str, Any] = {}
-        self.png, self.size = style.png(self.figure())
+        self._show(self.figure())
         self._make_widget = {name: make for name, (_, make) in sliders.items()}
 
     def figure(self):
@@ -64,26 +62,31 @@ class Explorer:
             raise TypeError(f"draw({self.state()}) returned {describe(fig)}: expected a matplotlib Figure")
         return fig
 
+    def _show(self, figure) -> None:
+        self.html = style.html(figure, f"explorer at {self.state()}")
+        self.png, self.size = style.png(figure)
+
     def attach(self):
         """Build the live widgets and return the box that holds them; only where a kernel can speak to a front end."""
         import ipywidgets
 
         self.widgets = {name: make() for name, make in self._make_widget.items()}
-        self.picture = ipywidgets.Image(value=self.png, format="png", width=self.size["width"])
+        self.picture = ipywidgets.HTML(self.html)
         self.message = ipywidgets.HTML()
         for name, widget in self.widgets.items():
             widget.observe(lambda change, name=name: self._moved(name, change["new"]), names="value")
-        return ipywidgets.VBox([*self.widgets.values(), self.picture, self.message])
+        self.picture.add_class("threeloops-picture")
+        return ipywidgets.VBox([*self.widgets.values(), self.picture, self.message]).add_class("threeloops-explorer")
 
     def _moved(self, name: str, value: Any) -> None:
         """Draw the new value; a draw that fails leaves the last picture and says why, in the widget."""
         self.values[name] = value
         try:
-            self.png, self.size = style.png(self.figure())
+            self._show(self.figure())
             self.error = ""
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
-        self.picture.value = self.png
+        self.picture.value = self.html
         shown = f'<pre style="color:{style.palette.vermillion}">{escape(self.error)}</pre>'
         self.message.value = shown if self.error else ""
 
@@ -101,15 +104,14 @@ def explore(draw: Callable, **sliders: Any) -> Explorer:
     """Show `draw(**values) -> Figure` under one slider per keyword.
 
     A slider is `(low, high, step, start)` (integers give an integer slider), a list of options (the first is the
-    start), or an ipywidgets widget. One output holds the live view and the PNG of the start state, so an exported page
-    shows it too. An exception in the first draw is raised; one after a move is shown under the last good picture.
+    start), or an ipywidgets widget. One output holds the live view and the picture of the start state, so an exported
+    page shows it too. An exception in the first draw is raised; one after a move is shown under the last good picture.
     """
     if not sliders:
         raise ValueError("explore: expected at least one slider; a figure that never changes needs show.figure")
     explorer = Explorer(draw, {name: _slider(name, spec) for name, spec in sliders.items()})
-    bundle: dict[str, Any] = {"image/png": base64.b64encode(explorer.png).decode()}
-    if in_kernel():
-        bundle[_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": explorer.attach().model_id}
+    bundle = {"text/html": explorer.html, "image/png": base64.b64encode(explorer.png).decode()}
     said = f"explorer at {explorer.state()}"
-    publish(said, bundle, {"image/png": explorer.size | {"alt": said}})
+    widget = explorer.attach() if in_kernel() else None
+    publish(said, bundle, {"image/png": explorer.size | {"alt": said}}, widget)
     return explorer

@@ -1,16 +1,30 @@
 """The look of the course's figures: one palette that colour-blind readers can tell apart, one set of sizes.
 
-The background is opaque white, so that figures are readable on dark pages too.
+On a page a figure is SVG that takes the page's own colours of text and background, light or dark. The PNG that stands
+in where a page shows no SVG has an opaque white background, so that it is readable everywhere.
 """
 
+import base64
 import io
+import re
 import sys
+from html import escape
 
 from threeloops.palette import palette
 
-__all__ = ["figure", "png", "words"]
+__all__ = ["figure", "html", "png", "svg", "words"]
 
 _DPI = 144
+_MOST_SVG = 300_000
+_SVG_STYLE = "fill:currentColor;max-width:100%;height:auto;stroke-linejoin:round;stroke-linecap:butt"
+_GRID = "#dddddd"
+_THEMED = {
+    palette.ink: "currentColor",
+    "#000000": "currentColor",
+    "#ffffff": "var(--jp-layout-color0, Canvas)",
+    _GRID: "color-mix(in srgb, currentColor 18%, transparent)",
+}
+"""Colours that follow the page: text and lines, what is filled with the background, and the grid."""
 _SETTINGS = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
@@ -26,7 +40,7 @@ _SETTINGS = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#dddddd",
+    "grid.color": _GRID,
     "grid.linewidth": 0.8,
     "lines.linewidth": 2.0,
     "legend.frameon": False,
@@ -63,6 +77,36 @@ def png(fig) -> tuple[bytes, dict]:
         pyplot.close(fig)
     width, height = fig.get_size_inches()
     return buffer.getvalue(), {"width": round(width * 96), "height": round(height * 96)}
+
+
+def html(fig, alt: str) -> str:
+    """The figure for a page: SVG inline, or a PNG where the SVG would be larger than `_MOST_SVG` bytes."""
+    picture = svg(fig, alt)
+    if len(picture) <= _MOST_SVG:
+        return picture
+    data, size = png(fig)
+    source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+    return f'<img src="{source}" width="{size["width"]}" alt="{escape(alt, quote=True)}">'
+
+
+def svg(fig, alt: str = "", salt: str = "") -> str:
+    """The figure as SVG whose ink and background are those of the page; `salt` keeps the ids of two figures apart.
+
+    Texts stay texts, in the page's own font.
+    """
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt or alt}):
+        fig.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
+    for colour, themed in _THEMED.items():
+        text = text.replace(colour, themed)
+    text = re.sub(r"font-family: [^;\"]*", "font-family: sans-serif", text)
+    text = re.sub(r'<style type="text/css">.*?</style>| id="\w+_\d+"', "", text, flags=re.S)  # both are the page's
+    label = f' role="img" aria-label="{escape(alt, quote=True)}"' if alt else ""
+    return text.replace("<svg", f'<svg style="{_SVG_STYLE}"{label}', 1).strip()
 
 
 def words(fig) -> str:

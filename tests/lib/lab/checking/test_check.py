@@ -1,5 +1,8 @@
 """The other checks, and the block that counts them."""
 
+import linecache
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -88,6 +91,20 @@ def test_an_unwritten_answer_is_named():
         raiser(NotImplementedError())
 
 
+def test_before_a_reader_an_unwritten_answer_stops_nothing_and_passes_nothing(monkeypatch, capsys):
+    module = sys.modules["threeloops.lab.checking.check"]
+    monkeypatch.setattr(module, "live", lambda: True)
+    monkeypatch.setattr(module.debrief, "passed", lambda *_: pytest.fail("it counts as passed"))
+    with check("chain_time", "the time of a chain"):
+        check.close(raiser(NotImplementedError()), 1.0)
+    assert capsys.readouterr().out.startswith("○ the time of a chain: chain_time is not written yet")
+    with pytest.raises(NotImplementedError, match="on this device"), check("chain_time", "the time of a chain"):
+        raiser(NotImplementedError("on this device"))
+    monkeypatch.setattr(module.wall, "connection", object())
+    with pytest.raises(CheckFailed, match="chain_time is not written yet"), check("chain_time", "the time of a chain"):
+        raiser(NotImplementedError())
+
+
 def test_an_exception_of_the_answer_goes_on_and_says_what_was_checked():
     with pytest.raises(KeyError) as caught, check("chain_time", "the time of a chain"):
         raiser(KeyError("x"))
@@ -107,3 +124,40 @@ def test_a_notebook_shows_the_card_and_the_line_that_asked():
     assert "the time of a chain" in lines[0]
     assert "check.close(1.0, 2.0" in lines[-1]
     assert not any("Traceback" in line or "compare.py" in line for line in lines)
+
+
+def double(n, *, scale=2):
+    return n * scale + 0.0
+
+
+def test_returns_shows_the_call_with_a_wrong_value_and_with_an_exception():
+    check.returns(6.0, double, 3)
+    check.returns(3.0, double, 3, scale=1)
+    said = refusal(check.returns, 7.0, double, 3, scale=2, hint="the sign")
+    for line in ("quantity   double(3, scale=2)", "value      6", "expected   7", "usually: the sign"):
+        assert line in said
+    assert "double('x') raised TypeError: can only concatenate" in refusal(check.returns, 4, double, "x")
+    with pytest.raises(NotImplementedError):
+        check.returns(4, raiser, NotImplementedError())
+
+
+def test_an_exception_in_a_notebook_shows_the_input_and_the_lines():
+    cell = "def ratio(a, *rest, scale=1):\n    return divide(a, len(rest))\n\ndef divide(a, b):\n    return a / b\n"
+    linecache.cache["<cell 9>"] = (len(cell), None, cell.splitlines(keepends=True), "<cell 9>")
+    space = {"__name__": "__main__"}
+    exec(compile(cell, "<cell 9>", "exec"), space)
+    with pytest.raises(CheckFailed) as caught, check("ratio", "the ratio"):
+        check.equal(space["ratio"]([1, 2]), 0)
+    assert str(caught.value).split("\n") == [
+        "the ratio",
+        "  raised     TypeError: unsupported operand type(s) for /: 'list' and 'int'",
+        "  in         ratio(a=[1, 2], scale=1, rest=())",
+        "  at         line 2: return divide(a, len(rest))",
+        "  at         line 5: return a / b",
+    ]
+
+
+def test_a_pass_says_what_grading_tries_besides(capsys):
+    with check("ratio", "the ratio", hidden="other sizes and seeds"):
+        check.true(True, "")
+    assert "✓ the ratio (1 check; grading also tries other sizes and seeds)" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Cards, hints, predictions and tables: their HTML is safe and whole, their text says the same without a notebook."""
+"""Cards, hints, questions and tables: their HTML is safe and whole, their text says the same without a notebook."""
 
 import importlib
 import re
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from threeloops.lab import hint, predict, show
+from threeloops.lab.predictions import questions
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.hint import _nested
-from threeloops.lab.widgets.predict import predictions
 
 SPITEFUL = "<script>alert('x')</script> & \"quoted\""
 
@@ -40,17 +40,18 @@ def shown(monkeypatch):
     """What would be displayed: (text, bundle) in order."""
     found = []
 
-    def publish(text, bundle=None, metadata=None):
+    def publish(text, bundle=None, metadata=None, widget=None):
         found.append((text, bundle or {}))
 
-    for name in ("hint", "predict", "show", "cards"):
-        monkeypatch.setattr(importlib.import_module(f"threeloops.lab.widgets.{name}"), "publish", publish)
+    for name in ("widgets.hint", "predictions.predict", "widgets.pictures", "widgets.cards"):
+        monkeypatch.setattr(importlib.import_module(f"threeloops.lab.{name}"), "publish", publish)
     return found
 
 
 @pytest.fixture(autouse=True)
 def no_predictions():
-    predictions.clear()
+    questions.asked.clear()
+    questions.guesses.clear()
 
 
 def test_each_hint_opens_only_inside_the_one_before():
@@ -77,74 +78,6 @@ def test_hints_need_words():
 def test_without_a_notebook_the_first_hint_is_text(capsys):
     hint("chain", "two clocks run", "the later one counts")
     assert capsys.readouterr().out == "hint for chain: two clocks run\n(1 more in the notebook)\n"
-
-
-def test_a_prediction_is_asked_for_then_remembered(capsys):
-    predict("chain", question="how long?", unit="µs")
-    assert "Predict first: how long?" in capsys.readouterr().out and not predictions
-    predict("chain", question="how long?", unit="µs", guess=7000)
-    assert "7,000 µs" in capsys.readouterr().out
-    show.against_prediction("chain", measured=torch.tensor(5000.0), unit="µs", source="model")
-    out = capsys.readouterr().out
-    assert "model: 5000 µs; your prediction: 7,000 µs; the prediction is 1.4× too high: within a factor of two" in out
-
-
-def test_a_measurement_without_a_prediction_is_still_shown(capsys):
-    show.against_prediction("never asked", measured=12.5, unit="GB/s")
-    assert "measured here: 12.5 GB/s; no prediction was made" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("guess", "measured", "words"),
-    [
-        (100.0, 100.0, "exactly"),
-        (110.0, 100.0, "1.1× too high: close"),
-        (10.0, 100.0, "10× too low: worth a second look"),
-        (0.0, 5.0, "off by 5"),
-        (-1.0, 1.0, "off by 2"),
-    ],
-)
-def test_the_sentence_about_a_prediction(guess, measured, words):
-    assert words in show._confront(guess, measured)
-
-
-@pytest.mark.parametrize("guess", ["5 ms", True, [1.0], float("nan"), float("inf"), 1j])
-def test_a_guess_is_one_finite_number(guess):
-    with pytest.raises(ValueError, match=r"guess = .*one finite number in µs"):
-        predict("chain", question="how long?", unit="µs", guess=guess)
-
-
-def test_prediction_and_measurement_share_a_unit():
-    predict("chain", question="how long?", unit="µs", guess=1.0)
-    with pytest.raises(ValueError, match="predicted in µs, measured in ms"):
-        show.against_prediction("chain", measured=1.0, unit="ms")
-
-
-def test_zero_and_negative_values_are_drawn_too(capsys):
-    predict("bubble", question="?", guess=0)
-    show.against_prediction("bubble", measured=-3)
-    assert "your prediction: 0" in capsys.readouterr().out
-
-
-def test_bars_of_one_magnitude_start_at_zero():
-    """4 beside 8 is half as long; on a log axis its length would depend on where the axis begins."""
-    near, far = (show._bars([("model", 4.0, "blue"), ("you", guess, "orange")], "×", "Words") for guess in (8.0, 80.0))
-    assert (near.axes[0].get_xscale(), far.axes[0].get_xscale()) == ("linear", "log")
-    assert near.axes[0].get_xlim()[0] == 0
-
-
-@pytest.mark.parametrize("source", ["model", "recorded on one core of a 2-core x86-64 cloud machine, for the course"])
-def test_the_verdict_stays_inside_the_picture(source):
-    predict("chain", question="how long?", unit="µs", guess=3000.0)
-    for verdict in (show._confront(None, 5000.0), show._confront(3000.0, 5000.0)):
-        bars = [(source, 5000.0, "blue"), ("your prediction", 3000.0, "orange")]
-        fig = show._bars(bars, "µs", verdict)
-        fig.draw_without_rendering()
-        for axes in fig.axes:
-            for text in (fig._suptitle, *axes.get_yticklabels()):
-                box = text.get_window_extent()
-                assert box.x0 >= 0 and box.x1 <= fig.bbox.width
-            assert axes.get_window_extent().width > 0.5 * fig.bbox.width
 
 
 def test_every_card_is_self_contained_and_escaped(shown):
@@ -205,3 +138,8 @@ def test_pyplot_forgets_a_figure_that_was_shown():
     assert pyplot.fignum_exists(fig.number)
     show.figure(fig)
     assert not pyplot.fignum_exists(fig.number)
+
+
+def test_code_and_bold_are_set_and_everything_else_is_text():
+    said = cards.inline("a **stream** of `x**2 * y**2` <b>& 2 ** 3 ** 4")
+    assert said == "a <b>stream</b> of <code>x**2 * y**2</code> &lt;b&gt;&amp; 2 ** 3 ** 4"

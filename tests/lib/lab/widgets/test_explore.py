@@ -94,7 +94,7 @@ def test_the_live_widgets_drive_the_picture():
     before = explorer.picture.value
     explorer.widgets["n"].value = 9
     assert explorer.values["n"] == 9
-    assert explorer.picture.value == explorer.png != before
+    assert explorer.picture.value == explorer.html and explorer.png != before
     explorer.widgets["kind"].value = "tree"
     assert explorer.values == {"n": 9, "share": 0.5, "kind": "tree"}
 

@@ -1,17 +1,19 @@
-"""Audits of claims of the course's source texts: a number, how it was obtained and a verdict, as data and as a card."""
+"""Claims of the course's source texts: myth or fact? Then the audit: a number, how it was obtained and a verdict."""
 
 import functools
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from threeloops.lab.predictions import questions
+from threeloops.lab.predictions.predict import predict, reveal
+from threeloops.lab.predictions.questions import single_number
 from threeloops.lab.text.wording import number as as_text
 from threeloops.lab.text.wording import with_unit
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import publish
-from threeloops.lab.widgets.predict import single_number
 
-__all__ = ["Claim", "MIME", "audit", "claims"]
+__all__ = ["Claim", "MIME", "audit", "claims", "myth"]
 
 MIME = "application/vnd.threeloops.audit+json"
 _LEVELS = {
@@ -22,6 +24,8 @@ _LEVELS = {
     "published": "as published",
 }
 _VERDICTS = {"holds": "passed", "corrected": "hint", "needs a GPU": "plain", "cannot be tested here": "plain"}
+
+_ANSWERS = {"holds": "fact", "corrected": "myth"}
 
 
 @dataclass(frozen=True)
@@ -44,21 +48,37 @@ def claims() -> dict[str, Claim]:
     return {row["id"]: Claim(**row) for row in _file()["claims"]}
 
 
-def audit(claim_id: str, number: float | None, unit: str, level: str, verdict: str, how: str = "") -> None:
-    """Settle one claim: `number` in `unit` is what the audit found, None only if nothing could be found.
-
-    `level` names the evidence (a key of LEVELS), `verdict` the outcome (a key of VERDICTS), `how` the way there.
-    Raises ValueError for an unknown claim, level or verdict, and for an audit that does not say how.
-    """
-    _show(_settle(claim_id, number, unit, level, verdict, how))
+def myth(claim_id: str) -> None:
+    """Quote a claim and ask whether it is a fact or a myth; its `audit` stays folded until the reader has said."""
+    predict(claim_id, f"Fact or myth? “{_known(claim_id).claim}”", options=("fact", "myth"))
 
 
-def _settle(claim_id: str, value: float | None, unit: str, level: str, verdict: str, how: str) -> dict:
-    """The audit as plain data: what is collected from the executed notebooks."""
+def _known(claim_id: str) -> Claim:
     known = claims()
     if claim_id not in known:
         near = [i for i in known if i.split("-")[0] == str(claim_id).split("-")[0]] or known
         raise ValueError(f"claim {claim_id!r} is not in claims.json; there are {', '.join(near)}")
+    return known[claim_id]
+
+
+def audit(claim_id: str, number: float | None, unit: str, level: str, verdict: str, how: str = "") -> None:
+    """Settle one claim: `number` in `unit` is what the audit found, None only if nothing could be found.
+
+    `level` names the evidence (a key of LEVELS), `verdict` the outcome (a key of VERDICTS), `how` the way there.
+    Where `myth` has asked, the card stays folded until the reader has answered, and then says who was right.
+
+    Raises ValueError for an unknown claim, level or verdict, and for an audit that does not say how.
+    """
+    record = _settle(claim_id, number, unit, level, verdict, how)
+    if claim_id in questions.asked and verdict in _ANSWERS:
+        questions.found(claim_id, _ANSWERS[verdict])
+    with reveal(claim_id):
+        _show(record)
+
+
+def _settle(claim_id: str, value: float | None, unit: str, level: str, verdict: str, how: str) -> dict:
+    """The audit as plain data: what is collected from the executed notebooks."""
+    claim = _known(claim_id)
     for name, given, possible in (("level", level, _LEVELS), ("verdict", verdict, _VERDICTS)):
         if given not in possible:
             raise ValueError(f"{name} = {given!r}: expected one of {', '.join(possible)}")
@@ -67,7 +87,7 @@ def _settle(claim_id: str, value: float | None, unit: str, level: str, verdict: 
     if value is None and verdict in ("holds", "corrected"):
         raise ValueError(f"audit({claim_id!r}): number = None, yet the verdict is {verdict!r}; give the number found")
     return {
-        **asdict(known[claim_id]),
+        **asdict(claim),
         "number": None if value is None else single_number(value, "number", unit),
         "unit": unit,
         "level": level,
@@ -90,4 +110,6 @@ def _show(record: dict) -> None:
         f'<b style="color:{cards.MARK[kind]}">{inline(verdict)}</b>: <b>{inline(found)}</b> '
         f"{cards.small('· ' + level)}<br>{inline(record['how'])}"
     )
+    if (said := questions.guesses.get(record["id"])) is not None:
+        body += f"<br>{cards.small(f'You said: {said}.')}"
     publish(text, {"text/html": cards.frame(kind, body), MIME: record})

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 from threeloops.lab import audit, claims
-from threeloops.lab.course.audit import _LEVELS, _VERDICTS, _file, _settle
 from threeloops.lab.course.loops import labs
+from threeloops.lab.predictions.audit import _LEVELS, _VERDICTS, _file, _settle
 
 
 def test_the_list_of_claims_is_whole():
@@ -24,7 +24,7 @@ def test_the_list_of_claims_is_whole():
 def test_the_file_holds_nothing_but_the_claim():
     from importlib.resources import files
 
-    rows = json.loads(files("threeloops.lab.course").joinpath("claims.json").read_text(encoding="utf-8"))["claims"]
+    rows = json.loads(files("threeloops.lab.predictions").joinpath("claims.json").read_text(encoding="utf-8"))["claims"]
     assert {frozenset(row) for row in rows} == {frozenset({"id", "lab", "source", "claim"})}
     assert len({row["id"] for row in rows}) == len(rows)
 

@@ -1,0 +1,134 @@
+"""A measurement beside its prediction, and at the end of a lab how good the predictions were."""
+
+import math
+import re
+import textwrap
+
+from threeloops.lab.predictions import questions
+from threeloops.lab.predictions.busy import busy_notice
+from threeloops.lab.predictions.predict import reveal
+from threeloops.lab.predictions.questions import Answer, Question
+from threeloops.lab.text.wording import number, with_unit
+from threeloops.lab.widgets import cards, pictures, style
+from threeloops.lab.widgets.display import publish
+from threeloops.lab.widgets.style import palette
+
+__all__ = ["against_prediction", "calibration"]
+
+_CLOSE, _NEAR = 1.25, 2.0
+"""Factors within which a guess is called close, and within which it counts as near."""
+_TIMED = re.compile(r"(^|/)[mµn]?s$")
+"""Units of times and rates."""
+
+
+def against_prediction(key: str, measured: Answer, unit: str = "", source: str = "measured here") -> None:
+    """Show what was found beside what was predicted under `key`, folded until it was predicted.
+
+    A number, in the unit of the question, is drawn with the factor between the two; bars start at 0, but the axis is
+    logarithmic if one would be more than ten times the other. `source` says where it is from: "measured here",
+    "recorded on …" or "model"; a time or a rate measured here is followed by a notice if the machine is busy. For a
+    question with options, `measured` is the option that is right.
+    """
+    question = questions.asked.get(key, Question(key, "", unit))
+    if question.unit and unit and question.unit != unit:
+        raise ValueError(f"{key}: predicted in {question.unit}, measured in {unit}; give both in the same unit")
+    value = question.read(measured, "measured")
+    questions.found(key, value)
+    with reveal(key):
+        if isinstance(value, str):
+            _show_option(key, value, source)
+        else:
+            _show_number(questions.guesses.get(key), value, question.unit or unit, source)
+            if source.startswith("measured here") and _TIMED.search(question.unit or unit):
+                busy_notice()
+
+
+def _show_option(key: str, right: str, source: str) -> None:
+    made = questions.guesses.get(key)
+    said = "no prediction was made" if made is None else "as predicted" if made == right else f"you said: {made}"
+    html = f"<b>{cards.inline(right)}</b> {cards.small(f'· {source} · {said}')}"
+    publish(f"{right} ({source}; {said})", {"text/html": cards.frame("passed" if made == right else "plain", html)})
+
+
+def _show_number(made: Answer | None, value: float, unit: str, source: str) -> None:
+    guess = made if not isinstance(made, str) else None
+    verdict = _confront(guess, value)
+    bars = [(source, value, palette.blue)] + ([("your prediction", guess, palette.orange)] if guess is not None else [])
+    said = [f"{name}: {with_unit(number(each), unit)}" for name, each, _ in bars]
+    pictures.figure(_bars(bars, unit, verdict), "; ".join([*said, verdict]))
+
+
+def _confront(guess: float | None, measured: float) -> str:
+    """The sentence above the two bars."""
+    if guess is None:
+        return "no prediction was made"
+    if guess == measured:
+        return "exactly as predicted"
+    if guess * measured <= 0:
+        return f"the prediction is off by {number(abs(guess - measured))}"
+    factor = max(guess / measured, measured / guess)
+    side = "too high" if abs(guess) > abs(measured) else "too low"
+    closeness = "close" if factor <= _CLOSE else "within a factor of two" if factor <= _NEAR else "worth a second look"
+    return f"the prediction is {number(factor, 3)}× {side}: {closeness}"
+
+
+def _bars(bars, unit: str, verdict: str):
+    fig, axes = style.figure(width=7.5, height=1.0 + 0.55 * len(bars))
+    names, values, colours = zip(*bars, strict=True)
+    drawn = axes.barh([textwrap.fill(name, 24) for name in names], values, color=colours, height=0.62)
+    axes.bar_label(drawn, labels=[with_unit(number(v), unit) for v in values], padding=5)
+    if 0 < 10 * min(values) < max(values):
+        axes.set_xscale("log")
+        axes.set_xlim(min(values) / 10, max(values) * 10)
+    else:
+        axes.margins(x=0.25)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(unit or "value")
+    fig.suptitle(verdict[0].upper() + verdict[1:], x=0.01, ha="left", fontsize=11, fontweight="normal")
+    return fig
+
+
+def calibration() -> None:
+    """How the predictions of this lab compare with what was found: a table, and how far off they are on the whole."""
+    both = [key for key in questions.asked if key in questions.guesses and key in questions.results]
+    rows = [_row(questions.asked[key], questions.guesses[key], questions.results[key]) for key in both]
+    said = _summary(both, len(questions.asked))
+    if rows:
+        pictures.table(rows, ["question", "your guess", "found", "difference"])
+    publish(said, {"text/html": cards.frame("question", f"<b>Your predictions</b> · {cards.inline(said)}")})
+
+
+def _row(question: Question, made: Answer, found: Answer) -> tuple[str, str, str, str]:
+    if isinstance(found, str) or isinstance(made, str):
+        off = "right" if made == found else "not this time"
+    elif made * found > 0:
+        factor = made / found
+        off = "exact" if factor == 1 else f"{number(max(factor, 1 / factor), 3)}× too {'high' if factor > 1 else 'low'}"
+    else:
+        off = f"off by {number(abs(made - found))}"
+    return question.text, question.say(made), question.say(found), off
+
+
+def _summary(both: list[str], asked: int) -> str:
+    """Counts, and the direction in which numbers are off: the geometric mean of guess ÷ found."""
+    if not both:
+        return (
+            f"none of the {asked} questions has both a guess and a measurement yet"
+            if asked
+            else "nothing was asked yet"
+        )
+    pairs = [(questions.guesses[key], questions.results[key]) for key in both]
+    picked = [made == found for made, found in pairs if isinstance(made, str)]
+    numbers = [(made, found) for made, found in pairs if not isinstance(made, str) and not isinstance(found, str)]
+    logs = [math.log(made / found) for made, found in numbers if made * found > 0]
+    parts = [f"{len(both)} of {asked} questions answered"]
+    if picked:
+        parts.append(f"{sum(picked)} of {len(picked)} choices right")
+    if logs:
+        near = sum(abs(each) <= math.log(_NEAR) * (1 + 1e-9) for each in logs)
+        parts.append(f"{near} of {len(logs)} numbers within a factor of two")
+        typical = math.exp(sum(logs) / len(logs))
+        if len(logs) > 1 and max(typical, 1 / typical) > _CLOSE:
+            side = "high" if typical > 1 else "low"
+            parts.append(f"on average your numbers are {number(max(typical, 1 / typical), 2)}× too {side}")
+    return "; ".join(parts)

@@ -1,0 +1,25 @@
+"""Say so where other programs keep this machine's cores busy: what is timed then is slower than it would be alone."""
+
+from threeloops.lab.widgets import cards
+from threeloops.lab.widgets.display import publish
+
+__all__ = ["busy_notice"]
+
+_SECONDS = 0.1
+_BUSY_PERCENT = 30.0
+
+
+def busy_notice() -> None:
+    """Show a notice if other programs use much of this machine's processors now; nothing otherwise.
+
+    This process sleeps for 0.1 s and counts what the processors do meanwhile. Call it beside what is measured here.
+    """
+    import psutil
+
+    percent = psutil.cpu_percent(interval=_SECONDS)
+    if percent >= _BUSY_PERCENT:
+        said = (
+            f"This machine is busy: other programs use {percent:.0f}% of its processors now. Times measured here are "
+            "longer than on an idle machine, and rates lower; run the cell again when it is quiet."
+        )
+        publish(said, {"text/html": cards.frame("plain", cards.small(said))})

@@ -1,0 +1,56 @@
+"""What stays folded until something has happened: a guess, or a passed check.
+
+Without a front end nobody can press a button, so nothing is folded: papermill and exported pages show everything.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from threeloops.lab.widgets import cards
+from threeloops.lab.widgets.display import Piece, capture, capturing, live, publish
+
+__all__ = ["folded", "happened", "happens", "when"]
+
+_happened: set[str] = set()
+_waiting: dict[str, list[Callable[[], None]]] = {}
+
+
+def happens(event: str) -> None:
+    """Unfold what waits for this event, and let whatever comes later through."""
+    _happened.add(event)
+    for act in _waiting.pop(event, []):
+        act()
+
+
+def happened(event: str) -> bool:
+    return event in _happened
+
+
+def when(event: str, act: Callable[[], None]) -> None:
+    """Call `act` once, at the next `happens(event)`."""
+    _waiting.setdefault(event, []).append(act)
+
+
+@contextmanager
+def folded(event: str, until: str) -> Iterator[None]:
+    """Fold what is shown inside until `event`; `until` says what the reader has to do for it."""
+    if not live() or capturing() or happened(event):
+        yield
+        return
+    with capture() as pieces:
+        yield
+    publish(until, {"text/html": "".join(piece.html() for piece in pieces)}, widget=_box(event, pieces, until))
+
+
+def _box(event: str, pieces: list[Piece], until: str) -> Any:
+    import ipywidgets
+
+    box = ipywidgets.VBox([ipywidgets.HTML(cards.frame("plain", cards.small(until)))]).add_class("threeloops-folded")
+
+    def unfold() -> None:
+        box.remove_class("threeloops-folded")
+        box.children = [piece.as_widget() for piece in pieces]
+
+    when(event, unfold)
+    return box

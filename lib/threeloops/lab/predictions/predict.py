@@ -1,0 +1,132 @@
+"""`predict`: a guess before the measurement, in a widget; `reveal`: what stays folded until the guess."""
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from threeloops.lab.predictions import gate, questions
+from threeloops.lab.predictions.questions import Answer, Question
+from threeloops.lab.widgets import cards
+from threeloops.lab.widgets.display import live, publish
+
+__all__ = ["predict", "reveal"]
+
+_EVENT = "prediction {}"
+_LOG_AXIS = 100.0
+"""An axis that spans at least this factor is logarithmic."""
+
+
+def predict(
+    key: str,
+    question: str,
+    unit: str = "",
+    guess: Answer | None = None,
+    *,
+    options: tuple[str, ...] = (),
+    axis: tuple[float, float] | None = None,
+) -> None:
+    """Ask for a number in `unit`, one of `options`, or a point between the ends of `axis`.
+
+    What `reveal(key)` and `show.against_prediction(key, …)` show stays folded until the reader has guessed, or asked to
+    be shown. `guess` answers without the widget. A guess of an earlier session is taken from the journal. Without a
+    front end the question is printed, and nothing is folded.
+    """
+    asked = _question(key, question, unit, tuple(options), axis)
+    questions.register(asked)
+    if guess is not None:
+        _answer(asked, guess)
+    else:
+        questions.restore(asked)
+    if key in questions.guesses:
+        gate.happens(_EVENT.format(key))
+    said = questions.guesses.get(key)
+    text = f"Your prediction: {question}\n  {asked.say(said)}" if said is not None else f"Predict first: {question}"
+    waiting = said is None and live()
+    publish(text, {"text/html": _card(asked)}, widget=_form(asked) if waiting else None)
+
+
+def reveal(key: str) -> AbstractContextManager[None]:
+    """Fold what is shown inside this `with` block until the question `key` is answered.
+
+    A question that nobody has asked in this kernel folds nothing.
+    """
+    if key not in questions.asked:
+        return nullcontext()
+    until = f"Folded until you have answered above: {questions.asked[key].text}"
+    return gate.folded(_EVENT.format(key), until)
+
+
+def _question(key: str, text: str, unit: str, options: tuple[str, ...], axis: tuple[float, float] | None) -> Question:
+    if options and (axis or unit):
+        raise ValueError(f"predict({key!r}): options = {options}: expected no unit and no axis beside them")
+    if options and (len(options) < 2 or len(set(options)) < len(options) or not all(map(str.strip, options))):
+        raise ValueError(f"predict({key!r}): options = {options}: expected at least two different texts")
+    if axis is not None and not axis[0] < axis[1]:
+        raise ValueError(f"predict({key!r}): axis = {axis}: expected (low, high) with low < high")
+    return Question(key, text, unit, options, axis)
+
+
+def _answer(question: Question, answer: object) -> None:
+    questions.guess(question.key, question.read(answer))
+    gate.happens(_EVENT.format(question.key))
+
+
+def _card(question: Question, note: str = "") -> str:
+    said = questions.guesses.get(question.key)
+    label = "Predict first" if said is None else "Your prediction"
+    body = f"<b>{label}</b> · {cards.inline(question.text)}"
+    if said is not None:
+        body += f"<br><b>{cards.inline(question.say(said))}</b>"
+    return cards.frame("question", body + (f"<br>{cards.small(note)}" if note else ""))
+
+
+def _form(question: Question) -> Any:
+    """The live question: an entry, a button that takes the guess, and one that gives up."""
+    import ipywidgets
+
+    card = ipywidgets.HTML(_card(question))
+    entry = _entry(question)
+    take = ipywidgets.Button(description="This is my guess", button_style="primary")
+    give_up = ipywidgets.Button(description="Show me")
+    unit = ipywidgets.Label(question.unit)
+    box = ipywidgets.VBox([card, ipywidgets.HBox([entry, unit, take, give_up])]).add_class("threeloops-question")
+
+    def taken(_: Any) -> None:
+        try:
+            _answer(question, entry.value if question.options or question.axis else _number(entry.value))
+        except ValueError as error:
+            card.value = _card(question, str(error))
+            return
+        card.value, box.children = _card(question), [card]
+
+    def given_up(_: Any) -> None:
+        card.value, box.children = _card(question, "No guess this time."), [card]
+        gate.happens(_EVENT.format(question.key))
+
+    take.on_click(taken)
+    give_up.on_click(given_up)
+    return box
+
+
+def _entry(question: Question) -> Any:
+    import ipywidgets
+
+    if question.options:
+        return ipywidgets.ToggleButtons(options=question.options, value=None, style={"button_width": "auto"})
+    if question.axis is None:
+        return ipywidgets.Text(placeholder="a number, such as 0.25 or 3e9")
+    low, high = question.axis
+    look = {"readout_format": ".3g", "layout": ipywidgets.Layout(width="26rem")}
+    if low > 0 and high / low >= _LOG_AXIS:
+        ends = {"min": math.log10(low), "max": math.log10(high), "step": 0.01}
+        return ipywidgets.FloatLogSlider(value=math.sqrt(low * high), **ends, **look)
+    return ipywidgets.FloatSlider(value=(low + high) / 2, min=low, max=high, step=(high - low) / 200, **look)
+
+
+def _number(text: str) -> float:
+    """A number as people type it: 3e9, 1,000, 2 500."""
+    plain = text.replace(",", "").replace(" ", "").replace("_", "")
+    try:
+        return int(plain) if plain.lstrip("+-").isdecimal() else float(plain)
+    except ValueError:
+        raise ValueError(f"guess = {text!r}: expected a number, such as 0.25 or 3e9") from None

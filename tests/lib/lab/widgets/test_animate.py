@@ -1,0 +1,65 @@
+"""Animations: every frame is in the page, CSS shows one at a time, and what is too long or too large is refused."""
+
+import re
+
+import pytest
+from threeloops.lab import animate, figure, palette
+from threeloops.lab.widgets import animate as animate_module
+from threeloops.lab.widgets import style
+
+
+def bars(n):
+    fig, axes = figure(width=4, height=2)
+    axes.bar(range(4), [n, 1, 2, 3], color=palette.blue)
+    axes.set_title(f"step {n}")
+    return fig
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    found = []
+    monkeypatch.setattr(animate_module, "publish", lambda text, bundle, metadata: found.append((text, bundle)))
+    return found
+
+
+def test_every_frame_is_there_once_and_can_be_picked(shown):
+    animate(bars, range(5), seconds=0.4, caption="a bar grows")
+    text, bundle = shown[0]
+    html = bundle["text/html"]
+    assert text == "animation of 5 frames: a bar grows" and set(bundle) == {"text/html", "image/png"}
+    assert [f"step {n}" in html for n in range(6)] == [True] * 5 + [False]
+    assert html.count("<svg") == 5 and html.count('class="pick"') == 5
+    assert "2s step-end infinite" in html and "visibility: visible; } 20.0000%" in html
+    assert not re.search(r"<script|https?://(?!www.w3.org)|url\((?!#)", html)
+
+
+def test_two_animations_on_a_page_do_not_share_names(shown):
+    animate(bars, range(3))
+    animate(bars, range(4))
+    names = [re.search(r'class="(anim-\w+)"', bundle["text/html"])[1] for _, bundle in shown]
+    assert names[0] != names[1]
+
+
+@pytest.mark.parametrize(("frames", "seconds"), [(1, 1.0), (3, 0.0), (61, 1.0), (3, float("nan"))])
+def test_too_few_or_too_long(frames, seconds):
+    with pytest.raises(ValueError, match="at least 2 frames, and at most 60 s in all"):
+        animate(bars, range(frames), seconds=seconds)
+
+
+def test_too_large(monkeypatch):
+    monkeypatch.setattr(animate_module, "_MOST_BYTES", 10_000)
+    with pytest.raises(ValueError, match="expected at most 1 MiB"):
+        animate(bars, range(3))
+
+
+def test_a_figure_takes_the_colours_of_its_page():
+    picture = style.svg(bars(1), "a bar")
+    assert palette.ink not in picture and "#ffffff" not in picture and "currentColor" in picture
+    assert palette.blue in picture and 'aria-label="a bar"' in picture
+    assert not re.search(r"<style|<metadata|<!DOCTYPE|font-family: (?!sans-serif)", picture)
+
+
+def test_a_figure_that_would_be_large_as_svg_is_a_picture():
+    fig, axes = figure()
+    axes.scatter(range(20_000), range(20_000))
+    assert style.html(fig, "points").startswith('<img src="data:image/png;base64,')
