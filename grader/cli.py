@@ -1,4 +1,4 @@
-"""The command line: `threeloops doctor · start · update · check · run · grade · release · course · evidence`.
+"""The command line: `threeloops doctor · start · update · check · run · grade · release · mutants · course · evidence`.
 
 Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, which one sentence
 explains.
@@ -6,16 +6,17 @@ explains.
 
 import functools
 import json
+import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 __all__ = [
-    "Device", "LabName", "LabNames", "check", "command", "course", "doctor", "evidence", "grade", "main", "release",
-    "run", "say", "start", "update",
+    "Device", "LabName", "LabNames", "check", "command", "course", "doctor", "evidence", "grade", "main", "mutants",
+    "release", "run", "say", "start", "update",
 ]  # fmt: skip
 
 # jsonschema, which nbformat imports, would compile a grammar of internationalised addresses. It takes two of the
@@ -29,6 +30,9 @@ from rich.table import Table
 
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
 from grader.machine.faults import MachineFault, cause
+
+if TYPE_CHECKING:
+    from grader.sandbox.pool import Sandbox
 
 _app = typer.Typer(
     no_args_is_help=True,
@@ -130,13 +134,17 @@ def update(lab: LabName) -> None:
 @command
 def check(
     notebook: Annotated[str, typer.Argument(help="A lab (your copy in work/ is meant) or a notebook file.")],
+    full: Annotated[bool, typer.Option("--full", help="Grade it: hidden tests too, through the wall.")] = False,
 ) -> None:
     """Run your notebook's visible tests, as you would by hand, and say which exercises pass.
 
-    No sandbox and nothing withheld: it is your own code. Hidden tests are not run; grading runs them too.
+    No sandbox and nothing withheld: it is your own code. With --full it is graded as a submission is, hidden tests
+    included, and you see the points that it earns.
     """
+    from grader.authoring.manifest import test_title
     from grader.authoring.submitted import BadSubmission
     from grader.grading.grade import Options, grade_notebook
+    from grader.sandbox import bwrap
     from grader.submissions.parse import parse
 
     path = Path(notebook) if notebook.endswith(".ipynb") else find_lab(notebook).work
@@ -147,19 +155,25 @@ def check(
     except BadSubmission as error:
         _fail(f"{path}: {error}")
     lab = find_lab(content.metadata.threeloops.get("lab", path.stem))
-    record = grade_notebook(content, lab, "you", Options("none", visible=True))
+    how = Options("none" if bwrap.why_not() else "bwrap") if full else Options("none", visible=True)
+    record = grade_notebook(content, lab, "you", how)
     if record.status == "failed":
         _fail(f"{path}: {' '.join(record.notes)}")
     for test in record.tests:
         passed = test.score == test.max_score
         mark = "[green]✓[/]" if passed else "[red]✗[/]"
-        _console.print(f"{mark} {test.name.removesuffix('_test')}", highlight=False)
+        points = f"  {test.score:g} / {test.max_score:g}" if full else ""
+        _console.print(f"{mark} {test_title(test.name)}{points}", highlight=False)
         if not passed:
             _console.print(f"    {test.output}".replace("\n", "\n    "), markup=False, highlight=False)
     for note in record.notes:
         _console.print(f"[dim]note: {escape(note)}[/]", highlight=False)
     if record.reflection == "incomplete":
         _console.print("[dim]the written reflection is still empty (it carries no points)[/]")
+    if full:
+        _console.print(f"{record.score:g} of {record.max_score:g} points", highlight=False)
+    elif record.score == record.max_score:
+        _console.print(f"All visible tests pass. `threeloops check {notebook} --full` tries the hidden ones too.")
     raise typer.Exit(0 if record.score == record.max_score else 1)
 
 
@@ -174,7 +188,8 @@ def run(labs: LabNames = None, device: Device = "auto") -> None:
     with watching(_console) as watch:
         for lab in _chosen(labs):
             folder = course_root() / "reports" / "executed" / lab.slug
-            failed |= bool(execute_watched(lab, folder, device, watch).error)
+            for notebook in lab.notebooks:
+                failed |= bool(execute_watched(notebook, folder, device, watch).error)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -239,6 +254,40 @@ def release(
 
 
 @command
+def mutants(
+    labs: Annotated[list[str], typer.Argument(help="Labs whose reference answers are mutated.")],
+    exercise: Annotated[str, typer.Option(help="Only this exercise of the lab.")] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="Submissions graded at a time.")] = 2,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every mutant and what caught it.")] = None,
+) -> None:
+    """For authors: put small faults into the reference answers, one at a time, and see which ones the tests notice.
+
+    Exits 0 when 99% of the mutants are caught, and 90% by visible tests alone; what no test can notice is listed with a
+    reason in the lab's equivalent_mutants.json and not counted.
+    """
+    from threeloops.files import replace_text
+
+    from grader.grading.records import to_json
+    from grader.mutation import report
+    from grader.mutation.run import run as run_mutants
+    from grader.sandbox import bwrap
+
+    verdicts = {}
+    for lab in _chosen(labs):
+        with _console.status(f"Lab {lab.slug}") as status:
+
+            def watch(what: str, done: int, of: int, lab: Lab = lab) -> None:
+                status.update(f"Lab {lab.slug}: {what}, submission {done} of {of}")
+
+            sandbox: Sandbox = "none" if bwrap.why_not() else "bwrap"
+            verdicts[lab] = run_mutants(lab, sandbox, only=exercise, jobs=jobs, watch=watch)
+        report.print_report(lab, verdicts[lab], _console)
+    if json_file is not None:
+        replace_text(json_file, to_json([report.to_dict(lab, found) for lab, found in verdicts.items()]))
+    raise typer.Exit(0 if all(map(report.is_enough, verdicts.values())) else 1)
+
+
+@command
 def course(device: Device = "auto") -> None:
     """Run the whole course: release, execute, grade three submissions of each lab, report (what `make course` does)."""
     from grader.course.course import run_course
@@ -286,6 +335,7 @@ def evidence(
 def main() -> None:
     """Entry point of the `threeloops` command."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a normal exit, so that the warm processes are ended
+    os.environ.pop("JPY_SESSION_NAME", None)  # of a notebook that called `!threeloops`: nobody sits before its kernels
     _app()
 
 

@@ -26,7 +26,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
 MINOR_VERSIONS = ["3.11", "3.12", "3.13"]
-IMPORTED_AS = {"IPython": "ipython", "yaml": "pyyaml"}
+IMPORTED_AS = {"IPython": "ipython", "PIL": "pillow", "yaml": "pyyaml"}
 
 
 def pins(name="requirements.txt"):
@@ -185,7 +185,7 @@ def test_every_threeloops_command_that_is_written_down_exists():
 
 def test_the_documents_link_to_files_that_exist():
     for document in DOCUMENTS:
-        for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text()):
+        for target in re.findall(r"\]\(([^)#]+)\)", re.sub(r"`[^`]*`", "", (ROOT / document).read_text())):
             assert (ROOT / target).exists(), f"{document} links to {target}"
 
 

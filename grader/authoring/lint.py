@@ -16,14 +16,15 @@ from threeloops.inner.replay.allowlist.admit import NotAdmitted, admit
 
 from grader.authoring.data_files import data_files
 from grader.authoring.labs import Lab, LabError, Limits, grade_id
-from grader.authoring.manifest import Kind, kind_of
+from grader.authoring.manifest import Kind, kind_of, split_test_id
 from grader.authoring.names import bound, imported_modules, replays, used
 from grader.authoring.regions import KINDS, regions, without
+from grader.authoring.teaching import teaching_faults
 
 __all__ = ["lint", "require_sound"]
 
 _FULL_MARKS = 100
-_MOST_EXERCISES = 5
+_MOST_EXERCISES, _MOST_PARTS = 8, 4
 _FEWEST_WRONG_ANSWERS = 3
 _PLAIN_PYTHON = (Kind.SETUP, Kind.SOLUTION, Kind.TEST)
 
@@ -58,6 +59,11 @@ def lint(lab: Lab) -> list[str]:
     if not unreadable:
         rules += [_solutions, _tests, _replayed, _withheld_imports, _wrong_answers]
     found = unreadable + [message for rule in rules for message in rule(source)]
+    if not found:
+        found += teaching_faults(lab)
+    for notebook in lab.notebooks[1:]:
+        dives = _Source(notebook, list(_cells(notebook)))
+        found += [f"dives: {message}" for rule in (_dives, _metadata, _hints) for message in rule(dives)]
     try:
         data_files(lab)
     except LabError as error:
@@ -136,18 +142,34 @@ def _metadata(source: _Source) -> Iterator[str]:
 
 def _exercises(source: _Source) -> Iterator[str]:
     tests, solutions = source.of(Kind.TEST), source.of(Kind.SOLUTION)
-    if not 1 <= len(tests) <= _MOST_EXERCISES:
-        yield f"has {len(tests)} test cells: a lab has between 1 and {_MOST_EXERCISES}"
+    if not 1 <= len(solutions) <= _MOST_EXERCISES:
+        yield f"has {len(solutions)} exercises: a lab has between 1 and {_MOST_EXERCISES}"
     if tests and (total := sum(cell.meta.get("points", 0) for cell in tests)) != _FULL_MARKS:
         yield f"points: the test cells give {total:g} together, expected {_FULL_MARKS}"
     for cell in tests:
         if not cell.meta.get("points", 0) > 0:
             yield f"cell {cell.name}: points = {cell.meta.get('points')!r}, expected more than 0"
-    expected, named = {f"{cell.name}_test" for cell in solutions}, {cell.name for cell in tests}
-    for name in sorted(named - expected):
-        yield f"cell {name}: a test is called <solution>_test, and there is no solution {name.removesuffix('_test')!r}"
-    for name in sorted(expected - named):
-        yield f"cell {name.removesuffix('_test')}: there is no test cell {name}"
+    answers = [cell.name for cell in solutions]
+    for cell in tests:
+        if split_test_id(cell.name)[0] not in answers:
+            yield f"cell {cell.name}: a test is called <solution>_test or <solution>_test_<part>, and there is no " + (
+                f"solution {split_test_id(cell.name)[0]!r}"
+            )
+    for name in answers:
+        parts = [cell.name for cell in tests if split_test_id(cell.name)[0] == name]
+        if not 1 <= len(parts) <= _MOST_PARTS:
+            yield f"cell {name} has {len(parts)} test cells ({', '.join(parts) or 'none'}): expected 1 to {_MOST_PARTS}"
+        if len(parts) > 1 and f"{name}_test" in parts:
+            yield f"cell {name}_test: where an exercise has several tests, each names its part: {name}_test_<part>"
+
+
+def _dives(source: _Source) -> Iterator[str]:
+    """Deep dives are complete: they hold nothing to answer."""
+    if not source.lab.settings.get("title"):
+        yield "header: threeloops.title is missing"
+    for cell in source.cells:
+        if cell.kind in (Kind.SOLUTION, Kind.TEST, Kind.REFLECTION):
+            yield f"cell {cell.name} is a {cell.kind} cell: only the core notebook is graded"
 
 
 def _reflection(source: _Source) -> Iterator[str]:
@@ -218,10 +240,9 @@ def _tests(source: _Source) -> Iterator[str]:
 
 def _replayed(source: _Source) -> Iterator[str]:
     """A replay takes kernels from the text of the answer's own cell, so they must be there and be admitted."""
-    answers = {f"{cell.name}_test": cell for cell in source.of(Kind.SOLUTION)}
+    answers = {cell.name: cell for cell in source.of(Kind.SOLUTION)}
     for cell in source.of(Kind.TEST):
-        if cell.name in answers and replays(cell.source):
-            answer = answers[cell.name]
+        if (answer := answers.get(split_test_id(cell.name)[0])) and replays(cell.source):
             try:
                 if not admit(answer.source).kernels:
                     yield f"cell {cell.name} replays kernels, and {answer.name} defines none (@triton.jit, top level)"

@@ -10,7 +10,7 @@ from grader.authoring.labs import Lab, LabError
 from grader.authoring.names import bound
 from grader.authoring.regions import without
 
-__all__ = ["Exercise", "Kind", "Manifest", "kind_of", "manifest"]
+__all__ = ["Exercise", "Kind", "Manifest", "Part", "kind_of", "manifest", "split_test_id", "test_title"]
 
 
 class Kind(StrEnum):
@@ -24,12 +24,42 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Exercise:
-    """A solution cell and its test cell. `id` is the solution's grade_id: what `--only` and `wrong/` call it."""
+class Part:
+    """A test cell: one aspect of an exercise, with points of its own. `test` is its grade_id."""
 
-    id: str
     test: str
     points: float
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A solution cell and its test cells. `id` is the solution's grade_id: what `--only` and `wrong/` call it."""
+
+    id: str
+    parts: tuple[Part, ...]
+
+    @property
+    def points(self) -> float:
+        return sum(part.points for part in self.parts)
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        return tuple(part.test for part in self.parts)
+
+
+def split_test_id(test: str) -> tuple[str, str]:
+    """The exercise and the part that a test's grade_id names: `softmax_test_edges` is ("softmax", "edges").
+
+    The part of `softmax_test`, the only test of its exercise, is "".
+    """
+    exercise, _, part = test.partition("_test")
+    return exercise, part.removeprefix("_")
+
+
+def test_title(test: str) -> str:
+    """What reports call a test: `softmax`, or `softmax (edges)`."""
+    exercise, part = split_test_id(test)
+    return f"{exercise} ({part.replace('_', ' ')})" if part else exercise
 
 
 @dataclass(frozen=True)
@@ -46,13 +76,17 @@ class Manifest:
     """Without hidden tests."""
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(part for exercise in self.exercises for part in exercise.parts)
+
+    @property
     def max_score(self) -> float:
-        return sum(e.points for e in self.exercises)
+        return sum(part.points for part in self.parts)
 
     def exercise(self, name: str) -> Exercise:
         """Raises LabError, which lists the exercises, if there is none of that name."""
         for exercise in self.exercises:
-            if name in (exercise.id, exercise.test):
+            if name == exercise.id or name in exercise.tests:
                 return exercise
         known = ", ".join(e.id for e in self.exercises)
         raise LabError(f"lab {self.lab.slug} has no exercise {name!r}; its exercises are {known}")
@@ -76,11 +110,13 @@ def _manifest(lab: Lab, _modified: int, visible: bool) -> Manifest:
         for cell in master.cells:
             cell.source = without(cell.source, "HIDDEN TESTS")
     kinds = {cell.id: kind_of(cell) for cell in master.cells}
-    tests = [c for c in master.cells if kinds[c.id] is Kind.TEST]
-    exercises = tuple(Exercise(c.id.removesuffix("_test"), c.id, float(c.metadata.nbgrader.points)) for c in tests)
+    parts: dict[str, list[Part]] = {}
+    for cell in (c for c in master.cells if kinds[c.id] is Kind.TEST):
+        parts.setdefault(split_test_id(cell.id)[0], []).append(Part(cell.id, float(cell.metadata.nbgrader.points)))
+    exercises = tuple(Exercise(name, tuple(found)) for name, found in parts.items())
     for exercise in exercises:
         if kinds.get(exercise.id) is not Kind.SOLUTION:
-            raise LabError(f"lab {lab.slug}: test cell {exercise.test} has no solution cell {exercise.id}")
+            raise LabError(f"lab {lab.slug}: test cell {exercise.tests[0]} has no solution cell {exercise.id}")
     exports = sorted({n for c in master.cells if kinds[c.id] is Kind.SOLUTION for n in bound(c.source, imports=False)})
     return Manifest(lab, master, kinds, exercises, tuple(exports), visible)
 

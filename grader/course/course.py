@@ -45,7 +45,8 @@ class LabOutcome:
     """Everything that a run of the course found out about one lab."""
 
     lab: Lab
-    executed: Executed
+    executed: list[Executed]
+    """The core notebook, and the deep dives where there are any, as in `Lab.notebooks`."""
     verified_on: str
     grades: dict[str, Record] = field(default_factory=dict)
     expected: dict[str, float] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class LabOutcome:
 
     @property
     def seconds(self) -> float:
-        return self.executed.seconds + sum(r.seconds for r in self.grades.values())
+        return sum(e.seconds for e in self.executed) + sum(r.seconds for r in self.grades.values())
 
     def to_dict(self) -> dict[str, Any]:
         scores = {k: {"score": r.score, "max_score": r.max_score} for k, r in self.grades.items()}
@@ -94,10 +95,11 @@ def run_course(
 
 def _run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch) -> LabOutcome:
     """Execute one lab's solution, then grade the reference, the untouched lab and a half-done one."""
-    executed = execute_watched(lab, folder, device, watch)
+    executed = [execute_watched(notebook, folder, device, watch) for notebook in lab.notebooks]
     outcome = LabOutcome(lab, executed, _device_name(device))
-    if executed.error:
-        outcome.faults.append(f"the solution notebook failed: {executed.error}")
+    for notebook, done in zip(lab.notebooks, executed, strict=True):
+        if done.error:
+            outcome.faults.append(f"the solution notebook {notebook.stem} failed: {done.error}")
     for name, (notebook, points) in submissions(lab).items():
         outcome.expected[name] = points
         try:
@@ -113,15 +115,15 @@ def _run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch
 
 
 def execute_watched(lab: Lab, folder: Path, device: str, watch: Watch) -> Executed:
-    """Execute one lab's solution in `folder`, and report each cell and the end to `watch`."""
+    """Execute one notebook of solutions in `folder`, and report each cell and the end to `watch`."""
     began = time.perf_counter()
 
     def on_cell(cell: int, of: int) -> None:
-        watch(Step(lab.slug, "executing", cell, of, seconds=time.perf_counter() - began))
+        watch(Step(lab.stem, "executing", cell, of, seconds=time.perf_counter() - began))
 
     executed = execute_solution(lab, device, folder, on_cell)
     what = "failed" if executed.error else "executed"
-    watch(Step(lab.slug, what, seconds=executed.seconds, done=True, error=executed.error))
+    watch(Step(lab.stem, what, seconds=executed.seconds, done=True, error=executed.error))
     return executed
 
 
@@ -132,7 +134,7 @@ def _grade(lab: Lab, name: str, notebook: NotebookNode, sandbox: Sandbox, watch:
     def on_test(result: Test) -> None:
         scores.append(result.score)
         seconds = time.perf_counter() - began
-        watch(Step(lab.slug, what, len(scores), len(trusted.exercises), sum(scores), trusted.max_score, seconds))
+        watch(Step(lab.slug, what, len(scores), len(trusted.parts), sum(scores), trusted.max_score, seconds))
 
     record = grade_notebook(notebook, lab, name, Options(sandbox), on_test)
     watch(Step(lab.slug, what, 0, 0, record.score, record.max_score, record.seconds, done=True))

@@ -19,11 +19,11 @@ def write(report: CourseReport, reports: Path) -> None:
     """Write the three reports and a page per executed notebook, each file whole or not at all."""
     (reports / "labs").mkdir(parents=True, exist_ok=True)
     for outcome in report.labs:
-        title = f"{outcome.lab.number:02} · {outcome.lab.title}"
-        page = pages.notebook_page(outcome.executed.notebook, title)
-        if remote := pages.remote_references(page):
-            outcome.faults.append(f"its page would load from elsewhere: {remote[0]}")
-        replace_text(reports / "labs" / f"{outcome.lab.slug}.html", page)
+        for lab, executed in zip(outcome.lab.notebooks, outcome.executed, strict=True):
+            page = pages.notebook_page(executed.notebook, f"{lab.number:02} · {lab.title}")
+            if remote := pages.remote_references(page):
+                outcome.faults.append(f"its page {lab.stem} would load from elsewhere: {remote[0]}")
+            replace_text(reports / "labs" / f"{lab.stem}.html", page)
     replace_text(reports / "course.html", _index_page(report))
     replace_text(reports / "course.json", records.to_json(report.to_dict()))
     replace_text(reports / "junit.xml", junit(report))
@@ -50,14 +50,15 @@ def _index_page(report: CourseReport) -> str:
         sections.append(f"<h2>Faults</h2>{faults}")
     claims = [
         [
-            Cell(audit["id"], href=f"labs/{outcome.lab.slug}.html"),
+            Cell(audit["id"], href=f"labs/{lab.stem}.html"),
             str(audit.get("claim", "")),
             Cell(f"{audit['number']} {audit['unit']}".strip(), "number"),
             audit["level"],
             audit["verdict"],
         ]
         for outcome in report.labs
-        for audit in audits(outcome.executed.notebook)
+        for lab, executed in zip(outcome.lab.notebooks, outcome.executed, strict=True)
+        for audit in audits(executed.notebook)
     ]
     if claims:
         table = pages.table(["Claim", "What the source asserts", "Found", "Level", "Verdict"], claims)
@@ -70,7 +71,8 @@ def junit(report: CourseReport) -> str:
     root = ElementTree.Element("testsuites")
     for outcome in report.labs:
         slug = outcome.lab.slug
-        cases = [("executed", outcome.executed.seconds, outcome.executed.error)]
+        names = [f"executed {lab.stem}" for lab in outcome.lab.notebooks]
+        cases = [(name, done.seconds, done.error) for name, done in zip(names, outcome.executed, strict=True)]
         for name, record in outcome.grades.items():
             expected = outcome.expected[name]
             wrong = "" if record.score == expected else f"scored {record.score:g}, expected {expected:g}"

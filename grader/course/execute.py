@@ -12,7 +12,7 @@ import nbformat
 import papermill
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
-from threeloops.lab.course.audit import MIME
+from threeloops.lab.predictions.audit import MIME
 
 from grader.authoring.labs import Lab
 from grader.machine.child_process import changed_environment
@@ -35,7 +35,7 @@ class Executed:
 def execute_solution(
     lab: Lab, device: str, folder: Path, on_cell: OnCell = lambda cell, of: None, *, go_on: bool = False
 ) -> Executed:
-    """Execute a lab's solution in `folder`, with a copy of the lab's data beside it.
+    """Execute a notebook of solutions in `folder`, with a copy of the lab's data beside it.
 
     Args:
         device: "auto", "cpu" or "cuda"; the kernel sees it as `$THREELOOPS_DEVICE`.
@@ -46,7 +46,7 @@ def execute_solution(
     folder.mkdir(parents=True, exist_ok=True)
     if lab.data.is_dir():
         shutil.copytree(lab.data, folder / "data", dirs_exist_ok=True)
-    master, output = lab.master(), folder / f"{lab.slug}.ipynb"
+    master, output = lab.master(), folder / f"{lab.stem}.ipynb"
     started, error = time.perf_counter(), ""
     chosen = {} if device == "auto" else {"THREELOOPS_DEVICE": device}
     with (

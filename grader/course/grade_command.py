@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from threeloops.files import replace_text
 
 from grader.authoring.labs import Lab
-from grader.authoring.manifest import manifest
+from grader.authoring.manifest import manifest, test_title
 from grader.grading import records
 from grader.grading.grade import Options, grade_class
 from grader.grading.records import ClassReport, Record
@@ -58,7 +58,7 @@ def run(
     table = Table("exercise", Column("full points", justify="right"), title=f"Lab {lab.slug}", title_justify="left")
     for tests in zip(*(r.tests for r in report.records), strict=True):
         full = sum(test.score == test.max_score for test in tests)
-        table.add_row(tests[0].name.removesuffix("_test"), f"{full} of {len(tests)}")
+        table.add_row(test_title(tests[0].name), f"{full} of {len(tests)}")
     console.print(table)
     full = sum(r.score == r.max_score for r in report.records)
     failed = sum(r.status == "failed" for r in report.records)
@@ -143,7 +143,7 @@ def _file_names(students: list[str]) -> list[str]:
 
 def _class_page(report: ClassReport) -> str:
     """The class as one self-contained page: a table of the points, then what failed and why, per student."""
-    tests = [t.name.removesuffix("_test") for t in report.records[0].tests]
+    tests = [test_title(t.name) for t in report.records[0].tests]
     rows = [
         [
             Cell(r.student, href=f"#{index}"),
@@ -156,7 +156,7 @@ def _class_page(report: ClassReport) -> str:
     ]
     sections = [pages.table(["Student", "Points", *tests, "Status", "Reflection"], rows)]
     for index, r in enumerate(report.records):
-        failed = [(t.name.removesuffix("_test"), Cell(t.output, "pre")) for t in r.tests if t.score < t.max_score]
+        failed = [(test_title(t.name), Cell(t.output, "pre")) for t in r.tests if t.score < t.max_score]
         failed += [("note", Cell(note)) for note in r.notes]
         if failed:
             sections.append(f"<h2 id='{index}'>{html.escape(r.student)}</h2>{pages.table(['Exercise', 'Why'], failed)}")

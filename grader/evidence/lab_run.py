@@ -16,18 +16,23 @@ _PAPERMILLS_OWN = "papermill-error-cell-tag"
 
 
 def _main(name: str, device: str) -> None:
-    """`failed` lists the cells that raised; `error` says what else stopped the notebook, if anything."""
-    with tempfile.TemporaryDirectory() as folder:
-        executed = execute_solution(find_lab(name), device, Path(folder), go_on=True)
-    failed = []
-    cells = [c for c in executed.notebook.cells if _PAPERMILLS_OWN not in c.metadata.get("tags", [])]
-    for number, cell in enumerate(cells):
-        for output in cell.get("outputs", []):
-            if output["output_type"] == "error" and "raises-exception" not in cell.metadata.get("tags", []):
-                error = f"{output['ename']}: {output['evalue']}"[:_LONGEST_ERROR]
-                failed.append({"cell": number, "begins": cell.source.strip()[:100], "error": error})
-    seconds, found = round(executed.seconds, 2), audits(executed.notebook)
-    print(json.dumps({"seconds": seconds, "error": executed.error, "failed": failed, "audits": found}))
+    """`failed` lists the cells that raised, in the deep dives too; `error` says what else stopped it, if anything."""
+    failed, found, seconds, errors = [], [], 0.0, []
+    for notebook in find_lab(name).notebooks:
+        with tempfile.TemporaryDirectory() as folder:
+            executed = execute_solution(notebook, device, Path(folder), go_on=True)
+        cells = [c for c in executed.notebook.cells if _PAPERMILLS_OWN not in c.metadata.get("tags", [])]
+        for number, cell in enumerate(cells):
+            for output in cell.get("outputs", []):
+                if output["output_type"] == "error" and "raises-exception" not in cell.metadata.get("tags", []):
+                    error = f"{output['ename']}: {output['evalue']}"[:_LONGEST_ERROR]
+                    begins = cell.source.strip()[:100]
+                    failed.append({"notebook": notebook.stem, "cell": number, "begins": begins, "error": error})
+        seconds += executed.seconds
+        found += audits(executed.notebook)
+        errors += [executed.error] if executed.error else []
+    record = {"seconds": round(seconds, 2), "error": "; ".join(errors), "failed": failed, "audits": found}
+    print(json.dumps(record))
 
 
 if __name__ == "__main__":

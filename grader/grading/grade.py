@@ -88,7 +88,8 @@ def _record(
     by_name, trusted = {t.name: t for t in report.tests}, manifest(lab, visible=options.visible)
     wanted = (trusted.exercise(options.only),) if options.only else trusted.exercises
     missing = "not graded: the submission failed before this test" if status == "failed" else "this test was not run"
-    results = [by_name.get(e.test) or Test(e.test, 0.0, e.points, missing) for e in wanted]
+    parts = [part for exercise in wanted for part in exercise.parts]
+    results = [by_name.get(part.test) or Test(part.test, 0.0, part.points, missing) for part in parts]
     return Record(
         student=student,
         score=sum(t.score for t in results),

@@ -91,7 +91,7 @@ def run(
 def _select(cells: list[NotebookNode], trusted: Manifest, only: str | None = None) -> list[tuple[int, NotebookNode]]:
     """The cells to execute, with their index: code that is no demonstration.
 
-    `only` leaves what one exercise needs: setup, the student's own cells, its answer and its test.
+    `only` leaves what one exercise needs: setup, the student's own cells, its answer and its tests.
     """
     exercise = trusted.exercise(only) if only else None
     chosen = []
@@ -99,7 +99,7 @@ def _select(cells: list[NotebookNode], trusted: Manifest, only: str | None = Non
         kind = trusted.kind(cell)
         if cell.cell_type != "code" or kind is Kind.DEMO or not cell.source.strip():
             continue
-        if exercise is None or cell.id in (exercise.id, exercise.test) or kind in (Kind.SETUP, Kind.FREE):
+        if exercise is None or cell.id in (exercise.id, *exercise.tests) or kind in (Kind.SETUP, Kind.FREE):
             chosen.append((at, cell))
     return chosen
 

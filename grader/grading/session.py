@@ -11,7 +11,7 @@ from typing import Any, Self
 from nbformat import NotebookNode
 
 from grader.authoring.labs import Limits
-from grader.authoring.manifest import Kind, Manifest
+from grader.authoring.manifest import Kind, Manifest, split_test_id
 from grader.machine.faults import NO_MEMORY, MachineFault
 from grader.sandbox.pool import Connection, Pool
 from grader.transport.link import LinkDead, WallError
@@ -33,7 +33,7 @@ class Session:
         self.manifest, self.pool, self.jobs = trusted, pool, jobs
         self.limits = limits or trusted.lab.limits
         self.deadline = time.monotonic() + self.limits.notebook_seconds
-        self.restarts_left = len(trusted.exercises) + 2
+        self.restarts_left = len(trusted.parts) + 2
         self.history: list[tuple[Kind, str]] = []
         self.answers: dict[str, str] = {}
         self.ran_own_code = False
@@ -50,7 +50,7 @@ class Session:
         kind = self.manifest.kind(cell)
         if kind is Kind.SOLUTION:
             self.answers[cell.id] = cell.source
-        return self.cell(kind, cell.source, self.answers.get(cell.id.removesuffix("_test"), ""))
+        return self.cell(kind, cell.source, self.answers.get(split_test_id(cell.id)[0], ""))
 
     def cell(self, kind: Kind, source: str, answer: str = "") -> Outcome:
         """Execute one cell on the side where its kind belongs. `answer` is the text of the solution that is tested."""

@@ -57,6 +57,9 @@ def _decide(
             result.added.append(key)
             yield copy.deepcopy(new)
     elif _text(mine) == _text(new):
+        if mine.get("attachments") != new.get("attachments"):
+            result.renewed.append(key)
+            mine = NotebookNode({**mine, "attachments": new.get("attachments", {})})
         yield _in_place_of(mine, new)
     elif old is not None and _text(mine) == _text(old):
         result.renewed.append(key)

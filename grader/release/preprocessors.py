@@ -8,7 +8,7 @@ from nbformat import NotebookNode
 from nbgrader.nbgraderformat import MetadataValidator
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from grader.authoring.labs import KERNELSPEC
+from grader.authoring.labs import KERNELSPEC, OPENING
 
 __all__ = ["CheckCells", "ForStudents", "content_hash"]
 
@@ -31,9 +31,13 @@ class CheckCells(NbGraderPreprocessor):
 
 
 class ForStudents(NbGraderPreprocessor):
-    """Keeps what students need in a notebook: the lab's name, a hash of the release, and cells without a history."""
+    """Keeps what students need in a notebook: the lab's name, a hash of the release, and cells without a history.
+
+    The cell that draws the opening picture is left out: its picture is attached to the title.
+    """
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        nb.cells = [cell for cell in nb.cells if OPENING not in cell.metadata.get("tags", [])]
         for cell in nb.cells:
             cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in _CELL_METADATA})
         lab = resources.get("nbgrader", {}).get("assignment", "")
@@ -43,13 +47,14 @@ class ForStudents(NbGraderPreprocessor):
 
 
 def content_hash(notebook: NotebookNode) -> str:
-    """12 hex digits over what a person wrote in a notebook: texts, roles, tags; not outputs, ids or other metadata."""
+    """12 hex digits over what a person wrote in a notebook: texts, pictures, roles, tags; not outputs or ids."""
     content = [
         [
             cell.cell_type,
             cell.source.rstrip(),
             {k: v for k, v in cell.metadata.get("nbgrader", {}).items() if k in _ROLE},
             sorted(cell.metadata.get("tags", [])),
+            *([cell.attachments] if cell.get("attachments") else []),
         ]
         for cell in notebook.cells
     ]

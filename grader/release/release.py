@@ -18,22 +18,27 @@ from nbgrader.converters import GenerateAssignment
 from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from threeloops.files import replace_text
+from threeloops.lab.course import glossary
 from traitlets.config import Config
 
 from grader.authoring.data_files import data_files
-from grader.authoring.labs import LABS, SOLUTIONS, Lab, LabError, all_labs
-from grader.authoring.leaks import leaks
+from grader.authoring.labs import LABS, OPENING, SOLUTIONS, Lab, LabError, all_labs
 from grader.authoring.lint import require_sound
+from grader.release import opening
 from grader.release.files import differences
-from grader.release.preprocessors import content_hash
+from grader.release.leaks import leaks
+from grader.release.preprocessors import ForStudents, content_hash
 
 __all__ = ["IGNORE", "PREPROCESSORS", "release", "stale"]
 
 _GENERATED = "threeloops_generated"
 """Key in a solution notebook's metadata: the hash of what was generated, which reveals a later edit."""
 
-IGNORE = ["*.py", "*.pyc", "wrong", "right", "__pycache__", ".*", "*.tmp", "feedback"]
-"""What nbgrader must never copy to students: sources, wrong answers and other right ones hold the answers."""
+_GLOSSARY = Path(LABS) / "glossary.md"
+
+IGNORE = ["*.py", "*.pyc", "opening.png", "wrong", "right", "__pycache__", ".*", "*.tmp", "feedback"]
+"""What nbgrader must never copy to students: sources, wrong answers and other right ones hold the answers. The
+opening picture is attached to the notebook."""
 
 PREPROCESSORS = [
     "nbgrader.preprocessors.IncludeHeaderFooter",
@@ -54,7 +59,7 @@ in place of nbgrader's own check and ForStudents at the end."""
 
 
 def release(labs: Sequence[Lab]) -> list[Path]:
-    """Generate `solutions/NN/NN.ipynb` and `labs/NN/` of each lab; return the released notebooks.
+    """Generate `solutions/NN/NN.ipynb` and `labs/NN/` of each lab, and the glossary; return the released notebooks.
 
     No gradebook is read or made. All labs are built beside the old ones first and then moved into place, so a fault in
     one leaves every lab as it was.
@@ -65,6 +70,8 @@ def release(labs: Sequence[Lab]) -> list[Path]:
     solutions = {}
     for lab in labs:
         require_sound(lab)
+        if not opening.is_current(lab):
+            opening.draw(lab)
         solutions[lab] = _new_solution(lab)
     for lab, notebook in solutions.items():
         if notebook is not None:
@@ -78,6 +85,7 @@ def release(labs: Sequence[Lab]) -> list[Path]:
         for lab in labs:
             if differences(built / lab.slug, lab.released.parent):
                 _exchange(built / lab.slug, lab.released.parent, Path(scratch) / f"{lab.slug}.old")
+    replace_text(root / _GLOSSARY, glossary.page())
     return [lab.released for lab in labs]
 
 
@@ -90,9 +98,17 @@ def stale(labs: Sequence[Lab]) -> list[str]:
             for lab in labs
             for name, what in differences(built / lab.slug, lab.root / LABS / lab.slug).items()
         ]
+    found += [
+        f"{lab.opening.relative_to(lab.root)} is not what the cell tagged {OPENING!r} draws"
+        for lab in labs
+        if not opening.is_current(lab)
+    ]
     for root in {lab.root for lab in labs}:
-        known = {lab.slug for lab in all_labs(root)} | {".gitkeep"}
+        known = {lab.slug for lab in all_labs(root)} | {".gitkeep", _GLOSSARY.name}
         names = sorted(path.name for path in (root / LABS).glob("*"))
+        page = root / _GLOSSARY
+        if not page.is_file() or page.read_text(encoding="utf-8") != glossary.page():
+            found.append(f"{_GLOSSARY} differs from the library's glossary")
         found += [f"{LABS}/{name} has no source in {SOLUTIONS}/" for name in names if name not in known]
     return found
 
@@ -132,6 +148,9 @@ def _build(labs: Iterable[Lab], scratch: Path) -> Path:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, folder / name)
         _generate(lab.slug, scratch)
+        for notebook in lab.notebooks[1:]:  # not nbgrader's: it holds nothing to hand in
+            dives, _ = ForStudents().preprocess(notebook.master(), {"nbgrader": {"assignment": lab.slug}})
+            nbformat.write(dives, scratch / LABS / lab.slug / f"{notebook.stem}.ipynb")
         if found := leaks(lab, scratch / LABS / lab.slug):
             raise LabError(f"lab {lab.slug} would be released with answers:\n" + "\n".join(found))
     return scratch / LABS

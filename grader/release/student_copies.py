@@ -27,11 +27,14 @@ class Updated:
     backup: Path | None = None
     data: list[str] = field(default_factory=list)
     kept_data: list[str] = field(default_factory=list)
+    dives: "Updated | None" = None
+    """What it did to the notebook of deep dives, where there is one."""
 
     @property
     def message(self) -> str:
+        more = [self.dives.message] if self.dives else []
         if not (self.backup or self.data):
-            return f"{self.notebook} is up to date with the released lab."
+            return "\n".join([f"{self.notebook} is up to date with the released lab.", *more])
         lines = [
             f"{self.notebook} is updated: {len(self.merged.renewed)} cells renewed, {len(self.merged.added)} added, "
             f"{len(self.merged.removed)} removed, {len(self.data)} data files renewed. What you wrote was kept."
@@ -40,7 +43,7 @@ class Updated:
         lines += [f"  you changed {name}: yours was kept" for name in self.kept_data]
         if self.backup:
             lines.append(f"  your notebook as it was: {self.backup}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *more])
 
 
 def start(lab: Lab) -> bool:
@@ -80,6 +83,16 @@ def update(lab: Lab) -> Updated:
     """
     if not lab.work.exists():
         raise LabError(f"{lab.work} does not exist; `threeloops start {lab.slug}` makes it")
+    result = _update_notebook(lab)
+    for dives in lab.notebooks[1:]:
+        if dives.work.exists():
+            result.dives = _update_notebook(dives)
+    _update_data(lab, result)
+    _remember(lab)
+    return result
+
+
+def _update_notebook(lab: Lab) -> Updated:
     new = _read(lab.released, f"lab {lab.slug} has not been released; run `threeloops release`")
     student = _read(lab.work, f"{lab.work} is missing")
     merged = merge(_read_base(lab), student, new)
@@ -87,8 +100,6 @@ def update(lab: Lab) -> Updated:
     if merged.changed or merged.notebook.metadata.threeloops != student.metadata.get("threeloops"):
         result.backup = _back_up(lab.work, new.metadata.get("threeloops", {}).get("release", "update"))
         replace_text(lab.work, nbformat.writes(merged.notebook) + "\n")
-    _update_data(lab, result)
-    _remember(lab)
     return result
 
 
@@ -153,17 +164,20 @@ def _update_data(lab: Lab, result: Updated) -> None:
 
 
 def _data_hashes(lab: Lab) -> dict[str, str]:
+    """Of released files that are no notebooks, and of notebooks that the student has deleted, which come back."""
     folder = lab.released.parent
-    return {name: sha256(folder / name) for name in sorted(files_below(folder) - {lab.released.name})}
+    merged = {notebook.released.name for notebook in lab.notebooks if notebook.work.exists()}
+    return {name: sha256(folder / name) for name in sorted(files_below(folder) - merged)}
 
 
 def _base(lab: Lab, suffix: str = ".ipynb") -> Path:
     """The release that the student's copy was last brought up to."""
-    return lab.root / WORK / ".base" / f"{lab.slug}{suffix}"
+    return lab.root / WORK / ".base" / f"{lab.stem}{suffix}"
 
 
 def _remember(lab: Lab) -> None:
     """Record the release that the student's copy now holds. Called last, so that a run cut short can be repeated."""
     _base(lab).parent.mkdir(parents=True, exist_ok=True)
     replace_text(_base(lab, ".data.json"), json.dumps(_data_hashes(lab), indent=2) + "\n")
-    replace_file(_base(lab), lab.released)
+    for notebook in lab.notebooks:
+        replace_file(_base(notebook), notebook.released)

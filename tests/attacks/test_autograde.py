@@ -74,7 +74,8 @@ def executed(lab, name: str) -> str:
 def test_every_attack_earns_what_an_honest_answer_would(graded):
     here, folders, scores, log, lab = graded
     for name, attack in here.items():
-        expected = {attack.earns + other for other in ((0.0, 60.0) if attack.other is None else (attack.other,))}
+        ruined = (0.0, 15.0, 45.0, 60.0)  # the other exercise has two parts
+        expected = {attack.earns + other for other in (ruined if attack.other is None else (attack.other,))}
         assert scores.get(name, 0.0) in expected, f"{name}: {executed(lab, name)}"
     for name, module in folders.items():
         assert scores.get(name, 0.0) == module.EARNS, f"{name}: {executed(lab, name)}"

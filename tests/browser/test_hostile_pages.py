@@ -158,7 +158,7 @@ def submission_page(page, server: str, slug: str) -> str:
 
 def is_ready(page) -> None:
     """Formgrader has read the grades and comments and listens to their fields. (The policy forbids polling by eval.)"""
-    page.locator("input#rescale_test[placeholder]").wait_for()
+    page.locator("input#rescale_test_values[placeholder]").wait_for()
     page.locator("textarea#reflection-comment[placeholder]").wait_for()
 
 

@@ -1,4 +1,5 @@
-"""The labs in a real browser: each opens, runs from top to bottom, and every control of its explorers redraws."""
+"""The labs in a real browser: each runs from top to bottom, every question unfolds its answer, and every control of
+its explorers redraws."""
 
 import os
 import shutil
@@ -70,28 +71,48 @@ def moves(control) -> Iterator[None]:
 
 def redraws(page, picture, control) -> bool:
     """Whether the picture changes; two options of a list may well look the same."""
-    before = picture.get_attribute("src")
+    before = picture.inner_html()
     for _ in moves(control):
         with suppress(TimeoutError):
             page.wait_for_function(
-                "([e, src]) => e.src !== src", arg=[picture.element_handle(), before], timeout=WAIT_MS
+                "([e, html]) => e.innerHTML !== html", arg=[picture.element_handle(), before], timeout=WAIT_MS
             )
             return True
     return False
 
 
-def test_it_runs_from_top_to_bottom_and_every_control_redraws(page, slug, tmp_path):
+def answer(page) -> None:
+    """Guess where one can, and give up at every other question: what was folded opens either way."""
+    folded, questions = page.locator(".threeloops-folded"), page.locator(".threeloops-question")
+    buttons = questions.locator("button", has_text="This is my guess")
+    assert folded.count() > 0 and buttons.count() > 0
+    unanswered = questions.filter(has=page.locator("button", has_text="Show me"))
+    for number in range(buttons.count()):
+        question, left = unanswered.first, unanswered.count()
+        question.scroll_into_view_if_needed()
+        if question.locator("input[type=text]").count() and number % 2 == 0:
+            question.locator("input[type=text]").fill("12.5")
+            question.locator("input[type=text]").press("Tab")
+            question.locator("button", has_text="This is my guess").click()
+        else:
+            question.locator("button", has_text="Show me").click()
+        unanswered.nth(left - 1).wait_for(state="detached", timeout=WAIT_MS)  # the others move up
+    page.wait_for_function("document.querySelectorAll('.threeloops-folded').length === 0", timeout=WAIT_MS)
+
+
+def test_it_runs_from_top_to_bottom_every_question_unfolds_and_every_control_redraws(page, slug, tmp_path):
     run_all(page)
     assert page.locator('.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]').count() == 0
     assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']").count() == 0
-    explorers = page.locator(".widget-vbox:has(.widget-image)")
+    answer(page)
+    explorers = page.locator(".threeloops-explorer")
     assert explorers.count() > 0
     target = Path(os.environ.get("THREELOOPS_SCREENSHOTS", tmp_path))
     target.mkdir(parents=True, exist_ok=True)
     for number in range(explorers.count()):
         explorer = explorers.nth(number)
         explorer.scroll_into_view_if_needed()
-        picture = explorer.locator("img").first
+        picture = explorer.locator(".threeloops-picture").first
         picture.wait_for(timeout=600_000)
         controls = explorer.locator(".noUi-handle, select")
         assert controls.count() > 0

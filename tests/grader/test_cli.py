@@ -87,7 +87,7 @@ def test_grade_writes_the_agreed_json_and_says_who_fell_short(toy, classroom, tm
     ]
     fields = {"student", "score", "max_score", "status", "seconds", "verified_on", "reflection", "notes", "tests"}
     assert all(set(r) == fields for r in data["records"])
-    assert [set(t) for t in data["records"][0]["tests"]] == [{"name", "score", "max_score", "output"}] * 2
+    assert [set(t) for t in data["records"][0]["tests"]] == [{"name", "score", "max_score", "output"}] * 3
     assert "No sandbox" in done.stdout
 
 
@@ -146,13 +146,30 @@ def test_a_student_starts_checks_and_updates(toy):
     assert (again.returncode, f"{toy.work} and was not touched" in again.stdout) == (0, True)
     mine = str(toy.work)
     untouched = threeloops(toy.root, "check", mine)
-    assert (untouched.returncode, untouched.stdout.count("✗")) == (1, 2)
+    assert (untouched.returncode, untouched.stdout.count("✗")) == (1, 3)
     nbformat.write(submissions(toy)["half_done"][0], toy.work)
     half = threeloops(toy.root, "check", mine)
     assert "✓ mean" in half.stdout
-    assert "✗ rescale" in half.stdout
+    assert "✗ rescale (values)" in half.stdout and "✗ rescale (zeros)" in half.stdout
     assert threeloops(toy.root, "update", "90").returncode == 0
     assert "sum(values) / len(values)" in toy.work.read_text()
+
+
+def test_a_student_tries_the_hidden_tests_too(toy):
+    """A mistake that only hidden tests see passes `check`, which says so, and loses its part of `check --full`."""
+    release([toy])
+    notebook = toy.master()
+    wrong = (toy.wrong / "rescale__ignores_the_sign.py").read_text()
+    next(cell for cell in notebook.cells if cell.id == "rescale").source = wrong
+    toy.work.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, toy.work)
+    visible = threeloops(toy.root, "check", "toy")
+    assert (visible.returncode, "check toy --full` tries the hidden ones too" in visible.stdout) == (0, True)
+    full = threeloops(toy.root, "check", "toy", "--full")
+    assert full.returncode == 1
+    for line in ("✓ mean  40 / 40", "✗ rescale (values)  0 / 45", "✓ rescale (zeros)  15 / 15", "55 of 100 points"):
+        assert line in full.stdout
+    assert "the magnitude counts, not the sign" in full.stdout
 
 
 def test_check_of_a_file_that_is_no_notebook(toy, tmp_path):

@@ -10,10 +10,13 @@ import contextlib
 import functools
 import linecache
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jupytext
+
+from grader.authoring.manifest import split_test_id
 
 SOLUTIONS = Path(__file__).parents[2] / "solutions"
 SOLUTION_REGION = re.compile(r"^( *)### BEGIN SOLUTION\n.*?^ *### END SOLUTION\n?", re.M | re.S)
@@ -29,7 +32,7 @@ class LabSource:
     metadata: dict
     setup: str
     solutions: dict[str, str]
-    tests: dict[str, str]
+    tests: dict[str, list[str]]
     points: dict[str, int]
 
     @property
@@ -38,9 +41,9 @@ class LabSource:
         return {exercise: cleared(text) for exercise, text in self.solutions.items()}
 
     @property
-    def visible_tests(self) -> dict[str, str]:
+    def visible_tests(self) -> dict[str, list[str]]:
         """What a student sees of the tests: without the hidden regions."""
-        return {exercise: HIDDEN_REGION.sub("", text + "\n") for exercise, text in self.tests.items()}
+        return {name: [HIDDEN_REGION.sub("", text + "\n") for text in texts] for name, texts in self.tests.items()}
 
     @property
     def wrong_answers(self) -> list[Path]:
@@ -61,8 +64,9 @@ def load(lab: str) -> LabSource:
         if "setup" in cell.metadata.get("tags", []):
             setup.append(cell.source)
         elif role.get("grade"):
-            exercise = role["grade_id"].removesuffix("_test")
-            tests[exercise], points[exercise] = cell.source, role["points"]
+            exercise, _ = split_test_id(role["grade_id"])
+            tests.setdefault(exercise, []).append(cell.source)
+            points[exercise] = points.get(exercise, 0) + role["points"]
         elif role.get("solution"):
             solutions[role["grade_id"]] = cell.source
     return LabSource(lab, folder, dict(notebook.metadata), "\n\n".join(setup), solutions, tests, points)
@@ -81,6 +85,21 @@ def expected_words(wrong_answer: Path) -> str:
     return first.removeprefix("# expect: ").strip()
 
 
+def failing_tests(wrong_answer: Path, tests: Sequence[str]) -> set[str]:
+    """The tests of its exercise that a known-wrong answer fails: those whose parts its second line names, else all.
+
+    `# fails: values, edges` names the parts of `softmax_test_values` and `softmax_test_edges`.
+    """
+    second = wrong_answer.read_text().splitlines()[1]
+    if not second.startswith("# fails: "):
+        return set(tests)
+    parts = second.removeprefix("# fails: ").split(", ")
+    by_part = {split_test_id(test)[1]: test for test in tests}
+    if unknown := set(parts) - by_part.keys():
+        raise ValueError(f"{wrong_answer.name}: no part {', '.join(sorted(unknown))}; there are {', '.join(by_part)}")
+    return {by_part[part] for part in parts}
+
+
 def exercise_of(wrong_answer: Path) -> str:
     return wrong_answer.name.split("__")[0]
 
@@ -88,10 +107,10 @@ def exercise_of(wrong_answer: Path) -> str:
 def run_exercise(
     source: LabSource, exercise: str, answer: str, *, others: dict[str, str] | None = None, hidden: bool = True
 ) -> Exception | None:
-    """Give `answer` for `exercise`, `others` for the rest, and run the exercise's test cell.
+    """Give `answer` for `exercise`, `others` for the rest, and run the exercise's test cells.
 
     `others` are the reference answers unless they are given; `hidden=False` runs what a student sees of the test.
-    Returns None when the test passed, otherwise the exception that it raised.
+    Returns None when all passed, otherwise the exception that the first failing one raised.
     """
     tests = source.tests if hidden else source.visible_tests
     with contextlib.chdir(source.folder):
@@ -102,8 +121,9 @@ def run_exercise(
             for name, text in ((others or source.solutions) | {exercise: answer}).items():
                 execute(text, f"<{source.name} {name}>", student)
                 exported |= top_level_names(text)
-            visible = shared | {name: student[name] for name in exported}
-            execute(tests[exercise], f"<{source.name} {exercise}_test>", visible)
+            for number, text in enumerate(tests[exercise]):
+                visible = shared | {name: student[name] for name in exported}
+                execute(text, f"<{source.name} {exercise}_test {number}>", visible)
         except Exception as error:
             return error
     return None

@@ -1,7 +1,7 @@
 # ruff: noqa: E501 (a cell's metadata stands on one line)
 """A course of one small lab, written into a folder of the test's own: `make_course(tmp_path)`.
 
-`90_toy` has two exercises (`mean`, 40 points; `rescale`, 60 points), a data file, three wrong answers each and one
+`90_toy` has two exercises (`mean`, 40 points; `rescale`, 45 and 15 points), a data file, three wrong answers each and one
 withheld module, so that every part of the chain from source to gradebook has something to do, in milliseconds.
 """
 
@@ -92,11 +92,17 @@ def rescale(values, top):
     return values * (top / peak) if peak > TINY else values.copy()
     ### END SOLUTION
 
-# %% nbgrader={"grade": true, "grade_id": "rescale_test", "locked": true, "points": 60, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "rescale_test_values", "locked": true, "points": 45, "schema_version": 3, "solution": false, "task": false}
 with check("rescale", "an array on a new scale"):
     check.close(rescale(np.array([1.0, 2.0, 4.0]), 1.0), [0.25, 0.5, 1.0], what="rescaled", hint="divide by the peak")
     ### BEGIN HIDDEN TESTS
     check.close(rescale(np.array([1.0, -8.0]), 2.0), [0.25, -2.0], what="rescaled", hint="the magnitude counts, not the sign")
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "rescale_test_zeros", "locked": true, "points": 15, "schema_version": 3, "solution": false, "task": false}
+with check("rescale", "an array of zeros"):
+    check.close(rescale(np.zeros(2), 1.0), [0.0, 0.0], what="rescaled zeros", hint="zeros have no peak to divide by")
+    ### BEGIN HIDDEN TESTS
     check.close(rescale(np.zeros(3), 2.0), np.zeros(3), what="rescaled zeros", hint="zeros have no peak to divide by")
     ### END HIDDEN TESTS
 
@@ -106,6 +112,28 @@ with check("rescale", "an array on a new scale"):
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # A mean follows its outliers.
 '''
+
+DIVES = """\
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+#   kernelspec: {display_name: Python 3 (ipykernel), language: python, name: python3}
+#   threeloops:
+#     title: A toy with two exercises, deeper
+# ---
+
+# %% [markdown]
+# # Deep dives
+#
+# What does a median see?
+
+# %% tags=["demo"]
+from pathlib import Path
+
+samples = sorted(float(line) for line in Path("data/samples.txt").read_text().split())
+print("the median is", samples[len(samples) // 2])
+"""
 
 WRONG = {
     "mean__forgets_to_divide": """\
@@ -137,6 +165,7 @@ def rescale(values, top):
 """,
     "rescale__ignores_the_sign": """\
 # expect: the magnitude counts, not the sign
+# fails: values
 TINY = 0.0
 
 
@@ -146,6 +175,7 @@ def rescale(values, top):
 """,
     "rescale__divides_by_zero": """\
 # expect: zeros have no peak to divide by
+# fails: zeros
 TINY = 0.0
 
 
@@ -187,6 +217,13 @@ def make_course(root: Path, source: str = SOURCE) -> Lab:
     }
     (lab.data / "MANIFEST.json").write_text(json.dumps([entry], indent=2) + "\n")
     return lab
+
+
+def add_dives(lab: Lab, text: str = DIVES) -> Lab:
+    """Give the lab a second notebook; returns it."""
+    core, *_ = lab.notebooks
+    (lab.folder / f"{lab.slug}_dives.py").write_text(text, encoding="utf-8")
+    return core.notebooks[1]
 
 
 def read(path: Path) -> nbformat.NotebookNode:

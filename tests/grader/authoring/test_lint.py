@@ -2,14 +2,14 @@
 """The rules of a lab's source: a sound lab passes, and each broken rule is named with its lab and its cell."""
 
 import pytest
-from toy_course import SOURCE, WRONG
+from toy_course import DIVES, SOURCE, WRONG, add_dives
 
 from grader.authoring.labs import LabError
 from grader.authoring.lint import lint, require_sound
 from grader.authoring.names import bound, imported_modules, used
 from grader.authoring.regions import regions, without
 
-TEST = '"locked": true, "points": 60, "schema_version": 3, "solution": false, "task": false}'
+TEST = '"locked": true, "points": 45, "schema_version": 3, "solution": false, "task": false}'
 
 
 def edited(lab, old, new):
@@ -30,13 +30,14 @@ def test_the_toy_is_sound(toy):
         ('"points": 40', '"points": 30', "points: the test cells give 90 together, expected 100"),
         ('"points": 40', '"points": 0', "cell mean_test: points = 0, expected more than 0"),
         ('"grade_id": "mean_test"', '"grade_id": "test_mean"', "there is no solution 'test_mean'"),
-        ('"grade_id": "mean_test"', '"grade_id": "test_mean"', "cell mean: there is no test cell mean_test"),
+        ('"grade_id": "mean_test"', '"grade_id": "test_mean"', "cell mean has 0 test cells (none): expected 1 to 4"),
         ('"grade_id": "rescale"', '"grade_id": "mean"', "cell mean: 2 cells have this grade_id"),
         ('# %% tags=["demo"] jupyter={"source_hidden": true}\nhint', "# %%\nhint", "is code and neither setup, demo, solution nor test"),
+        ('"grade_id": "mean_test"', '"grade_id": "rescale_test"', "cell rescale_test: where an exercise has several tests, each names its part"),
         ('"grade_id": "setup", "locked": true', '"grade_id": "setup", "locked": false', "it needs a grade_id and locked"),
         ('"grade_id": "mean", "locked": false', '"grade_id": "mean", "locked": true', "locked must be false"),
-        (TEST, TEST.replace("true", "false", 1), "cell rescale_test is graded: it must be code and locked"),
-        (TEST, TEST.replace("3", "2"), "cell rescale_test: schema_version is 2, expected 3"),
+        (TEST, TEST.replace("true", "false", 1), "cell rescale_test_values is graded: it must be code and locked"),
+        (TEST, TEST.replace("3", "2"), "cell rescale_test_values: schema_version is 2, expected 3"),
         ("#     title: A toy with two exercises\n", "", "header: threeloops.title is missing"),
         ("#     withholds: [threeloops.inner.roofline]\n", "", "header: threeloops.withholds must list the modules"),
         ("threeloops.inner.roofline", "threeloops.inner.rooflin", "withholds threeloops.inner.rooflin, but there is no"),
@@ -86,12 +87,12 @@ def test_a_visible_part_that_checks_nothing_is_named(toy):
 
 def test_a_test_that_calls_no_answer_is_named(toy):
     toy.source.write_text(SOURCE.replace("rescale(", "np.array(").replace("def np.array(", "def rescale("))
-    assert any("cell rescale_test uses no name that a solution cell defines" in found for found in lint(toy))
+    assert any("cell rescale_test_values uses no name that a solution cell defines" in found for found in lint(toy))
 
 
-def test_more_than_five_exercises_or_none_are_named(toy):
+def test_a_lab_without_exercises_is_named(toy):
     toy.source.write_text(SOURCE[: SOURCE.index("# %% [markdown]\n# ## Exercise 1")])
-    assert any("has 0 test cells: a lab has between 1 and 5" in found for found in lint(toy))
+    assert any("has 0 exercises: a lab has between 1 and 8" in found for found in lint(toy))
 
 
 @pytest.mark.parametrize(
@@ -159,3 +160,14 @@ def test_a_region_becomes_nbgraders_stub_or_nothing():
     assert without(text, "HIDDEN TESTS") == text
     with pytest.raises(ValueError, match="line 2 opens a HIDDEN TESTS region inside another one"):
         regions("### BEGIN HIDDEN TESTS\n### BEGIN HIDDEN TESTS\n", "HIDDEN TESTS")
+
+
+def test_deep_dives_hold_nothing_to_answer(toy):
+    add_dives(toy)
+    assert lint(toy) == []
+    solution = SOURCE[SOURCE.index("# %% nbgrader") : SOURCE.index('# %% tags=["demo"] jupyter')]
+    add_dives(toy, DIVES.replace("#     title: A toy with two exercises, deeper\n", "") + "\n" + solution)
+    assert lint(toy) == [
+        "90_toy, dives: header: threeloops.title is missing",
+        "90_toy, dives: cell mean is a solution cell: only the core notebook is graded",
+    ]

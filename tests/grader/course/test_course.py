@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import nbformat
 import pytest
-from toy_course import make_course
+from toy_course import DIVES, add_dives, make_course
 
 from grader.course.course import Step, run_course, submissions
 from grader.course.course_report import write
@@ -17,6 +17,7 @@ from grader.sandbox.pool import close_pools
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     lab = make_course(tmp_path_factory.mktemp("course"))
+    add_dives(lab)
     yield lab
     close_pools()
 
@@ -36,6 +37,22 @@ def test_reference_full_untouched_nothing_half_done_exactly_its_half(chain):
     assert lab["untouched"] == {"score": 0.0, "max_score": 100.0}
     assert lab["half_done"] == {"score": 40.0, "max_score": 100.0}
     assert report.faults == []
+
+
+def test_deep_dives_are_executed_beside_the_core_and_have_a_page(chain):
+    report, steps, reports = chain
+    core, dives = report.labs[0].executed
+    assert "the median is 2.0" in json.dumps(dives.notebook) and "the median is" not in json.dumps(core.notebook)
+    assert "the median is 2.0" in (reports / "labs" / "90_toy_dives.html").read_text()
+    assert {step.lab for step in steps} == {"90_toy", "90_toy_dives"}
+
+
+def test_a_fault_in_the_dives_is_a_fault_of_the_lab(tmp_path):
+    lab = make_course(tmp_path)
+    add_dives(lab, DIVES.replace("len(samples) // 2", "99"))
+    report = run_course([lab], tmp_path / "reports", "cpu")
+    close_pools()
+    assert any("90_toy_dives failed: cell 1: IndexError" in fault for fault in report.faults), report.faults
 
 
 def test_json_says_where_it_was_verified_and_how_isolated(chain):
@@ -85,7 +102,7 @@ def test_a_cell_whose_source_is_hidden_is_folded_in_its_page():
 def test_junit_names_every_step(chain):
     _, _, reports = chain
     cases = {c.get("name"): c for c in ElementTree.parse(reports / "junit.xml").getroot().iter("testcase")}
-    assert set(cases) == {"executed", "reference", "untouched", "half_done"}
+    assert set(cases) == {"executed 90_toy", "executed 90_toy_dives", "reference", "untouched", "half_done"}
     assert all(c.find("failure") is None for c in cases.values())
 
 
@@ -101,7 +118,7 @@ def test_a_fault_in_a_solution_is_reported_everywhere_and_not_raised(tmp_path):
     report = run_course([lab], tmp_path / "reports", "cpu")
     write(report, tmp_path / "reports")
     assert any("reference scored 60, expected 100" in f for f in report.faults)
-    assert any("the solution notebook failed" in f for f in report.faults)
+    assert any("the solution notebook 90_toy failed" in f for f in report.faults)
     assert "<failure" in (tmp_path / "reports" / "junit.xml").read_text()
     assert "reference scored 60" in (tmp_path / "reports" / "course.html").read_text()
 

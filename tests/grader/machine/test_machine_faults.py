@@ -218,8 +218,8 @@ def test_what_came_with_an_exception_is_forgotten_before_the_next_cell(tmp_path)
         with Session(manifest(lab), pool(lab, "none"), replace(QUICK, memory_mb=300)) as session:
             cells = submission(lab, mean=forge + RAISES_WITH_200_MIB).cells
             outcomes = {cell.id: session.run(cell) for _, cell in _select(cells, session.manifest)}
-            assert session.restarts_left == len(session.manifest.exercises) + 2
-        assert [outcomes[name].ok for name in ("mean_test", "setup_two", "rescale_test")] == [True, True, True]
+            assert session.restarts_left == len(session.manifest.parts) + 2
+        assert [outcomes[name].ok for name in ("mean_test", "setup_two", "rescale_test_values")] == [True, True, True]
 
 
 def test_a_later_setup_cell_that_fails_by_itself_is_nobodys_zero(tmp_path):

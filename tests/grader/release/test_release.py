@@ -8,11 +8,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from toy_course import RIGHT, SOURCE, WRONG, add_data, make_course, read
+from toy_course import DIVES, RIGHT, SOURCE, WRONG, add_data, add_dives, make_course, read
 
 from grader.authoring.labs import LabError
-from grader.authoring.leaks import leaks
 from grader.authoring.regions import regions
+from grader.release.leaks import leaks
 from grader.release.preprocessors import CheckCells, content_hash
 from grader.release.release import release, stale
 
@@ -102,7 +102,7 @@ def test_releasing_again_touches_no_file(toy):
 def test_releasing_makes_no_gradebook_and_leaves_no_scratch(toy):
     release([toy])
     assert sorted(p.name for p in toy.root.iterdir()) == ["labs", "solutions"]
-    assert sorted(p.name for p in (toy.root / "labs").iterdir()) == ["90_toy"]
+    assert sorted(p.name for p in (toy.root / "labs").iterdir()) == ["90_toy", "glossary.md"]
 
 
 def test_the_release_hash_moves_with_what_students_see_and_not_with_hidden_tests(toy):
@@ -114,7 +114,7 @@ def test_the_release_hash_moves_with_what_students_see_and_not_with_hidden_tests
     first = hash_of(SOURCE)
     assert hash_of(SOURCE.replace("a median is not a mean", "neither median nor mode")) == first
     assert hash_of(SOURCE.replace("Add them up.", "Sum them.")) != first
-    assert hash_of(SOURCE.replace('"points": 40', '"points": 45').replace('"points": 60', '"points": 55')) != first
+    assert hash_of(SOURCE.replace('"points": 40', '"points": 45').replace('"points": 15', '"points": 10')) != first
 
 
 def test_stale_names_each_file_that_is_not_what_the_sources_generate(toy):
@@ -122,6 +122,7 @@ def test_stale_names_each_file_that_is_not_what_the_sources_generate(toy):
         "labs/90_toy/90_toy.ipynb is missing",
         "labs/90_toy/data/MANIFEST.json is missing",
         "labs/90_toy/data/samples.txt is missing",
+        "labs/glossary.md differs from the library's glossary",
     ]
     release([toy])
     assert stale([toy]) == []
@@ -214,7 +215,7 @@ def test_a_damaged_solution_notebook_is_reported_and_kept(toy):
 def test_a_fault_in_one_lab_leaves_every_released_lab_as_it_was(toy):
     release([toy])
     before = toy.released.read_bytes()
-    toy.source.write_text(SOURCE.replace('"points": 60', '"points": 50'))
+    toy.source.write_text(SOURCE.replace('"points": 45', '"points": 35'))
     with pytest.raises(LabError, match="give 90 together, expected 100"):
         release([toy])
     assert toy.released.read_bytes() == before
@@ -273,8 +274,8 @@ def test_leaks_finds_an_answer_wherever_it_was_left(toy):
     notebook = read(toy.released)
     answer = next(cell for cell in toy.master().cells if cell.id == "mean").source
     notebook.cells[0].source += "\n\n" + regions(answer, "SOLUTION")[0]
-    hidden = next(cell for cell in toy.master().cells if cell.id == "rescale_test").source
-    next(c for c in notebook.cells if c.id == "rescale_test").source = hidden
+    hidden = next(cell for cell in toy.master().cells if cell.id == "rescale_test_values").source
+    next(c for c in notebook.cells if c.id == "rescale_test_values").source = hidden
     nbformat.write(notebook, toy.released)
     (toy.released.parent / "notes.txt").write_text(WRONG["rescale__divides_by_zero"])
     (toy.released.parent / "more.txt").write_text(RIGHT["mean__by_statistics"])
@@ -285,7 +286,7 @@ def test_leaks_finds_an_answer_wherever_it_was_left(toy):
     for leak in (
         "holds the solution of mean",
         "holds the words 'BEGIN HIDDEN TESTS'",
-        "holds the hidden tests of rescale_test",
+        "holds the hidden tests of rescale_test_values",
         "notes.txt holds the wrong answer rescale__divides_by_zero.py",
         "more.txt holds the right answer mean__by_statistics.py",
         "right/mean.txt: sources, wrong answers and right answers are never released",
@@ -315,3 +316,17 @@ def test_stock_nbgrader_on_the_courses_configuration_releases_the_same_bytes(toy
     assert done.returncode == 0, done.stderr
     assert {name: (toy.released.parent / name).read_bytes() for name in released_files(toy)} == ours
     assert (toy.root / "gradebook.db").is_file()
+
+
+def test_deep_dives_are_released_beside_the_core(toy):
+    dives = add_dives(toy)
+    release([toy])
+    notebook = read(dives.released)
+    assert notebook.metadata.threeloops.lab == "90_toy" and [c.cell_type for c in notebook.cells] == [
+        "markdown",
+        "code",
+    ]
+    assert not dives.solution_notebook.exists(), "nbgrader would take it for part of the assignment"
+    assert stale([toy]) == []
+    add_dives(toy, DIVES.replace("What does", "How does"))
+    assert stale([toy]) == ["labs/90_toy/90_toy_dives.ipynb differs"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from toy_course import SOURCE, add_data, read
+from toy_course import DIVES, SOURCE, add_data, add_dives, read
 
 from grader.authoring.labs import LabError
 from grader.release.merge import merge
@@ -222,7 +222,7 @@ def test_prose_that_the_student_deleted_stays_deleted_and_deleted_tests_come_bac
 
 def test_new_points_reach_a_cell_whose_text_did_not_change(started):
     rewrite(started, answer_mean)
-    release_with(started, ('"points": 40', '"points": 45'), ('"points": 60', '"points": 55'))
+    release_with(started, ('"points": 40', '"points": 45'), ('"points": 15', '"points": 10'))
     update(started)
     after = read(started.work)
     assert cell_of(after, "mean_test").metadata.nbgrader.points == 45
@@ -350,3 +350,31 @@ def test_merging_the_same_release_twice_changes_nothing_more(base, student, new)
     once = merge(notebook_of(base), notebook_of(student), notebook_of(new)).notebook
     twice = merge(notebook_of(new), once, notebook_of(new)).notebook
     assert [(c.id, c.source) for c in twice.cells] == [(c.id, c.source) for c in once.cells]
+
+
+def test_deep_dives_are_copied_and_updated_like_the_core(started):
+    dives = add_dives(started)
+    release([started])
+    first = update(started)
+    assert dives.work.exists() and first.data == ["90_toy_dives.ipynb"]
+    notebook = read(dives.work)
+    notebook.cells[1].outputs = [new_output("stream", text="the median is 2.0")]
+    notebook.cells.append(new_code_cell("my_own = 1"))
+    nbformat.write(notebook, dives.work)
+    add_dives(started, DIVES.replace("What does a median see?", "What does a median not see?"))
+    release([started])
+    second = update(started)
+    after = read(dives.work)
+    assert "not see?" in after.cells[0].source and after.cells[-1].source == "my_own = 1"
+    assert second.backup is None and second.dives.backup.exists()
+    assert "90_toy_dives.ipynb is updated: 0 cells renewed, 1 added, 1 removed" in second.message
+    again = update(started)
+    assert "90_toy.ipynb is up to date" in again.message and "90_toy_dives.ipynb is up to date" in again.message
+
+
+def test_deep_dives_that_were_deleted_come_back(started):
+    dives = add_dives(started)
+    release([started])
+    update(started)
+    dives.work.unlink()
+    assert update(started).data == ["90_toy_dives.ipynb"] and dives.work.exists()

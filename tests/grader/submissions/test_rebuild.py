@@ -48,14 +48,24 @@ def test_the_reference_is_rebuilt_as_it_is(lab):
 
 def test_the_manifest_knows_kinds_points_and_exports(lab):
     trusted = manifest(lab)
-    assert [(e.id, e.test, e.points) for e in trusted.exercises] == [
-        ("mean", "mean_test", 40.0),
-        ("rescale", "rescale_test", 60.0),
+    assert [(e.id, e.tests, e.points) for e in trusted.exercises] == [
+        ("mean", ("mean_test",), 40.0),
+        ("rescale", ("rescale_test_values", "rescale_test_zeros"), 60.0),
     ]
     assert trusted.exports == ("TINY", "mean", "rescale")
     assert trusted.max_score == 100.0
     assert [k for k in trusted.kinds.values() if k is not Kind.PROSE] == [
-        *(Kind.SETUP, Kind.DEMO, Kind.SOLUTION, Kind.DEMO, Kind.TEST, Kind.SOLUTION, Kind.TEST, Kind.REFLECTION)
+        *(
+            Kind.SETUP,
+            Kind.DEMO,
+            Kind.SOLUTION,
+            Kind.DEMO,
+            Kind.TEST,
+            Kind.SOLUTION,
+            Kind.TEST,
+            Kind.TEST,
+            Kind.REFLECTION,
+        )
     ]
 
 
@@ -103,7 +113,7 @@ FULL = {"mean": 40.0, "rescale": 60.0}
 NO_MEAN = {"mean": 0.0, "rescale": 60.0}
 CHANGES = {
     "test cells deleted": (
-        lambda nb: without(nb, "mean_test", "rescale_test"),
+        lambda nb: without(nb, "mean_test", "rescale_test_values"),
         FULL,
         "mean_test: this test cell was missing and was restored from the lab",
     ),
@@ -290,7 +300,7 @@ junk = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-ids = st.sampled_from(["setup", "mean", "mean_test", "rescale", "rescale_test", "reflection", "free-0", "x"])
+ids = st.sampled_from(["setup", "mean", "mean_test", "rescale", "rescale_test_values", "reflection", "free-0", "x"])
 descriptions = st.fixed_dictionaries({"grade_id": ids | junk}, optional={"points": junk, "locked": junk, "grade": junk})
 described_cells = st.fixed_dictionaries(
     {},

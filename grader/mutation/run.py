@@ -1,0 +1,124 @@
+"""Grade the mutants of a lab: which survive, and which part of the tests, visible or hidden, catches each other one."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import nbformat
+
+from grader.authoring.labs import Lab, LabError
+from grader.authoring.manifest import Manifest, manifest, test_title
+from grader.grading.grade import Options, grade_notebook
+from grader.grading.records import Record
+from grader.mutation.mutate import Mutant, mutants
+from grader.sandbox.pool import Sandbox
+
+__all__ = ["Verdict", "run"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`caught_by`: the tests that a mutant fails, by title; `visibly`: whether what students see of them suffices.
+
+    `equivalent`: why no test can tell the mutant from the reference, where an author has said so.
+    """
+
+    mutant: Mutant
+    caught_by: tuple[str, ...]
+    visibly: bool
+    equivalent: str = ""
+
+    @property
+    def survived(self) -> bool:
+        return not self.caught_by and not self.equivalent
+
+
+def _equivalents(lab: Lab) -> dict[tuple[str, str], str]:
+    """What `equivalent_mutants.json` says of the lab: (exercise, fault) → the reason why no test can notice it.
+
+    Raises LabError where the file cannot be read or gives no reason.
+    """
+    path = lab.folder / "equivalent_mutants.json"
+    if not path.exists():
+        return {}
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        found = {(entry["exercise"], entry["fault"]): entry["why"].strip() for entry in entries}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LabError(f"{path}: expected a list of objects with exercise, fault and why ({error})") from None
+    for (exercise, fault), why in found.items():
+        if not why:
+            raise LabError(f"{path}: {exercise}, {fault}: say why no test can tell it from the reference")
+    return found
+
+
+def run(
+    lab: Lab,
+    sandbox: Sandbox,
+    *,
+    only: str = "",
+    jobs: int = 2,
+    watch: Callable[[str, int, int], None] = lambda *_: None,
+) -> list[Verdict]:
+    """Grade every mutant of the reference answers, of exercise `only` alone where one is named.
+
+    Visible tests are tried first; what passes them meets the hidden ones. `watch` gets what is tried, and how many of
+    how many submissions are graded. Raises LabError where the lab's list of equivalent mutants names one there is not.
+    """
+    trusted = manifest(lab)
+    known = _equivalents(lab)
+    wanted = [trusted.exercise(only)] if only else trusted.exercises
+    made = {e.id: list(mutants(e.id, _answer(trusted, e.id))) for e in wanted}
+    faults = {(mutant.exercise, mutant.fault) for each in made.values() for mutant in each}
+    if unknown := [f"{name}: {fault}" for name, fault in known if name in made and (name, fault) not in faults]:
+        raise LabError(
+            f"lab {lab.slug}: equivalent_mutants.json names mutants that there are not: " + "; ".join(unknown)
+        )
+    found = {key: Verdict(m, (), False, known[key]) for m in _all(made) if (key := (m.exercise, m.fault)) in known}
+    for visible in (True, False):
+        left = {name: [m for m in each if not _is_settled(found, m)] for name, each in made.items()}
+        submissions = list(_together(left))
+
+        def grade(chosen: list[Mutant], visible: bool = visible) -> Record:
+            return _grade(trusted, chosen, sandbox, jobs, visible=visible)
+
+        with ThreadPoolExecutor(jobs) as workers:
+            for done, record in enumerate(workers.map(grade, submissions)):
+                watch("visible tests" if visible else "hidden tests", done + 1, len(submissions))
+                for mutant in submissions[done]:
+                    caught_by = _caught(record, trusted.exercise(mutant.exercise).tests)
+                    found[mutant.exercise, mutant.fault] = Verdict(mutant, caught_by, visible)
+    return [found[mutant.exercise, mutant.fault] for mutant in _all(made)]
+
+
+def _is_settled(found: dict[tuple[str, str], Verdict], mutant: Mutant) -> bool:
+    verdict = found.get((mutant.exercise, mutant.fault))
+    return verdict is not None and not verdict.survived
+
+
+def _all(made: dict[str, list[Mutant]]) -> Iterable[Mutant]:
+    return (mutant for each in made.values() for mutant in each)
+
+
+def _answer(trusted: Manifest, exercise: str) -> str:
+    return next(cell.source for cell in trusted.master.cells if cell.id == exercise)
+
+
+def _together(left: dict[str, list[Mutant]]) -> Iterator[list[Mutant]]:
+    """One mutant of each exercise per submission: exercises do not depend on each other."""
+    for row in zip_longest(*left.values()):
+        yield [mutant for mutant in row if mutant is not None]
+
+
+def _grade(trusted: Manifest, chosen: list[Mutant], sandbox: Sandbox, jobs: int, *, visible: bool) -> Record:
+    notebook = nbformat.from_dict(trusted.lab.master())
+    by_id = {mutant.exercise: mutant.text for mutant in chosen}
+    for cell in notebook.cells:
+        cell.source = by_id.get(cell.id, cell.source)
+    return grade_notebook(notebook, trusted.lab, "mutant", Options(sandbox, jobs=jobs, visible=visible))
+
+
+def _caught(record: Record, tests: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(test_title(t.name) for t in record.tests if t.name in tests and t.score < t.max_score)

@@ -1,0 +1,108 @@
+"""The picture that a lab opens on: an untouched notebook has no outputs, and yet its first screen shows the question.
+
+The cell tagged `opening` draws it. Release runs that cell after the setup cells above it and keeps the picture beside
+the source as `opening.png`, which `Lab.master()` attaches to the title; the cell itself is not released. The file says
+which text drew it, so it is drawn again when that text changes, and never because another machine has other fonts.
+"""
+
+import base64
+import hashlib
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+from PIL import Image, PngImagePlugin
+
+from grader.authoring.labs import OPENING, Lab, LabError
+from grader.machine.child_process import run_child
+
+__all__ = ["draw", "is_current"]
+
+_MOST_BYTES = 80_000
+_SECONDS = 120.0
+_TEXT = "threeloops"
+"""The key of the PNG's text that holds the hash of the cells which drew it."""
+
+
+def is_current(lab: Lab) -> bool:
+    """Whether the picture was drawn by the cells that the source has now, or the lab has none and needs none."""
+    cells = _cells(lab)
+    if not cells:
+        return not lab.opening.exists()
+    try:
+        with Image.open(lab.opening) as picture:
+            return picture.info.get(_TEXT) == _digest(cells)
+    except OSError:  # missing, or no picture
+        return False
+
+
+def draw(lab: Lab) -> None:
+    """Write `opening.png`, or remove one that no cell draws.
+
+    Raises:
+        LabError: the cell failed or showed no figure, or the picture is larger than a notebook should carry.
+    """
+    cells = _cells(lab)
+    if not cells:
+        lab.opening.unlink(missing_ok=True)
+        return
+    done = run_child(["-m", __name__, str(lab.root), lab.slug], _SECONDS, changes={"CUDA_VISIBLE_DEVICES": ""})
+    if done.answer is None:
+        raise LabError(f"lab {lab.slug}: the cell tagged {OPENING!r} could not be drawn: {done.why}")
+    picture = _with_digest(base64.b64decode(done.answer["png"]), _digest(cells))
+    if len(picture) > _MOST_BYTES:
+        raise LabError(
+            f"lab {lab.slug}: the opening picture has {len(picture):,} bytes, expected at most {_MOST_BYTES:,}; "
+            "draw less, or make it smaller"
+        )
+    lab.opening.write_bytes(picture)
+
+
+def _cells(lab: Lab) -> list[str]:
+    """The setup cells above the opening cell, and that cell; empty where there is none."""
+    before: list[str] = []
+    for cell in lab.master().cells:
+        tags = cell.metadata.get("tags", [])
+        if "setup" in tags or OPENING in tags:
+            before.append(cell.source)
+        if OPENING in tags:
+            return before
+    return []
+
+
+def _digest(cells: list[str]) -> str:
+    return hashlib.sha256("\n".join(cells).encode()).hexdigest()[:12]
+
+
+def _with_digest(png: bytes, digest: str) -> bytes:
+    """The picture in 256 colours, which halves it, with the hash of what drew it."""
+    said = PngImagePlugin.PngInfo()
+    said.add_text(_TEXT, digest)
+    small = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as picture:
+        picture.convert("RGB").quantize(256).save(
+            small, "PNG", optimize=True, pnginfo=said, dpi=picture.info.get("dpi")
+        )
+    return small.getvalue()
+
+
+def _show(root: str, slug: str) -> None:
+    """In a process of its own: run the cells, and print the last picture that they showed as JSON."""
+    from threeloops.lab.widgets.display import capture
+
+    lab = Lab(slug, Path(root))
+    os.chdir(lab.folder)
+    names: dict[str, object] = {"__name__": "__main__"}
+    with capture() as shown:
+        for source in _cells(lab):
+            exec(compile(source, str(lab.source), "exec"), names)
+    pictures = [piece.bundle["image/png"] for piece in shown if "image/png" in piece.bundle]
+    if not pictures:
+        sys.exit("it showed no figure; it has to end with show.figure(plot, caption)")
+    print(json.dumps({"png": pictures[-1]}))
+
+
+if __name__ == "__main__":
+    _show(*sys.argv[1:])

@@ -1,0 +1,89 @@
+# ruff: noqa: E501 (one edit and its message stand on one line)
+"""The rules of a lab of the second edition: a lab that keeps them passes, and each broken one is named."""
+
+import pytest
+from toy_course import RIGHT, SOURCE, make_course
+
+from grader.authoring.lint import lint
+
+FOLDED = 'jupyter={"source_hidden": true}'
+ENDING = f"""\
+# %% tags=["demo", "opening"] {FOLDED}
+from threeloops.lab import animate, calibration, debrief, figure, predict, show
+
+plot, axes = figure()
+show.figure(plot, "three bars")
+
+# %% tags=["demo"] {FOLDED}
+debrief("mean", "The sum is shared out.")
+debrief("rescale", "One division.", parts=("values", "zeros"))
+animate(lambda frame: figure()[0], range(2))
+calibration()
+
+# %% [markdown]
+# In your own words"""
+
+
+def second_edition():
+    text = SOURCE.replace("#     minutes: 5\n", "#     minutes: 5\n#     edition: 2\n")
+    text = text.replace("one scale?\n", "one scale?\n#\n# ![three bars](attachment:opening.png)\n")
+    text = text.replace("# %% nbgrader={", f"# %% {FOLDED} nbgrader={{").replace(
+        "# %% [markdown]\n# In your own words", ENDING
+    )
+    for exercise, title, part in (
+        ("mean", "the mean of a list", ""),
+        ("rescale", "an array on a new scale", "values"),
+        ("rescale", "an array of zeros", "zeros"),
+    ):
+        said = f', part="{part}"' if part else ""
+        text = text.replace(
+            f'check("{exercise}", "{title}")', f'check("{exercise}", "{title}"{said}, hidden="other sizes")'
+        )
+    return text
+
+
+@pytest.fixture
+def second(tmp_path):
+    lab = make_course(tmp_path, second_edition())
+    for name in ("mean__by_statistics", "mean__in_a_loop", "mean__by_hand", "rescale__a", "rescale__b", "rescale__c"):
+        (lab.right / f"{name}.py").write_text(next(iter(RIGHT.values())))
+    return lab
+
+
+def test_a_lab_of_the_second_edition_is_sound(second):
+    assert lint(second) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (f'# %% {FOLDED} nbgrader={{"grade": true, "grade_id": "mean_test"', '# %% nbgrader={"grade": true, "grade_id": "mean_test"', "cell mean_test (a test) shows its code"),
+        (f'# %% tags=["demo", "opening"] {FOLDED}', '# %% tags=["demo", "opening"]', "(figure) shows its code"),
+        ('["demo", "opening"]', '["demo"]', "has 0 cells tagged 'opening'"),
+        ("(attachment:opening.png)", "(opening.png)", "the title shows no picture"),
+        ('debrief("mean", "The sum is shared out.")\n', "", "cell mean: no debrief('mean', …)"),
+        ('parts=("values", "zeros")', 'parts=("values",)', "its debrief opens after parts=('values',), expected ('values', 'zeros')"),
+        ('part="zeros"', 'part="values"', "cell rescale_test_zeros: its check says part='values', expected 'zeros'"),
+        ('list", hidden="other sizes"', 'list"', "cell mean_test: its check says hidden=… exactly where"),
+        ('check("mean", ', 'check("median", ', "cell mean_test: its check must name the exercise 'mean'"),
+        ("animate(lambda frame: figure()[0], range(2))\n", "", "shows no animation"),
+        ("calibration()\n", "", "asks for predictions and never shows"),
+        ("# A mean follows", "#" + " word" * 2500 + "\n# A mean follows", "words of prose, expected at most 2500"),
+        ("# %% [markdown]\n# In your own words", 46 * '# %% [markdown]\n# A cell.\n\n' + "# %% [markdown]\n# In your own words", "cells, expected at most 45"),
+        ("SAMPLES = [", 151 * "LINE = 1\n" + "SAMPLES = [", "lines of code outside exercises that are not folded, expected at most 150"),
+    ],
+)  # fmt: skip
+def test_each_broken_rule_is_named(second, old, new, message):
+    text = second.source.read_text()
+    assert old in text
+    second.source.write_text(text.replace(old, new, 1))
+    assert any(message in found for found in lint(second)), lint(second)
+
+
+def test_three_other_right_answers_show_that_an_unusual_one_passes(second):
+    (second.right / "mean__by_hand.py").unlink()
+    assert lint(second) == ["90_toy, cell mean has 2 other right answers in right/, expected 3"]
+
+
+def test_a_lab_of_the_first_edition_is_not_held_to_them(toy):
+    assert lint(toy) == []

@@ -1,0 +1,110 @@
+"""The opening picture: drawn by the lab's own cell, attached to the title, drawn again only when that changes."""
+
+import base64
+import io
+import os
+
+import nbformat
+import pytest
+from PIL import Image
+from toy_course import SOURCE, make_course, read
+
+from grader.authoring.labs import LabError
+from grader.release import opening
+from grader.release.release import release, stale
+from grader.release.student_copies import start, update
+
+CELL = """\
+# %% tags=["demo", "opening"] jupyter={"source_hidden": true}
+from threeloops.lab import figure, show
+
+plot, axes = figure(width=4, height=2)
+axes.bar(range(len(SAMPLES)), SAMPLES)
+show.figure(plot, "three bars")
+
+"""
+OPENED = SOURCE.replace("one scale?\n", "one scale?\n#\n# ![three bars](attachment:opening.png)\n").replace(
+    '# %% tags=["demo"]\npredict', CELL + '# %% tags=["demo"]\npredict'
+)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    return make_course(tmp_path, OPENED)
+
+
+def picture_of(path):
+    return read(path).cells[0].get("attachments", {}).get("opening.png", {}).get("image/png")
+
+
+def test_an_untouched_notebook_shows_the_picture_and_not_the_code_that_drew_it(opened):
+    release([opened])
+    drawn = base64.b64decode(picture_of(opened.released))
+    assert drawn == opened.opening.read_bytes() and len(drawn) < 80_000
+    with Image.open(io.BytesIO(drawn)) as picture:
+        width, height = picture.size
+        assert width > height > 100 and len(picture.convert("RGB").getcolors(1 << 20)) > 2
+    released = read(opened.released)
+    nbformat.validate(released)
+    assert not any("three bars" in cell.source for cell in released.cells if cell.cell_type == "code")
+    assert {p.name for p in opened.released.parent.iterdir()} == {"90_toy.ipynb", "data"}
+    assert stale([opened]) == []
+
+
+def test_it_is_drawn_again_only_when_its_cell_changes(opened):
+    release([opened])
+    drawn = opened.opening.read_bytes()
+    os.utime(opened.opening, ns=(1, 1))
+    opened.source.write_text(OPENED.replace("Add them up.", "Sum them."))
+    release([opened])
+    assert opened.opening.stat().st_mtime_ns == 1
+    opened.source.write_text(OPENED.replace("axes.bar(", "axes.barh("))
+    assert stale([opened])[-1] == "solutions/90_toy/opening.png is not what the cell tagged 'opening' draws"
+    release([opened])
+    assert opened.opening.read_bytes() != drawn and stale([opened]) == []
+
+
+def test_a_copy_gets_the_new_picture_and_a_student_s_own_title_stays(opened):
+    release([opened])
+    start(opened)
+    before = picture_of(opened.work)
+    opened.source.write_text(OPENED.replace("axes.bar(", "axes.barh("))
+    release([opened])
+    assert update(opened).backup is not None
+    assert picture_of(opened.work) == picture_of(opened.released) != before
+    notebook = read(opened.work)
+    notebook.cells[0].source += "\n\nmy notes"
+    nbformat.write(notebook, opened.work)
+    opened.source.write_text(OPENED)
+    release([opened])
+    update(opened)
+    assert read(opened.work).cells[0].source.endswith("my notes")
+
+
+def test_without_the_cell_the_picture_goes(opened):
+    release([opened])
+    opened.source.write_text(SOURCE)
+    assert not opening.is_current(opened)
+    release([opened])
+    assert not opened.opening.exists() and picture_of(opened.released) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('show.figure(plot, "three bars")', "pass", "it showed no figure"),
+        ("SAMPLES)), SAMPLES", "NUMBERS)), NUMBERS", "name 'NUMBERS' is not defined"),
+        (
+            "axes.bar(range(len(SAMPLES)), SAMPLES)",
+            "plot.set_size_inches(9, 9); axes.imshow(np.random.default_rng(0).random((900, 900)), cmap='prism')",
+            "bytes, expected at most 80,000",
+        ),
+    ],
+)
+def test_a_picture_that_cannot_be_drawn_says_why_and_leaves_the_release_as_it_was(opened, old, new, message):
+    release([opened])
+    before = opened.released.read_bytes()
+    opened.source.write_text(OPENED.replace(old, new))
+    with pytest.raises(LabError, match=message):
+        release([opened])
+    assert opened.released.read_bytes() == before
