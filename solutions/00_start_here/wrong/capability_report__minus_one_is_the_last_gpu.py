@@ -1,21 +1,22 @@
 # expect: hides itself and all that follow it
+# fails: visible
 def capability_report(probe: Probe) -> Report:
-    """What a machine with this record can do."""
+    """Which GPUs a process on this machine sees and can use."""
     if probe.cuda_visible_devices is None:
         visible = list(range(len(probe.gpus)))
     else:
         visible = []
         for entry in probe.cuda_visible_devices.split(","):
             try:
-                device = int(entry)
+                number = int(entry)
             except ValueError:
                 break
-            if device >= len(probe.gpus):
+            if number >= len(probe.gpus):
                 break
-            if device in visible:
+            if number in visible:
                 visible = []
                 break
-            visible.append(device)
+            visible.append(number)
     devices = tuple(i for i in visible if any(runs_on(arch, probe.gpus[i]) for arch in probe.archs))
     if not probe.gpus:
         gpu = "absent"
@@ -25,10 +26,4 @@ def capability_report(probe: Probe) -> Report:
         gpu = "unsupported"
     else:
         gpu = "ready"
-    return Report(
-        interpreter=None not in (probe.torch, probe.triton, probe.numpy),
-        compiler=probe.triton is not None and probe.cxx,
-        ranks=min(4, max(2, probe.cores)) if probe.gloo else 0,
-        devices=devices,
-        gpu=gpu,
-    )
+    return Report(visible=tuple(visible), devices=devices, gpu=gpu)

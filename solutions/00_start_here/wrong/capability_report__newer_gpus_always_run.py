@@ -1,26 +1,24 @@
 # expect: does not run on the newer
+# fails: status
 def capability_report(probe: Probe) -> Report:
-    """What a machine with this record can do."""
+    """Which GPUs a process on this machine sees and can use."""
     if probe.cuda_visible_devices is None:
         visible = list(range(len(probe.gpus)))
     else:
         visible = []
         for entry in probe.cuda_visible_devices.split(","):
             try:
-                device = int(entry)
+                number = int(entry)
             except ValueError:
                 break
-            if not 0 <= device < len(probe.gpus):
+            if not 0 <= number < len(probe.gpus):
                 break
-            if device in visible:
+            if number in visible:
                 visible = []
                 break
-            visible.append(device)
-    devices = tuple(
-        i
-        for i in visible
-        if probe.archs and probe.gpus[i] >= min((int(arch.split("_")[1][:-1]), int(arch[-1])) for arch in probe.archs)
-    )
+            visible.append(number)
+    oldest = min(((int(arch.split("_")[1][:-1]), int(arch[-1])) for arch in probe.archs), default=(99, 0))
+    devices = tuple(i for i in visible if probe.gpus[i] >= oldest)
     if not probe.gpus:
         gpu = "absent"
     elif not visible:
@@ -29,10 +27,4 @@ def capability_report(probe: Probe) -> Report:
         gpu = "unsupported"
     else:
         gpu = "ready"
-    return Report(
-        interpreter=None not in (probe.torch, probe.triton, probe.numpy),
-        compiler=probe.triton is not None and probe.cxx,
-        ranks=min(4, max(2, probe.cores)) if probe.gloo else 0,
-        devices=devices,
-        gpu=gpu,
-    )
+    return Report(visible=tuple(visible), devices=devices, gpu=gpu)

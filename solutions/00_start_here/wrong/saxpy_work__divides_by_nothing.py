@@ -1,4 +1,5 @@
 # expect: division by zero
+# fails: edges
 def saxpy_work(n: int, dtype: str) -> Work:
     """Bytes, FLOPs and intensity of y ← a·x + y on `n` elements."""
     if dtype not in ELEMENT_BYTES:

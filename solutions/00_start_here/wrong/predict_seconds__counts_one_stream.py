@@ -1,4 +1,4 @@
-# expect: three streams of bytes
+# expect: list every access in the loop
 def predict_seconds(n: int, dtype: str, machine: Machine) -> float:
     """Predicted seconds of one SAXPY call on `n` elements."""
     vector = n * ELEMENT_BYTES[dtype]

@@ -1,8 +1,7 @@
-# expect: synthetic machine of 3 levels
+# expect: of exactly the capacity still fits
+# fails: machines
 def predict_seconds(n: int, dtype: str, machine: Machine) -> float:
     """Predicted seconds of one SAXPY call on `n` elements."""
     vector = n * ELEMENT_BYTES[dtype]
-    level = (
-        machine.levels[0] if len(machine.levels) == 1 or 2 * vector <= machine.levels[0].capacity else machine.levels[1]
-    )
+    level = next(level for level in machine.levels if 2 * vector < level.capacity)
     return machine.overhead + 3 * vector / level.bandwidth

@@ -1,6 +1,5 @@
-# expect: fit into the cache
 def predict_seconds(n: int, dtype: str, machine: Machine) -> float:
     """Predicted seconds of one SAXPY call on `n` elements."""
     vector = n * ELEMENT_BYTES[dtype]
-    level = machine.levels[-1]
-    return machine.overhead + 3 * vector / level.bandwidth
+    level = next(level for level in machine.levels if 2 * vector <= level.capacity)
+    return max(machine.overhead, 3 * vector / level.bandwidth)

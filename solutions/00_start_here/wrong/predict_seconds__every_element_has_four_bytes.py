@@ -1,4 +1,4 @@
-# expect: float64
+# expect: a float64 element has 8 bytes
 def predict_seconds(n: int, dtype: str, machine: Machine) -> float:
     """Predicted seconds of one SAXPY call on `n` elements."""
     vector = n * 4

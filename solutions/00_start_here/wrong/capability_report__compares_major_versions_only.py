@@ -1,0 +1,31 @@
+# expect: no entry of archs runs on
+# fails: status
+def capability_report(probe: Probe) -> Report:
+    """Which GPUs a process on this machine sees and can use."""
+    if probe.cuda_visible_devices is None:
+        visible = list(range(len(probe.gpus)))
+    else:
+        visible = []
+        for entry in probe.cuda_visible_devices.split(","):
+            try:
+                number = int(entry)
+            except ValueError:
+                break
+            if not 0 <= number < len(probe.gpus):
+                break
+            if number in visible:
+                visible = []
+                break
+            visible.append(number)
+    families = {int(arch.split("_")[1][:-1]) for arch in probe.archs if arch.startswith("sm_")}
+    oldest = min((int(arch.split("_")[1][:-1]) for arch in probe.archs if arch.startswith("compute_")), default=99)
+    devices = tuple(i for i in visible if probe.gpus[i][0] in families or probe.gpus[i][0] >= oldest)
+    if not probe.gpus:
+        gpu = "absent"
+    elif not visible:
+        gpu = "hidden"
+    elif not devices:
+        gpu = "unsupported"
+    else:
+        gpu = "ready"
+    return Report(visible=tuple(visible), devices=devices, gpu=gpu)

@@ -1,0 +1,11 @@
+# expect: saxpy_work(8, 'bfloat16')
+# fails: values
+def saxpy_work(n: int, dtype: str) -> Work:
+    """Bytes, FLOPs and intensity of y ← a·x + y on `n` elements."""
+    if dtype not in ELEMENT_BYTES:
+        raise ValueError(f"dtype = {dtype!r}: expected one of {', '.join(ELEMENT_BYTES)}")
+    if n < 0:
+        raise ValueError(f"n = {n}: expected a number of elements, 0 or more")
+    moved = 3 * n * (4 if dtype == "bfloat16" else ELEMENT_BYTES[dtype])
+    flops = 2 * n
+    return Work(bytes=moved, flops=flops, intensity=flops / moved if moved else 0.0)
