@@ -1,7 +1,8 @@
 # expect: nothing was stored
+# fails: edges
 @triton.jit
 def cross_entropy_kernel(logits, targets, losses, gradient, vocabulary, ignore_index, scale, BLOCK: tl.constexpr):
-    """Loss and gradient of one row a program."""
+    """Loss and gradient of one row per program."""
     row = tl.program_id(0)
     target = tl.load(targets + row)
     logits += row.to(tl.int64) * vocabulary
@@ -20,7 +21,7 @@ def cross_entropy_kernel(logits, targets, losses, gradient, vocabulary, ignore_i
             maximum = raised
         tl.store(losses + row, maximum + tl.log(total) - tl.load(logits + target).to(tl.float32))
         for first in range(0, vocabulary, BLOCK):
-            values = tl.load(logits + first + at, mask=first + at < vocabulary, other=-float("inf")).to(tl.float32)
+            values = tl.load(logits + first + at, mask=first + at < vocabulary).to(tl.float32)
             probability = tl.exp(values - maximum) / total
             result = scale * (probability - tl.where(first + at == target, 1.0, 0.0))
             tl.store(gradient + first + at, result.to(gradient.dtype.element_ty), mask=first + at < vocabulary)
@@ -32,6 +33,5 @@ def cross_entropy(
     """The loss of every row and the gradient of scale · Σ losses."""
     rows, vocabulary = logits.shape
     losses, gradient = torch.empty(rows, dtype=torch.float32, device=logits.device), torch.empty_like(logits)
-    if rows:
-        cross_entropy_kernel[(rows,)](logits, targets, losses, gradient, vocabulary, ignore_index, scale, BLOCK=block)
+    cross_entropy_kernel[(rows,)](logits, targets, losses, gradient, vocabulary, ignore_index, scale, BLOCK=block)
     return losses, gradient

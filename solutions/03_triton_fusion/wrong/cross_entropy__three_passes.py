@@ -1,7 +1,8 @@
-# expect: passes of their own
+# expect: two passes over the logits
+# fails: blocks
 @triton.jit
 def cross_entropy_kernel(logits, targets, losses, gradient, vocabulary, ignore_index, scale, BLOCK: tl.constexpr):
-    """Loss and gradient of one row a program."""
+    """Loss and gradient of one row per program."""
     row = tl.program_id(0)
     target = tl.load(targets + row)
     logits += row.to(tl.int64) * vocabulary
@@ -13,16 +14,19 @@ def cross_entropy_kernel(logits, targets, losses, gradient, vocabulary, ignore_i
             tl.store(gradient + first + at, tl.zeros((BLOCK,), gradient.dtype.element_ty), mask=first + at < vocabulary)
     else:
         maximum = -float("inf")
-        total = 0.0
         for first in range(0, vocabulary, BLOCK):
             values = tl.load(logits + first + at, mask=first + at < vocabulary, other=-float("inf")).to(tl.float32)
             maximum = tl.maximum(maximum, tl.max(values, axis=0))
+        total = 0.0
         for first in range(0, vocabulary, BLOCK):
             values = tl.load(logits + first + at, mask=first + at < vocabulary, other=-float("inf")).to(tl.float32)
-            total += tl.sum(tl.exp(values - maximum), axis=0)
+            raised = tl.maximum(maximum, tl.max(values, axis=0))
+            reference = tl.where(raised == -float("inf"), 0.0, raised)
+            total = total * tl.exp(maximum - reference) + tl.sum(tl.exp(values - reference), axis=0)
+            maximum = raised
         tl.store(losses + row, maximum + tl.log(total) - tl.load(logits + target).to(tl.float32))
         for first in range(0, vocabulary, BLOCK):
-            values = tl.load(logits + first + at, mask=first + at < vocabulary, other=-float("inf")).to(tl.float32)
+            values = tl.load(logits + first + at, mask=first + at < vocabulary).to(tl.float32)
             probability = tl.exp(values - maximum) / total
             result = scale * (probability - tl.where(first + at == target, 1.0, 0.0))
             tl.store(gradient + first + at, result.to(gradient.dtype.element_ty), mask=first + at < vocabulary)
@@ -34,6 +38,5 @@ def cross_entropy(
     """The loss of every row and the gradient of scale · Σ losses."""
     rows, vocabulary = logits.shape
     losses, gradient = torch.empty(rows, dtype=torch.float32, device=logits.device), torch.empty_like(logits)
-    if rows:
-        cross_entropy_kernel[(rows,)](logits, targets, losses, gradient, vocabulary, ignore_index, scale, BLOCK=block)
+    cross_entropy_kernel[(rows,)](logits, targets, losses, gradient, vocabulary, ignore_index, scale, BLOCK=block)
     return losses, gradient
