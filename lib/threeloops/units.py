@@ -1,6 +1,6 @@
 """Numbers formatted with a suitable unit."""
 
-__all__ = ["readable_bytes", "readable_count"]
+__all__ = ["readable_bytes", "readable_count", "readable_seconds", "time_unit"]
 
 
 def readable_bytes(number: float) -> str:
@@ -18,3 +18,14 @@ def readable_count(number: float) -> str:
         if number >= size:
             return f"{number / size:.4g} {unit}"
     return f"{number:.0f}"
+
+
+def readable_seconds(seconds: float) -> str:
+    """0.0047357 → "4.736 ms"."""
+    scale, unit = time_unit(seconds)
+    return f"{seconds * scale:.4g} {unit}"
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """What to multiply seconds by for an axis of this length, and its unit: µs, ms or s."""
+    return (1e6, "µs") if 0 < seconds < 1e-3 else (1e3, "ms") if 0 < seconds < 1 else (1.0, "s")

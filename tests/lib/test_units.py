@@ -1,7 +1,7 @@
 """Numbers for people have a unit of fitting size."""
 
 import pytest
-from threeloops.units import readable_bytes, readable_count
+from threeloops.units import readable_bytes, readable_count, readable_seconds, time_unit
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,11 @@ def test_bytes_beyond_a_thousand_gibibytes_and_below_nothing():
     assert [readable_bytes(n) for n in (0, 1023, 1536, 3 * 2**30, 5 * 2**40, -1536)] == [
         "0 B", "1023 B", "1.5 KiB", "3 GiB", "5 TiB", "-1.5 KiB",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0 s"), (3.4e-6, "3.4 µs"), (0.0047357, "4.736 ms"), (1e-3, "1 ms"), (1.0, "1 s"), (60.0, "60 s")],
+)
+def test_seconds_are_readable_in_the_unit_of_their_axis(seconds, text):
+    assert readable_seconds(seconds) == text and time_unit(seconds)[1] == text.split()[1]

@@ -1,0 +1,1 @@
+"""The training loop: many devices acting as one."""

@@ -1,0 +1,52 @@
+"""The virtual cluster: real processes, real values, virtual time.
+
+Each rank is a process that runs unmodified `torch.distributed` code. Its only way to another rank is a router, which
+carries the bytes and keeps the clocks: two cores stand for sixty-four devices, and every run gives the same bytes, the
+same messages and the same times, to the last digit.
+
+>>> def program():
+...     gradient = torch.full((1 << 20,), float(dist.get_rank()))
+...     compute(1e-3)
+...     dist.all_reduce(gradient)
+>>> run = Cluster(one_node("H100 SXM", 8)).run(program)
+>>> run.seconds, run.bytes[0][1]
+
+The same program runs on real processes with `run_on_processes("gloo", 8, program)`, and with NCCL where there are GPUs.
+
+What the nearest relatives do, from their own documentation:
+
+                      programs                     values   time                       network
+    this              unmodified torch.distributed real     virtual, as charged        ports with α and β, faults
+    Phantora (2026)   unmodified Megatron,         none     virtual; kernels measured  flows
+                      DeepSpeed, TorchTitan                 on the one GPU it needs
+    SimGrid SMPI      MPI, compiled with smpicc    real     virtual; compute measured  flows with contention
+                                                            or charged
+    Maelstrom         any language, JSON on stdin  real, no the machine's clock        latency, loss, partitions
+                      and stdout                   tensors
+    torch, "fake"     unmodified, one rank alone   none     none                       none
+    torch, threaded   threads of one process, for  real     none                       none
+                      PyTorch's own tests
+
+What this cannot do: predict the time of kernels (charge what a roofline or a measurement says), run programs whose
+memory does not fit into the machine, or the C++ functional collectives that DTensor uses (use gloo for those).
+"""
+
+from threeloops.training.cluster.cluster import Cluster, Run
+from threeloops.training.cluster.machine.errors import (
+    ClusterError,
+    Deadlock,
+    Mismatch,
+    RankFailed,
+    RankLost,
+    Unfinished,
+)
+from threeloops.training.cluster.machine.faults import CorruptMessage, RankDies, SlowLink, SlowRank
+from threeloops.training.cluster.machine.topology import Topology, fabric, one_node, pcie_only, uniform
+from threeloops.training.cluster.program import advance_to, charge, compute, now, synchronize
+from threeloops.training.cluster.real import run_on_processes
+
+__all__ = [
+    "Cluster", "ClusterError", "CorruptMessage", "Deadlock", "Mismatch", "RankDies", "RankFailed", "RankLost",
+    "Run", "SlowLink", "SlowRank", "Topology", "Unfinished", "advance_to", "charge", "compute", "fabric", "now",
+    "one_node", "pcie_only", "run_on_processes", "synchronize", "uniform",
+]  # fmt: skip

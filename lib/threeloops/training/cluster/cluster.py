@@ -1,0 +1,96 @@
+"""A cluster to run a program on: one process per rank, connected by the router alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from threeloops.training.cluster.machine.errors import ClusterError
+from threeloops.training.cluster.machine.faults import Fault, SlowRank, check_faults
+from threeloops.training.cluster.machine.records import Actor, Message, Span
+from threeloops.training.cluster.machine.router import Router
+from threeloops.training.cluster.machine.topology import Topology, uniform
+from threeloops.training.cluster.processes.child import to_bytes
+from threeloops.training.cluster.processes.launcher import launcher
+from threeloops.training.cluster.processes.ranks import Ranks, Transport, one_core
+
+__all__ = ["Cluster", "Run"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a program did. Times are virtual seconds."""
+
+    topology: Topology
+    results: tuple[Any, ...]
+    """What the program returned on each rank; None where the rank died."""
+    clocks: tuple[float, ...]
+    """When each rank returned, or died."""
+    messages: tuple[Message, ...] = field(repr=False)
+    spans: tuple[Span, ...] = field(repr=False)
+    events: int
+    printed: str = ""
+    died: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """When the last rank returned."""
+        return max(self.clocks)
+
+    @property
+    def bytes(self) -> list[list[int]]:
+        """Bytes sent from each rank (row) to each other (column)."""
+        sent = [[0] * self.topology.ranks for _ in range(self.topology.ranks)]
+        for message in self.messages:
+            sent[message.source][message.target] += message.size
+        return sent
+
+
+class Cluster:
+    """Ranks on a topology, or on a number of ranks with a link of their own for each pair (10 µs, 1 GB/s).
+
+    Args:
+        faults: what goes wrong, and when.
+        timeout: virtual seconds for which a rank waits for one that has died.
+    """
+
+    def __init__(self, topology: Topology | int, faults: Sequence[Fault] = (), timeout: float = 600.0) -> None:
+        self.topology = uniform(topology) if isinstance(topology, int) else topology
+        self.faults, self.timeout = tuple(faults), timeout
+        check_faults(faults, self.topology)
+
+    def run(self, program: Callable[..., Any], *arguments: Any, seconds: float = 120.0) -> Run:
+        """Run `program(*arguments)` on every rank, each in a process of its own, for at most `seconds` of real time.
+
+        Functions of a notebook and of the program's own module travel with what they use, as they are now.
+
+        Raises:
+            RankFailed: a rank raised an exception, or its process died; with its traceback.
+            Deadlock, Mismatch, Unfinished: see there. All processes are gone when this returns or raises.
+        """
+        slow = [fault for fault in self.faults if isinstance(fault, SlowRank)]
+        pickled = to_bytes(program, arguments, slow)
+        with one_core() as core, launcher.ranks(self.topology.ranks, pickled, core, seconds) as sockets:
+            return self.conduct(sockets, lambda rank, data: cloudpickle.loads(data), sockets.printed)
+
+    def conduct(self, transport: Transport, load: Callable[[int, memoryview], Any], printed: Callable[[], str]) -> Run:
+        """Route a run whose ranks are reached through `transport`; `load` gives a rank's result."""
+        router, ranks = Router(self.topology, self.faults, self.timeout), Ranks(transport)
+        try:
+            router.run(ranks.step)
+        except ClusterError:
+            ranks.raise_failure()
+            raise
+        ranks.raise_failure()
+        size = range(self.topology.ranks)
+        return Run(
+            self.topology,
+            tuple(load(rank, ranks.results[rank]) if rank in ranks.results else None for rank in size),
+            tuple(router.clock[Actor(rank)] for rank in size),
+            tuple(router.messages),
+            tuple(router.spans),
+            router.events,
+            printed(),
+            dict(router.died),
+        )

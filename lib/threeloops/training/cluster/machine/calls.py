@@ -1,0 +1,133 @@
+"""What a rank says to the router. Plain data: it also crosses the wall, so nothing here is trusted to be consistent.
+
+A rank has two actors, which advance clocks of their own as a GPU's streams do: `COMPUTE` runs the program, and
+`COMMUNICATION` the jobs (collectives) that it submits, one after another. `at` is the actor's own time, in seconds.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+__all__ = [
+    "COMMUNICATION",
+    "COMPUTE",
+    "MOST_SAID",
+    "Call",
+    "Charge",
+    "Collective",
+    "End",
+    "Finish",
+    "Receive",
+    "Send",
+    "Submit",
+    "Wait",
+]
+
+COMPUTE, COMMUNICATION = 0, 1
+MOST_SAID = 20_000
+"""Characters of an error."""
+
+_Size = Annotated[int, msgspec.Meta(ge=0)]
+_Word = Annotated[str, msgspec.Meta(max_length=400)]
+
+
+class _Call(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    pass
+
+
+class Send(_Call, frozen=True):
+    """Send `size` bytes to rank `to`. `handle` is the sender's number for it; `channel` and `tag` must match the
+    receiver's. The bytes themselves follow the calls of a batch, in order."""
+
+    handle: int
+    to: int
+    channel: _Word
+    tag: int
+    size: _Size
+    at: float
+    where: _Word = ""
+
+
+class Receive(_Call, frozen=True):
+    """Be ready for a message from rank `source`."""
+
+    handle: int
+    source: int
+    channel: _Word
+    tag: int
+    size: _Size
+    at: float
+    where: _Word = ""
+
+
+class Charge(_Call, frozen=True):
+    """The actor computed for `seconds`, from `at` on."""
+
+    seconds: float
+    at: float
+    what: _Word = ""
+
+
+class Collective(msgspec.Struct, frozen=True, array_like=True):
+    """What a job does, and all `ranks` of its group must do.
+
+    All ranks agree on `count`: the elements of an all-reduce, of a rank's part of an all-gather. `root` is counted
+    within the group."""
+
+    group: _Word
+    ranks: tuple[int, ...]
+    operation: _Word
+    count: int = 0
+    dtype: _Word = "uint8"
+    reduction: _Word = "SUM"
+    root: int = 0
+
+    def __str__(self) -> str:
+        words = f"{self.operation}" + (f" of {self.count:,} {self.dtype}" if self.count else "")
+        if self.operation in ("all_reduce", "reduce", "reduce_scatter"):
+            words += f", {self.reduction.lower()}"
+        return words + (f", root {self.root}" if self.operation in ("broadcast", "reduce", "gather", "scatter") else "")
+
+
+class Submit(_Call, frozen=True):
+    """Give the rank's communication timeline a job; it begins when the ones before are finished, at `at` at the
+    earliest. The `size` bytes of its input follow the calls of a batch. `sends` and `gets` are the elements of each
+    rank's part where input or result have one for each."""
+
+    handle: int
+    at: float
+    collective: Collective
+    size: _Size
+    sends: tuple[_Size, ...] = ()
+    gets: tuple[_Size, ...] = ()
+    where: _Word = ""
+
+
+class Wait(_Call, frozen=True):
+    """Stop until everything in `handles` has happened: sends have left, messages have arrived, jobs have finished.
+    With `values`, for jobs: until their values are there, which moves no clock; the time is charged when the handle is
+    waited for once more."""
+
+    handles: tuple[int, ...]
+    at: float
+    where: _Word = ""
+    values: bool = False
+
+
+class Finish(_Call, frozen=True):
+    """The communication actor finished its job, or gave it up with `error`."""
+
+    at: float
+    error: Annotated[str, msgspec.Meta(max_length=MOST_SAID)] = ""
+
+
+class End(_Call, frozen=True):
+    """The program returned a result, or failed with `error`. Nothing follows. `forgot` says where it sent a message for
+    which it did not wait; None where there is none."""
+
+    at: float
+    error: Annotated[str, msgspec.Meta(max_length=MOST_SAID)] = ""
+    forgot: Annotated[str, msgspec.Meta(max_length=MOST_SAID)] | None = None
+
+
+Call = Send | Receive | Charge | Submit | Wait | Finish | End

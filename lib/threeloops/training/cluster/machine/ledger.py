@@ -1,0 +1,116 @@
+"""What the ranks of a run have begun and not finished, and what to say when they never will."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from threeloops.training.cluster.machine.calls import COMPUTE, Collective, End, Receive, Send, Submit, Wait
+from threeloops.training.cluster.machine.errors import ClusterError, Deadlock, Mismatch, Unfinished
+from threeloops.training.cluster.machine.records import Actor, Message
+
+__all__ = ["Ledger", "at_line"]
+
+_KEEP = "keep the handle, and wait()"
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.waiting: dict[Actor, Wait] = {}
+        self.begun: dict[tuple[Actor, int], Send | Receive | Submit] = {}
+        """Handles that nobody has waited for to the end."""
+        self.ended: dict[int, End] = {}
+        self.died: dict[int, float] = {}
+        """When which rank died."""
+        self._collectives: dict[str, list[tuple[Collective, int, str]]] = defaultdict(list)
+        """Of each group: what its n-th collective is, which rank called it first, and where."""
+        self._called: dict[tuple[str, int], int] = defaultdict(int)
+        """How many collectives of a group a rank has called."""
+
+    def check_sizes(self, message: Message, receiver: Actor, receive: Receive) -> None:
+        if receive.size != message.size:
+            raise Mismatch(
+                f"rank {message.source} sends {message.size:,} bytes{at_line(message.where)}, and {receiver} receives "
+                f"{receive.size:,}{at_line(receive.where)}: the tensors of both sides need the same shape and dtype"
+            )
+
+    def check_agreement(self, rank: int, call: Submit) -> None:
+        """The n-th collective of a group must be the same on all of its ranks; the first to call it sets what it is."""
+        group = call.collective.group
+        number, made = self._called[group, rank], self._collectives[group]
+        self._called[group, rank] += 1
+        if number == len(made):
+            made.append((call.collective, rank, call.where))
+            return
+        first, by, where = made[number]
+        if first.ranks != call.collective.ranks:
+            mine = _ranks(call.collective.ranks)
+            raise Mismatch(
+                f"group {group!r} is {_ranks(first.ranks)} on rank {by} and {mine} on rank {rank}{at_line(call.where)}:"
+                " every rank must call new_group for every group, in the same order, also for groups that it is not in"
+            )
+        if first != call.collective:
+            raise Mismatch(
+                f"collective {number + 1} of group {group!r} differs: rank {by} calls {first}{at_line(where)}, "
+                f"rank {rank} calls {call.collective}{at_line(call.where)}. All ranks of a group must call the "
+                "same collectives in the same order"
+            )
+
+    def check_begun(self, actor: Actor, wait: Wait) -> None:
+        for handle in wait.handles:
+            if (actor, handle) not in self.begun:
+                raise ClusterError(f"{actor} waits{at_line(wait.where)} for handle {handle}, which it never made")
+
+    def check_ended(self) -> None:
+        """Nothing is left to happen: all ranks must have returned, with nothing left open. A rank that failed is an
+        answer of its own, for which others may wait in vain."""
+        if any(end.error for end in self.ended.values()):
+            return
+        if self.waiting:
+            computing = {actor.rank for actor in self.waiting if actor.timeline == COMPUTE}
+            shown = [a for a in sorted(self.waiting) if a.timeline == COMPUTE or a.rank not in computing]
+            waits = "\n  ".join(self.describe_wait(actor, self.waiting[actor]) for actor in shown)
+            raise Deadlock(f"deadlock: all ranks that are left wait, and nothing is on its way.\n  {waits}")
+        lost = [m for m in self.messages if not m.received and m.target not in self.died]
+        if lost:
+            first = lost[0]
+            raise Unfinished(
+                f"{len(lost)} message{'s were' if len(lost) > 1 else ' was'} never received; the first: "
+                f"{first.size:,} bytes from rank {first.source} to rank {first.target}{at_line(first.where)}"
+            )
+        for rank, end in sorted(self.ended.items()):
+            if end.forgot is not None:
+                raise Unfinished(f"rank {rank} never waits for its isend{at_line(end.forgot)}: {_KEEP}")
+        for (actor, _), begun in self.begun.items():
+            if not isinstance(begun, Send) and actor.rank not in self.died:
+                what = begun.collective.operation if isinstance(begun, Submit) else f"irecv from rank {begun.source}"
+                raise Unfinished(f"{actor} never waits for its {what}{at_line(begun.where)}: {_KEEP}")
+
+    def describe_wait(self, actor: Actor, wait: Wait) -> str:
+        """Who waits for what, and where."""
+        begun = [call for handle in wait.handles if (call := self.begun.get((actor, handle)))]
+        receives = [call for call in begun if isinstance(call, Receive)]
+        for call in receives:
+            why = ", which has returned" if call.source in self.ended else ""
+            if call.source in self.died:
+                why = f", which died at {self.died[call.source]:g} s"
+            return f"{actor} waits{at_line(wait.where)} for a message from rank {call.source}{why}"
+        for send in begun:
+            if isinstance(send, Send):
+                why = ", which has returned" if send.to in self.ended else ""
+                return f"{actor} waits{at_line(wait.where)} for rank {send.to} to receive its message{why}"
+        for submit in begun:
+            if isinstance(submit, Submit):
+                made = self._collectives[submit.collective.group]
+                number = max(n for n, (each, _, _) in enumerate(made) if each == submit.collective)
+                absent = [r for r in submit.collective.ranks if self._called[submit.collective.group, r] <= number]
+                who = f", which {_ranks(absent)} did not call" if absent else ""
+                return f"{actor} waits{at_line(wait.where)} for {submit.collective}{who}"
+        return f"{actor} waits{at_line(wait.where)}"
+
+
+def at_line(where: str) -> str:
+    return f" ({where})" if where else ""
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

@@ -1,0 +1,8 @@
+"""Pictures of a run of the virtual cluster: a Gantt chart with its messages, who sent how much to whom, and a trace for
+Perfetto."""
+
+from threeloops.training.cluster.pictures.links import link_matrix
+from threeloops.training.cluster.pictures.timelines import gantt
+from threeloops.training.cluster.pictures.trace import write_trace
+
+__all__ = ["gantt", "link_matrix", "write_trace"]

@@ -1,0 +1,197 @@
+"""A rank's side of the conversation with the router: it says what it does, and is told when it may go on.
+
+Calls are collected and sent when the actor waits, so a rank costs one write and one read per wait. A batch is
+`<u32 bytes of calls, u64 bytes of messages>`, the calls (MessagePack), and the bytes of each message that they send, in
+order. The answer is `<f64 time, u32 bytes of words, u64 bytes of messages>`, and both: the words are an error
+and the sends that have left (MessagePack), the messages stand in the order in which they were waited for.
+"""
+
+import itertools
+import os
+import socket
+import struct
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from threeloops.training.cluster.machine.calls import (
+    MOST_SAID,
+    Call,
+    Charge,
+    Collective,
+    End,
+    Receive,
+    Send,
+    Submit,
+    Wait,
+)
+from threeloops.training.cluster.machine.errors import RankLost
+from threeloops.training.cluster.machine.faults import SlowRank
+
+__all__ = ["ANSWER", "HEAD", "ActorSocket", "Channel"]
+
+HEAD, ANSWER = struct.Struct("<IQ"), struct.Struct("<dIQ")
+_SMALL = 1 << 16
+_encoder, _words = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(tuple[str, list[tuple[int, float]]])
+
+
+class Channel:
+    """A socket whose messages are a header, whose last two fields are lengths, and what they count. Small ones go and
+    come in a single call."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._buffer = memoryview(bytearray(_SMALL))
+
+    def send(self, parts: Sequence[Any]) -> None:
+        if sum(len(part) for part in parts) <= _SMALL:
+            self._socket.sendall(b"".join(parts))
+        else:
+            for part in parts:
+                self._socket.sendall(part)
+
+    def receive(self, head: struct.Struct) -> tuple[tuple[Any, ...], memoryview, memoryview]:
+        """The header's fields and both bodies. Raises EOFError where the other side ended."""
+        buffer = self._buffer
+        have = self._some(buffer)
+        while have < head.size:
+            have += self._some(buffer[have:])
+        fields = head.unpack_from(buffer)
+        end = head.size + fields[-2]
+        total = end + fields[-1]
+        data = memoryview(bytearray(total))
+        data[:have] = buffer[:have]
+        while have < total:
+            have += self._some(data[have:])
+        return fields, data[head.size : end], data[end:]
+
+    def _some(self, into: memoryview) -> int:
+        count = self._socket.recv_into(into)
+        if not count:
+            raise EOFError("the cluster ended")
+        return count
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def bound(self, seconds: float) -> None:
+        """Let what follows take no longer: a TimeoutError, then."""
+        self._socket.settimeout(max(seconds, 1e-3))
+
+
+class ActorSocket:
+    """The program of this rank. `now` is its clock; everything it does is said to the router at that time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.now = 0.0
+        self.slow: Sequence[SlowRank] = ()
+        self._channel = Channel(connection)
+        self._calls: list[Call] = []
+        self._bytes: list[memoryview] = []
+        self._sizes: dict[int, int] = {}
+        self._left: dict[int, float] = {}
+        self._sends: dict[int, str] = {}
+        self._handles: Iterator[int] = itertools.count(1)
+
+    def send(self, data: memoryview, to: int, channel: str, tag: int) -> int:
+        """Ask for a message to leave; the bytes must not change before `wait(handle)` returns."""
+        handle = next(self._handles)
+        self._sends[handle] = _where()
+        self._calls.append(Send(handle, to, channel, tag, data.nbytes, self.now, self._sends[handle]))
+        self._bytes.append(data)
+        return handle
+
+    def receive(self, size: int, source: int, channel: str, tag: int) -> int:
+        handle = next(self._handles)
+        self._calls.append(Receive(handle, source, channel, tag, size, self.now, _where()))
+        self._sizes[handle] = size
+        return handle
+
+    def charge(self, seconds: float, what: str = "") -> None:
+        for fault in self.slow:
+            if fault.at <= self.now < fault.until:
+                seconds *= fault.factor
+        self._calls.append(Charge(seconds, self.now, what))
+        self.now += seconds
+
+    def submit(
+        self, collective: Collective, data: memoryview, sends: Sequence[int], gets: Sequence[int], size: int
+    ) -> int:
+        """Begin a collective with these bytes, whose result on this rank has `size` bytes."""
+        handle = next(self._handles)
+        where = _where()
+        self._calls.append(Submit(handle, self.now, collective, data.nbytes, tuple(sends), tuple(gets), where))
+        self._bytes.append(data)
+        self._sizes[handle] = size
+        return handle
+
+    def wait(self, *handles: int) -> list[memoryview]:
+        """Stop until all of it has happened; the bytes that came for each handle: a message, a result, or none.
+
+        Raises:
+            RankLost: a rank died, and the timeout is over.
+        """
+        for handle in handles:
+            self._sends.pop(handle, None)
+        known = {handle: self._left.pop(handle) for handle in handles if handle in self._left}
+        data = memoryview(b"")
+        if unknown := tuple(handle for handle in handles if handle not in known):
+            self._calls.append(Wait(unknown, self.now, _where()))
+            self._flush()
+            data = self.resume()
+        self.now = max(self.now, *known.values()) if known else self.now
+        found = []
+        for handle in handles:
+            size = self._sizes.pop(handle, 0)
+            found.append(data[:size])
+            data = data[size:]
+        return found
+
+    def wait_for_values(self, handle: int) -> memoryview:
+        """Stop until the result of a collective is there, without letting the clock pass."""
+        self._calls.append(Wait((handle,), self.now, _where(), values=True))
+        self._flush()
+        del self._sizes[handle]
+        return self.resume()
+
+    def end(self, error: str = "", result: bytes = b"") -> None:
+        self._calls.append(End(self.now, error[-MOST_SAID:], next(iter(self._sends.values()), None)))
+        self._bytes.append(memoryview(result))
+        self._flush()
+
+    def resume(self) -> memoryview:
+        """Wait to be let go on; the bytes that came."""
+        (self.now, _, _), words, data = self._channel.receive(ANSWER)
+        if words:
+            error, left = _words.decode(words)
+            self._left.update(left)
+            if error:
+                raise RankLost(error)
+        return data
+
+    def _flush(self) -> None:
+        calls = _encoder.encode(self._calls)
+        body = sum(len(part) for part in self._bytes)
+        self._channel.send([HEAD.pack(len(calls), body), calls, *self._bytes])
+        self._calls, self._bytes = [], []
+
+
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def _where() -> str:
+    """The line, outside this library and installed packages, that makes the call: `file:line`, or `function, line n` in
+    a notebook, whose cells have no names."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        name, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+        if not module.startswith("threeloops.") and not name.startswith(_INSTALLED):
+            if name.startswith("<") or "ipykernel" in name:
+                return f"{frame.f_code.co_name}, line {frame.f_lineno}"
+            return f"{os.path.basename(name)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,109 @@
+"""What a forked process does to be one rank, and how its program gets there."""
+
+import ctypes
+import os
+import pickle
+import resource
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import cloudpickle
+
+from threeloops.training.cluster.machine.faults import SlowRank
+from threeloops.training.cluster.processes.actor import ActorSocket
+from threeloops.training.cluster.processes.group import Rank, register
+
+__all__ = ["Program", "be_rank", "current_rank", "die_with_parent", "from_bytes", "to_bytes"]
+
+Program = Callable[[], tuple[Callable[..., Any], Sequence[Any], Sequence[SlowRank]]]
+"""Gives, in the rank's process, the function to run, its arguments, and how slow the rank is."""
+
+_MOST_PRINTED = 1 << 20
+_current: Rank | None = None
+
+
+def current_rank() -> Rank | None:
+    """The rank that this process is; None outside of a virtual cluster."""
+    return _current
+
+
+def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], more: Any = None) -> bytes:
+    """The program with its arguments, as cloudpickle sends it, and where modules are found here.
+
+    Functions of a notebook and of the program's own module travel by value, as they are now; other modules are imported
+    anew over there.
+    """
+    module = sys.modules.get(program.__module__) if isinstance(program, FunctionType) else None
+    name = module.__name__ if module else "__main__"
+    by_value = name.split(".")[0] not in ("__main__", "threeloops", "torch")
+    by_value = by_value and name not in cloudpickle.list_registry_pickle_by_value()
+    if by_value:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return pickle.dumps((sys.path, cloudpickle.dumps((program, tuple(arguments), more))))
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def from_bytes(data: bytes) -> tuple[Callable[..., Any], Sequence[Any], Any]:
+    """What was given to `to_bytes`, in a process that then finds the same modules."""
+    path, program = pickle.loads(data)
+    sys.path += [folder for folder in path if folder not in sys.path]
+    found: tuple[Callable[..., Any], Sequence[Any], Any] = pickle.loads(program)
+    return found
+
+
+def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program) -> None:
+    """Run a program as rank `rank` of `ranks`, and never return. `descriptors` are its socket and the file for what it
+    prints."""
+    global _current
+    connection, printed = descriptors
+    die_with_parent()
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_PRINTED, _MOST_PRINTED))
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
+    actor = ActorSocket(socket.socket(fileno=connection))
+    try:
+        actor.resume()
+        function, arguments, slow = program()
+        actor.slow = [fault for fault in slow if fault.rank == rank]
+        _current = Rank(rank, ranks, actor)
+        register(_current)
+        result = function(*arguments)
+        _current.synchronize()
+        actor.end(result=_pickled(result))
+    except EOFError:
+        pass
+    except BaseException as error:
+        actor.end(_said(error))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _pickled(result: Any) -> bytes:
+    try:
+        return cloudpickle.dumps(result)
+    except Exception as error:
+        raise TypeError(f"the program returned {type(result).__name__}, which cannot be sent: {error}") from None
+
+
+def _said(error: BaseException) -> str:
+    """The exception with the frames of the program, without those of this module."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    lines = traceback.format_list(frames) + traceback.format_exception_only(error)
+    return "".join(lines).rstrip()
+
+
+def die_with_parent() -> None:
+    """On Linux: be killed when the process that started this one ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

@@ -1,0 +1,83 @@
+"""Ranks as forks of the process that holds the program, for a router that is elsewhere: behind the wall, the student's
+functions are in the sandbox, and the grader keeps the clocks.
+
+`start`, `exchange`, `result`, `printed` and `end` are called in this order from there, with plain data.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+
+from threeloops.training.cluster.machine.faults import SlowRank
+from threeloops.training.cluster.processes.child import be_rank
+from threeloops.training.cluster.processes.ranks import Sockets
+from threeloops.training.cluster.processes.warm import import_parallel
+
+__all__ = ["end", "exchange", "printed", "result", "start"]
+
+_PARALLEL = ("torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.tensor")
+
+
+class _Hub:
+    """The one run at a time."""
+
+    sockets: Sockets | None = None
+    children: list[int] = []
+    said: dict[int, bytes] = {}
+
+
+def start(
+    size: int, program: Callable[..., Any], arguments: Sequence[Any], slow: Sequence[SlowRank], seconds: float
+) -> None:
+    """Fork one rank for each of `size`; each runs `program(*arguments)`."""
+    end()
+    if _is_parallel(program):
+        import_parallel()
+
+    def launch(descriptors: list[list[int]]) -> None:
+        for rank, given in enumerate(descriptors):
+            child = os.fork()
+            if child == 0:
+                be_rank(rank, size, given, lambda: (program, arguments, slow))
+            _Hub.children.append(child)
+
+    _Hub.sockets = Sockets(size, launch, seconds)
+
+
+def _is_parallel(program: Callable[..., Any]) -> bool:
+    """Whether the cell that defines the program has a name of torch's parallel modules: its ranks then need seconds'
+    worth of imports."""
+    names = list(getattr(program, "__globals__", {}).values())
+    return any(str(getattr(each, "__module__", "")).startswith(_PARALLEL) for each in names)
+
+
+def exchange(told: Sequence[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Tell ranks that they may go on, and what they say."""
+    assert _Hub.sockets
+    heard = [(bytes(said), bytes(data)) for said, data in _Hub.sockets.exchange([(r, [part]) for r, part in told])]
+    _Hub.said |= {rank: data for (rank, _), (_, data) in zip(told, heard, strict=True)}
+    return heard
+
+
+def result(rank: int) -> Any:
+    """What the program returned on a rank that has ended."""
+    return cloudpickle.loads(_Hub.said[rank])
+
+
+def printed() -> str:
+    """What all ranks have printed."""
+    return _Hub.sockets.printed() if _Hub.sockets else ""
+
+
+def end() -> None:
+    """End all ranks; returns when they are gone."""
+    for child in _Hub.children:
+        os.kill(child, signal.SIGKILL)
+    for child in _Hub.children:
+        os.waitpid(child, 0)
+    if _Hub.sockets:
+        _Hub.sockets.close()
+    _Hub.sockets, _Hub.children, _Hub.said = None, [], {}

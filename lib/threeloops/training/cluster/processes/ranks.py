@@ -1,0 +1,187 @@
+"""The processes of one run, as the router sees them: each is let go on, and says what it did until it waits."""
+
+import contextlib
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, Protocol
+
+import msgspec
+import torch
+
+from threeloops.training.cluster.machine.calls import COMPUTE, Call, End, Send, Submit
+from threeloops.training.cluster.machine.errors import ClusterError, RankFailed
+from threeloops.training.cluster.machine.faults import corrupt
+from threeloops.training.cluster.machine.records import Actor, Resumption
+from threeloops.training.cluster.processes.actor import ANSWER, HEAD, Channel
+from threeloops.training.cluster.processes.communicator import Communicator
+
+__all__ = ["Ranks", "Sockets", "Transport", "one_core"]
+
+_decoder, _encoder = msgspec.msgpack.Decoder(list[Call]), msgspec.msgpack.Encoder()
+
+_Told = list[tuple[int, Sequence[Any]]]
+"""Ranks, and the parts of what each is told."""
+_Heard = Iterable[tuple[Any, memoryview]]
+"""What each of them says, in the same order, and the bytes that come with it."""
+
+
+class Transport(Protocol):
+    """How to reach the ranks."""
+
+    def exchange(self, told: _Told) -> _Heard:
+        """Let these ranks go on, and hear what they do. Raises ClusterError where one of them does not answer."""
+
+
+class Sockets:
+    """Ranks on this machine, each at the end of a socket.
+
+    Args:
+        size: how many.
+        launch: starts one process for each list of descriptors: its socket, and a file for what it prints.
+        seconds: of real time, after which a rank that is at work has failed. They begin when all have been launched.
+    """
+
+    def __init__(self, size: int, launch: Callable[[list[list[int]]], None], seconds: float) -> None:
+        self._channels: list[Channel] = []
+        self._printed = [tempfile.TemporaryFile() for _ in range(size)]  # noqa: SIM115
+        theirs = []
+        for _ in range(size):
+            ours, other = socket.socketpair()
+            self._channels.append(Channel(ours))
+            theirs.append(other)
+        try:
+            launch([[other.fileno(), log.fileno()] for other, log in zip(theirs, self._printed, strict=True)])
+        finally:
+            for other in theirs:
+                other.close()
+        self._deadline = time.monotonic() + seconds
+
+    def exchange(self, told: _Told) -> _Heard:
+        for rank, parts in told:
+            with self._bounded(rank) as channel:
+                channel.send(parts)
+        for rank, _ in told:
+            with self._bounded(rank) as channel:
+                _, said, data = channel.receive(HEAD)
+            yield said, data
+
+    @contextlib.contextmanager
+    def _bounded(self, rank: int) -> Iterator[Channel]:
+        channel = self._channels[rank]
+        try:
+            channel.bound(self._deadline - time.monotonic())
+            yield channel
+        except TimeoutError:
+            raise ClusterError(
+                f"rank {rank} was at work when the real time for this run was over: does it hang?"
+            ) from None
+        except (EOFError, OSError):
+            raise RankFailed(f"rank {rank}: its process ended without a word") from None
+
+    def printed(self) -> str:
+        """What all ranks printed, each line with its rank."""
+        lines = []
+        for rank, log in enumerate(self._printed):
+            log.seek(0)
+            lines += [f"[rank {rank}] {line}" for line in log.read().decode(errors="replace").splitlines()]
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+        for log in self._printed:
+            log.close()
+
+
+class Ranks:
+    """The ranks of one run, from the router's side. `step` is what `Router.run` asks for."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.results: dict[int, memoryview] = {}
+        self._transport = transport
+        self._errors: dict[int, str] = {}
+        self._communicator = Communicator()
+        self._sent: dict[tuple[int, int], memoryview] = {}
+
+    def step(self, batch: list[tuple[Actor, float, Resumption]]) -> Iterator[Sequence[Call]]:
+        """Let actors go on, all at once, and read in turn what each does until it waits."""
+        told: _Told = [(each[0].rank, self._answer(*each)) for each in batch if each[0].timeline == COMPUTE]
+        heard = iter(self._transport.exchange(told))
+        for each in batch:
+            if each[0].timeline == COMPUTE:
+                yield self._accept(each[0].rank, *next(heard))
+            else:
+                yield self._communicator.step(*each)
+
+    def _answer(self, actor: Actor, at: float, resumption: Resumption) -> list[Any]:
+        said = resumption.error or resumption.left
+        parts: list[Any] = [_encoder.encode((resumption.error, resumption.left)) if said else b""]
+        for handle, message in zip_longest(resumption.handles, resumption.messages):
+            if message is None:
+                parts.append(self._communicator.take(actor.rank, handle))
+            else:
+                data = self._sent.pop((message.source, message.handle))
+                if message.corrupted:
+                    corrupt(data := memoryview(bytearray(data)))
+                parts.append(data)
+        return [ANSWER.pack(at, len(parts[0]), sum(map(len, parts[1:]))), *parts]
+
+    def _accept(self, rank: int, said: Any, data: memoryview) -> Sequence[Call]:
+        try:
+            calls = _decoder.decode(said)
+        except msgspec.DecodeError as error:
+            raise ClusterError(f"rank {rank} says what is no call: {error}") from None
+        for call in calls:
+            if isinstance(call, Send | Submit):
+                if call.size > len(data):
+                    raise ClusterError(f"rank {rank} sends {call.size:,} bytes, of which {len(data):,} came")
+                part, data = data[: call.size], data[call.size :]
+                if isinstance(call, Send):
+                    self._sent[rank, call.handle] = part
+                else:
+                    self._communicator.submit(rank, call, part)
+            elif isinstance(call, End):
+                self.results[rank] = data
+                if call.error:
+                    self._errors[rank] = call.error
+        return calls
+
+    def raise_failure(self) -> None:
+        """Raise RankFailed where a rank failed, with its traceback."""
+        if self._errors:
+            rank, said = min(self._errors.items())
+            others = len(self._errors) - 1
+            more = f"\n({others} other rank{'s' * (others > 1)} failed too)" if others else ""
+            raise RankFailed(f"rank {rank} failed:\n{said}{more}")
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[int]:
+    """Keep this thread on one core for a while; yields which, or -1 where a system cannot do this.
+
+    Router and ranks take turns, and to wake up a process on another core takes several times as long. torch stays on
+    the calling thread meanwhile: threads that it started now would stay on that core for good.
+    """
+    threads, core = torch.get_num_threads(), -1
+    torch.set_num_threads(1)
+    if affinity := hasattr(os, "sched_setaffinity"):
+        before = os.sched_getaffinity(0)
+        current = _current_core()
+        core = current if current in before else min(before)
+        os.sched_setaffinity(0, {core})
+    try:
+        yield core
+    finally:
+        if affinity:
+            os.sched_setaffinity(0, before)
+        torch.set_num_threads(threads)
+
+
+def _current_core() -> int:
+    """On which core this process ran last."""
+    with open("/proc/self/stat") as file:
+        return int(file.read().rsplit(")", 1)[1].split()[36])

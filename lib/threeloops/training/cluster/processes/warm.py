@@ -1,0 +1,115 @@
+"""The process that ranks are forked from: torch and its parallel modules are imported once, so that a rank starts in
+milliseconds.
+
+Its parent sends it a pickled program and two descriptors per rank. It forks, and each rank runs the program as rank r
+of a world that only these sockets reach. Ranks end with the warm process, and that with its parent.
+"""
+
+import array
+import importlib
+import os
+import signal
+import socket
+import struct
+import sys
+
+import torch
+
+from threeloops.training.cluster.processes.child import be_rank, die_with_parent, from_bytes
+
+__all__ = ["COMMAND", "END", "START", "import_parallel", "main", "receive_exactly"]
+
+COMMAND = struct.Struct("<4sIQi")
+"""What to do, number of ranks, bytes of the program that follows, the core to run on or -1."""
+START, END = b"RUN ", b"END "
+_IMPORTED = (
+    "torch._dynamo",
+    "torch.nn.parallel.distributed",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+)
+"""What a program may need first; in a cold fork the first DDP would take seconds."""
+
+
+def import_parallel() -> None:
+    """What ranks are forked with, so that none of them has to import it."""
+    for module in _IMPORTED:
+        importlib.import_module(module)
+
+
+def receive_exactly(connection: socket.socket, size: int) -> bytearray:
+    """Raises EOFError where the other side ended."""
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            raise EOFError("the cluster ended")
+        view = view[count:]
+    return data
+
+
+def main() -> None:
+    """Serve runs until the parent goes."""
+    die_with_parent()
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # who interrupts a notebook means its own process, which ends the ranks
+    control = socket.socket(fileno=int(sys.argv[-1]))
+    import_parallel()
+    torch.set_num_threads(1)
+    control.sendall(b"\0")
+    children: list[int] = []
+    while True:
+        try:
+            command, ranks, size, core = COMMAND.unpack(receive_exactly(control, COMMAND.size))
+        except EOFError:
+            break
+        if command == START:
+            program = bytes(receive_exactly(control, size))
+            children = _fork(control, ranks, program, core)
+        else:
+            _end(children)
+            children = []
+            control.sendall(b"\0")
+    _end(children)
+
+
+def _fork(control: socket.socket, ranks: int, program: bytes, core: int) -> list[int]:
+    children = []
+    given = [_receive_descriptors(control, 2) for _ in range(ranks)]
+    for rank in range(ranks):
+        child = os.fork()
+        if child == 0:
+            control.close()
+            for number, descriptors in enumerate(given):
+                if number != rank:
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+            if core >= 0:
+                os.sched_setaffinity(0, {core})
+            be_rank(rank, ranks, given[rank], lambda: from_bytes(program))
+        children.append(child)
+    for descriptors in given:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    return children
+
+
+def _receive_descriptors(control: socket.socket, count: int) -> list[int]:
+    descriptors = array.array("i")
+    _, extra, _, _ = control.recvmsg(1, socket.CMSG_LEN(count * descriptors.itemsize))
+    for _, _, data in extra:
+        descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return list(descriptors)
+
+
+def _end(children: list[int]) -> None:
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What a program may say to the cluster that it runs on. On real processes the same program runs unchanged."""
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from threeloops.training.cluster.processes.child import current_rank
+
+__all__ = ["advance_to", "charge", "compute", "now", "synchronize"]
+
+
+def compute(seconds: float, what: str = "") -> None:
+    """Charge `seconds` of computation to this rank's clock; on real processes, sleep for as long."""
+    if not seconds >= 0:
+        raise ValueError(f"seconds = {seconds}: expected 0 or more")
+    if (rank := current_rank()) is None:
+        time.sleep(seconds)
+    else:
+        rank.main.charge(seconds, what)
+
+
+def charge(x: torch.Tensor, forward: float, backward: float) -> torch.Tensor:
+    """`x`, for `forward` seconds of computation now, and `backward` seconds when its gradient passes: at the end of a
+    layer, before the gradients of its parameters are ready."""
+    return _Charge.apply(x, forward, backward)
+
+
+class _Charge(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, forward: float, backward: float) -> torch.Tensor:
+        ctx.seconds = backward
+        compute(forward, "forward")
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        compute(ctx.seconds, "backward")
+        return gradient, None, None
+
+
+def now() -> float:
+    """This rank's clock in seconds: virtual, or the machine's."""
+    rank = current_rank()
+    return time.perf_counter() if rank is None else rank.main.now
+
+
+def advance_to(at: float) -> None:
+    """Let this rank's clock be `at` seconds, so that all ranks begin what follows at the same time; on real processes,
+    whose clocks differ, wait for one another."""
+    if current_rank() is None:
+        dist.barrier()
+        return
+    synchronize()
+    if now() > at:
+        raise ValueError(f"at = {at} s: this rank's clock is at {now()} s already")
+    compute(at - now())
+
+
+def synchronize() -> None:
+    """Wait for the collectives whose values were used before their time was over, as `torch.cuda.synchronize` does."""
+    if (rank := current_rank()) is not None:
+        rank.synchronize()

@@ -1,0 +1,148 @@
+"""The same program on real processes: gloo on any machine, NCCL where each rank has a GPU.
+
+`run_on_processes("gloo", 4, program)` starts ranks on this machine. Under a launcher that starts them itself, on one
+machine or many, name the program as `module:function`:
+
+    torchrun --nproc-per-node 8 -m threeloops.training.cluster my_module:program
+
+and under Slurm, in a script for `sbatch --nodes 2 --ntasks-per-node 8`:
+
+    export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+    srun python -m threeloops.training.cluster my_module:program
+"""
+
+import argparse
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from threeloops.module_process import command
+from threeloops.training.cluster.machine.errors import RankFailed
+from threeloops.training.cluster.processes.child import from_bytes, to_bytes
+
+__all__ = ["main", "run_on_processes"]
+
+_MODULE = "threeloops.training.cluster.real"
+_FOLDER = "THREELOOPS_RANK_FOLDER"
+_GRACE_SECONDS = 5.0
+"""For the other ranks to say why they failed, once one has."""
+
+
+def run_on_processes(
+    backend: str, ranks: int, program: Callable[..., Any], *arguments: Any, seconds: float = 300.0
+) -> list[Any]:
+    """Run `program(*arguments)` on `ranks` processes of this machine, connected by torch's `backend`, gloo or nccl.
+
+    Returns what it returned on each rank. `compute` sleeps, and `now` is the machine's clock.
+
+    Raises:
+        ValueError: no such backend here, or fewer GPUs than ranks for NCCL.
+        RankFailed: a rank failed, with its traceback, or the time was over. All processes are gone then.
+    """
+    if backend not in ("gloo", "nccl"):
+        raise ValueError(f"backend = {backend!r}: expected gloo or nccl")
+    if backend == "nccl" and torch.cuda.device_count() < ranks:
+        raise ValueError(f"nccl needs a GPU for each of {ranks} ranks, and {torch.cuda.device_count()} are visible")
+    if ranks < 1:
+        raise ValueError(f"ranks = {ranks}: expected 1 or more")
+    with tempfile.TemporaryDirectory(prefix="threeloops-ranks-") as folder:
+        (Path(folder) / "program").write_bytes(to_bytes(program, arguments))
+        environment = {**os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environment[_FOLDER] = f"{backend} {folder}"
+        processes = [
+            subprocess.Popen(
+                command(_MODULE), env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdin=subprocess.DEVNULL,
+            )
+            for rank in range(ranks)
+        ]  # fmt: skip
+        try:
+            failed = _wait(processes, time.monotonic() + seconds)
+            if failed is not None:
+                raise RankFailed(_why(Path(folder), failed, processes[failed].poll(), seconds))
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        return [cloudpickle.loads((Path(folder) / f"result {rank}").read_bytes()) for rank in range(ranks)]
+
+
+def _wait(processes: list[subprocess.Popen[bytes]], deadline: float) -> int | None:
+    """Until all are done; which rank failed first, or did not come to an end."""
+    failed = None
+    while any(process.poll() is None for process in processes):
+        bad = [rank for rank, process in enumerate(processes) if process.poll()]
+        if bad and failed is None:
+            failed, deadline = bad[0], min(deadline, time.monotonic() + _GRACE_SECONDS)
+        if time.monotonic() > deadline:
+            return failed if failed is not None else [p.poll() is None for p in processes].index(True)
+        time.sleep(0.01)
+    return next((rank for rank, process in enumerate(processes) if process.returncode), failed)
+
+
+def _why(folder: Path, failed: int, status: int | None, seconds: float) -> str:
+    """The first traceback that a rank left behind, by time; without one how rank `failed` ended."""
+    left = sorted(folder.glob("error *"), key=lambda path: path.stat().st_mtime_ns)
+    if left:
+        return f"rank {left[0].name.removeprefix('error ')} failed:\n{left[0].read_text()}"
+    if status is None:
+        return f"rank {failed} was at work when the {seconds:g} s for this run were over: does it hang?"
+    return f"rank {failed} ended with exit status {status} and without a word"
+
+
+def main() -> None:
+    """One rank, whose number, world and meeting point stand in the environment as torchrun or Slurm sets it."""
+    torch.set_num_threads(1)
+    if given := os.environ.pop(_FOLDER, ""):
+        backend, _, folder = given.partition(" ")
+        _run_in_folder(Path(folder), backend, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        return
+    parser = argparse.ArgumentParser(
+        prog="python -m threeloops.training.cluster", description="run one rank of a program"
+    )
+    parser.add_argument("program", help="module:function")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="nccl" if torch.cuda.is_available() else "gloo")
+    options = parser.parse_args()
+    for name, slurm in (("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS"), ("LOCAL_RANK", "SLURM_LOCALID")):
+        if name not in os.environ and slurm not in os.environ:
+            parser.error(f"{name} is not set: start this with torchrun, or with srun")
+        os.environ.setdefault(name, os.environ.get(slurm, ""))
+    if options.backend == "nccl":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    module, _, name = options.program.partition(":")
+    sys.path.insert(0, os.getcwd())
+    program = getattr(importlib.import_module(module), name or "main")
+    dist.init_process_group(options.backend)
+    try:
+        result = program()
+        if dist.get_rank() == 0 and result is not None:
+            print(result)
+    finally:
+        dist.destroy_process_group()
+
+
+def _run_in_folder(folder: Path, backend: str, rank: int, world: int) -> None:
+    try:
+        if backend == "nccl":
+            torch.cuda.set_device(rank)
+        program, arguments, _ = from_bytes((folder / "program").read_bytes())
+        dist.init_process_group(backend, init_method=f"file://{folder / 'store'}", rank=rank, world_size=world)
+        result = cloudpickle.dumps(program(*arguments))
+        dist.barrier()
+        dist.destroy_process_group()
+        (folder / f"result {rank}").write_bytes(result)
+    except BaseException:
+        (folder / f"error {rank}").write_text(traceback.format_exc())
+        os._exit(1)

@@ -1,0 +1,73 @@
+"""The reductions of a collective, and tensors as the flat buffers that its messages are cut from."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+__all__ = ["Reduction", "flat", "reduction", "require_rank", "scratch"]
+
+_kept = threading.local()
+
+_COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "sum": torch.Tensor.add_,
+    "avg": torch.Tensor.add_,
+    "product": torch.Tensor.mul_,
+    "max": lambda into, other: torch.maximum(into, other, out=into),
+    "min": lambda into, other: torch.minimum(into, other, out=into),
+}
+
+
+class Reduction:
+    """An operation on tensors of one dtype, in which it also accumulates, as NCCL and gloo do.
+
+    `combine(into, other)` is done once per value that a rank receives, and `finish(chunk, ranks)` once at the end.
+    """
+
+    def __init__(self, operation: str, dtype: torch.dtype) -> None:
+        if operation not in _COMBINE:
+            raise ValueError(f"operation = {operation!r}: expected one of {', '.join(_COMBINE)}")
+        if operation == "avg" and not (dtype.is_floating_point or dtype.is_complex):
+            raise TypeError(f"avg of {dtype}: an average needs a floating-point dtype; use sum, and divide it yourself")
+        self._average = operation == "avg"
+        self.combine = _COMBINE[operation]
+
+    def finish(self, chunk: torch.Tensor, ranks: int) -> None:
+        if self._average:
+            chunk.div_(ranks)
+
+
+def reduction(operation: str | Reduction, tensor: torch.Tensor) -> Reduction:
+    """The reduction of this name for this tensor; one that is already made is passed on."""
+    return operation if isinstance(operation, Reduction) else Reduction(operation, tensor.dtype)
+
+
+@contextmanager
+def flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor's elements in one contiguous dimension; what is written there is in the tensor afterwards."""
+    with torch.no_grad():
+        buffer = tensor.detach().contiguous().view(-1)
+        yield buffer
+        if not tensor.is_contiguous():
+            tensor.detach().copy_(buffer.view(tensor.shape))
+
+
+def scratch(like: torch.Tensor, elements: int) -> torch.Tensor:
+    """Memory for what this thread receives, until its next call.
+
+    On a CPU it is kept: glibc returns blocks of 32 MiB and more to the system, and touching fresh pages of them takes
+    longer than the copy into them. On a GPU torch's allocator keeps it.
+    """
+    if like.device.type != "cpu":
+        return like.new_empty(elements)
+    size = elements * like.element_size()
+    if not hasattr(_kept, "bytes") or _kept.bytes.numel() < size:
+        _kept.bytes = torch.empty(size, dtype=torch.uint8)
+    return _kept.bytes[:size].view(like.dtype)
+
+
+def require_rank(what: str, rank: int, ranks: int) -> None:
+    if not 0 <= rank < ranks:
+        raise ValueError(f"{what} = {rank}: expected a rank of the group, 0 to {ranks - 1}")

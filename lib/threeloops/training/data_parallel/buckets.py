@@ -1,0 +1,44 @@
+"""Which gradients share an all-reduce: DDP's buckets.
+
+Many small all-reduces pay the latency of the link each time, and one large one cannot begin before the last gradient is
+there. Gradients become ready in about the reverse order of registration, so buckets are filled in that order; the first
+one is smaller, so that communication begins early (Li et al. 2020, "PyTorch Distributed", section 3.2).
+"""
+
+from collections.abc import Hashable, Sequence
+
+__all__ = ["BUCKET_CAP_MB", "FIRST_BUCKET_MB", "assign_buckets"]
+
+BUCKET_CAP_MB, FIRST_BUCKET_MB = 25.0, 1.0
+"""torch's defaults, in MiB (torch/csrc/distributed/c10d/reducer.hpp)."""
+
+
+def assign_buckets(
+    sizes: Sequence[int],
+    bucket_cap_mb: float = BUCKET_CAP_MB,
+    first_bucket_mb: float = FIRST_BUCKET_MB,
+    kinds: Sequence[Hashable] | None = None,
+) -> list[list[int]]:
+    """Indices of the gradients in each bucket, buckets in the order in which they become full.
+
+    Args:
+        sizes: bytes of each gradient, in the order of registration.
+        bucket_cap_mb: a bucket is closed by the gradient with which it reaches this many MiB, as in torch's
+            `compute_bucket_assignment_by_size`. So it can be larger, by less than one gradient.
+        first_bucket_mb: the same for the first bucket, where it is smaller.
+        kinds: gradients of different kinds (dtype and device) never share a bucket; each kind has its own first one.
+    """
+    for name, cap in (("bucket_cap_mb", bucket_cap_mb), ("first_bucket_mb", first_bucket_mb)):
+        if not cap > 0:
+            raise ValueError(f"{name} = {cap}: expected a size in MiB above 0; a tiny one gives each gradient its own")
+    kinds = [None] * len(sizes) if kinds is None else kinds
+    filling: dict[Hashable, list[int]] = {}
+    caps = dict.fromkeys(kinds, min(first_bucket_mb, bucket_cap_mb))
+    closed = []
+    for index in reversed(range(len(sizes))):
+        bucket = filling.setdefault(kinds[index], [])
+        bucket.append(index)
+        if sum(sizes[i] for i in bucket) >= caps[kinds[index]] * 2**20:
+            closed.append(filling.pop(kinds[index]))
+            caps[kinds[index]] = bucket_cap_mb
+    return sorted([*closed, *filling.values()], key=lambda bucket: bucket[-1], reverse=True)

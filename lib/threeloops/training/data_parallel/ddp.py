@@ -1,0 +1,260 @@
+"""Data-parallel training as torch's DistributedDataParallel does it, on plain `torch.distributed`.
+
+Every rank has the whole model and its own part of the batch. Gradients are averaged in buckets while backward is still
+running: a hook puts each finished gradient into its bucket, a full bucket starts its all-reduce, and backward ends when
+all of them have ended. After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
+torch/nn/parallel/distributed.py and torch/csrc/distributed/c10d/reducer.cpp.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import zip_longest
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from threeloops.training.data_parallel.buckets import BUCKET_CAP_MB, FIRST_BUCKET_MB, assign_buckets
+
+__all__ = ["DDP", "Bucket"]
+
+
+class Bucket:
+    """Gradients that are averaged together: `flat` holds them all, and `views` each one in its parameter's shape."""
+
+    def __init__(self, parameters: dict[str, torch.nn.Parameter]) -> None:
+        first = next(iter(parameters.values()))
+        self.parameters = parameters
+        self.flat = torch.zeros(sum(p.numel() for p in parameters.values()), dtype=first.dtype, device=first.device)
+        parts = self.flat.split([p.numel() for p in parameters.values()])
+        self.views = {name: part.view(p.shape) for (name, p), part in zip(parameters.items(), parts, strict=True)}
+        self.missing: set[str] = set()
+        self.work: dist.Work | None = None
+
+    def reset(self) -> None:
+        self.missing, self.work = set(self.parameters), None
+
+    def put(self, name: str) -> None:
+        """Move a parameter's gradient, or zeros where it has none, into the bucket; `grad` becomes a view of it."""
+        parameter, view = self.parameters[name], self.views[name]
+        if parameter.grad is None:
+            view.zero_()
+        elif parameter.grad.is_sparse:
+            raise TypeError(
+                f"the gradient of {name!r} is sparse: expected a dense one; use an embedding's sparse=False"
+            )
+        elif parameter.grad is not view:
+            view.copy_(parameter.grad.detach())
+            parameter.grad = view
+        self.missing.remove(name)
+
+    def average(self, group: dist.ProcessGroup | None) -> None:
+        """Start the all-reduce. Dividing first keeps 16-bit sums in range, and gloo has no average."""
+        self.flat.div_(dist.get_world_size(group))
+        self.work = dist.all_reduce(self.flat, group=group, async_op=True)
+
+    def wait(self) -> None:
+        assert self.work is not None
+        self.work.wait()
+
+
+class DDP(torch.nn.Module):
+    """A module whose gradients are the mean over all ranks when `backward()` returns.
+
+    Use it in place of the module, on every rank: `loss = criterion(ddp(inputs), targets); loss.backward()`. With equal
+    batches per rank and losses that are means, training is that of one process on the concatenated batch.
+
+    - Parameters and buffers are those of rank 0 from the start, and buffers again before each forward that follows one
+      with gradients.
+    - `grad` is a view into a bucket (torch's `gradient_as_bucket_view`); the next backward writes there again.
+    - Frozen parameters have no part in it; freeze them before wrapping.
+    - One backward per forward, and it reaches every trained parameter, unless `find_unused_parameters`: then the graph
+      of each forward is searched, those without a gradient count as 0, and where no rank has one `grad` stays None.
+
+    Args:
+        group: the ranks that share the work; by default all.
+        bucket_cap_mb, first_bucket_mb: see `assign_buckets`.
+
+    Raises:
+        ValueError: ranks disagree about names, shapes, dtypes or what is frozen; or nothing is to be trained.
+    """
+
+    buckets: list[Bucket]
+    """In the order in which they are averaged."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        group: dist.ProcessGroup | None = None,
+        *,
+        bucket_cap_mb: float = BUCKET_CAP_MB,
+        first_bucket_mb: float = FIRST_BUCKET_MB,
+        find_unused_parameters: bool = False,
+    ) -> None:
+        super().__init__()
+        if not dist.is_initialized():
+            raise RuntimeError("DDP needs a process group: call torch.distributed.init_process_group() first")
+        if dist.get_rank(group) < 0:
+            raise ValueError(f"rank {dist.get_rank()} is not in this group: wrap the module on its ranks only")
+        self.module, self.group, self.find_unused_parameters = module, group, find_unused_parameters
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not trained:
+            raise ValueError("the module has no parameter that requires a gradient: there is nothing to average")
+        _check_same_on_all_ranks(module, group)
+        _broadcast([*module.parameters(), *module.buffers()], group)
+        sizes = [p.numel() * p.element_size() for _, p in trained]
+        assigned = assign_buckets(sizes, bucket_cap_mb, first_bucket_mb, [(p.dtype, p.device) for _, p in trained])
+        self.buckets = [Bucket(dict(trained[index] for index in bucket)) for bucket in assigned]
+        for bucket in self.buckets:
+            for name, parameter in bucket.parameters.items():
+                parameter.register_post_accumulate_grad_hook(partial(self._gradient_ready, bucket, name))
+        self._synchronizes, self._buffers_changed = True, True
+        self._state: Literal["idle", "local", "forward", "backward"] = "idle"
+        self._launched = 0
+        self._unreachable: list[tuple[Bucket, str]] = []
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients on each rank without communication; the first backward after it averages the sums.
+        Forward must be inside too."""
+        before, self._synchronizes = self._synchronizes, False
+        try:
+            yield
+        finally:
+            self._synchronizes = before
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        if self._synchronizes and self._buffers_changed:
+            buffers = tuple(self.module.buffers())
+            with torch.autograd._unsafe_preserve_version_counter(buffers):  # an earlier forward may have saved them
+                _broadcast(buffers, self.group)
+            self._buffers_changed = False
+        output = self.module(*arguments, **keywords)
+        if torch.is_grad_enabled():
+            self._buffers_changed = True
+            self._prepare([leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad])
+        return output
+
+    def _prepare(self, outputs: list[Tensor]) -> None:
+        """Expect gradients, if this forward is to be synchronised."""
+        self._state = "forward" if self._synchronizes else "local"
+        if not self._synchronizes:
+            return
+        self._launched = 0
+        for bucket in self.buckets:
+            bucket.reset()
+        for output in outputs:
+            if output.grad_fn is not None:  # reached also where no parameter is
+                output.register_hook(self._begin_backward)
+        found = _reachable(outputs) if self.find_unused_parameters else None
+        self._unreachable = [
+            (bucket, name)
+            for bucket in self.buckets
+            for name, parameter in bucket.parameters.items()
+            if found is not None and parameter not in found
+        ]
+
+    def _begin_backward(self, _: Any = None) -> None:
+        """At the first gradient of a backward: have the engine call `_finish` at the end of it."""
+        if self._state == "forward":
+            self._state = "backward"
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            for bucket, name in self._unreachable:
+                bucket.put(name)
+            self._launch_full_buckets()
+
+    def _gradient_ready(self, bucket: Bucket, name: str, _: Tensor) -> None:
+        """Hook of each parameter, called once in a backward, after its last use was accumulated."""
+        if self._state == "local":
+            return
+        if self._state == "idle":
+            raise RuntimeError(
+                f"a gradient for {name!r} would not be averaged: it comes from a second backward since the last "
+                "forward, or from the wrapped module itself. Call the DDP module, and sum losses for a single backward"
+            )
+        self._begin_backward()
+        if name not in bucket.missing:
+            raise RuntimeError(
+                f"{name!r} got a second gradient in one backward, after its bucket was filled: expected one. Reentrant "
+                "checkpoints do that for parameters used twice; use torch.utils.checkpoint(…, use_reentrant=False)"
+            )
+        bucket.put(name)
+        self._launch_full_buckets()
+
+    def _launch_full_buckets(self) -> None:
+        """In the order of the buckets, whichever is full first, since all ranks must call the same collectives."""
+        while self._launched < len(self.buckets) and not self.buckets[self._launched].missing:
+            self.buckets[self._launched].average(self.group)
+            self._launched += 1
+
+    def _finish(self) -> None:
+        """At the end of backward: the buckets that are left, and then wait for all."""
+        self._state = "idle"
+        missing = [(bucket, name) for bucket in self.buckets for name in bucket.parameters if name in bucket.missing]
+        if missing and not self.find_unused_parameters:
+            raise RuntimeError(
+                f"on rank {dist.get_rank(self.group)} there is no gradient for {', '.join(n for _, n in missing)}: "
+                "expected one for each parameter, else ranks would wait for one another. Freeze them before "
+                "wrapping, or pass find_unused_parameters=True"
+            )
+        for bucket, name in missing:  # reachable from the outputs, and yet not from the loss
+            bucket.put(name)
+        self._launch_full_buckets()
+        if self.find_unused_parameters:
+            self._adopt_gradients_of_others()
+        for bucket in self.buckets:
+            bucket.wait()
+
+    def _adopt_gradients_of_others(self) -> None:
+        """A parameter without a gradient here gets the average where another rank has one."""
+        all_parameters = [(bucket, name, p) for bucket in self.buckets for name, p in bucket.parameters.items()]
+        device = self.buckets[0].flat.device
+        used = torch.tensor([p.grad is not None for _, _, p in all_parameters], dtype=torch.int32, device=device)
+        dist.all_reduce(used, group=self.group)
+        for (bucket, name, parameter), count in zip(all_parameters, used.tolist(), strict=True):
+            if count and parameter.grad is None:
+                parameter.grad = bucket.views[name]
+
+
+def _check_same_on_all_ranks(module: torch.nn.Module, group: dist.ProcessGroup | None) -> None:
+    mine = [
+        f"{name}: shape {tuple(t.shape)}, {str(t.dtype).removeprefix('torch.')}{', trained' if t.requires_grad else ''}"
+        for name, t in [*module.named_parameters(), *module.named_buffers()]
+    ]
+    everyone: list[list[str]] = [[] for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(everyone, mine, group=group)
+    for rank, theirs in enumerate(everyone):
+        for expected, found in zip_longest(everyone[0], theirs, fillvalue="nothing"):
+            if expected != found:
+                raise ValueError(
+                    f"the module of rank {rank} is not that of rank 0: it has {found}, where rank 0 has {expected}. "
+                    "Build the same module on every rank before wrapping it"
+                )
+
+
+@torch.no_grad()
+def _broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Give all ranks the values of rank 0, in one message per dtype and device."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for same in kinds.values():
+        flat = torch.cat([tensor.reshape(-1) for tensor in same])
+        dist.broadcast(flat, group=group, group_src=0)
+        for tensor, values in zip(same, flat.split([tensor.numel() for tensor in same]), strict=True):
+            tensor.copy_(values.view(tensor.shape))
+
+
+def _reachable(outputs: list[Tensor]) -> set[Tensor]:
+    """The leaves to which the autograd graph of these outputs leads."""
+    todo: list[Any] = [torch.autograd.graph.get_gradient_edge(output).node for output in outputs]
+    seen: set[Any] = set()
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [following for following, _ in node.next_functions]
+    return {node.variable for node in seen if hasattr(node, "variable")}

@@ -1,0 +1,583 @@
+"""Programs on the virtual cluster: real processes, unmodified `torch.distributed` code, exact values and times."""
+
+import os
+import sys
+import time
+import types
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from threeloops.training.cluster import (
+    Cluster,
+    ClusterError,
+    CorruptMessage,
+    Deadlock,
+    Mismatch,
+    RankDies,
+    RankFailed,
+    RankLost,
+    SlowLink,
+    SlowRank,
+    Unfinished,
+    charge,
+    compute,
+    fabric,
+    now,
+    synchronize,
+    uniform,
+)
+
+ALPHA, BETA = 1e-5, 1e9
+
+
+def given(rank, *shape, dtype=torch.float32):
+    """Small integers, so that sums are exact in every dtype."""
+    numbers = torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(rank))
+    return numbers.to(dtype)
+
+
+def every_collective(group_of=None):
+    """What each collective gives, on all ranks or on those of `group_of` that this one is in."""
+    ranks = list(group_of or range(dist.get_world_size()))
+    group = dist.new_group(ranks) if group_of else None
+    me, size = dist.get_rank(), len(ranks)
+    if me not in ranks:
+        return None
+    found = {}
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8):
+        x = given(me, 7, dtype=dtype).abs()
+        dist.all_reduce(x, group=group)
+        found["sum", dtype] = x
+    for name in ("MAX", "MIN", "PRODUCT", "AVG"):
+        x = given(me, 5)
+        dist.all_reduce(x, getattr(dist.ReduceOp, name), group=group)
+        found[name] = x
+    for count in (0, 1, 2, 64):
+        x = given(me, count)
+        dist.all_reduce(x, group=group)
+        found["count", count] = x
+    x = given(me, 4, 6).t()[::2]  # neither contiguous nor whole
+    dist.all_reduce(x, group=group)
+    found["strided"] = x
+    x = given(me, 3, 5)
+    dist.broadcast(x, src=ranks[-1], group=group)
+    found["broadcast"] = x
+    x = given(me, 3)
+    dist.reduce(x, dst=ranks[1], group=group)
+    found["reduce"] = x
+    out = torch.empty(size * 3)
+    dist.all_gather_into_tensor(out, given(me, 3), group=group)
+    found["all_gather"] = out
+    parts = [torch.empty(2, 2) for _ in range(size)]
+    dist.all_gather(parts, given(me, 2, 2), group=group)
+    found["all_gather of a list"] = torch.stack(parts)
+    out = torch.empty(3)
+    dist.reduce_scatter_tensor(out, given(me, size * 3), group=group)
+    found["reduce_scatter"] = out
+    parts = list(given(me, size * 2).split(2))
+    out = torch.empty(2)
+    dist.reduce_scatter(out, parts, group=group)
+    found["reduce_scatter of a list"] = out
+    out = torch.empty(size * 2, 3)
+    dist.all_to_all_single(out, given(me, size * 2, 3), group=group)
+    found["all_to_all"] = out
+    mine = ranks.index(me)
+    sends, gets = [mine + to for to in range(size)], [source + mine for source in range(size)]
+    out = torch.empty(sum(gets))
+    dist.all_to_all_single(out, given(me, sum(sends)), gets, sends, group=group)
+    found["uneven all_to_all"] = out
+    parts = [torch.empty(2) for _ in range(size)] if me == ranks[0] else None
+    dist.gather(given(me, 2), parts, dst=ranks[0], group=group)
+    found["gather"] = torch.stack(parts) if parts else None
+    out = torch.empty(2)
+    dist.scatter(out, list(given(me, size * 2).split(2)) if me == ranks[0] else None, src=ranks[0], group=group)
+    found["scatter"] = out
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": me}, group=group)
+    found["objects"] = objects
+    handle = dist.all_reduce(x := given(me, 9), group=group, async_op=True)
+    compute(1e-3)
+    handle.wait()
+    found["asynchronous"] = x
+    dist.barrier(group=group)
+    return found
+
+
+@pytest.mark.parametrize("case", [(1, None), (2, None), (5, None), (8, None), (6, (1, 3, 4))], ids=str)
+def test_every_collective_gives_what_torch_says_it_gives(case):
+    size, group_of = case
+    ranks = list(group_of or range(size))
+    run = Cluster(size).run(every_collective, group_of) if len(ranks) > 1 else Cluster(1).run(alone)
+    if len(ranks) == 1:
+        assert run.results == (6.0,) and not run.messages
+        return
+    assert [found is not None for found in run.results] == [rank in ranks for rank in range(size)]
+    n = len(ranks)
+    for place, rank in enumerate(ranks):
+        found = run.results[rank]
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8):
+            assert found["sum", dtype].equal(sum(given(r, 7, dtype=dtype).abs() for r in ranks)), dtype
+        stack = torch.stack([given(r, 5) for r in ranks])
+        assert found["MAX"].equal(stack.amax(0)) and found["MIN"].equal(stack.amin(0))
+        assert found["PRODUCT"].equal(stack.prod(0))
+        torch.testing.assert_close(found["AVG"], stack.mean(0))
+        for count in (0, 1, 2, 64):
+            assert found["count", count].equal(sum(given(r, count) for r in ranks))
+        assert found["strided"].equal(sum(given(r, 4, 6).t()[::2] for r in ranks))
+        assert found["broadcast"].equal(given(ranks[-1], 3, 5))
+        assert found["reduce"].equal(sum(given(r, 3) for r in ranks) if place == 1 else given(rank, 3))
+        assert found["all_gather"].equal(torch.cat([given(r, 3) for r in ranks]))
+        assert found["all_gather of a list"].equal(torch.stack([given(r, 2, 2) for r in ranks]))
+        assert found["reduce_scatter"].equal(sum(given(r, n * 3) for r in ranks).split(3)[place])
+        assert found["reduce_scatter of a list"].equal(sum(given(r, n * 2) for r in ranks).split(2)[place])
+        assert found["all_to_all"].equal(torch.cat([given(r, n * 2, 3).split(2)[place] for r in ranks]))
+        parts = [
+            given(r, sum(source + to for to in range(n))).split([source + to for to in range(n)])[place]
+            for source, r in enumerate(ranks)
+        ]
+        assert found["uneven all_to_all"].equal(torch.cat(parts))
+        if place == 0:
+            assert found["gather"].equal(torch.stack([given(r, 2) for r in ranks]))
+        assert found["scatter"].equal(given(ranks[0], n * 2).split(2)[place])
+        assert found["objects"] == [{"rank": r} for r in ranks]
+        assert found["asynchronous"].equal(sum(given(r, 9) for r in ranks))
+
+
+def alone():
+    x = torch.full((3,), 2.0)
+    for operation in (dist.all_reduce, lambda t: dist.broadcast(t, 0), lambda t: dist.all_gather([t.clone()], t)):
+        operation(x)
+    dist.barrier()
+    return x.sum().item()
+
+
+def timed_ring(count):
+    x = torch.ones(count)
+    dist.all_reduce(x)
+    return now()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 16])
+def test_an_all_reduce_takes_the_time_of_its_ring(ranks):
+    count = 4 * ranks * 25
+    run = Cluster(uniform(ranks, ALPHA, BETA)).run(timed_ring, count)
+    chunk = 4 * count // ranks
+    assert run.seconds == pytest.approx(2 * (ranks - 1) * (ALPHA + chunk / BETA), rel=1e-12)
+    assert set(run.results) == {run.seconds}
+    for rank in range(ranks):
+        expected = [0] * ranks
+        expected[(rank + 1) % ranks] = 2 * (ranks - 1) * chunk
+        assert run.bytes[rank] == expected
+    assert [s.what for s in run.spans] == ["all_reduce"] * ranks
+
+
+def ring_by_hand():
+    """Reduce-scatter from isend and irecv."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    chunks = list(given(rank, size * 10).split(10))
+    for step in range(size - 1):
+        into = torch.empty(10)
+        handles = [
+            dist.isend(chunks[(rank - step) % size], (rank + 1) % size),
+            dist.irecv(into, (rank - 1) % size),
+        ]
+        for handle in handles:
+            handle.wait()
+        chunks[(rank - step - 1) % size] += into
+    return chunks[(rank + 1) % size]
+
+
+def test_point_to_point_moves_the_clock_of_the_program():
+    run = Cluster(uniform(4, ALPHA, BETA)).run(ring_by_hand)
+    total = sum(given(rank, 40) for rank in range(4)).split(10)
+    assert all(run.results[rank].equal(total[(rank + 1) % 4]) for rank in range(4))
+    assert run.seconds == pytest.approx(3 * (ALPHA + 40 / BETA), rel=1e-12) and not run.spans
+
+
+def overlapping():
+    x = torch.ones(1000)
+    handle = dist.all_reduce(x, async_op=True)
+    compute(3e-5, "backward")
+    handle.wait()
+    between = now()
+    handles = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(2)]
+    for handle in handles:
+        handle.wait()
+    return between, now()
+
+
+def test_an_asynchronous_collective_overlaps_with_computation_and_queues_behind_another():
+    one = 2 * (ALPHA + 2000 / BETA)
+    run = Cluster(uniform(2, ALPHA, BETA)).run(overlapping)
+    between, end = run.results[0]
+    assert between == pytest.approx(max(one, 3e-5), rel=1e-12)
+    assert end == pytest.approx(between + 2 * one, rel=1e-12)
+    assert [(s.what, s.timeline) for s in run.spans if s.rank == 0] == [("backward", 0), *[("all_reduce", 1)] * 3]
+
+
+def trained(steps, bucket_mb):
+    """torch's own DDP over 8 layers of 256 KiB that charge 0.1 and 0.2 ms; ms of the last step, gradients."""
+
+    class Layer(torch.nn.Linear):
+        def forward(self, x):
+            return charge(super().forward(x), 1e-4, 2e-4)
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[Layer(256, 256, bias=False) for _ in range(8)])
+    ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
+    x = given(dist.get_rank(), 8, 256) / 8
+    times = []
+    for _ in range(steps):
+        model.zero_grad()
+        synchronize()
+        start = now()
+        ddp(x).square().sum().backward()
+        synchronize()
+        times.append(1e3 * (now() - start))
+    return times[-1], torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def test_torchs_own_ddp_runs_on_it_and_its_overlap_is_exact():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Linear(256, 256, bias=False) for _ in range(8)])
+    for rank in range(4):
+        (model(given(rank, 8, 256) / 8).square().sum() / 4).backward()
+    expected = torch.cat([p.grad.flatten() for p in model.parameters()])
+    for megabytes, milliseconds in ((100, 5.5957), (0.5, 4.5857)):
+        run = Cluster(uniform(4, ALPHA, BETA)).run(trained, 3, megabytes)
+        assert round(run.results[0][0], 4) == milliseconds
+        for _, gradient in run.results:
+            torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+            assert gradient.equal(run.results[0][1])
+
+
+def sharded():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64, bias=False) for _ in range(4)])
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    model(given(dist.get_rank(), 8, 64) / 8).square().sum().backward()
+    return torch.cat([p.grad.to_local().flatten() for p in model.parameters()])
+
+
+def test_torchs_fsdp2_runs_on_it_and_sends_one_and_a_half_times_ddps_bytes():
+    run = Cluster(4).run(sharded)
+    parameters = 4 * 64 * 64 * 4
+    once = sum(m.size for m in run.messages if m.size > 100 and m.source == 0)
+    assert once == 3 * parameters * 3 // 4
+
+
+def test_the_same_program_takes_the_same_time_to_the_bit_every_time():
+    topology = fabric(2, 3)
+    runs = [Cluster(topology).run(overlapping) for _ in range(5)]
+    assert len({(run.clocks, run.messages.__repr__(), run.spans) for run in runs}) == 1
+
+
+# What goes wrong
+
+
+def waits_in_a_circle():
+    dist.recv(torch.zeros(4), (dist.get_rank() + 1) % dist.get_world_size())
+
+
+def raises():
+    if dist.get_rank() == 2:
+        raise ValueError("no gradient")
+    dist.barrier()
+
+
+def exits():
+    if dist.get_rank() == 1:
+        os._exit(3)
+    dist.barrier()
+
+
+def disagrees():
+    dist.all_reduce(torch.ones(3 + dist.get_rank()))
+
+
+def another_order():
+    x, y = torch.ones(3), torch.ones(3, dtype=torch.float64)
+    for tensor in (x, y) if dist.get_rank() else (y, x):
+        dist.all_reduce(tensor)
+
+
+def never_calls():
+    if dist.get_rank():
+        dist.all_reduce(torch.ones(3))
+
+
+def forgets_to_wait():
+    dist.all_reduce(torch.ones(3), async_op=True)
+
+
+def sends_and_forgets():
+    x = torch.ones(3)
+    if dist.get_rank() == 0:
+        dist.isend(x, 1)
+        dist.all_reduce(x)
+    else:
+        dist.all_reduce(x)
+        dist.recv(x, 0)
+
+
+def sends_into_nothing():
+    if dist.get_rank() == 0:
+        dist.isend(torch.ones(3), 1).wait()
+
+
+def all_send_first():
+    dist.send(torch.ones(3), 1 - dist.get_rank())
+    dist.recv(torch.ones(3), 1 - dist.get_rank())
+
+
+def fills_twice():
+    x = torch.zeros(4)
+    dist.irecv(x[:3], 1 - dist.get_rank()), dist.irecv(x[2:], 1 - dist.get_rank())
+
+
+def sends_what_is_not_there():
+    x = torch.zeros(4)
+    dist.irecv(x, 1 - dist.get_rank())
+    dist.isend(x, 1 - dist.get_rank())
+
+
+def own_groups_only():
+    first = dist.get_rank() // 2 * 2
+    group = dist.new_group([first, first + 1])
+    out = torch.zeros(2)
+    dist.reduce_scatter_tensor(out, torch.ones(4), group=group)
+
+
+def another_size():
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(3), 1)
+    else:
+        dist.recv(torch.ones(4), 0)
+
+
+def returns_a_generator():
+    return (x for x in range(3))
+
+
+def hangs():
+    while dist.get_rank() == 1:
+        time.sleep(0.01)
+
+
+def receives_from_anyone():
+    dist.recv(torch.ones(3))
+
+
+def reduces_bits():
+    dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.BAND)
+
+
+def sends_a_sparse_tensor():
+    dist.all_reduce(torch.eye(3).to_sparse())
+
+
+def leaves_a_thread():
+    import threading
+
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+    return os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "message"),
+    [
+        (waits_in_a_circle, Deadlock, r"rank 0 waits \(test_cluster.py:\d+\) for a message from rank 1\n"),
+        (raises, RankFailed, r"(?s)rank 2 failed:.*test_cluster.py.*in raises.*ValueError: no gradient"),
+        (exits, RankFailed, "rank 1: its process ended without a word"),
+        (disagrees, Mismatch, r"all_reduce of 3 float32, sum \(test_cluster.py:\d+\), rank 1 .* of 4 float32"),
+        (another_order, Mismatch, "rank 0 calls all_reduce of 3 float64.* rank 1 calls all_reduce of 3 float32"),
+        (never_calls, Deadlock, r"rank 1 waits .*for all_reduce of 3 float32, sum, which rank 0 did not call"),
+        (forgets_to_wait, Unfinished, r"rank 0 never waits for its all_reduce \(test_cluster.py:\d+\)"),
+        (sends_and_forgets, Unfinished, r"rank 0 never waits for its isend \(test_cluster.py:\d+\): keep the handle"),
+        (
+            sends_into_nothing,
+            Deadlock,
+            r"rank 0 waits \(test_cluster.py:\d+\) for rank 1 to receive its message, which has",
+        ),
+        (all_send_first, Deadlock, r"rank 1 waits \(test_cluster.py:\d+\) for rank 0 to receive its message"),
+        (
+            fills_twice,
+            RankFailed,
+            "the tensor of this irecv from rank 1 shares memory with that of the irecv from rank 1",
+        ),
+        (sends_what_is_not_there, RankFailed, "this isend to rank 1 shares memory with that of the irecv from rank 1"),
+        (
+            own_groups_only,
+            Mismatch,
+            r"group '1' is ranks 0, 1 on rank 0 and ranks 2, 3 on rank 2 \(test_cluster.py:\d+\):",
+        ),
+        (another_size, Mismatch, "rank 0 sends 12 bytes .* rank 1 receives 16"),
+        (returns_a_generator, RankFailed, "returned generator, which cannot be sent"),
+        (receives_from_anyone, RankFailed, "no recv_anysource: name the rank to receive from"),
+        (reduces_bits, RankFailed, "reduction BAND: the virtual cluster has SUM"),
+        (sends_a_sparse_tensor, RankFailed, "with layout sparse_coo: the virtual cluster sends dense tensors"),
+    ],
+)
+def test_what_goes_wrong_is_named_and_never_hangs(program, error, message):
+    with pytest.raises(error, match=message):
+        Cluster({waits_in_a_circle: 3, raises: 3, own_groups_only: 4}.get(program, 2)).run(program, seconds=60)
+    assert not ranks_left()
+
+
+def ranks_left():
+    """Processes that a run has left behind: children of the warm process, which is a child of this one."""
+    return [
+        child
+        for warm in psutil.Process().children()
+        if warm.status() != psutil.STATUS_ZOMBIE and "cluster.processes.warm" in " ".join(warm.cmdline())
+        for child in warm.children()
+    ]
+
+
+def test_a_rank_that_hangs_is_ended_when_the_real_time_is_over():
+    with pytest.raises(ClusterError, match=r"rank \d was at work when the real time for this run was over"):
+        Cluster(2).run(hangs, seconds=1)
+    assert not ranks_left()
+
+
+def test_threads_and_processes_of_a_rank_end_with_the_run():
+    run = Cluster(2).run(leaves_a_thread)
+    assert not any(psutil.pid_exists(pid) for pid in run.results)
+
+
+def says_hello(word):
+    print(word, dist.get_rank())
+    print("careful", file=sys.stderr)
+
+
+def test_what_ranks_print_is_kept_with_their_number():
+    printed = Cluster(2).run(says_hello, "hello").printed.splitlines()
+    assert sorted(printed) == ["[rank 0] careful", "[rank 0] hello 0", "[rank 1] careful", "[rank 1] hello 1"]
+
+
+def test_functions_of_a_notebook_travel_with_what_they_use():
+    notebook = types.ModuleType("__main__")
+    source = """
+import torch.distributed as dist
+FACTOR = 3
+def helper(x):
+    return FACTOR * x
+class Model:
+    def __init__(self, rank):
+        self.rank = rank
+def program():
+    return helper(dist.get_rank()), Model(1).rank
+"""
+    exec(source, notebook.__dict__)
+    assert Cluster(2).run(notebook.program).results == ((0, 1), (3, 1))
+
+
+def test_a_line_of_a_notebook_is_named_by_its_function():
+    notebook = types.ModuleType("__main__")
+    source = "def receives():\n    x = torch.ones(3)\n    dist.recv(x, 1 - dist.get_rank())\n"
+    notebook.__dict__.update(torch=torch, dist=dist)
+    exec(compile(source, "/tmp/ipykernel_12/345.py", "exec"), notebook.__dict__)
+    with pytest.raises(Deadlock, match=r"rank 0 waits \(receives, line 3\) for a message from rank 1\n"):
+        Cluster(2).run(notebook.receives)
+
+
+@pytest.mark.parametrize("ranks", [0, -1, 200])
+def test_a_number_of_ranks_that_cannot_be_is_refused(ranks):
+    with pytest.raises(ValueError, match=f"ranks = {ranks}: expected 1 to 128"):
+        Cluster(ranks)
+
+
+# Faults
+
+
+def steps(count):
+    for _ in range(count):
+        compute(1.0, "step")
+        dist.all_reduce(torch.ones(1000))
+    return now()
+
+
+def test_a_slow_rank_sets_the_pace_of_all():
+    run = Cluster(4, [SlowRank(2, 1.3, at=2.0)]).run(steps, 4)
+    reduce = 2 * 3 * (ALPHA + 1000 / BETA)
+    assert 2 * 1.0 + 2 * 1.3 < run.seconds < 2 * 1.0 + 2 * 1.3 + 4 * reduce
+    assert sum(s.end - s.start for s in run.spans if s.rank == 1 and s.timeline == 0) == 4.0
+
+
+def test_a_slow_link_slows_every_message_that_passes_it():
+    run = Cluster(uniform(2, ALPHA, BETA), [SlowLink("0→1", 0.5)]).run(timed_ring, 1000)
+    # What comes over the slow link and goes back over the other one, or the other way around.
+    assert run.seconds == pytest.approx(2 * ALPHA + 2000 / (BETA / 2) + 2000 / BETA, rel=1e-12)
+    late = Cluster(uniform(2, ALPHA, BETA), [SlowLink("0→1", 0.5, at=1.0)]).run(timed_ring, 1000)
+    assert late.seconds == pytest.approx(2 * (ALPHA + 2000 / BETA), rel=1e-12)
+
+
+def sends_twice():
+    into = torch.empty(2, 4)
+    for row in into:
+        if dist.get_rank() == 0:
+            dist.send(torch.full((4,), 1.5), 1)
+        else:
+            dist.recv(row, 0)
+    return into
+
+
+def test_a_corrupt_message_has_one_bit_flipped():
+    run = Cluster(2, [CorruptMessage(0, 1, number=1)]).run(sends_twice)
+    good, bad = run.results[1]
+    assert good.tolist() == [1.5] * 4 and bad[:3].tolist() == [1.5] * 3
+    assert bad[3].view(torch.int32) ^ torch.tensor(1.5).view(torch.int32) == 1 << 30
+    reduced = Cluster(2, [CorruptMessage(0, 1)]).run(lambda: dist.all_reduce(x := torch.ones(4)) or x)
+    assert not reduced.results[0].equal(torch.full((4,), 2.0))
+
+
+def survives():
+    try:
+        steps(100)
+    except RankLost as error:
+        lost = str(error)
+    rest = [rank for rank in range(dist.get_world_size()) if rank != 2]
+    group = dist.new_group(rest)
+    x = torch.ones(3)
+    dist.all_reduce(x, group=group)
+    return lost, now(), x.sum().item()
+
+
+def test_ranks_that_wait_for_a_dead_one_learn_of_it_after_the_timeout_and_can_go_on():
+    run = Cluster(4, [RankDies(2, at=4.2)], timeout=30.0).run(survives)
+    assert run.died == {2: 4.2} and run.clocks[2] == 4.2 and run.results[2] is None
+    for rank in (0, 1, 3):
+        lost, at, total = run.results[rank]
+        assert "rank 2 died at 4.2 s" in lost and total == 9.0
+        assert 35.0 < at < 96.0
+    assert not [m for m in run.messages if m.source == 2 and m.left > 4.2]
+    assert max(s.end for s in run.spans if s.rank == 2) == 4.2
+
+
+def test_a_rank_that_fails_because_another_died_says_so():
+    with pytest.raises(RankFailed, match=r"(?s)RankLost.*rank 1 died at 0.5 s"):
+        Cluster(2, [RankDies(1, at=0.5)], timeout=1.0).run(steps, 2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (RankDies(4, 1.0), "rank = 4, expected 0 to 3"),
+        (RankDies(0, -1.0), "a time of 0 s or later"),
+        (SlowRank(0, 0.0), "a factor above 0"),
+        (SlowLink("9→1", 0.5), "no port '9→1'; it has"),
+        (CorruptMessage(0, 4), "target = 4"),
+    ],
+)
+def test_a_fault_that_cannot_happen_is_refused(fault, message):
+    with pytest.raises(ValueError, match=message):
+        Cluster(4, [fault])

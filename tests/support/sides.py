@@ -1,0 +1,79 @@
+"""The cells of a student and of a test, in one namespace or on both sides of the wall."""
+
+import textwrap
+import time
+from contextlib import contextmanager
+
+from grading import needs
+from threeloops.lab.checking import wall
+
+from grader.authoring.labs import Limits
+from grader.sandbox.pool import pool
+from grader.transport.link import Link
+from grader.wall.outcome import Outcome
+
+
+@contextmanager
+def sides(lab, where, setup):
+    """`run(student, *tests)`: the outcome of each test cell for a student's cell, "direct" or in a sandbox."""
+    opened = []
+
+    def run(student, *tests):
+        if where != "direct":
+            needs(where)
+        student = textwrap.dedent(student)
+        side = Direct(setup, student) if where == "direct" else Walled(lab, where, setup, student)
+        opened.append(side)
+        outcomes = [side.test(textwrap.dedent(test)) for test in tests]
+        return outcomes if len(outcomes) > 1 else outcomes[0]
+
+    try:
+        yield run
+    finally:
+        for side in opened:
+            side.close()
+
+
+class Direct:
+    """The cells in one namespace, as in JupyterLab."""
+
+    def __init__(self, setup, student):
+        self.namespace = {"__name__": "__main__"}
+        exec(setup, self.namespace)
+        exec(student, self.namespace)
+
+    def test(self, source):
+        assert wall.connection is None
+        result = Outcome()
+        try:
+            exec(source, dict(self.namespace))
+            result.ok = True
+        except Exception as error:
+            result.error, result.message = type(error).__name__, str(error)
+        return result
+
+    def close(self):
+        pass
+
+
+class Walled:
+    """The same cells, each on the side where it belongs."""
+
+    def __init__(self, lab, sandbox, setup, student):
+        self.names = [n for n in ("f", "g", "Model", "CONSTANT") if n in student]
+        self.connection = pool(lab, sandbox).connect(Limits(memory_mb=1024))
+        for op, source, is_setup in (("student", setup, True), ("setup", setup, False), ("student", student, False)):
+            done = self.ask(op=op, source=source, setup=is_setup)
+            assert done.ok, done
+
+    def ask(self, **request):
+        link: Link = self.connection.grader
+        link.deadline = time.monotonic() + 600
+        link.send({"seconds": 300.0, **request})
+        return Outcome(**link.receive()[0])
+
+    def test(self, source):
+        return self.ask(op="test", source=source, names=self.names)
+
+    def close(self):
+        self.connection.close()
