@@ -59,6 +59,10 @@ class Wall:
     def call_library(self, name: tuple[str, str], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return self.call({"library": list(name)}, args, kwargs)
 
+    def is_of_setup(self, function: Callable[..., Any]) -> bool:
+        """Whether a setup cell defines it, so that it exists on the student's side as well."""
+        return function.__name__ in self.setup_names
+
     def replay(self, tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Have the kernels of the submitted cell, `answer`, executed where none of the student's processes reach."""
         if self.replays is None:

@@ -166,11 +166,13 @@ def test_processes_in_sessions_of_their_own_share_one_quota(group):
         while True:
             pass
 
-    member(group, spin)
+    spinning = member(group, spin)
     deadline = time.monotonic() + 60
     while not int(cgroup._pairs(group.folders[-1] / "cpu.stat")["nr_throttled"]):
         assert time.monotonic() < deadline, "several busy processes were never held back"
         os.sched_yield()
+    os.kill(spinning, signal.SIGKILL)
+    os.waitpid(spinning, 0)
 
 
 @pytest.mark.cgroup

@@ -1,17 +1,10 @@
 """What crosses the wall: the same test cell, beside the student's code and with a process between them."""
 
-import textwrap
-import time
-
 import pytest
 from grading import SANDBOXES, fresh_course, needs
-from threeloops.lab.checking import wall
+from sides import Walled, sides
 
-from grader.authoring.labs import Limits
 from grader.processes.grader_process import _shown
-from grader.sandbox.pool import pool
-from grader.transport.link import Link
-from grader.wall.outcome import Outcome
 
 SETUP = """
 import enum
@@ -56,67 +49,10 @@ def lab(tmp_path_factory):
         yield lab
 
 
-class Direct:
-    """The cells in one namespace, as in JupyterLab."""
-
-    def __init__(self, student):
-        self.namespace = {"__name__": "__main__"}
-        exec(SETUP, self.namespace)
-        exec(student, self.namespace)
-
-    def test(self, source):
-        assert wall.connection is None
-        result = Outcome()
-        try:
-            exec(source, dict(self.namespace))
-            result.ok = True
-        except Exception as error:
-            result.error, result.message = type(error).__name__, str(error)
-        return result
-
-    def close(self):
-        pass
-
-
-class Walled:
-    """The same cells, each on the side where it belongs."""
-
-    def __init__(self, lab, sandbox, student):
-        self.names = [n for n in ("f", "g", "Model", "CONSTANT") if n in student]
-        self.connection = pool(lab, sandbox).connect(Limits(memory_mb=1024))
-        for op, source, setup in (("student", SETUP, True), ("setup", SETUP, False), ("student", student, False)):
-            done = self.ask(op=op, source=source, setup=setup)
-            assert done.ok, done
-
-    def ask(self, **request):
-        link: Link = self.connection.grader
-        link.deadline = time.monotonic() + 600
-        link.send({"seconds": 300.0, **request})
-        return Outcome(**link.receive()[0])
-
-    def test(self, source):
-        return self.ask(op="test", source=source, names=self.names)
-
-    def close(self):
-        self.connection.close()
-
-
 @pytest.fixture(params=("direct", *SANDBOXES))
 def run(request, lab):
-    """`run(student, test)`: the outcome of a test cell for a student's cell."""
-    open_sides = []
-
-    def run(student, test):
-        if request.param != "direct":
-            needs(request.param)
-        student, test = textwrap.dedent(student), textwrap.dedent(test)
-        side = Direct(student) if request.param == "direct" else Walled(lab, request.param, student)
-        open_sides.append(side)
-        return side.test(test)
-
-    yield run
-    for side in open_sides:
-        side.close()
+    with sides(lab, request.param, SETUP) as run:
+        yield run
 
 
 SAME = {
@@ -376,7 +312,7 @@ def test_what_fails_fails_on_both_sides(run, name):
 def test_an_answer_that_exits_fails_its_test(lab, sandbox):
     """Behind the wall only: in JupyterLab that ends the kernel."""
     needs(sandbox)
-    side = Walled(lab, sandbox, "def f(): raise SystemExit(3)")
+    side = Walled(lab, sandbox, SETUP, "def f(): raise SystemExit(3)")
     try:
         outcome = side.test("f()")
         assert not outcome.ok
@@ -446,7 +382,7 @@ def g(): os._exit(0)
 def test_what_is_not_data_is_no_value(lab, sandbox):
     """An object that answers every question as it likes is asked none; each refusal fails the test that made it."""
     needs(sandbox)
-    side = Walled(lab, sandbox, EVERYTHING)
+    side = Walled(lab, sandbox, SETUP, EVERYTHING)
     try:
         outcomes = {name: side.test(test) for name, (test, _) in REFUSED.items()}
     finally:
@@ -460,7 +396,7 @@ def test_what_is_not_data_is_no_value(lab, sandbox):
 def test_arguments_are_copies(lab, sandbox):
     """What the student's function does to an argument stays there, unless the test says `inout`."""
     needs(sandbox)
-    side = Walled(lab, sandbox, "def f(x, y):\n    x += 1\n    y.append(1)")
+    side = Walled(lab, sandbox, SETUP, "def f(x, y):\n    x += 1\n    y.append(1)")
     try:
         outcome = side.test("x, y = torch.zeros(3), []\nf(x, y)\ncheck.equal(x, torch.zeros(3))\nassert y == []")
         assert outcome.ok, outcome.message
@@ -471,7 +407,7 @@ def test_arguments_are_copies(lab, sandbox):
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_leftovers_of_one_test_do_not_reach_the_next(lab, sandbox):
     needs(sandbox)
-    side = Walled(lab, sandbox, "def f(): return 1")
+    side = Walled(lab, sandbox, SETUP, "def f(): return 1")
     try:
         assert side.test("f, left = (lambda: 2), 3\nassert f() == 2").ok
         assert side.test("assert f() == 1").ok
@@ -483,7 +419,7 @@ def test_leftovers_of_one_test_do_not_reach_the_next(lab, sandbox):
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_partial_credit_is_the_tests_own_number(lab, sandbox):
     needs(sandbox)
-    side = Walled(lab, sandbox, "def f(): return np.float64(40.0)")
+    side = Walled(lab, sandbox, SETUP, "def f(): return np.float64(40.0)")
     try:
         assert side.test("f()\n7.5").value == 7.5
         assert side.test("x = f()").value is None
@@ -495,7 +431,7 @@ def test_partial_credit_is_the_tests_own_number(lab, sandbox):
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_what_a_cell_prints_and_shows_is_kept(lab, sandbox):
     needs(sandbox)
-    side = Walled(lab, sandbox, "def f():\n    print('in the call')")
+    side = Walled(lab, sandbox, SETUP, "def f():\n    print('in the call')")
     try:
         cell = side.ask(op="student", source="import os\nprint('a')\nos.system('echo b')\nprint('c')\n{'d': 1}")
         assert [word for word in cell.student_printed.split() if word in "abc"] == ["a", "b", "c"]
@@ -511,7 +447,7 @@ def test_handles_are_freed(lab):
     """A test that looks at a hundred thousand objects does not fill the student's memory with them."""
     student = "class Model: pass\ndef f(): return Model()\ndef g():\n    import gc\n"
     student += "    return sum(type(o) is Model for o in gc.get_objects())\n"
-    side = Walled(lab, "none", student)
+    side = Walled(lab, "none", SETUP, student)
     try:
         outcome = side.test("for _ in range(2000):\n    f()\nassert g() < 600, g()")
         assert outcome.ok, outcome.message
@@ -521,7 +457,7 @@ def test_handles_are_freed(lab):
 
 def test_the_graders_half_has_a_memory_limit(lab):
     """What a test makes of a large answer cannot take the machine's memory, and costs that test alone."""
-    side = Walled(lab, "none", "def f(): return 4 << 30")
+    side = Walled(lab, "none", SETUP, "def f(): return 4 << 30")
     try:
         outcome = side.test("np.empty(f(), np.int8)")
         assert not outcome.ok

@@ -5,6 +5,7 @@ what the compiler needs.
 """
 
 import math
+import re
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ __all__ = ["Execution", "described", "execute", "execute_compiled"]
 _FAULTS = ("out-of-bounds", "write-race", "read-write-race")
 """Findings that no correct kernel has: on a GPU they are crashes, or results that change from run to run."""
 
+_CAST = re.compile("cannot cast .* to (.*)", re.DOTALL)
+
 
 @dataclass
 class Execution:
@@ -52,12 +55,14 @@ class Execution:
 
 @dataclass
 class _Storage:
-    """`copied`: torch put an input's values there. `stored`: the most bytes of it that one launch wrote."""
+    """`copied`: torch put an input's values there. `stored`: the most bytes of it that one launch wrote. `idle`: says
+    which launch of no programs was given it."""
 
     flat: torch.Tensor
     is_input: bool = False
     copied: bool = False
     stored: int = 0
+    idle: str = ""
 
 
 @dataclass
@@ -119,6 +124,8 @@ class _Run:
         given |= {name: _constant(value) for name, value in step.constants.items()}
         count = len(self.traffic.launches) if self.traffic is not None else 0
         if 0 in step.grid:
+            for strided in step.views().values():
+                self.storages[strided.storage].idle = f"the grid of {step.kernel} is {step.grid}, which has 0 programs"
             return
         try:
             getattr(self.module, step.kernel)[step.grid](**given, **step.options)
@@ -154,9 +161,8 @@ class _Run:
             own = [f.lineno for f in traceback.extract_tb(each.__traceback__) if f.filename == self.admitted.file]
             line = (own or [line])[-1] or 0
         first = chain[-1]
-        said = str(first) or type(first).__name__
         where = f", line {line} of its cell" if line else ""
-        return f"launches {kernel}, which fails{where}: {type(first).__name__}: {said[:500]}"
+        return f"launches {kernel}, which fails{where}: {type(first).__name__}: {_said(first)[:500]}"
 
     def output(self, output: StridedView) -> torch.Tensor:
         if self.traffic is not None and output.elements:
@@ -165,14 +171,25 @@ class _Run:
 
     def _require_computed(self, output: StridedView, storage: _Storage) -> None:
         if not storage.stored:
-            raise RecordingRefused(
-                "returns a tensor that no kernel wrote: it was given to a kernel, but the kernel stored nothing there"
-            )
+            why = storage.idle or "it was given to a kernel, but the kernel stored nothing there"
+            raise RecordingRefused(f"returns a tensor that no kernel wrote: {why}")
         if storage.copied and storage.stored < output.bytes:
             raise RecordingRefused(
                 f"returns a copy of its input of which no launch wrote more than {storage.stored:,} of "
                 f"{output.bytes:,} bytes: the kernel has to write the result, all of it"
             )
+
+
+def _said(error: BaseException) -> str:
+    """A kernel's exception in words, with the fix for two slips that the interpreter's message leaves unexplained."""
+    said = str(error) or type(error).__name__
+    if cast := _CAST.fullmatch(said):  # the interpreter prints every element of the tile
+        said = f"cannot cast a value to {cast[1]}"
+        if "pointer<" in cast[1]:
+            said += ": if x is a pointer, x.dtype is the pointer's type, and that of its elements is x.dtype.element_ty"
+    elif said.endswith("not iterable") and traceback.extract_tb(error.__traceback__)[-1].name == "__getitem__":
+        said += ": pointers and tiles are not indexed by offsets; write tl.load(pointer + offsets)"
+    return said
 
 
 def execute(

@@ -71,9 +71,20 @@ def fails(x):
 def shifted(x, out):
     here = tl.program_id(0)
     tl.store(out + here, tl.load(x + here + 1))
+
+
+@triton.jit
+def indexed(x, out):
+    tl.store(out + tl.arange(0, 16), x[tl.arange(0, 16)])
+
+
+@triton.jit
+def recast(x, out):
+    tl.store(out + tl.arange(0, 16), tl.load(x + tl.arange(0, 16)).to(x.dtype))
 """
 MODULE = admit(CELL, file="cell_of_test_recording.py").load()
 twice, typed, poke, fails, shifted = (getattr(MODULE, n) for n in ("twice", "typed", "poke", "fails", "shifted"))
+indexed, recast = MODULE.indexed, MODULE.recast
 
 
 def launch_twice(x):
@@ -405,6 +416,31 @@ def test_a_kernels_failure_names_its_line():
     answer = replayed(launcher, torch.ones(1))
     line = CELL.split("\n").index('    tl.static_assert(False, "on purpose")') + 1
     assert f"launches fails, which fails, line {line} of its cell: AssertionError: on purpose" in answer.refused
+
+
+def test_slips_that_the_interpreter_leaves_unexplained_come_with_their_fix():
+    def launcher(kernel):
+        def launch(x):
+            kernel[(1,)](x, out := torch.empty_like(x))
+            return out
+
+        return launch
+
+    refused = replayed(launcher(indexed), torch.full((16,), 0.123)).refused
+    assert "write tl.load(pointer + offsets)" in refused and "TypeError" in refused
+    refused = replayed(launcher(recast), torch.full((16,), 0.123)).refused
+    assert "AssertionError: cannot cast a value to" in refused and "x.dtype.element_ty" in refused
+    assert "0.123" not in refused
+
+
+def test_a_launch_of_no_programs_is_named_where_nothing_was_stored():
+    def launcher(x):
+        out = torch.empty_like(x)
+        twice[(x.numel() // 64,)](x, out, x.numel())
+        return out
+
+    assert "the grid of twice is (0, 1, 1), which has 0 programs" in replayed(launcher, torch.ones(63)).refused
+    assert replayed(launcher, torch.ones(64)).refused == ""
 
 
 def test_a_recording_runs_without_a_meter_too():

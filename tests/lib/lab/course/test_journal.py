@@ -137,7 +137,8 @@ def test_the_map_is_filled_as_far_as_the_reader_has_come(home, tmp_path, monkeyp
     total = sum(lab.checks for lab in labs())
     assert filled({}) == (f"Three loops, twenty labs: 0 of {total} checks passed", 0)
     assert filled({"01_roofline": {"a", "b"}, "08_collectives": 4, "not a lab": 3})[1] == 2
-    assert f"6 of {total}" in filled({"01_roofline": {"a", "b"}, "08_collectives": 9})[0]
+    whole = next(lab.checks for lab in labs() if lab.name == "08_collectives")
+    assert f" {2 + whole} of {total}" in filled({"01_roofline": {"a", "b"}, "08_collectives": whole + 5})[0]
     (tmp_path / "05_mixed_precision").mkdir()
     monkeypatch.chdir(tmp_path / "05_mixed_precision")
     monkeypatch.setattr(journal, "in_kernel", lambda: True)

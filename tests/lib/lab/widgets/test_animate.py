@@ -1,5 +1,6 @@
 """Animations: every frame is in the page, CSS shows one at a time, and what is too long or too large is refused."""
 
+import io
 import re
 
 import pytest
@@ -63,3 +64,22 @@ def test_a_figure_that_would_be_large_as_svg_is_a_picture():
     fig, axes = figure()
     axes.scatter(range(20_000), range(20_000))
     assert style.html(fig, "points").startswith('<img src="data:image/png;base64,')
+
+
+def test_coordinates_keep_two_decimals_and_texts_all_of_theirs():
+    fig, axes = figure(width=4, height=2)
+    axes.plot([0, 1 / 3, 1], [0, 2 / 3, 1])
+    axes.text(0.5, 0.5, "3.14159")
+    picture = style.svg(fig)
+    assert ">3.14159</text>" in picture and not re.search(r' d="[^"]*\.\d{3}', picture) and "rotate(" not in picture
+
+
+def test_a_large_png_gets_by_with_few_colours():
+    import numpy as np
+    from PIL import Image
+
+    fig, axes = figure(width=8, height=8)
+    axes.imshow(np.random.default_rng(0).random((400, 400)))
+    data, size = style.png(fig)
+    assert len(data) <= 1_200_000 and Image.open(io.BytesIO(data)).mode == "P" and size == {"width": 768, "height": 768}
+    assert Image.open(io.BytesIO(style.png(bars(1))[0])).mode != "P"

@@ -1,0 +1,76 @@
+"""Run a student's function on the ranks of a virtual cluster, from a test.
+
+Not a name of `threeloops.lab`, which imports no torch: a lab that needs it imports it from here.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
+from typing import Any
+
+from threeloops.lab.checking import wall
+from threeloops.training.cluster import Cluster, RankFailed, Run, SlowRank
+
+__all__ = ["on_cluster"]
+
+_HUB = "threeloops.training.cluster.processes.hub"
+
+
+def on_cluster(cluster: Cluster, program: Callable[..., Any], *arguments: Any, seconds: float = 60.0) -> Run:
+    """`cluster.run(program, *arguments)`, which behind the wall keeps the clocks where no student's code reaches.
+
+    The ranks then run in the sandbox, and every message passes through the grader: bytes, messages and times of the run
+    are what its router saw. Results cross as plain data.
+
+    Args:
+        program: the student's function, or one of the library or of a setup cell, which gets the student's function as
+            an argument. A function of a test cell exists on the grader's side only.
+        seconds: of real time, for the whole run.
+
+    Raises:
+        TypeError: a function of a test cell is to run on the ranks.
+        NotImplementedError: a rank raised it without a message, as an exercise does that is not written yet.
+        RankFailed, Deadlock, Mismatch, Unfinished: see `Cluster.run`.
+    """
+    try:
+        return _run(cluster, program, arguments, seconds)
+    except RankFailed as failure:
+        if "NotImplementedError" in str(failure).splitlines():
+            raise NotImplementedError from None
+        raise
+
+
+def _run(cluster: Cluster, program: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Run:
+    if wall.connection is None:
+        return cluster.run(program, *arguments, seconds=seconds)
+    for each in (program, *arguments):
+        if type(each) is FunctionType and each.__module__ == "__main__" and not wall.connection.is_of_setup(each):
+            raise TypeError(
+                f"{each.__name__} is a function of a test cell: define it in a setup cell to run it on ranks"
+            )
+    slow = [fault for fault in cluster.faults if isinstance(fault, SlowRank)]
+    try:
+        _call("start", cluster.topology.ranks, program, arguments, slow, seconds)
+        return cluster.conduct(_Hub(), lambda rank, _: _call("result", rank), lambda: str(_call("printed")))
+    finally:
+        _call("end")
+
+
+class _Hub:
+    """The ranks in the sandbox, through the wall."""
+
+    def exchange(self, told: list[tuple[int, Sequence[Any]]]) -> Iterator[tuple[Any, memoryview]]:
+        if told:
+            heard = _call("exchange", [(rank, b"".join(parts)) for rank, parts in told])
+            yield from ((said, memoryview(data)) for said, data in _checked(heard, len(told)))
+
+
+def _checked(heard: Any, count: int) -> list[Any]:
+    """What came is the student's word: one pair of bytes for each rank, or nothing."""
+    good = type(heard) is list and len(heard) == count
+    if not good or any(type(each) is not tuple or [type(part) for part in each] != [bytes, bytes] for each in heard):
+        raise RuntimeError("the ranks of this submission gave a malformed answer")
+    return heard
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    return wall.connection.call_library((_HUB, name), arguments, {})

@@ -1,0 +1,9 @@
+"""Drawings for the labs on parallel training, each with the small exact model that it shows.
+
+A lab that asks for one of these models lists the module among those it withholds.
+"""
+
+from threeloops.lab.drawings.buckets import Layer, draw_buckets, fill_buckets
+from threeloops.lab.drawings.ring import draw_ring, ring_steps
+
+__all__ = ["Layer", "draw_buckets", "draw_ring", "fill_buckets", "ring_steps"]

@@ -1,0 +1,154 @@
+"""The backward pass of data parallelism: gradients wait for their bucket, buckets for the link.
+
+The times are those of `bucketed_step`, which equals DDP's on the virtual cluster where each rank has a link of its own
+to the next. Here gradients are cut into chunks to the byte.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from threeloops.figures import ON_LIGHT, figure, fitting
+from threeloops.palette import palette
+from threeloops.simulation.link import Link
+from threeloops.training.data_parallel.buckets import assign_buckets
+from threeloops.training.data_parallel.scaling import Gradient, bucketed_step
+from threeloops.units import readable_bytes, readable_seconds, time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Bucket", "Layer", "Overlap", "draw_buckets", "fill_buckets"]
+
+_HIDDEN, _EXPOSED, _BACKWARD = palette.green, palette.vermillion, palette.sky
+_PLOT_WIDTH = 8.3
+
+
+class Layer(NamedTuple):
+    """A layer with the seconds of its backward pass, and the bytes of its gradients."""
+
+    name: str
+    seconds: float
+    bytes: int
+
+
+class Bucket(NamedTuple):
+    """Gradients that are reduced together: complete at `ready`, on the link from `start` to `end` (seconds)."""
+
+    layers: tuple[str, ...]
+    bytes: int
+    ready: float
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A backward pass with its all-reduces; times are seconds from its beginning."""
+
+    layers: tuple[Layer, ...]
+    """In the order of the backward pass: the last layer of the model first."""
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def backward(self) -> float:
+        return sum(layer.seconds for layer in self.layers)
+
+    @property
+    def seconds(self) -> float:
+        """Until the last gradient is reduced."""
+        return max(self.backward, self.buckets[-1].end if self.buckets else 0.0)
+
+    @property
+    def communication(self) -> float:
+        return sum(bucket.end - bucket.start for bucket in self.buckets)
+
+    @property
+    def exposed(self) -> float:
+        """Seconds of communication that no computation hides."""
+        return sum(max(0.0, bucket.end - max(bucket.start, self.backward)) for bucket in self.buckets)
+
+
+def fill_buckets(
+    layers: Sequence[Layer], bucket_bytes: float, *, ranks: int, latency: float, bandwidth: float
+) -> Overlap:
+    """Walk the backward pass of `layers` (in the order of the model) and reduce each bucket as soon as it is full.
+
+    As in torch's DDP, a bucket is full when it holds `bucket_bytes` or more, and the last takes what is left. The link
+    from each rank to the next has `latency` seconds and `bandwidth` bytes/s.
+    """
+    if not layers:
+        raise ValueError("layers is empty: expected at least one layer")
+    if ranks < 1:
+        raise ValueError(f"ranks = {ranks}: expected 1 or more")
+    if not (0 <= latency < math.inf and bandwidth > 0 and bucket_bytes >= 0):
+        raise ValueError(
+            f"latency = {latency} s, bandwidth = {bandwidth} bytes/s, bucket_bytes = {bucket_bytes}: expected a finite "
+            "latency of 0 or more, a bandwidth above 0 and bucket bytes of 0 or more"
+        )
+    backward = tuple(reversed(layers))
+    ready = tuple(accumulate(layer.seconds for layer in backward))
+    gradients = [Gradient(at, layer.bytes, 1) for at, layer in zip(reversed(ready), layers, strict=True)]
+    cap = max(bucket_bytes, 1) / 2**20  # from one byte on each layer has a bucket of its own
+    step = bucketed_step(gradients, ready[-1], ranks, Link(latency, bandwidth), cap, cap)
+    buckets = []
+    for indices, span in zip(assign_buckets([layer.bytes for layer in layers], cap, cap), step.buckets, strict=True):
+        held = [layers[index] for index in indices]
+        full = gradients[indices[-1]].ready
+        buckets.append(Bucket(tuple(each.name for each in held), sum(each.bytes for each in held), full, *span))
+    return Overlap(backward, tuple(buckets))
+
+
+def draw_buckets(overlap: Overlap, axis_seconds: float | None = None) -> "Figure":
+    """Backward above, all-reduces below: green while computation hides them, red from then on. A line leads from the
+    moment at which a bucket is full to the moment at which its all-reduce begins.
+
+    `axis_seconds` is the length of the axis, where pictures of several bucket sizes are to be compared.
+    """
+    from matplotlib.patches import Patch
+
+    end = axis_seconds or overlap.seconds or 1e-6
+    unit, name = time_unit(end)
+    fig, axes = figure(width=10.0, height=2.7)
+    start = 0.0
+    for layer in overlap.layers:
+        _draw_bar(axes, start, start + layer.seconds, 0.0, _BACKWARD, layer.name, end)
+        start += layer.seconds
+    for bucket in overlap.buckets:
+        hidden = min(max(overlap.backward, bucket.start), bucket.end)
+        parts = [(bucket.start, hidden, _HIDDEN), (hidden, bucket.end, _EXPOSED)]
+        longer = max(parts, key=lambda part: part[1] - part[0])
+        for part in parts:
+            if part[1] > part[0]:
+                _draw_bar(axes, *part[:2], 1.6, part[2], readable_bytes(bucket.bytes) if part is longer else "", end)
+        axes.plot([bucket.ready, bucket.start], [0.4, 1.2], color=palette.ink, lw=1.0)
+    axes.axvline(overlap.backward, color=palette.grey, lw=1.0, ls="--", zorder=0)
+    axes.set_xlim(0, 1.005 * end)
+    axes.set_ylim(2.15, -0.55)
+    axes.set_yticks([0.0, 1.6], ["backward", "all-reduce"])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{round(x * unit, 9):,.10g}")
+    axes.set_xlabel(name)
+    total = overlap.communication
+    share = f", {overlap.exposed / total:.0%} of communication exposed" if total else ""
+    count = f"{len(overlap.buckets)} bucket{'s' * (len(overlap.buckets) > 1)}"
+    axes.set_title(f"{count}: backward() takes {readable_seconds(overlap.seconds)}{share}")
+    legend = [Patch(facecolor=_HIDDEN, label="hidden"), Patch(facecolor=_EXPOSED, label="exposed")]
+    axes.legend(handles=legend, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderpad=0.2, handlelength=1.2)
+    return fig
+
+
+def _draw_bar(axes: "Axes", start: float, end: float, y: float, colour: str, text: str, whole: float) -> None:
+    from matplotlib.collections import PolyCollection
+
+    inches = (end - start) / whole * _PLOT_WIDTH
+    corners = [[(start, y - 0.4), (start, y + 0.4), (end, y + 0.4), (end, y - 0.4)]]
+    edge = "white" if inches > 0.06 else colour  # it would hide a thin bar
+    axes.add_collection(PolyCollection(corners, facecolors=colour, edgecolors=edge, lw=0.7))
+    shown = fitting(text, inches, 9)
+    axes.text((start + end) / 2, y, shown, ha="center", va="center_baseline", fontsize=9, color=ON_LIGHT)

@@ -1,0 +1,199 @@
+"""Ranks in the sandbox and the router in the grader: a test cell sees the same run as beside the student's code, and a
+hostile rank program costs its own exercise only."""
+
+import textwrap
+
+import pytest
+from grading import SANDBOXES, fresh_course, needs
+from sides import Walled, sides
+
+SETUP = """
+import torch
+import torch.distributed as dist
+from threeloops.lab import check
+from threeloops.lab.checking.on_cluster import on_cluster
+from threeloops.training.cluster import Cluster, SlowRank, compute, now, uniform
+
+
+def each(function, values):
+    return function(values[dist.get_rank()])
+"""
+
+RING = """
+def f(x):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    compute(1e-3, "mine")
+    chunks = list(x.clone().tensor_split(size))
+    for step in range(2 * size - 2):
+        into = torch.empty_like(chunks[(rank - step - 1) % size])
+        sent = dist.isend(chunks[(rank - step) % size], (rank + 1) % size)
+        dist.recv(into, (rank - 1) % size)
+        sent.wait()
+        if step < size - 1:
+            into += chunks[(rank - step - 1) % size]
+        chunks[(rank - step - 1) % size] = into
+    return torch.cat(chunks)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with fresh_course(tmp_path_factory.mktemp("wall")) as lab:
+        yield lab
+
+
+@pytest.fixture(params=("direct", *SANDBOXES))
+def run(request, lab):
+    with sides(lab, request.param, SETUP) as run:
+        yield run
+
+
+def test_a_ring_has_its_values_bytes_messages_and_time(run):
+    done = run(
+        RING,
+        """
+        for size, count in ((2, 10), (4, 32), (5, 12)):
+            values = [torch.arange(count, dtype=torch.float32) * (r + 1) for r in range(size)]
+            seen = on_cluster(Cluster(uniform(size, 1e-5, 1e9)), each, f, values)
+            for result in seen.results:
+                check.close(result, sum(values), what="the sum")
+            chunk = -(-count // size) * 4
+            assert len(seen.messages) == 2 * size * (size - 1)
+            if count % size == 0:
+                assert abs(seen.seconds - 1e-3 - 2 * (size - 1) * (1e-5 + chunk / 1e9)) < 1e-12
+            assert [s.what for s in seen.spans] == ["mine"] * size
+            assert sum(s.end - s.start for s in seen.spans) == size * 1e-3
+        slow = on_cluster(Cluster(2, [SlowRank(0, 3.0)]), each, f, [torch.ones(2)] * 2)
+        assert slow.clocks[0] > 3e-3
+        """,
+    )
+    assert done.ok, done
+
+
+def test_torchs_collectives_run_there_too(run):
+    done = run(
+        """
+def f(x):
+    y = x.t()
+    dist.all_reduce(y, async_op=True).wait()
+    return y, {'rank': dist.get_rank()}
+""",
+        """
+        seen = on_cluster(Cluster(3), f, torch.arange(6.0).reshape(2, 3))
+        for rank, (y, said) in enumerate(seen.results):
+            assert torch.equal(y, 3 * torch.arange(6.0).reshape(2, 3).t()) and said == {"rank": rank}
+        assert [s.what for s in seen.spans] == ["all_reduce"] * 3
+        """,
+    )
+    assert done.ok, done
+
+
+@pytest.mark.parametrize(
+    ("student", "error", "message"),
+    [
+        ("def f(x):\n    dist.recv(x, 1 - dist.get_rank())", "Deadlock", "rank 0 waits"),
+        ("def f(x):\n    if dist.get_rank():\n        raise KeyError('no key')", "RankFailed", "no key"),
+        ("def f(x):\n    dist.all_reduce(torch.ones(1 + dist.get_rank()))", "Mismatch", "rank 1 calls all_reduce of 2"),
+        ("def f(x):\n    raise NotImplementedError", "NotImplementedError", ""),
+        ("def f(x):\n    dist.send(x, 1) if dist.get_rank() == 0 else None", "Deadlock", "for rank 1 to receive"),
+        ("def f(x):\n    dist.isend(x, 1) if dist.get_rank() == 0 else None", "Unfinished", "never received"),
+    ],
+)
+def test_what_goes_wrong_on_a_rank_reaches_the_test(run, student, error, message):
+    done = run(student, "on_cluster(Cluster(2), f, torch.ones(3))")
+    assert not done.ok and done.error == error and message in done.message
+
+
+def test_a_function_of_a_test_cell_does_not_travel(lab):
+    needs("none")
+    side = Walled(lab, "none", SETUP, "def f(x): return x")
+    try:
+        done = side.test("def hidden(x): return x\non_cluster(Cluster(2), hidden, 1)")
+        assert done.error == "TypeError" and "define it in a setup cell" in done.message, done
+    finally:
+        side.close()
+
+
+HOSTILE = {
+    "lies about what it sends": """
+        from threeloops.training.cluster.processes import actor
+        from threeloops.training.cluster.machine import calls
+
+        def f(x):
+            actor.Send = lambda handle, to, channel, tag, size, at, where: calls.Send(
+                handle, to, channel, tag, size + 1000, at, where)
+            return good(x)
+        """,
+    "claims another time": """
+        from threeloops.training.cluster.processes.child import current_rank
+
+        def f(x):
+            current_rank().main.now = -1.0
+            return good(x)
+        """,
+    "says that time stands still": """
+        from threeloops.training.cluster.processes import actor
+
+        def f(x):
+            actor.ActorSocket.charge = lambda self, seconds, what="": None
+            return good(x)
+        """,
+    "sends into its sockets what is no call": """
+        import os
+        def f(x):
+            for number in range(3, 60):
+                try:
+                    os.write(number, b"\\xff" * 1000)
+                except OSError:
+                    pass
+            return good(x)
+        """,
+    "forks, prints and dies": """
+        import os, sys
+        def f(x):
+            for _ in range(3):
+                if os.fork() == 0:
+                    import time
+                    time.sleep(1000)
+            print("x" * 5_000_000)
+            os.kill(os.getpid(), 9)
+        """,
+    "floods": """
+        def f(x):
+            y = torch.empty(1 << 20)
+            for _ in range(10**9):
+                dist.isend(y, 1 - dist.get_rank()).wait()
+        """,
+    "answers in the hub's place": """
+        from threeloops.training.cluster.processes import hub
+        hub.exchange = lambda told: [(b"", 7)] * 99
+        """,
+}
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+@pytest.mark.parametrize("attack", HOSTILE)
+def test_a_hostile_rank_program_costs_its_own_exercise_only(lab, sandbox, attack):
+    needs(sandbox)
+    test = """
+        values = [torch.ones(8), torch.ones(8)]
+        seen = on_cluster(Cluster(uniform(2, 1e-5, 1e9)), each, f, values, seconds=20)
+        assert sum(s.end - s.start for s in seen.spans) == 2e-3, "charges"
+        assert abs(seen.seconds - 1e-3 - 2 * (1e-5 + 16 / 1e9)) < 1e-12, "time"
+        assert [m.size for m in seen.messages] == [16] * 4, "bytes"
+        for result in seen.results:
+            check.close(result, 2 * torch.ones(8))
+    """
+    student = RING.replace("def f(", "def good(") + "\nf = good\n" + textwrap.dedent(HOSTILE[attack])
+    side = Walled(lab, sandbox, SETUP, student)
+    try:
+        done = side.test(textwrap.dedent(test))
+        assert not done.ok, attack
+    finally:
+        side.close()
+    fresh = Walled(lab, sandbox, SETUP, RING)
+    try:
+        done = fresh.test(textwrap.dedent(test))
+        assert done.ok, done
+    finally:
+        fresh.close()
