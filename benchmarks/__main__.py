@@ -24,11 +24,12 @@ BENCHMARKS = {
     "precision": "encoding, loss scaler, masters and FP8 against torch's own; on a GPU FP8 against bf16 (a minute)",
     "memory": "counted and tracked peaks, recomputation, offloaded AdamW, beside torch's own (two minutes)",
     "data": "shards, prefetching and checksums beside small files, webdataset, torch and TensorBoard (a minute)",
+    "cluster": "the virtual cluster's speed, our DDP beside torch's, a ring on gloo and as predicted (one minute)",
     "replay": "what judging a student's kernel costs (two minutes)",
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }
-ON_CPU = {"data", "grading", "meter", "replay"}
-"""Submissions are graded, kernels interpreted, and shards read on the CPU, whatever else is plugged in."""
+ON_CPU = {"cluster", "data", "grading", "meter", "replay"}
+"""Ranks, submissions, interpreted kernels and shards are on the CPU, whatever else is plugged in."""
 ROWS = "unfinished"
 """Where a benchmark of many rows keeps those that it has, below the folder of its JSON, until it is finished."""
 GRADED_LABS = 2
