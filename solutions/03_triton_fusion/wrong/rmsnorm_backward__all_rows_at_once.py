@@ -33,6 +33,6 @@ def rmsnorm_backward(
     programs, block = triton.cdiv(rows, each), triton.next_power_of_2(columns)
     dx, partials = torch.empty_like(x), torch.empty(programs, columns, dtype=torch.float32, device=x.device)
     rmsnorm_backward_kernel[(programs,)](
-        dy, x, w, r, dx, partials, rows, columns, each, BLOCK=block, ROWS=triton.next_power_of_2(each)
+        dy, x, w, r, dx, partials, rows, columns, each, BLOCK=block, num_warps=8, ROWS=triton.next_power_of_2(each)
     )
     return dx, partials.sum(0)

@@ -34,5 +34,5 @@ def rmsnorm_backward(
     each = rows_per_program(rows)
     programs, block = triton.cdiv(rows, each), triton.next_power_of_2(columns)
     dx, partials = torch.empty_like(x), torch.empty(programs, columns, dtype=torch.float32, device=x.device)
-    rmsnorm_backward_kernel[(programs,)](dy, x, w, r, dx, partials, rows, columns, each, BLOCK=block)
+    rmsnorm_backward_kernel[(programs,)](dy, x, w, r, dx, partials, rows, columns, each, BLOCK=block, num_warps=8)
     return dx, partials.sum(0)
