@@ -11,11 +11,11 @@ import nbformat
 import pytest
 from lab_source import expected_words, failing_tests
 
-from grader.course.course import submissions
-from grader.grading.grade import Options, grade_notebook
 from grader.authoring.labs import Lab, all_labs
 from grader.authoring.lint import lint
 from grader.authoring.manifest import manifest
+from grader.course.course import submissions
+from grader.grading.grade import Options, grade_notebook
 from grader.release.release import stale
 from grader.sandbox import bwrap
 from grader.sandbox.pool import Sandbox

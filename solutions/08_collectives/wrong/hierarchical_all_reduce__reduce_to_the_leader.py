@@ -1,0 +1,21 @@
+# expect: whole tensors go between nodes
+# fails: traffic
+def hierarchical_all_reduce(x: torch.Tensor, per_node: int) -> torch.Tensor:
+    """The sum of all ranks' x, on every rank, with little traffic between nodes."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    nodes = [range(first, first + per_node) for first in range(0, size, per_node)]
+    places = [range(place, size, per_node) for place in range(per_node)]
+    mine = []
+    for ranks in nodes + places:
+        group = dist.new_group(list(ranks))
+        if rank in ranks:
+            mine.append(group)
+    inside, across = mine
+    whole = x.clone()
+    dist.all_reduce(whole, group=inside)
+    if rank % per_node == 0:
+        shards = whole.clone()
+        dist.all_reduce(shards, group=across)
+        whole = shards
+    dist.broadcast(whole, rank - rank % per_node, group=inside)
+    return whole

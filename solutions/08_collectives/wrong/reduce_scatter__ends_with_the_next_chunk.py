@@ -1,0 +1,14 @@
+# expect: start one chunk earlier
+# fails: values, uneven
+def reduce_scatter(x: torch.Tensor) -> torch.Tensor:
+    """Chunk `rank` of the sum of all ranks' x."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    chunks = x.clone().tensor_split(size)
+    for step in range(size - 1):
+        mine = chunks[(rank - 1 - step) % size]
+        got = torch.empty_like(mine)
+        sent = dist.isend(chunks[(rank - step) % size], (rank + 1) % size)
+        dist.recv(got, (rank - 1) % size)
+        sent.wait()
+        mine += got
+    return chunks[(rank + 1) % size]

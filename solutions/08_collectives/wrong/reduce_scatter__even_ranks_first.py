@@ -1,0 +1,17 @@
+# expect: each step takes two messages
+# fails: traffic
+def reduce_scatter(x: torch.Tensor) -> torch.Tensor:
+    """Chunk `rank` of the sum of all ranks' x."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    chunks = x.clone().tensor_split(size)
+    for step in range(size - 1):
+        mine = chunks[(rank - 2 - step) % size]
+        got = torch.empty_like(mine)
+        if rank % 2 == 0:
+            dist.send(chunks[(rank - 1 - step) % size], (rank + 1) % size)
+            dist.recv(got, (rank - 1) % size)
+        else:
+            dist.recv(got, (rank - 1) % size)
+            dist.send(chunks[(rank - 1 - step) % size], (rank + 1) % size)
+        mine += got
+    return chunks[rank]

@@ -1,0 +1,17 @@
+# expect: all chunks are padded
+# fails: uneven
+def reduce_scatter(x: torch.Tensor) -> torch.Tensor:
+    """Chunk `rank` of the sum of all ranks' x."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    longest = -(-len(x) // size)
+    chunks = []
+    for part in x.tensor_split(size):
+        chunks.append(torch.cat([part, torch.zeros(longest - len(part), dtype=x.dtype)]))
+    for step in range(size - 1):
+        mine = chunks[(rank - 2 - step) % size]
+        got = torch.empty_like(mine)
+        sent = dist.isend(chunks[(rank - 1 - step) % size], (rank + 1) % size)
+        dist.recv(got, (rank - 1) % size)
+        sent.wait()
+        mine += got
+    return chunks[rank][: len(x.tensor_split(size)[rank])]

@@ -1,0 +1,8 @@
+# expect: gradient of layers.0.weight on rank 0, microbatches of [4, 2] rows
+# fails: values
+def accumulate(ddp: DistributedDataParallel, microbatches: list[torch.Tensor], loss_fn) -> None:
+    """The gradient of the mean over all microbatches and ranks, with one all-reduce per gradient."""
+    with ddp.no_sync():
+        for x in microbatches[:-1]:
+            loss_fn(ddp(x)).backward()
+    loss_fn(ddp(microbatches[-1])).backward()

@@ -1,0 +1,12 @@
+# expect: times; once is enough
+# fails: traffic
+def accumulate(ddp: DistributedDataParallel, microbatches: list[torch.Tensor], loss_fn) -> None:
+    """The gradient of the mean over all microbatches and ranks, with one all-reduce per gradient."""
+    rows = sum(len(x) for x in microbatches)
+    for number, x in enumerate(microbatches):
+        loss = loss_fn(ddp(x)) * len(x) / rows
+        if number < len(microbatches) - 1:
+            with ddp.no_sync():
+                loss.backward()
+        else:
+            loss.backward()

@@ -1,0 +1,5 @@
+# expect: cache on rank 1
+def start_together(model: torch.nn.Module) -> None:
+    """Give every rank the parameters and buffers of rank 0."""
+    for value in model.state_dict().values():
+        dist.broadcast(value, src=0)
