@@ -6,6 +6,7 @@ order. The answer is `<f64 time, u32 bytes of words, u64 bytes of messages>`, an
 and the sends that have left (MessagePack), the messages stand in the order in which they were waited for.
 """
 
+import functools
 import itertools
 import os
 import socket
@@ -13,7 +14,7 @@ import struct
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import msgspec
@@ -188,10 +189,17 @@ def _where() -> str:
     a notebook, whose cells have no names."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        name, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
-        if not module.startswith("threeloops.") and not name.startswith(_INSTALLED):
-            if name.startswith("<") or "ipykernel" in name:
-                return f"{frame.f_code.co_name}, line {frame.f_lineno}"
-            return f"{os.path.basename(name)}:{frame.f_lineno}"
+        name = _named(frame.f_code, frame.f_globals.get("__name__"))
+        if name is not None:
+            return f"{name}{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+@functools.lru_cache(1024)
+def _named(code: CodeType, module: Any) -> str | None:
+    """How its lines are called, up to the number; None for code of this library and of installed packages."""
+    name = code.co_filename
+    if str(module).startswith("threeloops.") or name.startswith(_INSTALLED):
+        return None
+    return f"{code.co_name}, line " if name.startswith("<") or "ipykernel" in name else f"{os.path.basename(name)}:"

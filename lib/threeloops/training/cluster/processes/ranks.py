@@ -61,20 +61,15 @@ class Sockets:
         self._deadline = time.monotonic() + seconds
 
     def exchange(self, told: _Told) -> _Heard:
-        for rank, parts in told:
-            with self._bounded(rank) as channel:
-                channel.send(parts)
-        for rank, _ in told:
-            with self._bounded(rank) as channel:
-                _, said, data = channel.receive(HEAD)
-            yield said, data
-
-    @contextlib.contextmanager
-    def _bounded(self, rank: int) -> Iterator[Channel]:
-        channel = self._channels[rank]
+        rank, left = 0, self._deadline - time.monotonic()
         try:
-            channel.bound(self._deadline - time.monotonic())
-            yield channel
+            for rank, parts in told:
+                self._channels[rank].bound(left)
+                self._channels[rank].send(parts)
+            for rank, _ in told:
+                self._channels[rank].bound(self._deadline - time.monotonic())
+                _, said, data = self._channels[rank].receive(HEAD)
+                yield said, data
         except TimeoutError:
             raise ClusterError(
                 f"rank {rank} was at work when the real time for this run was over: does it hang?"
