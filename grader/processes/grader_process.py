@@ -56,12 +56,12 @@ _CONTROL = dict.fromkeys([*range(32), *range(127, 160)]) | {ord(c): c for c in "
 class _GraderHalf:
     """Runs the cells of one submission against one student process."""
 
-    def __init__(self, engine: Link, student: Link, replays: Replays | None = None) -> None:
+    def __init__(self, engine: Link, student: Link, meter: Link, replays: Replays | None = None) -> None:
         self.engine = engine
         self.main = types.ModuleType("__main__")
         install_main_twin()
         sys.modules["__main__"] = self.main
-        self.wall = Wall(student, self.main)
+        self.wall = Wall(student, self.main, meter)
         wall.connection = self.wall
         self.wall.replays = replays
         seed = torch.manual_seed
@@ -243,13 +243,14 @@ def _main(fd: int, modules: list[str]) -> None:
             _report_end(ended, halves.pop(ended))
         if control not in ready:
             continue
-        message, fds, *_ = socket.recv_fds(control, 65536, 2)
+        message, fds, *_ = socket.recv_fds(control, 65536, 3)
         if not message:
             return
-        engine, student = socket.socket(fileno=fds[0]), socket.socket(fileno=fds[1])
+        engine, student, meter = (socket.socket(fileno=fd) for fd in fds)
         pid = os.fork()
         if pid:
             student.close()
+            meter.close()
             halves[os.pidfd_open(pid)] = engine
             warm_while_idle(control, later)
             continue
@@ -264,7 +265,7 @@ def _main(fd: int, modules: list[str]) -> None:
         os.chdir(config["folder"])
         limit_memory(memory_mb)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash would leave hidden tests in the lab's folder
-        _GraderHalf(Link(engine), Link(student), replays).serve()
+        _GraderHalf(Link(engine), Link(student), Link(meter), replays).serve()
         os._exit(0)
 
 

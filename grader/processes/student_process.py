@@ -23,10 +23,11 @@ import numpy as np
 import psutil
 import threeloops.lab  # noqa: F401  (warm: every lab's setup cell imports it)
 import torch
+from threeloops.resident import ResidentMemory
 
 from grader.sandbox import confine
 from grader.sandbox.warmup import REPLAY, compare_once, import_all, import_pyplot, record_once, warm_while_idle
-from grader.transport.link import Link
+from grader.transport.link import Link, LinkDead
 from grader.wall.student import Output, Server, install_main_twin, make_shell
 
 __all__ = []
@@ -66,16 +67,24 @@ def _main(fd: int, mode: str, modules: list[str]) -> None:
             continue
         control.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        channel, life, *entries = fds
-        _monitor(socket.socket(fileno=channel), socket.socket(fileno=life), entries, json.loads(message), mode, shell)
+        channel, life, meter, *entries = fds
+        to_grader, to_pool, to_meter = (socket.socket(fileno=fd) for fd in (channel, life, meter))
+        _monitor(to_grader, to_pool, to_meter, entries, json.loads(message), mode, shell)
 
 
 def _monitor(
-    channel: socket.socket, life: socket.socket, entries: list[int], config: dict[str, Any], mode: str, shell: Any
+    channel: socket.socket,
+    life: socket.socket,
+    meter: socket.socket,
+    entries: list[int],
+    config: dict[str, Any],
+    mode: str,
+    shell: Any,
 ) -> NoReturn:
     """Start the submission's process, then watch it until it ends or the grader closes `life`.
 
-    `entries` lead into its control group. Where there are none, its limits are held from here, by looking.
+    `entries` lead into its control group. Where there are none, its limits are held from here, by looking. `meter` is
+    where the grader asks for the memory of the processes that the submission's own has started.
     """
     os.setsid()
     confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -91,8 +100,11 @@ def _monitor(
         os.close(entry)
     life.send(b"U")
     ended = os.pidfd_open(pid)
+    waiting, memory = [life.fileno(), ended, meter.fileno()], _Memory(Link(meter), pid)
     while True:
-        ready, _, _ = select.select([life.fileno(), ended], [], [], None if entries else _POLL_SECONDS)
+        ready, _, _ = select.select(waiting, [], [], None if entries else _POLL_SECONDS)
+        if meter.fileno() in ready and not memory.answer():
+            waiting.remove(meter.fileno())
         if ended in ready or (life.fileno() in ready and not life.recv(1)):
             with suppress(OSError):
                 life.send(confine.ENDED_BY_ITSELF.encode())
@@ -105,6 +117,32 @@ def _monitor(
     if home:
         shutil.rmtree(home, ignore_errors=True)
     os._exit(0)
+
+
+class _Memory:
+    """Answers the grader's questions about the memory of all processes below this one, except for `submission`."""
+
+    def __init__(self, link: Link, submission: int) -> None:
+        self._link, self._submission = link, submission
+        self._resident = ResidentMemory([])
+
+    def answer(self) -> bool:
+        """Take one question; False when there will be none any more."""
+        try:
+            if self._link.receive()[0]["op"] == "measure":
+                self._resident = ResidentMemory(self._processes())
+                self._link.send({"processes": len(self._resident.processes)})
+            else:
+                same = self._processes() == self._resident.processes
+                self._link.send({"bytes": self._resident.growth() if same else None})
+        except ProcessLookupError:
+            self._link.send({"processes": -1, "bytes": None})
+        except LinkDead:
+            return False
+        return True
+
+    def _processes(self) -> list[int]:
+        return sorted(each.pid for each in psutil.Process().children(recursive=True) if each.pid != self._submission)
 
 
 def _wait_for_monitors() -> None:

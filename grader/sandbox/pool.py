@@ -163,16 +163,18 @@ class Pool:
         engine, engine_end = socket.socketpair()
         channel, channel_end = socket.socketpair()
         life, life_end = socket.socketpair()
+        meter, meter_end = socket.socketpair()
         config = {**asdict(limits), "data": self._data}
         if self.sandbox == "bwrap" and bwrap.needs_user_switch():
             config["uid"] = secrets.choice(_UIDS)
         half = {"folder": str(self.lab.folder.absolute()), "memory_mb": limits.memory_mb}
         try:
-            with engine_end, channel, channel_end, life_end, self._lock:
-                inside = [channel_end.fileno(), life_end.fileno(), *entries]
+            with engine_end, channel, channel_end, life_end, meter, meter_end, self._lock:
+                inside = [channel_end.fileno(), life_end.fileno(), meter_end.fileno(), *entries]
                 to_student, to_grader = self._controls
                 socket.send_fds(to_student, [json.dumps(config).encode()], inside)
-                socket.send_fds(to_grader, [json.dumps(half).encode()], [engine_end.fileno(), channel.fileno()])
+                its = [engine_end.fileno(), channel.fileno(), meter.fileno()]
+                socket.send_fds(to_grader, [json.dumps(half).encode()], its)
             life.settimeout(_START_SECONDS)
             forked = life.recv(1) == b"U"
         except OSError:

@@ -31,10 +31,10 @@ _MAX_TAPE = 4096
 
 
 class Wall:
-    """The connection to one student's process."""
+    """The connection to one student's process, and to the monitor that watches it: `meter`."""
 
-    def __init__(self, link: Link, main: types.ModuleType) -> None:
-        self.link, self.main = link, main
+    def __init__(self, link: Link, main: types.ModuleType, meter: Link) -> None:
+        self.link, self.main, self._meter = link, main, meter
         self.setup_names: set[str] = set()
         self.garbage: list[int] = []
         self.callbacks: list[Callable[..., Any]] = []
@@ -68,6 +68,21 @@ class Wall:
         if self.replays is None:
             raise WallError("this lab replays kernels although none of its test cells names replay: release it again")
         return self.replays.ask(tree, buffers, self.seconds_left())
+
+    def measure_memory(self) -> int:
+        """Have the monitor measure the memory of the processes that the student's one has started, from now on. Returns
+        how many there are."""
+        return int(self._ask_monitor("measure")["processes"])
+
+    def memory(self) -> list[int] | None:
+        """Bytes by which each of them has grown at most, in the order in which they were started; None where one has
+        ended, or another has begun."""
+        return self._ask_monitor("report")["bytes"]  # type: ignore[no-any-return]
+
+    def _ask_monitor(self, op: str) -> dict[str, Any]:
+        self._meter.deadline = self.link.deadline
+        self._meter.send({"op": op})
+        return self._meter.receive()[0]
 
     def seconds_left(self) -> float:
         """How long the cell may still take."""

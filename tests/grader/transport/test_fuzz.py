@@ -171,7 +171,7 @@ def test_whatever_the_students_side_answers_is_a_value_a_refusal_or_an_error_of_
         else:
             answer = partial(theirs.sendall, damaged(json.dumps(tree).encode(), chance))
         with ours, theirs, answering(theirs, answer):
-            wall = Wall(Link(ours), main)
+            wall = Wall(Link(ours), main, Link(ours))
             wall.setup_names = {"Sample"}
             wall.link.deadline = time.monotonic() + 30
             wall.callbacks = [lambda *args: None]
@@ -228,7 +228,7 @@ def test_half_a_character_where_a_list_belongs_is_a_refusal():
     """Not a UnicodeEncodeError, which a test that expects some error of the student's code would take for theirs."""
     ours, theirs = socket.socketpair()
     answer = partial(Link(theirs).send, {"value": None, "leaf_grads": "\ud800"}, [])
-    wall = Wall(Link(ours), types.ModuleType("__main__"))
+    wall = Wall(Link(ours), types.ModuleType("__main__"), Link(ours))
     refusal = pytest.raises(WallError, match="a malformed answer came back")
     with ours, theirs, answering(theirs, answer), refusal:
         wall.request({"op": "get", "name": "f"})

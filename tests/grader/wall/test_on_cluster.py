@@ -114,6 +114,91 @@ def test_a_function_of_a_test_cell_does_not_travel(lab):
         side.close()
 
 
+HIDES = """
+import mmap
+import numpy
+from threeloops.training.cluster.processes import child
+
+child.settle = print  # says nothing to the kernel
+
+
+def f(way):
+    dist.barrier()
+    if way == "tensors":
+        kept = torch.ones(16 << 18)
+    elif way == "many small tensors":
+        kept = [torch.ones(1 << 10) for _ in range(4 << 10)]
+    elif way == "arrays":
+        kept = numpy.ones(16 << 17)
+    elif way == "bytes":
+        kept = bytearray(b"x") * (16 << 20)
+    elif way == "mapped":
+        kept = mmap.mmap(-1, 16 << 20, mmap.MAP_PRIVATE)
+        kept.write(b"x" * (16 << 20))
+    else:
+        torch.ones(16 << 18).sum()
+    dist.barrier()
+"""
+
+
+def test_the_memory_that_a_rank_takes_is_seen_from_outside(run):
+    honest = HIDES.replace("child.settle = print", "")
+    done = run(
+        honest,
+        """
+        for way in ("tensors", "many small tensors", "arrays", "bytes", "for a moment"):
+            seen = on_cluster(Cluster(2), f, way, memory=True)
+            assert len(seen.memory) == 2
+            for taken in seen.memory:
+                assert 15 << 20 < taken < 18 << 20, f"{way}: {taken:,} bytes"
+        assert on_cluster(Cluster(2), f, "tensors").memory == ()
+        """,
+    )
+    assert done.ok, done.message
+    done = run(
+        HIDES,
+        """
+        for way in ("tensors", "mapped"):
+            assert min(on_cluster(Cluster(2), f, way, memory=True).memory) > 15 << 20, way
+        """,
+    )
+    assert done.ok, done.message
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+@pytest.mark.parametrize(
+    "program",
+    [
+        """
+        import os, time
+        def f():
+            if os.fork() == 0:
+                kept = torch.ones(16 << 18)
+                time.sleep(1000)
+        """,
+        """
+        import os
+        from threeloops.training.cluster.processes.actor import ActorSocket
+        end = ActorSocket.end
+        def f():
+            def gone(self, *arguments, **options):
+                end(self, *arguments, **options)
+                os._exit(0)
+            ActorSocket.end = gone
+        """,
+    ],
+    ids=["another process has it", "the rank is gone"],
+)
+def test_a_rank_whose_memory_cannot_be_told_fails(lab, sandbox, program):
+    needs(sandbox)
+    side = Walled(lab, sandbox, SETUP, textwrap.dedent(program))
+    try:
+        done = side.test("on_cluster(Cluster(2), f, memory=True)")
+        assert not done.ok and "while its memory was measured" in done.message, done
+    finally:
+        side.close()
+
+
 HOSTILE = {
     "lies about what it sends": """
         from threeloops.training.cluster.processes import actor

@@ -15,16 +15,19 @@ __all__ = ["on_cluster"]
 _HUB = "threeloops.training.cluster.processes.hub"
 
 
-def on_cluster(cluster: Cluster, program: Callable[..., Any], *arguments: Any, seconds: float = 60.0) -> Run:
+def on_cluster(
+    cluster: Cluster, program: Callable[..., Any], *arguments: Any, seconds: float = 60.0, memory: bool = False
+) -> Run:
     """`cluster.run(program, *arguments)`, which behind the wall keeps the clocks where no student's code reaches.
 
     The ranks then run in the sandbox, and every message passes through the grader: bytes, messages and times of the run
-    are what its router saw. Results cross as plain data.
+    are what its router saw, and memory what the monitor of the sandbox saw. Results cross as plain data.
 
     Args:
         program: the student's function, or one of the library or of a setup cell, which gets the student's function as
             an argument. A function of a test cell exists on the grader's side only.
         seconds: of real time, for the whole run.
+        memory: measure each rank's, as `Cluster.run` does.
 
     Raises:
         TypeError: a function of a test cell is to run on the ranks.
@@ -32,16 +35,18 @@ def on_cluster(cluster: Cluster, program: Callable[..., Any], *arguments: Any, s
         RankFailed, Deadlock, Mismatch, Unfinished: see `Cluster.run`.
     """
     try:
-        return _run(cluster, program, arguments, seconds)
+        return _run(cluster, program, arguments, seconds, memory)
     except RankFailed as failure:
         if "NotImplementedError" in str(failure).splitlines():
             raise NotImplementedError from None
         raise
 
 
-def _run(cluster: Cluster, program: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Run:
+def _run(
+    cluster: Cluster, program: Callable[..., Any], arguments: tuple[Any, ...], seconds: float, memory: bool
+) -> Run:
     if wall.connection is None:
-        return cluster.run(program, *arguments, seconds=seconds)
+        return cluster.run(program, *arguments, seconds=seconds, memory=memory)
     for each in (program, *arguments):
         if type(each) is FunctionType and each.__module__ == "__main__" and not wall.connection.is_of_setup(each):
             raise TypeError(
@@ -49,14 +54,33 @@ def _run(cluster: Cluster, program: Callable[..., Any], arguments: tuple[Any, ..
             )
     slow = [fault for fault in cluster.faults if isinstance(fault, SlowRank)]
     try:
-        _call("start", cluster.topology.ranks, program, arguments, slow, seconds)
-        return cluster.conduct(_Hub(), lambda rank, _: _call("result", rank), lambda: str(_call("printed")))
+        ranks = cluster.topology.ranks
+        _call("start", ranks, program, arguments, slow, seconds, memory)
+        return cluster.conduct(
+            _Hub(ranks), lambda rank, _: _call("result", rank), lambda: str(_call("printed")), memory
+        )
     finally:
         _call("end")
 
 
 class _Hub:
-    """The ranks in the sandbox, through the wall."""
+    """The ranks in the sandbox, through the wall, and what the monitor sees of them from beside it."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    def measure_memory(self) -> None:
+        """Raises RuntimeError where there are other processes than the ranks."""
+        found = wall.connection.measure_memory()
+        if found != self._ranks:
+            raise RuntimeError(f"{found} processes run beside the student's own, where the cluster has {self._ranks}")
+
+    def memory(self) -> list[int]:
+        """Raises RuntimeError where a rank has ended by itself, or started another process."""
+        found = wall.connection.memory()
+        if found is None:
+            raise RuntimeError("a rank ended, or started another process, while its memory was measured")
+        return list(found)
 
     def exchange(self, told: list[tuple[int, Sequence[Any]]]) -> Iterator[tuple[Any, memoryview]]:
         if told:

@@ -32,6 +32,8 @@ class Run:
     events: int
     printed: str = ""
     died: dict[int, float] = field(default_factory=dict)
+    memory: tuple[int, ...] = ()
+    """Bytes that each rank took at most, beyond what it began with; empty if nobody asked for it."""
 
     @property
     def seconds(self) -> float:
@@ -60,8 +62,11 @@ class Cluster:
         self.faults, self.timeout = tuple(faults), timeout
         check_faults(faults, self.topology)
 
-    def run(self, program: Callable[..., Any], *arguments: Any, seconds: float = 120.0) -> Run:
+    def run(self, program: Callable[..., Any], *arguments: Any, seconds: float = 120.0, memory: bool = False) -> Run:
         """Run `program(*arguments)` on every rank, each in a process of its own, for at most `seconds` of real time.
+
+        With `memory` each rank's largest memory is measured, as `threeloops.resident` describes; its arguments are part
+        of what it begins with.
 
         Functions of a notebook and of the program's own module travel with what they use, as they are now.
 
@@ -70,13 +75,19 @@ class Cluster:
             Deadlock, Mismatch, Unfinished: see there. All processes are gone when this returns or raises.
         """
         slow = [fault for fault in self.faults if isinstance(fault, SlowRank)]
-        pickled = to_bytes(program, arguments, slow)
+        pickled = to_bytes(program, arguments, (slow, memory))
         with one_core() as core, launcher.ranks(self.topology.ranks, pickled, core, seconds) as sockets:
-            return self.conduct(sockets, lambda rank, data: cloudpickle.loads(data), sockets.printed)
+            return self.conduct(sockets, lambda rank, data: cloudpickle.loads(data), sockets.printed, memory)
 
-    def conduct(self, transport: Transport, load: Callable[[int, memoryview], Any], printed: Callable[[], str]) -> Run:
+    def conduct(
+        self,
+        transport: Transport,
+        load: Callable[[int, memoryview], Any],
+        printed: Callable[[], str],
+        memory: bool = False,
+    ) -> Run:
         """Route a run whose ranks are reached through `transport`; `load` gives a rank's result."""
-        router, ranks = Router(self.topology, self.faults, self.timeout), Ranks(transport)
+        router, ranks = Router(self.topology, self.faults, self.timeout), Ranks(transport, memory)
         try:
             router.run(ranks.step)
         except ClusterError:
@@ -93,4 +104,5 @@ class Cluster:
             router.events,
             printed(),
             dict(router.died),
+            tuple(transport.memory()) if memory else (),
         )

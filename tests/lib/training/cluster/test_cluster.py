@@ -531,6 +531,20 @@ def sends_twice():
     return into
 
 
+def test_the_memory_of_each_rank_is_measured_where_somebody_asks():
+    def program(megabytes):
+        for _ in range(3):  # given back each time
+            kept = torch.ones(megabytes[dist.get_rank()] << 18)
+            dist.all_reduce(torch.ones(1))
+            del kept
+
+    argument = (20, 4, 0)
+    run = Cluster(3, [RankDies(2, 1e9)]).run(program, argument, memory=True)
+    for taken, megabytes in zip(run.memory, argument, strict=True):
+        assert abs(taken - (megabytes << 20)) < 2 << 20
+    assert Cluster(3).run(program, argument).memory == ()
+
+
 def test_a_corrupt_message_has_one_bit_flipped():
     run = Cluster(2, [CorruptMessage(0, 1, number=1)]).run(sends_twice)
     good, bad = run.results[1]

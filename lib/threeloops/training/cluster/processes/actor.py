@@ -152,6 +152,12 @@ class ActorSocket:
             data = data[size:]
         return found
 
+    def pause(self) -> None:
+        """Stop, and go on at the same time, when all other ranks have stopped or begun to wait."""
+        self._calls.append(Wait((), self.now))
+        self._flush()
+        self.resume()
+
     def wait_for_values(self, handle: int) -> memoryview:
         """Stop until the result of a collective is there, without letting the clock pass."""
         self._calls.append(Wait((handle,), self.now, _where(), values=True))

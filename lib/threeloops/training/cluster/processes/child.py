@@ -14,14 +14,16 @@ from typing import Any
 
 import cloudpickle
 
+from threeloops.resident import settle
 from threeloops.training.cluster.machine.faults import SlowRank
 from threeloops.training.cluster.processes.actor import ActorSocket
 from threeloops.training.cluster.processes.group import Rank, register
 
 __all__ = ["Program", "be_rank", "current_rank", "die_with_parent", "from_bytes", "to_bytes"]
 
-Program = Callable[[], tuple[Callable[..., Any], Sequence[Any], Sequence[SlowRank]]]
-"""Gives, in the rank's process, the function to run, its arguments, and how slow the rank is."""
+Program = Callable[[], tuple[Callable[..., Any], Sequence[Any], Sequence[SlowRank], bool]]
+"""Gives, in the rank's process, the function to run, its arguments, how slow the rank is, and whether its memory is to
+be measured."""
 
 _MOST_PRINTED = 1 << 20
 _current: Rank | None = None
@@ -72,13 +74,17 @@ def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program)
     actor = ActorSocket(socket.socket(fileno=connection))
     try:
         actor.resume()
-        function, arguments, slow = program()
+        function, arguments, slow, measured = program()
         actor.slow = [fault for fault in slow if fault.rank == rank]
+        if measured:
+            settle()
+            actor.pause()
         _current = Rank(rank, ranks, actor)
         register(_current)
         result = function(*arguments)
         _current.synchronize()
         actor.end(result=_pickled(result))
+        actor.resume()  # until the other side has seen what it wants to see of this process
     except EOFError:
         pass
     except BaseException as error:

@@ -30,19 +30,25 @@ class _Hub:
 
 
 def start(
-    size: int, program: Callable[..., Any], arguments: Sequence[Any], slow: Sequence[SlowRank], seconds: float
+    size: int,
+    program: Callable[..., Any],
+    arguments: Sequence[Any],
+    slow: Sequence[SlowRank],
+    seconds: float,
+    measured: bool,
 ) -> None:
     """Fork one rank for each of `size`; each runs `program(*arguments)`."""
     end()
     if _is_parallel(program):
         import_parallel()
 
-    def launch(descriptors: list[list[int]]) -> None:
+    def launch(descriptors: list[list[int]]) -> list[int]:
         for rank, given in enumerate(descriptors):
             child = os.fork()
             if child == 0:
-                be_rank(rank, size, given, lambda: (program, arguments, slow))
+                be_rank(rank, size, given, lambda: (program, arguments, slow, measured))
             _Hub.children.append(child)
+        return _Hub.children
 
     _Hub.sockets = Sockets(size, launch, seconds)
 

@@ -12,7 +12,7 @@ from typing import Any
 from threeloops.module_process import command
 from threeloops.training.cluster.machine.errors import ClusterError
 from threeloops.training.cluster.processes.ranks import Sockets
-from threeloops.training.cluster.processes.warm import COMMAND, END, START, receive_exactly
+from threeloops.training.cluster.processes.warm import COMMAND, END, PROCESS, START, receive_exactly
 
 __all__ = ["launcher"]
 
@@ -40,7 +40,7 @@ class _Launcher:
                 self._end()
                 sockets.close()
 
-    def _start(self, program: bytes, descriptors: list[list[int]], core: int) -> None:
+    def _start(self, program: bytes, descriptors: list[list[int]], core: int) -> list[int]:
         try:
             if self._process is None or self._process.poll() is not None or self._owner != os.getpid():
                 self._launch()
@@ -49,6 +49,7 @@ class _Launcher:
             self._control.sendall(program)
             for each in descriptors:
                 socket.send_fds(self._control, [b"\0"], each)
+            return [PROCESS.unpack(receive_exactly(self._control, PROCESS.size))[0] for _ in descriptors]
         except BaseException:
             self.stop()
             raise

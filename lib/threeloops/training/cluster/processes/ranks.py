@@ -1,17 +1,18 @@
 """The processes of one run, as the router sees them: each is let go on, and says what it did until it waits."""
 
 import contextlib
+import itertools
 import os
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import zip_longest
 from typing import Any, Protocol
 
 import msgspec
 import torch
 
+from threeloops.resident import ResidentMemory
 from threeloops.training.cluster.machine.calls import COMPUTE, Call, End, Send, Submit
 from threeloops.training.cluster.machine.errors import ClusterError, RankFailed
 from threeloops.training.cluster.machine.faults import corrupt
@@ -35,17 +36,24 @@ class Transport(Protocol):
     def exchange(self, told: _Told) -> _Heard:
         """Let these ranks go on, and hear what they do. Raises ClusterError where one of them does not answer."""
 
+    def measure_memory(self) -> None:
+        """From now on."""
+
+    def memory(self) -> list[int]:
+        """By how many bytes each rank has grown at most. Raises ClusterError where this cannot be told."""
+
 
 class Sockets:
     """Ranks on this machine, each at the end of a socket.
 
     Args:
         size: how many.
-        launch: starts one process for each list of descriptors: its socket, and a file for what it prints.
+        launch: starts one process for each list of descriptors (its socket, and a file for what it prints), and says
+            their process numbers.
         seconds: of real time, after which a rank that is at work has failed. They begin when all have been launched.
     """
 
-    def __init__(self, size: int, launch: Callable[[list[list[int]]], None], seconds: float) -> None:
+    def __init__(self, size: int, launch: Callable[[list[list[int]]], list[int]], seconds: float) -> None:
         self._channels: list[Channel] = []
         self._printed = [tempfile.TemporaryFile() for _ in range(size)]  # noqa: SIM115
         theirs = []
@@ -54,7 +62,9 @@ class Sockets:
             self._channels.append(Channel(ours))
             theirs.append(other)
         try:
-            launch([[other.fileno(), log.fileno()] for other, log in zip(theirs, self._printed, strict=True)])
+            self._processes = launch(
+                [[other.fileno(), log.fileno()] for other, log in zip(theirs, self._printed, strict=True)]
+            )
         finally:
             for other in theirs:
                 other.close()
@@ -77,6 +87,15 @@ class Sockets:
         except (EOFError, OSError):
             raise RankFailed(f"rank {rank}: its process ended without a word") from None
 
+    def measure_memory(self) -> None:
+        self._resident = ResidentMemory(self._processes)
+
+    def memory(self) -> list[int]:
+        try:
+            return self._resident.growth()
+        except ProcessLookupError as error:
+            raise ClusterError(f"the memory of a rank cannot be told: {error}") from None
+
     def printed(self) -> str:
         """What all ranks printed, each line with its rank."""
         lines = []
@@ -93,17 +112,24 @@ class Sockets:
 
 
 class Ranks:
-    """The ranks of one run, from the router's side. `step` is what `Router.run` asks for."""
+    """The ranks of one run, from the router's side. `step` is what `Router.run` asks for.
 
-    def __init__(self, transport: Transport) -> None:
+    Ranks whose memory is `measured` pause when they are ready to begin, which is when the measurement begins.
+    """
+
+    def __init__(self, transport: Transport, measured: bool = False) -> None:
         self.results: dict[int, memoryview] = {}
         self._transport = transport
+        self._begin = 1 if measured else -1
+        self._steps = itertools.count()
         self._errors: dict[int, str] = {}
         self._communicator = Communicator()
         self._sent: dict[tuple[int, int], memoryview] = {}
 
     def step(self, batch: list[tuple[Actor, float, Resumption]]) -> Iterator[Sequence[Call]]:
         """Let actors go on, all at once, and read in turn what each does until it waits."""
+        if next(self._steps) == self._begin:
+            self._transport.measure_memory()
         told: _Told = [(each[0].rank, self._answer(*each)) for each in batch if each[0].timeline == COMPUTE]
         heard = iter(self._transport.exchange(told))
         for each in batch:
@@ -115,7 +141,7 @@ class Ranks:
     def _answer(self, actor: Actor, at: float, resumption: Resumption) -> list[Any]:
         said = resumption.error or resumption.left
         parts: list[Any] = [_encoder.encode((resumption.error, resumption.left)) if said else b""]
-        for handle, message in zip_longest(resumption.handles, resumption.messages):
+        for handle, message in itertools.zip_longest(resumption.handles, resumption.messages):
             if message is None:
                 parts.append(self._communicator.take(actor.rank, handle))
             else:

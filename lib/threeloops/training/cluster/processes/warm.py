@@ -12,16 +12,21 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
+from threeloops.training.cluster.machine.faults import SlowRank
 from threeloops.training.cluster.processes.child import be_rank, die_with_parent, from_bytes
 
-__all__ = ["COMMAND", "END", "START", "import_parallel", "main", "receive_exactly"]
+__all__ = ["COMMAND", "END", "PROCESS", "START", "import_parallel", "main", "receive_exactly"]
 
 COMMAND = struct.Struct("<4sIQi")
 """What to do, number of ranks, bytes of the program that follows, the core to run on or -1."""
 START, END = b"RUN ", b"END "
+PROCESS = struct.Struct("<i")
+"""The answer to `START`, once per rank: its process."""
 _IMPORTED = (
     "torch._dynamo",
     "torch.nn.parallel.distributed",
@@ -68,6 +73,7 @@ def main() -> None:
         if command == START:
             program = bytes(receive_exactly(control, size))
             children = _fork(control, ranks, program, core)
+            control.sendall(b"".join(map(PROCESS.pack, children)))
         else:
             _end(children)
             children = []
@@ -88,12 +94,17 @@ def _fork(control: socket.socket, ranks: int, program: bytes, core: int) -> list
                         os.close(descriptor)
             if core >= 0:
                 os.sched_setaffinity(0, {core})
-            be_rank(rank, ranks, given[rank], lambda: from_bytes(program))
+            be_rank(rank, ranks, given[rank], lambda: _unpacked(program))
         children.append(child)
     for descriptors in given:
         for descriptor in descriptors:
             os.close(descriptor)
     return children
+
+
+def _unpacked(program: bytes) -> tuple[Callable[..., Any], Sequence[Any], Sequence[SlowRank], bool]:
+    function, arguments, (slow, measured) = from_bytes(program)
+    return function, arguments, slow, measured
 
 
 def _receive_descriptors(control: socket.socket, count: int) -> list[int]:

@@ -1,0 +1,90 @@
+"""The memory of other processes, as the kernel tells it."""
+
+import os
+import signal
+
+import pytest
+from threeloops.resident import ResidentMemory, settle
+
+MB = 1 << 20
+
+
+class Child:
+    """A fork that settles and then executes what it is told, line by line."""
+
+    def __init__(self, **names):
+        self._said, told = os.pipe()
+        heard, self._tell = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            os.close(self._tell)
+            settle()
+            with os.fdopen(heard) as lines:
+                os.write(told, b"\0")
+                for line in lines:
+                    exec(line, names)
+                    os.write(told, b"\0")
+            os._exit(0)
+        os.close(heard)
+        os.close(told)
+        assert os.read(self._said, 1)
+
+    def do(self, line):
+        os.write(self._tell, f"{line}\n".encode())
+        assert os.read(self._said, 1)
+
+    def end(self):
+        os.kill(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
+        os.close(self._tell)
+        os.close(self._said)
+
+
+@pytest.fixture
+def children():
+    found = [Child(), Child()]
+    yield found
+    for child in found:
+        child.end()
+
+
+def test_each_process_has_its_own_largest_growth(children):
+    memory = ResidentMemory([child.process for child in children])
+    assert max(memory.growth()) < MB
+    children[0].do("kept = b'x' * (8 << 20)")
+    children[1].do("kept = b'x' * (3 << 20)")
+    assert [abs(found - expected) < MB for found, expected in zip(memory.growth(), (8 * MB, 3 * MB), strict=True)]
+    children[0].do("del kept")
+    children[0].do("kept = b'x' * (4 << 20)")
+    assert abs(memory.growth()[0] - 8 * MB) < MB, "the largest, and given back in between"
+    children[0].do("more = b'x' * (10 << 20)")
+    assert abs(memory.growth()[0] - 14 * MB) < MB
+
+
+def test_what_a_process_had_before_does_not_count(children):
+    children[0].do("kept = b'x' * (8 << 20)")
+    memory = ResidentMemory([children[0].process])
+    children[0].do("kept = kept[:2 << 20]")
+    assert memory.growth()[0] < 3 * MB
+
+
+def test_pages_of_the_parent_count_once(children):
+    """A page that the fork writes to replaces the one that it shared."""
+    child = Child(shared=bytearray(b"x" * (16 << 20)))
+    try:
+        memory = ResidentMemory([child.process])
+        child.do("for place in range(0, len(shared), 4096): shared[place] = 1")
+        assert memory.growth()[0] < MB
+    finally:
+        child.end()
+
+
+def test_a_process_that_has_ended_is_named(children):
+    memory = ResidentMemory([children[0].process])
+    assert memory.processes == [children[0].process]
+    os.kill(children[0].process, signal.SIGKILL)
+    os.waitid(os.P_PID, children[0].process, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(ProcessLookupError, match=f"process {children[0].process} has ended"):
+        memory.growth()
+    with pytest.raises(ProcessLookupError):
+        ResidentMemory([children[0].process])
