@@ -1,8 +1,8 @@
 """Redacts a student's own output, so that a record cannot reveal the inputs of a hidden test.
 
 An answer may print its arguments, raise them as a message, or keep them for a later cell to print or draw. So from the
-first hidden test on, output and pictures are left out. The first words of an exception's message stay, because they
-help an honest student, but without numbers and words of hidden tests that students have in no text of the lab. What a
+first hidden test on, output and pictures are left out. Some words of an exception's message stay, because they help an
+honest student, but without numbers and words of hidden tests that students have in no text of the lab. What a
 check says stays as it is: it names sizes and expected values on purpose.
 """
 
@@ -19,7 +19,8 @@ __all__ = ["Redactor"]
 
 _MAX_MESSAGE = 300
 """Characters of a message from Python or a library, which may quote a value that the answer returned."""
-_MAX_WORDS = 200
+_FIRST_WORDS, _LAST_WORDS = 60, 140
+"""Characters that stay of a longer message: a traceback says at its end what happened."""
 _WORD = re.compile(r"\w+")
 
 
@@ -66,14 +67,15 @@ class Redactor:
         return kept
 
     def _harmless(self, words: str) -> str:
-        """The beginning of a message, with a dash for each number or hidden test's word that students do not know."""
+        """A message, or its beginning and end, with a dash for each number or hidden word that students do not know."""
 
         def word(found: re.Match[str]) -> str:
             tells = found[0] in self.hidden or any(c.isdigit() for c in found[0])
             return "–" if tells and found[0] not in self.known else found[0]
 
-        shown = _WORD.sub(word, words[:_MAX_WORDS])
-        return shown if len(words) <= _MAX_WORDS else f"{shown} …"
+        if len(words) > _FIRST_WORDS + _LAST_WORDS:
+            return f"{_WORD.sub(word, words[:_FIRST_WORDS])} … {_WORD.sub(word, words[-_LAST_WORDS:])}"
+        return _WORD.sub(word, words)
 
 
 def _nameable(error: str) -> str:

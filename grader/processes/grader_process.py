@@ -188,9 +188,22 @@ def _without(message: str, words: list[str]) -> str:
     if message in words:
         return NOT_SHOWN
     for text in words:
-        if len(text) >= _MIN_QUOTE:
-            message = message.replace(text, NOT_SHOWN)
+        if text in message:
+            message = message.replace(text, NOT_SHOWN) if len(text) >= _MIN_QUOTE else message
+        elif "\n" in text:  # a check may quote it line by line
+            message = _without_lines(message, text)
     return message
+
+
+def _without_lines(message: str, text: str) -> str:
+    quoted = {line.strip() for line in text.splitlines() if len(line.strip()) >= _MIN_QUOTE}
+    kept: list[str] = []
+    for line in message.split("\n"):
+        if not any(words in line for words in quoted):
+            kept.append(line)
+        elif NOT_SHOWN not in kept:
+            kept.append(NOT_SHOWN)
+    return "\n".join(kept)
 
 
 def _shown(text: object) -> list[dict[str, str]]:

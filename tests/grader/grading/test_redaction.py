@@ -144,7 +144,8 @@ def test_redactor_begins_at_the_hidden_line_and_does_not_end():
         ("byte 513: bad checksum", "byte –: bad checksum"),
         ("no file secret.tar here", "no file –.tar here"),
         ("[ 3.25 -1e-05]", "[ –.– -–-–]"),
-        ("x" * 300, "x" * 200 + " …"),
+        ("x" * 200, "x" * 200),
+        ("x" * 100 + "y" * 101, "x" * 60 + " … " + "x" * 39 + "y" * 101),
     ],
 )
 def test_of_a_message_stays_what_helps_an_honest_student(words, shown):

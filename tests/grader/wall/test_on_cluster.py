@@ -104,6 +104,25 @@ def test_what_goes_wrong_on_a_rank_reaches_the_test(run, student, error, message
     assert not done.ok and done.error == error and message in done.message
 
 
+def test_what_a_rank_says_counts_as_the_students_words(lab):
+    """Otherwise a check that repeats it would show the inputs of hidden tests."""
+    needs("none")
+    student = "def f(x):\n    raise ValueError(f'{x.tolist()}' + '\\nsecond line')"
+    test = """
+        try:
+            on_cluster(Cluster(2), f, torch.tensor([77.0, 88.0]))
+        except Exception as error:
+            check.true(False, "a title\\n    " + "\\n    ".join(str(error).splitlines()))
+    """
+    side = Walled(lab, "none", SETUP, student)
+    try:
+        done = side.test(textwrap.dedent(test))
+    finally:
+        side.close()
+    assert done.error == "CheckFailed" and "[77.0, 88.0]" in done.message and "[77.0, 88.0]" in done.quoted
+    assert "77" not in done.unquoted and "second" not in done.unquoted and "a title" in done.unquoted
+
+
 def test_a_function_of_a_test_cell_does_not_travel(lab):
     needs("none")
     side = Walled(lab, "none", SETUP, "def f(x): return x")

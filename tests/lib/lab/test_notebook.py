@@ -100,7 +100,7 @@ def test_a_failed_check_is_shown_as_a_card_and_not_as_a_stack(executed):
     (output,) = executed[0]["failed"]
     assert (output.output_type, output.ename) == ("error", "CheckFailed")
     shown = "\n".join(output.traceback)
-    assert "✗ the norm" in shown and "usually: no epsilon" in shown and "line 2: check.close(" in shown
+    assert "✗ the norm" in shown and "hint       no epsilon" in shown and "line 2: check.close(" in shown
     assert "Traceback" not in shown and len(output.traceback) < 10
     assert output.evalue.startswith("the norm\n")
 

@@ -35,6 +35,8 @@ class _Block:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         self.owner.open.remove(self)
+        if error is not None:
+            debrief.failed(self.grade_id, self.part)
         if error is not None and is_unwritten(error) and wall.connection is None and live():
             cards.unwritten(self.title, self._unwritten)  # so that an untouched lab runs to its end
             return True
@@ -216,7 +218,7 @@ class _Check:
             f"value      {wrong.got}",
             f"expected   {wrong.expected}",
             *([f"difference {wrong.difference}"] if wrong.difference else []),
-            *([f"usually: {cause}"] if cause else []),
+            *([f"hint       {cause}"] if cause else []),
         ]
         self._fail(lines)
 

@@ -15,7 +15,7 @@ from threeloops.lab.text.wording import number, with_unit
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import live, publish
 
-__all__ = ["debrief", "note", "passed"]
+__all__ = ["debrief", "failed", "note", "passed"]
 
 _facts: dict[str, dict[str, tuple[float, float, str]]] = {}
 """By exercise and quantity: the reader's number, that of the model answer, the unit."""
@@ -25,6 +25,11 @@ def passed(exercise: str, part: str) -> None:
     """A check of an exercise held in full."""
     journal.record(exercise, part)
     gate.happens(_event(exercise, part))
+
+
+def failed(exercise: str, part: str) -> None:
+    """A check did not hold: what it opened last time waits for the next answer."""
+    gate.forget(_event(exercise, part))
 
 
 def note(exercise: str, what: str, own: float, model: float, unit: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import Piece, capture, capturing, live, publish
 
-__all__ = ["folded", "happened", "happens", "when"]
+__all__ = ["folded", "forget", "happened", "happens", "when"]
 
 _happened: set[str] = set()
 _waiting: dict[str, list[Callable[[], None]]] = {}
@@ -21,6 +21,11 @@ def happens(event: str) -> None:
     _happened.add(event)
     for act in _waiting.pop(event, []):
         act()
+
+
+def forget(event: str) -> None:
+    """It no longer holds: a check that passed before has failed."""
+    _happened.discard(event)
 
 
 def happened(event: str) -> bool:

@@ -134,7 +134,7 @@ def test_returns_shows_the_call_with_a_wrong_value_and_with_an_exception():
     check.returns(6.0, double, 3)
     check.returns(3.0, double, 3, scale=1)
     said = refusal(check.returns, 7.0, double, 3, scale=2, hint="the sign")
-    for line in ("quantity   double(3, scale=2)", "value      6", "expected   7", "usually: the sign"):
+    for line in ("quantity   double(3, scale=2)", "value      6", "expected   7", "hint       the sign"):
         assert line in said
     assert "double('x') raised TypeError: can only concatenate" in refusal(check.returns, 4, double, "x")
     with pytest.raises(NotImplementedError):

@@ -14,6 +14,7 @@ import struct
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -33,7 +34,7 @@ from threeloops.training.cluster.machine.calls import (
 from threeloops.training.cluster.machine.errors import RankLost
 from threeloops.training.cluster.machine.faults import SlowRank
 
-__all__ = ["ANSWER", "HEAD", "ActorSocket", "Channel"]
+__all__ = ["ANSWER", "HEAD", "ActorSocket", "Channel", "is_library"]
 
 HEAD, ANSWER = struct.Struct("<IQ"), struct.Struct("<dIQ")
 _SMALL = 1 << 16
@@ -187,15 +188,21 @@ class ActorSocket:
         self._calls, self._bytes = [], []
 
 
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES += (f"{Path(__file__).parents[3]}{os.sep}",)
+
+
+def is_library(path: str) -> bool:
+    """Whether a file of source text belongs to Python, to an installed package or to this one."""
+    return path.startswith(_LIBRARIES)
 
 
 def _where() -> str:
-    """The line, outside this library and installed packages, that makes the call: `file:line`, or `function, line n` in
-    a notebook, whose cells have no names."""
+    """The line, outside of libraries, that makes the call: `file:line`, or `function, line n` in a notebook, whose
+    cells have no names."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        name = _named(frame.f_code, frame.f_globals.get("__name__"))
+        name = _named(frame.f_code)
         if name is not None:
             return f"{name}{frame.f_lineno}"
         frame = frame.f_back
@@ -203,9 +210,9 @@ def _where() -> str:
 
 
 @functools.lru_cache(1024)
-def _named(code: CodeType, module: Any) -> str | None:
-    """How its lines are called, up to the number; None for code of this library and of installed packages."""
+def _named(code: CodeType) -> str | None:
+    """How its lines are called, up to the number; None for code of libraries."""
     name = code.co_filename
-    if str(module).startswith("threeloops.") or name.startswith(_INSTALLED):
+    if is_library(name):
         return None
     return f"{code.co_name}, line " if name.startswith("<") or "ipykernel" in name else f"{os.path.basename(name)}:"

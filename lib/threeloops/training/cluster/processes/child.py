@@ -16,7 +16,7 @@ import cloudpickle
 
 from threeloops.resident import settle
 from threeloops.training.cluster.machine.faults import SlowRank
-from threeloops.training.cluster.processes.actor import ActorSocket
+from threeloops.training.cluster.processes.actor import ActorSocket, is_library
 from threeloops.training.cluster.processes.group import Rank, register
 
 __all__ = ["Program", "be_rank", "current_rank", "die_with_parent", "from_bytes", "to_bytes"]
@@ -103,9 +103,10 @@ def _pickled(result: Any) -> bytes:
 
 
 def _said(error: BaseException) -> str:
-    """The exception with the frames of the program, without those of this module."""
+    """The exception with the frames of the program; those of libraries say little."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
-    lines = traceback.format_list(frames) + traceback.format_exception_only(error)
+    kept = [frame for frame in frames if not is_library(frame.filename)]
+    lines = traceback.format_list(kept or frames) + traceback.format_exception_only(error)
     return "".join(lines).rstrip()
 
 

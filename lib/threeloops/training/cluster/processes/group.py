@@ -159,6 +159,7 @@ class _Group(dist.ProcessGroup):
         return self._submit("broadcast", given, tensors, count=tensor.numel(), root=root, gets=gets)
 
     def reduce_scatter_single(self, out: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Work:
+        self._check_sizes("reduce_scatter_tensor(output, input)", "input", tensor, "output", out)
         return self._submit("reduce_scatter", tensor, [out], opts=opts, sends=[out.numel()] * len(self._ranks))
 
     def reduce_scatter(self, outs: _Tensors, tensors: list[_Tensors], opts: Any = None) -> _Work:
@@ -166,7 +167,15 @@ class _Group(dist.ProcessGroup):
         return self._submit("reduce_scatter", _joined(tensors[0]), outs, opts=opts, sends=sends)
 
     def all_gather_single(self, out: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Work:
+        self._check_sizes("all_gather_into_tensor(output, input)", "output", out, "input", tensor)
         return self._submit("all_gather", tensor, [out], gets=[tensor.numel()] * len(self._ranks))
+
+    def _check_sizes(self, call: str, whole: str, large: torch.Tensor, part: str, small: torch.Tensor) -> None:
+        if large.numel() != small.numel() * self.size():
+            raise ValueError(
+                f"{call} on {self.size()} ranks: {part} has {small.numel():,} elements and {whole} {large.numel():,}: "
+                f"expected {self.size()} times as many in {whole}; is the order of the two right?"
+            )
 
     _reduce_scatter_base, _allgather_base = reduce_scatter_single, all_gather_single
 
@@ -207,10 +216,12 @@ def _refuse(name: str, instead: str) -> None:
     setattr(_Group, name, method)
 
 
+_NOT_FUNCTIONAL = "and no functional collectives (torch.distributed._functional_collectives)"
+
 _refuse("recv_anysource", "name the rank to receive from")
-_refuse("allreduce_coalesced", "call all_reduce for each tensor, or for all of them in one")
-_refuse("reduce_scatter_tensor_coalesced", "call reduce_scatter_tensor for each")
-_refuse("allgather_into_tensor_coalesced", "call all_gather_into_tensor for each")
+_refuse("allreduce_coalesced", "call dist.all_reduce for each tensor, or for all of them in one")
+_refuse("reduce_scatter_tensor_coalesced", f"call dist.reduce_scatter_tensor for each, {_NOT_FUNCTIONAL}")
+_refuse("allgather_into_tensor_coalesced", f"call dist.all_gather_into_tensor for each, {_NOT_FUNCTIONAL}")
 
 
 def _checked(tensor: torch.Tensor) -> torch.Tensor:
