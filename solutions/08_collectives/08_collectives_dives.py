@@ -141,7 +141,7 @@ explore(draw_choice, alpha_us=(1, 50, 1, 14), beta_gbs=(1, 450, 1, 50))
 # trees in which the leaves of one are the inner nodes of the other use all links ([Sanders, Speck and Träff
 # 2009](https://doi.org/10.1016/j.parco.2009.09.001)). The figure shows the **bus bandwidth** as `nccl-tests` defines it,
 # 2(N − 1)/N · size / time, by a simple model of both. In this model the tree is ahead up to some size, which grows with
-# N²: 2.6 GB for 64 ranks, and beyond the end of the axis for 256. NCCL changes to rings earlier, because it reckons with a
+# N²: 2.6 GB for 64 ranks, and beyond the end of the axis for 256. NCCL changes to rings earlier, because it assumes a
 # lower bandwidth for trees.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -300,7 +300,7 @@ audit(
     "×, per direction",
     "published",
     "corrected",
-    how="the 900 GB/s of an H100's NVLink count both directions, 450 GB/s each. A port of 400 Gbit/s InfiniBand carries 50 GB/s each way. 900/50 compares two directions with one, and nothing here is three orders of magnitude",
+    how="the 900 GB/s of an H100's NVLink count both directions, 450 GB/s each. A port of 400 Gbit/s InfiniBand carries 50 GB/s each way. 900/50 compares two directions with one",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -313,7 +313,7 @@ audit(
     "Gbit/s per NDR port of four lanes",
     "published",
     "corrected",
-    how=f"a port of four lanes has 200 Gbit/s in HDR, 400 in NDR and 800 in XDR: the claim is one generation off. NVLink 4 has {2 * h100.link_bandwidth / 1e9:.0f} GB/s, both directions together; 600 belong to NVLink 3 (A100)",
+    how="a port of four lanes has 200 Gbit/s in HDR, 400 in NDR and 800 in XDR: the claim is one generation off",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -339,7 +339,7 @@ audit(
     "µs per step of a ring over NVLink",
     "published",
     "corrected",
-    how="α is what a step costs a library: launching, flags, copies and the wire. NCCL 2.28 (tuning.cc) reckons with 0.6 µs over NVLink and 2.7 µs over the network for small messages (protocol LL), and with 3.4 and 14 µs for large ones (protocol Simple), so the claim's numbers lie in between. The core notebook measures gloo on this machine, where α is tens to hundreds of µs",
+    how="α is what a step costs a library: launching, flags, copies and the wire. NCCL 2.28 (tuning.cc) assumes 0.6 µs over NVLink and 2.7 µs over the network for small messages (protocol LL), and 3.4 and 14 µs for large ones (protocol Simple). No single number per link is right for both. The core notebook measures gloo on this machine, where α is tens to hundreds of µs",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -1,5 +1,5 @@
 # expect: the nodes were not summed
-# fails: values
+# fails: values, traffic
 def hierarchical_all_reduce(x: torch.Tensor, per_node: int) -> torch.Tensor:
     """The sum of all ranks' x, on every rank, with little traffic between nodes."""
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -1,4 +1,4 @@
-# expect: ClusterError on 6 ranks
+# expect: RankFailed on 6 ranks
 def hierarchical_all_reduce(x: torch.Tensor, per_node: int) -> torch.Tensor:
     """The sum of all ranks' x, on every rank, with little traffic between nodes."""
     rank, size = dist.get_rank(), dist.get_world_size()

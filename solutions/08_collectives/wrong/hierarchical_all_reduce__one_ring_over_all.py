@@ -1,4 +1,4 @@
-# expect: ranks of other nodes and other places
+# expect: in another node and at another place
 # fails: traffic
 def hierarchical_all_reduce(x: torch.Tensor, per_node: int) -> torch.Tensor:
     """The sum of all ranks' x, on every rank, with little traffic between nodes."""

@@ -15,7 +15,7 @@ _MOST_RANKS = 128
 """Each rank is a process of this machine."""
 
 _NVLINK_LATENCY, _PCIE_LATENCY, _NETWORK_LATENCY = 3.4e-6, 5.7e-6, 14e-6
-"""What NCCL 2.28 reckons with per step of a ring, protocol Simple (src/graph/tuning.cc: hwLatencies)."""
+"""What NCCL 2.28 assumes per step of a ring, protocol Simple (src/graph/tuning.cc: hwLatencies)."""
 _NDR_BANDWIDTH = 50e9
 """One port of 400 Gbit/s InfiniBand (NDR)."""
 
