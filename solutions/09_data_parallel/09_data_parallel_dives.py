@@ -93,7 +93,7 @@ audit(
     f"% on the slowest link, {100 * max(shares):.0f}% at most",
     "model",
     "corrected",
-    how="our DDP on the virtual cluster, links from 0.25 to 64 GB/s. On a slow link only the length of backward can be hidden; on a fast one all but the last of b buckets, (b − 1)/b. With 4 buckets that is 75%, and any range can be had by choosing link and buckets",
+    how="our DDP on the virtual cluster, links from 0.25 to 64 GB/s. On a slow link no more than backward · (b − 1)/b can be hidden; on a fast one all but the last of b buckets, (b − 1)/b. With 4 buckets that is 75%, and any range can be had by choosing link and buckets",
 )
 gains = [18 / overlapped_step(11, 7, hidden, 8).seconds for hidden in (0.5, 0.8)]
 audit(
@@ -129,12 +129,14 @@ def through_rank_0():
     if rank == 0:
         for work in [dist.isend(x, other) for other in range(1, size)]:
             work.wait()
+        dist.barrier()  # here they compute
         gradient = torch.empty_like(x)
         for other in range(1, size):
             dist.recv(gradient, other)
             x += gradient
     else:
         dist.recv(x, 0)
+        dist.barrier()
         dist.send(x, 0)
 
 
@@ -148,6 +150,7 @@ with reveal("dp"):
     show.against_prediction(
         "dp", round(central.seconds / ring.seconds, 1), unit="×", source="virtual cluster, 8 × L40S on PCIe"
     )
+    print("Rank 0 sends 28 MiB and then receives as many; in the ring each rank sends 7 MiB.")
     show.figure(link_matrix(central), "who sends how much through rank 0")
     show.figure(link_matrix(ring), "who sends how much in a ring")
 
@@ -157,8 +160,8 @@ with reveal("dp"):
 # For SGD there is an argument (Goyal et al. 2017, arXiv 1706.02677): N small steps with rate r move about as far as one step
 # on the N-fold batch with rate N · r, as long as the gradient hardly changes in between. At the start it changes quickly,
 # hence a warm-up. For Adam theory gives √N (Malladi et al. 2022, arXiv 2205.10287): where noise dominates, the gradient of an
-# N times larger batch is √N smaller. Adam divides by its size, so the step already grows by √N, and the rate supplies the
-# other √N. The next cell trains a small network on the same number of samples with batches of 16 and 128.
+# N times larger batch is √N smaller. Adam divides by that size, so the part of its step that is no noise already grows by √N,
+# and the rate supplies the other √N. The next cell trains a small network on the same number of samples with batches of 16 and 128.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("ddp-4")
@@ -209,7 +212,7 @@ audit(
     f"× the loss of the small batch with SGD at 8 times the rate; {kept / same:.2f}× with the rate unchanged",
     "CPU",
     "corrected",
-    how=f"a small network on the same samples, batches of 16 and 128. With SGD the linear rule brings the large batch near the small one. With Adam it leaves {losses[plans[7]] / losses[plans[4]]:.1f} times the loss of the small batch, and √8 instead of 8 leaves {losses[plans[6]] / losses[plans[4]]:.1f} times: here the larger rate is the better one, because both runs have too few steps to converge. One small network does not settle the rule for Adam. It shows that the rule depends on the optimizer and on how far training has come, and the claim names neither",
+    how=f"a small network on the same samples, batches of 16 and 128. With SGD the linear rule brings the large batch near the small one. With Adam it leaves {losses[plans[7]] / losses[plans[4]]:.1f} times the loss of the small batch, and √8 instead of 8 leaves {losses[plans[6]] / losses[plans[4]]:.1f} times: here the larger rate is the better one, because 128 steps with the large batch are too few to converge. One small network does not settle the rule for Adam. It shows that the rule depends on the optimizer and on how far training has come, and the claim names neither",
 )
 
 # %% [markdown]
@@ -277,7 +280,7 @@ for rank, (weights, mask) in enumerate(Cluster(3).run(masks).results):
 x = torch.randn(10000, generator=torch.Generator().manual_seed(0))
 print(
     "sums of the same 10,000 floats in three orders:",
-    *{float(part) for part in (x.sum(), x.flip(0).cumsum(0)[-1], x.cumsum(0)[-1])},
+    *(float(part.cumsum(0)[-1]) for part in (x, x.flip(0), x.sort().values)),
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

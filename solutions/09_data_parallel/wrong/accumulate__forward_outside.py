@@ -1,4 +1,4 @@
-# expect: times; once is enough
+# expect: gradients were sent more than once
 # fails: traffic
 def accumulate(ddp: DistributedDataParallel, microbatches: list[torch.Tensor], loss_fn) -> None:
     """The gradient of the mean over all microbatches and ranks, with one all-reduce per gradient."""

@@ -1,4 +1,4 @@
-# expect: gradient of layers.0.weight on rank 0, microbatches of [4, 2] rows
+# expect: gradient of layers.0.weight on rank 0 (microbatches of [4, 2] rows)
 # fails: values
 def accumulate(ddp: DistributedDataParallel, microbatches: list[torch.Tensor], loss_fn) -> None:
     """The gradient of the mean over all microbatches and ranks, with one all-reduce per gradient."""

@@ -1,4 +1,4 @@
-# expect: gradient of layers.0.weight on rank 0, 2 ranks
+# expect: gradient of layers.0.weight on rank 0 (2 ranks
 # fails: values
 def average_gradients(model: torch.nn.Module) -> None:
     """Make every gradient the mean over all ranks."""

@@ -1,4 +1,4 @@
-# expect: all-reduces of rank 0
+# expect: one per parameter: send each bucket
 # fails: values, time
 def overlap(model: torch.nn.Module, buckets: list[list[str]]):
     """Average each bucket as soon as it is full; returns `finish`, to be called after backward."""

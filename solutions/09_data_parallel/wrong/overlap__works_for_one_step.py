@@ -1,4 +1,4 @@
-# expect: step 2
+# expect: clear your state in finish
 # fails: values
 def overlap(model: torch.nn.Module, buckets: list[list[str]]):
     """Average each bucket as soon as it is full; returns `finish`, to be called after backward."""

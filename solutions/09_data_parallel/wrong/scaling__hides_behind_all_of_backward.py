@@ -1,4 +1,4 @@
-# expect: seconds of scaling
+# expect: hides communication here
 def scaling(
     forward: float, backward: float, gradient_bytes: int, buckets: int, ranks: int, latency: float, bandwidth: float
 ) -> Step:

@@ -1,4 +1,4 @@
-# expect: steps on rank
+# expect: steps on rank 0
 def start_together(model: torch.nn.Module) -> None:
     """Give every rank the parameters and buffers of rank 0."""
     for tensor in [*model.parameters(), *model.buffers()]:

@@ -137,7 +137,7 @@ def draw_buckets(overlap: Overlap, axis_seconds: float | None = None) -> "Figure
     total = overlap.communication
     share = f", {overlap.exposed / total:.0%} of communication exposed" if total else ""
     count = f"{len(overlap.buckets)} bucket{'s' * (len(overlap.buckets) > 1)}"
-    axes.set_title(f"{count}: backward() takes {readable_seconds(overlap.seconds)}{share}")
+    axes.set_title(f"{count}: backward and its all-reduces take {readable_seconds(overlap.seconds)}{share}")
     legend = [Patch(facecolor=_HIDDEN, label="hidden"), Patch(facecolor=_EXPOSED, label="exposed")]
     axes.legend(handles=legend, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderpad=0.2, handlelength=1.2)
     return fig

@@ -314,6 +314,11 @@ def never_calls():
         dist.all_reduce(torch.ones(3))
 
 
+def calls_alone():
+    if dist.get_rank() == 0:
+        dist.broadcast(torch.ones(3), src=0)
+
+
 def forgets_to_wait():
     dist.all_reduce(torch.ones(3), async_op=True)
 
@@ -400,6 +405,11 @@ def leaves_a_thread():
         (exits, RankFailed, "rank 1: its process ended without a word"),
         (disagrees, Mismatch, r"all_reduce of 3 float32, sum \(test_cluster.py:\d+\), rank 1 .* of 4 float32"),
         (another_order, Mismatch, "rank 0 calls all_reduce of 3 float64.* rank 1 calls all_reduce of 3 float32"),
+        (
+            calls_alone,
+            Unfinished,
+            r"rank 0 calls broadcast of 3 float32, root 0 \(test_cluster.py:\d+\), .*rank 1 did not call",
+        ),
         (never_calls, Deadlock, r"rank 1 waits .*for all_reduce of 3 float32, sum, which rank 0 did not call"),
         (forgets_to_wait, Unfinished, r"rank 0 never waits for its all_reduce \(test_cluster.py:\d+\)"),
         (sends_and_forgets, Unfinished, r"rank 0 never waits for its isend \(test_cluster.py:\d+\): keep the handle"),

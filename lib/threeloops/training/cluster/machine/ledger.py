@@ -1,7 +1,7 @@
 """What the ranks of a run have begun and not finished, and what to say when they never will."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from threeloops.training.cluster.machine.calls import COMPUTE, Collective, End, Receive, Send, Submit, Wait
 from threeloops.training.cluster.machine.errors import ClusterError, Deadlock, Mismatch, Unfinished
@@ -70,6 +70,11 @@ class Ledger:
             shown = [a for a in sorted(self.waiting) if a.timeline == COMPUTE or a.rank not in computing]
             waits = "\n  ".join(self.describe_wait(actor, self.waiting[actor]) for actor in shown)
             raise Deadlock(f"deadlock: all ranks that are left wait, and nothing is on its way.\n  {waits}")
+        for number, made, by, where, absent in self._incomplete():
+            raise Unfinished(
+                f"rank {by} calls {made}{at_line(where)}, collective {number + 1} of its group, which "
+                f"{_ranks(absent)} did not call: all ranks of a group must call the same collectives"
+            )
         lost = [m for m in self.messages if not m.received and m.target not in self.died]
         if lost:
             first = lost[0]
@@ -84,6 +89,15 @@ class Ledger:
             if not isinstance(begun, Send) and actor.rank not in self.died:
                 what = begun.collective.operation if isinstance(begun, Submit) else f"irecv from rank {begun.source}"
                 raise Unfinished(f"{actor} never waits for its {what}{at_line(begun.where)}: {_KEEP}")
+
+    def _incomplete(self) -> Iterator[tuple[int, Collective, int, str, list[int]]]:
+        """Collectives that not all living ranks of their group have called: the number in its group, what it is, who
+        called it first and where, and who did not."""
+        for group, calls in self._collectives.items():
+            for number, (made, by, where) in enumerate(calls):
+                living = [rank for rank in made.ranks if rank not in self.died]
+                if absent := [rank for rank in living if self._called[group, rank] <= number]:
+                    yield number, made, by, where, absent
 
     def describe_wait(self, actor: Actor, wait: Wait) -> str:
         """Who waits for what, and where."""
