@@ -438,10 +438,6 @@ with check("start_together", "the state of rank 0 on all ranks", hidden="other m
                 what = f"{name} on rank {rank} of {ranks}"
                 check.dtype(state[name], wanted.dtype, what=what)
                 check.equal(state[name], wanted, what=what, hint=causes.get(name, ""))
-            all_but_the_first = names_of(range(1, len(widths) - 1))
-            check.equal(
-                trained, all_but_the_first, what=f"parameters that require a gradient on rank {rank} of {ranks}"
-            )
             for number, (mine, (name, wanted)) in enumerate(zip(held, expected.items(), strict=False)):
                 check.equal(
                     mine,
@@ -449,6 +445,10 @@ with check("start_together", "the state of rank 0 on all ranks", hidden="other m
                     what=f"parameter {number} ({name}) as an optimizer on rank {rank} of {ranks} holds it",
                     hint="the model has a new parameter object; overwrite the values of the old one instead",
                 )
+            all_but_the_first = names_of(range(1, len(widths) - 1))
+            check.equal(
+                trained, all_but_the_first, what=f"parameters that require a gradient on rank {rank} of {ranks}"
+            )
 
     starts(2, [4, 3, 2])
     starts(3, [2, 5, 2])
