@@ -644,21 +644,19 @@ predict(
 predict("eight", "The same, each layer a bucket of its own, all-reduced as soon as it is full: ms per step?", unit="ms")
 
 
-def sum_and_compute(overlapped):
+def sum_and_compute(wait_first):
     x = torch.ones(65536)
     work = dist.all_reduce(x, async_op=True)
-    if not overlapped:
+    if wait_first:
         work.wait()
     compute(0.3e-3)  # instead of backward
     work.wait()
     return f"{1e3 * now():.3f} ms"
 
 
-for overlapped in (False, True):
-    print(
-        f"all-reduce and 0.3 ms of computation, {overlapped = }:",
-        Cluster(4).run(sum_and_compute, overlapped).results[0],
-    )
+for wait_first in (True, False):
+    took = Cluster(4).run(sum_and_compute, wait_first).results[0]
+    print(f"an all-reduce and 0.3 ms of computation, {wait_first = }: {took}")
 model = Net([4, 4, 4])
 for name, parameter in model.named_parameters():
     parameter.register_post_accumulate_grad_hook(lambda p, name=name: print("gradient of", name, tuple(p.grad.shape)))
