@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ class Step:
 
 
 Watch = Callable[[Step], None]
+_CORES = 2
+"""How many notebooks and submissions run at the same time, as on the smallest machine."""
 
 
 @dataclass
@@ -94,16 +97,24 @@ def run_course(
 
 
 def _run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch) -> LabOutcome:
-    """Execute one lab's solution, then grade the reference, the untouched lab and a half-done one."""
-    executed = [execute_watched(notebook, folder, device, watch) for notebook in lab.notebooks]
+    """Execute one lab's solution, and grade the reference, the untouched lab and a half-done one.
+
+    The core notebook measures, so it runs alone. Deep dives and gradings share the cores.
+    """
+    core, *dives = lab.notebooks
+    executed = [execute_watched(core, folder, device, watch)]
+    given = submissions(lab)
+    with ThreadPoolExecutor(_CORES - len(dives)) as beside:
+        graded = {name: beside.submit(_grade, lab, name, n, sandbox, watch) for name, (n, _) in given.items()}
+        executed += [execute_watched(notebook, folder, device, watch) for notebook in dives]
     outcome = LabOutcome(lab, executed, _device_name(device))
     for notebook, done in zip(lab.notebooks, executed, strict=True):
         if done.error:
             outcome.faults.append(f"the solution notebook {notebook.stem} failed: {done.error}")
-    for name, (notebook, points) in submissions(lab).items():
+    for name, (_, points) in given.items():
         outcome.expected[name] = points
         try:
-            record = outcome.grades[name] = _grade(lab, name, notebook, sandbox, watch)
+            record = outcome.grades[name] = graded[name].result()
         except MachineFault as fault:
             outcome.faults.append(f"{name} could not be graded: {fault}")
             continue
