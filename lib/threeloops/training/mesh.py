@@ -145,16 +145,16 @@ def redistribute(local: Tensor, before: Placement, after: Placement, group: dist
             dist.all_reduce(whole, group=group)
             return whole
         case Partial(), Shard(dim):
-            parts = torch.stack(_parts(local, dim, size))
-            out = torch.empty_like(parts[0])
-            dist.reduce_scatter_tensor(out, parts, group=group)
+            parts = _parts(local, dim, size)
+            out = torch.empty_like(parts[0], memory_format=torch.contiguous_format)
+            dist.reduce_scatter_tensor(out, torch.cat(parts), group=group)  # the same
             return out
         case Replicate(), Shard(dim):
             return _parts(local, dim, size)[rank].contiguous()
         case Shard(dim), Replicate():
-            out = local.new_empty(size, *local.shape)
+            out = local.new_empty(size * local.shape[0], *local.shape[1:])  # gloo wants parts joined, not stacked
             dist.all_gather_into_tensor(out, local.contiguous(), group=group)
-            return torch.cat(list(out), dim)
+            return torch.cat(list(out.view(size, *local.shape)), dim)
         case Shard(dim), Shard(other) if dim % local.dim() == other % local.dim():
             return local
         case Shard(dim), Shard(other):

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from threeloops.training.cluster import Cluster, RankFailed
+from threeloops.training.cluster import Cluster, RankFailed, run_on_processes
 from threeloops.training.mesh import Mesh, Partial, Replicate, Shard, redistribute
 
 RANKS = 4
@@ -91,6 +91,29 @@ def test_each_change_of_placement_keeps_the_tensor(changed, before, after):
     else:
         for rank, local in enumerate(found):
             assert torch.equal(local, part(whole, after, rank))
+
+
+def test_the_same_changes_run_on_gloo_which_is_stricter_about_shapes():
+    def program():
+        whole = torch.arange(8 * 4 * 12.0).view(SHAPE)
+        found = {}
+        for before, after in CHANGES:
+            local = whole if isinstance(before, Replicate | Partial) else whole.chunk(2, before.dim)[dist.get_rank()]
+            found[before, after] = redistribute(local, before, after)
+        return found
+
+    whole = torch.arange(8 * 4 * 12.0).view(SHAPE)
+    results = run_on_processes("gloo", 2, program, seconds=60)
+    for before, after in CHANGES:
+        found = [result[before, after] for result in results]
+        expected = 2 * whole if isinstance(before, Partial) else whole  # two terms, each of them the whole
+        for rank, local in enumerate(found):
+            if isinstance(after, Partial):
+                assert torch.equal(sum(found), expected)
+            else:
+                assert torch.equal(
+                    local, expected if isinstance(after, Replicate) else expected.chunk(2, after.dim)[rank]
+                )
 
 
 @pytest.mark.parametrize(
