@@ -1,5 +1,7 @@
 """Tensor parallelism: the matrices of a layer cut over the ranks of a group, which share every token's work.
 
+>>> from threeloops.training.mesh import Mesh
+>>> groups = Mesh(dp=2, tp=4).connect("tp")
 >>> torch.manual_seed(0)                         # the same values on all ranks: each keeps its part
 >>> model = GPT(GPTConfig.tiny())
 >>> parallelize(model, gpt_plan(sequence_parallel=True), groups["tp"])

@@ -109,11 +109,12 @@ def test_the_same_program_runs_on_gloo():
 # Time: attention takes a stated time per pair, and a block's transfer its latency and bytes over bandwidth.
 
 LINK = Link(10e-6, 1e9)
-BLOCK = 2 * BATCH * KV_HEADS * (TOKENS // 4) * DIM * 8
+RING = 6  # enough for a rank to wait until the next one asks for its keys
+BLOCK = 2 * BATCH * KV_HEADS * (TOKENS // RING) * DIM * 8
 
 
 def timed(order, seconds_per_pair):
-    positions = token_positions(TOKENS, dist.get_rank(), 4, order)
+    positions = token_positions(TOKENS, dist.get_rank(), RING, order)
     *leaves, _ = [each[:, :, positions] for each in inputs()]
     leaves = [each.clone().requires_grad_() for each in leaves]
     out = ring_attention(*leaves, order=order, seconds_per_pair=seconds_per_pair)
@@ -126,21 +127,21 @@ def timed(order, seconds_per_pair):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("seconds_per_pair", [0.0, 1e-8, 2e-7, 1e-6, 1e-4])
 def test_the_forward_pass_ends_when_the_closed_form_says(order, seconds_per_pair):
-    run = Cluster(uniform(4, LINK.latency, LINK.bandwidth)).run(timed, order, seconds_per_pair)
-    expected = ring_attention_ends(TOKENS, 4, order, seconds_per_pair, BLOCK, LINK)
+    run = Cluster(uniform(RING, LINK.latency, LINK.bandwidth)).run(timed, order, seconds_per_pair)
+    expected = ring_attention_ends(TOKENS, RING, order, seconds_per_pair, BLOCK, LINK)
     assert [forward for forward, _ in run.results] == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_transfer_hides_behind_attention_that_takes_longer():
     transfer = LINK.seconds(BLOCK)
-    (first, *others), *_ = visible_pairs(TOKENS, 4)
+    (first, *others), *_ = visible_pairs(TOKENS, RING)
     per_pair = 2 * transfer / others[0]
-    run = Cluster(uniform(4, LINK.latency, LINK.bandwidth)).run(timed, "zigzag", per_pair)
+    run = Cluster(uniform(RING, LINK.latency, LINK.bandwidth)).run(timed, "zigzag", per_pair)
     computing = per_pair * (first + sum(others))
-    assert [forward for forward, _ in run.results] == pytest.approx([computing] * 4, rel=1e-12)
+    assert [forward for forward, _ in run.results] == pytest.approx([computing] * RING, rel=1e-12)
     # backward: the last block of gradients travels when nothing is left to compute
     backward = BACKWARD_WORK * computing + transfer
-    assert [seconds for _, seconds in run.results] == pytest.approx([backward] * 4, rel=1e-9)
+    assert [seconds for _, seconds in run.results] == pytest.approx([backward] * RING, rel=1e-9)
 
 
 def test_zigzag_is_nearly_twice_as_fast_as_contiguous_where_attention_decides():
