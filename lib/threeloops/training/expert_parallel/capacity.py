@@ -1,0 +1,82 @@
+"""How many tokens an expert takes, which are dropped, and the load of experts as data.
+
+With a capacity no expert computes more than a stated number of rows, so that memory and time are known beforehand
+(Lepikhin et al. 2020, "GShard", section 2.2); the price is that tokens beyond it are dropped, and pass the layer by its
+residual connection alone. Without one (`factor = inf`; Gale et al. 2022, "MegaBlocks") nothing is dropped, and the
+slowest expert decides how long a layer takes.
+"""
+
+# ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+__all__ = ["Load", "expert_capacity", "gather_load", "keep_within_capacity"]
+
+
+def expert_capacity(tokens: int, experts: int, k: int, factor: float) -> int:
+    """⌈k · tokens / experts · factor⌉: rows that one expert takes from the tokens of one rank, and never more than
+    `tokens`, since a token's k experts differ. `factor` counts as the decimal that is written: 1.1 is 11/10.
+
+    Raises:
+        ValueError: factor is not above 0, or k is more than there are experts.
+    """
+    if not factor > 0:
+        raise ValueError(f"capacity factor = {factor}: expected a number above 0; inf drops nothing")
+    if not 1 <= k <= experts or tokens < 0:
+        raise ValueError(f"{tokens} tokens, k = {k} of {experts} experts: expected 0 or more, and 1 ≤ k ≤ experts")
+    if math.isinf(factor):
+        return tokens
+    return min(tokens, math.ceil(Fraction(k * tokens, experts) * Fraction(str(factor))))
+
+
+def keep_within_capacity(experts: Int[Tensor, "tokens k"], capacity: int) -> Bool[Tensor, "tokens k"]:
+    """Which choices are kept: each expert's first `capacity` ones. All first choices come before all second choices,
+    and each of these in the order of tokens, so that a second choice never displaces a first one (GShard, algorithm 1).
+    """
+    if capacity < 1 and experts.numel():
+        raise ValueError(f"capacity = {capacity}: expected room for at least 1 token per expert")
+    in_order = experts.T.flatten()
+    by_expert = in_order.sort(stable=True)
+    first = torch.searchsorted(by_expert.values, by_expert.values)  # where this expert's choices begin
+    place = torch.empty_like(in_order)
+    place[by_expert.indices] = torch.arange(len(in_order), device=experts.device) - first
+    return (place < capacity).view(experts.shape[::-1]).T
+
+
+@dataclass(frozen=True)
+class Load:
+    """How the choices of some tokens fell on the experts. With capacity, at most that many per rank are kept."""
+
+    chosen: tuple[int, ...]
+    """For each expert, how many choices fell on it."""
+    kept: tuple[int, ...]
+    """For each expert, how many rows it computes."""
+
+    @property
+    def dropped(self) -> int:
+        return sum(self.chosen) - sum(self.kept)
+
+    @property
+    def imbalance(self) -> float:
+        """Rows of the busiest expert over the mean: how much longer the layer takes than a balanced one, where each
+        expert has a device of its own. 1.0 where there are no rows."""
+        return max(self.kept) * len(self.kept) / sum(self.kept) if sum(self.kept) else 1.0
+
+    def per_rank(self, ranks: int) -> tuple[int, ...]:
+        """Rows that each rank computes, where each has an equal part of the experts."""
+        each = len(self.kept) // ranks
+        return tuple(sum(self.kept[rank * each : (rank + 1) * each]) for rank in range(ranks))
+
+
+def gather_load(load: Load, group: dist.ProcessGroup | None = None) -> Load:
+    """The load of all ranks together: one all-reduce of two numbers per expert."""
+    both = torch.tensor([load.chosen, load.kept])
+    dist.all_reduce(both, group=group)
+    return Load(*(tuple(each) for each in both.tolist()))

@@ -1,0 +1,122 @@
+"""A mixture of experts whose experts live on different ranks: tokens travel to them and back, in two all-to-alls.
+
+After Lepikhin et al. 2020 ("GShard"). Messages hold the kept rows alone, where GShard pads each expert's to its
+capacity: fewer bytes, for an exchange of counts beforehand.
+"""
+
+# ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from threeloops.training.expert_parallel.capacity import Load, expert_capacity, keep_within_capacity
+from threeloops.training.expert_parallel.router import Router, Routing
+
+__all__ = ["ExpertParallel", "exchange_rows", "own_experts"]
+
+
+def own_experts(experts: int, group: dist.ProcessGroup | None = None) -> range:
+    """Which of all experts this rank has: equal parts, in order."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    if experts % size:
+        raise ValueError(f"{experts} experts cannot be shared equally by {size} ranks: use a multiple of {size}")
+    return range(rank * experts // size, (rank + 1) * experts // size)
+
+
+def exchange_rows(
+    rows: Float[Tensor, "sent width"], sends: list[int], gets: list[int], group: dist.ProcessGroup | None = None
+) -> Float[Tensor, "got width"]:
+    """All-to-all: `sends[r]` rows go to rank r, in order, and `gets[r]` come from it. Gradients take the way back."""
+    return _ExchangeRows.apply(rows, sends, gets, group)
+
+
+class _ExchangeRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, sends: list[int], gets: list[int], group: dist.ProcessGroup | None) -> Tensor:
+        ctx.sends, ctx.gets, ctx.group = sends, gets, group
+        out = rows.new_empty(sum(gets), *rows.shape[1:])
+        dist.all_to_all_single(out, rows.contiguous(), gets, sends, group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return _ExchangeRows.apply(gradient, ctx.gets, ctx.sends, ctx.group), None, None, None
+
+
+class ExpertParallel(nn.Module):
+    """y = Σ over a token's kept choices of weight · expert(token); a token of which no choice is kept gives zeros.
+
+    Each rank has tokens of its own and the same router; its experts are `own_experts(router.experts, group)` of all.
+    After forward, `routing` holds the decisions for this rank's tokens, for the auxiliary losses, and `load` says how
+    they fell and how many were dropped.
+
+    An expert's gradient is the sum over the tokens of all ranks, since their losses reach it through the all-to-all.
+    The router's is that of this rank's tokens and needs the all-reduce of data parallelism; where that takes a mean
+    over n ranks, divide the experts' gradients by n.
+
+    Args:
+        experts: this rank's, each a module from (rows, width) to (rows, width). One that nobody chose gets 0 rows.
+        capacity_factor: see `expert_capacity`; it counts per rank of tokens. `inf` drops nothing.
+    """
+
+    routing: Routing
+    load: Load
+
+    def __init__(
+        self,
+        router: Router,
+        experts: Sequence[nn.Module],
+        group: dist.ProcessGroup | None = None,
+        *,
+        capacity_factor: float = 1.25,
+    ) -> None:
+        super().__init__()
+        expert_capacity(0, router.experts, router.k, capacity_factor)
+        expected = own_experts(router.experts, group)
+        if len(experts) != len(expected):
+            raise ValueError(
+                f"{len(experts)} experts on rank {dist.get_rank(group)}: expected {len(expected)}, numbers "
+                f"{expected.start} to {expected.stop - 1} of {router.experts}"
+            )
+        self.router, self.experts, self.group = router, nn.ModuleList(experts), group
+        self.capacity_factor = capacity_factor
+
+    def forward(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
+        tokens = x.flatten(0, -2)
+        self.routing = routing = self.router(tokens)
+        capacity = expert_capacity(len(tokens), self.router.experts, self.router.k, self.capacity_factor)
+        kept = keep_within_capacity(routing.experts, capacity)
+
+        # The kept choices, sorted by expert, and so by the rank that has it.
+        token, choice = kept.nonzero(as_tuple=True)
+        order = routing.experts[token, choice].sort(stable=True).indices
+        token, choice = token[order], choice[order]
+        count = torch.bincount(routing.experts[token, choice], minlength=self.router.experts)
+        chosen = torch.bincount(routing.experts.flatten(), minlength=self.router.experts)
+        self.load = Load(tuple(chosen.tolist()), tuple(count.tolist()))
+
+        out = self._run_experts(tokens[token], count)
+        weighted = out * routing.weights[token, choice, None].to(out.dtype)
+        return torch.zeros_like(tokens).index_add(0, token, weighted).view(x.shape)
+
+    def _run_experts(self, rows: Tensor, count: Tensor) -> Tensor:
+        """What the experts make of rows that are sorted by expert, `count` for each: there, through them, and back."""
+        arriving = torch.empty_like(count)  # from each rank, for each of this rank's experts
+        dist.all_to_all_single(arriving, count, group=self.group)
+        ranks = dist.get_world_size(self.group)
+        sends = count.view(ranks, -1).sum(1).tolist()
+        gets = arriving.view(ranks, -1).sum(1).tolist()
+
+        here = exchange_rows(rows, sends, gets, self.group)
+        mine = torch.arange(len(self.experts), device=count.device).repeat(ranks).repeat_interleave(arriving)
+        by_expert = mine.sort(stable=True).indices  # they arrive rank by rank, and expert by expert from each
+        parts = here[by_expert].split(arriving.view(ranks, -1).sum(0).tolist())
+        out = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
+        back = torch.empty_like(by_expert)
+        back[by_expert] = torch.arange(len(back), device=back.device)
+        return exchange_rows(out[back], gets, sends, self.group)
