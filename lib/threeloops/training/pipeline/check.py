@@ -4,9 +4,13 @@ Also for the beginning of a schedule: it is refused as soon as no continuation c
 a move and say why, in the manner of LLM-Training-Puzzles (Rush 2023).
 """
 
+from bisect import bisect_left
+from collections import Counter, deque
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 
-from threeloops.training.pipeline.schedule import Action, Schedule
+from threeloops.training.pipeline.schedule import Action, Kind, Schedule
 
 __all__ = ["IllegalSchedule", "check", "most_in_flight"]
 
@@ -25,21 +29,34 @@ def check(schedule: Schedule, *, complete: bool = True, limit: int | None = None
 
     Args:
         complete: without it, the rows may be the beginnings of a schedule's, and are legal if it can be completed.
-        limit: as many activations may a rank keep at most, see `most_in_flight`.
+        limit: how many activations a rank may keep at most, see `most_in_flight`.
 
     Raises:
-        IllegalSchedule: naming an action that cannot be where it stands: one that contradicts its own row, the
-            one in the earliest position; else one that waits for itself; else one that is missing.
+        IllegalSchedule: naming the first illegal step: reading all rows position by position, the first with which
+            no continuation is legal. If there is none, what is missing.
     """
     wrong = [found for rank in range(schedule.ranks) if (found := _wrong_in_row(schedule, rank, limit))]
-    if wrong:
-        raise min(wrong, key=lambda each: (each.position, each.rank))
-    if deadlock := _deadlock(schedule):
-        raise deadlock
-    if complete:
-        for rank, row in enumerate(schedule.rows):
-            for missing in _missing(schedule, rank):
-                raise IllegalSchedule(rank, len(row), missing, "is missing")
+    first = min(wrong, key=lambda each: (each.position, each.rank), default=None)
+    steps = sorted((position, rank) for rank, row in enumerate(schedule.rows) for position in range(len(row)))
+    if first:
+        steps = steps[: steps.index((first.position, first.rank))]
+
+    def stuck(n: int) -> bool:
+        """Whether the first n steps are a deadlock, whatever follows."""
+        return _deadlocked(_beginning(schedule, steps[:n]))
+
+    if stuck(len(steps)):
+        end = bisect_left(range(len(steps)), True, key=stuck)
+        position, rank = steps[end - 1]
+        action = schedule.rows[rank][position]
+        raise IllegalSchedule(
+            rank, position, action, _why_deadlock(schedule, _beginning(schedule, steps[:end]), action)
+        )
+    if first:
+        raise first
+    for rank in range(schedule.ranks if complete else 0):
+        for missing in _missing(schedule, rank):
+            raise IllegalSchedule(rank, len(schedule.rows[rank]), missing, "is missing")
 
 
 def most_in_flight(row: list[Action], weights: list[float] | None = None) -> float:
@@ -55,7 +72,7 @@ def most_in_flight(row: list[Action], weights: list[float] | None = None) -> flo
 
 def _wrong_in_row(schedule: Schedule, rank: int, limit: int | None) -> IllegalSchedule | None:
     """The first action of a row that its place, or what stands before it in the row, makes illegal."""
-    before: dict[Action, int] = {}
+    before: dict[tuple[Kind, int, int], int] = {}
     in_flight = 0
     for position, action in enumerate(schedule.rows[rank]):
         in_flight += {"F": 1, "I": 0}.get(action.kind, -1)
@@ -79,9 +96,10 @@ def _misplaced(schedule: Schedule, rank: int, action: Action) -> str:
     return ""
 
 
-def _out_of_turn(action: Action, before: dict[Action, int]) -> str:
+def _out_of_turn(action: Action, before: dict[tuple[Kind, int, int], int]) -> str:
     """Why an action may not follow those `before` it, of its own stage and microbatch."""
-    forward, backward, inputs = (action._replace(kind=kind) for kind in ("F", "B", "I"))
+    _, stage, microbatch = action
+    forward, backward, inputs = ("F", stage, microbatch), ("B", stage, microbatch), ("I", stage, microbatch)
     if action in before:
         return f"is done twice: first at position {before[action]}"
     if action.kind == "F":
@@ -98,74 +116,81 @@ def _out_of_turn(action: Action, before: dict[Action, int]) -> str:
 
 
 def _missing(schedule: Schedule, rank: int) -> list[Action]:
-    """What the row does not have yet: forwards first, then backwards (whole where none has begun)."""
+    """What the row does not have yet: forwards first, then backwards, whole ones where none has begun."""
     row = set(schedule.rows[rank])
     every = [(stage, i) for stage in schedule.stages_of(rank) for i in range(schedule.microbatches)]
-    forwards = [forward for key in every if (forward := Action("F", *key)) not in row]
+    forwards = [Action("F", *key) for key in every if ("F", *key) not in row]
     backwards = [
-        Action("W" if Action("I", *key) in row else "B", *key)
+        Action("W" if ("I", *key) in row else "B", *key)
         for key in every
-        if Action("B", *key) not in row and Action("W", *key) not in row
+        if ("B", *key) not in row and ("W", *key) not in row
     ]
     return forwards + backwards
 
 
-def _deadlock(schedule: Schedule) -> IllegalSchedule | None:
-    """Actions that wait for one another in a circle, if there are any.
+# Deadlocks
 
-    An action waits for the one before it in its row, and for the stage whose result it needs. One that no row has yet
-    will come after the last of its rank's row.
-    """
-    actions: dict[Action, tuple[int, int, Action]] = {}
-    graph: dict[Action, list[Action]] = {}
+
+def _beginning(schedule: Schedule, steps: list[tuple[int, int]]) -> Schedule:
+    """Only these steps of the rows, the first ones of each."""
+    lengths = Counter(rank for _, rank in steps)
+    return replace(schedule, rows=[row[: lengths[rank]] for rank, row in enumerate(schedule.rows)])
+
+
+def _waits(schedule: Schedule) -> dict[Action, list[Action]]:
+    """What each action waits for: the one before it in its row, and the stage whose result it needs. An action that no
+    row has yet will come after the last of its rank's row."""
+    waits: dict[Action, list[Action]] = {}
     for rank, row in enumerate(schedule.rows):
-        for position, action in enumerate(row):
-            actions[_result(action)] = rank, position, action
-            graph[_result(action)] = [_result(row[position - 1])] if position else []
+        for before, action in zip([None, *row], row, strict=False):
+            waits[_result(action)] = [_result(before)] if before else []
         for action in _missing(schedule, rank):
-            actions[_result(action)] = rank, len(row), action
-            graph[_result(action)] = [_result(row[-1])] if row else []
+            waits[_result(action)] = [_result(row[-1])] if row else []
             if action.kind == "B":
-                graph[action].append(action._replace(kind="F"))
-    for action, waits_for in graph.items():
+                waits[action].append(Action("F", action.stage, action.microbatch))
+    for action, needed in waits.items():
         if (source := schedule.source(action)) is not None:
-            waits_for.append(action._replace(stage=source))
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return _named(schedule, actions, error.args[1][:0:-1])
-    return None
+            needed.append(Action(action.kind, source, action.microbatch))
+    return waits
 
 
 def _result(action: Action) -> Action:
     """Under one name what gives the same result: the gradient of a stage's input comes from B or from I."""
-    return action._replace(kind="B") if action.kind == "I" else action
+    return Action("B", action.stage, action.microbatch) if action.kind == "I" else action
 
 
-def _named(schedule: Schedule, actions: dict[Action, tuple[int, int, Action]], circle: list[Action]) -> IllegalSchedule:
-    """A deadlock in words. In `circle` each action waits for the next one, and the last for the first."""
-    after = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
+def _deadlocked(schedule: Schedule) -> bool:
+    try:
+        TopologicalSorter(_waits(schedule)).prepare()
+    except CycleError:
+        return True
+    return False
 
-    def needs_next(action: Action) -> bool:
-        """Whether it needs the result of the next one, instead of only standing behind it in a row."""
-        return after[action] == (action.kind, schedule.source(action), action.microbatch)
 
-    def place(action: Action) -> tuple[int, int]:
-        rank, position, _ = actions[action]
-        return position, rank
-
-    written = [a for a in circle if needs_next(a) and a in map(_result, schedule.rows[place(a)[1]])]
-    action = start = min(written, key=place)
-    steps: list[str] = []
-    while not steps or action != start:
-        needed = turn = after[action]
-        while not needs_next(turn):
-            turn = after[turn]
-        step = f"waits for {'it' if needed == start else actions[needed][2]}"
-        if turn != needed:
-            rank, _, named = actions[turn]
-            step += f", which on rank {rank} comes after {'it' if turn == start else named}"
-        steps.append(step)
-        action = turn
-    rank, position, named = actions[start]
-    return IllegalSchedule(rank, position, named, ", which ".join(steps))
+def _why_deadlock(schedule: Schedule, beginning: Schedule, action: Action) -> str:
+    """The shortest circle in which an action of the beginning of a schedule waits for itself, in words."""
+    waits, start = _waits(beginning), _result(action)
+    waited_for: dict[Action, Action] = {}  # by whom first
+    todo = deque([start])
+    while start not in waited_for:
+        waiting = todo.popleft()
+        for needed in waits[waiting]:
+            if needed not in waited_for:
+                waited_for[needed] = waiting
+                todo.append(needed)
+    circle = [start]
+    while (waiting := waited_for[circle[-1]]) != start:
+        circle.append(waiting)
+    circle = [start, *circle[:0:-1], start]
+    named = {_result(each): each for row in schedule.rows for each in row} | {start: "it"}
+    words: list[str] = []
+    needed = start
+    for each, following in pairwise(circle):
+        if following == (each.kind, schedule.source(each), each.microbatch):
+            on = schedule.placement[each.stage]
+            words += [f"on rank {on} comes after {named.get(each, each)}"] if needed != each else []
+            words.append(f"waits for {named.get(following, following)}")
+            needed = following
+    if needed != start:
+        words.append(f"on rank {schedule.placement[start.stage]} comes after it")
+    return ", which ".join(words)

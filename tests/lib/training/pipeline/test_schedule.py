@@ -19,7 +19,9 @@ from threeloops.training.pipeline import (
 
 ALL = range(1, 65)
 SOME = (*range(1, 20), 31, 32, 33, 48, 63, 64)
-MICROBATCHES = pytest.mark.parametrize("numbers", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], ids=["some", "all"])
+MICROBATCHES = pytest.mark.parametrize(
+    "numbers", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], ids=["some", "all"]
+)
 UNEVEN = Durations(forward=3, backward=5)
 
 

@@ -8,7 +8,9 @@ from threeloops.training.pipeline import Durations, check, one_f_one_b, simulate
 
 ALL = range(1, 65)
 SOME = (*range(1, 20), 31, 32, 33, 48, 63, 64)
-MICROBATCHES = pytest.mark.parametrize("numbers", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], ids=["some", "all"])
+MICROBATCHES = pytest.mark.parametrize(
+    "numbers", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], ids=["some", "all"]
+)
 
 
 def test_zb_h1_is_that_of_the_paper():
