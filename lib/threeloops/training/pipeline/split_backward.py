@@ -82,12 +82,11 @@ def _parts(
     parts: list[tuple[list[Tensor], set[_Node]]] = []
     for weight in weights:
         joints = _upwards([get_gradient_edge(weight).node], parents, until=way) & way
-        members = [weight]
-        for part in [part for part in parts if part[1] & joints]:
-            parts.remove(part)
-            members, joints = part[0] + members, part[1] | joints
+        joined = [part for part in parts if part[1] & joints]
+        parts = [part for part in parts if not part[1] & joints]
         if joints:
-            parts.append((members, joints))
+            members = [member for part in joined for member in part[0]]
+            parts.append(([*members, weight], joints.union(*(part[1] for part in joined))))
     return parts
 
 
