@@ -1,0 +1,261 @@
+"""One rank's part of a pipeline step: any schedule, on plain `torch.distributed` sends and receives."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from threeloops.training.cluster.program import compute, now
+from threeloops.training.pipeline.check import check
+from threeloops.training.pipeline.schedule import Action, Kind, Schedule
+from threeloops.training.pipeline.simulate import Durations, Timed
+from threeloops.training.pipeline.split_backward import input_backward
+
+__all__ = ["Step", "run_schedule"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one rank has of a step."""
+
+    loss: Tensor | None
+    """The mean over the microbatches, on the rank of the last stage."""
+    row: list[Timed]
+    """Its actions, and from when to when, on this rank's clock."""
+
+
+def run_schedule(
+    schedule: Schedule,
+    stages: Mapping[int, nn.Module],
+    inputs: Sequence[Tensor],
+    targets: Sequence[Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    activations: Tensor | Sequence[Tensor],
+    *,
+    group: dist.ProcessGroup | None = None,
+    durations: Durations | None = None,
+) -> Step:
+    """Execute this rank's row. Afterwards `grad` of each weight has grown by the gradient of the mean loss over the
+    microbatches, as if one process had computed it.
+
+    Every rank of the group calls it with the same schedule. A result leaves when its action ends, and an input is asked
+    for one action ahead. Nobody waits for a send before that is certain to be over: for an activation when its gradient
+    is there, for a gradient at the end. Weights of which `tied_weight` of the first stage and of the last is a copy get
+    the sum of both gradients, in one more message each way.
+
+    Args:
+        stages: this rank's stages, by number. Each takes one tensor, and gives one.
+        inputs: of the first stage, one per microbatch; used by its rank alone.
+        targets: of the loss, one per microbatch; used by the rank of the last stage alone.
+        loss: of the last stage's output and a target, a mean over the microbatch.
+        activations: tensors like those that each stage hands to the next (shape, dtype, device); one if all are alike.
+        durations: charge (on real processes sleep) so long for each action, beside what the stages do.
+
+    Raises:
+        IllegalSchedule: see `check`.
+        ValueError: what was given does not fit the schedule, or a stage's output is not as announced.
+    """
+    run = _Run(schedule, stages, inputs, targets, loss, activations, group)
+    return run.execute({kind: durations.seconds(kind, schedule.stages) for kind in _KINDS} if durations else {})
+
+
+_KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
+
+
+class _Run:
+    """The state of a step: what has arrived, what is on its way, and what later actions need of earlier ones."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        stages: Mapping[int, nn.Module],
+        inputs: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        loss: Callable[[Tensor, Tensor], Tensor],
+        activations: Tensor | Sequence[Tensor],
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        check(schedule)
+        self.schedule, self.stages, self.group = schedule, stages, group
+        self.inputs, self.targets, self.loss = inputs, targets, loss
+        self.last = schedule.stages - 1
+        self.activations = [activations] * self.last if isinstance(activations, Tensor) else list(activations)
+        self.rank = _rank(schedule, group)
+        self._check_arguments()
+        self.losses: list[Tensor] = []
+        self.arrived: dict[Action, Tensor] = {}
+        """Activations and gradients, by the action that needs them (B stands for I as well)."""
+        self.asked: dict[Action, tuple[dist.Work, Tensor]] = {}
+        self.sent: dict[Action, tuple[dist.Work, Tensor]] = {}
+        self.forwards: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        """Input and output, by stage and microbatch."""
+        self.owed: dict[tuple[int, int], Callable[[], None]] = {}
+        """What computes weight gradients."""
+
+    def execute(self, seconds: Mapping[Kind, list[float]]) -> Step:
+        row, timed = self.schedule.rows[self.rank], []
+        with _tied(self.schedule, self.stages, self.rank, self.group):
+            for position, action in enumerate(row):
+                for near in row[position : position + 2]:
+                    self._ask_for(near)
+                given = self._receive(action)
+                start = now()
+                if seconds:
+                    compute(seconds[action.kind][action.stage], f"{action.name} {action.microbatch}")
+                result = self._perform(action, given)
+                timed.append(Timed(action, start, now()))
+                self._send(action, result)
+            for work, _ in self.sent.values():
+                work.wait()
+        return Step(torch.stack(self.losses).sum() if self.losses else None, timed)
+
+    def _perform(self, action: Action, given: Tensor | None) -> Tensor | None:
+        """The result of an action, for the stage that needs it."""
+        kind, stage, microbatch = action
+        if kind == "F":
+            return self._forward(stage, microbatch, given)
+        if kind == "W":
+            self.owed.pop((stage, microbatch))()
+            return None
+        x, output = self.forwards.pop((stage, microbatch))
+        if kind == "B":
+            if output.requires_grad:
+                torch.autograd.backward([output], [given])
+            gradient = x.grad
+        else:
+            weights = [p for p in self.stages[stage].parameters() if p.requires_grad]
+            gradient, self.owed[stage, microbatch] = input_backward(output, given, x, weights)
+        return torch.zeros_like(x) if gradient is None and stage else gradient
+
+    def _forward(self, stage: int, microbatch: int, given: Tensor | None) -> Tensor | None:
+        x = self.inputs[microbatch].detach() if given is None else given.requires_grad_()
+        output = self.stages[stage](x)
+        if stage < self.last:
+            _check_like(output, self.activations[stage], stage)
+        else:
+            output = self.loss(output, self.targets[microbatch])
+            if output.numel() != 1:
+                raise ValueError(f"a loss of shape {tuple(output.shape)}: expected one number, the microbatch's mean")
+            output = output / self.schedule.microbatches
+            self.losses.append(output.detach())
+        self.forwards[stage, microbatch] = x, output
+        return output.detach()
+
+    # Messages
+
+    def _ask_for(self, action: Action) -> None:
+        source, wants = self.schedule.source(action), _wants(action, action.stage)
+        if source is None or self.schedule.placement[source] == self.rank or wants in self.asked:
+            return
+        like = self.activations[min(source, action.stage)]
+        device = _device(self.stages[action.stage]) if like.is_meta else like.device
+        buffer = torch.empty(like.shape, dtype=like.dtype, device=device)
+        peer = self.schedule.placement[source]
+        self.asked[wants] = dist.irecv(buffer, group=self.group, group_src=peer, tag=self._tag(wants)), buffer
+
+    def _receive(self, action: Action) -> Tensor | None:
+        if self.schedule.source(action) is None:
+            return None
+        wants = _wants(action, action.stage)
+        if wants not in self.asked:
+            return self.arrived.pop(wants)
+        work, buffer = self.asked.pop(wants)
+        work.wait()
+        if answered := self.sent.pop(Action("F", action.stage, action.microbatch), None):
+            answered[0].wait()  # no longer than this: the activation whose gradient is here was received
+        return buffer
+
+    def _send(self, action: Action, result: Tensor | None) -> None:
+        target = self.schedule.target(action)
+        if target is None:
+            return
+        assert result is not None
+        wants, peer = _wants(action, target), self.schedule.placement[target]
+        if peer == self.rank:
+            self.arrived[wants] = result
+            return
+        result = result.contiguous()
+        work = dist.isend(result, group=self.group, group_dst=peer, tag=self._tag(wants))
+        self.sent[action] = work, result
+
+    def _tag(self, wants: Action) -> int:
+        return 2 * (wants.microbatch * self.schedule.stages + wants.stage) + (wants.kind == "B")
+
+    def _check_arguments(self) -> None:
+        schedule, owned = self.schedule, self.schedule.stages_of(self.rank)
+        if sorted(self.stages) != owned:
+            raise ValueError(f"rank {self.rank} was given stages {sorted(self.stages)}: its schedule has {owned} there")
+        for stage, name, given in ((0, "inputs", self.inputs), (self.last, "targets", self.targets)):
+            if stage in owned and len(given) != schedule.microbatches:
+                raise ValueError(f"{len(given)} {name}: expected {schedule.microbatches}, one per microbatch")
+        if len(self.activations) != self.last:
+            raise ValueError(
+                f"{len(self.activations)} activations for {schedule.stages} stages: expected {self.last}, one for each "
+                "stage but the last, or a single tensor if all are alike"
+            )
+        for stage, like in enumerate(self.activations):
+            if not like.is_floating_point():
+                raise ValueError(f"stage {stage} hands on {like.dtype}: expected a floating dtype, which has gradients")
+
+
+def _rank(schedule: Schedule, group: dist.ProcessGroup | None) -> int:
+    """This process's rank in the schedule, which is its rank in the group."""
+    if not dist.is_initialized():
+        if schedule.ranks == 1:
+            return 0
+        raise RuntimeError("run_schedule needs a process group: call torch.distributed.init_process_group() first")
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    if rank < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not in this group: call run_schedule on its ranks only")
+    if size != schedule.ranks:
+        raise ValueError(f"a schedule of {schedule.ranks} ranks in a group of {size}: expected as many")
+    if dist.get_backend(group) == "nccl":
+        raise RuntimeError(
+            "run_schedule on nccl: expected gloo or the virtual cluster, which match messages by tag. NCCL executes "
+            "what two ranks send and receive in the order of the calls: a send of each to the other would deadlock"
+        )
+    return rank
+
+
+def _wants(action: Action, stage: int) -> Action:
+    """Who needs an activation or a gradient: the action of this kind on a stage; B stands for I as well."""
+    return Action("F" if action.kind == "F" else "B", stage, action.microbatch)
+
+
+def _device(stage: nn.Module) -> torch.device:
+    return next((p.device for p in stage.parameters()), torch.device("cpu"))
+
+
+def _check_like(output: Tensor, like: Tensor, stage: int) -> None:
+    if not isinstance(output, Tensor) or (output.shape, output.dtype) != (like.shape, like.dtype):
+        found = f"{output.dtype} {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+        raise ValueError(
+            f"stage {stage} gave {found}: `activations` announced {like.dtype} {tuple(like.shape)}, and the next rank "
+            "waits for as many bytes"
+        )
+
+
+@contextmanager
+def _tied(
+    schedule: Schedule, stages: Mapping[int, nn.Module], rank: int, group: dist.ProcessGroup | None
+) -> Iterator[None]:
+    """Let copies of one weight in the first and the last stage have the sum of what both contribute meanwhile
+    (Shoeybi et al. 2019, "Megatron-LM": its embedding group)."""
+    ends = schedule.placement[0], schedule.placement[-1]
+    mine = {ends[0]: 0, ends[1]: schedule.stages - 1}.get(rank)
+    weight = None if mine is None else getattr(stages[mine], "tied_weight", None)
+    if weight is None or not weight.requires_grad or ends[0] == ends[1]:
+        yield
+        return
+    before, weight.grad = weight.grad, None
+    yield
+    own = torch.zeros_like(weight) if weight.grad is None else weight.grad
+    other, peer = torch.empty_like(own), sum(ends) - rank
+    works = [dist.isend(own, group=group, group_dst=peer), dist.irecv(other, group=group, group_src=peer)]
+    for work in works:
+        work.wait()
+    both = own + other  # the same on both ranks, to the last bit
+    weight.grad = both if before is None else before + both

@@ -1,0 +1,372 @@
+"""Schedules on the virtual cluster: the gradients of one process, the times of the simulator to the last digit, and the
+messages and the memory that the schedule says."""
+
+import gc
+
+import pytest
+import torch
+import torch.distributed as dist
+from charged import ChargedLinear
+from pipelines import drawn, written
+from threeloops.models.gpt import GPT
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.training.cluster import Cluster, RankFailed, one_node, run_on_processes, uniform
+from threeloops.training.mesh import Mesh
+from threeloops.training.pipeline import (
+    Durations,
+    IllegalSchedule,
+    Timeline,
+    Transfers,
+    gpipe,
+    gpt_stages,
+    interleaved,
+    one_f_one_b,
+    run_schedule,
+    simulate,
+    zb_h1,
+    zb_v,
+)
+from torch import nn
+
+ROWS, WIDTH = 3, 6
+STREAM = torch.empty(ROWS, WIDTH, dtype=torch.float64, device="meta")
+BYTES = ROWS * WIDTH * 8
+DURATIONS = Durations(forward=1.1e-3, input_gradient=1.3e-3, weight_gradient=0.7e-3)
+SLOW = 0.5e-3, 1e5
+"""Latency and bandwidth of a link on which a message takes about as long as a forward."""
+
+SCHEDULES = {
+    "GPipe": gpipe(4, 6),
+    "1F1B": one_f_one_b(4, 6),
+    "1F1B with fewer microbatches than ranks": one_f_one_b(4, 2),
+    "1F1B with one microbatch": one_f_one_b(3, 1),
+    "one rank": one_f_one_b(1, 3),
+    "interleaved": interleaved(2, 4, chunks=3),
+    "interleaved on one rank": interleaved(1, 2, chunks=2),
+    "ZB-H1": zb_h1(4, 7),
+    "ZB-H1 with one microbatch": zb_h1(2, 1),
+    "ZB-V": zb_v(3, 7),
+    "ZB-V on one rank": zb_v(1, 2),
+    **{f"at random, {seed}": drawn(seed, 3, 1 + seed % 3, 3) for seed in range(5)},
+}
+
+
+def mlp(stages, layer=nn.Linear):
+    torch.manual_seed(0)
+    return [nn.Sequential(layer(WIDTH, WIDTH), nn.Tanh(), layer(WIDTH, WIDTH)).double() for _ in range(stages)]
+
+
+def batches(microbatches, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        [torch.randn(ROWS, WIDTH, dtype=torch.float64, generator=generator) for _ in range(microbatches)]
+        for _ in range(2)
+    ]
+
+
+def gradients(stages):
+    return {
+        stage: {name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
+        for stage, module in stages.items()
+    }
+
+
+def mine(schedule, stages, group=None):
+    rank = dist.get_rank(group) if dist.is_initialized() else 0
+    return {stage: stages[stage] for stage in schedule.stages_of(rank)}
+
+
+def mlp_step(schedule, durations=None, layer=nn.Linear, frozen=(), group=None, seed=1):
+    """A step, and the gradients of this rank."""
+    stages = mlp(schedule.stages, layer)
+    for stage in frozen:
+        stages[stage].requires_grad_(False)
+    own = mine(schedule, stages, group)
+    inputs, targets = batches(schedule.microbatches, seed)
+    step = run_schedule(
+        schedule, own, inputs, targets, nn.functional.mse_loss, STREAM, durations=durations, group=group
+    )
+    return step, gradients(own)
+
+
+def alone(schedule, frozen=(), seed=1):
+    """The loss and the gradients of one process that computes the mean over all microbatches at once."""
+    stages = mlp(schedule.stages)
+    for stage in frozen:
+        stages[stage].requires_grad_(False)
+    inputs, targets = (torch.cat(each) for each in batches(schedule.microbatches, seed))
+    loss = nn.functional.mse_loss(nn.Sequential(*stages)(inputs), targets)
+    loss.backward()
+    return loss.detach(), gradients(dict(enumerate(stages)))
+
+
+def assert_same(run_results, schedule, expected):
+    loss, of_stages = expected
+    last = schedule.placement[-1]
+    for rank, (step, found) in enumerate(run_results):
+        assert sorted(found) == schedule.stages_of(rank)
+        for stage in found:
+            torch.testing.assert_close(found[stage], of_stages[stage], rtol=1e-12, atol=1e-15)
+        assert (step.loss is None) == (rank != last)
+    torch.testing.assert_close(run_results[last][0].loss, loss, rtol=1e-12, atol=1e-15)
+
+
+@pytest.fixture(scope="module", params=SCHEDULES, ids=str)
+def executed(request):
+    """A schedule, and its run on links where messages queue."""
+    schedule = SCHEDULES[request.param]
+    return schedule, Cluster(uniform(schedule.ranks, *SLOW)).run(mlp_step, schedule, DURATIONS)
+
+
+def test_gradients_and_loss_are_those_of_one_process(executed):
+    schedule, run = executed
+    assert_same(run.results, schedule, alone(schedule))
+
+
+def test_every_action_begins_and_ends_when_the_simulator_says(executed):
+    schedule, run = executed
+    predicted = simulate(schedule, DURATIONS, Transfers(run.topology, BYTES))
+    assert [step.row for step, _ in run.results] == predicted.rows
+    assert run.seconds == predicted.seconds
+    assert Timeline([step.row for step, _ in run.results]).bubble == predicted.bubble
+
+
+def test_activations_go_up_and_gradients_down_and_nothing_else_travels(executed):
+    schedule, run = executed
+    expected = [[0] * schedule.ranks for _ in range(schedule.ranks)]
+    for one, other in zip(schedule.placement, schedule.placement[1:], strict=False):
+        if one != other:
+            expected[one][other] += BYTES * schedule.microbatches
+            expected[other][one] += BYTES * schedule.microbatches
+    assert run.bytes == expected
+    assert {message.size for message in run.messages} <= {BYTES}
+
+
+def test_times_are_the_simulators_where_links_share_ports_too():
+    schedule, topology = interleaved(4, 8), one_node("H100 SXM", 4)
+    durations = Durations(2e-9, 2e-9, 1e-9)
+    run = Cluster(topology).run(mlp_step, schedule, durations)
+    predicted = simulate(schedule, durations, Transfers(topology, BYTES))
+    assert [step.row for step, _ in run.results] == predicted.rows and run.seconds == predicted.seconds
+    assert run.seconds > simulate(schedule, durations).seconds
+
+
+@pytest.mark.parametrize("schedule", [gpipe(3, 4), one_f_one_b(3, 5), interleaved(2, 4)], ids=["GPipe", "1F1B", "int."])
+def test_layers_that_charge_their_own_time(schedule):
+    """Two of 0.1 ms and 0.2 ms per stage; sums of floats differ in their last digits."""
+    run = Cluster(uniform(schedule.ranks, *SLOW)).run(mlp_step, schedule, None, ChargedLinear)
+    predicted = simulate(schedule, Durations(forward=2e-4, backward=4e-4), Transfers(run.topology, BYTES))
+    assert run.seconds == pytest.approx(predicted.seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("frozen", [(0,), (1,), (2, 3), (0, 1, 2), (1, 2, 3)])
+@pytest.mark.parametrize("schedule", [one_f_one_b(4, 3), zb_v(2, 3)], ids=["1F1B", "ZB-V"])
+def test_frozen_stages(schedule, frozen):
+    run = Cluster(schedule.ranks).run(mlp_step, schedule, None, nn.Linear, frozen)
+    assert_same(run.results, schedule, alone(schedule, frozen))
+
+
+def pipelines_side_by_side(schedule):
+    """Two pipelines of two ranks, 0 and 2 beside 1 and 3, each with a batch of its own."""
+    mesh = Mesh(pp=2, dp=2)
+    group = mesh.connect("pp")["pp"]
+    return mlp_step(schedule, None, nn.Linear, (), group, seed=dist.get_rank() % 2)
+
+
+@pytest.mark.parametrize("schedule", [one_f_one_b(2, 3), zb_v(2, 4)], ids=["1F1B", "ZB-V"])
+def test_ranks_are_those_of_the_group(schedule):
+    results = Cluster(4).run(pipelines_side_by_side, schedule).results
+    for replica in (0, 1):
+        assert_same(results[replica::2], schedule, alone(schedule, seed=replica))
+
+
+# GPT
+
+
+def gpt(layers, tied):
+    torch.manual_seed(0)
+    sizes = {"vocabulary_size": 17, "heads": 2, "kv_heads": 1, "width": 8, "mlp_width": 12, "max_sequence": 5}
+    return GPT(GPTConfig(layers=layers, tied_embeddings=tied, **sizes)).double()
+
+
+def tokens_of(microbatches):
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(17, (2, 5), generator=generator) for _ in range(2 * microbatches)]
+
+
+def gpt_steps(schedule, layers, tied, steps):
+    """Gradients by the model's own names, accumulated over steps of different batches."""
+    stages = gpt_stages(gpt(layers, tied), schedule.stages)
+    own, m = mine(schedule, stages), schedule.microbatches
+    stream = torch.empty(2, 5, 8, dtype=torch.float64)
+    for step in range(steps):
+        tokens = tokens_of(m)[step * m :][:m]
+        run_schedule(schedule, own, tokens, [each.roll(1) for each in tokens], stages[-1].loss, stream)
+    return {name: p.grad for module in own.values() for name, p in module.named_parameters()}
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize(
+    ("schedule", "layers"),
+    [
+        (gpipe(2, 3), 2),
+        (one_f_one_b(3, 4), 4),
+        (one_f_one_b(4, 2), 2),
+        (interleaved(2, 2), 4),
+        (zb_h1(3, 3), 3),
+        (zb_v(2, 3), 5),
+        (zb_v(2, 2), 1),
+        (one_f_one_b(1, 2), 1),
+    ],
+    ids=["GPipe", "1F1B", "more stages than layers", "interleaved", "ZB-H1", "ZB-V", "V, one layer", "one rank"],
+)
+def test_a_gpt_has_the_gradients_of_one_process_whatever_is_tied_and_however_often(schedule, layers, tied):
+    results = Cluster(schedule.ranks).run(gpt_steps, schedule, layers, tied, 2).results
+    whole, tokens = gpt(layers, tied), tokens_of(schedule.microbatches)
+    for each in tokens:
+        (whole(each, each.roll(1)) / schedule.microbatches).backward()
+    expected = {name: p.grad for name, p in whole.named_parameters()}
+    if tied:
+        expected["head.weight"] = expected["embedding.weight"]
+    for found in results:
+        for name, gradient in found.items():
+            torch.testing.assert_close(gradient, expected[name], rtol=1e-11, atol=1e-14, msg=name)
+    assert set().union(*results) >= dict(whole.named_parameters()).keys()
+    if tied:
+        copies = [found[name] for found in results for name in ("embedding.weight", "head.weight") if name in found]
+        assert all(torch.equal(copies[0], copy) for copy in copies), "both ends take the same optimizer step"
+
+
+# Memory
+
+
+class Kept(torch.autograd.Function):
+    """Counts the forwards that have left something for their backward."""
+
+    now = most = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.token = Token()
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Token:
+    def __init__(self):
+        Kept.now += 1
+        Kept.most = max(Kept.most, Kept.now)
+
+    def __del__(self):
+        Kept.now -= 1
+
+
+class Keeping(nn.Linear):
+    def forward(self, x):
+        return Kept.apply(super().forward(x)) if self.bias is None else super().forward(Kept.apply(x))
+
+
+def most_kept(schedule):
+    gc.disable()  # nothing is to stay until it runs
+    torch.manual_seed(0)
+    stages = [nn.Sequential(nn.Linear(WIDTH, WIDTH), Keeping(WIDTH, WIDTH)).double() for _ in range(schedule.stages)]
+    run_schedule(schedule, mine(schedule, stages), *batches(schedule.microbatches), nn.functional.mse_loss, STREAM)
+    return Kept.most, Kept.now
+
+
+@pytest.mark.parametrize(
+    "schedule", [gpipe(3, 6), one_f_one_b(3, 6), interleaved(2, 4), zb_h1(3, 6), zb_v(2, 5)], ids=lambda s: str(s.ranks)
+)
+def test_a_rank_keeps_as_many_activations_as_its_row_says_and_none_afterwards(schedule):
+    results = Cluster(schedule.ranks).run(most_kept, schedule).results
+    assert list(results) == [(peak, 0) for peak in simulate(schedule).peak()]
+
+
+# What cannot be
+
+
+def one_rank(schedule=None, **changes):
+    """A call that is right but for the `changes`, in this process."""
+    schedule = schedule or interleaved(1, 2, chunks=2)
+    inputs, targets = batches(2)
+    arguments = {"stages": dict(enumerate(mlp(2))), "inputs": inputs, "targets": targets, "activations": STREAM}
+    return run_schedule(schedule, **{**arguments, "loss": nn.functional.mse_loss, **changes})
+
+
+def test_one_rank_needs_no_process_group():
+    expected = alone(interleaved(1, 2, chunks=2))
+    torch.testing.assert_close(one_rank().loss, expected[0], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"inputs": batches(3)[0]}, "3 inputs: expected 2, one per microbatch"),
+        ({"targets": []}, "0 targets: expected 2, one per microbatch"),
+        ({"stages": {0: nn.Identity()}}, r"rank 0 was given stages \[0\]: its schedule has \[0, 1\] there"),
+        ({"activations": [STREAM, STREAM]}, "2 activations for 2 stages: expected 1"),
+        ({"activations": STREAM.long()}, "stage 0 hands on torch.int64: expected a floating dtype"),
+        ({"activations": STREAM.float()}, r"stage 0 gave torch.float64 \(3, 6\).* announced torch.float32 \(3, 6\)"),
+        ({"activations": STREAM[:2]}, r"stage 0 gave torch.float64 \(3, 6\).* announced torch.float64 \(2, 6\)"),
+        ({"loss": lambda output, target: output - target}, r"a loss of shape \(3, 6\): expected one number"),
+    ],
+)
+def test_what_does_not_fit_the_schedule_is_named(changes, said):
+    with pytest.raises(ValueError, match=said):
+        one_rank(**changes)
+
+
+def test_a_stage_that_gives_no_tensor_is_named():
+    class Pair(nn.Module):
+        def forward(self, x):
+            return x, x
+
+    with pytest.raises(ValueError, match=r"stage 0 gave tuple: .*announced torch.float64"):
+        one_rank(stages={0: Pair(), 1: nn.Identity()})
+
+
+def test_an_illegal_schedule_is_refused_before_anything_is_sent():
+    with pytest.raises(IllegalSchedule, match="rank 0, position 1: forward of microbatch 1 on stage 0 is missing"):
+        one_rank(written("0F0", (0,), 2))
+
+
+def test_several_ranks_need_a_process_group_of_their_number():
+    with pytest.raises(RuntimeError, match="needs a process group"):
+        one_rank(one_f_one_b(2, 2))
+    with pytest.raises(RankFailed, match="a schedule of 2 ranks in a group of 3: expected as many"):
+        Cluster(3).run(mlp_step, one_f_one_b(2, 2))
+
+
+def not_mine(schedule):
+    group = dist.new_group([0, 1])
+    if dist.get_rank() == 2:
+        mlp_step(schedule, group=group)
+
+
+def on_nccl(schedule):
+    dist.get_backend = lambda group=None: "nccl"
+    mlp_step(schedule)
+
+
+def test_ranks_outside_of_the_group_and_backends_without_tags_are_refused():
+    with pytest.raises(RankFailed, match="rank 2 is not in this group"):
+        Cluster(3).run(not_mine, one_f_one_b(2, 2))
+    with pytest.raises(RankFailed, match="run_schedule on nccl: expected gloo or the virtual cluster"):
+        Cluster(2).run(on_nccl, one_f_one_b(2, 2))
+
+
+# Real processes
+
+
+def several(schedules):
+    return [mlp_step(schedule) for schedule in schedules]
+
+
+def test_the_same_on_gloo():
+    schedules = [one_f_one_b(2, 5), interleaved(2, 4), zb_h1(2, 3), zb_v(2, 4), drawn(7, 2, 2, 3)]
+    results = run_on_processes("gloo", 2, several, schedules, seconds=60)
+    for number, schedule in enumerate(schedules):
+        assert_same([found[number] for found in results], schedule, alone(schedule))
