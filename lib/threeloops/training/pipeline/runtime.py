@@ -154,7 +154,7 @@ class _Run:
         device = _device(self.stages[action.stage]) if like.is_meta else like.device
         buffer = torch.empty(like.shape, dtype=like.dtype, device=device)
         peer = self.schedule.placement[source]
-        self.asked[wants] = dist.irecv(buffer, group=self.group, group_src=peer, tag=self._tag(wants)), buffer
+        self.asked[wants] = dist.irecv(buffer, group=self.group, group_src=peer, tag=_tag(wants)), buffer
 
     def _receive(self, action: Action) -> Tensor | None:
         if self.schedule.source(action) is None:
@@ -178,11 +178,8 @@ class _Run:
             self.arrived[wants] = result
             return
         result = result.contiguous()
-        work = dist.isend(result, group=self.group, group_dst=peer, tag=self._tag(wants))
+        work = dist.isend(result, group=self.group, group_dst=peer, tag=_tag(wants))
         self.sent[action] = work, result
-
-    def _tag(self, wants: Action) -> int:
-        return 2 * (wants.microbatch * self.schedule.stages + wants.stage) + (wants.kind == "B")
 
     def _check_arguments(self) -> None:
         schedule, owned = self.schedule, self.schedule.stages_of(self.rank)
@@ -223,6 +220,12 @@ def _rank(schedule: Schedule, group: dist.ProcessGroup | None) -> int:
 def _wants(action: Action, stage: int) -> Action:
     """Who needs an activation or a gradient: the action of this kind on a stage; B stands for I as well."""
     return Action("F" if action.kind == "F" else "B", stage, action.microbatch)
+
+
+def _tag(wants: Action) -> int:
+    """One per microbatch: its messages from one rank to another leave in the order in which they are asked for. Tag 0
+    is left for tied weights."""
+    return 1 + wants.microbatch
 
 
 def _device(stage: nn.Module) -> torch.device:
