@@ -168,6 +168,29 @@ def test_frozen_stages(schedule, frozen):
     assert_same(run.results, schedule, alone(schedule, frozen))
 
 
+class Cut(nn.Module):
+    """Hands on what no gradient comes back for."""
+
+    def forward(self, x):
+        return 2 * x.detach()
+
+
+def cut_in_the_middle(schedule):
+    stages = mlp(schedule.stages)
+    stages[1] = Cut()
+    own = mine(schedule, stages)
+    inputs, targets = batches(schedule.microbatches)
+    run_schedule(schedule, own, inputs, targets, nn.functional.mse_loss, STREAM)
+    return gradients(own)
+
+
+@pytest.mark.parametrize("schedule", [one_f_one_b(3, 2), zb_h1(3, 2)], ids=["1F1B", "ZB-H1"])
+def test_a_stage_that_cuts_the_graph_sends_zeros(schedule):
+    first, _, last = Cluster(3).run(cut_in_the_middle, schedule).results
+    assert all(not gradient.any() for gradient in first[0].values())
+    assert all(gradient.any() for gradient in last[2].values())
+
+
 def of_many_widths(schedule):
     """Gradients where every stage hands on another shape."""
     widths = range(WIDTH, WIDTH + schedule.stages + 1)
