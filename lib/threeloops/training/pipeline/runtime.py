@@ -42,9 +42,9 @@ def run_schedule(
     microbatches, as if one process had computed it.
 
     Every rank of the group calls it with the same schedule. A result leaves when its action ends, and an input is asked
-    for one action ahead. Nobody waits for a send before that is certain to be over: for an activation when its gradient
-    is there, for a gradient at the end. Weights of which `tied_weight` of the first stage and of the last is a copy get
-    the sum of both gradients, in one more message each way.
+    for one action ahead. Sends are waited for late: an activation's when its gradient is there, a gradient's at the
+    end. If the first and the last stage name a `tied_weight` and are on different ranks, their copies end with
+    the sum of both gradients; that takes one more message each way, which the simulator does not know of.
 
     Args:
         stages: this rank's stages, by number. Each takes one tensor, and gives one.
