@@ -146,8 +146,6 @@ def _waits(schedule: Schedule) -> dict[Action, list[Action]]:
             waits[_result(action)] = [_result(before)] if before else []
         for action in _missing(schedule, rank):
             waits[_result(action)] = [_result(row[-1])] if row else []
-            if action.kind == "B":
-                waits[action].append(Action("F", action.stage, action.microbatch))
     for action, needed in waits.items():
         if (source := schedule.source(action)) is not None:
             needed.append(Action(action.kind, source, action.microbatch))

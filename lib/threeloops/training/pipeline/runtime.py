@@ -42,9 +42,9 @@ def run_schedule(
     microbatches, as if one process had computed it.
 
     Every rank of the group calls it with the same schedule. A result leaves when its action ends, and an input is asked
-    for one action ahead. Nobody waits for a send before that is certain to be over: for an activation when its gradient
-    is there, for a gradient at the end. Weights of which `tied_weight` of the first stage and of the last is a copy get
-    the sum of both gradients, in one more message each way.
+    for one action ahead. Sends are waited for late: an activation's when its gradient is there, a gradient's at the
+    end. If the first and the last stage name a `tied_weight` and are on different ranks, their copies end with
+    the sum of both gradients; that takes one more message each way, which the simulator does not know of.
 
     Args:
         stages: this rank's stages, by number. Each takes one tensor, and gives one.
@@ -154,7 +154,7 @@ class _Run:
         device = _device(self.stages[action.stage]) if like.is_meta else like.device
         buffer = torch.empty(like.shape, dtype=like.dtype, device=device)
         peer = self.schedule.placement[source]
-        self.asked[wants] = dist.irecv(buffer, group=self.group, group_src=peer, tag=self._tag(wants)), buffer
+        self.asked[wants] = dist.irecv(buffer, group=self.group, group_src=peer, tag=_tag(wants)), buffer
 
     def _receive(self, action: Action) -> Tensor | None:
         if self.schedule.source(action) is None:
@@ -178,11 +178,8 @@ class _Run:
             self.arrived[wants] = result
             return
         result = result.contiguous()
-        work = dist.isend(result, group=self.group, group_dst=peer, tag=self._tag(wants))
+        work = dist.isend(result, group=self.group, group_dst=peer, tag=_tag(wants))
         self.sent[action] = work, result
-
-    def _tag(self, wants: Action) -> int:
-        return 2 * (wants.microbatch * self.schedule.stages + wants.stage) + (wants.kind == "B")
 
     def _check_arguments(self) -> None:
         schedule, owned = self.schedule, self.schedule.stages_of(self.rank)
@@ -223,6 +220,12 @@ def _rank(schedule: Schedule, group: dist.ProcessGroup | None) -> int:
 def _wants(action: Action, stage: int) -> Action:
     """Who needs an activation or a gradient: the action of this kind on a stage; B stands for I as well."""
     return Action("F" if action.kind == "F" else "B", stage, action.microbatch)
+
+
+def _tag(wants: Action) -> int:
+    """One per microbatch: its messages from one rank to another leave in the order in which they are asked for. Tag 0
+    is left for tied weights."""
+    return 1 + wants.microbatch
 
 
 def _device(stage: nn.Module) -> torch.device:

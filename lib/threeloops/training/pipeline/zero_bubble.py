@@ -39,21 +39,19 @@ def zb_v(ranks: int, microbatches: int) -> Schedule:
 
 
 def _v_without_weights(rank: int, ranks: int, microbatches: int) -> list[Action]:
-    """The order of F and I on one rank, on its way down (stage r) and on its way up. It is the order for enough
-    microbatches to fill the pipeline, from which those that are not there are left out."""
-    enough = max(microbatches, 2 * ranks - 1)
+    """The order of F and I on one rank, with a stage on the way down and one on the way up. Turns of microbatches that
+    there are not pass."""
     down, up = rank, 2 * ranks - 1 - rank
-    f_down, i_down, f_up, i_up = (iter(_all(kind, stage, enough)) for stage in (down, up) for kind in ("F", "I"))
+    f_down, i_down, f_up, i_up = (iter(_all(kind, stage, microbatches)) for stage in (down, up) for kind in ("F", "I"))
     turns: list[Iterator[Action]] = [
         *[f_down] * (2 * (ranks - rank) - 1),
         *[f_up, f_down] * rank,
         *[f_up, i_up] * (ranks - rank),
-        *[f_down, i_down, f_up, i_up] * (enough - ranks),
+        *[f_down, i_down, f_up, i_up] * (microbatches - ranks),
         *[i_down, i_up] * rank,
         *[i_down] * (ranks - rank),
     ]
-    row = [action for turn in turns if (action := next(turn, None))]
-    return [action for action in row if action.microbatch < microbatches]
+    return [action for turn in turns if (action := next(turn, None))]
 
 
 def _with_weights(schedule: Schedule, most_in_flight: int) -> Schedule:

@@ -35,11 +35,17 @@ def test_every_action_is_a_bar_on_its_rank_with_its_microbatch(schedule):
     assert written == sorted(middles)
 
 
-def test_kinds_have_colours_and_later_stages_are_paler():
-    figure = gantt(simulate(zb_v(2, 4)))
-    looks = {(c.get_label(), c.get_alpha()): to_hex(c.get_facecolor()[0]) for c in figure.axes[0].collections}
+def test_kinds_have_colours_and_a_ranks_later_stage_is_paler():
+    timeline = simulate(zb_v(2, 4))
+    figure = gantt(timeline)
+    collections = figure.axes[0].collections
+    looks = {(c.get_label(), c.get_alpha()): to_hex(c.get_facecolor()[0]) for c in collections}
     colours = {"forward": palette.sky, "input gradient": palette.orange, "weight gradient": palette.green}
     assert looks == {(name, alpha): colour for name, colour in colours.items() for alpha in (1.0, 0.5)}
+    pale = {tuple(p.vertices.min(axis=0)) for c in collections if c.get_alpha() < 1 for p in c.get_paths()}
+    assert {start for start, low in pale if round(low + 0.42) == 1} == {
+        start for action, start, _ in timeline.rows[1] if action.stage == 2
+    }
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == list(colours)
 
 

@@ -2,6 +2,8 @@
 messages and the memory that the schedule says."""
 
 import gc
+import weakref
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from charged import ChargedLinear
 from pipelines import drawn, written
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
-from threeloops.training.cluster import Cluster, RankFailed, one_node, run_on_processes, uniform
+from threeloops.training.cluster import Cluster, RankFailed, now, one_node, run_on_processes, uniform
 from threeloops.training.mesh import Mesh
 from threeloops.training.pipeline import (
     Durations,
@@ -166,6 +168,50 @@ def test_frozen_stages(schedule, frozen):
     assert_same(run.results, schedule, alone(schedule, frozen))
 
 
+class Cut(nn.Module):
+    """Hands on what no gradient comes back for."""
+
+    def forward(self, x):
+        return 2 * x.detach()
+
+
+def cut_in_the_middle(schedule):
+    stages = mlp(schedule.stages)
+    stages[1] = Cut()
+    own = mine(schedule, stages)
+    inputs, targets = batches(schedule.microbatches)
+    run_schedule(schedule, own, inputs, targets, nn.functional.mse_loss, STREAM)
+    return gradients(own)
+
+
+@pytest.mark.parametrize("schedule", [one_f_one_b(3, 2), zb_h1(3, 2)], ids=["1F1B", "ZB-H1"])
+def test_a_stage_that_cuts_the_graph_sends_zeros(schedule):
+    first, _, last = Cluster(3).run(cut_in_the_middle, schedule).results
+    assert all(not gradient.any() for gradient in first[0].values())
+    assert all(gradient.any() for gradient in last[2].values())
+
+
+def of_many_widths(schedule):
+    """Gradients where every stage hands on another shape."""
+    widths = range(WIDTH, WIDTH + schedule.stages + 1)
+    torch.manual_seed(0)
+    stages = [nn.Linear(a, b).double() for a, b in pairwise(widths)]
+    streams = [torch.empty(ROWS, width, dtype=torch.float64) for width in widths[1:-1]]
+    inputs, _ = batches(schedule.microbatches)
+    own = mine(schedule, stages)
+    run_schedule(schedule, own, inputs, inputs, lambda output, target: output.sin().mean(), streams)
+    whole = nn.Sequential(*(nn.Linear(a, b).double() for a, b in pairwise(widths)))
+    whole.load_state_dict(nn.Sequential(*stages).state_dict())
+    whole(torch.cat(inputs)).sin().mean().backward()
+    return gradients(own), gradients({stage: whole[stage] for stage in own})
+
+
+@pytest.mark.parametrize("schedule", [one_f_one_b(4, 5), interleaved(2, 4), zb_v(2, 3)], ids=["1F1B", "int.", "ZB-V"])
+def test_each_stage_may_hand_on_a_shape_of_its_own(schedule):
+    for found, expected in Cluster(schedule.ranks).run(of_many_widths, schedule).results:
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-15)
+
+
 def pipelines_side_by_side(schedule):
     """Two pipelines of two ranks, 0 and 2 beside 1 and 3, each with a batch of its own."""
     mesh = Mesh(pp=2, dp=2)
@@ -283,6 +329,45 @@ def most_kept(schedule):
 def test_a_rank_keeps_as_many_activations_as_its_row_says_and_none_afterwards(schedule):
     results = Cluster(schedule.ranks).run(most_kept, schedule).results
     assert list(results) == [(peak, 0) for peak in simulate(schedule).peak()]
+
+
+def watched_step(schedule):
+    """When each message was asked for, and how many activations that were sent upwards were there at most."""
+    isend, irecv, asked, sent, most = dist.isend, dist.irecv, [], [], 0
+
+    def watched_isend(tensor, *, group_dst, **options):
+        nonlocal most
+        if group_dst > dist.get_rank():
+            sent.append(weakref.ref(tensor))
+            most = max(most, sum(each() is not None for each in sent))
+        return isend(tensor, group_dst=group_dst, **options)
+
+    def watched_irecv(tensor, **options):
+        asked.append(now())
+        return irecv(tensor, **options)
+
+    dist.isend, dist.irecv = watched_isend, watched_irecv
+    step, _ = mlp_step(schedule, DURATIONS)
+    return step.row, asked, most
+
+
+@pytest.fixture(scope="module")
+def watched():
+    schedule = one_f_one_b(3, 8)
+    return schedule, Cluster(uniform(3, *SLOW)).run(watched_step, schedule).results
+
+
+def test_an_input_is_asked_for_before_the_action_ahead_of_it_begins(watched):
+    schedule, results = watched
+    for row, asked, _ in results:
+        waits = [k for k, each in enumerate(row) if schedule.source(each.action) is not None]
+        assert len(asked) == len(waits)
+        for k, at in zip(waits, asked, strict=True):
+            assert (at <= row[k - 1].start and at >= row[k - 2].end) if k > 1 else at <= row[k].start
+
+
+def test_an_activation_that_was_sent_is_let_go_when_its_gradient_is_there(watched):
+    assert [most for _, _, most in watched[1]] == [3, 2, 0]
 
 
 # What cannot be

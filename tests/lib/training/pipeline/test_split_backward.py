@@ -20,6 +20,30 @@ class Chain(nn.Module):
         return x
 
 
+class Both(torch.autograd.Function):
+    """A node with two outputs, on which a weight hangs."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x * weight, x + weight
+
+    @staticmethod
+    def backward(ctx, of_product, of_sum):
+        x, weight = ctx.saved_tensors
+        return of_product * weight + of_sum, (of_product * x + of_sum).sum(0)
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5))
+
+    def forward(self, x):
+        product, total = Both.apply(x, self.weight)
+        return product.sin() * total.cos()
+
+
 class Tangled(nn.Module):
     """A weight used twice with another layer between, a weight without a path to the input, an unused one, a frozen
     one, a residual, and a scale of one element."""
@@ -64,6 +88,8 @@ def divided(module, x, gradient):
         lambda: Chain(nn.Linear(5, 5), nn.LayerNorm(5), nn.Linear(5, 5, bias=False)),
         Tangled,
         lambda: Chain(Tangled(), nn.Linear(5, 5), Tangled()),
+        TwoOutputs,
+        lambda: Chain(nn.Linear(5, 5), TwoOutputs()),
         nn.Identity,
         nn.Tanh,
     ],
