@@ -16,7 +16,18 @@ or, where the parameters are cut as well,
 >>> optimizer.zero_grad()
 """
 
+from threeloops.training.sharded.cost import ModelStates, bytes_sent, model_states
+from threeloops.training.sharded.deepspeed import (
+    DeepSpeedConfigError,
+    DeepSpeedSettings,
+    LossScale,
+    from_deepspeed_config,
+)
 from threeloops.training.sharded.fsdp import FSDP
+from threeloops.training.sharded.live import LiveBytes
 from threeloops.training.sharded.optimizer import ZeroOptimizer
 
-__all__ = ["FSDP", "ZeroOptimizer"]
+__all__ = [
+    "DeepSpeedConfigError", "DeepSpeedSettings", "FSDP", "LiveBytes", "LossScale", "ModelStates", "ZeroOptimizer",
+    "bytes_sent", "from_deepspeed_config", "model_states",
+]  # fmt: skip

@@ -209,7 +209,7 @@ class FSDP(torch.nn.Module):
             self._release_all()
 
     def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
-        """What this rank holds: its shard of each flat tensor. Save the optimizer's states, which are as long, too."""
+        """A copy of this rank's shard of each flat tensor. Save the optimizer's states, which are as long, too."""
         flats = self.flats.values()
         return shards_state([flat.layout for flat in flats], [flat.shard for flat in flats], self.group)
 

@@ -8,6 +8,7 @@ here each rank updates its part between them. So a step sends the same bytes, an
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -163,9 +164,9 @@ class ZeroOptimizer:
         return clip_grad_norm(shards, max_norm, self.group, norm_type, sharded=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank holds: masters and the optimizer's states, each as long as the shard."""
+        """A copy of what this rank holds: masters and the optimizer's states, each as long as the shard."""
         layouts, masters = [b.layout for b in self.buckets], [b.master for b in self.buckets]
-        return shards_state(layouts, masters, self.group) | {"optimizer": self.optimizer.state_dict()}
+        return shards_state(layouts, masters, self.group) | {"optimizer": deepcopy(self.optimizer.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """What `state_dict` gave on the same rank of as many. Every rank must call it: parameters are gathered."""
