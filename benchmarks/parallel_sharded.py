@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from threeloops.training.cluster import Cluster, Run, advance_to, charge, now, synchronize, uniform
@@ -36,7 +37,7 @@ _Step = Callable[[torch.Tensor], None]
 
 def sharded_rows() -> list[Series]:
     """Step time, share of communication that is not hidden, and bytes per rank, of the last of some steps."""
-    run = Cluster(uniform(RANKS, LATENCY, BANDWIDTH)).run(_program)
+    run = _run()
     found = {by: _last_step(run, by) for by in _PARTIES}
     rows = []
     for field, unit, what in (
@@ -52,7 +53,7 @@ def sharded_rows() -> list[Series]:
 def sharded_predictions() -> list[Prediction]:
     """Model states and bytes sent beside their closed forms. States are the bytes of tensors alive after a step."""
     predictions = []
-    run = Cluster(uniform(RANKS, LATENCY, BANDWIDTH)).run(_program)
+    run = _run()
     for stage, by in ((0, OURS_DDP), (2, ZERO), (3, OURS)):
         predicted = bytes_sent(SIZES, RANKS, stage, parameter_bytes=4, gradient_bytes=4)[0]
         case = f"stage {stage}, float32"
@@ -67,6 +68,11 @@ def sharded_predictions() -> list[Prediction]:
             case = f"stage {stage}, {str(dtype).removeprefix('torch.')}"
             predictions.append(Prediction("model states", case, "LiveBytes", "bytes", states.total, alive))
     return predictions
+
+
+@cache
+def _run() -> Run:
+    return Cluster(uniform(RANKS, LATENCY, BANDWIDTH)).run(_program)
 
 
 class _Layer(torch.nn.Linear):

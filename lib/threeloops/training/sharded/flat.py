@@ -135,21 +135,17 @@ class FlatGradient:
         self._scattering = True
 
     def all_reduce(self) -> None:
-        """Once the reduce-scatter is over: free what was collected, and start to sum over the replicas."""
-        if not self._scattering:
-            return
-        assert self._work is not None and self._chunk is not None
-        self._work.wait()
-        self._scattering, self._work = False, None
-        if not self.keep:
-            self._full, self._views = None, {}
-        if self._replicas is not None:
+        """Where there are replicas: wait for the reduce-scatter, and start to sum over them."""
+        if self._replicas is not None and self._scattering:
+            self._end_scatter()
             self._work = dist.all_reduce(self._chunk, group=self._replicas, async_op=True)
 
     def finish(self) -> None:
         """Wait for all that was started. Several backwards add up, in the dtype of the shard."""
         self.all_reduce()
-        if self._work is not None:
+        if self._scattering:
+            self._end_scatter()
+        elif self._work is not None:
             self._work.wait()
         assert self._chunk is not None
         gradient = self.layout.unpadded(self._chunk, self._rank).to(self.shard.dtype)
@@ -158,6 +154,14 @@ class FlatGradient:
         else:
             self.shard.grad += gradient
         self._work, self._chunk, self._reduced = None, None, True
+
+    def _end_scatter(self) -> None:
+        """Wait for it, and free what was collected."""
+        assert self._work is not None
+        self._work.wait()
+        self._work, self._scattering = None, False
+        if not self.keep:
+            self._full, self._views = None, {}
 
     def clear(self) -> None:
         """Forget all gradients."""

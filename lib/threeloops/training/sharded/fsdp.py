@@ -137,9 +137,9 @@ class FSDP(torch.nn.Module):
 
     def _before_backward(self, unit: Unit, _: Tensor) -> None:
         self._begin_backward()
-        for done in self.units:
-            if done.in_backward and done is not unit and not done.trained:
-                done.release()  # frozen: no gradient of its own tells that it is done
+        for later in self.units[unit.place + 1 :]:
+            if later.in_backward:
+                later.release()  # autograd goes through the forward pass in reverse: its backward is over
         unit.in_backward = True
         self._use(unit, self.units[: unit.place][::-1])
 
@@ -159,7 +159,8 @@ class FSDP(torch.nn.Module):
                 self._reducing.popleft().finish()
         flat.gradient.put(name)
         if not unit.missing:
-            unit.release()
+            if unit is not self._root:
+                unit.release_trained()
             for before in self._reducing:
                 before.all_reduce()
             unit.reduce()
@@ -168,14 +169,14 @@ class FSDP(torch.nn.Module):
     def _finish(self) -> None:
         """At the end of backward."""
         self._in_backward = False
+        while self._reducing:
+            self._reducing.popleft().finish()
+        self._release_all()
         if missing := sorted(name for unit in (*self.units, self._root) for name in unit.missing):
             raise RuntimeError(
                 f"on rank {dist.get_rank(self.group)} there is no gradient for {', '.join(missing)}: expected one for "
                 "each parameter, else ranks would wait for one another. Freeze them before wrapping"
             )
-        while self._reducing:
-            self._reducing.popleft().finish()
-        self._release_all()
 
     def _release_all(self) -> None:
         for unit in (*self.units, self._root):

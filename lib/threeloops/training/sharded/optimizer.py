@@ -196,11 +196,10 @@ class ZeroOptimizer:
     def _finish(self) -> None:
         """At the end of backward."""
         self._in_backward = False
-        missing = [name for bucket in self.buckets for name in bucket.gradient.missing]
-        if missing:
-            raise RuntimeError(
-                f"on rank {dist.get_rank(self.group)} there is no gradient for {', '.join(sorted(missing))}: expected "
-                "one for each parameter, else ranks would wait for one another. Freeze them before"
-            )
         while self._reducing:
             self._reducing.popleft().gradient.finish()
+        if missing := sorted(name for bucket in self.buckets for name in bucket.gradient.missing):
+            raise RuntimeError(
+                f"on rank {dist.get_rank(self.group)} there is no gradient for {', '.join(missing)}: expected one for "
+                "each parameter, else ranks would wait for one another. Freeze them before"
+            )

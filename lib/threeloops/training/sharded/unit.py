@@ -81,7 +81,7 @@ class Unit:
     ) -> None:
         self.name, self.place = name, place
         self.in_backward = False
-        """Its parameters are gathered for backward, and its gradients are not complete."""
+        """Its parameters are gathered for backward, and may still be needed."""
         kinds: dict[str, dict[str, torch.nn.Parameter]] = {}
         for each, parameter in parameters.items():
             kind = str(parameter.dtype).removeprefix("torch.") + ("" if parameter.requires_grad else ".frozen")
@@ -110,6 +110,13 @@ class Unit:
         for flat in self.flats.values():
             flat.release()
         self.in_backward = False
+
+    def release_trained(self) -> None:
+        """When all gradients are there. Autograd computes a gradient where it uses the value for the last time, but
+        frozen parameters have none: they may be needed until the whole unit's backward is over."""
+        for flat in self.trained:
+            flat.release()
+        self.in_backward = self.gathered
 
     def reduce(self) -> None:
         for flat in self.trained:
