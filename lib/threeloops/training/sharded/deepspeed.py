@@ -26,6 +26,7 @@ _NO_EFFECT = {
 }
 _NO_EFFECT_IN_ZERO = {
     "contiguous_gradients": "gradients of a bucket are always contiguous here",
+    "ignore_unused_parameters": "a parameter without a gradient is an error here",
     "round_robin_gradients": "of offloading in DeepSpeed",
     "sub_group_size": "of offloading in DeepSpeed",
     "stage3_max_live_parameters": "units and units_in_flight limit what is gathered",
@@ -220,6 +221,8 @@ def _precision(top: _Section) -> tuple[torch.dtype, LossScale | None]:
         hysteresis=half.count("hysteresis", 2),
         smallest=float(half.take("min_loss_scale", 1, _NUMBER)),
     )
+    if half.take("auto_cast", False, (bool,)):
+        raise DeepSpeedConfigError("fp16.auto_cast = true: inputs are not cast here; pass them in float16")
     half.end({"initial_scale_power": "loss_scale is a fixed one"})
     brain.end()
     if use_half and use_brain:

@@ -44,13 +44,15 @@ class FSDP(torch.nn.Module):
       the shards are float32 masters.
     - Parameters and buffers are those of rank 0 from the start, and buffers as with DDP.
     - Every backward must reach every trained parameter. Do not change the shards between a forward and its backward.
+    - Every rank must hold the whole module until it is wrapped.
 
     Args:
         units: modules in the order in which they run, such as a model's blocks; none inside another. Another order is
             slower and no less right.
         group: the ranks to shard over; by default all.
-        mesh: instead of a group, two axes, replicas and shards, such as `Mesh(replicate=2, shard=4)` (hybrid sharding):
-            gradients are reduce-scattered along the second, inside a node, and all-reduced along the first.
+        replicas: of hybrid sharding, the ranks that hold the same shard as this one. Gradients are reduce-scattered in
+            `group`, which should be inside a node, and then all-reduced over these.
+        mesh: in place of both groups a mesh of two axes, replicas and shards, such as `Mesh(replicate=2, shard=4)`.
         units_in_flight: how many units, beside the root, are gathered at most, and of how many unreduced gradients are
             held: 1 does not prefetch. Units that stay after forward are not counted.
         reshard_after_forward: False keeps parameters from forward to backward: ZeRO-2's memory, and its communication.
@@ -67,6 +69,7 @@ class FSDP(torch.nn.Module):
         module: torch.nn.Module,
         units: Iterable[torch.nn.Module],
         group: dist.ProcessGroup | None = None,
+        replicas: dist.ProcessGroup | None = None,
         *,
         mesh: Mesh | None = None,
         units_in_flight: int = 2,
@@ -76,9 +79,13 @@ class FSDP(torch.nn.Module):
         require_in_group(group, "FSDP")
         if units_in_flight < 1:
             raise ValueError(f"units_in_flight = {units_in_flight}: expected 1 or more")
-        replicas = None
         if mesh is not None:
-            group, replicas = _groups_of(mesh, group)
+            if len(mesh.axes) != 2 or group is not None or replicas is not None:
+                raise ValueError(
+                    f"{mesh}: expected a mesh of two axes, replicas and shards, and no groups beside it; of a larger "
+                    "mesh pass the groups of two axes, from mesh.connect()"
+                )
+            replicas, group = mesh.connect().values()
         units = list(units)
         owned = _parameters_by_unit(module, units)
         groups = [group] if replicas is None else [replicas, group]
@@ -221,18 +228,6 @@ class FSDP(torch.nn.Module):
 
     def _apply(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("the parameters of this module are sharded: move or convert it before wrapping it in FSDP")
-
-
-def _groups_of(mesh: Mesh, group: dist.ProcessGroup | None) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """The groups of shards and of replicas."""
-    if group is not None or len(mesh.axes) != 2:
-        raise ValueError(
-            f"{mesh}{' and a group' if group else ''}: expected a mesh of two axes alone, replicas and shards; of a "
-            "larger one pass the group of one axis"
-        )
-    groups = mesh.connect()
-    replicate, shard = mesh.axes
-    return groups[shard], groups[replicate]
 
 
 def _parameters_by_unit(

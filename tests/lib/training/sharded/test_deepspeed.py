@@ -125,7 +125,7 @@ def test_any_two_of_the_batch_sizes_give_the_third(micro, accumulation, world):
         (zero(offload_optimizer={"ratio": 0.3}), "zero_optimization.offload_optimizer.ratio is not known here"),
         (changed(zero_optimization=2), "zero_optimization = 2: expected dict"),
         (changed(bf16={"enabled": True}), "fp16.enabled and bf16.enabled are both true"),
-        (changed(fp16={"auto_cast": True}), "fp16.auto_cast is not known here"),
+        (changed(fp16={"auto_cast": True}), "fp16.auto_cast = true: inputs are not cast here"),
         (changed(gradient_clipping=-1), "gradient_clipping = -1: expected a norm above 0"),
         (changed(optimizer={"type": "Lamb"}), 'optimizer.type = "Lamb": expected one of "Adam", "AdamW"'),
         (

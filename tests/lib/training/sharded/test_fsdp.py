@@ -1,5 +1,7 @@
 """Fully sharded data parallelism beside our DDP, one process, torch's fully_shard, and its closed-form times."""
 
+from functools import reduce
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,7 +13,7 @@ from threeloops.training.cluster import Cluster, RankFailed, advance_to, now, ru
 from threeloops.training.mesh import Mesh
 from threeloops.training.sharded import FSDP
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 EVEN, UNEVEN = 11, 6
 """Widths whose layers have 132 elements, a multiple of 3 and 4 ranks, and 42, no multiple of 4 and 5."""
@@ -43,7 +45,11 @@ def test_on_two_ranks_they_have_them_whatever_the_units():
 
 
 def hybrid_and_uneven():
-    return {
+    torch.manual_seed(dist.get_rank())
+    start = nn.Linear(5, 3)
+    with FSDP(start, [], mesh=Mesh(replicate=2, shard=2)).full_parameters():
+        start = values(start)
+    return start, {
         "flat": train(3, UNEVEN, torch.float64, steps=10, clip=0.01),
         "2 x 2": train(3, UNEVEN, torch.float64, steps=10, clip=0.01, mesh=Mesh(replicate=2, shard=2)),
         "4 x 1": train(3, UNEVEN, torch.float64, steps=10, clip=0.01, mesh=Mesh(replicate=4, shard=1)),
@@ -52,7 +58,10 @@ def hybrid_and_uneven():
 
 def test_hybrid_sharding_padding_and_clipping_agree_with_one_process_to_rounding():
     expected = alone(4, UNEVEN, steps=10, clip=0.01)
-    for found in Cluster(4).run(hybrid_and_uneven).results:
+    torch.manual_seed(0)
+    of_rank_0 = values(nn.Linear(5, 3))
+    for start, found in Cluster(4).run(hybrid_and_uneven).results:
+        assert all(map(torch.equal, start, of_rank_0))
         for how in found:
             torch.testing.assert_close(found[how], expected, rtol=1e-9, atol=1e-12, msg=how)
 
@@ -106,8 +115,10 @@ def gpt_step():
         loss = fsdp(*tokens(dist.get_rank()))
         loss.backward()
         made[tied] = loss.item(), gradients_of(fsdp, model), [name for name, _ in fsdp.named_parameters()]
-        released = all(p.numel() == 0 for p in model.parameters()) and all(p.grad is None for p in model.parameters())
-        made[tied] += (released,)
+        released = all(p.numel() == 0 and p.grad is None for p in model.parameters())
+        with torch.no_grad():
+            fsdp(*tokens(0))
+        made[tied] += (released and all(p.numel() == 0 for p in model.parameters()),)
     return made
 
 
@@ -160,14 +171,16 @@ def odd_uses():
             else:
                 loss_of(fsdp(x, recompute=how == "recompute")).backward()
             made[reshard, how] = gradients_of(fsdp, model), model.seen.clone()
-        with torch.no_grad():
-            first = fsdp(x)
-        loss_of(fsdp(x))  # and no backward
-        for p in fsdp.parameters():
-            p.data.mul_(2)
-        with torch.no_grad():
-            second = fsdp(x)
-        made[reshard, "stale"] = not torch.allclose(first, second)
+        outputs = []
+        for factor in (1, 2):
+            for p in fsdp.parameters():
+                p.data.mul_(factor)
+            model.seen.zero_()
+            outputs.append(fsdp(x).detach())  # and no backward
+        made[reshard, "outputs"] = outputs
+        with fsdp.full_parameters():
+            model.seen.zero_()
+            made[reshard, "expected"] = model(x).detach()
     return made
 
 
@@ -186,7 +199,37 @@ def test_reuse_recomputation_accumulation_and_buffers():
             expected = {f"units.{name}": p.grad for name, p in units.named_parameters()}
             for made in results:
                 torch.testing.assert_close(made[reshard, how][0], expected, rtol=1e-9, atol=1e-13, msg=how)
-        assert all(made[reshard, "stale"] for made in results)
+        for made in results:
+            before, after = made[reshard, "outputs"]
+            torch.testing.assert_close(after, made[reshard, "expected"])
+            assert not torch.allclose(before, after)
+
+
+def recomputed(whole):
+    """A step, and the same with each unit recomputed, to its end or as far as backward needs it."""
+    made = []
+    model = layers(UNEVEN)
+    fsdp = FSDP(model, model)
+    for second in (1, 2):
+        model.forward = model.__class__.forward.__get__(model)
+        if second == 2:
+            model.forward = lambda x: reduce(lambda x, unit: checkpoint(unit, x, use_reentrant=False), model, x)
+        advance_to(second)
+        with set_checkpoint_early_stop(not whole):
+            loss_of(fsdp(batch(dist.get_rank(), 0, UNEVEN).requires_grad_())).backward()
+        advance_to(second + 0.5)
+        made.append(gradients_of(fsdp, model))
+        fsdp.zero_grad()
+    return made
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_recomputation_gathers_nothing_that_a_plain_backward_does_not(whole):
+    run = Cluster(2).run(recomputed, whole)
+    for plain, again in run.results:
+        torch.testing.assert_close(plain, again, rtol=0, atol=0)
+    plain, again = ([m.size for m in between(run, second, second + 0.5)] for second in (1, 2))
+    assert plain == again and len(plain) == 2 * 3 * 4
 
 
 def half_precision():

@@ -231,13 +231,18 @@ def test_training_goes_on_from_a_saved_state_and_shards_of_all_ranks_are_the_mod
 
 
 def reduced_early(stage):
-    """Which parameters still have a gradient when the first layer's backward runs."""
+    """Which parameters still have a gradient when the first layer's backward runs; and whether in stage 1 this rank's
+    part of what they keep is the mean."""
     model, mb, seen = layers(EVEN), layer_mb(EVEN), []
-    ZeroOptimizer(model, torch.optim.SGD, stage=stage, bucket_cap_mb=mb, first_bucket_mb=mb, lr=0.1)
+    zero = ZeroOptimizer(model, torch.optim.SGD, stage=stage, bucket_cap_mb=mb, first_bucket_mb=mb, lr=0.1)
     advance_to(1)
     inner = model[0](batch(dist.get_rank(), 0, EVEN).requires_grad_())
     inner.register_hook(lambda _: seen.extend(p.grad is not None for p in model.parameters()))
     loss_of(model[1:](inner)).backward()
+    if stage == 1:
+        for bucket in zero.buckets:
+            kept = bucket.layout.flatten({n: model.get_parameter(n).grad for n in reversed(bucket.layout.shapes)})
+            assert torch.equal(bucket.layout.shard(kept, dist.get_rank()), bucket.shard.grad)
     return seen
 
 
