@@ -6,10 +6,9 @@ all of them have ended. After Li et al. 2020, "PyTorch Distributed: Experiences 
 torch/nn/parallel/distributed.py and torch/csrc/distributed/c10d/reducer.cpp.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import zip_longest
 from typing import Any, Literal
 
 import torch
@@ -18,6 +17,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from threeloops.training.data_parallel.buckets import BUCKET_CAP_MB, FIRST_BUCKET_MB, assign_buckets
+from threeloops.training.data_parallel.replicas import (
+    SharedBuffers,
+    broadcast_tensors,
+    check_same_on_all_ranks,
+    require_in_group,
+)
 
 __all__ = ["DDP", "Bucket"]
 
@@ -95,23 +100,20 @@ class DDP(torch.nn.Module):
         find_unused_parameters: bool = False,
     ) -> None:
         super().__init__()
-        if not dist.is_initialized():
-            raise RuntimeError("DDP needs a process group: call torch.distributed.init_process_group() first")
-        if dist.get_rank(group) < 0:
-            raise ValueError(f"rank {dist.get_rank()} is not in this group: wrap the module on its ranks only")
+        require_in_group(group, "DDP")
         self.module, self.group, self.find_unused_parameters = module, group, find_unused_parameters
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not trained:
             raise ValueError("the module has no parameter that requires a gradient: there is nothing to average")
-        _check_same_on_all_ranks(module, group)
-        _broadcast([*module.parameters(), *module.buffers()], group)
+        check_same_on_all_ranks(module, group)
+        broadcast_tensors([*module.parameters(), *module.buffers()], group)
         sizes = [p.numel() * p.element_size() for _, p in trained]
         assigned = assign_buckets(sizes, bucket_cap_mb, first_bucket_mb, [(p.dtype, p.device) for _, p in trained])
         self.buckets = [Bucket(dict(trained[index] for index in bucket)) for bucket in assigned]
         for bucket in self.buckets:
             for name, parameter in bucket.parameters.items():
                 parameter.register_post_accumulate_grad_hook(partial(self._gradient_ready, bucket, name))
-        self._synchronizes, self._buffers_changed = True, True
+        self._synchronizes, self._shared_buffers = True, SharedBuffers(module, group)
         self._state: Literal["idle", "local", "forward", "backward"] = "idle"
         self._launched = 0
         self._unreachable: list[tuple[Bucket, str]] = []
@@ -127,14 +129,11 @@ class DDP(torch.nn.Module):
             self._synchronizes = before
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        if self._synchronizes and self._buffers_changed:
-            buffers = tuple(self.module.buffers())
-            with torch.autograd._unsafe_preserve_version_counter(buffers):  # an earlier forward may have saved them
-                _broadcast(buffers, self.group)
-            self._buffers_changed = False
+        if self._synchronizes:
+            self._shared_buffers.before_forward()
         output = self.module(*arguments, **keywords)
+        self._shared_buffers.after_forward()
         if torch.is_grad_enabled():
-            self._buffers_changed = True
             self._prepare([leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad])
         return output
 
@@ -217,35 +216,6 @@ class DDP(torch.nn.Module):
         for (bucket, name, parameter), count in zip(all_parameters, used.tolist(), strict=True):
             if count and parameter.grad is None:
                 parameter.grad = bucket.views[name]
-
-
-def _check_same_on_all_ranks(module: torch.nn.Module, group: dist.ProcessGroup | None) -> None:
-    mine = [
-        f"{name}: shape {tuple(t.shape)}, {str(t.dtype).removeprefix('torch.')}{', trained' if t.requires_grad else ''}"
-        for name, t in [*module.named_parameters(), *module.named_buffers()]
-    ]
-    everyone: list[list[str]] = [[] for _ in range(dist.get_world_size(group))]
-    dist.all_gather_object(everyone, mine, group=group)
-    for rank, theirs in enumerate(everyone):
-        for expected, found in zip_longest(everyone[0], theirs, fillvalue="nothing"):
-            if expected != found:
-                raise ValueError(
-                    f"the module of rank {rank} is not that of rank 0: it has {found}, where rank 0 has {expected}. "
-                    "Build the same module on every rank before wrapping it"
-                )
-
-
-@torch.no_grad()
-def _broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
-    """Give all ranks the values of rank 0, in one message per dtype and device."""
-    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for tensor in tensors:
-        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    for same in kinds.values():
-        flat = torch.cat([tensor.reshape(-1) for tensor in same])
-        dist.broadcast(flat, group=group, group_src=0)
-        for tensor, values in zip(same, flat.split([tensor.numel() for tensor in same]), strict=True):
-            tensor.copy_(values.view(tensor.shape))
 
 
 def _reachable(outputs: list[Tensor]) -> set[Tensor]:

@@ -104,12 +104,12 @@ def small_model():
 
 
 def ring_mean(parts):
-    """The mean of one flat tensor per rank: chunk c is summed along the ring from rank c on."""
+    """The mean of one flat tensor per rank: chunk c is summed along the ring from rank c + 1 on, to rank c."""
     chunks = [(part / len(parts)).tensor_split(len(parts)) for part in parts]
     sums = []
     for c in range(len(parts)):
-        total = chunks[c][c].clone()
-        for k in range(1, len(parts)):
+        total = chunks[(c + 1) % len(parts)][c].clone()
+        for k in range(2, len(parts) + 1):
             total += chunks[(c + k) % len(parts)][c]
         sums.append(total)
     return torch.cat(sums)

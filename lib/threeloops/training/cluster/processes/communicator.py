@@ -154,31 +154,33 @@ class _Peer:
             put(into, (yield from self.exchange(out, self.rank + 1, into.nbytes, self.rank - 1)))
 
 
-def _ring_reduce_scatter(me: _Peer, chunks: list[torch.Tensor], reduction: str, shift: int = 0) -> _Steps:
-    """Chunk r + 1 − shift of rank r holds the result afterwards."""
+def _ring_reduce_scatter(me: _Peer, chunks: list[torch.Tensor], reduction: str) -> _Steps:
+    """Chunk r of rank r holds the result afterwards, reduced in the order r + 1, r + 2, …, r: in an all-reduce too, as
+    in NCCL's (src/device/all_reduce.h), so that both give the same bits where they cut the same chunks."""
     yield from me.ring(
-        lambda k: (chunks[(me.rank - k - shift) % me.size], chunks[(me.rank - k - 1 - shift) % me.size]),
-        REDUCTIONS[reduction],
+        lambda k: (chunks[(me.rank - k - 1) % me.size], chunks[(me.rank - k - 2) % me.size]), REDUCTIONS[reduction]
     )
     if reduction == "AVG":
-        chunks[(me.rank + 1 - shift) % me.size].div_(me.size)
+        chunks[me.rank].div_(me.size)
 
 
-def _ring_all_gather(me: _Peer, chunks: list[torch.Tensor], own: int) -> _Steps:
-    """Chunk `own` of each rank goes around."""
-    yield from me.ring(lambda k: (chunks[(own - k) % me.size], chunks[(own - k - 1) % me.size]), torch.Tensor.copy_)
+def _ring_all_gather(me: _Peer, chunks: list[torch.Tensor]) -> _Steps:
+    """Chunk r of rank r goes around."""
+    yield from me.ring(
+        lambda k: (chunks[(me.rank - k) % me.size], chunks[(me.rank - k - 1) % me.size]), torch.Tensor.copy_
+    )
 
 
 def _all_reduce(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
     chunks = list(x.tensor_split(me.size))  # lengths differ by at most one
     yield from _ring_reduce_scatter(me, chunks, call.collective.reduction)
-    yield from _ring_all_gather(me, chunks, me.rank + 1)
+    yield from _ring_all_gather(me, chunks)
     return x
 
 
 def _reduce_scatter(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
     chunks = list(x.split(call.sends))
-    yield from _ring_reduce_scatter(me, chunks, call.collective.reduction, shift=1)
+    yield from _ring_reduce_scatter(me, chunks, call.collective.reduction)
     return chunks[me.rank]
 
 
@@ -186,7 +188,7 @@ def _all_gather(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
     out = x.new_empty(sum(call.gets))
     chunks = list(out.split(call.gets))
     chunks[me.rank].copy_(x)
-    yield from _ring_all_gather(me, chunks, me.rank)
+    yield from _ring_all_gather(me, chunks)
     return out
 
 

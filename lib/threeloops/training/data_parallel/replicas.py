@@ -1,0 +1,70 @@
+"""Ranks that begin with the same module: what is checked, and what rank 0 gives to the others."""
+
+from collections.abc import Iterable
+from itertools import zip_longest
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["SharedBuffers", "broadcast_tensors", "check_same_on_all_ranks", "require_in_group"]
+
+
+def require_in_group(group: dist.ProcessGroup | None, what: str) -> None:
+    """Raises RuntimeError where there is no process group, ValueError where this rank is not in it."""
+    if not dist.is_initialized():
+        raise RuntimeError(f"{what} needs a process group: call torch.distributed.init_process_group() first")
+    if dist.get_rank(group) < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not in this group: use {what} on its ranks only")
+
+
+def check_same_on_all_ranks(module: torch.nn.Module, group: dist.ProcessGroup | None) -> None:
+    """Raises ValueError where ranks disagree about names, shapes, dtypes or what is frozen."""
+    mine = [
+        f"{name}: shape {tuple(t.shape)}, {str(t.dtype).removeprefix('torch.')}{', trained' if t.requires_grad else ''}"
+        for name, t in [*module.named_parameters(), *module.named_buffers()]
+    ]
+    everyone: list[list[str]] = [[] for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(everyone, mine, group=group)
+    for rank, theirs in enumerate(everyone):
+        for expected, found in zip_longest(everyone[0], theirs, fillvalue="nothing"):
+            if expected != found:
+                raise ValueError(
+                    f"the module of rank {rank} is not that of rank 0: it has {found}, where rank 0 has {expected}. "
+                    "Build the same module on every rank before wrapping it"
+                )
+
+
+@torch.no_grad()
+def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Give all ranks the values of the group's first, in one message per dtype and device."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for same in kinds.values():
+        flat = torch.cat([tensor.reshape(-1) for tensor in same])
+        dist.broadcast(flat, group=group, group_src=0)
+        for tensor, values in zip(same, flat.split([tensor.numel() for tensor in same]), strict=True):
+            tensor.copy_(values.view(tensor.shape))
+
+
+class SharedBuffers:
+    """The buffers of a module: those of the first rank again before each forward that follows one with gradients.
+
+    Args:
+        groups: one, or several that follow one another, the first of each group passing on what it has.
+    """
+
+    def __init__(self, module: torch.nn.Module, *groups: dist.ProcessGroup | None) -> None:
+        self._module, self._groups, self._changed = module, groups, True
+
+    def before_forward(self) -> None:
+        if self._changed:
+            buffers = tuple(self._module.buffers())
+            with torch.autograd._unsafe_preserve_version_counter(buffers):  # an earlier forward may have saved them
+                for group in self._groups:
+                    broadcast_tensors(buffers, group)
+            self._changed = False
+
+    def after_forward(self) -> None:
+        self._changed = self._changed or torch.is_grad_enabled()

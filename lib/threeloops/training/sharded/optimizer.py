@@ -1,0 +1,205 @@
+"""ZeRO-1 and ZeRO-2 (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+section 5): an optimizer whose states, and in stage 2 whose gradients, are cut into one part per rank.
+
+An all-reduce is a reduce-scatter and an all-gather. Data parallelism updates all parameters on all ranks after both;
+here each rank updates its part between them. So a step sends the same bytes, and no rank needs the states of others.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from threeloops.training.data_parallel import assign_buckets, clip_grad_norm
+from threeloops.training.data_parallel.buckets import BUCKET_CAP_MB, FIRST_BUCKET_MB
+from threeloops.training.data_parallel.replicas import (
+    SharedBuffers,
+    broadcast_tensors,
+    check_same_on_all_ranks,
+    require_in_group,
+)
+from threeloops.training.sharded.flat import FlatGradient, FlatLayout, load_shards, shards_state
+
+__all__ = ["ZeroBucket", "ZeroOptimizer"]
+
+
+class ZeroBucket:
+    """Parameters that are reduced and gathered together. Their values are views of one flat tensor; `shard` is this
+    rank's part of it, and `master` what the optimizer updates: the shard, or where that has 16 bits a float32 copy."""
+
+    def __init__(
+        self, parameters: dict[str, torch.nn.Parameter], group: dist.ProcessGroup | None, keep_gradients: bool
+    ) -> None:
+        self.layout, self._group, self._rank = (
+            FlatLayout(parameters, dist.get_world_size(group)),
+            group,
+            dist.get_rank(group),
+        )
+        self._values = self.layout.flatten(parameters)
+        for name, view in self.layout.views(self._values).items():
+            parameters[name].data = view
+        self.shard = torch.nn.Parameter(self.layout.shard(self._values, self._rank))
+        narrow = self.shard.element_size() < 4
+        self.master = torch.nn.Parameter(self.shard.detach().float()) if narrow else self.shard
+        self.gradient = FlatGradient(parameters, self.layout, self.shard, group, keep=keep_gradients)
+
+    def gather(self) -> dist.Work:
+        """Start to give all ranks the updated parameters of all shards."""
+        if self.master is not self.shard:
+            self.shard.data.copy_(self.master.detach())
+        chunk = self.layout.chunk(self._values, self._rank)
+        return dist.all_gather_into_tensor(self._values, chunk, group=self._group, async_op=True)
+
+
+class ZeroOptimizer:
+    """Trains a module on all ranks with an optimizer that is cut into one part per rank.
+
+    Use it where one process has its optimizer: `zero = ZeroOptimizer(model, torch.optim.AdamW, lr=1e-3)`, then
+    `model(inputs)`, `backward()`, `zero.step()` and `zero.zero_grad()` on every rank. Training is that of DDP with the
+    same optimizer, bit for bit where `flat` says.
+
+    - Parameters and buffers are those of rank 0 from the start, and buffers as with DDP.
+    - Gradients are reduced while backward runs, bucket by bucket. In stage 1 each parameter's `grad` stays until
+      `zero_grad()`, as a view of its bucket: 1/ranks of that is averaged, and the rest is of no use. In stage 2 it is
+      freed when its bucket is reduced.
+    - Frozen parameters have no part in it; freeze them before.
+    - All parameters have the same options, since one flat tensor holds many of them.
+
+    Args:
+        optimizer_class: any that treats each element by itself, as SGD, Adam and AdamW do; not one that needs the shape
+            of a parameter (Muon, Shampoo) or its norm (LAMB). `options` are its own.
+        stage: 1 cuts the optimizer's states and float32 masters, 2 gradients as well.
+        bucket_cap_mb, first_bucket_mb: see `assign_buckets`.
+        buckets_in_flight: so many buckets at most hold gradients that are not reduced yet; the backward waits before it
+            fills another one (stage 2).
+
+    Raises:
+        ValueError: ranks disagree about the module; nothing is to be trained; or there is no such stage.
+    """
+
+    buckets: list[ZeroBucket]
+    """In the order in which they are reduced."""
+    optimizer: torch.optim.Optimizer
+    """Of the shards, one parameter per bucket; a learning-rate scheduler takes it."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optimizer_class: type[torch.optim.Optimizer],
+        group: dist.ProcessGroup | None = None,
+        *,
+        stage: int = 2,
+        bucket_cap_mb: float = BUCKET_CAP_MB,
+        first_bucket_mb: float = FIRST_BUCKET_MB,
+        buckets_in_flight: int = 2,
+        **options: Any,
+    ) -> None:
+        if stage not in (1, 2):
+            raise ValueError(f"stage = {stage}: expected 1 or 2; DDP is stage 0, and FSDP stage 3")
+        if buckets_in_flight < 1:
+            raise ValueError(f"buckets_in_flight = {buckets_in_flight}: expected 1 or more")
+        require_in_group(group, "ZeroOptimizer")
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not trained:
+            raise ValueError("the module has no parameter that requires a gradient: there is nothing to optimize")
+        check_same_on_all_ranks(module, group)
+        broadcast_tensors([*module.parameters(), *module.buffers()], group)
+        self.stage, self.group, self._limit = stage, group, buckets_in_flight
+        sizes = [p.numel() * p.element_size() for _, p in trained]
+        assigned = assign_buckets(sizes, bucket_cap_mb, first_bucket_mb, [(p.dtype, p.device) for _, p in trained])
+        in_order = [{trained[index][0]: trained[index][1] for index in sorted(bucket)} for bucket in assigned]
+        self.buckets = [ZeroBucket(parameters, group, stage == 1) for parameters in in_order]
+        self.optimizer = optimizer_class([bucket.master for bucket in self.buckets], **options)
+        for bucket in self.buckets:
+            for name, parameter in bucket.gradient.parameters.items():
+                parameter.register_post_accumulate_grad_hook(partial(self._gradient_ready, bucket, name))
+        self._synchronizes, self._in_backward, self._launched = True, False, 0
+        self._reducing: deque[ZeroBucket] = deque()
+        buffers = SharedBuffers(module, group)
+        module.register_forward_pre_hook(lambda *_: buffers.before_forward() if self._synchronizes else None)
+        module.register_forward_hook(lambda *_: buffers.after_forward())
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate whole gradients on each rank without communication, in backwards inside of it; the first backward
+        after it averages the sums. In stage 2 it only saves communication: backwards add up by themselves."""
+        before, self._synchronizes = self._synchronizes, False
+        try:
+            yield
+        finally:
+            self._synchronizes = before
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update this rank's shard with its averaged gradient, and gather the parameters of all ranks."""
+        for bucket in self.buckets:
+            if bucket.shard.grad is None:
+                raise RuntimeError(
+                    "there is no averaged gradient to step with: expected a backward, outside of no_sync(), since the "
+                    "last zero_grad()"
+                )
+            bucket.master.grad = bucket.shard.grad.to(bucket.master.dtype)
+        self.optimizer.step()
+        gathering = [bucket.gather() for bucket in self.buckets]
+        for bucket, work in zip(self.buckets, gathering, strict=True):
+            work.wait()
+            if bucket.master is not bucket.shard:
+                bucket.master.grad = None
+
+    def zero_grad(self) -> None:
+        """Free all gradients."""
+        for bucket in self.buckets:
+            bucket.gradient.clear()
+
+    def clip_grad_norm(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Scale the averaged gradient so that its norm, over the shards of all ranks, is at most `max_norm`; returns
+        the norm before. Every rank must call it."""
+        shards = [bucket.shard for bucket in self.buckets]
+        return clip_grad_norm(shards, max_norm, self.group, norm_type, sharded=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of what this rank holds: masters and the optimizer's states, each as long as the shard."""
+        layouts, masters = [b.layout for b in self.buckets], [b.master for b in self.buckets]
+        return shards_state(layouts, masters, self.group) | {"optimizer": deepcopy(self.optimizer.state_dict())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What `state_dict` gave on the same rank of as many. Every rank must call it: parameters are gathered."""
+        layouts, masters = [b.layout for b in self.buckets], [b.master for b in self.buckets]
+        load_shards(state, layouts, masters, self.group)
+        self.optimizer.load_state_dict(state["optimizer"])
+        for work in [bucket.gather() for bucket in self.buckets]:
+            work.wait()
+
+    def _gradient_ready(self, bucket: ZeroBucket, name: str, _: Tensor) -> None:
+        """Hook of each parameter, called once in a backward, after its last use was accumulated."""
+        if not self._synchronizes:
+            return
+        if not self._in_backward:
+            self._in_backward, self._launched = True, 0
+            for each in self.buckets:
+                each.gradient.expect()
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        while self.stage == 2 and not bucket.gradient.collecting and len(self._reducing) >= self._limit:
+            self._reducing.popleft().gradient.finish()
+        bucket.gradient.put(name)
+        while self._launched < len(self.buckets) and not self.buckets[self._launched].gradient.missing:
+            self._reducing.append(self.buckets[self._launched])  # in order, since all ranks must call the same
+            self._reducing[-1].gradient.reduce()
+            self._launched += 1
+
+    def _finish(self) -> None:
+        """At the end of backward."""
+        self._in_backward = False
+        while self._reducing:
+            self._reducing.popleft().gradient.finish()
+        if missing := sorted(name for bucket in self.buckets for name in bucket.gradient.missing):
+            raise RuntimeError(
+                f"on rank {dist.get_rank(self.group)} there is no gradient for {', '.join(missing)}: expected one for "
+                "each parameter, else ranks would wait for one another. Freeze them before"
+            )
