@@ -17,7 +17,7 @@ _STEPS, _BATCH, _TOKENS, _MICROBATCHES = 5, 4, 32, 4
 
 def main() -> str:
     """Train on a text that repeats itself; says the mesh and the losses of the last stage."""
-    mesh = mesh_for(dist.get_world_size())
+    mesh = _mesh_for(dist.get_world_size())
     trainer = ParallelGPT(GPTConfig.tiny(), mesh, _MICROBATCHES)
     optimizer = torch.optim.AdamW(trainer.parameters(), lr=1e-2)
     place = mesh.coordinates(dist.get_rank())
@@ -34,7 +34,7 @@ def main() -> str:
     return f"{mesh}, mean losses {', '.join(f'{loss:.3f}' for loss in losses.tolist())}"
 
 
-def mesh_for(ranks: int) -> Mesh:
+def _mesh_for(ranks: int) -> Mesh:
     """Two of each kind where there are enough: first tp, then pp; the rest is dp."""
     tp = 2 if ranks % 2 == 0 else 1
     pp = 2 if ranks % 4 == 0 else 1

@@ -55,7 +55,7 @@ class ParallelGPT:
         mesh = Mesh(**mesh.axes, **{axis: 1 for axis in ("pp", "dp", "tp") if axis not in mesh.axes})
         groups, place = mesh.connect("pp", "dp", "tp"), mesh.coordinates(dist.get_rank())
         self.pp, self.dp = groups["pp"], groups["dp"]
-        model = build(config, experts, k, seed).to(dtype)
+        model = _build(config, experts, k, seed).to(dtype)
         plan = {name: style for name, style in gpt_plan().items() if not (experts and ".mlp" in name)}
         self.sharded = parallelize(model, plan, groups["tp"])
         if experts:
@@ -121,7 +121,7 @@ class _Experts(nn.Module):
         self.experts = nn.ModuleList(MLP(config) for _ in range(experts))
 
 
-def build(config: GPTConfig, experts: int, k: int, seed: int) -> GPT:
+def _build(config: GPTConfig, experts: int, k: int, seed: int) -> GPT:
     """The whole model, the same on every rank; with experts it cannot run before these have been spread."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

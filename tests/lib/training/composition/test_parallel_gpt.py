@@ -7,7 +7,7 @@ from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.training.cluster import Cluster, RankFailed, run_on_processes
 from threeloops.training.composition import ParallelGPT
-from threeloops.training.composition.demo import main, mesh_for
+from threeloops.training.composition.demo import _mesh_for, main
 from threeloops.training.expert_parallel import Router
 from threeloops.training.mesh import Mesh
 from threeloops.training.tensor_parallel import gpt_plan, parallelize
@@ -148,7 +148,7 @@ def check(sizes, axes, experts, steps):
 
 
 def test_on_real_processes_it_trains():
-    assert mesh_for(8).axes == {"pp": 2, "dp": 2, "tp": 2} and mesh_for(3).axes == {"pp": 1, "dp": 3, "tp": 1}
+    assert _mesh_for(8).axes == {"pp": 2, "dp": 2, "tp": 2} and _mesh_for(3).axes == {"pp": 1, "dp": 3, "tp": 1}
     said = run_on_processes("gloo", 4, main)
     assert len(set(said)) == 1 and said[0].startswith("Mesh(pp=2, dp=1, tp=2), mean losses ")
     losses = [float(loss) for loss in said[0].split("losses ")[1].split(", ")]
