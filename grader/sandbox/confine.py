@@ -32,7 +32,8 @@ _NEW_USER, NEW_PID = 0x10000000, 0x20000000
 _NEW_MOUNTS, _NEW_HOST_NAME, _NEW_IPC, _NEW_NETWORK = 0x20000, 0x4000000, 0x8000000, 0x40000000
 
 PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 8, 32, 4096
+_MS_REC, _MS_PRIVATE, _MNT_DETACH = 0x4000, 1 << 18, 2
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 _CAPABILITY_VERSION_3 = 0x20080522
 _LAST_CAPABILITY = 63
@@ -73,9 +74,12 @@ def confine(config: dict[str, Any], *, grouped: bool) -> None:
     with socket.socket() as sock:  # the new network has a loopback interface, which is down
         fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
     _bound_socket_buffers()
+    writable = _writable_proc()
+    _mount("none", "/proc", "none", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     os.symlink(config["data"], f"{HOME}/data")
     os.chdir(HOME)
-    _drop_privileges(config.get("uid"))
+    _drop_privileges(config.get("uid"), writable)
+    os.close(writable)
     # Last: the kernel counts processes per user namespace, and only the innermost one belongs to this submission alone.
     limit(config, grouped=grouped)
 
@@ -112,7 +116,20 @@ def _bound_socket_buffers() -> None:
             Path(f"/proc/sys/net/ipv4/{name}").write_text(f"4096 16384 {_MAX_BUFFER_BYTES}")
 
 
-def _drop_privileges(uid: int | None) -> None:
+def _writable_proc() -> int:
+    """A descriptor of a /proc that no path leads to. The one that the submission sees is read-only: writing there a
+    process could make the kernel forget its largest memory (`clear_refs`)."""
+    place = "/tmp/proc"
+    os.mkdir(place)
+    _mount("proc", place, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    writable = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if _libc.umount2(place.encode(), _MNT_DETACH):
+        raise OSError(ctypes.get_errno(), f"umount {place}")
+    os.rmdir(place)
+    return writable
+
+
+def _drop_privileges(uid: int | None, writable_proc: int) -> None:
     """Give up every capability, and root where the harness runs as root, for this process and all that it starts."""
     _empty_bounding_set()
     if uid is not None:
@@ -120,7 +137,7 @@ def _drop_privileges(uid: int | None) -> None:
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
         prctl(_PR_SET_DUMPABLE, 1)
-    _forbid_user_namespaces()
+    _forbid_user_namespaces(writable_proc)
     _empty_bounding_set()  # a new user namespace fills it again
     header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     if _libc.capset(ctypes.byref(header), ctypes.byref(none)):
@@ -134,7 +151,7 @@ def _empty_bounding_set() -> None:
         prctl(_PR_CAPBSET_DROP, capability)
 
 
-def _forbid_user_namespaces() -> None:
+def _forbid_user_namespaces(writable_proc: int) -> None:
     """Enter a last user namespace and forbid any further one inside it.
 
     Where the kernel refuses this one, it refuses the submission's too, so nothing is left to forbid.
@@ -144,7 +161,12 @@ def _forbid_user_namespaces() -> None:
         unshare(_NEW_USER)
     except OSError:
         return
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    Path("/proc/sys/user/max_user_namespaces").write_text("0")
+    for name, text in (
+        ("self/setgroups", "deny"),
+        ("self/uid_map", f"{uid} {uid} 1"),
+        ("self/gid_map", f"{gid} {gid} 1"),
+        ("sys/user/max_user_namespaces", "0"),
+    ):
+        file = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=writable_proc)
+        os.write(file, text.encode())
+        os.close(file)

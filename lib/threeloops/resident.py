@@ -8,7 +8,8 @@ On Linux with glibc this is right to about 2 MiB for a process that uses torch.
 
 All that is in its address space counts: tensors, arrays, bytes, shared memory. Who wants to hide memory has to keep it
 in a file, in a message under way, in what the parent had allocated and freed again before the fork, in the parent
-itself, or in another process that is gone before the second look.
+itself, or in another process that is gone before the second look. A process that may write to /proc can also make the
+kernel forget the largest size (`clear_refs`); in the sandbox /proc is read-only.
 """
 
 import ctypes

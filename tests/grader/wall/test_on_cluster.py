@@ -123,6 +123,24 @@ def test_what_a_rank_says_counts_as_the_students_words(lab):
     assert "77" not in done.unquoted and "second" not in done.unquoted and "a title" in done.unquoted
 
 
+def test_a_rank_that_names_a_file_is_not_shown_what_is_in_it(lab, tmp_path):
+    """The message is put together where the hidden tests are."""
+    needs("none")
+    (tmp_path / "hidden.py").write_text("a secret\n")
+    student = f"""
+    from threeloops.training.cluster.processes import child
+    child._said = lambda error: '  File "{tmp_path / "hidden.py"}", line 1, in f\\nValueError: x'
+    def f(x):
+        raise ValueError
+    """
+    side = Walled(lab, "none", SETUP, textwrap.dedent(student))
+    try:
+        done = side.test("on_cluster(Cluster(2), f, 1)")
+    finally:
+        side.close()
+    assert "hidden.py" in done.message and "secret" not in done.message
+
+
 def test_a_function_of_a_test_cell_does_not_travel(lab):
     needs("none")
     side = Walled(lab, "none", SETUP, "def f(x): return x")
@@ -181,6 +199,25 @@ def test_the_memory_that_a_rank_takes_is_seen_from_outside(run):
             assert min(on_cluster(Cluster(2), f, way, memory=True).memory) > 15 << 20, way
         """,
     )
+    assert done.ok, done.message
+
+
+def test_in_the_sandbox_a_rank_cannot_make_the_kernel_forget_its_memory(lab):
+    needs("bwrap")
+    student = """
+    import contextlib
+    def f():
+        dist.barrier()
+        torch.ones(16 << 18).sum()
+        with contextlib.suppress(OSError):
+            open("/proc/self/clear_refs", "w").write("5")
+        dist.barrier()
+    """
+    side = Walled(lab, "bwrap", SETUP, textwrap.dedent(student))
+    try:
+        done = side.test("assert min(on_cluster(Cluster(2), f, memory=True).memory) > 15 << 20")
+    finally:
+        side.close()
     assert done.ok, done.message
 
 

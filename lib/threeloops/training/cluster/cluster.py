@@ -1,12 +1,14 @@
 """A cluster to run a program on: one process per rank, connected by the router alone."""
 
+import linecache
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
 
-from threeloops.training.cluster.machine.errors import ClusterError
+from threeloops.training.cluster.machine.errors import ClusterError, RankFailed
 from threeloops.training.cluster.machine.faults import Fault, SlowRank, check_faults
 from threeloops.training.cluster.machine.records import Actor, Message, Span
 from threeloops.training.cluster.machine.router import Router
@@ -77,7 +79,10 @@ class Cluster:
         slow = [fault for fault in self.faults if isinstance(fault, SlowRank)]
         pickled = to_bytes(program, arguments, (slow, memory))
         with one_core() as core, launcher.ranks(self.topology.ranks, pickled, core, seconds) as sockets:
-            return self.conduct(sockets, lambda rank, data: cloudpickle.loads(data), sockets.printed, memory)
+            try:
+                return self.conduct(sockets, lambda rank, data: cloudpickle.loads(data), sockets.printed, memory)
+            except RankFailed as failure:
+                raise RankFailed(_with_source(str(failure))) from None
 
     def conduct(
         self,
@@ -106,3 +111,15 @@ class Cluster:
             dict(router.died),
             tuple(transport.memory()) if memory else (),
         )
+
+
+def _with_source(said: str) -> str:
+    """A traceback with the lines of a notebook's cells, which ranks do not have. Not for ranks behind the wall, which
+    could name any file."""
+    lines = said.splitlines()
+    for number in reversed(range(len(lines))):
+        frame = re.match(r'  File "(.+)", line (\d+), in ', lines[number])
+        text = linecache.getline(frame[1], int(frame[2])).strip() if frame else ""
+        if text and not (lines[number + 1 : number + 2] or [""])[0].startswith("    "):
+            lines.insert(number + 1, f"    {text}")
+    return "\n".join(lines)

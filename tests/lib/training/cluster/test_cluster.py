@@ -1,5 +1,6 @@
 """Programs on the virtual cluster: real processes, unmodified `torch.distributed` code, exact values and times."""
 
+import linecache
 import os
 import sys
 import time
@@ -489,6 +490,20 @@ def program():
 """
     exec(source, notebook.__dict__)
     assert Cluster(2).run(notebook.program).results == ((0, 1), (3, 1))
+
+
+def test_a_traceback_shows_the_lines_of_a_notebooks_cells():
+    """Ranks have the code of a cell, and not its text."""
+    text = "def inner(x):\n    return x.no_such_method()\n\n\ndef program():\n    inner(torch.ones(2))\n"
+    name, namespace = "/tmp/ipykernel_1/2.py", {"torch": torch, "__name__": "__main__"}
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    exec(compile(text, name, "exec"), namespace)
+    with pytest.raises(RankFailed) as raised:
+        Cluster(1).run(namespace["program"])
+    lines = str(raised.value).splitlines()
+    assert lines[1:3] == [f'  File "{name}", line 6, in program', "    inner(torch.ones(2))"]
+    assert lines[3:5] == [f'  File "{name}", line 2, in inner', "    return x.no_such_method()"]
+    assert lines[5].startswith("AttributeError")
 
 
 def test_a_line_of_a_notebook_is_named_by_its_function():

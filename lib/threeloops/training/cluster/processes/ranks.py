@@ -2,9 +2,7 @@
 
 import contextlib
 import itertools
-import linecache
 import os
-import re
 import socket
 import tempfile
 import time
@@ -179,18 +177,7 @@ class Ranks:
             rank, said = min(self._errors.items())
             others = len(self._errors) - 1
             more = f"\n({others} other rank{'s' * (others > 1)} failed too)" if others else ""
-            raise RankFailed(f"rank {rank} failed:\n{_with_source(said)}{more}")
-
-
-def _with_source(said: str) -> str:
-    """A traceback with the lines of a notebook's cells, which the ranks do not have."""
-    lines = said.splitlines()
-    for number in reversed(range(len(lines))):
-        frame = re.match(r'  File "(.+)", line (\d+), in ', lines[number])
-        text = linecache.getline(frame[1], int(frame[2])).strip() if frame else ""
-        if text and not (lines[number + 1 : number + 2] or [""])[0].startswith("    "):
-            lines.insert(number + 1, f"    {text}")
-    return "\n".join(lines)
+            raise RankFailed(f"rank {rank} failed:\n{said}{more}")
 
 
 @contextlib.contextmanager
