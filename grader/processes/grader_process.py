@@ -106,7 +106,7 @@ class _GraderHalf:
         gc.collect()  # an exception of an earlier test may still hold what an answer gave it
         result, text = Outcome(), io.StringIO()
         self.wall.link.deadline = time.monotonic() + seconds
-        self.wall.printed, self.wall.answer = "", answer
+        self.wall.printed, self.wall.answer, self.wall.words = "", answer, []
         signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE_SECONDS)
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
             try:
@@ -162,8 +162,9 @@ class _GraderHalf:
         result.error, result.message = type(error).__name__, _line(str(error))
         chain = list(_chain(error))
         words = [w for e in chain if (w := getattr(e, "__student_words__", None)) is not None]
-        result.quoted = _line(words[0]) if words else None
-        result.unquoted = _line(_without(str(error), words))
+        said = [text for text in self.wall.words if text not in words and text in str(error)]
+        result.quoted = _line([*words, *said][0]) if words or said else None
+        result.unquoted = _line(_without(str(error), [*words, *said]))
         lines = [f.lineno for e in chain for f in traceback.extract_tb(e.__traceback__) if f.filename == "<test>"]
         result.line = max((line for line in lines if line), default=None)
         if isinstance(error, LinkDead):
@@ -190,20 +191,9 @@ def _without(message: str, words: list[str]) -> str:
     for text in words:
         if text in message:
             message = message.replace(text, NOT_SHOWN) if len(text) >= _MIN_QUOTE else message
-        elif "\n" in text:  # a check may quote it line by line
-            message = _without_lines(message, text)
+        elif len(text.splitlines()) > 1:  # a check may have quoted it line by line: then only its title is its own
+            message = f"{message.splitlines()[0]}\n{NOT_SHOWN}" if message else ""
     return message
-
-
-def _without_lines(message: str, text: str) -> str:
-    quoted = {line.strip() for line in text.splitlines() if len(line.strip()) >= _MIN_QUOTE}
-    kept: list[str] = []
-    for line in message.split("\n"):
-        if not any(words in line for words in quoted):
-            kept.append(line)
-        elif NOT_SHOWN not in kept:
-            kept.append(NOT_SHOWN)
-    return "\n".join(kept)
 
 
 def _shown(text: object) -> list[dict[str, str]]:

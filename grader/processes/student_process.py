@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 import threeloops.lab  # noqa: F401  (warm: every lab's setup cell imports it)
 import torch
-from threeloops.resident import ResidentMemory
+from threeloops.resident import ResidentMemory, own_bytes
 
 from grader.sandbox import confine
 from grader.sandbox.warmup import REPLAY, compare_once, import_all, import_pyplot, record_once, warm_while_idle
@@ -39,6 +39,8 @@ _CHANNEL_FD = 200
 _MAX_FD = 4096
 _MAX_FDS = 8
 _MAX_SOCKETS = 1024
+_MORE_THAN_PARENT = 8 << 20
+"""Bytes that a fork may have made its own before its memory is measured."""
 
 
 def _main(fd: int, mode: str, modules: list[str]) -> None:
@@ -129,17 +131,27 @@ class _Memory:
     def answer(self) -> bool:
         """Take one question; False when there will be none any more."""
         try:
-            if self._link.receive()[0]["op"] == "measure":
-                self._resident = ResidentMemory(self._processes())
-                self._link.send({"processes": len(self._resident.processes)})
-            else:
-                same = self._processes() == self._resident.processes
-                self._link.send({"bytes": self._resident.growth() if same else None})
-        except ProcessLookupError:
-            self._link.send({"processes": -1, "bytes": None})
+            op = self._link.receive()[0]["op"]
+            self._link.send({"processes": self._begin()} if op == "measure" else {"bytes": self._growth()})
         except LinkDead:
             return False
         return True
+
+    def _begin(self) -> int:
+        """How many processes there are; -1 where one of them has more than its parent already."""
+        try:
+            processes = self._processes()
+            most = own_bytes(self._submission) + _MORE_THAN_PARENT
+            self._resident = ResidentMemory(processes)
+            return len(processes) if all(own_bytes(each) <= most for each in processes) else -1
+        except (ProcessLookupError, psutil.Error):
+            return -1
+
+    def _growth(self) -> list[int] | None:
+        try:
+            return self._resident.growth() if self._processes() == self._resident.processes else None
+        except (ProcessLookupError, psutil.Error):
+            return None
 
     def _processes(self) -> list[int]:
         return sorted(each.pid for each in psutil.Process().children(recursive=True) if each.pid != self._submission)

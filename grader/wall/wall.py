@@ -42,6 +42,8 @@ class Wall:
         self.seed: int | None = None
         self.answer = ""
         self.replays: Replays | None = None
+        self.words: list[str] = []
+        """What ranks said in this cell."""
         self._message = Message()
         self._nested = 0
 
@@ -83,6 +85,11 @@ class Wall:
         self._meter.deadline = self.link.deadline
         self._meter.send({"op": op})
         return self._meter.receive()[0]
+
+    def note_words(self, error: BaseException) -> None:
+        """The error repeats what the student's side says, also where a test keeps its text and raises another one."""
+        self.words.append(str(error))
+        quoting(str(error), error)
 
     def seconds_left(self) -> float:
         """How long the cell may still take."""

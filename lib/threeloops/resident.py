@@ -7,16 +7,17 @@ look: pages of libraries that it touches for the first time, and memory that its
 On Linux with glibc this is right to about 2 MiB for a process that uses torch.
 
 All that is in its address space counts: tensors, arrays, bytes, shared memory. Who wants to hide memory has to keep it
-in a file, in a message under way, in what the parent had allocated and freed again before the fork, in the parent
-itself, or in another process that is gone before the second look. A process that may write to /proc can also make the
-kernel forget the largest size (`clear_refs`); in the sandbox /proc is read-only.
+in a file, in a pipe or a message under way, in what the parent had allocated and freed again before the fork, in the
+parent itself, or in another process that is gone before the second look. A process that may write to /proc can also
+make the kernel forget the largest size (`clear_refs`); in the sandbox /proc is read-only.
 """
 
 import ctypes
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["ResidentMemory", "settle"]
+__all__ = ["ResidentMemory", "own_bytes", "settle"]
 
 _MADV_POPULATE_READ = 22
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
@@ -27,15 +28,27 @@ class ResidentMemory:
     """Processes as they are now. Later `growth()` says by how many bytes each one has grown at most since then."""
 
     def __init__(self, processes: Sequence[int]) -> None:
-        self._before = {process: _kilobytes(process, "VmRSS") for process in processes}
+        self._before = {process: _kilobytes(process, b"VmRSS") for process in processes}
 
     @property
     def processes(self) -> list[int]:
         return list(self._before)
 
     def growth(self) -> list[int]:
-        """In the order of the processes. Raises ProcessLookupError where one of them has ended."""
-        return [max(0, _kilobytes(process, "VmHWM") - before) << 10 for process, before in self._before.items()]
+        """In the order of the processes. Raises ProcessLookupError where one of them has ended, or has become another
+        program, whose largest size says nothing of the one before."""
+        found = []
+        for process, before in self._before.items():
+            largest = _kilobytes(process, b"VmHWM")
+            if largest < before:
+                raise ProcessLookupError(f"process {process} has become another program")
+            found.append(largest - before << 10)
+        return found
+
+
+def own_bytes(process: int) -> int:
+    """Bytes of a process that are no file's, those that it shares with its parent included."""
+    return _kilobytes(process, b"RssAnon") << 10
 
 
 def settle() -> None:
@@ -56,9 +69,13 @@ def settle() -> None:
             libc.madvise(start, end - start, _MADV_POPULATE_READ)  # kernels before 5.14 refuse: then pages count
 
 
-def _kilobytes(process: int, field: str) -> int:
+def _kilobytes(process: int, field: bytes) -> int:
+    """A field of a process's status, whose first line is a name that the process may choose."""
     try:
-        text = Path(f"/proc/{process}/status").read_text()
-        return int(text.partition(f"{field}:")[2].split()[0])
-    except (OSError, IndexError):  # a process that has ended has no memory, and until it is waited for a status
-        raise ProcessLookupError(f"process {process} has ended") from None
+        text = Path(f"/proc/{process}/status").read_bytes()
+    except OSError:
+        text = b""
+    found = re.search(rb"^%b:\s+(\d+) kB$" % field, text, re.MULTILINE)
+    if not found:  # a process that has ended has no memory, and until it is waited for a status
+        raise ProcessLookupError(f"process {process} has ended")
+    return int(found[1])

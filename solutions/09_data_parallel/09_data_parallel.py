@@ -50,6 +50,8 @@ from threeloops.lab import (
 from threeloops.lab.checking.on_cluster import on_cluster
 from threeloops.training.cluster import (
     Cluster,
+    ClusterError,
+    CorruptMessage,
     RankFailed,
     advance_to,
     charge,
@@ -127,15 +129,15 @@ def averaged(average_gradients, widths, rows, seed, frozen=()):
     return named_gradients(model), {name: p.detach() for name, p in model.named_parameters()}
 
 
-def started(start_together, widths):
+def started(start_together, widths, seed):
     """Ranks with weights of their own, a frozen layer, integers that float32 cannot hold, a buffer that checkpoints leave
     out, and an optimizer that holds the parameters."""
     rank = dist.get_rank()
-    model = Net(widths, seed=rank)
+    model = Net(widths, seed=seed + rank)
     model.layers[0].weight.requires_grad_(False)
-    model.register_buffer("mean", torch.full((3,), float(rank)))
-    model.register_buffer("steps", torch.tensor(2**40 + 1 + rank))
-    model.register_buffer("cache", torch.full((2,), float(rank)), persistent=False)
+    model.register_buffer("mean", torch.full((3,), float(seed + rank)))
+    model.register_buffer("steps", torch.tensor(2**40 + 1 + seed + rank))
+    model.register_buffer("cache", torch.full((2,), float(seed + rank)), persistent=False)
     held = list(model.parameters())
     start_together(model)
     now_there = [*model.named_parameters(), *model.named_buffers()]
@@ -228,6 +230,34 @@ def require_gradients(results, expected, case, alone, slips=None, otherwise=""):
             causes |= {why: gradients[name] for why, gradients in (slips or {}).items()}
             cause = next((why for why, slip in causes.items() if alike(got, slip)), otherwise)
             check.close(got, wanted, rtol=1e-4, atol=1e-6, what=what, hint="" if alike(got, wanted) else cause)
+
+
+def tensors_in(results):
+    """All tensors of nested results, in order."""
+    if torch.is_tensor(results):
+        return [results]
+    parts = results.values() if type(results) is dict else results if type(results) in (list, tuple) else ()
+    return [tensor for part in parts for tensor in tensors_in(part)]
+
+
+def require_use_of_messages(ranks, program, *arguments, after=0.0):
+    """Results are made of what arrives: with messages between two ranks corrupted on their way, some rank's are others."""
+    run = on_cluster(Cluster(ranks), program, *arguments)
+    sent = [m for m in run.messages if m.ready >= after and m.size]
+    check.true(bool(sent), "nothing was sent")
+    chosen = max(sent, key=lambda m: m.size)
+    pair = [m for m in run.messages if (m.source, m.target) == (chosen.source, chosen.target)]
+    faults = [CorruptMessage(m.source, m.target, n) for n, m in enumerate(pair) if m.ready >= after and m.size]
+    try:
+        spoilt = on_cluster(Cluster(ranks, faults), program, *arguments)
+    except ClusterError:
+        return  # what arrived was no use to a rank
+    before, now_there = tensors_in(run.results), tensors_in(spoilt.results)
+    check.true(
+        len(before) == len(now_there) and not all(map(torch.equal, before, now_there)),
+        f"all messages from rank {chosen.source} to rank {chosen.target} were corrupted on their way, and the gradients of "
+        "all ranks are what they were before: they must be made of what arrives",
+    )
 
 
 def sent_by_ranks(run, after=0.0):
@@ -338,6 +368,7 @@ with check("average_gradients", "the mean gradient", part="values", hidden="othe
     ### BEGIN HIDDEN TESTS
     averages(3, [5, 7, 2, 3], 1, seed=3)
     averages(5, [3, 4], 2, seed=4)
+    require_use_of_messages(3, averaged, average_gradients, [4, 6], 2, 5)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "average_gradients_test_traffic", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -424,10 +455,11 @@ def start_together(model: torch.nn.Module) -> None:
 # %% nbgrader={"grade": true, "grade_id": "start_together_test", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("start_together", "the state of rank 0 on all ranks", hidden="other models and numbers of ranks"):
 
-    def starts(ranks, widths):
-        run = on_cluster(Cluster(ranks), started, start_together, widths)
-        expected = {name: value.detach() for name, value in Net(widths, seed=0).state_dict().items()}
-        expected |= {"mean": torch.zeros(3), "steps": torch.tensor(2**40 + 1), "cache": torch.zeros(2)}
+    def starts(ranks, widths, seed=0):
+        run = on_cluster(Cluster(ranks), started, start_together, widths, seed)
+        expected = {name: value.detach() for name, value in Net(widths, seed=seed).state_dict().items()}
+        expected |= {"mean": torch.full((3,), float(seed)), "steps": torch.tensor(2**40 + 1 + seed)}
+        expected["cache"] = torch.full((2,), float(seed))
         causes = {
             "layers.0.weight": "this parameter is frozen: those count too",
             "steps": "float32 cannot hold this integer: send each tensor in its own dtype",
@@ -448,11 +480,15 @@ with check("start_together", "the state of rank 0 on all ranks", hidden="other m
         for rank, (_, _, trained) in enumerate(run.results):
             wanted, what = names_of(range(1, len(widths) - 1)), f"parameters that require a gradient on rank {rank}"
             check.equal(trained, wanted, what=f"{what} of {ranks}")
+        sent, least = sum(map(sum, run.bytes)), (ranks - 1) * sum(each.nbytes for each in expected.values())
+        check.true(
+            sent >= least, f"{sent:,} bytes were sent: the state of rank 0 takes {least:,} to {ranks - 1} others"
+        )
 
     starts(2, [4, 3, 2])
     starts(3, [2, 5, 2])
     ### BEGIN HIDDEN TESTS
-    starts(4, [3, 3, 3, 1])
+    starts(4, [3, 3, 3, 1], seed=7)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -721,7 +757,7 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
                 if orders
                 else "",
             )
-        sent = sum(span.what == "all_reduce" and span.rank == 0 for span in run.spans)
+        sent = sum(span.what == "all_reduce" and span.rank == 0 for span in run.collectives)
         check.equal(
             sent,
             steps * len(layers),
@@ -735,6 +771,7 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
     ### BEGIN HIDDEN TESTS
     overlaps(4, [2, 5, 3, 3, 1], [[3, 2, 1, 0]], steps=2, seed=5)
     overlaps(2, [3, 3, 3, 3, 3], [[3, 2], [1], [0]], orders=[[3, 2, 0, 1], [0, 1, 3, 2]], seed=6)
+    require_use_of_messages(2, overlapped, overlap, [4, 4, 4], [names_of([1]), names_of([0])])
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "overlap_test_time", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -771,6 +808,7 @@ with check("overlap", "the time of a step", part="time", hidden="other buckets, 
     two = takes(4, 256, [[7, 6, 5, 4], [3, 2, 1, 0]])
     takes(2, 64, [[3], [2], [1, 0]])
     takes(2, 64, [[2], [1], [0]], order=[0, 2, 1])  # layer 2 completes two buckets
+    takes(2, 64, [[2], [1], [0]], order=[2, 0, 1])  # layer 2 completes all three, after the last hook
     check.note("step with two buckets", *(1e3 * seconds for seconds in two), "ms")
     ### BEGIN HIDDEN TESTS
     takes(4, 128, [[5], [4], [3], [2], [1], [0]], bandwidth=0.2e9)
@@ -986,6 +1024,7 @@ with check("accumulate", "the gradient of several microbatches", part="values", 
     ### BEGIN HIDDEN TESTS
     accumulates(2, [5, 4, 3], [3], seed=3)
     accumulates(4, [2, 6], [1, 1, 5, 2], seed=4)
+    require_use_of_messages(2, accumulated, accumulate, [5, 4], [2, 1], 7, after=1.0)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "accumulate_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1079,7 +1118,7 @@ with check("scaling", "the time of a step", part="time", hidden="other models an
 
     def step_takes(expected, *arguments, why=""):
         step = scaling(*arguments)
-        check.true(type(step).__name__ == "Step", f"scaling{arguments} returned {step!r}: expected a Step")
+        check.true(type(step).__name__ == "Step", f"scaling{arguments} returned {type(step).__name__}: expected a Step")
         said = "scaling({}, {}, {:,}, {}, {}, {}, {:g})".format(*arguments) + (f" ({why})" if why else "")
         cause = next((c for c, slip in slips(*arguments).items() if math.isclose(step.seconds, slip, rel_tol=1e-9)), "")
         check.close(step.seconds, expected, rtol=1e-9, unit="s", what=f"seconds of {said}", hint=cause)
@@ -1129,7 +1168,7 @@ with check("scaling", "efficiency and hidden share", part="shares", hidden="othe
 
     def step_shares(efficiency, hidden, *arguments):
         step = scaling(*arguments)
-        check.true(type(step).__name__ == "Step", f"scaling{arguments} returned {step!r}: expected a Step")
+        check.true(type(step).__name__ == "Step", f"scaling{arguments} returned {type(step).__name__}: expected a Step")
         said = "scaling({}, {}, {:,}, {}, {}, {}, {:g})".format(*arguments)
         upside_down = "that is upside down" if math.isclose(step.efficiency * efficiency, 1) and efficiency != 1 else ""
         check.close(step.efficiency, efficiency, rtol=1e-6, what=f"efficiency of {said}", hint=upside_down)

@@ -2,9 +2,10 @@
 
 import os
 import signal
+import sys
 
 import pytest
-from threeloops.resident import ResidentMemory, settle
+from threeloops.resident import ResidentMemory, own_bytes, settle
 
 MB = 1 << 20
 
@@ -19,6 +20,7 @@ class Child:
         if self.process == 0:
             os.close(self._tell)
             settle()
+            names["told"] = told
             with os.fdopen(heard) as lines:
                 os.write(told, b"\0")
                 for line in lines:
@@ -88,3 +90,25 @@ def test_a_process_that_has_ended_is_named(children):
         memory.growth()
     with pytest.raises(ProcessLookupError):
         ResidentMemory([children[0].process])
+
+
+def test_a_name_that_a_process_chooses_is_no_field_of_its_status(children):
+    memory = ResidentMemory([children[0].process])
+    children[0].do("import ctypes; ctypes.CDLL(None).prctl(15, b'VmHWM:\\n1 kB', 0, 0, 0)")
+    children[0].do("kept = b'x' * (8 << 20)")
+    assert abs(memory.growth()[0] - 8 * MB) < MB
+
+
+def test_another_program_has_forgotten_what_the_one_before_took(children):
+    children[0].do("kept = b'x' * (64 << 20)")
+    memory = ResidentMemory([children[0].process])
+    program = "import os; os.write(1, b'0'); import time; time.sleep(1000)"
+    children[0].do(f"import os; os.dup2(told, 1); os.execv({sys.executable!r}, ['python', '-Sc', {program!r}])")
+    with pytest.raises(ProcessLookupError, match="has become another program"):
+        memory.growth()
+
+
+def test_what_is_a_processs_own_leaves_out_its_files(children):
+    before = own_bytes(children[0].process)
+    children[0].do("kept = b'x' * (8 << 20)")
+    assert abs(own_bytes(children[0].process) - before - 8 * MB) < MB

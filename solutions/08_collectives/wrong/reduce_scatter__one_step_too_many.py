@@ -1,4 +1,4 @@
-# expect: bytes from rank 0 to rank 1
+# expect: N steps: N − 1 are enough
 # fails: uneven, traffic
 def reduce_scatter(x: torch.Tensor) -> torch.Tensor:
     """Chunk `rank` of the sum of all ranks' x."""

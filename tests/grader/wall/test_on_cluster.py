@@ -120,7 +120,43 @@ def test_what_a_rank_says_counts_as_the_students_words(lab):
     finally:
         side.close()
     assert done.error == "CheckFailed" and "[77.0, 88.0]" in done.message and "[77.0, 88.0]" in done.quoted
-    assert "77" not in done.unquoted and "second" not in done.unquoted and "a title" in done.unquoted
+    assert "77" not in done.unquoted and "second" not in done.unquoted
+
+
+@pytest.mark.parametrize("said", ["77.0\\r88.0", "7\\n7\\n.\\n0", "77.0\\x0b88.0"])
+@pytest.mark.parametrize("repeated", ["str(error)", "repr(error)", "' | '.join(str(error).split())"])
+def test_a_check_that_repeats_them_in_another_way_keeps_its_title_only(lab, said, repeated):
+    needs("none")
+    test = f"""
+        try:
+            on_cluster(Cluster(2), f, 1)
+        except Exception as error:
+            check.true(False, "a title\\n" + {repeated})
+    """
+    side = Walled(lab, "none", SETUP, f"def f(x):\n    raise ValueError('{said}')")
+    try:
+        done = side.test(textwrap.dedent(test))
+    finally:
+        side.close()
+    assert done.error == "CheckFailed" and "7" in done.message and "7" not in done.unquoted, done
+
+
+def test_they_are_the_students_words_also_in_an_error_that_the_test_raises_later(lab):
+    needs("none")
+    test = """
+        try:
+            on_cluster(Cluster(2), f, 1)
+        except Exception as error:
+            kept = str(error)
+        check.true(False, f"a title\\n{kept}\\nand an end")
+    """
+    side = Walled(lab, "none", SETUP, "def f(x):\n    raise ValueError('77.0')")
+    try:
+        done = side.test(textwrap.dedent(test))
+    finally:
+        side.close()
+    assert "77.0" in done.quoted and "77" not in done.unquoted, done
+    assert "a title" in done.unquoted and "and an end" in done.unquoted
 
 
 def test_a_rank_that_names_a_file_is_not_shown_what_is_in_it(lab, tmp_path):
@@ -234,23 +270,38 @@ def test_in_the_sandbox_a_rank_cannot_make_the_kernel_forget_its_memory(lab):
         """,
         """
         import os
+        from pathlib import Path
         from threeloops.training.cluster.processes.actor import ActorSocket
         end = ActorSocket.end
         def f():
             def gone(self, *arguments, **options):
                 end(self, *arguments, **options)
                 os._exit(0)
-            ActorSocket.end = gone
+            process = torch.tensor(os.getpid())
+            dist.broadcast(process, 0)
+            if dist.get_rank() == 0:
+                ActorSocket.end = gone
+                return
+            status = Path(f"/proc/{process}/stat")
+            while status.exists() and status.read_text().split()[2] != "Z":
+                pass
+        """,
+        """
+        from threeloops.training.cluster.processes import child
+        kept = []
+        child.settle = lambda: kept.append(torch.ones(16 << 18))
+        def f():
+            kept[0][:4 << 18] = 2
         """,
     ],
-    ids=["another process has it", "the rank is gone"],
+    ids=["another process has it", "the rank is gone", "the rank had it before"],
 )
 def test_a_rank_whose_memory_cannot_be_told_fails(lab, sandbox, program):
     needs(sandbox)
     side = Walled(lab, sandbox, SETUP, textwrap.dedent(program))
     try:
         done = side.test("on_cluster(Cluster(2), f, memory=True)")
-        assert not done.ok and "while its memory was measured" in done.message, done
+        assert not done.ok and "its memory was measured" in done.message, done
     finally:
         side.close()
 

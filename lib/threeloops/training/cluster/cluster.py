@@ -8,6 +8,7 @@ from typing import Any
 
 import cloudpickle
 
+from threeloops.training.cluster.machine.calls import COMMUNICATION
 from threeloops.training.cluster.machine.errors import ClusterError, RankFailed
 from threeloops.training.cluster.machine.faults import Fault, SlowRank, check_faults
 from threeloops.training.cluster.machine.records import Actor, Message, Span
@@ -41,6 +42,11 @@ class Run:
     def seconds(self) -> float:
         """When the last rank returned."""
         return max(self.clocks)
+
+    @property
+    def collectives(self) -> list[Span]:
+        """The collectives that ranks took part in, by the names that the router knows them by."""
+        return [span for span in self.spans if span.timeline == COMMUNICATION]
 
     @property
     def bytes(self) -> list[list[int]]:

@@ -69,7 +69,7 @@ class Ledger:
             computing = {actor.rank for actor in self.waiting if actor.timeline == COMPUTE}
             shown = [a for a in sorted(self.waiting) if a.timeline == COMPUTE or a.rank not in computing]
             waits = "\n  ".join(self.describe_wait(actor, self.waiting[actor]) for actor in shown)
-            raise Deadlock(f"deadlock: all ranks that are left wait, and nothing is on its way.\n  {waits}")
+            raise Deadlock(f"all ranks that are left wait, and nothing is on its way.\n  {waits}")
         for number, made, by, where, absent in self._incomplete():
             raise Unfinished(
                 f"rank {by} calls {made}{at_line(where)}, collective {number + 1} of its group, which "

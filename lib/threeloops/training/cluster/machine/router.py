@@ -89,6 +89,7 @@ class Router:
         self._posted: dict[_Key, deque[tuple[Actor, Receive]]] = defaultdict(deque)
         self._done: dict[tuple[Actor, int], _Done] = {}
         self._missing: dict[Actor, int] = {}
+        self._last: dict[Actor, int] = {}  # handle
         self._left: dict[Actor, list[tuple[int, float]]] = defaultdict(list)
         """What an actor is told when it goes on."""
         self._jobs: dict[int, deque[_Job]] = defaultdict(deque)
@@ -227,7 +228,7 @@ class Router:
 
     def _send(self, actor: Actor, call: Send) -> None:
         self._check_peer(actor, call.to, f"sends to rank {call.to}{at_line(call.where)}")
-        self._ledger.begun[actor, call.handle] = call
+        self._begin(actor, call)
         if call.at < self.now:
             raise ClusterError(
                 f"{actor} sends at {call.at:g} s{at_line(call.where)}, after the values of a collective that ended at "
@@ -237,10 +238,16 @@ class Router:
 
     def _receive(self, actor: Actor, call: Receive) -> None:
         self._check_peer(actor, call.source, f"receives from rank {call.source}{at_line(call.where)}")
-        self._ledger.begun[actor, call.handle] = call
+        self._begin(actor, call)
         key = (call.source, *actor, call.channel, call.tag)
         self._posted[key].append((actor, call))
         self._match(key)
+
+    def _begin(self, actor: Actor, call: Send | Receive | Submit) -> None:
+        if call.handle <= self._last.get(actor, -1):
+            raise ClusterError(f"{actor} uses handle {call.handle}{at_line(call.where)} twice")
+        self._last[actor] = call.handle
+        self._ledger.begun[actor, call.handle] = call
 
     def _check_peer(self, actor: Actor, peer: int, what: str) -> None:
         if not (0 <= peer < self.topology.ranks and peer != actor.rank):
@@ -255,7 +262,7 @@ class Router:
 
     def _submit(self, actor: Actor, call: Submit) -> None:
         self._ledger.check_agreement(actor.rank, call)
-        self._ledger.begun[actor, call.handle] = call
+        self._begin(actor, call)
         self._jobs[actor.rank].append(_Job(call.handle, call.at, call.collective.operation))
         self._next_job(actor.rank)
 

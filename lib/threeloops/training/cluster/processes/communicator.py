@@ -17,6 +17,15 @@ from threeloops.training.cluster.machine.records import Actor, Message, Resumpti
 
 __all__ = ["REDUCTIONS", "Communicator", "as_bytes"]
 
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+        torch.float32, torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
+    )
+}  # fmt: skip
+_MOST_ELEMENTS = 1 << 31
+
 REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "SUM": torch.Tensor.add_,
     "AVG": torch.Tensor.add_,
@@ -43,9 +52,13 @@ class Communicator:
     def submit(self, rank: int, call: Submit, data: memoryview) -> None:
         """Raises ClusterError for a job that cannot be: it came from a rank, which may say anything."""
         made = call.collective
-        dtype = getattr(torch, made.dtype, None)
-        if made.operation not in _JOBS or not isinstance(dtype, torch.dtype) or made.reduction not in REDUCTIONS:
+        dtype = _DTYPES.get(made.dtype)
+        if made.operation not in _JOBS or dtype is None or made.reduction not in REDUCTIONS:
             raise ClusterError(f"rank {rank} submits {made}, which is no collective")
+        if made.operation == "barrier" and data:
+            raise ClusterError(f"rank {rank} submits a barrier with {len(data)} bytes: expected none")
+        if not {len(call.sends), len(call.gets)} <= {0, 1, len(made.ranks)} or sum(call.gets) > _MOST_ELEMENTS:
+            raise ClusterError(f"rank {rank} submits {made} with parts {call.sends} and {call.gets}")
         if made.ranks.count(rank) != 1 or not 0 <= made.root < len(made.ranks):
             raise ClusterError(f"rank {rank} submits {made.operation} to ranks {made.ranks}, root {made.root}")
         if len(data) % dtype.itemsize:

@@ -307,6 +307,10 @@ def lonely_job(me):
     yield me.wait(got)
 
 
+def used_twice(me):
+    yield from (Send(3, 0, "", 0, 4, 0.0, "line 9"), Send(3, 0, "", 0, 4, 0.0, "line 9"))
+
+
 @pytest.mark.parametrize(
     ("programs", "error", "message"),
     [
@@ -325,6 +329,7 @@ def lonely_job(me):
         ([one(("submit", nothing)), one(("submit", nothing))], Unfinished, "rank 0 never waits for its all_reduce"),
         ([one(("send", 0, 4)), nothing], ClusterError, "rank 0 sends to rank 0 .* another rank, 0 to 1"),
         ([one(("receive", 7, 4)), nothing], ClusterError, "rank 0 receives from rank 7"),
+        ([one(("receive", 1, 4)), used_twice], ClusterError, r"rank 1 uses handle 3 \(line 9\) twice"),
         ([one(("charge", -1.0)), nothing], ClusterError, "computes for -1.0 s|says it is -1.0 s"),
         ([one(("charge", float("nan"))), nothing], ClusterError, "nan s"),
     ],
