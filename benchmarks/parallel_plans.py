@@ -51,6 +51,6 @@ def plan_note(placements: list[dict[str, Any]]) -> str:
     far = [f"{run} ({more:.0%})" for run, more in longer.items() if more > 0.1]
     near = max(more for more in longer.values() if more <= 0.1)
     return (
-        f"plans: {len(longer) - len(far)} of {len(longer)} published placements take at most {near:.1%} longer than our "
-        f"best, as we predict them; not so {', '.join(far) or 'none'}"
+        f"plans: as we predict them, {len(longer) - len(far)} of {len(longer)} published placements take at most "
+        f"{near:.1%} longer than our best; not so {', '.join(far) or 'none'}"
     )
