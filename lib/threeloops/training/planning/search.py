@@ -1,0 +1,69 @@
+"""The plans that fit, fastest first."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Literal
+
+from threeloops.training.planning.memory import ALLOCATED_SHARE, memory
+from threeloops.training.planning.model import Recompute, Transformer
+from threeloops.training.planning.plan import Machine, Plan
+from threeloops.training.planning.time import StepTime, step_time
+
+__all__ = ["plans"]
+
+
+def plans(
+    model: Transformer,
+    machine: Machine,
+    gpus: int,
+    batch: int,
+    sequence: int,
+    *,
+    context: bool = True,
+    zero: Sequence[Literal[0, 1, 2, 3]] = (1, 2, 3),
+    recompute: Sequence[Recompute] = ("none", "selective", "full"),
+    chunks: Sequence[int] = (1, 2, 4, 8),
+    memory_share: float = ALLOCATED_SHARE,
+) -> list[StepTime]:
+    """All plans for `gpus` that keep at most `memory_share` of each GPU's memory, by the seconds of a step.
+
+    Tensor parallelism stays within a node. Microbatches are of one sequence, which gives the smallest bubble and the
+    fewest activations; larger ones would help only where kernels on one sequence are too small. An empty list says
+    that nothing fits, or that the batch cannot be divided among so many GPUs.
+
+    Args:
+        batch, sequence: sequences per step of all GPUs, and tokens of each.
+        context: whether sequences may be cut.
+        zero, recompute, chunks: what to choose from. Stage 3 of ZeRO is not tried in a pipeline.
+    """
+    if gpus < 1 or not 0 < memory_share <= 1:
+        raise ValueError(f"gpus = {gpus}, memory_share = {memory_share}: expected 1 or more, and a share above 0")
+    found = []
+    for dp, cp, pp, tp in _meshes(model, machine, gpus, batch, sequence, context):
+        for stage, again, many in product(zero, recompute, chunks):
+            if pp == 1 and many > 1 or pp > 1 and (stage == 3 or many > 1 and batch // dp % pp):
+                continue
+            if pp * many > model.layers:
+                continue
+            plan = Plan(batch, sequence, dp, cp, pp, tp, 1, many, stage, again)
+            if max(each.total for each in memory(model, plan)) <= memory_share * machine.memory_bytes:
+                found.append(step_time(model, machine, plan))
+    return sorted(found, key=lambda each: each.seconds)
+
+
+def _meshes(
+    model: Transformer, machine: Machine, gpus: int, batch: int, sequence: int, context: bool
+) -> Iterator[tuple[int, int, int, int]]:
+    """dp, cp, pp and tp that multiply to the GPUs and divide batch, sequence, layers and heads."""
+    for tp in _divisors(math.gcd(model.kv_heads, gpus)):
+        for pp in _divisors(gpus // tp):
+            for cp in _divisors(math.gcd(gpus // tp // pp, sequence)) if context else (1,):
+                dp = gpus // tp // pp // cp
+                if tp <= machine.gpus_per_node and pp <= model.layers and batch % dp == 0 and sequence % (tp * cp) == 0:
+                    yield dp, cp, pp, tp
+
+
+def _divisors(n: int) -> list[int]:
+    low = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return sorted({*low, *(n // d for d in low)})
