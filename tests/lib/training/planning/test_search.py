@@ -58,6 +58,11 @@ def test_choices_are_respected():
     )
 
 
+def test_chunks_are_powers_of_two_unless_asked():
+    assert {each.plan.chunks for each in plans(LLAMA_8B, h100_node(), 16, 32, 8192)} == {1, 2, 4, 8}
+    assert plans(LLAMA_8B, h100_node(), 16, 32, 8192, memory_share=1.0)
+
+
 def test_nothing_fits():
     assert plans(LLAMA_70B, h100_node(), 8, 64, 8192) == []
     assert plans(LLAMA_8B, h100_node(), 37, 8, 8192) == [], (

@@ -83,6 +83,18 @@ def test_gradients_are_hidden_behind_the_last_backward_but_for_the_last_layer(ze
     assert fast.data == pytest.approx(parameters * 4 / 2 / 1e12 / 8)
 
 
+def test_the_rank_with_the_most_layers_sets_the_pace():
+    """Of five layers on two ranks the first has three."""
+    model = replace(MODEL, layers=5)
+    machine = replace(MACHINE, inside=Link(0.0, 1e5))
+    step = step_time(model, machine, Plan(4, 16, pp=2, dp=2))
+    forward = model.layer_flops(16, 16) / 1e9
+    parameters = 3 * model.layer_parameters + model.embedding_parameters
+    gather, scatter = parameters * 2 / 2 / 1e5, parameters * 4 / 2 / 1e5
+    assert step.compute == pytest.approx(2 * 3 * 3 * forward)
+    assert step.data == pytest.approx(gather - 3 * forward + scatter - 6 * forward + scatter / 3)
+
+
 def test_fsdp_gathers_and_scatters_for_each_microbatch():
     machine = replace(MACHINE, inside=Link(0.0, 1e5))
     once, twice = (step_time(MODEL, machine, Plan(2 * n, 16, dp=2, zero=3)).data for n in (1, 2))
