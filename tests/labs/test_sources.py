@@ -51,6 +51,14 @@ POINTS = {
         "scaling": 12,
         "choose_machine": 10,
     },
+    "12_pipeline_parallel": {
+        "microbatches_for": 10,
+        "one_f_one_b": 16,
+        "run_row": 28,
+        "simulate": 24,
+        "balance": 10,
+        "choose_plan": 12,
+    },
 }
 LABS = {name: load(name) for name in POINTS}
 EXERCISES = [(lab, exercise) for lab, points in POINTS.items() for exercise in points]
@@ -130,6 +138,7 @@ ONLY_HIDDEN = {
     },
     "08_collectives": set(),
     "09_data_parallel": set(),
+    "12_pipeline_parallel": set(),
 }
 
 # Of these at least nine in ten known-wrong answers fail what a student sees.
