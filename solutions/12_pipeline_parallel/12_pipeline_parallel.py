@@ -708,16 +708,17 @@ with check("run_row", "the order of the row, and what is kept", part="memory", h
             check.equal(done, kinds, what=f"forwards and backwards in the order in which the stage did them, {what}")
             peak = max(kinds[:end].count("F") - kinds[:end].count("B") for end in range(len(kinds) + 1))
             check.equal(most, peak, what=f"microbatches in flight, {what}")
-            took, allowed = run.memory[rank] / 2**20, mebibytes * peak + 12
+            # 48 MiB for libraries that a rank uses for the first time; what is freed above 32 MiB goes back to the kernel
+            took, allowed = run.memory[rank] / 2**20, mebibytes * peak + 48
             check.true(
                 took < allowed,
                 f"{what}, {mebibytes} MiB per microbatch: it took {took:.0f} MiB, where {peak} in flight need "
                 f"{mebibytes * peak}: after its backward, something of a microbatch was kept",
             )
 
-    keeps("F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3", mebibytes=24)
+    keeps("F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3", mebibytes=64)
     ### BEGIN HIDDEN TESTS
-    keeps("F0 F1 F2 B2 B1 B0", "F0 F1 F2 B2 B1 B0", mebibytes=16)
+    keeps("F0 F1 F2 B0 F3 B1 B2 B3", "F0 F1 B1 F2 B0 F3 B2 B3", mebibytes=80)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
