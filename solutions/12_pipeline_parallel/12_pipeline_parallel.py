@@ -513,7 +513,7 @@ debrief(
     longer costs memory.
 
     Below is a schedule editor. It starts with GPipe. Change the texts and press Enter: turn it into 1F1B, and then try to
-    break it, for example by a rank 0 that starts `F0 B0 F1`, or by a rank 1 that does microbatch 1 first.""",
+    break it, for example by a rank 0 that starts with `F0 B0 F1`. An illegal move is refused, with the reason.""",
     parts=("rows", "few"),
 )
 explore(draw_edited, rank_0=editor(0), rank_1=editor(1), rank_2=editor(2))
