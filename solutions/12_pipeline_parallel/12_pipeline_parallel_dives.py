@@ -104,11 +104,12 @@ with reveal("zb"):
     zero_bubble = step_of("ZB-V")[0]
     show.against_prediction("zb", round(100 * sum(zero_bubble.bubble) / 4, 1), unit="%", source="simulated")
     for name in ("1F1B", "interleaved 1F1B", "ZB-H1", "ZB-V"):
-        show.figure(gantt(step_of(name)[0]), f"timeline of {name}")
-        print(f"↑ {name}; a rank's second stage is paler")
+        plot = gantt(step_of(name)[0])
+        plot.axes[0].set_title(f"{name}: {plot.axes[0].get_title()}")
+        show.figure(plot, f"timeline of {name}; a rank's second stage is paler")
 
 # %% [markdown]
-# In ZB-V a rank waits only until its first microbatch has come, and at the end for the others. It keeps no more than rank 0 of 1F1B does, but every rank keeps that much. The order of W
+# A rank's second stage is paler. In ZB-V a rank waits only until its first microbatch has come, and at the end for the others. It keeps no more than rank 0 of 1F1B does, but every rank keeps that much. The order of W
 # is free, and so one may spend more memory to make the bubble smaller still (*ZB-H2*).
 #
 # What these pictures leave out: half as long a stage has the same messages, so transfers weigh twice as much; and an optimizer that
@@ -178,7 +179,7 @@ with reveal("formula"):
         axes.plot([1e3 * each for each in transfers], [1e3 * each for each in seconds], marker="o", color=shade)
         axes.text(1.02, 1e3 * seconds[-1], name, va="center", color=shade)
     axes.axhline(57, color=palette.grey, ls="--")
-    axes.text(1.02, 56.5, "the formula", va="center", color=palette.grey)
+    axes.text(1.02, 53.5, "the formula", va="center", color=palette.grey)
     axes.set(xlim=(-0.02, 1.2), ylim=(50, 90), xlabel="transfer (ms)", ylabel="step (ms)")
     axes.set_title("4 ranks, 16 microbatches: measured on the virtual cluster")
     show.figure(plot)

@@ -30,11 +30,11 @@ def draw_flight(timelines: Mapping[str, Timeline], at: float) -> "Figure":
     """Several schedules at one moment, each with one stage per rank: to the left what ranks have done so far, to the
     right a square for each microbatch in flight."""
     ranks = max(len(timeline.rows) for timeline in timelines.values())
-    fig, _ = figure(width=9.5, height=0.6 + len(timelines) * (0.35 + 0.3 * ranks))
+    fig, _ = figure(width=9.5, height=0.2 + len(timelines) * (0.3 + 0.26 * ranks))
     fig.clear()
     longest = max(timeline.seconds for timeline in timelines.values())
     most = max(max(timeline.peak()) for timeline in timelines.values())
-    grid = fig.add_gridspec(len(timelines), 2, width_ratios=(_PART_WIDTH, 1 - _PART_WIDTH), wspace=0.03, hspace=0.35)
+    grid = fig.add_gridspec(len(timelines), 2, width_ratios=(_PART_WIDTH, 1 - _PART_WIDTH))
     for number, (name, timeline) in enumerate(timelines.items()):
         left, right = (fig.add_subplot(grid[number, column]) for column in (0, 1))
         for rank, row in enumerate(timeline.rows):
