@@ -234,8 +234,9 @@ show.figure(plot, "A model of twelve layers in four stages; microbatches wait to
 # ## 1 · The bubble
 #
 # If the whole batch went through the stages at once, one GPU would work at a time. So the batch is cut into
-# **microbatches**: while stage 1 works on microbatch 0, stage 0 works on microbatch 1. When all of them have been forward and
-# backward, the optimizer makes one step. At both ends of the step ranks still wait, and that time is called the **bubble**.
+# **microbatches**: while stage 1 works on microbatch 0, stage 0 works on microbatch 1. When all of them have passed forward
+# and backward, the optimizer makes one step. Ranks still wait for their first microbatch, and later for gradients. The time in
+# which a rank waits is called the **bubble**.
 #
 # *Worked example.* 3 stages, 4 microbatches, forward 1 ms, backward 2 ms, and transfers are free. All forwards come first. Stage 2
 # gets microbatch 0 after 2 ms, and has done the last of 4 forwards at 6 ms. Backward starts there: stage 2 works until 14 ms, and
@@ -546,7 +547,8 @@ explore(draw_edited, rank_0=editor(0), rank_1=editor(1), rank_2=editor(2))
 # `run_row(row, stage, inputs, targets, loss_fn, shape)` runs on every rank with its own `row` and `stage`.
 #
 # - `("F", i)`: rank 0 takes `inputs[i]`, every other rank the activation of microbatch i, a float32 tensor of `shape`. The last
-#   rank computes `loss_fn(output, targets[i])`; every other one sends its output on. `("B", i)` goes back the same way.
+#   rank computes `loss_fn(output, targets[i])`; every other one sends its output on. `("B", i)` goes back the same way. On other
+#   ranks `inputs` and `targets` are empty.
 # - Afterwards each `parameter.grad` is the gradient of the *mean* loss over the microbatches. The last rank returns this loss as
 #   a float, the others `None`.
 # - Actions are done in the order of `row`. Ranks may differ in the order of microbatches.
@@ -1203,9 +1205,9 @@ with check("choose_plan", "the plan with the shortest step", part="choice", hidd
     chooses((4, 16, False), worked, 11.9 * GB, "two stages do not fit any more")
     chooses((4, 16, True), worked, 5.5 * GB, "only with recomputation")
     chooses((1, 4, False), worked, 20 * GB, "four copies of the whole model")
-    chooses((1, 1, False), worked, 40 * GB, "all samples of a copy at once")
     slow_start = Job(4, 16, 8, 1e-3, 10e-3, 2 * GB, GB / 2, GB / 16)
     chooses((2, 4, False), slow_start, 16 * GB, "with more overhead larger microbatches are better")
+    chooses((1, 1, False), worked, 40 * GB, "all samples of a copy at once")
     chooses((4, 8, True), slow_start, 8 * GB, "larger microbatches fit with recomputation")
     chooses((4, 16, True), slow_start, 6 * GB, "the microbatch that is recomputed needs all of its activations")
     chooses((2, 8, False), Job(4, 16, 6, 1e-3, 2e-3, 2 * GB, GB / 2, GB / 16), 11 * GB, "4 does not divide 6 layers")
@@ -1330,7 +1332,7 @@ audit(
 # ## What to remember
 #
 # - The bubble is (p − 1)/(m + p − 1) of a step with equal stages, whatever forward and backward take.
-# - 1F1B takes as long as GPipe, and rank r keeps p − r microbatches instead of m.
+# - Where transfers are free, 1F1B takes as long as GPipe, and rank r keeps p − r microbatches instead of m.
 # - A schedule is data. From it, the durations and the transfers, the length of a step follows before it runs.
 # - The slowest stage sets the pace: balance first.
 # - Neighbours that both send first wait forever: use `isend` or batched calls.
