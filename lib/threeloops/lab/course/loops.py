@@ -47,7 +47,9 @@ _LABS = (
     Lab(9, "data_parallel", "Data parallelism", "When is N times the GPUs N times the speed?", "training", checks=13),
     Lab(10, "sharded_data_parallel", "Sharded data parallelism", "Why does every GPU keep the same copy?", "training"),
     Lab(11, "tensor_and_expert_parallel", "Tensor and expert parallel", "What if one layer is too large?", "training"),
-    Lab(12, "pipeline_parallel", "Pipeline parallelism", "How long is a step, before it is run?", "training"),
+    Lab(
+        12, "pipeline_parallel", "Pipeline parallelism", "How long is a step, before it is run?", "training", checks=14
+    ),
     Lab(13, "durable_checkpoints", "Durable checkpoints", "How do you lose nothing?", "training"),
     Lab(14, "elastic_training", "Elastic training", "How does failure become routine?", "training"),
     Lab(15, "decode_path", "The decode path", "What does one token cost?", "product"),

@@ -1,0 +1,68 @@
+"""Microbatches on their way through the stages of a pipeline, and what each rank keeps of them meanwhile."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from threeloops.figures import ON_LIGHT, figure
+from threeloops.palette import palette
+from threeloops.training.pipeline.simulate import Timed, Timeline
+from threeloops.units import readable_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_flight"]
+
+_COLOURS = {"F": palette.sky, "B": palette.orange, "I": palette.orange, "W": palette.green}
+_PART_WIDTH = 0.72
+"""Share of the width that the timelines take; the rest shows what is kept."""
+
+
+def _in_flight(row: list[Timed], at: float) -> list[int]:
+    """The microbatches whose activations a rank keeps at some time: from the start of the forward to the end of the
+    backward (of one in two parts, of the second)."""
+    kept = {each.action.microbatch for each in row if each.action.kind == "F" and each.start < at}
+    return sorted(kept - {each.action.microbatch for each in row if each.action.kind in "BW" and each.end <= at})
+
+
+def draw_flight(timelines: Mapping[str, Timeline], at: float) -> "Figure":
+    """Several schedules at one moment, each with one stage per rank: to the left what ranks have done so far, to the
+    right a square for each microbatch in flight."""
+    ranks = max(len(timeline.rows) for timeline in timelines.values())
+    fig, _ = figure(width=9.5, height=0.2 + len(timelines) * (0.3 + 0.26 * ranks))
+    fig.clear()
+    longest = max(timeline.seconds for timeline in timelines.values())
+    most = max(max(timeline.peak()) for timeline in timelines.values())
+    grid = fig.add_gridspec(len(timelines), 2, width_ratios=(_PART_WIDTH, 1 - _PART_WIDTH))
+    for number, (name, timeline) in enumerate(timelines.items()):
+        left, right = (fig.add_subplot(grid[number, column]) for column in (0, 1))
+        for rank, row in enumerate(timeline.rows):
+            for each in row:
+                if each.start < at:
+                    _box(left, each.start, min(each.end, at), rank, _COLOURS[each.action.kind], each)
+            for place, microbatch in enumerate(_in_flight(row, at)):
+                right.barh([rank], [0.8], left=place, height=0.72, color=palette.yellow)
+                right.text(
+                    place + 0.4, rank, str(microbatch), ha="center", va="center_baseline", fontsize=8, color=ON_LIGHT
+                )
+        left.axvline(at, color=palette.ink, lw=1.0)
+        left.set(xlim=(0, longest), ylim=(len(timeline.rows) - 0.5, -0.5), xticks=[])
+        left.set_yticks(range(len(timeline.rows)), [f"rank {rank}" for rank in range(len(timeline.rows))])
+        left.set_title(f"{name} after {readable_seconds(at) if at else '0 s'}", loc="left", fontsize=10)
+        right.set(xlim=(-0.3, most), ylim=(len(timeline.rows) - 0.5, -0.5), xticks=[], yticks=[])
+        right.set_title("in flight", loc="left", fontsize=10)
+        for axes in (left, right):
+            axes.grid(visible=False)
+            axes.tick_params(axis="y", length=0)
+            for side in ("left", "bottom"):
+                axes.spines[side].set_visible(False)
+    return fig
+
+
+def _box(axes: "Axes", start: float, end: float, rank: int, colour: str, timed: Timed) -> None:
+    axes.barh([rank], [end - start], left=start, height=0.82, color=colour, edgecolor="white", lw=0.6)
+    whole = end == timed.end
+    if whole:
+        text = str(timed.action.microbatch)
+        axes.text((start + end) / 2, rank, text, ha="center", va="center_baseline", fontsize=8, color=ON_LIGHT)

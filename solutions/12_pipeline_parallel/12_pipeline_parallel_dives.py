@@ -1,0 +1,270 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+#   threeloops:
+#     title: How long is a step, before it is run? Deep dives
+#     minutes: 50
+# ---
+
+# %% [markdown]
+# # How long is a step, before it is run? Deep dives
+#
+# These sections are complete and ungraded, and can be read in any order: schedules with a smaller bubble, a formula for the
+# length of a step that is put to the test, and a GPT that is cut in three ways at once.
+
+# %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
+import torch
+import torch.distributed as dist
+from threeloops.lab import audit, calibration, explore, figure, myth, palette, predict, reveal, show
+from threeloops.models.gpt import GPT
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.training.cluster import Cluster, uniform
+from threeloops.training.cluster.pictures import link_matrix
+from threeloops.training.composition import ParallelGPT
+from threeloops.training.mesh import Mesh
+from threeloops.training.pipeline import (
+    Durations,
+    gantt,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    run_schedule,
+    simulate,
+    zb_h1,
+    zb_v,
+)
+
+# %% [markdown]
+# ## A smaller bubble
+#
+# Two ideas make the bubble smaller without more microbatches.
+#
+# **Smaller stages.** Give each rank two stages of half the length: rank r has the stages r and r + p. A microbatch then passes all
+# ranks twice, and at the start a rank waits for p − 1 forwards of *half* the length. This is *interleaved 1F1B* (Narayanan et al.
+# 2021). It halves the bubble, sends more than twice as many messages, and rank 0 keeps more activations.
+#
+# **A backward in two parts.** A backward computes two things: the gradient of the stage's input (I), for which the rank before
+# waits, and the gradients of the weights (W), which nobody needs before the optimizer. So W can wait until a rank would be idle. *ZB-H1* (Qi et
+# al. 2023) is 1F1B with this change. *ZB-V* combines both ideas: rank r has stages r and 2p − 1 − r, so microbatches go down
+# the ranks and up again like a V, and the last stage is on rank 0, where backward can begin at once.
+#
+# Below, a forward, I and W of a whole stage take 1 ms each, on 4 ranks with 8 microbatches.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict(
+    "zb",
+    "With 4 ranks and 8 microbatches, 27% of a step of 1F1B are bubble. How many percent are it with ZB-V?",
+    unit="%",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+WHOLE, HALF = Durations(1e-3, 1e-3, 1e-3), Durations(0.5e-3, 0.5e-3, 0.5e-3)
+KINDS = {
+    "GPipe": (gpipe, WHOLE),
+    "1F1B": (one_f_one_b, WHOLE),
+    "interleaved 1F1B": (interleaved, HALF),
+    "ZB-H1": (zb_h1, WHOLE),
+    "ZB-V": (zb_v, HALF),
+}
+
+
+def step_of(name, ranks=4, microbatches=8, transfer=0.0):
+    """The simulated step, and the activations that each rank keeps, in microbatches of a whole stage."""
+    make, durations = KINDS[name]
+    schedule = make(ranks, microbatches)
+    timeline = simulate(schedule, durations, transfer)
+    return timeline, timeline.peak([ranks / schedule.stages] * schedule.stages)
+
+
+with reveal("zb"):
+    rows = []
+    for name in KINDS:
+        timeline, kept = step_of(name)
+        late = step_of(name, transfer=0.1e-3)[0]
+        rows.append(
+            (
+                name,
+                f"{1e3 * timeline.seconds:g}",
+                f"{sum(timeline.bubble) / 4:.0%}",
+                ", ".join(f"{each:g}" for each in kept),
+                f"{1e3 * late.seconds:.1f}",
+            )
+        )
+    header = ("", "ms", "bubble", "kept on ranks 0 to 3", "ms with transfers of 0.1 ms")
+    show.table(
+        rows, header=header, caption="4 ranks, 8 microbatches; kept activations count in microbatches of a whole stage"
+    )
+    zero_bubble = step_of("ZB-V")[0]
+    show.against_prediction("zb", round(100 * sum(zero_bubble.bubble) / 4, 1), unit="%", source="simulated")
+    for name in ("1F1B", "interleaved 1F1B", "ZB-H1", "ZB-V"):
+        plot = gantt(step_of(name)[0])
+        plot.axes[0].set_title(f"{name}: {plot.axes[0].get_title()}")
+        show.figure(plot, f"timeline of {name}; a rank's second stage is paler")
+
+# %% [markdown]
+# A rank's second stage is paler. In ZB-V a rank waits only until its first microbatch has come, and at the end for the others. It keeps no more than rank 0 of 1F1B does, but every rank keeps that much. The order of W
+# is free, and so one may spend more memory to make the bubble smaller still (*ZB-H2*).
+#
+# What these pictures leave out: half as long a stage has the same messages, so transfers weigh twice as much; and an optimizer that
+# must know the norm of all gradients cannot start on one rank before the last W of another.
+#
+# The explorer shows each schedule for other numbers, and with transfers that take time.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+
+
+def draw_schedule(schedule, ranks, microbatches, transfer_in_µs):
+    timeline, kept = step_of(schedule, ranks, microbatches, 1e-6 * transfer_in_µs)
+    plot = gantt(timeline)
+    plot.axes[0].set_title(f"{plot.axes[0].get_title()}; at most {max(kept):g} microbatches kept", fontsize=10)
+    return plot
+
+
+with reveal("zb"):
+    explore(
+        draw_schedule,
+        schedule=["ZB-V", *list(KINDS)[:-1]],
+        ranks=[4, 2, 8],
+        microbatches=[8, 16, 24],
+        transfer_in_µs=[0, 50, 200],
+    )
+
+# %% [markdown]
+# ## One formula for a step?
+#
+# A text about infrastructure gives T = max(compute, communication) + bubble + overhead. It says that communication costs nothing
+# as long as there is less of it than of computation. Put it to the test: 4 ranks, 16 microbatches, forward 1 ms, backward 2 ms. A rank
+# computes for 48 ms, the bubble takes (p − 1)(f + b) = 9 ms, and there is no overhead, so T = 57 ms.
+#
+# Now each message takes 0.5 ms. A link carries 16 of them in each direction, 8 ms. That is much less than 48, so the formula
+# still says 57 ms.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict("formula", "How many ms does the step of 1F1B take, if each message takes 0.5 ms?", unit="ms")
+myth("pipe-4")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+
+
+def timed_step(schedule):
+    """One step of the course's runtime with tiny tensors, for its time alone."""
+    stage = torch.nn.Linear(2, 2, bias=False)
+    tensors = [torch.ones(1, 2)] * schedule.microbatches
+    run_schedule(
+        schedule,
+        {dist.get_rank(): stage},
+        tensors,
+        tensors,
+        torch.nn.functional.mse_loss,
+        tensors[0],
+        durations=Durations(forward=1e-3, backward=2e-3),
+    )
+
+
+transfers = [0.0, 0.1e-3, 0.25e-3, 0.5e-3, 1e-3]
+measured = {
+    name: [Cluster(uniform(4, each, 1e12)).run(timed_step, make(4, 16)).seconds for each in transfers]
+    for name, make in (("GPipe", gpipe), ("1F1B", one_f_one_b))
+}
+with reveal("formula"):
+    plot, axes = figure(width=8, height=3)
+    for (name, seconds), shade in zip(measured.items(), (palette.blue, palette.vermillion), strict=True):
+        axes.plot([1e3 * each for each in transfers], [1e3 * each for each in seconds], marker="o", color=shade)
+        axes.text(1.02, 1e3 * seconds[-1], name, va="center", color=shade)
+    axes.axhline(57, color=palette.grey, ls="--")
+    axes.text(1.02, 53.5, "the formula", va="center", color=palette.grey)
+    axes.set(xlim=(-0.02, 1.2), ylim=(50, 90), xlabel="transfer (ms)", ylabel="step (ms)")
+    axes.set_title("4 ranks, 16 microbatches: measured on the virtual cluster")
+    show.figure(plot)
+    show.against_prediction("formula", round(1e3 * measured["1F1B"][3], 1), unit="ms", source="virtual cluster")
+audit(
+    "pipe-4",
+    round(1e3 * measured["1F1B"][3], 1),
+    f"ms with 1F1B and {1e3 * measured['GPipe'][3]:.1f} ms with GPipe, where the formula gives 57",
+    "model",
+    "corrected",
+    how="4 ranks, 16 microbatches, messages of 0.5 ms. The formula is exact where transfers are free, and a lower bound elsewhere. Communication is hidden only if the rank has other work while a message is on its way. In 1F1B rank 3 does a forward only to do its backward next, so the round trip between neighbours lies on the critical path",
+)
+
+# %% [markdown]
+# GPipe loses only the transfers at the two ends, because in between messages travel while the rank works on other
+# microbatches. 1F1B has no slack: it keeps as few microbatches as it can, so after each forward rank r soon needs the gradient
+# of a microbatch that has only just been on its way. If every rank does twice as many forwards ahead, 2(p − 1 − r), the same step
+# takes 60 ms, and rank 0 keeps 7 microbatches instead of 4. So a schedule trades memory for slack, and a formula without a
+# schedule cannot know.
+#
+# ## Three cuts at once
+#
+# The parallelisms of labs 09 to 12 combine along the axes of a *mesh*. Here 8 ranks are 2 stages (pp) × 2 batches (dp) × 2
+# shards of every matrix (tp). The next cell trains the course's GPT for one step this way, compares it with one process,
+# and counts the bytes of each axis.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict(
+    "axes",
+    "A small GPT on 2 × 2 × 2 ranks, 4 microbatches: along which axis are the most bytes sent in a step?",
+    options=("pp: activations between stages", "dp: gradients between batches", "tp: inside of every layer"),
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+MESH = Mesh(pp=2, dp=2, tp=2)
+SIZES = {"layers": 4, "width": 64, "mlp_width": 192, "vocabulary_size": 64}
+BATCH, TOKENS = 8, 64
+
+
+def text_of_batch(number):
+    text = torch.randint(0, 64, (BATCH, TOKENS + 1), generator=torch.Generator().manual_seed(number))
+    return text[:, :-1], text[:, 1:]
+
+
+def cut_in_three():
+    """A step on this rank: the loss of its batch, and the gradients of the weights that no other rank has a part of."""
+    trainer = ParallelGPT(GPTConfig.tiny(**SIZES), MESH, microbatches=4)
+    loss = trainer.step(*text_of_batch(MESH.coordinates(dist.get_rank())["dp"]))
+    return loss, {name: p.grad for name, p in trainer.named_parameters() if p.ndim == 1}
+
+
+torch.manual_seed(0)
+whole = GPT(GPTConfig.tiny(**SIZES))
+losses = [whole(*text_of_batch(number)) for number in range(2)]
+torch.stack(losses).mean().backward()
+expected = {name: p.grad for name, p in whole.named_parameters()}
+
+run = Cluster(8).run(cut_in_three)
+sent = dict.fromkeys(MESH.axes, 0)
+for message in run.messages:
+    here, there = MESH.coordinates(message.source), MESH.coordinates(message.target)
+    sent[next(axis for axis in sent if here[axis] != there[axis])] += message.size
+with reveal("axes"):
+    error = max(float((g - expected[name]).abs().max()) for _, found in run.results for name, g in found.items())
+    print("losses of the two batches:", *(f"{float(loss.detach()):.6f}" for loss in losses), "in one process,")
+    print(
+        "and",
+        *(f"{float(run.results[rank][0]):.6f}" for rank in range(8) if run.results[rank][0] is not None),
+        "on the last stages",
+    )
+    print(
+        f"gradients of {len(expected) - sum(g.ndim > 1 for g in expected.values())} norms differ by at most {error:.1e}"
+    )
+    rows = [(axis, f"{size / 1e6:.2f}", f"{size / sum(sent.values()):.0%}") for axis, size in sent.items()]
+    show.table(rows, header=("axis", "MB in one step, all ranks", "share"))
+    show.against_prediction("axes", "tp: inside of every layer", source="counted on the virtual cluster")
+    show.figure(link_matrix(run), "who sends how much to whom on 2 × 2 × 2 ranks")
+
+# %% [markdown]
+# Ranks are numbered so that tp varies fastest: 0 and 1 share every matrix, 0 and 2 have the same shards and other batches, and 0 and 4
+# have neighbouring stages. The picture shows why this order is chosen. Tensor parallelism sends the most, in every layer and for every microbatch, so its
+# ranks belong on one node. Gradients are sent once per step. The pipeline sends one activation
+# per microbatch and border. Its messages are the smallest share, so stages may lie on different nodes.
+#
+# How large each share is depends on the sizes: bytes along tp and pp grow with the number of tokens, those along dp with the number of parameters.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+calibration()

@@ -1,0 +1,12 @@
+# expect: missing: B2; too many: none
+# fails: rows, few
+def one_f_one_b(ranks: int, microbatches: int) -> list[list[tuple[str, int]]]:
+    """The rows of 1F1B, one per rank."""
+    rows = []
+    for rank in range(ranks):
+        ahead = ranks - rank - 1
+        row = [("F", i) for i in range(ahead)]
+        for i in range(microbatches - ahead):
+            row += [("F", i + ahead), ("B", i)]
+        rows.append(row)
+    return rows
