@@ -51,6 +51,14 @@ POINTS = {
         "scaling": 12,
         "choose_machine": 10,
     },
+    "10_sharded_data_parallel": {
+        "state_bytes": 14,
+        "zero_1": 20,
+        "shard_gradients": 20,
+        "sharded_linear": 22,
+        "forward_prefetched": 14,
+        "choose_stage": 10,
+    },
 }
 LABS = {name: load(name) for name in POINTS}
 EXERCISES = [(lab, exercise) for lab, points in POINTS.items() for exercise in points]
@@ -130,6 +138,7 @@ ONLY_HIDDEN = {
     },
     "08_collectives": set(),
     "09_data_parallel": set(),
+    "10_sharded_data_parallel": set(),
 }
 
 # Of these at least nine in ten known-wrong answers fail what a student sees.
