@@ -54,6 +54,8 @@ FORWARD, BACKWARD = 0.1e-3, 0.2e-3  # seconds that each layer takes
 LATENCY, BANDWIDTH = 10e-6, 1e9  # of the link from each rank to each other one: seconds, bytes/s
 MIB = 2**20
 OPTIMIZERS = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
+# The first optimizer of a process imports the compiler, 140 MiB of it; ranks inherit what is imported here.
+torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
 
 
 @dataclass(frozen=True)
