@@ -183,13 +183,14 @@ def gathered(forward_prefetched, widths, seconds, seed=0):
     wholes = [weight_of(layer, widths, seed) for layer in range(len(seconds))]
     pieces = [whole.flatten().chunk(ranks)[rank].clone() for whole in wholes]
     del wholes
-    used, places, lengths = [], [None], []
+    used, places, lengths, held = [], [None], [], []
 
     def use(layer, whole, x):
         compute(seconds[layer], "layer")
         used.append(layer)
         lengths.append(whole.numel())
         places.append(whole.data_ptr())
+        held[:] = [whole]  # so that its memory is not given to the next one, unless the answer does so itself
         return torch.tanh(whole.view(widths[layer + 1], widths[layer]) @ x)
 
     output = forward_prefetched(pieces, use, random(widths[0], seed=seed + 7))
@@ -279,8 +280,8 @@ show.figure(plot, "Four GPUs hold the same parameters, gradients and optimizer s
 # and time is computed. Unless a run says otherwise, a link has a latency α of 10 µs and a bandwidth β of 1 GB/s, and a layer
 # takes 0.1 ms forward and 0.2 ms backward. New here: the kernel reports how much **memory** each rank has taken at most.
 #
-# You build the three stages of **ZeRO** (zero redundancy optimizer), of which the last is known as **FSDP** (fully
-# sharded data parallelism).
+# You build the three stages of **ZeRO** (zero redundancy optimizer), of which the last is also known as **FSDP** (fully
+# sharded data parallelism). Each stage trains as DDP does, up to rounding, and removes one more copy.
 #
 # ## 1 · What a GPU holds
 #
@@ -636,15 +637,17 @@ debrief(
 # ## 3 · Cut the gradients (ZeRO-2)
 #
 # In stage 1 all gradients are whole at the end of backward, but a rank only needs its pieces of them. So reduce-scatter each
-# gradient as soon as it exists, while backward goes on, and free it.
+# gradient as soon as it exists, while backward goes on, and free it. As in lab 09,
+# `parameter.register_post_accumulate_grad_hook(f)` calls `f(parameter)` when its gradient is in `parameter.grad`. The hook may
+# set that to None.
 #
 # `work = dist.reduce_scatter_tensor(piece, flat, async_op=True)` returns at once. Until `work.wait()` has returned, `flat`
-# is still read, so its memory stays. If the link is slower than backward, such gradients pile up. Therefore at most **two** may be
-# under way.
+# is still read, so its memory stays. If the link is slower than backward, such gradients pile up, and in the end all of them
+# are there again. Therefore at most **two** reduce-scatters may be under way at one time.
 #
 # *Worked example.* Four layers of 256 KiB on 4 ranks. One reduce-scatter takes (N − 1)(α + 64 KiB ÷ β) = 3 · 75.5 µs = 0.227 ms,
 # and a layer's backward 0.2 ms. Whole gradients of all layers take 1 MiB; the pieces take 256 KiB, and two gradients under way 512 KiB.
-# With a hundred layers it is 25 MiB, against 6.25 MiB and still 512 KiB.
+# With a hundred layers the whole gradients take 25 MiB, the pieces 6.25 MiB, and those under way still 512 KiB.
 #
 # ### Exercise 3 (20 points)
 #
@@ -1045,7 +1048,7 @@ debrief(
 #
 # - `pieces` holds this rank's flat piece of each layer, in order. `use(k, whole, x)` computes layer k from its whole flat
 #   weight, takes its time, and returns the input of layer k + 1.
-# - Layer k + 1 is gathered while layer k computes.
+# - Layer k + 1 is gathered while layer k computes, with `async_op=True` as in the next cell.
 # - At most two whole weights exist, those under way included. So the all-gather of layer k + 2 starts only when layer k
 #   has computed, and its weight is freed.
 # - A weight must not be gathered into memory that the layer before it still reads.
@@ -1446,18 +1449,23 @@ debrief(
 # ## In practice
 #
 # In PyTorch you call `fully_shard(block)` for each block and then `fully_shard(model)`. This is **FSDP2**: parameters become
-# `DTensor`s with 1/N of the elements per rank, and the optimizer gets those. `MixedPrecisionPolicy(param_dtype=torch.bfloat16)`
-# gathers 16-bit copies of float32 shards, which are the masters at the same time. `reshard_after_forward=False` is ZeRO-2. In DeepSpeed the stage is a number in a JSON file, and Megatron's
-# `--use-distributed-optimizer` is ZeRO-1. Older code has `FullyShardedDataParallel` (FSDP1), whose flat parameters were the model for exercise 2.
+# `DTensor`s with 1/N of the elements per rank, and you make the optimizer from those. With
+# `MixedPrecisionPolicy(param_dtype=torch.bfloat16)` the shards stay in float32 and serve as the masters, and what is gathered are
+# their 16-bit roundings. `reshard_after_forward=False` keeps the parameters after forward, as ZeRO-2 does.
 #
-# The last cell trains the same 8 layers on your virtual cluster with torch's DDP and with torch's `fully_shard`, and compares the bytes with yours.
+# In DeepSpeed the stage is a number in a JSON file, and Megatron's `--use-distributed-optimizer` is ZeRO-1. Older PyTorch code
+# has `FullyShardedDataParallel` (FSDP1), which puts the parameters of a block into one flat tensor, as exercise 2 does.
+#
+# The last cell runs one forward and backward of the same 8 layers on your virtual cluster, with torch's DDP and with torch's
+# `fully_shard`, and compares the bytes with those of your `sharded_linear`. Its table has torch's ZeRO-2 setting as well. It also
+# compares your predictions with what was found.
 #
 # ## What to remember
 #
 # - In mixed precision with Adam the states take 16 bytes per parameter, of which the optimizer has 12.
 # - An all-reduce is a reduce-scatter and an all-gather. ZeRO-1 updates in between, for the same bytes.
 # - Stage 3 sends 1.5 times as much, and divides everything by N.
-# - Prefetching hides all-gathers at the price of one more whole layer.
+# - Prefetching hides all-gathers behind computation, and takes the memory of one more whole layer.
 # - Freed memory is worth a larger batch. That decides the stage.
 #
 # The deep dives (`10_sharded_data_parallel_dives.ipynb`) shard within nodes only, keep float32 masters, read a DeepSpeed file, and
@@ -1465,14 +1473,15 @@ debrief(
 #
 # ## Reflection
 #
-# A colleague's 13-billion-parameter training runs out of memory in stage 2 on 8 GPUs of 80 GB, and wants to go to stage 3. What would you ask or measure
-# first, and in which order would you try which changes? A paragraph is enough.
+# A colleague trains 13 billion parameters in stage 2 on 8 GPUs of 80 GB, runs out of memory, and wants to go to stage 3. What
+# would you ask or measure first, and in which order would you try which changes? A paragraph is enough.
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
-# Stage 2 needs 2 · 13 + 14 · 13/8 = 48.75 GB of states, so about 30 GB should be left, and I would first ask what fills them: activations of which batch, or
-# gradients that are not freed. If it is activations, a smaller microbatch with accumulation, or recomputation, costs less than stage
-# 3. If the states are the problem, stage 3 brings them to 26 GB. I would then measure the step time, and use the freed memory
-# for a larger batch, since stage 3 sends 1.5 times as much. I would look at the link as well: on a slow one I would keep the shards within a node.
+# Stage 2 needs 2 · 13 + 14 · 13/8 = 48.75 GB of states, so about 30 GB should be left, and I would first ask what fills them:
+# activations of which batch, or gradients that are not freed. If it is activations, recomputation or a smaller microbatch costs
+# less communication than stage 3. If the states are the problem, stage 3 brings them to 26 GB. I would then measure the step
+# time, and use the freed memory for a larger batch, since stage 3 sends 1.5 times as much. I would look at the link as well: if
+# the one between nodes is slow, I would keep the shards within a node.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.training.cluster import advance_to
