@@ -51,6 +51,14 @@ POINTS = {
         "scaling": 12,
         "choose_machine": 10,
     },
+    "10_sharded_data_parallel": {
+        "state_bytes": 14,
+        "zero_1": 20,
+        "shard_gradients": 20,
+        "sharded_linear": 22,
+        "forward_prefetched": 14,
+        "choose_stage": 10,
+    },
     "12_pipeline_parallel": {
         "microbatches_for": 10,
         "one_f_one_b": 16,
@@ -138,6 +146,7 @@ ONLY_HIDDEN = {
     },
     "08_collectives": set(),
     "09_data_parallel": set(),
+    "10_sharded_data_parallel": set(),
     "12_pipeline_parallel": set(),
 }
 

@@ -45,7 +45,14 @@ _LABS = (
     Lab(7, "feeding_the_gpu", "Feeding the GPU", "Is the GPU hungry?", "inner"),
     Lab(8, "collectives", "Collectives", "How do many GPUs sum their gradients?", "training", checks=12),
     Lab(9, "data_parallel", "Data parallelism", "When is N times the GPUs N times the speed?", "training", checks=13),
-    Lab(10, "sharded_data_parallel", "Sharded data parallelism", "Why does every GPU keep the same copy?", "training"),
+    Lab(
+        10,
+        "sharded_data_parallel",
+        "Sharded data parallelism",
+        "Why does every GPU keep the same copy?",
+        "training",
+        checks=16,
+    ),  # fmt: skip
     Lab(11, "tensor_and_expert_parallel", "Tensor and expert parallel", "What if one layer is too large?", "training"),
     Lab(
         12, "pipeline_parallel", "Pipeline parallelism", "How long is a step, before it is run?", "training", checks=14

@@ -1,0 +1,358 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+#   threeloops:
+#     title: Why does every GPU keep the same copy? Deep dives
+#     minutes: 45
+# ---
+
+# %% [markdown]
+# # Why does every GPU keep the same copy? Deep dives
+#
+# These sections are complete and ungraded, and can be read in any order: torch's `fully_shard` beside this course's FSDP,
+# sharding within a node, float32 masters, a DeepSpeed file that drives our ZeRO, and optimizer states on a disk.
+
+# %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from threeloops.lab import audit, calibration, explore, figure, myth, palette, predict, reveal, show, term
+from threeloops.training.cluster import Cluster, advance_to, charge, fabric, now, synchronize, uniform
+from threeloops.training.cluster.pictures import gantt, link_matrix
+from threeloops.training.data_parallel import DDP
+from threeloops.training.mesh import Mesh
+from threeloops.training.sharded import FSDP, DeepSpeedConfigError, ZeroOptimizer, bytes_sent, from_deepspeed_config
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+LAYERS, WIDTH, FORWARD, BACKWARD = 8, 256, 0.3e-3, 0.6e-3
+LAYER_MIB = 4 * WIDTH**2 / 2**20
+
+
+class TimedLinear(torch.nn.Linear):
+    def forward(self, x):
+        return charge(super().forward(x), FORWARD, BACKWARD)
+
+
+def timed_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*[TimedLinear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)])
+
+
+def second_step(module):
+    """Seconds of the second step, when what is made once is there."""
+    optimizer = torch.optim.AdamW(module.parameters())
+    for step in (1, 2):
+        advance_to(float(step))
+        optimizer.zero_grad()
+        module(torch.ones(1, WIDTH)).sum().backward()
+        optimizer.step()
+        synchronize()
+    return now() - 2.0
+
+
+# %% [markdown]
+# ## torch's `fully_shard` on the same cluster
+#
+# The same model, 8 layers of 256 KiB that take 0.3 ms forward and 0.6 ms backward, is trained by four programs on 4 ranks:
+# this course's DDP and FSDP, and torch's FSDP2 twice. FSDP2 overlaps by CUDA streams. On ranks without a GPU its collectives block,
+# so the second time its all-gathers are made asynchronous and prefetched one layer ahead, by its own methods. Its
+# reduce-scatters block in both, which CUDA streams would hide. Computation takes 7.2 ms in all four.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict(
+    "peer",
+    "This course's FSDP prefetches and reduces in the background. How long is its step, with 7.2 ms of computation?",
+    unit="ms",
+)
+
+# %% tags=["demo"]
+
+
+def torchs(model, prefetched):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    layers = [fully_shard(layer, mesh=mesh) for layer in model]
+    fully_shard(model, mesh=mesh)
+    if prefetched:
+        for layer, following in zip(layers[:-1], layers[1:], strict=True):
+            layer.set_modules_to_forward_prefetch([following])
+            following.set_modules_to_backward_prefetch([layer])
+        model._set_unshard_async_op(True)
+    return model
+
+
+def step_of(how):
+    model = timed_model()
+    if how == "DDP":
+        return second_step(DDP(model, bucket_cap_mb=LAYER_MIB, first_bucket_mb=LAYER_MIB))
+    if how == "FSDP":
+        return second_step(FSDP(model, model))
+    return second_step(torchs(model, how == "fully_shard, prefetched"))
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+computing, rows, runs = LAYERS * (FORWARD + BACKWARD), [], {}
+for how in ("DDP", "FSDP", "fully_shard", "fully_shard, prefetched"):
+    run = runs[how] = Cluster(uniform(4, 10e-6, 1e9)).run(step_of, how)
+    seconds = max(run.results)
+    communication = sum(s.end - s.start for s in run.collectives if s.rank == 0 and s.start >= 2.0)
+    sent = sum(m.size for m in run.messages if m.source == 0 and m.ready >= 2.0 - 1e-9)
+    rows.append((how, f"{1e3 * seconds:.3f}", f"{(seconds - computing) / communication:.0%}", f"{sent / 2**20:.2f}"))
+show.against_prediction("peer", round(1e3 * max(runs["FSDP"].results), 3), unit="ms", source="virtual cluster")
+with reveal("peer"):
+    show.table(
+        rows,
+        header=("", "step (ms)", "communication exposed", "MiB sent per rank"),
+        caption="4 ranks, α = 10 µs, β = 1 GB/s",
+    )
+    end = 2.0 + max(runs["FSDP"].results)
+    show.figure(
+        gantt(runs["FSDP"], window=(2.0, end), most_arrows=0),
+        "FSDP: the first all-gather and the last reduce-scatter are exposed",
+    )
+
+# %% [markdown]
+# ## Shard within a node: hybrid sharding
+#
+# FSDP over all GPUs gathers every layer through the slowest link. With **hybrid sharding** each node holds a whole set of
+# pieces: layers are gathered, and gradients reduce-scattered, within the node. Then each piece of the gradients is all-reduced over the
+# nodes. Below, two nodes with 4 GPUs each share one network card of 1 GB/s per node.
+
+# %% tags=["demo"]
+predict(
+    "hybrid",
+    "FSDP over all 8 GPUs, or sharded over the 4 of a node: how many times fewer bytes leave a node?",
+    unit="×",
+)
+
+
+def hybrid_step(replicate, shard):
+    model = timed_model()
+    return second_step(
+        FSDP(model, model, mesh=Mesh(replicate=replicate, shard=shard)) if replicate > 1 else FSDP(model, model)
+    )
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+nodes = fabric(2, 4, nics=1, nic_bandwidth=1e9)
+found = {}
+for name, replicate, shard in (("all 8 ranks", 1, 8), ("4 ranks of a node", 2, 4)):
+    run = Cluster(nodes).run(hybrid_step, replicate, shard)
+    crossing = sum(m.size for m in run.messages if m.ready >= 2.0 - 1e-9 and m.source // 4 == 0 and m.target // 4 == 1)
+    found[name] = run, crossing
+with reveal("hybrid"):
+    values = [crossing for _, crossing in found.values()]
+    show.against_prediction("hybrid", round(values[0] / values[1], 2), unit="×", source="virtual cluster")
+    show.table(
+        [(name, f"{1e3 * max(run.results):.3f}", f"{crossing / 2**20:.2f}") for name, (run, crossing) in found.items()],
+        header=("sharded over", "step (ms)", "MiB that leave node 0 per step"),
+        caption="pieces are twice as large when they are shared by half as many ranks",
+    )
+    show.figure(link_matrix(found["4 ranks of a node"][0]), "who sends how much with hybrid sharding")
+
+
+def draw_hybrid(gigabytes_per_second):
+    """7 billion parameters on 8 nodes of 8 GPUs. A ring over all ranks leaves each node once, spread over its 8 cards."""
+    parameters, ranks, per_node = 7_000_000_000, 64, 8
+    whole = bytes_sent([parameters], ranks, 3)[0]
+    inside = bytes_sent([parameters], per_node, 3)[0]
+    over = bytes_sent([parameters], per_node, 3, replicas=ranks // per_node)[0] - inside
+    plot, axes = figure(width=8, height=2.3)
+    times = {
+        "all 64": (0.0, whole / per_node / (1e9 * gigabytes_per_second)),
+        "8 of a node": (inside / 450e9, over / (1e9 * gigabytes_per_second)),
+    }
+    for row, (near, far) in enumerate(times.values()):
+        axes.barh([row], [near], color=palette.green, label="in the node" if row else None)
+        axes.barh([row], [far], left=near, color=palette.vermillion, label="between nodes" if row else None)
+        axes.text(near + far, row, f" {near + far:.2f} s", va="center")
+    axes.set(
+        yticks=[0, 1],
+        yticklabels=list(times),
+        xlabel="seconds of communication per step, without overlap",
+        ylim=(-0.6, 1.9),
+    )
+    axes.set(xlim=(0, 1.2 * max(map(sum, times.values()))))
+    axes.legend(ncols=2, loc="upper right")
+    axes.set_title(f"7 billion parameters on 8 nodes, {gigabytes_per_second} GB/s per network card", loc="left")
+    return plot
+
+
+with reveal("hybrid"):
+    explore(draw_hybrid, gigabytes_per_second=[12, 3, 6, 25, 50])
+
+# %% [markdown]
+# The price is memory: with 4 ranks per set of pieces, each holds a fourth of the states instead of an eighth. In FSDP2 you pass a
+# mesh of two dimensions, `init_device_mesh("cuda", (nodes, per_node))`, and in DeepSpeed it is called MiCS or hpZ.
+#
+# ## Why the master copy is in float32
+#
+# bfloat16 has 8 bits of precision, so near 1.0 the next larger number is 1.0078. An update of 0.001 rounds to nothing. The
+# optimizer therefore updates a float32 copy, and only its rounding is used to compute. In ZeRO the copy exists once over all ranks.
+# The next cell trains a bfloat16 weight of 1.0 with a gradient of 1 and a rate of 0.0005, once in place and once with
+# our `ZeroOptimizer`.
+
+# %% tags=["demo"]
+
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
+
+    def forward(self, x):
+        return (self.weight * x).sum()
+
+
+def train_scale(with_masters, steps=40):
+    model = Scale()
+    optimizer = (
+        ZeroOptimizer(model, torch.optim.SGD, lr=5e-4) if with_masters else torch.optim.SGD(model.parameters(), lr=5e-4)
+    )
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(8, dtype=torch.bfloat16)).backward()
+        optimizer.step()
+    return float(model.weight[0].detach())
+
+
+for with_masters in (False, True):
+    print(f"after 40 steps, {with_masters = }: {Cluster(2).run(train_scale, with_masters).results[0]}  (expected 0.98)")
+
+# %% [markdown]
+# ## A DeepSpeed file drives our ZeRO
+#
+# DeepSpeed reads a JSON file. `from_deepspeed_config` reads the same file, follows what it can, notes what it maps to something
+# else, and refuses what it does not know, because a misspelled key that is ignored costs a day of training.
+
+# %% tags=["demo"]
+myth("code-4")
+CONFIG = {
+    "train_batch_size": 16,
+    "train_micro_batch_size_per_gpu": 4,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
+    "bf16": {"enabled": True},
+    "zero_optimization": {
+        "stage": 2,
+        "offload_optimizer": {"device": "cpu"},
+        "allgather_bucket_size": 2e8,
+        "reduce_bucket_size": 2e8,
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+    },
+}
+
+
+def train_by(settings, steps=20):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).to(settings.dtype)
+    zero = ZeroOptimizer(
+        model,
+        settings.optimizer_class,
+        stage=settings.stage,
+        bucket_cap_mb=settings.bucket_cap_mb,
+        **settings.optimizer_options,
+    )
+    data = torch.Generator().manual_seed(dist.get_rank())
+    losses = []
+    for _ in range(steps):
+        x = torch.randn(settings.micro_batch, 16, generator=data)
+        loss = (model(x.to(settings.dtype)).float() - x.sum(1, keepdim=True) / 4).square().mean()
+        loss.backward()
+        zero.step()
+        zero.zero_grad()
+        losses.append(float(loss))
+    return sum(losses[:5]) / 5, sum(losses[-5:]) / 5
+
+
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "ds_config.json"
+    path.write_text(json.dumps(CONFIG))
+    settings = from_deepspeed_config(path, world_size=4)
+print(
+    f"stage {settings.stage}, {settings.dtype}, {settings.micro_batch} samples × {settings.accumulation_steps} × 4 ranks"
+)
+print(*settings.notes, sep="\n")
+before, after = Cluster(4).run(train_by, settings).results[0]
+print(f"loss on rank 0: {before:.3f} in the first five steps, {after:.3f} in the last five")
+refused = 0
+for section, key, value in (
+    (None, "train_batch_sise", 16),
+    ("zero_optimization", "stage", 4),
+    (None, "train_batch_size", 18),
+):
+    wrong = json.loads(json.dumps(CONFIG))
+    (wrong if section is None else wrong[section])[key] = value
+    try:
+        from_deepspeed_config(wrong, world_size=4)
+    except DeepSpeedConfigError as error:
+        refused += 1
+        print("refused:", error)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+audit(
+    "code-4",
+    settings.stage,
+    f"is the stage; {len(settings.notes)} of its other entries have no effect on our ranks",
+    "CPU",
+    "holds",
+    how="such a configuration is read and trains on 4 ranks of the virtual cluster by our ZeRO-2, with DeepSpeed's own names and defaults. DeepSpeed itself was not run. Three changed entries, a misspelled key, stage 4 and batch sizes that do not multiply, are refused by name",
+)
+
+# %% [markdown]
+# ## Optimizer states on a disk
+#
+# Optimizer states are used once per step, in order. So they may live in the memory of the host (lab 06) or even in a file, and pass
+# through a small buffer. ZeRO makes that practical: with N ranks, each reads and writes only 1/N of them. The next
+# cell keeps Adam's two states in a file, updates in windows of 65,536 elements, and compares with torch's Adam.
+
+# %% tags=["demo"]
+
+
+def adam_from_file(weights, gradient, path, step, window=65536, rate=1e-3, betas=(0.9, 0.999)):
+    """One step, with the two states of each element in a file; returns the bytes that were read and written."""
+    states, moved = torch.from_file(str(path), shared=True, size=2 * len(weights)).view(2, -1), 0
+    for start in range(0, len(weights), window):
+        g = gradient[start : start + window]
+        m, v = states[:, start : start + window].clone()
+        m.lerp_(g, 1 - betas[0])
+        v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
+        states[:, start : start + window] = torch.stack([m, v])
+        moved += 2 * 2 * 4 * len(g)
+        scale = (v / (1 - betas[1] ** step)).sqrt_().add_(1e-8)
+        weights[start : start + window].addcdiv_(m, scale, value=-rate / (1 - betas[0] ** step))
+    return moved
+
+
+count = 300_000
+generator = torch.Generator().manual_seed(0)
+mine = torch.randn(count, generator=generator)
+theirs = torch.nn.Parameter(mine.clone())
+adam = torch.optim.Adam([theirs], lr=1e-3)
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "states"
+    path.write_bytes(bytes(8 * count))
+    for step in range(1, 4):
+        gradient = torch.randn(count, generator=generator)
+        moved = adam_from_file(mine, gradient, path, step)
+        theirs.grad = gradient
+        adam.step()
+print(
+    f"largest difference after 3 steps: {float((mine - theirs.detach()).abs().max()):.1e}; {moved / count:g} bytes per element and step"
+)
+for ranks in (1, 8, 64):
+    print(f"7 billion parameters on {ranks} ranks, a disk of 5 GB/s for each: {16 * 7e9 / ranks / 5e9:.2f} s per step")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+term("hybrid sharding")
+calibration()

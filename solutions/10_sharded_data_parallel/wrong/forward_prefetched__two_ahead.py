@@ -1,0 +1,18 @@
+# expect: the all-gather of layer 2 starts
+# fails: time
+def forward_prefetched(pieces: list[torch.Tensor], use, x: torch.Tensor) -> torch.Tensor:
+    """Run the layers one after the other, and gather each while the one before it computes."""
+
+    def gather(layer):
+        whole = torch.empty(pieces[layer].numel() * dist.get_world_size())
+        return whole, dist.all_gather_into_tensor(whole, pieces[layer], async_op=True)
+
+    started = [gather(layer) for layer in range(min(2, len(pieces)))]
+    for layer in range(len(pieces)):
+        whole, work = started.pop(0)
+        if layer + 2 < len(pieces):
+            started.append(gather(layer + 2))
+        work.wait()
+        x = use(layer, whole, x)
+        del whole, work
+    return x
