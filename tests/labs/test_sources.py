@@ -51,6 +51,15 @@ POINTS = {
         "scaling": 12,
         "choose_machine": 10,
     },
+    "11_tensor_and_expert_parallel": {
+        "parallel_mlp": 16,
+        "conjugates": 18,
+        "cut_attention": 16,
+        "choose_experts": 10,
+        "keep_within_capacity": 12,
+        "expert_layer": 18,
+        "choose_degree": 10,
+    },
 }
 LABS = {name: load(name) for name in POINTS}
 EXERCISES = [(lab, exercise) for lab, points in POINTS.items() for exercise in points]
@@ -130,6 +139,7 @@ ONLY_HIDDEN = {
     },
     "08_collectives": set(),
     "09_data_parallel": set(),
+    "11_tensor_and_expert_parallel": set(),
 }
 
 # Of these at least nine in ten known-wrong answers fail what a student sees.
