@@ -827,7 +827,7 @@ debrief(
     nothing can be computed meanwhile, because the next layer needs the sum.
 
     A fused qkv that is cut in one piece has the right shape, and the model trains, but rank 0 then takes all its rows from
-    the queries. Checkpoints made for one degree and loaded at another go wrong in this way.
+    the queries. Checkpoints that are cut for another degree can go wrong in this way.
 
     With fewer key and value heads than ranks, heads are copied to several ranks, whose gradients must then be summed.""",
     parts=("values", "memory", "edges"),
@@ -885,8 +885,7 @@ with check("choose_experts", "experts, weights and gradients", part="values", hi
     def chooses(logits, k, case):
         logits = torch.as_tensor(logits, dtype=torch.float32)
         wide = logits.double().requires_grad_()
-        order = sorted(range(logits.shape[1]), key=lambda e: 0)
-        rows = [sorted(order, key=lambda e, row=row: -row[e])[:k] for row in logits.tolist()]
+        rows = [sorted(range(logits.shape[1]), key=lambda e, row=row: -row[e])[:k] for row in logits.tolist()]
         expected = torch.tensor(rows, dtype=torch.int64).view(len(logits), k)
         scores = wide.softmax(-1)
         chosen = scores.gather(-1, expected)
@@ -1392,6 +1391,9 @@ show.against_prediction(
 )
 
 
+from threeloops.figures import ON_LIGHT
+
+
 def draw_degrees(thousand_tokens, billion_parameters, network_GBs):
     layers, width = round((billion_parameters * 1e9 / 12 / 128**2) ** (1 / 3)), 0
     width = 128 * layers
@@ -1403,9 +1405,15 @@ def draw_degrees(thousand_tokens, billion_parameters, network_GBs):
         tensor.append(16 * layers * thousand_tokens * 1e3 * width * (n - 1) / 64 / link)
         data.append(4 * billion_parameters * 1e9 * (64 / n - 1) / 64 / (network_GBs * 1e9))
         shown.append(str(n) if 16 * billion_parameters / n <= 80 else f"{n}\ndoes not fit")
-    axes.bar(shown, tensor, color=palette.blue, label="tensor parallel")
+    axes.bar(shown, tensor, color=palette.sky, label="tensor parallel")
     axes.bar(shown, data, bottom=tensor, color=palette.orange, label="data parallel")
-    axes.set(xlabel="tensor-parallel degree n", ylabel="communication (s)")
+    together = [a + b for a, b in zip(tensor, data, strict=True)]
+    top = 1.35 * max(together[:4])
+    for place, seconds in enumerate(together):
+        off = seconds > top
+        inside = {"va": "top", "color": ON_LIGHT} if off else {"va": "bottom"}
+        axes.text(place, min(seconds, 1.08 * top), f"{seconds:.2f} s" + " ↑" * off, ha="center", **inside)
+    axes.set(xlabel="tensor-parallel degree n", ylabel="communication (s)", ylim=(0, 1.12 * top))
     axes.set_title(f"{layers} layers of width {width:,}, {thousand_tokens}k tokens per step, 64 GPUs of 80 GB")
     axes.legend()
     return plot
