@@ -1357,9 +1357,13 @@ with check("choose_degree", "the degree with the least communication", hidden="o
     decides(5, Job(13e9, 40, 5120, 40, 1e6), Machine(40, 8, 45e9, 450e9, 50e9), "it divides 40 GPUs and 40 heads")
     decides(2, Job(13e9, 40, 5120, 30, 0.25e6), Machine(64, 8, 120e9, 450e9, 50e9), "4 and 8 do not divide 30 heads")
     decides(16, Job(70e9, 80, 8192, 64, 1e6), cluster, "it fits only across two nodes")
-    decides(8, Job(30e9, 48, 7168, 48, 10e3), cluster, "few tokens, but 16 GPUs are two nodes")
-    decides(16, Job(30e9, 48, 7168, 48, 1e3), cluster, "so few tokens that the gradients decide, even across two nodes")
-    decides(4, Job(20e9, 44, 6144, 48, 1e6), Machine(4, 8, 80e9, 450e9, 50e9), "no data parallelism is left")
+    decides(8, Job(13e9, 40, 5120, 40, 1e6), Machine(64, 8, 51e9, 450e9, 50e9), "n = 4 needs 52 GB")
+    decides(4, big, Machine(64, 8, 52e9, 450e9, 50e9), "n = 4 fits exactly")
+    decides(8, Job(30e9, 48, 7168, 48, 6300), cluster, "few tokens, but 16 GPUs are two nodes")
+    decides(
+        16, Job(30e9, 48, 7168, 48, 5800), cluster, "so few tokens that the gradients decide, even across two nodes"
+    )
+    decides(2, Job(20e9, 44, 6144, 48, 80e3), Machine(2, 8, 400e9, 450e9, 50e9), "n = 2 leaves no data parallelism")
     ### BEGIN HIDDEN TESTS
     for seed in range(12):
         rng = check.rng(seed)
