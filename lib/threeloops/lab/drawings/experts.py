@@ -13,9 +13,9 @@ from threeloops.training.expert_parallel import Load, expert_capacity, keep_with
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["EXCHANGE_STAGES", "draw_exchange", "draw_expert_load", "expert_load"]
+__all__ = ["draw_exchange", "draw_expert_load", "expert_load"]
 
-EXCHANGE_STAGES = (
+_STAGES = (
     "each rank has four tokens",
     "the router has chosen: the colour is the expert",
     "sorted by expert",
@@ -73,11 +73,10 @@ class _Place(NamedTuple):
 def _places(chosen: Sequence[Sequence[int]], frame: int) -> dict[tuple[int, int], _Place]:
     """Where each token (rank, position) is in a frame. Rank r has expert r."""
     home = {(rank, t): _Place(t, -rank) for rank, picks in enumerate(chosen) for t in range(len(picks))}
-    waiting = {
-        (rank, t): _Place(place, -rank)
-        for rank, picks in enumerate(chosen)
-        for place, t in enumerate(sorted(range(len(picks)), key=lambda t, picks=picks: picks[t]))
-    }
+    waiting = {}
+    for rank, picks in enumerate(chosen):
+        for place, (_, t) in enumerate(sorted((expert, t) for t, expert in enumerate(picks))):
+            waiting[rank, t] = _Place(place, -rank)
     arrived: dict[tuple[int, int], _Place] = {}
     first = max(map(len, chosen)) + 2
     for rank, t in sorted(home):
@@ -117,5 +116,5 @@ def draw_exchange(chosen: Sequence[Sequence[int]], frame: int) -> "Figure":
     axes.set_xlim(-2.2, first + width + 1.2)
     axes.set_ylim(-len(chosen) + 0.4, 0.6)
     axes.axis("off")
-    axes.set_title(f"{frame + 1}. {EXCHANGE_STAGES[frame]}")
+    axes.set_title(f"{frame + 1}. {_STAGES[frame]}")
     return fig
