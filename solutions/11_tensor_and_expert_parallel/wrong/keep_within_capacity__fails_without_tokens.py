@@ -1,4 +1,4 @@
-# expect: raised
+# expect: max(): Expected reduction dim
 def keep_within_capacity(experts: torch.Tensor, capacity: int) -> torch.Tensor:
     """Which choices find a place at their expert."""
     places = torch.zeros(int(experts.max()) + 1)
