@@ -59,6 +59,15 @@ POINTS = {
         "forward_prefetched": 14,
         "choose_stage": 10,
     },
+    "11_tensor_and_expert_parallel": {
+        "parallel_mlp": 16,
+        "conjugates": 18,
+        "cut_attention": 16,
+        "choose_experts": 10,
+        "keep_within_capacity": 12,
+        "expert_layer": 18,
+        "choose_degree": 10,
+    },
     "12_pipeline_parallel": {
         "microbatches_for": 10,
         "one_f_one_b": 16,
@@ -147,6 +156,7 @@ ONLY_HIDDEN = {
     "08_collectives": set(),
     "09_data_parallel": set(),
     "10_sharded_data_parallel": set(),
+    "11_tensor_and_expert_parallel": set(),
     "12_pipeline_parallel": set(),
 }
 

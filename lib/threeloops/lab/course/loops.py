@@ -45,18 +45,11 @@ _LABS = (
     Lab(7, "feeding_the_gpu", "Feeding the GPU", "Is the GPU hungry?", "inner"),
     Lab(8, "collectives", "Collectives", "How do many GPUs sum their gradients?", "training", checks=12),
     Lab(9, "data_parallel", "Data parallelism", "When is N times the GPUs N times the speed?", "training", checks=13),
-    Lab(
-        10,
-        "sharded_data_parallel",
-        "Sharded data parallelism",
-        "Why does every GPU keep the same copy?",
-        "training",
-        checks=16,
-    ),  # fmt: skip
-    Lab(11, "tensor_and_expert_parallel", "Tensor and expert parallel", "What if one layer is too large?", "training"),
-    Lab(
-        12, "pipeline_parallel", "Pipeline parallelism", "How long is a step, before it is run?", "training", checks=14
-    ),
+    Lab(10, "sharded_data_parallel", "Sharded data parallelism", "Why does every GPU keep the same copy?", "training",
+        checks=16),
+    Lab(11, "tensor_and_expert_parallel", "Tensor and expert parallel", "What if one layer is too large?", "training",
+        checks=14),
+    Lab(12, "pipeline_parallel", "Pipeline parallelism", "How long is a step, before it is run?", "training", checks=14),
     Lab(13, "durable_checkpoints", "Durable checkpoints", "How do you lose nothing?", "training"),
     Lab(14, "elastic_training", "Elastic training", "How does failure become routine?", "training"),
     Lab(15, "decode_path", "The decode path", "What does one token cost?", "product"),
@@ -64,4 +57,4 @@ _LABS = (
     Lab(17, "production_service", "A production service", "What breaks under load?", "product"),
     Lab(18, "serving_fleet", "A serving fleet", "How many replicas, and when?", "product"),
     Lab(19, "capstone_plan", "The plan", "Can you plan all of it?", "product"),
-)
+)  # fmt: skip

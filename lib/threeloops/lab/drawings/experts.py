@@ -1,0 +1,120 @@
+"""Tokens and experts: how their choices fall on experts, and their way there and back."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from threeloops.figures import ON_LIGHT, figure
+from threeloops.palette import palette
+from threeloops.training.expert_parallel import Load, expert_capacity, keep_within_capacity
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_exchange", "draw_expert_load", "expert_load"]
+
+_STAGES = (
+    "each rank has four tokens",
+    "the router has chosen: the colour is the expert",
+    "sorted by expert",
+    "on the way to the experts",
+    "all tokens of an expert are on its rank",
+    "computed",
+    "on the way back",
+    "back on their rank, sorted by expert",
+    "in the old order",
+)
+"""What each frame of `draw_exchange` shows."""
+
+_COLOURS = (palette.orange, palette.sky, palette.green)
+
+
+def expert_load(tokens: int, experts: int, *, k: int, skew: float, factor: float, seed: int = 0) -> Load:
+    """How the choices of tokens fall on experts that are liked more or less: the logits of a token are random (Gumbel
+    noise), plus from `skew` for expert 0 down to 0 for the last one. With a skew of 0 every choice is equally likely.
+    """
+    uniform = torch.rand(tokens, experts, generator=torch.Generator().manual_seed(seed)).clamp(1e-9, 1 - 1e-7)
+    logits = torch.linspace(skew, 0, experts) - (-uniform.log()).log()
+    chosen = logits.sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    kept = keep_within_capacity(chosen, expert_capacity(tokens, experts, k, factor))
+    counts = (torch.bincount(each.flatten(), minlength=experts) for each in (chosen, chosen[kept]))
+    return Load(*(tuple(each.tolist()) for each in counts))
+
+
+def draw_expert_load(load: Load, factor: float) -> "Figure":
+    """A bar per expert: what it computes, and in red what it dropped. The line is the fair share."""
+    fig, axes = figure(width=9.0, height=2.9)
+    numbers = range(len(load.kept))
+    dropped = [chosen - kept for chosen, kept in zip(load.chosen, load.kept, strict=True)]
+    axes.bar(numbers, load.kept, color=palette.blue, label="computed")
+    axes.bar(numbers, dropped, bottom=load.kept, color=palette.vermillion, label="dropped")
+    fair = sum(load.chosen) / len(load.chosen)
+    axes.plot([-0.6, len(load.kept) - 0.4], [fair, fair], color=palette.ink, lw=1.0, ls="--")
+    axes.text(len(load.kept) - 0.35, fair, "fair share", va="center", ha="left")
+    axes.set_xlim(-0.6, len(load.kept) + 0.6)
+    axes.set_xticks(list(numbers))
+    axes.set_xlabel("expert")
+    axes.set_ylabel("choices")
+    slower = max(load.kept) / fair
+    named = "no capacity" if math.isinf(factor) else f"capacity factor {factor:g}"
+    share = f"{load.dropped / sum(load.chosen):.1%} dropped"
+    axes.set_title(f"{named}: {share}; the busiest expert computes {slower:.2f}× its fair share")
+    axes.legend(loc="upper right", ncols=2)
+    return fig
+
+
+class _Place(NamedTuple):
+    x: float
+    y: float
+
+
+def _places(chosen: Sequence[Sequence[int]], frame: int) -> dict[tuple[int, int], _Place]:
+    """Where each token (rank, position) is in a frame. Rank r has expert r."""
+    home = {(rank, t): _Place(t, -rank) for rank, picks in enumerate(chosen) for t in range(len(picks))}
+    waiting = {}
+    for rank, picks in enumerate(chosen):
+        for place, (_, t) in enumerate(sorted((expert, t) for t, expert in enumerate(picks))):
+            waiting[rank, t] = _Place(place, -rank)
+    arrived: dict[tuple[int, int], _Place] = {}
+    first = max(map(len, chosen)) + 2
+    for rank, t in sorted(home):
+        expert = chosen[rank][t]
+        before = sum(place.y == -expert for place in arrived.values())
+        arrived[rank, t] = _Place(first + before, -expert)
+    if frame in (0, 1, 8):
+        return home
+    if frame in (2, 7):
+        return waiting
+    if frame in (4, 5):
+        return arrived
+    done = 0.4  # of the way: in the middle some would hide others
+    return {
+        token: _Place(a.x + done * (b.x - a.x), a.y + done * (b.y - a.y))
+        for token, (a, b) in {token: (waiting[token], arrived[token]) for token in home}.items()
+    }
+
+
+def draw_exchange(chosen: Sequence[Sequence[int]], frame: int) -> "Figure":
+    """One frame of the tokens' way: `chosen[rank][t]` is the expert of a rank's token t, and rank r has expert r."""
+    fig, axes = figure(width=9.5, height=2.9)
+    first = max(map(len, chosen)) + 2
+    width = max(sum(picks.count(expert) for picks in map(list, chosen)) for expert in range(len(chosen)))
+    for rank in range(len(chosen)):
+        axes.text(-0.8, -rank, f"rank {rank}", ha="right", va="center", weight="bold")
+        axes.barh([-rank], [width], left=first - 0.5, height=0.8, color=_COLOURS[rank], alpha=0.15)
+        axes.text(first + width - 0.35, -rank, f"expert {rank}", ha="left", va="center")
+    computed = frame >= 5
+    for (rank, t), place in _places(chosen, frame).items():
+        colour = palette.grey if frame == 0 else _COLOURS[chosen[rank][t]]
+        axes.scatter(
+            [place.x], [place.y], s=430, color=colour, edgecolors=palette.ink, lw=2.2 if computed else 0.0, zorder=3
+        )
+        name = "abcdefghijklmnopqrstuvwxyz"[sum(map(len, chosen[:rank])) + t]
+        axes.text(place.x, place.y, name, ha="center", va="center_baseline", color=ON_LIGHT, weight="bold", zorder=4)
+    axes.set_xlim(-2.2, first + width + 1.2)
+    axes.set_ylim(-len(chosen) + 0.4, 0.6)
+    axes.axis("off")
+    axes.set_title(f"{frame + 1}. {_STAGES[frame]}")
+    return fig

@@ -1,0 +1,1498 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+#   threeloops:
+#     title: What if one layer is too large?
+#     minutes: 170
+#     withholds: [threeloops.training.tensor_parallel, threeloops.training.expert_parallel, threeloops.training.context_parallel, threeloops.training.mesh, threeloops.training.composition, threeloops.lab.drawings]
+#     edition: 2
+# ---
+
+# %% [markdown]
+# # What if one layer is too large?
+#
+# ![Two matrices of one layer, each with a possible cut from left to right and one from top to bottom](attachment:opening.png)
+#
+# Four GPUs share one layer: each holds a quarter of its weights and does a quarter of its arithmetic. Where do you cut,
+# and what do the GPUs have to tell each other?
+
+# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from threeloops.lab import (
+    animate,
+    audit,
+    calibration,
+    check,
+    debrief,
+    explore,
+    figure,
+    hint,
+    myth,
+    palette,
+    predict,
+    reveal,
+    show,
+    term,
+)
+from threeloops.lab.checking.on_cluster import on_cluster
+from threeloops.training.cluster import Cluster, ClusterError, CorruptMessage, advance_to
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model to train, and the tokens of one step."""
+
+    parameters: float
+    layers: int
+    width: int
+    heads: int
+    tokens: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """GPUs in nodes; bandwidths are bytes/s per GPU."""
+
+    gpus: int
+    per_node: int
+    memory: float  # bytes per GPU
+    nvlink: float  # between GPUs of one node
+    network: float  # between nodes
+
+
+class ExchangeRows(torch.autograd.Function):
+    """An all-to-all of rows. Gradients take the way back."""
+
+    @staticmethod
+    def forward(ctx, rows, sends, gets):
+        ctx.sends, ctx.gets = sends, gets
+        out = rows.new_empty(sum(gets), *rows.shape[1:])
+        dist.all_to_all_single(out, rows.contiguous(), gets, sends)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ExchangeRows.apply(gradient, ctx.gets, ctx.sends), None, None
+
+
+def exchange_rows(rows, sends, gets):
+    """`sends[r]` rows go to rank r, in order, and `gets[r]` rows come from it."""
+    return ExchangeRows.apply(rows, sends, gets)
+
+
+def drawn(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def mlp_weights(width, hidden, seed):
+    """up (hidden, width), its bias, down (width, hidden), its bias."""
+    up, down = drawn(hidden, width, seed=seed) / width**0.5, drawn(width, hidden, seed=seed + 1) / hidden**0.5
+    return up, drawn(hidden, seed=seed + 2), down, drawn(width, seed=seed + 3)
+
+
+def whole_mlp(x, up, up_bias, down, down_bias):
+    return functional.gelu(x @ up.T + up_bias) @ down.T + down_bias
+
+
+# What the test cells share: programs that run on every rank, and what one process computes.
+
+
+def mlp_on_ranks(parallel_mlp, tokens, width, hidden, seed):
+    """The output on this rank, and the FLOPs of its matrix products."""
+    x, weights = drawn(tokens, width, seed=seed + 9), mlp_weights(width, hidden, seed)
+    with FlopCounterMode(display=False) as counter:
+        y = parallel_mlp(x, *weights)
+    return y, counter.get_total_flops()
+
+
+def trained_mlps(copy_to_ranks, sum_over_ranks, tokens, width, hidden, layers, seed):
+    """x + MLP(x), `layers` times: outputs, gradients of x and of this rank's weights, and what changed its argument.
+    Forward ends before second 1, and backward begins then."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    own, changed = slice(rank * hidden // ranks, (rank + 1) * hidden // ranks), []
+
+    def watched(function, given):
+        before = given.detach().clone()
+        found = function(given)
+        if not torch.equal(before, given.detach()):
+            changed.append(function.__name__)
+        return found
+
+    x = drawn(tokens, width, seed=seed + 9).requires_grad_()
+    y, shards = x, []
+    for layer in range(layers):
+        up, up_bias, down, down_bias = mlp_weights(width, hidden, seed + 10 * layer)
+        shards.append([w.clone().requires_grad_() for w in (up[own], up_bias[own], down[:, own], down_bias)])
+        up, up_bias, down, down_bias = shards[-1]
+        terms = functional.gelu(watched(copy_to_ranks, y) @ up.T + up_bias) @ down.T
+        y = y + watched(sum_over_ranks, terms) + down_bias
+    advance_to(1.0)
+    if y.requires_grad:
+        (y * drawn(tokens, width, seed=seed + 8)).sum().backward()
+    return y.detach(), x.grad, [[w.grad for w in each] for each in shards], changed
+
+
+def trained_alone(tokens, width, hidden, layers, seed, part=slice(None)):
+    """The same in one process and float64; `part` are the hidden features that count in the gradients."""
+    x = drawn(tokens, width, seed=seed + 9).double().requires_grad_()
+    y, weights = x, []
+    for layer in range(layers):
+        weights.append([w.double().requires_grad_() for w in mlp_weights(width, hidden, seed + 10 * layer)])
+        up, up_bias, down, down_bias = weights[-1]
+        y = y + whole_mlp(y, up[part], up_bias[part], down[:, part], down_bias)
+    (y * drawn(tokens, width, seed=seed + 8)).sum().backward()
+    return y.detach(), x.grad, [[w.grad for w in each] for each in weights]
+
+
+def shards_of(cut_attention, width, heads, kv_heads, head_dim):
+    """Bytes that this rank's shards keep in memory, and bytes that they have."""
+    qkv = drawn((heads + 2 * kv_heads) * head_dim, width, seed=1)
+    output = drawn(width, heads * head_dim, seed=2)
+    shards = cut_attention(qkv, output, heads, kv_heads, dist.get_rank(), dist.get_world_size())
+    storages = {s.untyped_storage().data_ptr(): s.untyped_storage().nbytes() for s in shards}
+    return sum(storages.values()), sum(s.nbytes for s in shards)
+
+
+def tokens_of(rank, chosen, width, seed):
+    return drawn(len(chosen[rank]), width, seed=100 * seed + rank)
+
+
+def expert_weight(expert, width, seed):
+    return drawn(width, width, seed=1000 * seed + expert + 50) / width**0.5
+
+
+def experts_on_ranks(expert_layer, chosen, experts, width, seed):
+    """`chosen[rank]` are the experts of a rank's tokens: outputs, gradients of x and of the experts, and the calls of
+    run_expert. Forward ends before second 1."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    own = range(rank * experts // ranks, (rank + 1) * experts // ranks)
+    weights = {expert: expert_weight(expert, width, seed).requires_grad_() for expert in own}
+    calls = []
+
+    def run_expert(expert, rows):
+        if expert not in weights:
+            raise RuntimeError(f"run_expert({expert!r}, …) on rank {rank}, which has the experts {list(own)}")
+        calls.append((int(expert), len(rows)))
+        return torch.tanh(rows @ weights[expert].T)
+
+    x = tokens_of(rank, chosen, width, seed).requires_grad_()
+    y = expert_layer(x, torch.tensor(chosen[rank], dtype=torch.int64), run_expert, experts)
+    advance_to(1.0)
+    loss = (y * drawn(len(x), width, seed=seed + 7 + rank)).sum()
+    if loss.requires_grad:
+        loss.backward()
+    return y.detach(), x.grad, {expert: weight.grad for expert, weight in weights.items()}, calls
+
+
+def experts_alone(chosen, experts, width, seed):
+    """Outputs and gradients of x for each rank, and gradients of the experts, in one process and float64."""
+    weights = [expert_weight(expert, width, seed).double().requires_grad_() for expert in range(experts)]
+    outputs, inputs = [], []
+    for rank, picks in enumerate(chosen):
+        x = tokens_of(rank, chosen, width, seed).double().requires_grad_()
+        rows = [torch.tanh(row @ weights[expert].T) for row, expert in zip(x, picks, strict=True)]
+        y = torch.stack(rows) if rows else x * 1
+        (y * drawn(len(x), width, seed=seed + 7 + rank)).sum().backward()
+        outputs.append(y.detach())
+        inputs.append(x)
+    return outputs, [x.grad for x in inputs], [weight.grad for weight in weights]
+
+
+def alike(got, expected):
+    """Whether this is, to rounding in float32, what one process computes in float64."""
+    return torch.is_tensor(got) and got.shape == expected.shape and torch.allclose(got.double(), expected, 1e-4, 1e-5)
+
+
+def require_alike(got, expected, what, slips=None):
+    """`slips` maps causes to the values that they would give."""
+    cause = next((cause for cause, value in (slips or {}).items() if alike(got, value)), "")
+    check.close(got, expected, rtol=1e-4, atol=1e-5, what=what, hint="" if alike(got, expected) else cause)
+
+
+def tensors_in(results):
+    """All tensors of nested results, in order."""
+    if torch.is_tensor(results):
+        return [results]
+    parts = results.values() if type(results) is dict else results if type(results) in (list, tuple) else ()
+    return [tensor for part in parts for tensor in tensors_in(part)]
+
+
+def require_use_of_messages(ranks, program, *arguments):
+    """Results are made of what arrives: with messages between two ranks corrupted on their way, some rank's are others."""
+    run = on_cluster(Cluster(ranks), program, *arguments)
+    sent = [m for m in run.messages if m.size]
+    check.true(bool(sent), "nothing was sent")
+    chosen = max(sent, key=lambda m: m.size)
+    pair = [m for m in run.messages if (m.source, m.target) == (chosen.source, chosen.target)]
+    faults = [CorruptMessage(m.source, m.target, n) for n, m in enumerate(pair) if m.size == chosen.size]
+    try:
+        spoilt = on_cluster(Cluster(ranks, faults), program, *arguments)
+    except ClusterError:
+        return  # what arrived was no use to a rank
+    before, now_there = tensors_in(run.results), tensors_in(spoilt.results)
+    check.true(
+        len(before) == len(now_there) and not all(map(torch.equal, before, now_there)),
+        f"messages from rank {chosen.source} to rank {chosen.target} were corrupted on their way, and the results of all "
+        "ranks are what they were before: they must be made of what arrives",
+    )
+
+
+def sent_by(run, rank, start=0.0, end=math.inf):
+    """Bytes that a rank has sent in a stretch of time."""
+    return sum(m.size for m in run.messages if m.source == rank and start <= m.ready < end)
+
+
+# %% tags=["demo", "opening"] jupyter={"source_hidden": true}
+plot, axes = figure(width=9.5, height=3.1)
+for left, width, height, name in ((0.0, 1.6, 3.2, "up"), (4.6, 3.2, 1.6, "down")):
+    bottom = -height / 2
+    axes.barh([0], [width], left=left, height=height, color=palette.sky, alpha=0.55)
+    for part in (1, 2, 3):
+        axes.plot([left + part * width / 4] * 2, [bottom, -bottom], color=palette.vermillion, lw=1.4, ls="--")
+        axes.plot([left, left + width], [bottom + part * height / 4] * 2, color=palette.blue, lw=1.4, ls=":")
+    axes.text(left + width / 2, -bottom + 0.12, name, ha="center", va="bottom", weight="bold", size=12)
+axes.text(-0.15, 0, "x", ha="right", va="center", weight="bold", size=13)
+axes.annotate("", (4.45, 0), (1.75, 0), arrowprops={"arrowstyle": "->", "color": palette.ink, "lw": 1.5})
+axes.text(3.1, 0.15, "activation", ha="center", va="bottom")
+axes.annotate("", (8.6, 0), (7.95, 0), arrowprops={"arrowstyle": "->", "color": palette.ink, "lw": 1.5})
+axes.text(8.7, 0, "y", ha="left", va="center", weight="bold", size=13)
+axes.text(6.2, -1.35, "four GPUs, four parts: from top to\nbottom, or from left to right?", ha="center", va="center")
+axes.set(xlim=(-0.6, 9.2), ylim=(-1.75, 2.1))
+axes.axis("off")
+show.figure(plot, "Two matrices of one layer, each with a possible cut from left to right and one from top to bottom")
+
+# %% [markdown]
+# Data parallelism (lab 09) keeps a whole model on every rank. **Tensor parallelism** cuts the matrices instead, and all
+# ranks of a group work on the *same* tokens. Programs run on the virtual cluster, as in lab 09.
+#
+# ## 1 · Two ways to cut a matrix
+#
+# torch stores the weight of `y = x @ weight.T + bias` as (outputs, inputs).
+#
+# - **Cut by outputs** (papers write y = xA and say *column-parallel*): each rank has some rows of `weight`, with their part
+#   of `bias`. It needs all of `x`, and computes its own features of `y`. Nothing is sent.
+# - **Cut by inputs** (*row-parallel*): each rank has some columns of `weight`, and needs only those features of `x`. Its product
+#   has the shape of `y`, but is one **term** of a sum over the ranks. An all-reduce adds the terms.
+#
+# *Worked example.* After the activation a token has the hidden features [1, 2, 3, 2], `down` is [[1, 1, 1, 1]], and its bias is
+# 10. Rank 0 has the features [1, 2] and finds 3, rank 1 has [3, 2] and finds 5. The output is 3 + 5 + 10 = 18.
+#
+# The next cell cuts one layer by outputs. It then gathers all features on every rank, because it has no second layer. You
+# have one: in an MLP, `up` is followed by `down`, and the activation between them works on each feature by itself.
+#
+# ### Exercise 1 (16 points)
+#
+# `parallel_mlp(x, up, up_bias, down, down_bias)` returns `gelu(x @ up.T + up_bias) @ down.T + down_bias` on every rank.
+#
+# - Every rank is given the same tensors: `up` is (hidden, width), `down` is (width, hidden). Rank r of N uses the r-th of N equal
+#   parts of the hidden features; N divides `hidden`.
+# - Each rank does an N-th of the arithmetic of the matrix products.
+# - The ranks send what one all-reduce of the output sends, and nothing else.
+
+# %% tags=["demo"]
+myth("tp-3")
+myth("tp-2")
+myth("tp-1")
+predict(
+    "gather",
+    "4 ranks, hidden = 4 · width. Cut both matrices by outputs and gather after each of them, as below: how many times "
+    "as many bytes as one all-reduce of y?",
+    unit="×",
+)
+
+
+def cut_by_outputs(x, weight):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    own = x @ weight.chunk(ranks)[rank].T
+    parts = [torch.empty_like(own) for _ in range(ranks)]
+    dist.all_gather(parts, own)
+    return torch.cat(parts, -1)
+
+
+x, weight = drawn(3, 4, seed=0), drawn(8, 4, seed=1)
+run = Cluster(4).run(cut_by_outputs, x, weight)
+print("same as one process:", all(torch.allclose(y, x @ weight.T, atol=1e-6) for y in run.results))
+
+
+# %% nbgrader={"grade": false, "grade_id": "parallel_mlp", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def parallel_mlp(
+    x: torch.Tensor, up: torch.Tensor, up_bias: torch.Tensor, down: torch.Tensor, down_bias: torch.Tensor
+) -> torch.Tensor:
+    """The MLP's output on every rank, of which this rank computes its part."""
+    ### BEGIN SOLUTION
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    size = len(up) // ranks
+    own = slice(rank * size, (rank + 1) * size)
+    hidden = functional.gelu(x @ up[own].T + up_bias[own])
+    y = hidden @ down[:, own].T
+    dist.all_reduce(y)
+    return y + down_bias
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "parallel_mlp_test_values", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("parallel_mlp", "the output of the whole MLP", part="values", hidden="other sizes and numbers of ranks"):
+
+    def computes(ranks, tokens, width, hidden, seed):
+        run = on_cluster(Cluster(ranks), mlp_on_ranks, parallel_mlp, tokens, width, hidden, seed)
+        x, weights = (
+            drawn(tokens, width, seed=seed + 9).double(),
+            [w.double() for w in mlp_weights(width, hidden, seed)],
+        )
+        up, up_bias, down, down_bias = weights
+        expected, size = whole_mlp(x, *weights), hidden // ranks
+        inner = x @ up.T + up_bias
+        for rank, (y, _) in enumerate(run.results):
+            own = slice(rank * size, (rank + 1) * size)
+            slips = {
+                f"the bias of `down` was added {ranks} times, once per rank": expected + (ranks - 1) * down_bias,
+                "the bias of `down` is missing": expected - down_bias,
+                "the bias of `up` is missing": whole_mlp(x, up, 0 * up_bias, down, down_bias),
+                "the activation is missing": inner @ down.T + down_bias,
+                "this is the rank's own term: the terms were not added up": whole_mlp(
+                    x, up[own], up_bias[own], down[:, own], down_bias
+                ),
+                "this is the mean over the ranks, not the sum": (expected - down_bias) / ranks + down_bias,
+            }
+            what = f"output on rank {rank} of {ranks}, {tokens} tokens, width {width}, hidden {hidden}"
+            require_alike(y, expected, what, slips)
+
+    computes(2, 3, 4, 6, seed=1)
+    computes(4, 2, 8, 32, seed=2)
+    ### BEGIN HIDDEN TESTS
+    computes(3, 5, 6, 9, seed=3)
+    computes(5, 1, 5, 5, seed=4)
+    require_use_of_messages(3, mlp_on_ranks, parallel_mlp, 2, 6, 6, 5)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "parallel_mlp_test_cost", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("parallel_mlp", "what is sent and computed", part="cost", hidden="another number of ranks"):
+
+    def costs(ranks, tokens, width, hidden):
+        run = on_cluster(Cluster(ranks), mlp_on_ranks, parallel_mlp, tokens, width, hidden, 0)
+        case, y, h = (
+            f"of {ranks}, {tokens} tokens, width {width}, hidden {hidden}",
+            4 * tokens * width,
+            4 * tokens * hidden,
+        )
+        for rank, (_, flops) in enumerate(run.results):
+            sent = sent_by(run, rank)
+            causes = {
+                0: "nothing was sent",
+                (ranks - 1)
+                * (2 * y + h)
+                // ranks: "the hidden features were gathered as well: they can stay where they are",
+                (ranks - 1)
+                * (2 * y + 2 * h)
+                // ranks: "the hidden features were summed as well: they can stay where they are",
+                (ranks - 1)
+                * (y + h)
+                // ranks: "two all-gathers: cut `down` by inputs, and the hidden features can stay",
+                4 * (ranks - 1) * y // ranks: "two all-reduces of the output",
+                (ranks - 1)
+                * y: "every rank has sent all of its term to every other: an all-reduce sends 2(N − 1)/N of it",
+            }
+            check.equal(
+                sent,
+                2 * (ranks - 1) * y // ranks,
+                what=f"bytes that rank {rank} {case} sends",
+                hint=causes.get(sent, ""),
+            )
+            share = 4 * tokens * width * hidden // ranks
+            check.true(
+                flops <= share,
+                f"rank {rank} {case} computes matrix products of {flops:,} FLOPs, {flops / share:g} times its part of {share:,}",
+            )
+
+    costs(4, 2, 8, 32)
+    costs(2, 3, 4, 8)
+    ### BEGIN HIDDEN TESTS
+    costs(3, 4, 6, 12)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "parallel_mlp",
+    "With `own = slice(rank * size, (rank + 1) * size)`, `up[own]` and `down[:, own]` belong to the same hidden features.",
+    "The activation needs no other rank: each hidden feature is whole on one rank. Only the product with `down` is a term.",
+    "A bias that is added before the sum is added by every rank. Add it after `dist.all_reduce(y)`.",
+)
+
+
+def gather_twice(tokens, width):
+    hidden = cut_by_outputs(drawn(tokens, width, seed=0), drawn(4 * width, width, seed=1))
+    cut_by_outputs(hidden, drawn(width, 4 * width, seed=2))
+
+
+def sum_once(tokens, width):
+    dist.all_reduce(drawn(tokens, width, seed=0))
+
+
+sent = {each: sent_by(Cluster(4).run(each, 8, 16), 0) for each in (gather_twice, sum_once)}
+show.against_prediction(
+    "gather", round(sent[gather_twice] / sent[sum_once], 2), unit="×", source="measured on the virtual cluster"
+)
+audit(
+    "tp-2",
+    round(sent[gather_twice] / sent[sum_once], 2),
+    "times the bytes of the sum",
+    "model",
+    "corrected",
+    how="all-gathers after both matrices against one all-reduce, hidden = 4 · width, 4 ranks. After a row-parallel layer the ranks hold terms, and gathering those is no result at all: they are summed. After a column-parallel one shards can be gathered, but the next layer takes them as they are",
+)
+audit(
+    "tp-3",
+    round(12288**2 * 2 / 1e9, 2),
+    f"GB in 16 bits, {12288**2 * 16 / 1e9:.1f} GB with gradients and Adam's state",
+    "model",
+    "corrected",
+    how="12,288² · 2 bytes; training takes 16 bytes per parameter (lab 06). A GPU with 80 GB holds 33 such matrices in training. GPT-3 has 12 · 96 = 1,152 of that size: it is the model that does not fit, and its layers are cut because they are what it consists of",
+)
+debrief(
+    "parallel_mlp",
+    """The first matrix is cut by outputs and the second by inputs, so what the first leaves on a rank is just what the second
+    needs there. Between them nothing is sent, as long as the activation treats each feature by itself. A softmax or a norm
+    over the hidden features could not stay there.
+
+    In symbols: gelu(x A) B = Σᵣ gelu(x Aᵣ) Bᵣ. Cut the other way round, the first product would be terms of a sum, and
+    gelu(a + b) is not gelu(a) + gelu(b). So there the all-reduce would come before the activation, and it would be
+    of the hidden features, which are four times as many.""",
+    parts=("values", "cost"),
+)
+
+# %% [markdown]
+# ## 2 · The way back
+#
+# Training needs gradients too, and a plain `dist.all_reduce` says nothing about them to autograd.
+#
+# *Worked example.* Rank 0 computes 3x, rank 1 computes 5x, and y = 3x + 5x is their sum, on both. If the loss is y itself, the
+# gradient of x is 8.
+#
+# - At the sum, the gradient of y is 1 on both ranks already. The gradient of a sum with respect to each of its terms is that
+#   of the sum, so both terms have the gradient 1, and nothing has to be sent.
+# - At x, rank 0 finds 3 and rank 1 finds 5. Each has used its copy of x for its own part of the work, so each finds one
+#   term of the gradient. They have to be summed, so that both continue with 8.
+#
+# A `torch.autograd.Function` states both directions. The next cell has one that multiplies by 2 forward, and prints what
+# comes back.
+#
+# ### Exercise 2 (18 points)
+#
+# Write two functions that autograd can differentiate. (The papers call them *f* and *g*.)
+#
+# - `copy_to_ranks(x)` returns x forward and sends nothing. Backward, it sums the gradients of all ranks.
+# - `sum_over_ranks(x)` returns the sum over the ranks forward. Backward, it passes on the gradient and sends nothing.
+# - Each sends what one all-reduce sends, in one of the two directions only. Neither changes its argument.
+
+# %% tags=["demo"]
+predict(
+    "four", "A block has attention and an MLP, and both are cut like this. All-reduces per block and training step?"
+)
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        print("backward gets", gradient.tolist())
+        return 2 * gradient
+
+
+x = torch.tensor([1.0, 3.0], requires_grad=True)
+(Double.apply(x) * torch.tensor([1.0, 10.0])).sum().backward()
+print("gradient of x:", x.grad.tolist())
+
+
+# %% nbgrader={"grade": false, "grade_id": "conjugates", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def copy_to_ranks(x: torch.Tensor) -> torch.Tensor:
+    """Nothing forward, all-reduce backward."""
+    ### BEGIN SOLUTION
+    return _Copy.apply(x)
+    ### END SOLUTION
+
+
+def sum_over_ranks(x: torch.Tensor) -> torch.Tensor:
+    """All-reduce forward, nothing backward."""
+    ### BEGIN SOLUTION
+    return _Sum.apply(x)
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "conjugates_test_values", "locked": true, "points": 11, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("conjugates", "outputs and gradients of one process", part="values", hidden="other sizes and more layers"):
+
+    def trains(ranks, tokens, width, hidden, layers, seed):
+        run = on_cluster(
+            Cluster(ranks), trained_mlps, copy_to_ranks, sum_over_ranks, tokens, width, hidden, layers, seed
+        )
+        outputs, of_x, of_weights = trained_alone(tokens, width, hidden, layers, seed)
+        for rank, (y, x_grad, gradients, changed) in enumerate(run.results):
+            where = f"rank {rank} of {ranks}, {layers} layer{'s' * (layers > 1)}"
+            own = slice(rank * hidden // ranks, (rank + 1) * hidden // ranks)
+            require_alike(y, outputs, f"output on {where}", {})
+            check.true(
+                not changed, f"on {where}, {', '.join(sorted(set(changed)))} changed its argument: work on a clone"
+            )
+            for layer in reversed(range(layers)):
+                whole = of_weights[layer]
+                expected = (whole[0][own], whole[1][own], whole[2][:, own], whole[3])
+                names = ("up", "bias of up", "down", "bias of down")
+                for name, got, wanted in zip(names, gradients[layer], expected, strict=True):
+                    slips = {
+                        f"this is {ranks} times the gradient: sum_over_ranks must not sum backward": ranks * wanted,
+                        f"this is the gradient divided by {ranks}: sum_over_ranks passes it on as it is": wanted
+                        / ranks,
+                    }
+                    require_alike(got, wanted, f"gradient of {name}, layer {layer}, {where}", slips)
+            term_only = trained_alone(tokens, width, hidden, 1, seed, own)[1] if layers == 1 else None
+            target = drawn(tokens, width, seed=seed + 8).double()
+            slips = {
+                "this is the rank's own term: copy_to_ranks must sum the gradients of all ranks backward": term_only,
+                f"this is the mean over {ranks} ranks: sum the gradients": target + (of_x - target) / ranks,
+            }
+            require_alike(x_grad, of_x, f"gradient of x on {where}", slips if layers == 1 else {})
+
+    trains(2, 3, 4, 6, 1, seed=1)
+    trains(4, 2, 4, 8, 2, seed=2)
+    ### BEGIN HIDDEN TESTS
+    trains(3, 4, 5, 6, 3, seed=3)
+    trains(5, 1, 2, 10, 1, seed=4)
+    require_use_of_messages(3, trained_mlps, copy_to_ranks, sum_over_ranks, 2, 6, 6, 1, 5)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "conjugates_test_traffic", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("conjugates", "one all-reduce each way", part="traffic", hidden="other sizes"):
+
+    def traffic(ranks, tokens, width, layers):
+        run = on_cluster(
+            Cluster(ranks), trained_mlps, copy_to_ranks, sum_over_ranks, tokens, width, 4 * ranks, layers, 0
+        )
+        once = 2 * (ranks - 1) * 4 * tokens * width // ranks
+        for way, start, end in (("forward", 0.0, 1.0), ("backward", 1.0, math.inf)):
+            for rank in range(ranks):
+                sent = sent_by(run, rank, start, end)
+                cause = (
+                    f"that is {sent / (layers * once):g} times one all-reduce per layer" if sent else "nothing was sent"
+                )
+                what = f"bytes that rank {rank} of {ranks} sends {way} in {layers} MLP{'s' * (layers > 1)}"
+                check.equal(sent, layers * once, what=what, hint=cause)
+
+    traffic(2, 3, 4, 1)
+    traffic(4, 2, 8, 2)
+    ### BEGIN HIDDEN TESTS
+    traffic(3, 4, 6, 3)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "conjugates",
+    "Write two classes like `Double`. One communicates in `forward` only, the other in `backward` only.",
+    "`dist.all_reduce` works in place: call it on `x.clone()` or `gradient.clone()`, and return that.",
+    "`forward` of the copy returns `x.view_as(x)`, and `backward` of the sum returns the gradient itself.",
+)
+from threeloops.training.tensor_parallel import block_traffic
+
+audit(
+    "tp-1",
+    1,
+    "all-reduce each way",
+    "model",
+    "holds",
+    how="the check above counts bytes: 2(N − 1)/N of the MLP's output forward, and as many backward. It holds for two matrices cut by columns and by rows, without sequence parallelism, and without recomputation, which would repeat the one of the forward pass",
+)
+debrief(
+    "conjugates",
+    """The two are conjugate: where one communicates forward, the other does so backward. A cut region begins with
+    `copy_to_ranks` and ends with `sum_over_ranks`. Outside of it, every rank has the same activations and the same gradients of
+    them; inside, each has its own.
+
+    Weights inside the region need no communication at all: a shard's gradient depends on this rank's features alone. Weights
+    outside, such as those of norms and the bias of `down`, find the same gradient on all ranks, so they stay equal without
+    being told. If you forget `copy_to_ranks`, the forward pass is right and nothing complains. But every rank then trains what
+    comes before the region with its own term of the gradient alone, and its copies of those weights drift apart.""",
+    parts=("values", "traffic"),
+)
+
+# %% [markdown]
+# ## 3 · Attention: whole heads
+#
+# Attention heads do not see each other, so they play the part of the hidden features: each rank takes some heads. The projection
+# to queries, keys and values is cut by outputs, and the projection after attention by inputs. So a block has the same
+# communication twice.
+#
+# There is a trap. One matrix `qkv` holds first the rows of *all* query heads, then those of all key heads, then those of all
+# value heads, with `head_dim` rows per head. With grouped-query attention there are fewer key and value heads
+# (`kv_heads`), and each serves `heads // kv_heads` neighbouring query heads.
+#
+# *Worked example.* 4 heads, 2 key and value heads, head_dim 2, 2 ranks. Rows 0–7 of `qkv` are queries, 8–11 keys, 12–15 values.
+# Rank 1 takes the query heads 2 and 3, which are rows 4–7. Both use key head 1, so it also takes the rows 10–11 and 14–15. The
+# columns 4–7 of `output` belong to its heads.
+#
+# ### Exercise 3 (16 points)
+#
+# `cut_attention(qkv, output, heads, kv_heads, rank, ranks) -> (own_qkv, own_output)`
+#
+# - `qkv` is ((heads + 2 · kv_heads) · head_dim, width), and `output` is (width, heads · head_dim).
+# - `own_qkv` has this rank's queries, then its keys, then its values, with each kind in the old order.
+# - Both results have memory of their own. A view would keep the whole matrix alive, and nothing would be saved.
+# - If `ranks` does not divide `heads` or `kv_heads`, raise a `ValueError` that names it and the ranks, as in
+#   `kv_heads = 2, ranks = 4`.
+
+
+# %% nbgrader={"grade": false, "grade_id": "cut_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def cut_attention(
+    qkv: torch.Tensor, output: torch.Tensor, heads: int, kv_heads: int, rank: int, ranks: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's heads of both projections."""
+    ### BEGIN SOLUTION
+    for name, count in (("heads", heads), ("kv_heads", kv_heads)):
+        if count % ranks:
+            raise ValueError(f"{name} = {count}, ranks = {ranks}: heads cannot be shared equally")
+    head_dim = output.shape[1] // heads
+    kinds = qkv.split([heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
+    own_qkv = torch.cat([kind.chunk(ranks)[rank] for kind in kinds])
+    return own_qkv, output.chunk(ranks, dim=1)[rank].clone()
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "cut_attention_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("cut_attention", "the heads of each rank", part="values", hidden="other models and numbers of ranks"):
+
+    def cuts(heads, kv_heads, head_dim, width, ranks, seed=0):
+        qkv = drawn((heads + 2 * kv_heads) * head_dim, width, seed=seed)
+        output = drawn(width, heads * head_dim, seed=seed + 1)
+        by_row = torch.arange(len(qkv))
+        for rank in range(ranks):
+            first, group = rank * heads // ranks, heads // kv_heads
+            queries = list(range(first, first + heads // ranks))
+            keys = sorted({heads + head // group for head in queries})
+            order = queries + keys + [head + kv_heads for head in keys]
+            rows = torch.tensor([head * head_dim + i for head in order for i in range(head_dim)])
+            columns = rows[: len(queries) * head_dim]
+            got = cut_attention(qkv, output, heads, kv_heads, rank, ranks)
+            check.equal(len(got), 2, what="number of results")
+            case = f"rank {rank} of {ranks}, {heads} heads, {kv_heads} key and value heads of {head_dim}"
+            same = torch.is_tensor(got[0]) and got[0].shape == (len(rows), width)
+            one_piece = same and torch.equal(got[0], qkv[by_row.chunk(ranks)[rank]])
+            mixed = same and torch.equal(got[0].sort(0).values, qkv[rows].sort(0).values)
+            cause = (
+                "qkv was cut in one piece: cut its queries, keys and values each"
+                if one_piece
+                else "these are the right rows in another order"
+                if mixed
+                else ""
+            )
+            check.equal(got[0], qkv[rows], what=f"own_qkv of {case}", hint=cause)
+            rows_cut = torch.is_tensor(got[1]) and torch.equal(got[1], output.tensor_split(ranks)[rank])
+            cause = "output was cut by outputs: its columns belong to heads" if rows_cut else ""
+            check.equal(got[1], output[:, columns], what=f"own_output of {case}", hint=cause)
+
+    cuts(4, 2, 2, 8, 2)
+    cuts(4, 4, 3, 6, 4, seed=1)
+    cuts(4, 2, 2, 5, 1, seed=2)
+    ### BEGIN HIDDEN TESTS
+    cuts(12, 6, 5, 7, 3, seed=3)
+    cuts(16, 8, 4, 64, 8, seed=4)
+    cuts(6, 6, 1, 5, 2, seed=5)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "cut_attention_test_memory", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("cut_attention", "what stays in memory", part="memory", hidden="another model"):
+
+    def keeps(ranks, *config):
+        run = on_cluster(Cluster(ranks), shards_of, cut_attention, *config)
+        for rank, (kept, size) in enumerate(run.results):
+            what = f"bytes of memory behind the shards of rank {rank} of {ranks}, which are {size:,} bytes themselves"
+            check.equal(kept, size, what=what, hint="a shard is a view of the whole matrix" if kept > size else "")
+
+    keeps(2, 8, 4, 2, 2)
+    ### BEGIN HIDDEN TESTS
+    keeps(3, 6, 6, 3, 2)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "cut_attention_test_edges", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("cut_attention", "heads that cannot be shared", part="edges", hidden="other numbers"):
+
+    def refuses(heads, kv_heads, ranks, named):
+        qkv, output = drawn((heads + 2 * kv_heads) * 2, 4, seed=1), drawn(4, heads * 2, seed=2)
+        check.raises(
+            ValueError, cut_attention, qkv, output, heads, kv_heads, 0, ranks, names=(named, f"ranks = {ranks}")
+        )
+
+    refuses(8, 2, 4, "kv_heads = 2")
+    refuses(6, 6, 4, "heads = 6")
+    ### BEGIN HIDDEN TESTS
+    refuses(9, 3, 2, "heads = ")
+    refuses(12, 2, 3, "kv_heads = 2")
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "cut_attention",
+    "`head_dim` is `output.shape[1] // heads`. Split `qkv` into its three kinds first, and cut each of them.",
+    "`torch.cat` makes memory of its own. `output[:, own]` is a view: add `.clone()`.",
+)
+from threeloops.models.gpt import GPT
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.training.tensor_parallel import gpt_plan, parallelize
+
+SHAPE = {
+    "vocabulary_size": 64,
+    "width": 32,
+    "layers": 1,
+    "heads": 4,
+    "kv_heads": 4,
+    "mlp_width": 64,
+    "max_sequence": 16,
+}
+
+
+def one_block(tokens):
+    """Forward, and backward after second 1, of one block of the course's GPT, cut as you have cut it."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(**SHAPE))
+    block, rotation = model.blocks[0], model.rotation(0, tokens)
+    parallelize(block, {name.removeprefix("blocks.*."): s for name, s in gpt_plan().items() if "blocks" in name})
+    x = drawn(1, tokens, 32, seed=3).requires_grad_()
+    advance_to(1.0)
+    y = block(x, rotation)
+    advance_to(2.0)
+    y.square().mean().backward()
+
+
+block_run = Cluster(4).run(one_block, 16)
+reduced = [
+    span.start for span in block_run.collectives if span.rank == 0 and span.what == "all_reduce" and span.start >= 1
+]
+with reveal("four"):
+    show.against_prediction("four", len(reduced), source="counted on the virtual cluster")
+    show.table(
+        [
+            (
+                way,
+                sum(start <= at < start + 1 for at in reduced),
+                sent_by(block_run, 0, start, start + 1),
+                traffic.bytes // 4,
+            )
+            for way, start, traffic in zip(("forward", "backward"), (1, 2), block_traffic(16, 32, 4), strict=True)
+        ],
+        header=("one block, 16 tokens of width 32", "all-reduces", "bytes sent by rank 0", "closed form"),
+        caption="threeloops.training.tensor_parallel cuts the course's GPT in the same way: 4 ranks, 4 heads",
+    )
+debrief(
+    "cut_attention",
+    """A block has two cut regions, attention and MLP, and each has one all-reduce per direction: four per block. Their size is
+    tokens · width, whatever the number of ranks, so the arithmetic of a rank shrinks with N, and what it sends does not. And
+    nothing can be computed meanwhile, because the next layer needs the sum.
+
+    A fused qkv that is cut in one piece has the right shape, and the model trains, but rank 0 then takes all its rows from
+    the queries. Checkpoints that are cut for another degree can go wrong in this way.
+
+    With fewer key and value heads than ranks, heads are copied to several ranks, whose gradients must then be summed.""",
+    parts=("values", "memory", "edges"),
+)
+
+# %% [markdown]
+# ## 4 · Many experts, few of them per token
+#
+# A **mixture of experts** replaces one MLP by E of them, the *experts*. A small matrix, the *router*, gives each token
+# one number per expert, its logits, and only k experts compute the token. So the layer has E times the weights of one
+# MLP and k times its arithmetic, and it is cut in another way: each rank holds whole experts.
+#
+# The router's scores are the softmax of the logits over all experts. The k experts with the highest scores are chosen, and their
+# scores, divided by their sum, are the weights with which the experts' outputs are added up.
+#
+# *Worked example.* A token has the scores [1/8, 3/8, 2/8, 2/8], and k = 2. Expert 1 is chosen first. Experts 2 and 3 are
+# equal, and the lower number wins, so that every run decides the same. The weights are 3/5 and 2/5.
+#
+# ### Exercise 4 (10 points)
+#
+# `choose_experts(logits, k) -> (experts, weights)`
+#
+# - `logits` is (tokens, E). Both results are (tokens, k), best expert first; of equal ones the lower number comes first.
+#   `experts` has the dtype int64.
+# - The weights of a token add up to 1, and gradients flow through them to the logits.
+# - If k is not between 1 and E, raise a `ValueError` that says so, as in `k = 5 of 4 experts`.
+
+# %% tags=["demo"]
+predict(
+    "dropped",
+    "512 tokens choose one of 8 experts each, at random. Each expert takes at most 512/8 = 64. What part of the tokens is "
+    "left over, in percent?",
+    unit="%",
+)
+scores = torch.tensor([0.2, 0.4, 0.4, 0.0])
+print("topk:", scores.topk(2).indices.tolist(), "but torch does not promise which of two equal numbers comes first")
+print("sort:", scores.sort(descending=True, stable=True).indices.tolist(), "keeps equal numbers in their order")
+
+
+# %% nbgrader={"grade": false, "grade_id": "choose_experts", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def choose_experts(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k best experts of each token, and their weights."""
+    ### BEGIN SOLUTION
+    if not 1 <= k <= logits.shape[1]:
+        raise ValueError(f"k = {k} of {logits.shape[1]} experts: expected at least 1 and at most all")
+    experts = logits.detach().sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    scores = logits.softmax(-1).gather(-1, experts)
+    return experts, scores / scores.sum(-1, keepdim=True)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "choose_experts_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("choose_experts", "experts, weights and gradients", part="values", hidden="other logits"):
+
+    def chooses(logits, k, case):
+        logits = torch.as_tensor(logits, dtype=torch.float32)
+        wide = logits.double().requires_grad_()
+        rows = [sorted(range(logits.shape[1]), key=lambda e, row=row: -row[e])[:k] for row in logits.tolist()]
+        expected = torch.tensor(rows, dtype=torch.int64).view(len(logits), k)
+        scores = wide.softmax(-1)
+        chosen = scores.gather(-1, expected)
+        weights = chosen / chosen.sum(-1, keepdim=True)
+        own = logits.clone().requires_grad_()
+        experts, got = choose_experts(own, k)
+        check.dtype(experts, torch.int64, what=f"experts of {case}")
+        flat = torch.is_tensor(experts) and experts.shape == expected.shape
+        slips = {
+            "the best expert comes first": flat and torch.equal(experts.sort().values, expected.sort().values),
+        }
+        cause = next((cause for cause, true in slips.items() if true), "")
+        check.equal(experts, expected, what=f"experts of {case}", hint=cause)
+        slips = {
+            "these are the scores as they are: divide them by their sum": chosen,
+            "this is a softmax of the scores: divide them by their sum": chosen.softmax(-1),
+            "these are logits divided by their sum: weights are made of scores": logits.double().gather(-1, expected)
+            / logits.double().gather(-1, expected).sum(-1, keepdim=True),
+        }
+        slips = {cause: value.detach() for cause, value in slips.items()}
+        require_alike(got.detach(), weights.detach(), f"weights of {case}", slips)
+        if k > 1 and len(logits):
+            factor = drawn(len(logits), k, seed=3)
+            check.true(got.requires_grad, f"weights of {case} have no gradient: they are cut off from the logits")
+            (got * factor).sum().backward()
+            (weights * factor).sum().backward()
+            check.true(own.grad is not None, f"the logits of {case} get no gradient from the weights")
+            require_alike(own.grad, wide.grad, f"gradient of the logits of {case}")
+
+    worked = torch.tensor([[1.0, 3.0, 2.0, 2.0]]).log()
+    chooses(worked, 2, "the worked example, k = 2")
+    chooses([[0.5, -1.0, 2.0], [3.0, 1.0, 2.0]], 2, "two tokens, k = 2 of 3")
+    chooses([[0.0] * 40, [1.0] * 20 + [2.0] * 20], 3, "equal logits, k = 3 of 40")
+    chooses([[0.3, 0.9], [1.5, -2.0]], 1, "two tokens, k = 1 of 2")
+    chooses([[2.0, 0.0, 1.0]], 3, "all experts, k = 3 of 3")
+    ### BEGIN HIDDEN TESTS
+    chooses(drawn(50, 8, seed=5), 2, "50 tokens, k = 2 of 8")
+    chooses(drawn(30, 64, seed=6).mul(2).round(), 6, "30 tokens with equal logits, k = 6 of 64")
+    chooses(drawn(0, 4, seed=7), 2, "no tokens, k = 2 of 4")
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "choose_experts_test_edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("choose_experts", "more experts than there are, or none", part="edges", hidden="other numbers"):
+    check.raises(ValueError, choose_experts, torch.zeros(3, 4), 5, names=("k = 5 of 4 experts",))
+    check.raises(ValueError, choose_experts, torch.zeros(3, 4), 0, names=("k = 0 of 4 experts",))
+    ### BEGIN HIDDEN TESTS
+    check.raises(ValueError, choose_experts, torch.zeros(0, 2), 3, names=("k = 3 of 2 experts",))
+    check.raises(ValueError, choose_experts, torch.zeros(2, 6), -1, names=("k = -1 of 6 experts",))
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "choose_experts",
+    "The softmax keeps the order, so the experts can be found from the logits: a stable sort, and the first k columns.",
+    "`scores.gather(-1, experts)` picks each token's k scores. Then divide by `.sum(-1, keepdim=True)`.",
+)
+debrief(
+    "choose_experts",
+    """Scores divided by their sum are a softmax over the k chosen logits alone, so "softmax, then top-k" and "top-k, then
+    softmax" give the same weights here (Mixtral does the latter). It makes a difference where scores are *not* divided by their
+    sum, as in Switch Transformers with k = 1. Divided by its sum, a single weight is always 1, and its gradient is 0: the
+    router then learns from the losses that balance it, and from nothing else.
+
+    The choice itself has no gradient. The router only hears how good the chosen experts were, in relation to each other.""",
+    parts=("values", "edges"),
+)
+
+# %% [markdown]
+# ## 5 · Experts are full
+#
+# Tokens choose as they like, so one expert may be chosen by most of them, and its rank then computes while the others wait.
+# A **capacity** bounds that: an expert takes so many tokens and no more, and a choice beyond it is *dropped*. A token
+# without any expert left passes the layer by its residual connection. The capacity is usually k · tokens / E, the fair
+# share, times a *capacity factor* such as 1.25.
+#
+# Places go to all first choices before any second choice, and among these to earlier tokens before later ones.
+#
+# *Worked example.* Three tokens choose [0, 1], [1, 2] and [0, 2], and the capacity is 1. First choices: token 0 gets expert
+# 0, token 1 gets expert 1, and token 2 finds expert 0 full. Second choices: token 0 finds expert 1 full, token 1 gets expert 2,
+# and token 2 finds it full. The result is [[True, False], [True, True], [False, False]].
+#
+# ### Exercise 5 (12 points)
+#
+# `keep_within_capacity(experts, capacity) -> Tensor` says which choices are kept.
+#
+# - `experts` is (tokens, k), best expert first, and so is the result, which has the dtype bool.
+# - Each expert keeps at most `capacity` choices of all columns together, in the order above.
+# - With a capacity of 0 nothing is kept. There may be no tokens at all.
+
+
+# %% nbgrader={"grade": false, "grade_id": "keep_within_capacity", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def keep_within_capacity(experts: torch.Tensor, capacity: int) -> torch.Tensor:
+    """Which choices find a place at their expert."""
+    ### BEGIN SOLUTION
+    kept, taken = torch.zeros_like(experts, dtype=torch.bool), {}
+    for choice in range(experts.shape[1]):
+        for token, expert in enumerate(experts[:, choice].tolist()):
+            place = taken.get(expert, 0)
+            kept[token, choice] = place < capacity
+            taken[expert] = place + 1
+    return kept
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "keep_within_capacity_test", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("keep_within_capacity", "which choices are kept", hidden="other choices and capacities"):
+
+    def in_order(experts, capacity, order):
+        """Places given to (token, choice) in this order."""
+        kept, places = [[False] * len(row) for row in experts], {}
+        for token, choice in order:
+            expert = experts[token][choice]
+            if places.get(expert, capacity) > 0:
+                places[expert] = places.get(expert, capacity) - 1
+                kept[token][choice] = True
+        return kept
+
+    def keeps_choices(experts, capacity, k=None):
+        k = len(experts[0]) if experts else k
+        tokens = range(len(experts))
+        expected = in_order(experts, capacity, [(t, c) for c in range(k) for t in tokens])
+        slips = {
+            "places were given token by token: all first choices come before any second one": in_order(
+                experts, capacity, [(t, c) for t in tokens for c in range(k)]
+            ),
+            "each column was given a capacity of its own": [
+                [each[c][t][0] for c in range(k)]
+                for each in [
+                    [in_order([[row[c]] for row in experts], capacity, [(t, 0) for t in tokens]) for c in range(k)]
+                ]
+                for t in tokens
+            ],
+            "the last tokens were given places first": in_order(
+                experts, capacity, [(t, c) for c in range(k) for t in reversed(tokens)]
+            ),
+            "each expert keeps one choice more than its capacity": in_order(
+                experts, capacity + 1, [(t, c) for c in range(k) for t in tokens]
+            ),
+            "True and False are the other way round": [[not kept for kept in row] for row in expected],
+            "a token keeps all of its choices or none here; each choice counts by itself": [
+                [all(row)] * k for row in expected
+            ],
+        }
+        got = keep_within_capacity(torch.tensor(experts, dtype=torch.int64).view(len(experts), k), capacity)
+        what = (
+            f"kept choices of experts = {experts}, capacity = {capacity}"
+            if len(experts) < 8
+            else (f"kept choices of {len(experts)} tokens, k = {k}, capacity = {capacity}")
+        )
+        check.dtype(got, torch.bool, what=what)
+        rows = got.tolist()
+        cause = next((cause for cause, slip in slips.items() if rows == slip and slip != expected), "")
+        check.equal(got, torch.tensor(expected, dtype=torch.bool).view(len(experts), k), what=what, hint=cause)
+
+    keeps_choices([[0, 1], [1, 2], [0, 2]], 1)
+    keeps_choices([[0, 1], [1, 0], [0, 1], [2, 0]], 2)
+    keeps_choices([[5], [5], [3], [5]], 2)
+    keeps_choices([[0, 1], [0, 1]], 4)
+    keeps_choices([[1, 0], [0, 1]], 0)
+    keeps_choices([], 3, k=2)
+    ### BEGIN HIDDEN TESTS
+    for seed in range(8):
+        rng = check.rng(seed)
+        experts, tokens, k = int(rng.integers(3, 9)), int(rng.integers(1, 40)), int(rng.integers(1, 4))
+        rows = [[int(e) for e in rng.permutation(experts)[:k]] for _ in range(tokens)]
+        keeps_choices(rows, int(rng.integers(0, 12)))
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "keep_within_capacity",
+    "Two loops: over the columns outside, over the tokens inside. Count how many places each expert has given.",
+)
+from threeloops.lab.drawings import draw_expert_load, expert_load
+
+fair = [expert_load(512, 8, k=1, skew=0.0, factor=1.0, seed=seed).dropped / 5.12 for seed in range(20)]
+with reveal("dropped"):
+    show.against_prediction("dropped", round(sum(fair) / 20, 1), unit="%", source="mean of 20 random routings")
+    print(f"The 20 routings drop from {min(fair):.1f}% to {max(fair):.1f}%, although no expert is better than another.")
+    explore(
+        lambda skew, k, factor: draw_expert_load(expert_load(512, 8, k=k, skew=skew, factor=factor), factor),
+        skew=[0.0, 0.5, 1.0, 2.0],
+        k=[1, 2],
+        factor=[1.25, 1.0, 2.0, math.inf],
+    )
+    print("Skew is how much better liked expert 0 is than expert 7 (in logits); a factor of inf drops nothing.")
+debrief(
+    "keep_within_capacity",
+    """A capacity makes memory and time predictable, and tokens pay for it. Without one, nothing is dropped, and the busiest
+    expert decides how long everybody waits: in the figure, set the factor to inf and raise the skew. So training adds a loss
+    that pulls the router towards equal loads (the dives train with it and without it).
+
+    Which token is dropped depends on the others in its batch, and on its place there. So a model with a capacity may answer
+    the same prompt differently in another batch. That is one reason why inference, and more and more training too, goes
+    without: "dropless" layers (MegaBlocks) compute whatever comes.""",
+    parts=("",),
+)
+
+# %% [markdown]
+# ## 6 · There and back
+#
+# Now put the experts on different ranks: **expert parallelism**. Each rank has tokens of its own, as in data parallelism, and
+# E/N of the experts. Rank r has the experts from r · E/N on. So tokens travel to their expert and the results travel back,
+# each way in an **all-to-all**, in which every rank sends every other a different number of rows.
+#
+# *Worked example.* 2 ranks, 4 experts. On rank 0 the tokens a, b, c choose the experts 3, 0, 2. Sorted by expert they are b,
+# c, a, so b stays, and c and a go to rank 1: `sends = [1, 2]`. Rank 1 must know how many rows come (`gets`), and which of
+# them are for expert 2 and which for expert 3, so the counts [1, 0, 1, 1] are exchanged first. The results come back
+# in the order b, c, a, and have to be put back as a, b, c.
+#
+# The given `exchange_rows(rows, sends, gets)` is that all-to-all. It returns the rows that have come, ordered by the
+# rank they come from, and its gradient takes the way back. It also takes counts: `exchange_rows(counts, [2, 2], [2, 2])`.
+#
+# ### Exercise 6 (18 points)
+#
+# `expert_layer(x, chosen, run_expert, experts)` returns (tokens, width): row t is what expert `chosen[t]` makes of
+# `x[t]`. Here k = 1, and nothing is dropped.
+#
+# - `run_expert(expert, rows)` computes rows with an expert that *this* rank has. Call it at most once per expert, with the
+#   rows of all ranks together.
+# - Ranks have different numbers of tokens, and some may have none. `experts` is E, which N divides.
+# - Each row travels once to its expert and once back. Whatever else you send takes at most 8 bytes per row and 8 bytes
+#   per expert, for each pair of ranks.
+# - Gradients reach `x` and the experts.
+
+
+# %% tags=["demo"]
+def travel():
+    rank = dist.get_rank()
+    rows = torch.tensor([[10.0 * rank], [10.0 * rank + 1], [10.0 * rank + 2]])
+    sends, gets = ([1, 2], [1, 2]) if rank == 0 else ([2, 1], [2, 1])
+    return exchange_rows(rows, sends, gets).flatten().tolist()
+
+
+print("rank 0 has 0, 1, 2 and keeps one row; rank 1 has 10, 11, 12 and keeps one. After the exchange:")
+print(*Cluster(2).run(travel).results)
+
+
+# %% nbgrader={"grade": false, "grade_id": "expert_layer", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def expert_layer(x: torch.Tensor, chosen: torch.Tensor, run_expert, experts: int) -> torch.Tensor:
+    """Each token's row from its expert, wherever that is."""
+    ### BEGIN SOLUTION
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    each = experts // ranks
+    order = chosen.sort(stable=True).indices
+    counts = torch.bincount(chosen, minlength=experts)
+    arriving = exchange_rows(counts, [each] * ranks, [each] * ranks).view(ranks, each)
+    sends, gets = counts.view(ranks, each).sum(1).tolist(), arriving.sum(1).tolist()
+    here = exchange_rows(x[order], sends, gets)
+    expert_of = torch.arange(each).repeat(ranks).repeat_interleave(arriving.flatten())
+    out = torch.empty_like(here)
+    for expert in range(each):
+        mine = expert_of == expert
+        out[mine] = run_expert(rank * each + expert, here[mine])
+    back = exchange_rows(out, gets, sends)
+    return back[order.argsort()]
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "expert_layer_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("expert_layer", "rows from their experts", part="values", hidden="other choices and numbers of ranks"):
+
+    def gives(chosen, experts, width=3, seed=1):
+        ranks = len(chosen)
+        run = on_cluster(Cluster(ranks), experts_on_ranks, expert_layer, chosen, experts, width, seed)
+        outputs, _, _ = experts_alone(chosen, experts, width, seed)
+        case = f"{experts} experts, chosen by rank: {chosen}"
+        for rank, (y, _, _, calls) in enumerate(run.results):
+            order = sorted(range(len(chosen[rank])), key=lambda t, rank=rank: chosen[rank][t])
+            mistaken = {
+                "these rows are sorted by expert: put them back into the order of the tokens": outputs[rank][order]
+            }
+            require_alike(y, outputs[rank], f"output on rank {rank} ({case})", mistaken)
+            own = range(rank * experts // ranks, (rank + 1) * experts // ranks)
+            for expert in own:
+                expected = sum(picks.count(expert) for picks in chosen)
+                seen = [rows for which, rows in calls if which == expert and rows]
+                what = f"rows in each call of run_expert({expert}, …) on rank {rank} ({case})"
+                check.equal(seen, [expected] if expected else [], what=what)
+
+    gives([[3, 0, 2], [1, 1, 2]], 4)
+    gives([[0, 0, 0], [1], [0, 1, 2, 2, 0]], 3)
+    gives([[1, 1], []], 2)
+    ### BEGIN HIDDEN TESTS
+    rng = check.rng(4)
+    gives([[int(e) for e in rng.integers(0, 8, size=int(rng.integers(0, 9)))] for _ in range(4)], 8, width=5, seed=2)
+    gives([[int(e) for e in rng.integers(0, 6, size=int(rng.integers(1, 7)))] for _ in range(3)], 6, seed=3)
+    gives([[], []], 4)
+    require_use_of_messages(2, experts_on_ranks, expert_layer, [[1, 2, 3], [0, 1]], 4, 40, 6)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "expert_layer_test_traffic", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("expert_layer", "what travels", part="traffic", hidden="other choices"):
+
+    def travels(chosen, experts, width):
+        ranks = len(chosen)
+        run = on_cluster(Cluster(ranks), experts_on_ranks, expert_layer, chosen, experts, width, 0)
+        owner = [expert * ranks // experts for expert in range(experts)]
+        rows = [[sum(owner[e] == target for e in picks) for target in range(ranks)] for picks in chosen]
+        for a in range(ranks):
+            for b in range(ranks):
+                if a != b:
+                    sent = sum(m.size for m in run.messages if (m.source, m.target) == (a, b) and m.ready < 1)
+                    there = rows[a][b] + rows[b][a]
+                    least, most = there * 4 * width, there * (4 * width + 8) + 8 * experts
+                    what = (
+                        f"rank {a} sends {sent:,} bytes to rank {b}: there are {rows[a][b]} rows to their expert and "
+                        f"{rows[b][a]} rows back, of {4 * width} bytes each, so it should be from {least:,} to {most:,}"
+                    )
+                    check.true(least <= sent <= most, f"{what} ({experts} experts, chosen by rank: {chosen})")
+
+    travels([[3, 0, 2], [1, 1, 2]], 4, 64)
+    travels([[0, 0, 2, 0], [1, 0], [2, 2]], 3, 128)
+    ### BEGIN HIDDEN TESTS
+    travels([[0, 7, 7, 7], [1, 6], [], [2, 2, 5]], 8, 96)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "expert_layer_test_gradients", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("expert_layer", "gradients of the tokens and the experts", part="gradients", hidden="other choices"):
+
+    def learns(chosen, experts, width=3, seed=1):
+        ranks = len(chosen)
+        run = on_cluster(Cluster(ranks), experts_on_ranks, expert_layer, chosen, experts, width, seed)
+        _, of_x, of_experts = experts_alone(chosen, experts, width, seed)
+        case = f"{experts} experts, chosen by rank: {chosen}"
+        for rank, (_, x_grad, weights, _) in enumerate(run.results):
+            if chosen[rank]:
+                require_alike(x_grad, of_x[rank], f"gradient of x on rank {rank} ({case})")
+            for expert, got in weights.items():
+                if any(expert in picks for picks in chosen):
+                    require_alike(got, of_experts[expert], f"gradient of expert {expert} on rank {rank} ({case})")
+
+    learns([[3, 0, 2], [1, 1, 2]], 4)
+    learns([[0, 0, 0], [1], [0, 1, 2, 2, 0]], 3)
+    ### BEGIN HIDDEN TESTS
+    learns([[3, 3], [0, 1, 3, 2], [5, 4, 4]], 6, width=4, seed=2)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "expert_layer",
+    "Sort the tokens by expert: `order = chosen.sort(stable=True).indices`. Then rows for one rank stand together.",
+    "`torch.bincount(chosen, minlength=experts)` are the counts. Exchange them, E/N to each rank; seen as (ranks, E/N), "
+    "their sums are `gets`.",
+    "Rows come rank by rank, and from each rank expert by expert. `repeat_interleave` of the counts says whose each row is.",
+    "After the way back, `back[order.argsort()]` has the old order.",
+    "A deadlock in `backward`: where no row has come, the (empty) result must still be made of what came, or that rank "
+    "leaves out the exchanges of the backward pass, and the others wait for it.",
+)
+from threeloops.lab.drawings import draw_exchange
+
+animate(
+    lambda frame: draw_exchange([[2, 0, 1, 0], [2, 1, 1, 0], [0, 2, 1, 1]], frame),
+    range(9),
+    seconds=0.9,
+    caption="Twelve tokens on three ranks travel to their experts and back: sorted, sent, computed, returned, put in order",
+)
+debrief(
+    "expert_layer",
+    """What a rank sends depends on the tokens. With equal loads it is (N − 1)/N · k · tokens · width · bytes per exchange, and a
+    training step has four of them: there and back, forward and backward. An all-reduce of tensor parallelism has a fixed
+    size; here the busiest rank decides when the layer ends, in arithmetic and in bytes.
+
+    All sizes must be known before rows can be sent, so the small exchange of counts comes first. On GPUs it also forces the
+    CPU to wait for them. Padding each expert to a capacity avoids that, at the price of bytes for empty rows (GShard).
+
+    An expert's gradient is complete where the expert lives, since the rows of all ranks went through it.""",
+    parts=("values", "traffic", "gradients"),
+)
+
+# %% [markdown]
+# ## 7 · How many ways to cut
+#
+# A machine has G GPUs, and you train with tensor parallelism over n of them and data parallelism over d = G/n. The arithmetic
+# per GPU is the same for every n, so communication decides. Leave latency and overlap out. Weights and gradients are sent in
+# 16 bits.
+#
+# - **Tensor parallel**: each block has four all-reduces of S = (tokens · n/G) · width · 2 bytes. Each rank sends 2(n − 1)/n · S per
+#   all-reduce, over NVLink if n is at most `per_node`, otherwise over the network.
+# - **Data parallel**: one all-reduce of a rank's gradients, S = parameters/n · 2 bytes. Each rank sends 2(d − 1)/d · S over the
+#   network.
+# - **Memory**: 16 · parameters/n bytes per GPU (lab 06) must fit.
+#
+# *Worked example.* 13 billion parameters, 40 layers, width 5,120, 40 heads, a million tokens, 64 GPUs of 80 GB, NVLink 450 GB/s,
+# network 50 GB/s. n = 2 needs 104 GB. n = 4 needs 52 GB and takes 0.341 + 0.244 = 0.585 s, and n = 8 takes 0.796 + 0.114 = 0.910 s.
+# With a quarter of the tokens it is 0.329 and 0.313 s, and n = 8 is better.
+#
+# ### Exercise 7 (10 points)
+#
+# `choose_degree(job, machine) -> int` returns the n with the least communication time among those that divide `gpus` and
+# `heads` and fit into memory. At least one does.
+
+# %% tags=["demo"]
+predict(
+    "across",
+    "In the worked example, n = 16 instead of 8 (say the model had 48 heads): how many times as long do the tensor-parallel "
+    "all-reduces take?",
+    unit="×",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "choose_degree", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def choose_degree(job: Job, machine: Machine) -> int:
+    """The degree of tensor parallelism with the least communication."""
+    ### BEGIN SOLUTION
+    found = []
+    for n in range(1, machine.gpus + 1):
+        if machine.gpus % n or job.heads % n or 16 * job.parameters / n > machine.memory:
+            continue
+        replicas = machine.gpus // n
+        activations = job.tokens * n / machine.gpus * job.width * 2
+        link = machine.nvlink if n <= machine.per_node else machine.network
+        tensor = job.layers * 4 * 2 * (n - 1) / n * activations / link
+        data = 2 * (replicas - 1) / replicas * job.parameters / n * 2 / machine.network
+        found.append((tensor + data, n))
+    return min(found)[1]
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "choose_degree_test", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("choose_degree", "the degree with the least communication", hidden="other models and machines"):
+    big, small = Job(13e9, 40, 5120, 40, 1e6), Job(13e9, 40, 5120, 40, 0.25e6)
+    cluster = Machine(64, 8, 80e9, 450e9, 50e9)
+
+    def times(job, machine, n):
+        """Seconds of tensor and of data parallelism."""
+        d, link = machine.gpus / n, machine.nvlink if n <= machine.per_node else machine.network
+        return (
+            16 * job.layers * job.tokens * job.width * (n - 1) / machine.gpus / link,
+            4 * job.parameters * (d - 1) / d / n / machine.network,
+        )
+
+    def cause_of(got, job, machine):
+        """Which rule chooses this instead."""
+        if type(got) is not int or got < 1:
+            return ""
+        if machine.gpus % got or job.heads % got:
+            count, what = (machine.gpus, "GPUs") if machine.gpus % got else (job.heads, "heads")
+            return f"{got} does not divide {count} {what}"
+        if 16 * job.parameters > got * machine.memory:
+            return f"with n = {got} it takes {16 * job.parameters / got / 1e9:.0f} GB of {machine.memory / 1e9:.0f} per GPU"
+        fits = [
+            n
+            for n in range(1, machine.gpus + 1)
+            if machine.gpus % n == job.heads % n == 0 and 16 * job.parameters <= n * machine.memory
+        ]
+        rules = {
+            "without the gradients": lambda n: times(job, machine, n)[0],
+            "without the tensor-parallel part": lambda n: times(job, machine, n)[1],
+            "if a group had as many tokens as one rank": lambda n: (
+                times(job, machine, n)[0] / n + times(job, machine, n)[1]
+            ),
+            "if every rank had all gradients": lambda n: times(job, machine, n)[0] + times(job, machine, n)[1] * n,
+            "if NVLink joined all nodes": lambda n: (
+                times(job, replace(machine, per_node=10**6), n)[0] + times(job, machine, n)[1]
+            ),
+        }
+        found = [name for name, rule in rules.items() if min(fits, key=rule) == got]
+        return f"that has the least time {', or '.join(found)}" if found else ""
+
+    def decides(expected, job, machine, why):
+        got = choose_degree(job, machine)
+        cause = cause_of(got, job, machine) if got != expected else ""
+        check.equal(got, expected, what=f"choose_degree({job}, {machine})" + (f": {why}" if why else ""), hint=cause)
+
+    decides(4, big, cluster, "the worked example")
+    decides(8, small, cluster, "the worked example with a quarter of the tokens")
+    decides(1, Job(1e9, 20, 2048, 16, 8e6), cluster, "a small model and many tokens need no cut")
+    decides(5, Job(13e9, 40, 5120, 40, 1e6), Machine(40, 8, 45e9, 450e9, 50e9), "it divides 40 GPUs and 40 heads")
+    decides(2, Job(13e9, 40, 5120, 30, 0.25e6), Machine(64, 8, 120e9, 450e9, 50e9), "4 and 8 do not divide 30 heads")
+    decides(16, Job(70e9, 80, 8192, 64, 1e6), cluster, "it fits only across two nodes")
+    decides(8, Job(13e9, 40, 5120, 40, 1e6), Machine(64, 8, 51e9, 450e9, 50e9), "n = 4 needs 52 GB")
+    decides(4, big, Machine(64, 8, 52e9, 450e9, 50e9), "n = 4 fits exactly")
+    decides(8, Job(30e9, 48, 7168, 48, 6300), cluster, "few tokens, but 16 GPUs are two nodes")
+    decides(
+        16, Job(30e9, 48, 7168, 48, 5800), cluster, "so few tokens that the gradients decide, even across two nodes"
+    )
+    decides(2, Job(20e9, 44, 6144, 48, 80e3), Machine(2, 8, 400e9, 450e9, 50e9), "n = 2 leaves no data parallelism")
+    ### BEGIN HIDDEN TESTS
+    for seed in range(12):
+        rng = check.rng(seed)
+        job = Job(
+            float(10 ** rng.uniform(9, 11)),
+            int(rng.integers(10, 90)),
+            128 * int(rng.integers(8, 100)),
+            int(rng.choice([12, 16, 24, 40, 48, 64])),
+            float(10 ** rng.uniform(4, 7)),
+        )
+        machine = Machine(
+            int(rng.choice([16, 24, 64, 96])), 8, 1e9, float(10 ** rng.uniform(11, 12)), float(10 ** rng.uniform(9, 11))
+        )
+        usable = [n for n in range(1, machine.gpus + 1) if machine.gpus % n == 0 and job.heads % n == 0]
+        least = usable[int(rng.integers(0, len(usable)))]
+        machine = Machine(machine.gpus, 8, 16.5 * job.parameters / least, machine.nvlink, machine.network)
+        best = min((n for n in usable if n >= least), key=lambda n: sum(times(job, machine, n)))
+        decides(best, job, machine, "")
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "choose_degree",
+    "Try every n from 1 to `machine.gpus`; skip those that do not divide or do not fit. Keep (seconds, n), and take the least.",
+    "Tensor parallel: `layers * 4 * 2 * (n - 1) / n * S / link`, where S grows with n, because each group has more tokens.",
+)
+show.against_prediction(
+    "across", round((15 / 50) / (7 / 450), 1), unit="×", source="model: (15 ÷ 50 GB/s) ÷ (7 ÷ 450 GB/s)"
+)
+
+
+from threeloops.figures import ON_LIGHT
+
+
+def draw_degrees(thousand_tokens, billion_parameters, network_GBs):
+    layers, width = round((billion_parameters * 1e9 / 12 / 128**2) ** (1 / 3)), 0
+    width = 128 * layers
+    plot, axes = figure(width=8.5, height=2.8)
+    degrees = [1, 2, 4, 8, 16, 32]
+    tensor, data, shown = [], [], []
+    for n in degrees:
+        link = 450e9 if n <= 8 else network_GBs * 1e9
+        tensor.append(16 * layers * thousand_tokens * 1e3 * width * (n - 1) / 64 / link)
+        data.append(4 * billion_parameters * 1e9 * (64 / n - 1) / 64 / (network_GBs * 1e9))
+        shown.append(str(n) if 16 * billion_parameters / n <= 80 else f"{n}\ndoes not fit")
+    axes.bar(shown, tensor, color=palette.sky, label="tensor parallel")
+    axes.bar(shown, data, bottom=tensor, color=palette.orange, label="data parallel")
+    together = [a + b for a, b in zip(tensor, data, strict=True)]
+    top = 1.35 * max(together[:4])
+    for place, seconds in enumerate(together):
+        off = seconds > top
+        inside = {"va": "top", "color": ON_LIGHT} if off else {"va": "bottom"}
+        axes.text(place, min(seconds, 1.08 * top), f"{seconds:.2f} s" + " ↑" * off, ha="center", **inside)
+    axes.set(xlabel="tensor-parallel degree n", ylabel="communication (s)", ylim=(0, 1.12 * top))
+    axes.set_title(f"{layers} layers of width {width:,}, {thousand_tokens}k tokens per step, 64 GPUs of 80 GB")
+    axes.legend()
+    return plot
+
+
+explore(draw_degrees, thousand_tokens=[1000, 250, 4000], billion_parameters=[13, 7, 30], network_GBs=[50, 12.5, 450])
+debrief(
+    "choose_degree",
+    """More tensor parallelism means fewer gradients per rank to sum over the network, and more tokens per group to sum over
+    NVLink. The first part shrinks with n and does not depend on the tokens; the second grows with both. Beyond a node the
+    second jumps by the ratio of the two links, and that is why people say "tensor parallelism stays inside the node".
+
+    The model leaves out overlap, which hides gradients (lab 09) but hardly the all-reduces inside blocks. So at work the
+    smallest degree that fits is a good first try. Lab 10 shrinks what has to fit, and lab 12 cuts between layers instead.""",
+    parts=("",),
+)
+
+# %% [markdown]
+# ## In practice
+#
+# With PyTorch's DTensor you name the cuts: `parallelize_module(model, mesh, {"mlp.up": ColwiseParallel(), "mlp.down":
+# RowwiseParallel()})`. Megatron-LM has flags: `--tensor-model-parallel-size 8`, `--sequence-parallel`,
+# `--expert-model-parallel-size 8`, `--moe-router-topk 2`, `--moe-expert-capacity-factor 1.25`. vLLM serves with
+# `--tensor-parallel-size` and `--enable-expert-parallel`. For the all-to-alls of large mixtures there are libraries of
+# their own, such as DeepEP. The last cell trains the course's GPT for 3 steps, once in one process and once cut over 4 ranks with such
+# a plan.
+#
+# ## What to remember
+#
+# - Cut the first matrix by outputs and the second by inputs: one all-reduce per MLP and one per attention, each way.
+# - What communicates forward does nothing backward, and the other way round.
+# - Cut attention by whole heads, and queries, keys and values each.
+# - Experts cost two all-to-alls forward and two backward. How long they take depends on where the tokens go.
+# - Tensor parallelism sends activations, data parallelism sends gradients. Tokens, parameters and links decide between them.
+#
+# The deep dives (`11_tensor_and_expert_parallel_dives.ipynb`) have sequence parallelism, a loss without the whole logits,
+# attention over a ring, and routers that learn to balance.
+#
+# ## Reflection
+#
+# Your model trains on one node of 8 GPUs with tensor parallelism of degree 8. You are given seven more nodes. What do you
+# change, what do you measure first, and what would make you change your mind? A paragraph is enough.
+
+# %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# I keep the degree of 8 inside each node and add data parallelism over the 8 nodes, since the network is slower than NVLink.
+# First I measure a step on one node, the time of the all-reduces inside blocks, and the time of one all-reduce of a rank's
+# gradients over the network. If the all-reduces inside blocks take much of the step and memory allows it (sharded
+# optimizer states), I try a degree of 4 or 2. If gradients dominate because there are few tokens per step, I keep 8, accumulate, or
+# enlarge the batch. If the model would not even fit at 8, I cut it into pipeline stages before I let a group span two nodes.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+TOKENS = torch.randint(0, 64, (2, 17), generator=torch.Generator().manual_seed(5))
+
+
+def three_steps(cut):
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(**SHAPE))
+    if cut:
+        parallelize(model, gpt_plan(sequence_parallel=True))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(3):
+        loss = model(TOKENS[:, :-1], TOKENS[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses, sum(p.numel() for p in model.parameters())
+
+
+runs = {"one process": Cluster(1).run(three_steps, False), "4 ranks": Cluster(4).run(three_steps, True)}
+show.table(
+    [(name, *(f"{loss:.6f}" for loss in run.results[0][0]), f"{run.results[0][1]:,}") for name, run in runs.items()],
+    header=("", "loss, step 1", "step 2", "step 3", "parameters per rank"),
+    caption="The course's GPT with tensor and sequence parallelism and a loss over cut logits, and without",
+)
+term("tensor parallelism")
+calibration()

@@ -1,0 +1,34 @@
+# expect: sum_over_ranks changed its argument
+# fails: values
+def copy_to_ranks(x: torch.Tensor) -> torch.Tensor:
+    """Nothing forward, all-reduce backward."""
+    return _Copy.apply(x)
+
+
+def sum_over_ranks(x: torch.Tensor) -> torch.Tensor:
+    """All-reduce forward, nothing backward."""
+    return _Sum.apply(x)
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = x.detach()
+        dist.all_reduce(total)
+        return total.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient

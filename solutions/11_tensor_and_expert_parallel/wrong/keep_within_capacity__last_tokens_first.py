@@ -1,0 +1,10 @@
+# expect: the last tokens were given places first
+def keep_within_capacity(experts: torch.Tensor, capacity: int) -> torch.Tensor:
+    """Which choices find a place at their expert."""
+    kept, taken = torch.zeros_like(experts, dtype=torch.bool), {}
+    for choice in range(experts.shape[1]):
+        for token, expert in reversed(list(enumerate(experts[:, choice].tolist()))):
+            place = taken.get(expert, 0)
+            kept[token, choice] = place < capacity
+            taken[expert] = place + 1
+    return kept
