@@ -95,6 +95,18 @@ def test_the_rank_with_the_most_layers_sets_the_pace():
     assert step.data == pytest.approx(gather - 3 * forward + scatter - 6 * forward + scatter / 3)
 
 
+def test_collectives_inside_layers_hide_those_between_replicas_too():
+    model = replace(MODEL, layers=5)
+    slow, slower = (
+        step_time(model, replace(MACHINE, gpus_per_node=2, inside=Link(a, 1e30), between=Link(0.0, 1e5)), plan)
+        for plan in [Plan(4, 16, pp=2, dp=2, tp=2)]
+        for a in (1e-3, 2e-3)
+    )
+    assert slow.tensor == pytest.approx(2 * 3 * 8 * 1e-3), "two microbatches, three layers"
+    assert slow.data - slower.data == pytest.approx(3 * 8 * 1e-3), "all of it, where all is exposed"
+    assert slower.bubble - slow.bubble == pytest.approx(3 * 8 * 1e-3), "one microbatch fills the pipeline"
+
+
 def test_fsdp_gathers_and_scatters_for_each_microbatch():
     machine = replace(MACHINE, inside=Link(0.0, 1e5))
     once, twice = (step_time(MODEL, machine, Plan(2 * n, 16, dp=2, zero=3)).data for n in (1, 2))
