@@ -822,7 +822,7 @@ with check("shard_gradients", "the memory of a rank", part="memory", hidden="ano
 
     reduction_needs(4, 1024, 16)
     ### BEGIN HIDDEN TESTS
-    reduction_needs(4, 768, 32)
+    reduction_needs(3, 768, 32)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

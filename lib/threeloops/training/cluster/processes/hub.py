@@ -4,6 +4,7 @@ functions are in the sandbox, and the grader keeps the clocks.
 `start`, `exchange`, `result`, `printed` and `end` are called in this order from there, with plain data.
 """
 
+import importlib
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from threeloops.training.cluster.processes.warm import import_parallel
 __all__ = ["end", "exchange", "printed", "result", "start"]
 
 _PARALLEL = ("torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.tensor")
+_COMPILING = ("torch.optim", "torch.utils.flop_counter")
+"""What imports the compiler when it is first used."""
 
 
 class _Hub:
@@ -39,7 +42,10 @@ def start(
 ) -> None:
     """Fork one rank for each of `size`; each runs `program(*arguments)`."""
     end()
-    if _is_parallel(program):
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which `backward(gradient)` imports
+    if _uses(program, _COMPILING):
+        importlib.import_module("torch._dynamo")
+    if _uses(program, _PARALLEL):
         import_parallel()
 
     def launch(descriptors: list[list[int]]) -> list[int]:
@@ -53,11 +59,11 @@ def start(
     _Hub.sockets = Sockets(size, launch, seconds)
 
 
-def _is_parallel(program: Callable[..., Any]) -> bool:
-    """Whether the cell that defines the program has a name of torch's parallel modules: its ranks then need seconds'
-    worth of imports."""
+def _uses(program: Callable[..., Any], modules: tuple[str, ...]) -> bool:
+    """Whether the cell that defines the program has a name of these modules: each of its ranks would then import for
+    seconds what it can as well inherit."""
     names = list(getattr(program, "__globals__", {}).values())
-    return any(str(getattr(each, "__module__", "")).startswith(_PARALLEL) for each in names)
+    return any(str(getattr(each, "__module__", "")).startswith(modules) for each in names)
 
 
 def exchange(told: Sequence[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
