@@ -22,13 +22,15 @@ __all__ = ["ResidentMemory", "own_bytes", "settle"]
 _MADV_POPULATE_READ = 22
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _BLOCK = 64 << 10
+_SAME_PROGRAM = 0.9
+"""A largest size below this share of an earlier size is another program's; the kernel's counters are not exact."""
 
 
 class ResidentMemory:
     """Processes as they are now. Later `growth()` says by how many bytes each one has grown at most since then."""
 
     def __init__(self, processes: Sequence[int]) -> None:
-        self._before = {process: _kilobytes(process, b"VmRSS") for process in processes}
+        self._before = {each: (_kilobytes(each, b"VmRSS"), _own_kilobytes(each)) for each in processes}
 
     @property
     def processes(self) -> list[int]:
@@ -36,19 +38,22 @@ class ResidentMemory:
 
     def growth(self) -> list[int]:
         """In the order of the processes. Raises ProcessLookupError where one of them has ended, or has become another
-        program, whose largest size says nothing of the one before."""
+        program, whose largest size says nothing of the one before.
+
+        The kernel may take pages of files away meanwhile, which makes the largest size smaller than it was; so what a
+        process holds now counts by itself as well."""
         found = []
-        for process, before in self._before.items():
+        for process, (before, own) in self._before.items():
             largest = _kilobytes(process, b"VmHWM")
-            if largest < before:
+            if largest < _SAME_PROGRAM * before:
                 raise ProcessLookupError(f"process {process} has become another program")
-            found.append(largest - before << 10)
+            found.append(max(0, largest - before, _own_kilobytes(process) - own) << 10)
         return found
 
 
 def own_bytes(process: int) -> int:
     """Bytes of a process that are no file's, those that it shares with its parent included."""
-    return _kilobytes(process, b"RssAnon") << 10
+    return _own_kilobytes(process) << 10
 
 
 def settle() -> None:
@@ -67,6 +72,10 @@ def settle() -> None:
         if len(words) > 5 and words[5].startswith("/") and words[1].startswith("r"):
             start, end = (int(word, 16) for word in words[0].split("-"))
             libc.madvise(start, end - start, _MADV_POPULATE_READ)  # kernels before 5.14 refuse: then pages count
+
+
+def _own_kilobytes(process: int) -> int:
+    return _kilobytes(process, b"RssAnon") + _kilobytes(process, b"RssShmem")
 
 
 def _kilobytes(process: int, field: bytes) -> int:

@@ -56,8 +56,16 @@ def run_all(page) -> None:
 
 
 def moves(control) -> Iterator[None]:
-    """Every other option of a list, one after the other; a step of a slider towards its middle."""
-    if control.evaluate("control => control.tagName") == "SELECT":
+    """Every other option of a list, one after the other; a step of a slider towards its middle; a text without
+    its last word, and then with it."""
+    tag = control.evaluate("control => control.tagName")
+    if tag == "INPUT":
+        text = control.input_value()
+        for changed in (text.rpartition(" ")[0], text):
+            control.fill(changed)
+            control.press("Enter")
+            yield
+    elif tag == "SELECT":
         chosen, options = control.evaluate("control => [control.selectedIndex, control.options.length]")
         for index in (*range(chosen + 1, options), *range(chosen)):
             control.select_option(index=index)
@@ -71,13 +79,15 @@ def moves(control) -> Iterator[None]:
 
 def redraws(page, picture, control) -> bool:
     """Whether the picture changes; two options of a list may well look the same."""
-    before = picture.inner_html()
+    before, text = picture.inner_html(), control.evaluate("control => control.tagName") == "INPUT"
     for _ in moves(control):
         with suppress(TimeoutError):
             page.wait_for_function(
                 "([e, html]) => e.innerHTML !== html", arg=[picture.element_handle(), before], timeout=WAIT_MS
             )
-            return True
+            if not text:
+                return True
+            text, before = False, picture.inner_html()  # go on, and see it come back
     return False
 
 
@@ -114,7 +124,7 @@ def test_it_runs_from_top_to_bottom_every_question_unfolds_and_every_control_red
         explorer.scroll_into_view_if_needed()
         picture = explorer.locator(".threeloops-picture").first
         picture.wait_for(timeout=600_000)
-        controls = explorer.locator(".noUi-handle, select")
+        controls = explorer.locator(".noUi-handle, select, .widget-text input")
         assert controls.count() > 0
         for index in range(controls.count()):
             assert redraws(page, picture, controls.nth(index)), f"explorer {number}, control {index}"
