@@ -507,7 +507,7 @@ def draw_edited(rank_0, rank_1, rank_2):
     timeline = course_simulate(schedule, ONE_TWO, complete=False)
     plot = gantt(timeline, until=max(timeline.seconds, 1e-3))
     kept = ", ".join(f"{most:g}" for most in timeline.peak())
-    plot.axes[0].set_title(f"{plot.axes[0].get_title()}; in flight at most {kept}", fontsize=10)
+    plot.axes[0].set_title(f"{1e3 * timeline.seconds:g} ms; in flight at most {kept}", fontsize=10)
     return plot
 
 
