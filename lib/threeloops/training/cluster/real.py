@@ -5,11 +5,9 @@ machine or many, name the program as `module:function`:
 
     torchrun --nproc-per-node 8 -m threeloops.training.cluster my_module:program
 
-and under Slurm, in a script for `sbatch --nodes 2 --ntasks-per-node 8`:
+and under Slurm, with the script `slurm.sh` that lies beside this module:
 
-    export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-    export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
-    srun python -m threeloops.training.cluster my_module:program
+    sbatch --nodes 2 --ntasks-per-node 8 --gpus-per-node 8 slurm.sh my_module:program
 """
 
 import argparse

@@ -1,0 +1,110 @@
+"""A Slurm of one host for a test: munged, slurmctld and slurmd in one folder, on free ports, and gone afterwards."""
+
+import contextlib
+import os
+import random
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+_PARTS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
+_CONFIGURATION = """
+ClusterName=one_host
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
+SlurmdParameters=config_overrides
+ReturnToService=2
+MpiDefault=none
+FirstJobId={first_job}
+KillWait=5
+NodeName={host} NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
+PartitionName=all Nodes={host} Default=YES OverSubscribe=YES State=UP
+"""
+
+
+@contextlib.contextmanager
+def one_host_slurm(folder: Path, seconds: float = 30.0):
+    """The environment in which sbatch, srun and scontrol talk to it. Its one node claims 8 CPUs."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    programs = {name: shutil.which(name, path=path) for name in _PARTS}
+    if missing := [name for name, found in programs.items() if found is None]:
+        pytest.skip(f"there is no {', '.join(missing)} here: apt install slurm-wlm munge")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o400)
+    configuration = folder / "slurm.conf"
+    ports = free_ports(2)
+    configuration.write_text(
+        _CONFIGURATION.format(
+            host=socket.gethostname().partition(".")[0], folder=folder, user=os.getuid(),
+            controller_port=ports[0], node_port=ports[1], first_job=random.randrange(1, 1 << 20),
+        )
+    )  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    environment |= {"SLURM_CONF": str(configuration), "PATH": path}
+    with contextlib.ExitStack() as running:
+        munged = [
+            "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket",
+            f"--pid-file={folder}/munged.pid", f"--seed-file={folder}/munge.seed",
+        ]  # fmt: skip
+        for name, arguments in (("munged", munged), ("slurmctld", ["-D"]), ("slurmd", ["-D"])):
+            log = running.enter_context((folder / f"{name}.log").open("wb"))
+            process = subprocess.Popen(
+                [programs[name], *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+            running.callback(_end, process)
+            if name == "munged":
+                wait_until((folder / "munge.socket").exists, seconds, f"munged: {folder}/munged.log")
+
+        def idle():
+            seen = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True)
+            return seen.stdout.strip() == "idle"
+
+        wait_until(idle, seconds, f"a node that is idle: {folder}/slurmctld.log and slurmd.log")
+        yield environment
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on which nothing listens at present."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def wait_until(holds, seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"after {seconds:g} s still waiting for {what}"
+        time.sleep(0.05)
+
+
+def _end(process: subprocess.Popen) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
