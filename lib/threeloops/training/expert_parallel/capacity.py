@@ -39,9 +39,10 @@ def expert_capacity(tokens: int, experts: int, k: int, factor: float) -> int:
 def keep_within_capacity(experts: Int[Tensor, "tokens k"], capacity: int) -> Bool[Tensor, "tokens k"]:
     """Which choices are kept: each expert's first `capacity` ones. All first choices come before all second choices,
     and each of these in the order of tokens, so that a second choice never displaces a first one (GShard, algorithm 1).
+    A capacity of 0 keeps none.
     """
-    if capacity < 1 and experts.numel():
-        raise ValueError(f"capacity = {capacity}: expected room for at least 1 token per expert")
+    if capacity < 0:
+        raise ValueError(f"capacity = {capacity}: expected 0 rows per expert or more")
     in_order = experts.T.flatten()
     by_expert = in_order.sort(stable=True)
     first = torch.searchsorted(by_expert.values, by_expert.values)  # where this expert's choices begin

@@ -57,7 +57,8 @@ class ExpertParallel(nn.Module):
 
     An expert's gradient is the sum over the tokens of all ranks, since their losses reach it through the all-to-all.
     The router's is that of this rank's tokens and needs the all-reduce of data parallelism; where that takes a mean
-    over n ranks, divide the experts' gradients by n.
+    over n ranks, divide the experts' gradients by n. Every rank must run the backward, with a loss that depends on its
+    output, since each all-to-all has its counterpart there.
 
     Args:
         experts: this rank's, each a module from (rows, width) to (rows, width). One that nobody chose gets 0 rows.

@@ -95,7 +95,8 @@ def one_f_one_b(ranks: int, microbatches: int) -> Schedule:
     """A forward for each rank behind, then one forward and one backward in turns, then the backwards that are left
     (Narayanan et al. 2019, "PipeDream"; with a flush at the end Narayanan et al. 2021, figure 4).
 
-    Its bubble is GPipe's, but rank r keeps the activations of at most `ranks` − r microbatches instead of all.
+    Where transfers are free its bubble is GPipe's, but rank r keeps the activations of at most `ranks` − r microbatches
+    instead of all.
     """
     _check_counts(ranks=ranks, microbatches=microbatches)
     rows = []

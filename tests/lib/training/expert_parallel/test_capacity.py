@@ -39,10 +39,11 @@ def test_counts_that_cannot_be_are_named(tokens, k):
         expert_capacity(tokens, 4, k, 1.0)
 
 
-def test_no_capacity_for_some_tokens_is_named():
-    with pytest.raises(ValueError, match="capacity = 0: expected room for at least 1 token per expert"):
-        keep_within_capacity(torch.tensor([[0]]), 0)
+def test_a_capacity_of_0_keeps_nothing_and_one_below_is_named():
+    assert keep_within_capacity(torch.tensor([[0, 1], [1, 0]]), 0).tolist() == [[False, False]] * 2
     assert keep_within_capacity(torch.empty(0, 2, dtype=torch.long), 0).shape == (0, 2)
+    with pytest.raises(ValueError, match="capacity = -1: expected 0 rows per expert or more"):
+        keep_within_capacity(torch.tensor([[0]]), -1)
 
 
 def test_first_choices_come_before_second_ones_and_earlier_tokens_before_later_ones():
