@@ -9,19 +9,19 @@
 #     language: python
 #     name: python3
 #   threeloops:
-#     title: What if one layer is too large?
+#     title: How do several GPUs share one layer?
 #     minutes: 170
 #     withholds: [threeloops.training.tensor_parallel, threeloops.training.expert_parallel, threeloops.training.context_parallel, threeloops.training.mesh, threeloops.training.composition, threeloops.lab.drawings]
 #     edition: 2
 # ---
 
 # %% [markdown]
-# # What if one layer is too large?
+# # How do several GPUs share one layer?
 #
 # ![Two matrices of one layer, each with a possible cut from left to right and one from top to bottom](attachment:opening.png)
 #
-# Four GPUs share one layer: each holds a quarter of its weights and does a quarter of its arithmetic. Where do you cut,
-# and what do the GPUs have to tell each other?
+# Each of four GPUs holds a quarter of one layer's weights and does a quarter of its arithmetic. Where do you cut, and what
+# do the GPUs have to tell each other?
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math
@@ -145,6 +145,13 @@ def trained_mlps(copy_to_ranks, sum_over_ranks, tokens, width, hidden, layers, s
     return y.detach(), x.grad, [[w.grad for w in each] for each in shards], changed
 
 
+def gradients_of_copies(copy_to_ranks):
+    """Of a and b, for the loss 3 · Σ(copy of a + copy of b): both copies are given the same gradient tensor."""
+    a, b = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
+    ((copy_to_ranks(a) + copy_to_ranks(b)) * 3).sum().backward()
+    return [a.grad, b.grad]
+
+
 def trained_alone(tokens, width, hidden, layers, seed, part=slice(None)):
     """The same in one process and float64; `part` are the hidden features that count in the gradients."""
     x = drawn(tokens, width, seed=seed + 9).double().requires_grad_()
@@ -158,12 +165,13 @@ def trained_alone(tokens, width, hidden, layers, seed, part=slice(None)):
 
 
 def shards_of(cut_attention, width, heads, kv_heads, head_dim):
-    """Bytes that this rank's shards keep in memory, and bytes that they have."""
+    """Bytes that this rank's shards keep in memory, bytes that they have, and whether they share memory with the whole."""
     qkv = drawn((heads + 2 * kv_heads) * head_dim, width, seed=1)
     output = drawn(width, heads * head_dim, seed=2)
     shards = cut_attention(qkv, output, heads, kv_heads, dist.get_rank(), dist.get_world_size())
     storages = {s.untyped_storage().data_ptr(): s.untyped_storage().nbytes() for s in shards}
-    return sum(storages.values()), sum(s.nbytes for s in shards)
+    shared = any(whole.untyped_storage().data_ptr() in storages for whole in (qkv, output))
+    return sum(storages.values()), sum(s.nbytes for s in shards), shared
 
 
 def tokens_of(rank, chosen, width, seed):
@@ -198,7 +206,8 @@ def experts_on_ranks(expert_layer, chosen, experts, width, seed):
 
 
 def experts_alone(chosen, experts, width, seed):
-    """Outputs and gradients of x for each rank, and gradients of the experts, in one process and float64."""
+    """Outputs and gradients of x for each rank, and gradients of the experts, in one process and float64. `chosen` are
+    the experts of each rank's tokens."""
     weights = [expert_weight(expert, width, seed).double().requires_grad_() for expert in range(experts)]
     outputs, inputs = [], []
     for rank, picks in enumerate(chosen):
@@ -285,7 +294,9 @@ show.figure(plot, "Two matrices of one layer, each with a possible cut from left
 # - **Cut by outputs** (papers write y = xA and say *column-parallel*): each rank has some rows of `weight`, with their part
 #   of `bias`. It needs all of `x`, and computes its own features of `y`. Nothing is sent.
 # - **Cut by inputs** (*row-parallel*): each rank has some columns of `weight`, and needs only those features of `x`. Its product
-#   has the shape of `y`, but is one **term** of a sum over the ranks. An all-reduce adds the terms.
+#   has the shape of `y`, but is one **term** of a sum over the ranks (a *partial sum*). An all-reduce adds the terms.
+#
+# The names in papers fit their layout, (inputs, outputs). In torch's, "column-parallel" takes rows.
 #
 # *Worked example.* After the activation a token has the hidden features [1, 2, 3, 2], `down` is [[1, 1, 1, 1]], and its bias is
 # 10. Rank 0 has the features [1, 2] and finds 3, rank 1 has [3, 2] and finds 5. The output is 3 + 5 + 10 = 18.
@@ -366,6 +377,9 @@ with check("parallel_mlp", "the output of the whole MLP", part="values", hidden=
                     x, up[own], up_bias[own], down[:, own], down_bias
                 ),
                 "this is the mean over the ranks, not the sum": (expected - down_bias) / ranks + down_bias,
+                "every rank has used rank 0's part": ranks
+                * (whole_mlp(x, up[:size], up_bias[:size], down[:, :size], 0 * down_bias))
+                + down_bias,
             }
             what = f"output on rank {rank} of {ranks}, {tokens} tokens, width {width}, hidden {hidden}"
             require_alike(y, expected, what, slips)
@@ -401,6 +415,9 @@ with check("parallel_mlp", "what is sent and computed", part="cost", hidden="ano
                 (ranks - 1)
                 * (y + h)
                 // ranks: "two all-gathers: cut `down` by inputs, and the hidden features can stay",
+                (ranks - 1)
+                * (2 * h + y)
+                // ranks: "`up` was cut by inputs and `down` by outputs: so the hidden features have to be summed",
                 4 * (ranks - 1) * y // ranks: "two all-reduces of the output",
                 (ranks - 1)
                 * y: "every rank has sent all of its term to every other: an all-reduce sends 2(N − 1)/N of it",
@@ -459,7 +476,7 @@ audit(
     f"GB in 16 bits, {12288**2 * 16 / 1e9:.1f} GB with gradients and Adam's state",
     "model",
     "corrected",
-    how="12,288² · 2 bytes; training takes 16 bytes per parameter (lab 06). A GPU with 80 GB holds 33 such matrices in training. GPT-3 has 12 · 96 = 1,152 of that size: it is the model that does not fit, and its layers are cut because they are what it consists of",
+    how="12,288² · 2 bytes; training takes 16 bytes per parameter (lab 06). A GPU with 80 GB holds 33 such matrices in training. GPT-3 has 12 · 96 = 1,152 of that size. So a matrix fits, and so does a layer; all 96 layers together do not",
 )
 debrief(
     "parallel_mlp",
@@ -476,7 +493,8 @@ debrief(
 # %% [markdown]
 # ## 2 · The way back
 #
-# Training needs gradients too, and a plain `dist.all_reduce` says nothing about them to autograd.
+# Training needs gradients too, and autograd does not see `dist.all_reduce`: the backward pass goes by as if it were not there
+# (on gloo and NCCL, torch warns that this is deprecated).
 #
 # *Worked example.* Rank 0 computes 3x, rank 1 computes 5x, and y = 3x + 5x is their sum, on both. If the loss is y itself, the
 # gradient of x is 8.
@@ -495,11 +513,12 @@ debrief(
 #
 # - `copy_to_ranks(x)` returns x forward and sends nothing. Backward, it sums the gradients of all ranks.
 # - `sum_over_ranks(x)` returns the sum over the ranks forward. Backward, it passes on the gradient and sends nothing.
-# - Each sends what one all-reduce sends, in one of the two directions only. Neither changes its argument.
+# - Each sends what one all-reduce sends, in one of the two directions only. Neither changes its argument, nor the gradient
+#   that it is given.
 
 # %% tags=["demo"]
 predict(
-    "four", "A block has attention and an MLP, and both are cut like this. All-reduces per block and training step?"
+    "reduces", "A block has attention and an MLP, and both are cut like this. All-reduces per block and training step?"
 )
 
 
@@ -570,7 +589,13 @@ with check("conjugates", "outputs and gradients of one process", part="values", 
         for rank, (y, x_grad, gradients, changed) in enumerate(run.results):
             where = f"rank {rank} of {ranks}, {layers} layer{'s' * (layers > 1)}"
             own = slice(rank * hidden // ranks, (rank + 1) * hidden // ranks)
-            require_alike(y, outputs, f"output on {where}", {})
+            up, up_bias, down, down_bias = (w.double() for w in mlp_weights(width, hidden, seed))
+            x = drawn(tokens, width, seed=seed + 9).double()
+            slips = {
+                "copy_to_ranks sums forward, and sum_over_ranks does not: they are the wrong way round": x
+                + whole_mlp(ranks * x, up[own], up_bias[own], down[:, own], down_bias)
+            }
+            require_alike(y, outputs, f"output on {where}", slips if layers == 1 else {})
             check.true(
                 not changed, f"on {where}, {', '.join(sorted(set(changed)))} changed its argument: work on a clone"
             )
@@ -584,7 +609,10 @@ with check("conjugates", "outputs and gradients of one process", part="values", 
                         f"this is the gradient divided by {ranks}: sum_over_ranks passes it on as it is": wanted
                         / ranks,
                     }
-                    require_alike(got, wanted, f"gradient of {name}, layer {layer}, {where}", slips)
+                    what = f"gradient of {name}, layer {layer}, {where}"
+                    lost = "there is none" + " on the way back through sum_over_ranks" * (name != "bias of down")
+                    check.true(got is not None, f"{what}: {lost}: what the functions return must be part of the graph")
+                    require_alike(got, wanted, what, slips)
             term_only = trained_alone(tokens, width, hidden, 1, seed, own)[1] if layers == 1 else None
             target = drawn(tokens, width, seed=seed + 8).double()
             slips = {
@@ -593,7 +621,18 @@ with check("conjugates", "outputs and gradients of one process", part="values", 
             }
             require_alike(x_grad, of_x, f"gradient of x on {where}", slips if layers == 1 else {})
 
+    def shares_one_gradient(ranks):
+        run = on_cluster(Cluster(ranks), gradients_of_copies, copy_to_ranks)
+        for rank, gradients in enumerate(run.results):
+            for name, got in zip("ab", gradients, strict=True):
+                what = f"gradient of {name} on rank {rank} of {ranks} for the loss 3 · Σ(copy of a + copy of b)"
+                seen = got.tolist() if torch.is_tensor(got) else got
+                in_place = seen in ([3.0 * ranks**2] * 4, [3.0 * ranks**3] * 4)
+                cause = "both copies were given the same tensor, and it was summed in place: sum a clone of it"
+                check.equal(got, torch.full((4,), 3.0 * ranks), what=what, hint=cause if in_place else "")
+
     trains(2, 3, 4, 6, 1, seed=1)
+    shares_one_gradient(2)
     trains(4, 2, 4, 8, 2, seed=2)
     ### BEGIN HIDDEN TESTS
     trains(3, 4, 5, 6, 3, seed=3)
@@ -674,7 +713,7 @@ debrief(
 # `cut_attention(qkv, output, heads, kv_heads, rank, ranks) -> (own_qkv, own_output)`
 #
 # - `qkv` is ((heads + 2 · kv_heads) · head_dim, width), and `output` is (width, heads · head_dim).
-# - `own_qkv` has this rank's queries, then its keys, then its values, with each kind in the old order.
+# - `own_qkv` has this rank's queries, then its keys, then its values, with each kind in its original order.
 # - Both results have memory of their own. A view would keep the whole matrix alive, and nothing would be saved.
 # - If `ranks` does not divide `heads` or `kv_heads`, raise a `ValueError` that names it and the ranks, as in
 #   `kv_heads = 2, ranks = 4`.
@@ -716,9 +755,18 @@ with check("cut_attention", "the heads of each rank", part="values", hidden="oth
             same = torch.is_tensor(got[0]) and got[0].shape == (len(rows), width)
             one_piece = same and torch.equal(got[0], qkv[by_row.chunk(ranks)[rank]])
             mixed = same and torch.equal(got[0].sort(0).values, qkv[rows].sort(0).values)
+            thirds = torch.cat([part for each in by_row.chunk(3) for part in each.chunk(ranks)[rank : rank + 1]])
+            in_thirds = torch.is_tensor(got[0]) and torch.equal(got[0], qkv[thirds])
+            every = [head for head in range(heads + 2 * kv_heads) if head % ranks == rank]
+            every = torch.tensor([head * head_dim + i for head in every for i in range(head_dim)])
+            strided = same and heads % ranks == kv_heads % ranks == 0 and torch.equal(got[0], qkv[every])
             cause = (
                 "qkv was cut in one piece: cut its queries, keys and values each"
                 if one_piece
+                else "qkv was split into three equal parts: there are fewer key and value heads than query heads"
+                if in_thirds
+                else f"these are every {ranks}th head: rank {rank} has neighbouring heads"
+                if strided
                 else "these are the right rows in another order"
                 if mixed
                 else ""
@@ -742,11 +790,15 @@ with check("cut_attention", "what stays in memory", part="memory", hidden="anoth
 
     def keeps(ranks, *config):
         run = on_cluster(Cluster(ranks), shards_of, cut_attention, *config)
-        for rank, (kept, size) in enumerate(run.results):
+        for rank, (kept, size, shared) in enumerate(run.results):
             what = f"bytes of memory behind the shards of rank {rank} of {ranks}, which are {size:,} bytes themselves"
             check.equal(kept, size, what=what, hint="a shard is a view of the whole matrix" if kept > size else "")
+            check.true(
+                not shared, f"a shard of rank {rank} of {ranks} lies in the memory of `qkv` or `output`: copy it"
+            )
 
     keeps(2, 8, 4, 2, 2)
+    keeps(1, 8, 4, 2, 2)
     ### BEGIN HIDDEN TESTS
     keeps(3, 6, 6, 3, 2)
     ### END HIDDEN TESTS
@@ -805,8 +857,8 @@ block_run = Cluster(4).run(one_block, 16)
 reduced = [
     span.start for span in block_run.collectives if span.rank == 0 and span.what == "all_reduce" and span.start >= 1
 ]
-with reveal("four"):
-    show.against_prediction("four", len(reduced), source="counted on the virtual cluster")
+with reveal("reduces"):
+    show.against_prediction("reduces", len(reduced), source="counted on the virtual cluster")
     show.table(
         [
             (
@@ -826,8 +878,9 @@ debrief(
     tokens · width, whatever the number of ranks, so the arithmetic of a rank shrinks with N, and what it sends does not. And
     nothing can be computed meanwhile, because the next layer needs the sum.
 
-    A fused qkv that is cut in one piece has the right shape, and the model trains, but rank 0 then takes all its rows from
-    the queries. Checkpoints that are cut for another degree can go wrong in this way.
+    A fused qkv that is cut in one piece has the right shape, and the model trains, but rank 0 then takes its rows from
+    the queries first, and other ranks are left with keys and values. Checkpoints that are cut for another degree can go
+    wrong in this way.
 
     With fewer key and value heads than ranks, heads are copied to several ranks, whose gradients must then be summed.""",
     parts=("values", "memory", "edges"),
@@ -840,7 +893,7 @@ debrief(
 # one number per expert, its logits, and only k experts compute the token. So the layer has E times the weights of one
 # MLP and k times its arithmetic, and it is cut in another way: each rank holds whole experts.
 #
-# The router's scores are the softmax of the logits over all experts. The k experts with the highest scores are chosen, and their
+# The router's scores are the softmax of the logits over all experts. The k experts with the highest logits are chosen, and their
 # scores, divided by their sum, are the weights with which the experts' outputs are added up.
 #
 # *Worked example.* A token has the scores [1/8, 3/8, 2/8, 2/8], and k = 2. Expert 1 is chosen first. Experts 2 and 3 are
@@ -864,7 +917,7 @@ predict(
 )
 scores = torch.tensor([0.2, 0.4, 0.4, 0.0])
 print("topk:", scores.topk(2).indices.tolist(), "but torch does not promise which of two equal numbers comes first")
-print("sort:", scores.sort(descending=True, stable=True).indices.tolist(), "keeps equal numbers in their order")
+print("sort:", scores.sort(dim=-1, descending=True, stable=True).indices.tolist(), "keeps equal numbers in their order")
 
 
 # %% nbgrader={"grade": false, "grade_id": "choose_experts", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -895,6 +948,11 @@ with check("choose_experts", "experts, weights and gradients", part="values", hi
         check.dtype(experts, torch.int64, what=f"experts of {case}")
         flat = torch.is_tensor(experts) and experts.shape == expected.shape
         slips = {
+            "of experts with equal logits the lower number comes first": (
+                flat
+                and bool(((experts >= 0) & (experts < logits.shape[1])).all())
+                and torch.equal(logits.gather(-1, experts), logits.gather(-1, expected))
+            ),
             "the best expert comes first": flat and torch.equal(experts.sort().values, expected.sort().values),
         }
         cause = next((cause for cause, true in slips.items() if true), "")
@@ -939,7 +997,8 @@ with check("choose_experts", "more experts than there are, or none", part="edges
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "choose_experts",
-    "The softmax keeps the order, so the experts can be found from the logits: a stable sort, and the first k columns.",
+    "The experts are found from the logits: a stable sort along the last dimension, and the first k columns. (The softmax "
+    "keeps the order, but float32 may round two different scores to the same number.)",
     "`scores.gather(-1, experts)` picks each token's k scores. Then divide by `.sum(-1, keepdim=True)`.",
 )
 debrief(
@@ -993,11 +1052,13 @@ def keep_within_capacity(experts: torch.Tensor, capacity: int) -> torch.Tensor:
 # %% nbgrader={"grade": true, "grade_id": "keep_within_capacity_test", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("keep_within_capacity", "which choices are kept", hidden="other choices and capacities"):
 
-    def in_order(experts, capacity, order):
-        """Places given to (token, choice) in this order."""
+    def in_order(experts, capacity, order, until_kept=False):
+        """Places given to (token, choice) in this order; to one choice per token where `until_kept`."""
         kept, places = [[False] * len(row) for row in experts], {}
         for token, choice in order:
             expert = experts[token][choice]
+            if until_kept and any(kept[token]):
+                continue
             if places.get(expert, capacity) > 0:
                 places[expert] = places.get(expert, capacity) - 1
                 kept[token][choice] = True
@@ -1025,6 +1086,14 @@ with check("keep_within_capacity", "which choices are kept", hidden="other choic
                 experts, capacity + 1, [(t, c) for c in range(k) for t in tokens]
             ),
             "True and False are the other way round": [[not kept for kept in row] for row in expected],
+            "the rows and columns of the result are mixed up": [
+                [flat[t * k + c] for c in range(k)]
+                for flat in [[row[c] for c in range(k) for row in expected]]
+                for t in tokens
+            ],
+            "a second choice counts even where the first was kept": in_order(
+                experts, capacity, [(t, c) for c in range(k) for t in tokens], until_kept=True
+            ),
             "a token keeps all of its choices or none here; each choice counts by itself": [
                 [all(row)] * k for row in expected
             ],
@@ -1042,7 +1111,7 @@ with check("keep_within_capacity", "which choices are kept", hidden="other choic
 
     keeps_choices([[0, 1], [1, 2], [0, 2]], 1)
     keeps_choices([[0, 1], [1, 0], [0, 1], [2, 0]], 2)
-    keeps_choices([[5], [5], [3], [5]], 2)
+    keeps_choices([[63], [63], [3], [63]], 2)
     keeps_choices([[0, 1], [0, 1]], 4)
     keeps_choices([[1, 0], [0, 1]], 0)
     keeps_choices([], 3, k=2)
@@ -1058,6 +1127,8 @@ with check("keep_within_capacity", "which choices are kept", hidden="other choic
 hint(
     "keep_within_capacity",
     "Two loops: over the columns outside, over the tokens inside. Count how many places each expert has given.",
+    "Without loops: `experts.T.flatten()` has the choices in the order of the places. A `cumsum` of their `one_hot` numbers "
+    "the choices of each expert; reshape to (k, tokens), and transpose back.",
 )
 from threeloops.lab.drawings import draw_expert_load, expert_load
 
@@ -1107,8 +1178,8 @@ debrief(
 # - `run_expert(expert, rows)` computes rows with an expert that *this* rank has. Call it at most once per expert, with the
 #   rows of all ranks together.
 # - Ranks have different numbers of tokens, and some may have none. `experts` is E, which N divides.
-# - Each row travels once to its expert and once back. Whatever else you send takes at most 8 bytes per row and 8 bytes
-#   per expert, for each pair of ranks.
+# - Each row travels once to its expert and once back. What one rank sends another besides takes at most 8 bytes for each of
+#   the rows between them, and 8 · E · N bytes.
 # - Gradients reach `x` and the experts.
 
 
@@ -1148,6 +1219,16 @@ def expert_layer(x: torch.Tensor, chosen: torch.Tensor, run_expert, experts: int
 # %% nbgrader={"grade": true, "grade_id": "expert_layer_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("expert_layer", "rows from their experts", part="values", hidden="other choices and numbers of ranks"):
 
+    def as_if_sorted(chosen, experts):
+        """Each token's expert, where an owner takes the rows, which come rank by rank, to stand expert by expert."""
+        mistaken = [list(picks) for picks in chosen]
+        for owner in range(len(chosen)):
+            own = [e for e in range(experts) if e * len(chosen) // experts == owner]
+            came = [(r, t) for r, p in enumerate(chosen) for e in own for t, pick in enumerate(p) if pick == e]
+            for (rank, token), expert in zip(came, sorted(chosen[r][t] for r, t in came), strict=True):
+                mistaken[rank][token] = expert
+        return mistaken
+
     def gives(chosen, experts, width=3, seed=1):
         ranks = len(chosen)
         run = on_cluster(Cluster(ranks), experts_on_ranks, expert_layer, chosen, experts, width, seed)
@@ -1156,7 +1237,13 @@ with check("expert_layer", "rows from their experts", part="values", hidden="oth
         for rank, (y, _, _, calls) in enumerate(run.results):
             order = sorted(range(len(chosen[rank])), key=lambda t, rank=rank: chosen[rank][t])
             mistaken = {
-                "these rows are sorted by expert: put them back into the order of the tokens": outputs[rank][order]
+                "these rows are sorted by expert: put them back into the order of the tokens": outputs[rank][order],
+                "sorted rows were sorted once more: the way back is the inverse of the order, `order.argsort()`": outputs[
+                    rank
+                ][order][order],
+                "rows that came from several ranks were computed as if they stood expert by expert": experts_alone(
+                    as_if_sorted(chosen, experts), experts, width, seed
+                )[0][rank],
             }
             require_alike(y, outputs[rank], f"output on rank {rank} ({case})", mistaken)
             own = range(rank * experts // ranks, (rank + 1) * experts // ranks)
@@ -1190,10 +1277,11 @@ with check("expert_layer", "what travels", part="traffic", hidden="other choices
                 if a != b:
                     sent = sum(m.size for m in run.messages if (m.source, m.target) == (a, b) and m.ready < 1)
                     there = rows[a][b] + rows[b][a]
-                    least, most = there * 4 * width, there * (4 * width + 8) + 8 * experts
+                    least, more = there * 4 * width, 8 * there + 8 * experts * ranks
                     what = (
                         f"rank {a} sends {sent:,} bytes to rank {b}: there are {rows[a][b]} rows to their expert and "
-                        f"{rows[b][a]} rows back, of {4 * width} bytes each, so it should be from {least:,} to {most:,}"
+                        f"{rows[b][a]} rows back, of {4 * width} bytes each, and at most {more:,} bytes besides, so it "
+                        f"should be from {least:,} to {(most := least + more):,}"
                     )
                     check.true(least <= sent <= most, f"{what} ({experts} experts, chosen by rank: {chosen})")
 
@@ -1213,7 +1301,10 @@ with check("expert_layer", "gradients of the tokens and the experts", part="grad
         case = f"{experts} experts, chosen by rank: {chosen}"
         for rank, (_, x_grad, weights, _) in enumerate(run.results):
             if chosen[rank]:
-                require_alike(x_grad, of_x[rank], f"gradient of x on rank {rank} ({case})")
+                what = f"gradient of x on rank {rank} ({case})"
+                cut = "there is none: an all-to-all cut the rows off from the graph, which exchange_rows does not"
+                check.true(x_grad is not None, f"{what}: {cut}")
+                require_alike(x_grad, of_x[rank], what)
             for expert, got in weights.items():
                 if any(expert in picks for picks in chosen):
                     require_alike(got, of_experts[expert], f"gradient of expert {expert} on rank {rank} ({case})")
@@ -1232,7 +1323,7 @@ hint(
     "their sums are `gets`.",
     "Rows come rank by rank, and from each rank expert by expert. `repeat_interleave` of the counts says whose each row is.",
     "After the way back, `back[order.argsort()]` has the old order.",
-    "A deadlock in `backward`: where no row has come, the (empty) result must still be made of what came, or that rank "
+    "A deadlock in the backward pass: where no row has come, the (empty) result must still be made of what came, or that rank "
     "leaves out the exchanges of the backward pass, and the others wait for it.",
 )
 from threeloops.lab.drawings import draw_exchange
@@ -1252,7 +1343,8 @@ debrief(
     All sizes must be known before rows can be sent, so the small exchange of counts comes first. On GPUs it also forces the
     CPU to wait for them. Padding each expert to a capacity avoids that, at the price of bytes for empty rows (GShard).
 
-    An expert's gradient is complete where the expert lives, since the rows of all ranks went through it.""",
+    An expert's gradient is complete where the expert lives, since the rows of all ranks went through it. It is a sum over
+    their tokens, whereas data parallelism takes the mean over ranks of all other gradients: scale the two alike.""",
     parts=("values", "traffic", "gradients"),
 )
 
@@ -1264,13 +1356,13 @@ debrief(
 # 16 bits.
 #
 # - **Tensor parallel**: each block has four all-reduces of S = (tokens · n/G) · width · 2 bytes. Each rank sends 2(n − 1)/n · S per
-#   all-reduce, over NVLink if n is at most `per_node`, otherwise over the network.
+#   all-reduce, over NVLink if n divides `per_node` (then no group spans two nodes), otherwise over the network.
 # - **Data parallel**: one all-reduce of a rank's gradients, S = parameters/n · 2 bytes. Each rank sends 2(d − 1)/d · S over the
-#   network.
+#   network, even where the whole machine is one node (a simplification).
 # - **Memory**: 16 · parameters/n bytes per GPU (lab 06) must fit.
 #
-# *Worked example.* 13 billion parameters, 40 layers, width 5,120, 40 heads, a million tokens, 64 GPUs of 80 GB, NVLink 450 GB/s,
-# network 50 GB/s. n = 2 needs 104 GB. n = 4 needs 52 GB and takes 0.341 + 0.244 = 0.585 s, and n = 8 takes 0.796 + 0.114 = 0.910 s.
+# *Worked example.* 13 billion parameters, 40 layers, width 5,120, 40 heads, a million tokens, 64 GPUs of 80 GB, 8 per node, NVLink
+# 450 GB/s, network 50 GB/s. n = 2 needs 104 GB. n = 4 needs 52 GB and takes 0.341 + 0.244 = 0.585 s, and n = 8 takes 0.796 + 0.114 = 0.910 s.
 # With a quarter of the tokens it is 0.329 and 0.313 s, and n = 8 is better.
 #
 # ### Exercise 7 (10 points)
@@ -1297,7 +1389,7 @@ def choose_degree(job: Job, machine: Machine) -> int:
             continue
         replicas = machine.gpus // n
         activations = job.tokens * n / machine.gpus * job.width * 2
-        link = machine.nvlink if n <= machine.per_node else machine.network
+        link = machine.network if machine.per_node % n else machine.nvlink
         tensor = job.layers * 4 * 2 * (n - 1) / n * activations / link
         data = 2 * (replicas - 1) / replicas * job.parameters / n * 2 / machine.network
         found.append((tensor + data, n))
@@ -1312,7 +1404,7 @@ with check("choose_degree", "the degree with the least communication", hidden="o
 
     def times(job, machine, n):
         """Seconds of tensor and of data parallelism."""
-        d, link = machine.gpus / n, machine.nvlink if n <= machine.per_node else machine.network
+        d, link = machine.gpus / n, machine.network if machine.per_node % n else machine.nvlink
         return (
             16 * job.layers * job.tokens * job.width * (n - 1) / machine.gpus / link,
             4 * job.parameters * (d - 1) / d / n / machine.network,
@@ -1340,11 +1432,17 @@ with check("choose_degree", "the degree with the least communication", hidden="o
             ),
             "if every rank had all gradients": lambda n: times(job, machine, n)[0] + times(job, machine, n)[1] * n,
             "if NVLink joined all nodes": lambda n: (
-                times(job, replace(machine, per_node=10**6), n)[0] + times(job, machine, n)[1]
+                times(job, replace(machine, per_node=n), n)[0] + times(job, machine, n)[1]
             ),
+            "if every group of at most a node's GPUs lay in one node": lambda n: (
+                times(job, replace(machine, per_node=n if n <= machine.per_node else 1), n)[0]
+                + times(job, machine, n)[1]
+            ),
+            "with two all-reduces per block": lambda n: times(job, machine, n)[0] / 2 + times(job, machine, n)[1],
         }
         found = [name for name, rule in rules.items() if min(fits, key=rule) == got]
-        return f"that has the least time {', or '.join(found)}" if found else ""
+        takes = f"n = {got} takes {' + '.join(f'{part:.3f}' for part in times(job, machine, got))} s (tensor + data)"
+        return takes + (f", and it has the least time {', or '.join(found)}" if 0 < len(found) < 3 else "")
 
     def decides(expected, job, machine, why):
         got = choose_degree(job, machine)
@@ -1354,7 +1452,10 @@ with check("choose_degree", "the degree with the least communication", hidden="o
     decides(4, big, cluster, "the worked example")
     decides(8, small, cluster, "the worked example with a quarter of the tokens")
     decides(1, Job(1e9, 20, 2048, 16, 8e6), cluster, "a small model and many tokens need no cut")
-    decides(5, Job(13e9, 40, 5120, 40, 1e6), Machine(40, 8, 45e9, 450e9, 50e9), "it divides 40 GPUs and 40 heads")
+    decides(5, Job(13e9, 40, 5120, 40, 1e6), Machine(40, 10, 45e9, 450e9, 50e9), "two groups fill a node of 10")
+    decides(
+        8, Job(13e9, 40, 5120, 40, 1e6), Machine(40, 8, 45e9, 450e9, 50e9), "groups of 5 do not all fit into nodes of 8"
+    )
     decides(2, Job(13e9, 40, 5120, 30, 0.25e6), Machine(64, 8, 120e9, 450e9, 50e9), "4 and 8 do not divide 30 heads")
     decides(16, Job(70e9, 80, 8192, 64, 1e6), cluster, "it fits only across two nodes")
     decides(8, Job(13e9, 40, 5120, 40, 1e6), Machine(64, 8, 51e9, 450e9, 50e9), "n = 4 needs 52 GB")
@@ -1428,7 +1529,8 @@ debrief(
     "choose_degree",
     """More tensor parallelism means fewer gradients per rank to sum over the network, and more tokens per group to sum over
     NVLink. The first part shrinks with n and does not depend on the tokens; the second grows with both. Beyond a node the
-    second jumps by the ratio of the two links, and that is why people say "tensor parallelism stays inside the node".
+    second also jumps by the ratio of the two links, here 9, and that is why people say "tensor parallelism stays inside
+    the node".
 
     The model leaves out overlap, which hides gradients (lab 09) but hardly the all-reduces inside blocks. So at work the
     smallest degree that fits is a good first try. Lab 10 shrinks what has to fit, and lab 12 cuts between layers instead.""",
@@ -1448,7 +1550,7 @@ debrief(
 # ## What to remember
 #
 # - Cut the first matrix by outputs and the second by inputs: one all-reduce per MLP and one per attention, each way.
-# - What communicates forward does nothing backward, and the other way round.
+# - A cut region begins with a function that communicates only backward, and ends with one that does so only forward.
 # - Cut attention by whole heads, and queries, keys and values each.
 # - Experts cost two all-to-alls forward and two backward. How long they take depends on where the tokens go.
 # - Tensor parallelism sends activations, data parallelism sends gradients. Tokens, parameters and links decide between them.

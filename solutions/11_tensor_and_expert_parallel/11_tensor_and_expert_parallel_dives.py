@@ -9,12 +9,12 @@
 #     language: python
 #     name: python3
 #   threeloops:
-#     title: What if one layer is too large? Deep dives
+#     title: How do several GPUs share one layer? Deep dives
 #     minutes: 50
 # ---
 
 # %% [markdown]
-# # What if one layer is too large? Deep dives
+# # How do several GPUs share one layer? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order: routers that learn to balance, sequence
 # parallelism, a loss without the whole logits, and attention over a ring.
@@ -61,7 +61,7 @@ def sent_by(run, rank, start=0.0, end=math.inf):
 #
 # a · E · Σₑ fₑ Pₑ
 #
-# to the loss. Here fₑ is the share of tokens whose choice is expert e, and Pₑ is the mean score of expert e. The sum is 1
+# to the loss. Here fₑ is the share of tokens whose choice is expert e, and Pₑ is the mean score of expert e. E · Σ is 1
 # where both are uniform, and E where one expert gets everything. For example, with 2 experts, shares of 3/4 and 1/4 and mean
 # scores of 0.6 and 0.4, it is 2 · (0.45 + 0.1) = 1.1. The shares are counts and have no gradient. It passes through Pₑ, and lowers
 # the scores of an expert in proportion to its share.
@@ -160,8 +160,8 @@ audit(
 # %% [markdown]
 # The larger the coefficient, the more the router balances at the expense of the task. Which value is right depends on the size
 # of the task's loss: Switch used 0.01 beside a cross-entropy. DeepSeek-V3
-# (2024) leaves most of this loss out. It adds a bias per expert to the scores, for the choice only, and lowers it after each step in which the
-# expert had too much to do. The weights of the chosen experts stay as they were.
+# (2024) leaves most of this loss out. It adds a bias per expert to the scores, for the choice only. After each step the bias of
+# an expert that had too much to do is lowered, and that of one that had too little is raised. The weights of the chosen experts stay as they were.
 
 # %% [markdown]
 # ## Sequence parallelism: the same bytes, less memory
@@ -225,10 +225,11 @@ with reveal("saved"):
     for name, run, sequence_parallel in (("tensor parallel", plain, False), ("and sequence parallel", cut, True)):
         closed = [t.bytes // 4 for t in block_traffic(64, 64, 4, sequence_parallel=sequence_parallel)]
         for way, start, expected in (("forward", 1.0, closed[0]), ("backward", 2.0, closed[1])):
-            rows.append((name, way, f"{sent_by(run, 0, start, start + 1):,}", f"{expected:,}", f"{run.results[0]:,}"))
+            kept = f"{run.results[0]:,}" if way == "forward" else ""
+            rows.append((name, way, f"{sent_by(run, 0, start, start + 1):,}", f"{expected:,}", kept))
     show.table(
         rows,
-        header=("", "", "bytes sent by rank 0", "closed form", "bytes saved for backward"),
+        header=("", "", "bytes sent by rank 0", "closed form", "bytes it saves for backward"),
         caption="One block of the course's GPT, 64 tokens of width 64, 4 ranks, float32",
     )
 print(

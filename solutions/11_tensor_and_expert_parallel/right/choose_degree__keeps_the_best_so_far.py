@@ -12,7 +12,7 @@ def choose_degree(job: Job, machine: Machine) -> int:
         if 16 * job.parameters / n > machine.memory:
             break
         if job.heads % n == 0:
-            link = machine.nvlink if n <= machine.per_node else machine.network
+            link = machine.network if machine.per_node % n else machine.nvlink
             took = 4 * job.layers * all_reduce_seconds(n, job.tokens / replicas * job.width * 2, link)
             took += all_reduce_seconds(replicas, job.parameters / n * 2, machine.network)
             if took < shortest:

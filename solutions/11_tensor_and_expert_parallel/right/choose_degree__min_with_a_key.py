@@ -2,7 +2,7 @@ def choose_degree(job: Job, machine: Machine) -> int:
     """The candidates, and a function that says how long each takes."""
 
     def seconds(n):
-        link = machine.network if n > machine.per_node else machine.nvlink
+        link = machine.network if machine.per_node % n else machine.nvlink
         d = machine.gpus // n
         return (
             16 * job.layers * (n - 1) * job.tokens * job.width / machine.gpus / link

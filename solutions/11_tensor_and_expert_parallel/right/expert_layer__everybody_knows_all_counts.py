@@ -23,12 +23,12 @@ class _There(torch.autograd.Function):
 
 
 def expert_layer(x: torch.Tensor, chosen: torch.Tensor, run_expert, experts: int) -> torch.Tensor:
-    """All-gather the counts of all experts from all ranks, as 16-bit integers."""
+    """All-gather the counts of all experts from all ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    mine = torch.bincount(chosen, minlength=experts).to(torch.uint8)
+    mine = torch.bincount(chosen, minlength=experts)
     told = [torch.empty_like(mine) for _ in range(ranks)]
     dist.all_gather(told, mine)
-    table = torch.stack(told).long().view(ranks, ranks, -1)  # from, to, local expert
+    table = torch.stack(told).view(ranks, ranks, -1)  # from, to, local expert
     order = chosen.argsort(stable=True)
     sends, gets = table[rank].sum(-1).tolist(), table[:, rank].sum(-1).tolist()
     here = _There.apply(x[order], sends, gets)

@@ -7,7 +7,7 @@ def choose_degree(job: Job, machine: Machine) -> int:
             continue
         replicas = machine.gpus // n
         activations = job.tokens * n / machine.gpus * job.width * 2
-        link = machine.nvlink if n <= machine.per_node else machine.network
+        link = machine.network if machine.per_node % n else machine.nvlink
         tensor = job.layers * 4 * 2 * (n - 1) / n * activations / link
         data = 2 * (replicas - 1) / replicas * job.parameters * 2 / machine.network
         found.append((tensor + data, n))

@@ -1,4 +1,4 @@
-# expect: experts of
+# expect: of experts with equal logits the lower number comes first
 # fails: values
 def choose_experts(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The k best experts of each token, and their weights."""

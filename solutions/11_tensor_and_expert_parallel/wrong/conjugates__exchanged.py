@@ -1,4 +1,4 @@
-# expect: output on rank 0 of 2
+# expect: they are the wrong way round
 # fails: values
 def copy_to_ranks(x: torch.Tensor) -> torch.Tensor:
     """Nothing forward, all-reduce backward."""

@@ -1,4 +1,4 @@
-# expect: gradient of
+# expect: must be part of the graph
 # fails: values, traffic
 def copy_to_ranks(x: torch.Tensor) -> torch.Tensor:
     """Nothing forward, all-reduce backward."""

@@ -1,4 +1,4 @@
-# expect: own_qkv of rank 0
+# expect: rank 0 has neighbouring heads
 # fails: values
 def cut_attention(
     qkv: torch.Tensor, output: torch.Tensor, heads: int, kv_heads: int, rank: int, ranks: int

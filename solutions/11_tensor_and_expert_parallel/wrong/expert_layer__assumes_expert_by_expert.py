@@ -1,4 +1,4 @@
-# expect: output on rank
+# expect: computed as if they stood expert by expert
 # fails: values, gradients
 def expert_layer(x: torch.Tensor, chosen: torch.Tensor, run_expert, experts: int) -> torch.Tensor:
     """Each token's row from its expert, wherever that is."""

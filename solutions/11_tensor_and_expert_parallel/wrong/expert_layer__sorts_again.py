@@ -1,4 +1,4 @@
-# expect: output on rank
+# expect: sorted rows were sorted once more
 # fails: values, gradients
 def expert_layer(x: torch.Tensor, chosen: torch.Tensor, run_expert, experts: int) -> torch.Tensor:
     """Each token's row from its expert, wherever that is."""

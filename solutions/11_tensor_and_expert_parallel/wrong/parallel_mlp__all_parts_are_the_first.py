@@ -1,4 +1,4 @@
-# expect: value
+# expect: every rank has used rank 0's part
 # fails: values
 def parallel_mlp(
     x: torch.Tensor, up: torch.Tensor, up_bias: torch.Tensor, down: torch.Tensor, down_bias: torch.Tensor

@@ -156,7 +156,7 @@ def _difference(found: Worst, unit: str) -> str:
         return ""
     difference = value - expected
     text = with_unit(("+" if difference > 0 else "−") + number(abs(difference)), unit)
-    if 1e-300 < abs(expected) < 1e300 and abs(difference) < 1e300:
+    if 1e-300 < abs(expected) < 1e300 and abs(difference) < 1e6 * abs(expected):
         text += f" ({100 * difference / abs(expected):+.3g} %)".replace("(-", "(−")
     return text + (f"; allowed: {with_unit(number(found.allowed, 3), unit)}" if found.allowed else "")
 

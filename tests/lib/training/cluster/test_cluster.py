@@ -3,6 +3,7 @@
 import linecache
 import os
 import sys
+import threading
 import time
 import types
 
@@ -513,6 +514,36 @@ def test_a_line_of_a_notebook_is_named_by_its_function():
     exec(compile(source, "/tmp/ipykernel_12/345.py", "exec"), notebook.__dict__)
     with pytest.raises(Deadlock, match=r"rank 0 waits \(receives, line 3\) for a message from rank 1\n"):
         Cluster(2).run(notebook.receives)
+
+
+def test_what_a_backward_function_waits_for_says_that_it_was_in_backward():
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            dist.all_reduce(gradient)
+            return gradient
+
+    def program():
+        x = torch.ones(3, requires_grad=True)
+        if dist.get_rank() == 0:
+            Sum.apply(x).sum().backward()
+
+    with pytest.raises(Deadlock, match=r"rank 0 waits \(test_cluster.py:\d+ in backward\) for all_reduce"):
+        Cluster(2).run(program)
+
+
+def test_a_program_that_cannot_be_sent_to_the_ranks_is_refused_by_name():
+    lock = threading.Lock()
+
+    def program():
+        return lock
+
+    with pytest.raises(TypeError, match="program and what it uses go to the ranks by cloudpickle.*'_thread.lock'"):
+        Cluster(2).run(program)
 
 
 @pytest.mark.parametrize("ranks", [0, -1, 200])

@@ -19,6 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import msgspec
+import torch
 
 from threeloops.training.cluster.machine.calls import (
     MOST_SAID,
@@ -199,12 +200,13 @@ def is_library(path: str) -> bool:
 
 def _where() -> str:
     """The line, outside of libraries, that makes the call: `file:line`, or `function, line n` in a notebook, whose
-    cells have no names."""
+    cells have no names. In a backward pass the line is that of a forward or backward function, so it says so."""
+    way = " in backward" if torch._C._current_graph_task_id() >= 0 else ""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         name = _named(frame.f_code)
         if name is not None:
-            return f"{name}{frame.f_lineno}"
+            return f"{name}{frame.f_lineno}{way}"
         frame = frame.f_back
     return ""
 

@@ -39,6 +39,9 @@ def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], more: Any = 
 
     Functions of a notebook and of the program's own module travel by value, as they are now; other modules are imported
     anew over there.
+
+    Raises:
+        TypeError: something among them cannot be sent.
     """
     module = sys.modules.get(program.__module__) if isinstance(program, FunctionType) else None
     name = module.__name__ if module else "__main__"
@@ -48,6 +51,11 @@ def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], more: Any = 
         cloudpickle.register_pickle_by_value(module)
     try:
         return pickle.dumps((sys.path, cloudpickle.dumps((program, tuple(arguments), more))))
+    except (TypeError, pickle.PicklingError) as error:
+        raise TypeError(
+            f"{getattr(program, '__name__', program)} and what it uses go to the ranks by cloudpickle, and that "
+            f"failed: {error}. Make what cannot be sent inside a function that runs on the ranks"
+        ) from error
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(module)

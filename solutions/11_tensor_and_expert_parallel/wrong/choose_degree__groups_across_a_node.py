@@ -1,0 +1,14 @@
+# expect: if every group of at most a node's GPUs lay in one node
+def choose_degree(job: Job, machine: Machine) -> int:
+    """The degree of tensor parallelism with the least communication."""
+    found = []
+    for n in range(1, machine.gpus + 1):
+        if machine.gpus % n or job.heads % n or 16 * job.parameters / n > machine.memory:
+            continue
+        replicas = machine.gpus // n
+        activations = job.tokens * n / machine.gpus * job.width * 2
+        link = machine.nvlink if n <= machine.per_node else machine.network
+        tensor = job.layers * 4 * 2 * (n - 1) / n * activations / link
+        data = 2 * (replicas - 1) / replicas * job.parameters / n * 2 / machine.network
+        found.append((tensor + data, n))
+    return min(found)[1]

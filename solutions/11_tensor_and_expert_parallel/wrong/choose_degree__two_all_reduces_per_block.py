@@ -1,0 +1,14 @@
+# expect: n = 16 takes 0.163 + 0.113 s (tensor + data)
+def choose_degree(job: Job, machine: Machine) -> int:
+    """The degree of tensor parallelism with the least communication."""
+    found = []
+    for n in range(1, machine.gpus + 1):
+        if machine.gpus % n or job.heads % n or 16 * job.parameters / n > machine.memory:
+            continue
+        replicas = machine.gpus // n
+        activations = job.tokens * n / machine.gpus * job.width * 2
+        link = machine.network if machine.per_node % n else machine.nvlink
+        tensor = job.layers * 2 * 2 * (n - 1) / n * activations / link
+        data = 2 * (replicas - 1) / replicas * job.parameters / n * 2 / machine.network
+        found.append((tensor + data, n))
+    return min(found)[1]
