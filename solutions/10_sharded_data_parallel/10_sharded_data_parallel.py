@@ -53,6 +53,7 @@ from threeloops.training.cluster import Cluster, ClusterError, CorruptMessage, R
 FORWARD, BACKWARD = 0.1e-3, 0.2e-3  # seconds that each layer takes
 LATENCY, BANDWIDTH = 10e-6, 1e9  # of the link from each rank to each other one: seconds, bytes/s
 MIB = 2**20
+# What a test cell may ask for by name.
 OPTIMIZERS = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
 # The first optimizer of a process imports the compiler, 140 MiB of it; ranks inherit what is imported here.
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
@@ -128,9 +129,26 @@ def updated(zero_1, length, optimizer, options, steps, seed):
     return view
 
 
+class TwelveStates(torch.optim.Optimizer):
+    """Keeps twelve numbers per element, as none does at work, so that they are most of what a rank takes."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
+                    if not state:
+                        state["numbers"] = torch.ones(12, *parameter.shape)
+                    parameter.sub_(parameter.grad, alpha=group["lr"])
+
+
 def updated_large(zero_1, length):
     weights = torch.zeros(length)
-    step = zero_1(weights, torch.optim.Adam, amsgrad=True)
+    step = zero_1(weights, TwelveStates)
     for _ in range(2):
         step(torch.full((length,), 1e-3))
 
@@ -208,6 +226,7 @@ def alike(got, expected):
 
 def require_close(got, expected, what, slips=None, otherwise=""):
     """`got` is `expected`, in float64; `slips` are what known mistakes give, by the words that name them."""
+    check.true(got is not None, f"{what} is None")
     cause = next((why for why, slip in (slips or {}).items() if alike(got, slip)), otherwise)
     check.close(got, expected, rtol=1e-4, atol=1e-6, what=what, hint="" if alike(got, expected) else cause)
 
@@ -217,7 +236,7 @@ def require_memory(run, limit, expected, what, cause):
     worst = max(run.memory)
     check.true(
         worst <= limit,
-        f"{what}: a rank took {worst / MIB:.0f} MiB, expected at most {limit / MIB:.0f} MiB (about {expected / MIB:.0f} MiB "
+        f"{what}: a rank took {worst / MIB:.1f} MiB, expected at most {limit / MIB:.1f} MiB (about {expected / MIB:.0f} MiB "
         f"are needed): {cause}",
     )
 
@@ -278,10 +297,11 @@ show.figure(plot, "Four GPUs hold the same parameters, gradients and optimizer s
 # %% [markdown]
 # Programs run on the virtual cluster of lab 09: every rank is a process with real tensors and plain `torch.distributed` code,
 # and time is computed. Unless a run says otherwise, a link has a latency α of 10 µs and a bandwidth β of 1 GB/s, and a layer
-# takes 0.1 ms forward and 0.2 ms backward. New here: the kernel reports how much **memory** each rank has taken at most.
+# takes 0.1 ms forward and 0.2 ms backward. New here: the operating system reports how much **memory** each rank has taken at
+# most, with `run(…, memory=True).memory`.
 #
 # You build the three stages of **ZeRO** (zero redundancy optimizer), of which the last is also known as **FSDP** (fully
-# sharded data parallelism). Each stage trains as DDP does, up to rounding, and removes one more copy.
+# sharded data parallelism). Each stage trains as DDP does, up to rounding, and cuts one more part of what is copied.
 #
 # ## 1 · What a GPU holds
 #
@@ -358,6 +378,7 @@ with check("state_bytes", "bytes on rank 0", part="values", hidden="other models
                 "the float32 master copy is missing": 8 * parameters,
                 "the master copy is cut as well": 4 * parameters + 8 * piece,
                 "the last rank's piece is shorter: this is about rank 0": 12 * (parameters // ranks),
+                "round the number of elements up first, and then multiply": -(-12 * parameters // ranks),
                 "optimizer states are cut from stage 1 on": 12 * parameters,
             },
         }
@@ -417,7 +438,7 @@ def draw_states(billion_parameters, ranks):
             left += value / 1e9
         axes.text(left, 3 - stage, f" {round(left, 1):,g} GB", va="center")
     axes.axvline(80, color=palette.vermillion, ls="--")
-    axes.text(80, 3.6, "80 GB", color=palette.vermillion, ha="center", va="bottom")
+    axes.text(80, 3.6, " 80 GB", color=palette.vermillion, ha="left", va="bottom")
     axes.set(yticks=range(4), yticklabels=["stage 3", "stage 2", "stage 1", "DDP"], xlabel="GB on rank 0")
     axes.set(xlim=(0, max(100, 1.15 * 16 * billion_parameters)), ylim=(-0.6, 4.1))
     axes.legend(ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
@@ -462,8 +483,8 @@ audit(
 )
 debrief(
     "state_bytes",
-    """With Adam in mixed precision the optimizer holds 12 of 16 bytes, so stage 1, which cuts only the optimizer, saves most of
-    what can be saved on few ranks. What is not cut sets the floor: 4 bytes per parameter in stage 1, 2 in stage 2, however
+    """With Adam in mixed precision the optimizer holds 12 of 16 bytes, so stage 1, which cuts only the optimizer, already saves
+    three quarters of what stage 3 saves. What is not cut sets the floor: 4 bytes per parameter in stage 1, 2 in stage 2, however
     many ranks there are. Only stage 3 has no floor. The model states are not all: activations (lab 06) come on top, and each
     rank has those of its own batch.""",
     parts=("values", "edges"),
@@ -491,7 +512,7 @@ debrief(
 #   overwritten in place. `gradient` is this rank's own flat gradient.
 # - After `step`, all ranks have the weights that one process would have after a step with the mean gradient, by
 #   `optimizer_class([parameter], **options)`. Later steps continue with its states.
-# - Any length is possible. On each rank the optimizer has at most ⌈length/N⌉ elements.
+# - Any length is possible, and any N, 1 included. On each rank the optimizer has at most ⌈length/N⌉ elements.
 # - A step is one reduce-scatter and one all-gather of the padded length, and sends nothing else. Before the first step nothing is sent.
 
 # %% tags=["demo"]
@@ -509,6 +530,14 @@ def cut_and_join():
 
 for rank, (flat, piece, joined) in enumerate(Cluster(3).run(cut_and_join).results):
     print(f"rank {rank}: {flat} → its piece of the sum {piece} → joined {joined}")
+
+
+def take(mebibytes):
+    torch.ones(mebibytes * 2**18)  # floats of 4 bytes
+
+
+took = Cluster(2).run(take, 48, memory=True).memory
+print("a tensor of 48 MiB takes", " and ".join(f"{size / MIB:.0f}" for size in took), "MiB on ranks 0 and 1")
 
 
 # %% nbgrader={"grade": false, "grade_id": "zero_1", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -582,7 +611,10 @@ with check("zero_1", "what is sent", part="traffic", hidden="another number of r
             cause = "an all-reduce of the gradients and an all-gather" if 2 * sent == 3 * expected else ""
             cause = "nothing was sent" if not sent else cause
             check.equal(
-                sent, expected, what=f"bytes from rank {rank} of {ranks}, {steps} steps of length {length}", hint=cause
+                sent,
+                expected,
+                what=f"bytes from rank {rank} of {ranks}, {steps} step{'s' * (steps > 1)} of length {length}",
+                hint=cause,
             )
 
     zero_sends(4, 16, 1)
@@ -597,26 +629,25 @@ with check("zero_1", "the memory of a rank", part="memory", hidden="another numb
     def zero_takes(ranks, length):
         run = on_cluster(Cluster(ranks), updated_large, zero_1, length, memory=True)
         whole = 4 * length
-        needed = 4 * whole + 5 * whole / ranks
+        needed = 4 * whole + 14 * whole / ranks
         require_memory(
             run,
-            needed + 1.5 * whole,
+            needed + 4 * whole,
             needed,
-            f"{ranks} ranks, {whole / MIB:.0f} MiB of weights, Adam with three states",
+            f"{ranks} ranks, {whole / MIB:.0f} MiB of weights, an optimizer with twelve states per element",
             "states for all elements would take "
-            f"{3 * whole / MIB:.0f} MiB of it, and for a piece {3 * whole / ranks / MIB:.0f} MiB",
+            f"{12 * whole / MIB:.0f} MiB of it, and for a piece {12 * whole / ranks / MIB:.0f} MiB",
         )
 
-    zero_takes(4, 4 * MIB)
+    zero_takes(4, 2 * MIB)
     ### BEGIN HIDDEN TESTS
-    zero_takes(3, 3 * MIB)
+    zero_takes(3, 3 * MIB // 2)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "zero_1",
-    "The piece of the parameters must be a tensor of its own, `torch.nn.Parameter(….clone())`, made once, and so must the "
-    "optimizer, outside of `step`.",
+    "Make the piece of the parameters, `torch.nn.Parameter(….clone())`, and the optimizer once, outside of `step`.",
     "In `step`: reduce-scatter the padded gradient into `piece.grad`, divide by N, `optimizer.step()`, all-gather "
     "`piece.detach()`, and copy all but the padding into `weights`.",
 )
@@ -625,11 +656,11 @@ debrief(
     "zero_1",
     """A ring all-reduce is a reduce-scatter followed by an all-gather. ZeRO-1 does the same two, and puts the update in
     between: instead of the summed gradients it gathers the updated parameters. So it sends what DDP sends, and the
-    update itself takes 1/N of the time. That is why frameworks offer it as `use_distributed_optimizer` or
-    `ZeroRedundancyOptimizer` at hardly any cost.
+    update itself takes 1/N of the time. Megatron-LM offers it as `--use-distributed-optimizer`. (torch's
+    `ZeroRedundancyOptimizer` comes after DDP's all-reduce and broadcasts the parameters besides, which is 1.5 times as much.)
 
-    It works for optimizers that treat each element by itself, such as SGD, Adam and AdamW. Muon needs whole matrices,
-    and clipping needs the norm of the whole gradient: sum the squares of the pieces over the ranks first.""",
+    It works for optimizers that treat each element by itself, such as SGD, Adam and AdamW. Others, such as Muon, need
+    whole matrices, and clipping needs the norm of the whole gradient: sum the squares of the pieces over the ranks first.""",
     parts=("values", "traffic", "memory"),
 )
 
@@ -642,12 +673,13 @@ debrief(
 # set that to None.
 #
 # `work = dist.reduce_scatter_tensor(piece, flat, async_op=True)` returns at once. Until `work.wait()` has returned, `flat`
-# is still read, so its memory stays. If the link is slower than backward, such gradients pile up, and in the end all of them
-# are there again. Therefore at most **two** reduce-scatters may be under way at one time.
+# is still read, so its memory stays. If the link is slower than backward, such gradients pile up until all of them are there
+# at once. Therefore at most **two** reduce-scatters may be under way at one time.
 #
 # *Worked example.* Four layers of 256 KiB on 4 ranks. One reduce-scatter takes (N − 1)(α + 64 KiB ÷ β) = 3 · 75.5 µs = 0.227 ms,
-# and a layer's backward 0.2 ms. Whole gradients of all layers take 1 MiB; the pieces take 256 KiB, and two gradients under way 512 KiB.
-# With a hundred layers the whole gradients take 25 MiB, the pieces 6.25 MiB, and those under way still 512 KiB.
+# and a layer's backward 0.2 ms. The pieces take 256 KiB. Two gradients under way and the one that backward has just made take 768
+# KiB, so with four layers nothing is saved. With a hundred layers the whole gradients take 25 MiB, the pieces 6.25 MiB, and those
+# three still 768 KiB.
 #
 # ### Exercise 3 (20 points)
 #
@@ -656,9 +688,10 @@ debrief(
 #
 # - `finish()` returns a dict: for each parameter's name this rank's piece of the mean gradient, flat. Rank r has part r of N
 #   equal ones. (N divides all sizes here.) All reductions are over, and every `parameter.grad` is None.
-# - A reduce-scatter starts as soon as the gradient exists, and backward does not wait for it. There is one per parameter, and
-#   nothing else is sent.
-# - Before a third one starts, wait for the oldest. A gradient is freed when its reduce-scatter is over.
+# - A reduce-scatter starts as soon as the gradient exists, and runs beside backward. There is one per parameter, and nothing
+#   else is sent.
+# - If two are under way when a gradient arrives, backward waits until the older one is over. A gradient is freed when its
+#   reduce-scatter is over.
 # - The next step works the same way.
 
 
@@ -791,7 +824,7 @@ with check("shard_gradients", "time and bytes of a step", part="overlap", hidden
             cause = next(
                 (why for why, slip in causes.items() if alike(torch.tensor(seen), torch.tensor(slip).double())), ""
             )
-            what = f"moments at which backward of the layers starts on rank {rank}: {case}"
+            what = f"start times of the layers' backward passes on rank {rank}: {case}"
             check.close(seen, starts, rtol=1e-9, unit="s", what=what, hint=cause)
         late = min(span.start for span in run.collectives) >= layers * (FORWARD + BACKWARD) - 1e-12 and layers > 1
         cause = "nothing was hidden: the first reduce-scatter starts when backward is over" if late else ""
@@ -811,10 +844,10 @@ with check("shard_gradients", "the memory of a rank", part="memory", hidden="ano
     def reduction_needs(ranks, width, layers):
         run = on_cluster(Cluster(ranks), reduced_large, shard_gradients, width, layers, memory=True)
         each = 4 * width**2
-        needed = each * (layers + layers / ranks + 2)
+        needed = each * (layers + layers / ranks + 3)
         require_memory(
             run,
-            needed + 24 * MIB,
+            needed + 20 * MIB,
             needed,
             f"{ranks} ranks, {layers} layers of {each / MIB:.0f} MiB: parameters, pieces and gradients under way",
             f"if no gradient is freed during backward, that is {layers * each / MIB:.0f} MiB more",
@@ -838,10 +871,10 @@ debrief(
     """The reduce-scatter runs beside backward as DDP's buckets do, and sends half of what an all-reduce sends. The other
     half is the all-gather of the updated parameters after the step. What is new is that a whole gradient lives only
     from the moment when backward makes it to the end of its reduce-scatter. The limit of two turns a slow link into a
-    slower backward instead of an out-of-memory error. Frameworks have the same dial: `reduce_bucket_size`, and
-    limits on the number of units in flight.
+    slower backward instead of an out-of-memory error. Frameworks have such settings too: `reduce_bucket_size`, and
+    limits on the number of layers in flight.
 
-    The price: gradients of several microbatches can no longer add up locally without memory for all of them, so each
+    The price: gradients of several microbatches (parts of a batch, with a backward each) can no longer add up locally without memory for all of them, so each
     microbatch is reduced on its own.""",
     parts=("values", "overlap", "memory"),
 )
@@ -853,7 +886,7 @@ debrief(
 # Backward needs the weight again, for the gradient of the layer's input, so it gathers it once more.
 #
 # In PyTorch, such a layer is a `torch.autograd.Function`: you write forward and backward, and decide what is saved in
-# between. The next cell has a linear layer without sharding. For an incoming gradient `g`, the gradient of `x` is `g @ weight`, and
+# between. The next cell has a linear layer without sharding, which also multiplies by a number. For an incoming gradient `g`, the gradient of `x` is `g @ weight`, and
 # that of the weight is `g.T @ x`.
 #
 # ### Exercise 4 (22 points)
@@ -873,20 +906,20 @@ myth("zero-4")
 
 class Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight, power):
+    def forward(ctx, x, weight, scale):
         ctx.save_for_backward(x, weight)  # tensors
-        ctx.power = power  # anything else
-        return x @ weight.T * 2**power
+        ctx.scale = scale  # anything else
+        return scale * (x @ weight.T)
 
     @staticmethod
     def backward(ctx, g):
         x, weight = ctx.saved_tensors
-        g = g * 2**ctx.power
+        g = ctx.scale * g
         return g @ weight, g.T @ x, None  # one for each argument of forward
 
 
 x, weight = torch.tensor([[1.0, 2.0]], requires_grad=True), torch.tensor([[3.0, 4.0], [5.0, 6.0]], requires_grad=True)
-Linear.apply(x, weight, 0).sum().backward()
+Linear.apply(x, weight, 1.0).sum().backward()
 print("gradient of x:", x.grad.tolist(), "and of the weight:", weight.grad.tolist())
 
 
@@ -950,6 +983,11 @@ with check("sharded_linear", "outputs and gradients", part="values", hidden="oth
                 slips = {
                     "this is the sum over the ranks, not the mean": ranks * pieces[rank],
                     "this is of the rank's own batch: nothing was reduced": alone[rank][2][layer].chunk(ranks)[rank],
+                    "this is of the transposed gradient: the weight has the shape (outputs, inputs)": mean.view(
+                        widths[layer + 1], widths[layer]
+                    )
+                    .T.flatten()
+                    .chunk(ranks)[rank],
                 }
                 require_close(got, pieces[rank], f"gradient of the piece of layer {layer} {where}", slips)
 
@@ -1036,8 +1074,8 @@ debrief(
 # ## 5 · Gather ahead
 #
 # In section 4 a layer waits for its all-gather, and meanwhile the GPU idles. But the order of the layers is known. So the
-# all-gather of the next layer can run while this one computes: it is **prefetched**. One layer ahead is enough to keep
-# link and GPU busy, and costs the memory of one more whole weight.
+# all-gather of the next layer can run while this one computes: it is **prefetched**. With equal layers, one layer ahead is enough
+# to keep link or GPU busy, and it costs the memory of one more whole weight.
 #
 # *Worked example.* Two layers, each computes 0.3 ms, and an all-gather takes 0.2 ms. Without prefetch: 0.2 + 0.3 + 0.2 + 0.3 = 1.0
 # ms. With it, layer 1 is gathered from 0.2 to 0.4 ms, while layer 0 computes from 0.2 to 0.5 ms, and layer 1 computes from 0.5 to 0.8 ms.
@@ -1047,7 +1085,7 @@ debrief(
 # `forward_prefetched(pieces, use, x)` runs a model forward and returns its output.
 #
 # - `pieces` holds this rank's flat piece of each layer, in order. `use(k, whole, x)` computes layer k from its whole flat
-#   weight, takes its time, and returns the input of layer k + 1.
+#   weight, charges its computation time, and returns the input of layer k + 1.
 # - Layer k + 1 is gathered while layer k computes, with `async_op=True` as in the next cell.
 # - At most two whole weights exist, those under way included. So the all-gather of layer k + 2 starts only when layer k
 #   has computed, and its weight is freed.
@@ -1140,6 +1178,7 @@ with check("forward_prefetched", "the time, and what is under way", part="time",
         causes = {
             "nothing was prefetched: each layer waits for its own all-gather": ends(0)[-1],
             "more than one layer was prefetched": ends(len(seconds))[-1],
+            "layers were computed before their all-gathers were over: wait for those": max(sum(seconds), sum(gathers)),
         }
         expected = ends(1)[-1]
         cause = next((why for why, slip in causes.items() if math.isclose(run.seconds, slip, rel_tol=1e-9)), "")
@@ -1265,7 +1304,8 @@ animate(
     draw_units,
     range(len(ORDER)),
     seconds=0.9,
-    caption="A step of FSDP on 4 ranks: units are gathered and freed, forward and backward, one ahead",
+    caption="A step of FSDP on 4 ranks: units (what is gathered at once, here a layer) are gathered and freed, one ahead. "
+    "The last one stays from forward to backward, which some implementations do",
 )
 debrief(
     "forward_prefetched",
@@ -1283,9 +1323,9 @@ debrief(
 # %% [markdown]
 # ## 6 · Which stage?
 #
-# Stages 1 and 2 send what DDP sends, and hold less. So why not always stage 2, or 3? Freed memory has a use: a larger
-# batch per GPU, which spreads the communication over more samples. Stage 3 frees the most, and sends 1.5 times as much. To keep it
-# simple, leave the overlap out. For P parameters in mixed precision on N GPUs with a link of β bytes/s:
+# Stages 1 and 2 send what DDP sends, and hold less. (The price of stage 2 appears with several microbatches per step, as section 3
+# says.) Stage 3 holds the least, and sends 1.5 times as much. Freed memory has a use: a larger batch per GPU, which spreads the
+# communication over more samples. To keep it simple, leave the overlap out. For P parameters in mixed precision on N GPUs with a link of β bytes/s:
 #
 # - A GPU's batch is the largest integer number of samples that fits beside its model states (exercise 1).
 # - A step takes batch · seconds per sample + f · (N − 1)/N · 2P/β, where f is 2, and 3 in stage 3.
@@ -1304,9 +1344,7 @@ debrief(
 #   with its value, as in `gpu_bytes = 1000`.
 
 # %% tags=["demo"]
-predict(
-    "stage", "The worked example on a link of 1 GB/s instead of 25 GB/s: which stage is best?", options=("1", "2", "3")
-)
+predict("stage", "The worked example on a link of 1 GB/s instead of 25 GB/s: which stage is best?", options=("2", "3"))
 myth("zero-3")
 
 
@@ -1359,6 +1397,9 @@ with check("choose_stage", "the best plan", part="plan", hidden="other models, G
     plans(3, 14, 10, 4, 62, 1, 0.5, 64.0, why="stage 2 takes exactly all 62 bytes, and leaves none for a sample")
     plans(0, 4, 4, 1, 128, 16, 0.5, 64.0, why="on one GPU nothing is cut")
     check.raises(ValueError, choose_stage, 1000, 2, 1000, 10, 0.5, 1e9, names=("gpu_bytes = 1000",))
+    # the states fit, and not one sample does
+    check.raises(ValueError, choose_stage, 8, 2, 100, 60, 0.5, 64.0, names=("gpu_bytes = 100",))
+    check.raises(ValueError, choose_stage, 8, 1, 130, 60, 0.5, 64.0, names=("gpu_bytes = 130",))
 
     ### BEGIN HIDDEN TESTS
     def every_plan(count, among, memory, sample, seconds, rate):
@@ -1395,16 +1436,38 @@ with check("choose_stage", "the best plan", part="plan", hidden="other models, G
 # %% nbgrader={"grade": true, "grade_id": "choose_stage_test_rate", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("choose_stage", "the samples per second", part="rate", hidden="other models, GPUs and links"):
 
-    def rate(expected, *given, why=""):
+    def rate(expected, *given, why="", slips=None):
         got = choose_stage(*given)
         what = "samples per second of choose_stage({:,}, {}, {:,}, {:,}, {:g}, {:g})".format(*given)
         check.true(type(got).__name__ == "Plan", f"choose_stage returned {type(got).__name__}: expected a Plan")
         per_gpu = math.isclose(got.samples_per_second * given[1], expected, rel_tol=1e-6) and given[1] > 1
         cause = "this is the rate of one GPU" if per_gpu else ""
+        for reason, value in (slips or {}).items():
+            cause = reason if math.isclose(got.samples_per_second, value, rel_tol=1e-6) else cause
         check.close(got.samples_per_second, expected, rtol=1e-6, what=what + (f": {why}" if why else ""), hint=cause)
 
-    rate(480 / 19.5, 20 * 10**9, 16, 80 * 10**9, 2 * 10**9, 0.5, 25e9, why="the worked example")
-    rate(400 / 14, 10**10, 16, 80 * 10**9, 2 * 10**9, 0.5, 25e9, why="16 · 25 samples in 12.5 + 1.5 s")
+    rate(
+        480 / 19.5,
+        20 * 10**9,
+        16,
+        80 * 10**9,
+        2 * 10**9,
+        0.5,
+        25e9,
+        why="the worked example",
+        slips={"with f = 2 in stage 3": 480 / 18, "without (N − 1)/N": 480 / 19.8},
+    )
+    rate(
+        400 / 14,
+        10**10,
+        16,
+        80 * 10**9,
+        2 * 10**9,
+        0.5,
+        25e9,
+        why="16 · 25 samples in 12.5 + 1.5 s",
+        slips={"without (N − 1)/N": 400 / 14.1},
+    )
     rate(2 / 0.75, 8, 2, 228, 100, 0.5, 64.0, why="2 samples in 0.5 + 0.25 s")
     rate(2.0, 4, 1, 128, 16, 0.5, 64.0, why="one GPU sends nothing")
     ### BEGIN HIDDEN TESTS
@@ -1449,15 +1512,15 @@ debrief(
 # ## In practice
 #
 # In PyTorch you call `fully_shard(block)` for each block and then `fully_shard(model)`. This is **FSDP2**: parameters become
-# `DTensor`s with 1/N of the elements per rank, and you make the optimizer from those. With
-# `MixedPrecisionPolicy(param_dtype=torch.bfloat16)` the shards stay in float32 and serve as the masters, and what is gathered are
-# their 16-bit roundings. `reshard_after_forward=False` keeps the parameters after forward, as ZeRO-2 does.
+# `DTensor`s (tensors that know how they are cut) with 1/N of the elements per rank, and you make the optimizer from those. With
+# `MixedPrecisionPolicy(param_dtype=torch.bfloat16)` the shards stay in float32 and serve as the masters, and copies rounded to 16
+# bits are gathered. `reshard_after_forward=False` keeps the parameters after forward, as ZeRO-2 does.
 #
 # In DeepSpeed the stage is a number in a JSON file, and Megatron's `--use-distributed-optimizer` is ZeRO-1. Older PyTorch code
 # has `FullyShardedDataParallel` (FSDP1), which puts the parameters of a block into one flat tensor, as exercise 2 does.
 #
 # The last cell runs one forward and backward of the same 8 layers on your virtual cluster, with torch's DDP and with torch's
-# `fully_shard`, and compares the bytes with those of your `sharded_linear`. Its table has torch's ZeRO-2 setting as well. It also
+# `fully_shard`, with and without resharding after forward, and compares the bytes with those of your `sharded_linear`. It also
 # compares your predictions with what was found.
 #
 # ## What to remember
@@ -1469,7 +1532,7 @@ debrief(
 # - Freed memory is worth a larger batch. That decides the stage.
 #
 # The deep dives (`10_sharded_data_parallel_dives.ipynb`) shard within nodes only, keep float32 masters, read a DeepSpeed file, and
-# put optimizer states on a disk.
+# put optimizer states on disk.
 #
 # ## Reflection
 #

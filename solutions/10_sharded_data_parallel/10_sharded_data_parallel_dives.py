@@ -118,7 +118,7 @@ with reveal("peer"):
     end = 2.0 + max(runs["FSDP"].results)
     show.figure(
         gantt(runs["FSDP"], window=(2.0, end), most_arrows=0),
-        "FSDP: the first all-gather and the last reduce-scatter are exposed",
+        "FSDP: exposed are the first all-gather, that of the last layer before backward, and the last reduce-scatter",
     )
 
 # %% [markdown]
@@ -192,12 +192,12 @@ with reveal("hybrid"):
     explore(draw_hybrid, gigabytes_per_second=[12, 3, 6, 25, 50])
 
 # %% [markdown]
-# The price is memory: with 4 ranks per set of pieces, each holds a fourth of the states instead of an eighth. In FSDP2 you pass a
-# mesh of two dimensions, `init_device_mesh("cuda", (nodes, per_node))`, and in DeepSpeed it is called MiCS or hpZ.
+# The price is memory: with 4 ranks per set of pieces, each holds a quarter of the states instead of an eighth. In FSDP2 you pass a
+# mesh of two dimensions, `init_device_mesh("cuda", (nodes, per_node))`, and in DeepSpeed it is called MiCS.
 #
 # ## Why the master copy is in float32
 #
-# bfloat16 has 8 bits of precision, so near 1.0 the next larger number is 1.0078. An update of 0.001 rounds to nothing. The
+# bfloat16 has 8 bits of precision, so the numbers next to 1.0 are 1.0078 and 0.9961. An update of 0.001 rounds to nothing. The
 # optimizer therefore updates a float32 copy, and only its rounding is used to compute. In ZeRO the copy exists once over all ranks.
 # The next cell trains a bfloat16 weight of 1.0 with a gradient of 1 and a rate of 0.0005, once in place and once with
 # our `ZeroOptimizer`.
@@ -310,7 +310,7 @@ audit(
 )
 
 # %% [markdown]
-# ## Optimizer states on a disk
+# ## Optimizer states on disk
 #
 # Optimizer states are used once per step, in order. So they may live in the memory of the host (lab 06) or even in a file, and pass
 # through a small buffer. ZeRO makes that practical: with N ranks, each reads and writes only 1/N of them. The next

@@ -61,7 +61,7 @@ from threeloops.training.planning import LLAMA_70B, PUBLISHED, h100_node, memory
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "zb",
-    "With 4 ranks and 8 microbatches, 27% of a step of 1F1B are bubble. How many percent are it with ZB-V?",
+    "With 4 ranks and 8 microbatches, 27% of a step of 1F1B is bubble. What percentage is it with ZB-V?",
     unit="%",
 )
 
@@ -113,8 +113,8 @@ with reveal("zb"):
 # A rank's second stage is paler. In ZB-V a rank waits only until its first microbatch has come, and at the end for the others. It keeps no more than rank 0 of 1F1B does, but every rank keeps that much. The order of W
 # is free, and so one may spend more memory to make the bubble smaller still (*ZB-H2*).
 #
-# What these pictures leave out: half as long a stage has the same messages, so transfers weigh twice as much; and an optimizer that
-# must know the norm of all gradients cannot start on one rank before the last W of another.
+# What these pictures leave out: a stage of half the length sends messages of the same size, so transfers weigh twice as much; and an
+# optimizer that must know the norm of all gradients cannot start on one rank before the last W of another.
 #
 # The explorer shows each schedule for other numbers, and with transfers that take time.
 
@@ -196,8 +196,8 @@ audit(
 
 # %% [markdown]
 # GPipe loses only the transfers at the two ends, because in between messages travel while the rank works on other
-# microbatches. 1F1B has no slack: it keeps as few microbatches as it can, so after each forward rank r soon needs the gradient
-# of a microbatch that has only just been on its way. If every rank does twice as many forwards ahead, 2(p − 1 − r), the same step
+# microbatches. 1F1B has no slack: it keeps as few microbatches as it can, so right after each forward rank r needs the gradient
+# of a microbatch that is still on its way. If every rank does twice as many forwards ahead, 2(p − 1 − r), the same step
 # takes 60 ms, and rank 0 keeps 7 microbatches instead of 4. So a schedule trades memory for slack, and a formula without a
 # schedule cannot know.
 #
@@ -276,7 +276,9 @@ with reveal("axes"):
 # puts the fastest first.
 #
 # The question below: a model of 70 billion parameters is trained on more and more GPUs, always with 2,048 sequences of 8,192
-# tokens per step. With twice the GPUs each has half of the work. For each number of GPUs, the best plan is taken. The **MFU** (model FLOPs
+# tokens per step. With twice the GPUs each has half of the work. For each number of GPUs, the best plan is taken. In all of
+# them the model's states are sharded over dp and cp (lab 10), and cp ranks share each sequence (context parallelism, in the dives of
+# lab 11). The **MFU** (model FLOPs
 # utilization) is the share of the GPUs' peak that goes into the model's own arithmetic.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -319,8 +321,8 @@ audit(
     boundary,
     f"GPUs keep at least 95% of the MFU of 1,024, {2 * boundary:,} keep {best[2 * boundary].mfu / best[1024].mfu:.0%}",
     "model",
-    "holds",
-    how="the best of all plans that fit, for 70 B parameters and a fixed batch. The boundary is where each GPU has about one sequence per step: beyond it sequences are cut, or pipelines wait for too few microbatches. It moves with the batch, so it is not a property of the cluster. With too few GPUs the curve falls as well, since memory then forces recomputation",
+    "corrected",
+    how="the best of all plans that fit, for 70 B parameters and a fixed batch of 2,048 sequences. There is a boundary, and beyond it efficiency falls step by step: no collapse. It moves with the batch, so it is not a property of the cluster. With too few GPUs the curve falls as well, since memory then forces recomputation",
 )
 
 # %% [markdown]
@@ -347,7 +349,15 @@ for published in PUBLISHED:
         )
 show.table(
     rows,
-    header=("run", "plan", "s per step, published", "predicted", "of it bubble", "tensor parallel", "GiB per GPU"),
+    header=(
+        "run",
+        "plan",
+        "s per step, from the published FLOP/s",
+        "predicted",
+        "of it bubble",
+        "tensor parallel",
+        "GiB per GPU",
+    ),
     caption="Grattafiori et al. 2024, table 4; chunks per rank are not published, 4 assumed",
 )
 

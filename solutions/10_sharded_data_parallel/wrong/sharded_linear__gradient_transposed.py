@@ -1,4 +1,4 @@
-# expect: gradient of the piece of layer
+# expect: this is of the transposed gradient
 # fails: values
 def sharded_linear(x: torch.Tensor, piece: torch.Tensor, out_features: int) -> torch.Tensor:
     """`x @ weight.T`, where each rank holds a piece of the weight, and all of it only while it is used."""

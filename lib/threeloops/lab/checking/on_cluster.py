@@ -21,7 +21,8 @@ def on_cluster(
     """`cluster.run(program, *arguments)`, which behind the wall keeps the clocks where no student's code reaches.
 
     The ranks then run in the sandbox, and every message passes through the grader: bytes, messages and times of the run
-    are what its router saw, and memory what the monitor of the sandbox saw. Results cross as plain data.
+    are what its router saw, and memory what the monitor of the sandbox saw. Results cross as plain data. In a notebook,
+    what ranks printed is printed.
 
     Args:
         program: the student's function, or one of the library or of a setup cell, which gets the student's function as
@@ -46,7 +47,15 @@ def _run(
     cluster: Cluster, program: Callable[..., Any], arguments: tuple[Any, ...], seconds: float, memory: bool
 ) -> Run:
     if wall.connection is None:
-        return cluster.run(program, *arguments, seconds=seconds, memory=memory)
+        try:
+            run = cluster.run(program, *arguments, seconds=seconds, memory=memory)
+        except ClusterError as error:
+            for note in getattr(error, "__notes__", ()):
+                print(note)
+            raise
+        if run.printed:
+            print(run.printed)
+        return run
     for each in (program, *arguments):
         if type(each) is FunctionType and each.__module__ == "__main__" and not wall.connection.is_of_setup(each):
             raise TypeError(

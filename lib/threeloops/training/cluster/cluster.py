@@ -80,15 +80,19 @@ class Cluster:
 
         Raises:
             RankFailed: a rank raised an exception, or its process died; with its traceback.
-            Deadlock, Mismatch, Unfinished: see there. All processes are gone when this returns or raises.
+            Deadlock, Mismatch, Unfinished: see there. All processes are gone when this returns or raises. A note of the
+                exception has what the ranks printed.
         """
         slow = [fault for fault in self.faults if isinstance(fault, SlowRank)]
         pickled = to_bytes(program, arguments, (slow, memory))
         with one_core() as core, launcher.ranks(self.topology.ranks, pickled, core, seconds) as sockets:
             try:
                 return self.conduct(sockets, lambda rank, data: cloudpickle.loads(data), sockets.printed, memory)
-            except RankFailed as failure:
-                raise RankFailed(_with_source(str(failure))) from None
+            except ClusterError as error:
+                failure = RankFailed(_with_source(str(error))) if isinstance(error, RankFailed) else error
+                if printed := sockets.printed():
+                    failure.add_note(printed)
+                raise failure from None
 
     def conduct(
         self,

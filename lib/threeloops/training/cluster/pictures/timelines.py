@@ -98,8 +98,8 @@ def gantt(
     axes.xaxis.set_major_formatter(lambda x, _: f"{round((x - start) * scale, 9):,.10g}")
     note = f"   ({len(drawn):,} of {len(messages):,} messages are drawn, one in {every} of each rank)"
     axes.set_xlabel(unit + note if 0 < len(drawn) < len(messages) else unit)
-    part = "" if window is None else f"{readable_seconds(end - start)} of "
-    axes.set_title(f"{run.topology.name}: {part}{readable_seconds(run.seconds)}")
+    seconds = readable_seconds(run.seconds) if window is None else f"{readable_seconds(end - start)} of the run"
+    axes.set_title(f"{run.topology.name}: {seconds}")
     return fig
 
 

@@ -34,6 +34,12 @@ class Rank:
             handles, self.unsettled = self.unsettled, []
             self.main.wait(*handles)
 
+    def settle(self, handle: int) -> None:
+        """The same for one of them."""
+        if handle in self.unsettled:
+            self.unsettled.remove(handle)
+            self.main.wait(handle)
+
     def message(self, begin: Callable[[], int], tensor: torch.Tensor, what: str) -> int:
         """Begin a message out of this tensor or into it. Raises where another one that nobody has waited for is to fill
         the same memory, or this one would fill what is still to be sent."""
@@ -54,7 +60,8 @@ class Rank:
 
 
 class _Work(dist._Work):
-    """A handle. `wait` moves the program's clock; `get_future` gives C++ (torch's own DDP) the values at once."""
+    """A handle. `wait` moves the program's clock; `get_future` gives the values at once, and its `wait` moves the clock
+    where Python calls it. (Torch's own DDP waits in C++, and its time is charged at the next `synchronize`.)"""
 
     def __init__(
         self, rank: Rank, handle: int, result: Any, put: Callable[[memoryview], None], collective: bool
@@ -67,6 +74,7 @@ class _Work(dist._Work):
         if not self._done:
             self._put(self._rank.wait(self._handle))
             self._done = True
+        self._rank.settle(self._handle)
         return True
 
     def is_completed(self) -> bool:
@@ -86,10 +94,26 @@ class _Work(dist._Work):
             self._put(self._rank.main.wait_for_values(self._handle))
             self._rank.unsettled.append(self._handle)
             self._done = True
-        self.wait()
-        future: Future = Future()
-        future.set_result(self._result)
-        return future
+        elif not self._done:
+            self.wait()
+        return _Values(self, self._result)
+
+
+class _Values(Future):
+    """A future that has its result. A program that waits for it, or for what follows from it, waits for the time of the
+    collective as well."""
+
+    def __init__(self, work: _Work, result: Any) -> None:
+        super().__init__()
+        self._work = work
+        self.set_result(result)
+
+    def wait(self) -> Any:
+        self._work.wait()
+        return super().wait()
+
+    def then(self, callback: Callable[[Future], Any]) -> Future:
+        return _Values(self._work, callback(self))
 
 
 class _Group(dist.ProcessGroup):
