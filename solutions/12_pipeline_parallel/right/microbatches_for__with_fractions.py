@@ -4,6 +4,6 @@ def microbatches_for(stages: int, share: float) -> int:
 
     if not 0 < share < 1:
         raise ValueError(f"share = {share}: expected more than 0 and less than 1")
-    exact = Fraction(share)
+    exact = Fraction(str(share))
     needed = (stages - 1) * (1 - exact) / exact
     return max(1, -(-needed.numerator // needed.denominator))

@@ -1,4 +1,4 @@
-# expect: not all ranks can fill what they may keep
+# expect: rank 0 of one_f_one_b(4, 2)
 # fails: few
 def one_f_one_b(ranks: int, microbatches: int) -> list[list[tuple[str, int]]]:
     """The rows of 1F1B, one per rank."""
