@@ -168,7 +168,8 @@ class _Crash:
                 if self._random.random() < 0.5 and picked.issuperset(self.disk.before(change)):
                     picked.add(change)
             corners.add(frozenset(picked))
-        return sorted((tuple(c for c in pending if c in each) for each in corners), key=lambda each: -len(each)), False
+        ordered = (tuple(change for change in pending if change in each) for each in corners)
+        return sorted(ordered, key=lambda each: (-len(each), [change.position for change in each])), False
 
     def _options(self, chosen: tuple[NameChange, ...]) -> tuple[dict[str, Inode], dict[int, Contents]]:
         """The tree with these changes on disk, and what may be in each of its files that were not synced."""
