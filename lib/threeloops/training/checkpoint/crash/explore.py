@@ -76,7 +76,8 @@ def check(
     the next save has begun, its value is legal too, and the one before must no longer come back.
 
     Args:
-        values: what was saved, the value of before first, if it is not to be found by loading.
+        values: what was saved, the value of before first, if it is not to be found by loading: where a save raises,
+            so that it never returned, and its value may be there nevertheless.
         same: compares two values; by default ==, and tensors and arrays element by element.
         most: states right before each fsync, see `crash_states`.
 
@@ -124,7 +125,9 @@ class _Loads:
             write_files(folder, files)
             try:
                 self._known[key] = ("value", self.function(folder))
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # torch's CheckpointException is no Exception
                 self._known[key] = ("error", error.with_traceback(None))
             shutil.rmtree(folder)
         return self._known[key]

@@ -30,6 +30,9 @@ from threeloops.training.checkpoint.crash.recording.files import open_recorded, 
 __all__ = ["Notes", "installed"]
 
 
+_NAMELESS = "(a file without a name)"
+
+
 class Notes(Protocol):
     """What a recorder has to offer."""
 
@@ -113,7 +116,7 @@ class _Calls:
         size = os.path.getsize(full) if full and flags & os.O_TRUNC and not creates and os.path.exists(full) else 0
         fd = plain(path, flags, mode, dir_fd=dir_fd)
         if inside is not None and (nameless or creates):
-            number = self._recorder.note(os.fstat(fd), "" if nameless else inside)
+            number = self._recorder.note(os.fstat(fd), _NAMELESS if nameless else inside)
             self._add(Create(number, None if nameless else inside))
         elif size and (known := self._recorder.find(fd)):
             self._add(Truncate(*known, 0))

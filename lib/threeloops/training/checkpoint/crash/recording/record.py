@@ -35,8 +35,10 @@ class Escaped(RuntimeError):
 
 @contextmanager
 def recording(folder: str | os.PathLike[str], *, fail: Failure | None = None) -> Iterator["Recorder"]:
-    """Record what happens to a folder: `with recording(folder) as recorder: save(folder, ...)`, then
-    `recorder.record`. For several saves call `recorder.saved()` after each; after the last it is implied.
+    """Record what happens to a folder: `with recording(folder) as recorder: save(folder, ...)`, then `recorder.record`.
+
+    For several saves call `recorder.saved()` after each; at the end of the block it is implied. Where the block raises,
+    the record ends there, and its save did not return: `with suppress(OSError), recording(...) as recorder`.
 
     Args:
         fail: how the disk fails: `DiskFull(after_bytes)`, `SyncFails(at)`, `ShortWrites(most)`.

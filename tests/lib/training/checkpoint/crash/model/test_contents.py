@@ -32,7 +32,8 @@ def test_on_ext4_a_file_that_grew_is_a_prefix_and_on_xfs_the_end_at_least_has_it
     write = Write(FILE, "f", 0, b"abcdefghi")
     assert contents(EXT4, write) == {b"", b"abcd", b"abcdefgh", b"abcdefghi"}
     assert contents(XFS, write) == {
-        b"", b"abcd", b"abcdefgh", b"\0\0\0\0efgh", b"abcdefghi", b"\0\0\0\0efghi", b"abcd\0\0\0\0i", b"\0\0\0\0\0\0\0\0i",
+        b"", b"abcd", b"abcdefgh", b"\0\0\0\0efgh",
+        b"abcdefghi", b"\0\0\0\0efghi", b"abcd\0\0\0\0i", b"\0\0\0\0\0\0\0\0i",
     }  # fmt: skip
 
 

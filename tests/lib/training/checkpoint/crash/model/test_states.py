@@ -58,7 +58,7 @@ def test_an_fsync_of_the_folder_gives_a_file_its_name_and_nothing_else():
 
 def test_names_get_to_the_disk_in_any_order_under_posix_and_in_theirs_in_a_journal():
     record = Record([], [MakeFolder(1, "a"), MakeFolder(2, "b"), MakeFolder(3, "c")])
-    subsets = [{name: None for name in each} for n in range(4) for each in combinations("abc", n)]
+    subsets = [dict.fromkeys(each) for n in range(4) for each in combinations("abc", n)]
     found = states(record, POSIX)
     assert len(found) == 8 and all(each in found for each in subsets)
     assert states(record, EXT4) == states(record, XFS) == [{}, {"a": None}, {"a": None, "b": None}, subsets[-1]]
@@ -112,7 +112,9 @@ def test_names_of_one_file_show_one_content_and_a_file_without_a_name_is_nowhere
     record = Record([], [Create(1, None), Write(1, "", 0, b"ab"), Sync(1, ""), Link(1, "a"), Link(1, "b")])
     assert states(record) == [{}, {"a": b"ab"}, {"b": b"ab"}, {"a": b"ab", "b": b"ab"}]
     written = states(Record([], [Create(1, "a"), Link(1, "b"), SyncAll(), Write(1, "a", 0, b"xy")]))
-    assert {"a": b"\0\0", "b": b"\0\0"} in written and all(each.get("a", 1) == each.get("b", 1) for each in written[-3:])
+    assert {"a": b"\0\0", "b": b"\0\0"} in written and all(
+        each.get("a", 1) == each.get("b", 1) for each in written[-3:]
+    )
 
 
 def test_a_symbolic_link_is_there_with_its_target():
@@ -132,13 +134,17 @@ def test_a_state_tells_when_it_may_be_left_and_what_was_lost():
     assert state.cause == (
         "no fsync of `tmp` after it was written (operation 3); its fsync, operation 2, came too early"
     )
-    state = next(each for each in found.states if each.files == {"latest": b"old"} and each.point > 0 or not each.losses)
+    state = next(
+        each for each in found.states if each.files == {"latest": b"old"} and each.point > 0 or not each.losses
+    )
     assert state.point == -1 and state.story == "at the start: everything is on disk"
 
 
 def test_a_missing_name_is_told_with_the_folder_that_was_not_synced():
     operations = [MakeFolder(1, "d"), Create(2, "d/f"), Sync(ROOT, ""), Saved()]
-    state = next(each for each in crash_states(Record([], operations)).states if each.files == {"d": None} and each.saves)
+    state = next(
+        each for each in crash_states(Record([], operations)).states if each.files == {"d": None} and each.saves
+    )
     assert state.losses == ["`create d/f` (operation 1) is not on disk"]
     assert state.cause == "no fsync of the folder `d` after `create d/f` (operation 1)"
 
@@ -295,7 +301,10 @@ def legal_name_sets(record, changes, until, journal):
                 closed = list(chosen) == pending[:n]
             else:
                 closed = all(
-                    j in chosen for i in chosen for j in pending if j < i and changes[j][0].keys() & changes[i][0].keys()
+                    j in chosen
+                    for i in chosen
+                    for j in pending
+                    if j < i and changes[j][0].keys() & changes[i][0].keys()
                 )
             needed = set(must)
             while True:  # what is durable took with it what it needs
