@@ -15,6 +15,7 @@ of its own. CrashMonkey (Mohan et al. 2018, "Finding Crash-Consistency Bugs with
 records below a file system, to test that.
 """
 
+from threeloops.training.checkpoint.crash.draw import draw_crash
 from threeloops.training.checkpoint.crash.explore import Report, check
 from threeloops.training.checkpoint.crash.model.operations import BadRecord, Record
 from threeloops.training.checkpoint.crash.model.rules import EXT4, POSIX, XFS, Rules
@@ -24,5 +25,6 @@ from threeloops.training.checkpoint.crash.recording.record import Escaped, recor
 
 __all__ = [
     "EXT4", "POSIX", "XFS", "BadRecord", "CrashStates", "DiskFull", "Escaped", "Record", "Report", "Rules",
-    "ShortWrites", "State", "SyncFails", "check", "crash_states", "recording",
+    "ShortWrites", "State", "SyncFails", "check", "crash_states", "draw_crash",
+    "recording",
 ]  # fmt: skip

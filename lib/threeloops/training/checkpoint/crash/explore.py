@@ -15,7 +15,7 @@ from threeloops.training.checkpoint.crash.model.operations import Record, Saved
 from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules
 from threeloops.training.checkpoint.crash.model.states import Files, State, crash_states, files_after
 
-__all__ = ["Found", "Report", "Verdict", "check", "same_value", "write_files"]
+__all__ = ["Found", "Report", "Verdict", "check"]
 
 Verdict = Literal["old", "new", "lost", "broken"]
 """What a load gave: the last value whose save had returned; the next one; an earlier one, so that a save that returned
@@ -85,7 +85,7 @@ def check(
         BadRecord: an operation of the record is impossible.
         ValueError: the save left something that cannot be loaded even without a crash, or saves what was there.
     """
-    same = same or same_value
+    same = same or _same_value
     with tempfile.TemporaryDirectory(dir=_memory()) as scratch:
         loads = _Loads(load, Path(scratch))
         known = loads.values(record) if values is None else [("value", each) for each in values]
@@ -107,7 +107,7 @@ def check(
     return Report(rules, len(found.states), found.all_of_them, by_point, bad)
 
 
-Outcome = tuple[str, Any]
+_Outcome = tuple[str, Any]
 """("value", what was returned), or ("error", the exception)."""
 
 
@@ -116,13 +116,13 @@ class _Loads:
 
     def __init__(self, function: Callable[[Path], Any], scratch: Path) -> None:
         self.function, self.scratch = function, scratch
-        self._known: dict[frozenset, Outcome] = {}
+        self._known: dict[frozenset, _Outcome] = {}
 
-    def load(self, files: Files) -> Outcome:
+    def load(self, files: Files) -> _Outcome:
         key = frozenset(files.items())
         if key not in self._known:
             folder = self.scratch / "folder"
-            write_files(folder, files)
+            _write_files(folder, files)
             try:
                 self._known[key] = ("value", self.function(folder))
             except KeyboardInterrupt:
@@ -132,7 +132,7 @@ class _Loads:
             shutil.rmtree(folder)
         return self._known[key]
 
-    def values(self, record: Record) -> list[Outcome]:
+    def values(self, record: Record) -> list[_Outcome]:
         """Before the record, and after each save that returned, without a crash."""
         found = [self.load(files_after(record, 0))]
         for i, operation in enumerate(record.operations):
@@ -147,7 +147,7 @@ class _Loads:
         return found
 
 
-def _judge(outcome: Outcome, known: list[Outcome], saves: int, same: Callable) -> tuple[Verdict, str]:
+def _judge(outcome: _Outcome, known: list[_Outcome], saves: int, same: Callable) -> tuple[Verdict, str]:
     kind, value = outcome
     match [i for i, each in enumerate(known) if _equal(outcome, each, same)]:
         case [*places] if saves in places:
@@ -162,20 +162,20 @@ def _judge(outcome: Outcome, known: list[Outcome], saves: int, same: Callable) -
     return "broken", "load returned a value that was never saved"
 
 
-def _equal(one: Outcome, other: Outcome, same: Callable) -> bool:
+def _equal(one: _Outcome, other: _Outcome, same: Callable) -> bool:
     if one[0] != other[0]:
         return False
     return type(one[1]) is type(other[1]) if one[0] == "error" else same(one[1], other[1])
 
 
-def same_value(one: Any, other: Any) -> bool:
+def _same_value(one: Any, other: Any) -> bool:
     """Equal, through dictionaries and lists; tensors and arrays in type, shape and every element."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same_value(each, other[key]) for key, each in one.items())
+        return one.keys() == other.keys() and all(_same_value(each, other[key]) for key, each in one.items())
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same_value, one, other))
+        return len(one) == len(other) and all(map(_same_value, one, other))
     if hasattr(one, "dtype") and hasattr(one, "shape"):
         module = sys.modules["torch" if type(one).__module__.startswith("torch") else "numpy"]
         equal = getattr(module, "equal" if module.__name__ == "torch" else "array_equal")
@@ -183,7 +183,7 @@ def same_value(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def write_files(folder: str | os.PathLike[str], files: Files) -> None:
+def _write_files(folder: str | os.PathLike[str], files: Files) -> None:
     """Make a folder that holds a state's files."""
     os.makedirs(folder)
     for path in sorted(files):

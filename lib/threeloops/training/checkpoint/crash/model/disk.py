@@ -33,7 +33,7 @@ from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules
 __all__ = ["Disk", "Inode", "NameChange", "changed_content"]
 
 
-Key = tuple[int, str]
+_Key = tuple[int, str]
 """A folder's inode, and a name in it."""
 
 
@@ -59,7 +59,7 @@ class NameChange:
 
     position: int
     operation: Operation
-    sets: tuple[tuple[Key, int | None], ...]
+    sets: tuple[tuple[_Key, int | None], ...]
     """What each name stands for afterwards; None where it is gone."""
     inode: int
     replaces: bool = False
@@ -191,7 +191,7 @@ class Disk:
         sets = {old: None, new: moved.number}
         self._change_names(operation, moved.number, sets, replaces=replaced is not None, empties=empties)
 
-    def _change_names(self, operation: Operation, inode: int, sets: dict[Key, int | None], **more) -> None:
+    def _change_names(self, operation: Operation, inode: int, sets: dict[_Key, int | None], **more) -> None:
         change = NameChange(self.position, operation, tuple(sets.items()), inode, **more)
         self.pending.append(change)
         _set_names({folder: self.inodes[folder].latest for folder, _ in sets}, [change])
@@ -266,7 +266,7 @@ class Disk:
             raise BadRecord(f"{path} is of another kind (operation {self.position})")
         return inode
 
-    def _key(self, path: str, *, free: bool = False) -> Key:
+    def _key(self, path: str, *, free: bool = False) -> _Key:
         """A path's folder and last name, which is in use, or `free`; for a rename's new path, either."""
         *parents, name = path.split("/")
         folder = ROOT

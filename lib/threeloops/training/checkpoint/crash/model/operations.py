@@ -31,7 +31,7 @@ __all__ = [
 
 ROOT = 0
 """The recorded folder itself."""
-MOST_OPERATIONS, MOST_BYTES = 50_000, 256 << 20
+_MOST_OPERATIONS, MOST_BYTES = 50_000, 256 << 20
 """Of a record that comes from outside; also the largest file in it."""
 
 _Path = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
@@ -196,8 +196,8 @@ class Record(msgspec.Struct, array_like=True):
         except (msgspec.DecodeError, RecursionError, MemoryError) as error:
             raise BadRecord(f"this is no record: {error}") from None
         count = len(record.start) + len(record.operations)
-        if count > MOST_OPERATIONS:
-            raise BadRecord(f"{count} operations and entries: expected at most {MOST_OPERATIONS}")
+        if count > _MOST_OPERATIONS:
+            raise BadRecord(f"{count} operations and entries: expected at most {_MOST_OPERATIONS}")
         for each in (*record.start, *record.operations):
             for name in ("path", "old", "new"):
                 path = getattr(each, name, None)
