@@ -26,7 +26,7 @@ __all__ = ["draw_crash"]
 _Fate = Literal["durable", "arrived", "lost", "not done", "call"]
 
 _LOOKS: dict[_Fate, tuple[str, str, str]] = {
-    "durable": ("o", palette.green, "on disk, for an fsync said so"),
+    "durable": ("o", palette.green, "on disk: an fsync made sure"),
     "arrived": ("o", palette.sky, "on disk, by luck"),
     "lost": ("X", palette.vermillion, "lost, or not all of it on disk"),
     "not done": (".", palette.grey, "never done"),
@@ -48,7 +48,7 @@ def draw_crash(record: Record, state: State, rules: Rules = POSIX) -> "Figure":
     the record's `crash_states` under these rules. Writes of one file that follow one another are one line."""
     rows = _rows(record.operations, _fates(record, state, rules))
     shown = rows[:_MOST_ROWS]
-    fig, axes = figure(width=9.0, height=0.27 * len(shown) + 1.5)
+    fig, axes = figure(width=7.5, height=0.27 * len(shown) + 1.5)
     for fate, (marker, colour, meaning) in _LOOKS.items():
         heights = [i for i, row in enumerate(shown) if row.fate == fate]
         if heights:

@@ -87,7 +87,7 @@ def check(
     """
     same = same or _same_value
     with tempfile.TemporaryDirectory(dir=_memory()) as scratch:
-        loads = _Loads(load, Path(scratch))
+        loads = _Loads(load, Path(scratch), same)
         known = loads.values(record) if values is None else [("value", each) for each in values]
         for i, (before, after) in enumerate(zip(known, known[1:], strict=False)):
             if _equal(before, after, same):
@@ -98,8 +98,7 @@ def check(
         by_point: dict[int, Counter[Verdict]] = {}
         bad = []
         for state in found.states:
-            outcome = loads.load(state.files)
-            verdict, what = _judge(outcome, known, state.saves, same)
+            verdict, what = loads.judge(state, known)
             by_point.setdefault(state.point, Counter())[verdict] += 1
             if verdict in ("lost", "broken"):
                 bad.append(Found(state, verdict, what))
@@ -112,25 +111,23 @@ _Outcome = tuple[str, Any]
 
 
 class _Loads:
-    """Loads folders, each once."""
+    """Loads folders, each once, and keeps of each only which of the known values it holds."""
 
-    def __init__(self, function: Callable[[Path], Any], scratch: Path) -> None:
-        self.function, self.scratch = function, scratch
-        self._known: dict[frozenset, _Outcome] = {}
+    def __init__(self, function: Callable[[Path], Any], scratch: Path, same: Callable[[Any, Any], bool]) -> None:
+        self.function, self.scratch, self.same = function, scratch, same
+        self._known: dict[frozenset, tuple[list[int], str]] = {}
 
     def load(self, files: Files) -> _Outcome:
-        key = frozenset(files.items())
-        if key not in self._known:
-            folder = self.scratch / "folder"
-            _write_files(folder, files)
-            try:
-                self._known[key] = ("value", self.function(folder))
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # torch's CheckpointException is no Exception
-                self._known[key] = ("error", error.with_traceback(None))
+        folder = self.scratch / "folder"
+        _write_files(folder, files)
+        try:
+            return "value", self.function(folder)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # torch's CheckpointException is no Exception
+            return "error", error.with_traceback(None)
+        finally:
             shutil.rmtree(folder)
-        return self._known[key]
 
     def values(self, record: Record) -> list[_Outcome]:
         """Before the record, and after each save that returned, without a crash."""
@@ -146,20 +143,21 @@ class _Loads:
                 found.append((kind, value))
         return found
 
-
-def _judge(outcome: _Outcome, known: list[_Outcome], saves: int, same: Callable) -> tuple[Verdict, str]:
-    kind, value = outcome
-    match [i for i, each in enumerate(known) if _equal(outcome, each, same)]:
-        case [*places] if saves in places:
+    def judge(self, state: State, known: list[_Outcome]) -> tuple[Verdict, str]:
+        key = frozenset(state.files.items())
+        if key not in self._known:
+            kind, value = outcome = self.load(state.files)
+            places = [i for i, each in enumerate(known) if _equal(outcome, each, self.same)]
+            error = f"load raised {type(value).__name__}: {str(value)[:200]}" if kind == "error" else ""
+            self._known[key] = places, error
+        places, error = self._known[key]
+        if state.saves in places:
             return "old", ""
-        case [*places] if saves + 1 in places:
+        if state.saves + 1 in places:
             return "new", ""
-        case [*places] if any(i < saves for i in places):
-            what = "the value of before it was loaded" if kind == "value" else f"load found nothing: {value}"
-            return "lost", f"save {saves} had returned, and {what}"
-    if kind == "error":
-        return "broken", f"load raised {type(value).__name__}: {str(value)[:200]}"
-    return "broken", "load returned a value that was never saved"
+        if any(i < state.saves for i in places):
+            return "lost", f"save {state.saves} had returned, and {error or 'the value of before it was loaded'}"
+        return "broken", error or "load returned a value that was never saved"
 
 
 def _equal(one: _Outcome, other: _Outcome, same: Callable) -> bool:

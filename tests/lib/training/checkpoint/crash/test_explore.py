@@ -320,7 +320,9 @@ def test_nothing_saved_yet_is_a_value_too(tmp_path):
 
     assert found(tmp_path / "a", replace, load_file).ok
     report = found(tmp_path / "b", no_fsync_of_the_folder, load_file)
-    assert {each.verdict for each in report.bad} == {"lost"} and "load found nothing" in str(report)
+    assert {each.verdict for each in report.bad} == {
+        "lost"
+    } and "save 1 had returned, and load raised FileNotFoundError" in str(report)
     report = found(tmp_path / "c", rename_before_fsync, load_file)
     assert {each.verdict for each in report.bad} == {"broken"} and "load raised EOFError" in str(report)
 
@@ -339,6 +341,20 @@ def test_a_load_that_falls_back_is_right_though_the_pointer_is_wrong(tmp_path):
 
     assert not explored(tmp_path / "a", pointer_overwritten, load_step).ok
     assert explored(tmp_path / "b", pointer_overwritten, newest_that_can_be_read).ok
+
+
+def test_an_error_that_is_no_exception_is_an_error_too(tmp_path):
+    class Strange(BaseException):
+        pass
+
+    def load(folder):
+        try:
+            return load_file(folder)
+        except Exception:
+            raise Strange("torch's CheckpointException is one") from None
+
+    report = explored(tmp_path, rename_before_fsync, load)
+    assert report.count("broken") and "load raised Strange" in report.bad[0].what
 
 
 def test_values_may_be_given_and_compared_by_the_caller(tmp_path):

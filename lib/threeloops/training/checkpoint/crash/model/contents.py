@@ -6,7 +6,7 @@ exception: what is written after it gets to blocks that are free only when the c
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from random import Random
@@ -40,7 +40,7 @@ class Contents:
 class _Version:
     data: bytes
     end: int
-    """How far the file had been written by then, in bytes."""
+    """How far the file had been written, in bytes, when the sector was last like this."""
     position: int
 
 
@@ -106,11 +106,11 @@ def _generations(inode: Inode, sector: int) -> list[_Generation]:
         before, end = len(content), operation.offset + len(operation.data)
         content.extend(bytes(max(0, operation.offset - before)))
         content[operation.offset : end] = operation.data
-        written = max(written, end)
         for number in range(operation.offset // sector, (end - 1) // sector + 1):
-            first = _Version(_sector(now.base, number, sector), 0, -1)
-            data = _sector(content, number, sector)
-            now.versions.setdefault(number, [first]).append(_Version(data, written, position))
+            versions = now.versions.setdefault(number, [_Version(_sector(now.base, number, sector), 0, -1)])
+            versions[-1] = replace(versions[-1], end=max(versions[-1].end, written))  # it was right until now
+            versions.append(_Version(_sector(content, number, sector), max(written, end), position))
+        written = max(written, end)
         for size in range((before // sector + 1) * sector, end, sector):
             now.sizes.append((size, min(written, size), position))
         if end > before:

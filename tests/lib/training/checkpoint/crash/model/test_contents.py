@@ -87,6 +87,17 @@ def test_a_gap_is_zeros_and_under_no_rules_has_to_be_written_first():
     }  # fmt: skip
 
 
+def test_a_size_that_a_truncate_gave_needs_the_data_that_were_written_and_no_more():
+    grown = [Write(FILE, "f", 0, b"abcdefgh"), Write(FILE, "f", 0, b"X"), Truncate(FILE, "f", 12)]
+    assert contents(EXT4, *grown) == {
+        b"", b"abcd", b"Xbcd", b"abcdefgh", b"Xbcdefgh", b"abcdefgh\0\0\0\0", b"Xbcdefgh\0\0\0\0",
+    }  # fmt: skip
+    assert contents(XFS, grown[0], grown[2]) == {
+        b"", b"abcd", b"abcdefgh", b"\0\0\0\0efgh", b"abcdefgh\0\0\0\0", b"\0\0\0\0efgh\0\0\0\0",
+    }  # fmt: skip
+    assert contents(EXT4, grown[0], Truncate(FILE, "f", 6)) == {b"", b"abcd", b"abcdefgh", b"abcdef"}
+
+
 def test_flushed_data_are_there_and_a_cut_that_is_on_disk_cannot_be_undone():
     operations = [Write(FILE, "f", 0, b"abcd"), Truncate(FILE, "f", 0), Write(FILE, "f", 0, b"ef")]
     assert contents(EXT4, *operations, start=b"", flushed=1) == {b"", b"ef"}

@@ -6,6 +6,8 @@ from itertools import combinations, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threeloops.training.checkpoint.crash.model.contents import possible_contents
+from threeloops.training.checkpoint.crash.model.disk import Disk
 from threeloops.training.checkpoint.crash.model.operations import (
     BadRecord,
     Create,
@@ -94,6 +96,11 @@ def test_a_file_in_a_new_folder_needs_the_fsync_of_both_folders():
     assert states(Record([], [*operations, Saved()]), POSIX, saves=1) == [{}, {"d": None, "d/f": b"x"}]
     both = Record([], [*operations, Sync(ROOT, ""), Saved()])
     assert states(both, POSIX, saves=1) == [{"d": None, "d/f": b"x"}]
+
+
+def test_a_durable_rename_took_with_it_how_its_file_got_there():
+    operations = [Create(2, "d/a"), Rename("d/a", "b"), Sync(ROOT, ""), Saved()]
+    assert states(Record([Entry("d", 1)], operations), POSIX, saves=1) == [{"d": None, "b": b""}]
 
 
 def test_an_fsync_in_a_journal_commits_up_to_the_last_operation_on_its_file_and_no_further():
@@ -343,6 +350,11 @@ def legal_contents(base, operations, growth, sector, cut_since):
     for start, stop in zip(borders[:-1], borders[1:], strict=True):
         if any(p <= cut_since and t >= stop for t, (p, _) in enumerate(operations, 1) if cuts[t] is not None):
             continue
+
+        def reach(t, start=start):
+            """How far the file had been written, of which cuts since then have left."""
+            return min([times[t][1], *(cuts[c] for c in range(t + 1, start + 1) if cuts[c] is not None)])
+
         floor = min([len(base), *(cuts[t] for t in range(start + 1) if cuts[t] is not None)])
         sizes = set()
         for t in range(start, stop):
@@ -358,14 +370,13 @@ def legal_contents(base, operations, growth, sector, cut_since):
                 for t in range(stop):
                     left = min([first + sector, *(cuts[c] for c in range(t + 1, start + 1) if cuts[c] is not None)])
                     piece = times[t][0][first : max(first, left)].ljust(sector, b"\0")[: size - first]
-                    reach = max(times[t][1], 0)
                     touched = [k for k in range(1, stop) if isinstance(operations[k - 1][1], Write)
                                and operations[k - 1][1].offset < first + sector
                                and operations[k - 1][1].offset + len(operations[k - 1][1].data) > first]  # fmt: skip
                     for p in range(first, min(first + sector, size, written)):
                         must = growth == "all" or (growth == "end" and first <= min(size, written) - 1 < first + sector)
-                        later = any(times[k][1] > p for k in touched if k > t)
-                        if must and p >= floor and reach <= p and later:
+                        later = any(reach(k) > p for k in touched if k > t)
+                        if must and p >= floor and reach(t) <= p and later:
                             break
                     else:
                         options.add(piece)
@@ -417,6 +428,30 @@ def test_the_states_are_those_of_an_enumeration_by_brute_force(rules):
         ours = {(state.saves, frozenset(state.files.items())) for state in found.states}
         assert len(ours) == len(found.states)
         assert found.all_of_them and ours == brute_force(record, rules)
+
+    compare()
+
+
+def changes_of_one_file():
+    writes = st.builds(lambda offset, size: (offset, size), st.integers(0, 9), st.integers(1, 6))
+    return st.lists(writes | st.integers(0, 12), min_size=1, max_size=5)
+
+
+@pytest.mark.parametrize("rules", [POSIX, EXT4, XFS], ids=lambda rules: rules.name)
+def test_the_contents_of_a_file_are_those_of_an_enumeration_by_brute_force(rules):
+    rules = replace(rules, sector=4)
+
+    @settings(max_examples=200, deadline=None, derandomize=True)
+    @given(st.sampled_from([b"", b"123456", b"12345678"]), changes_of_one_file(), st.integers(-1, 4))
+    def compare(base, changes, cut):
+        disk = Disk([Entry("f", 1, base)], rules)
+        for n, change in enumerate(changes):
+            write = isinstance(change, tuple)
+            disk.apply(Write(1, "f", change[0], bytes([65 + n]) * change[1]) if write else Truncate(1, "f", change))
+        inode = disk.inodes[1]
+        found = possible_contents(inode, rules, 1 << 20, cut=cut)
+        ours = {each.data for each in found.choices}
+        assert found.all_of_them and ours == legal_contents(base, inode.pending, rules.growth, 4, cut)
 
     compare()
 

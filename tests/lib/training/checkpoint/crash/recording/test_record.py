@@ -264,11 +264,14 @@ def test_other_folders_are_no_part_of_it_and_everything_works_there(folder, tmp_
     assert recorded(folder, save) == []
 
 
-def test_a_number_that_the_system_uses_again_is_not_taken_for_the_old_file(folder, tmp_path):
+def test_a_file_that_left_the_folder_is_no_part_of_it_though_the_system_has_the_same_number_for_it(folder, tmp_path):
     def save(folder):
+        os.link(folder / "old", tmp_path / "outside")
         os.unlink(folder / "old")
-        for n in range(20):
-            (tmp_path / f"outside-{n}").write_bytes(b"x")
+        fd = os.open(tmp_path / "outside", os.O_WRONLY)
+        os.write(fd, b"x")
+        os.fsync(fd)
+        os.close(fd)
 
     assert recorded(folder, save) == ["unlink old"]
 
