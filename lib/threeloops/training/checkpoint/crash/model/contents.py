@@ -95,7 +95,7 @@ def _generations(inode: Inode, sector: int) -> list[_Generation]:
             if size < len(content):
                 del content[size:]
                 written = min(written, size)
-                now = _cut(now, position, size, sector)
+                now = _cut(now, position, size, written, sector)
                 found.append(now)
             else:
                 content.extend(bytes(size - len(content)))
@@ -110,15 +110,15 @@ def _generations(inode: Inode, sector: int) -> list[_Generation]:
             versions = now.versions.setdefault(number, [_Version(_sector(now.base, number, sector), 0, -1)])
             versions[-1] = replace(versions[-1], end=max(versions[-1].end, written))  # it was right until now
             versions.append(_Version(_sector(content, number, sector), max(written, end), position))
-        written = max(written, end)
         for size in range((before // sector + 1) * sector, end, sector):
-            now.sizes.append((size, min(written, size), position))
-        if end > before:
-            now.sizes.append((end, written, position))
+            now.sizes.append((size, size, position))
+        if end > written:
+            now.sizes.append((len(content), end, position))
+        written = max(written, end)
     return found
 
 
-def _cut(now: _Generation, position: int, size: int, sector: int) -> _Generation:
+def _cut(now: _Generation, position: int, size: int, written: int, sector: int) -> _Generation:
     """The generation after a cut: sectors below it are as old or new as they were."""
     versions = {}
     for number, each in now.versions.items():
@@ -126,7 +126,7 @@ def _cut(now: _Generation, position: int, size: int, sector: int) -> _Generation
             versions[number] = [
                 _Version(v.data[:left] + bytes(max(0, len(v.data) - left)), min(v.end, size), v.position) for v in each
             ]
-    return _Generation(position, now.base[:size], min(now.floor, size), [(size, size, position)], versions)
+    return _Generation(position, now.base[:size], min(now.floor, size), [(size, written, position)], versions)
 
 
 def _sector(content: bytes | bytearray, number: int, sector: int) -> bytes:

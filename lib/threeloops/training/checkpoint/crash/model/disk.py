@@ -65,6 +65,9 @@ class NameChange:
     replaces: bool = False
     empties: int | None = None
     """A folder that vanishes with it, so it must be empty on disk by then."""
+    after: tuple["NameChange", ...] = ()
+    """On disk whenever this one is: in a journal the one before; else those of the same names, and in what vanishes."""
+    durable: bool = False
 
 
 class Disk:
@@ -78,6 +81,8 @@ class Disk:
         self.committed = -1
         """Position of the last change of names that is durable."""
         self._bytes = 0
+        self._last: dict[_Key, NameChange] = {}
+        self._inside: dict[int, list[NameChange]] = {}
         for entry in start:
             self._add_entry(entry)
 
@@ -139,29 +144,6 @@ class Disk:
                     todo.append((number, f"{prefix}{name}/"))
         return found
 
-    def before(self, change: NameChange) -> list[NameChange]:
-        """Pending changes that are on disk whenever this one is: in a journal all earlier ones; else those of the same
-        names, and of what a vanishing folder held."""
-        keys = {key for key, _ in change.sets}
-        return [
-            other
-            for other in self.pending
-            if other.position < change.position
-            and (
-                self.rules.journal
-                or any(key in keys or key[0] == change.empties for key, _ in other.sets)
-            )
-        ]  # fmt: skip
-
-    def with_those_before(self, changes: Iterable[NameChange]) -> set[NameChange]:
-        chosen = set(changes)
-        todo = list(chosen)
-        while todo:
-            more = set(self.before(todo.pop())) - chosen
-            chosen |= more
-            todo += more
-        return chosen
-
     # One operation
 
     def _change_content(self, operation: Write | Truncate) -> None:
@@ -191,9 +173,24 @@ class Disk:
         sets = {old: None, new: moved.number}
         self._change_names(operation, moved.number, sets, replaces=replaced is not None, empties=empties)
 
-    def _change_names(self, operation: Operation, inode: int, sets: dict[_Key, int | None], **more) -> None:
-        change = NameChange(self.position, operation, tuple(sets.items()), inode, **more)
+    def _change_names(
+        self,
+        operation: Operation,
+        inode: int,
+        sets: dict[_Key, int | None],
+        replaces: bool = False,
+        empties: int | None = None,
+    ) -> None:
+        after = {self._last[key] for key in sets if key in self._last}
+        if empties is not None:
+            after |= set(self._inside.get(empties, ()))
+        if self.rules.journal:
+            after = set(self.pending[-1:])
+        change = NameChange(self.position, operation, tuple(sets.items()), inode, replaces, empties, tuple(after))
         self.pending.append(change)
+        for key in sets:
+            self._last[key] = change
+            self._inside.setdefault(key[0], []).append(change)
         _set_names({folder: self.inodes[folder].latest for folder, _ in sets}, [change])
         for number in {inode, *(folder for folder, _ in sets)}:
             self.inodes[number].changed = self.position
@@ -210,8 +207,13 @@ class Disk:
 
     def _commit(self, changes: Iterable[NameChange]) -> None:
         """Make these durable, and what must be on disk before them."""
-        chosen = self.with_those_before(changes)
-        now = [change for change in self.pending if change in chosen]
+        todo = list(changes)
+        while todo:
+            change = todo.pop()
+            if not change.durable:
+                change.durable = True
+                todo += change.after
+        now = [change for change in self.pending if change.durable]
         for change in now:
             self.committed = max(self.committed, change.position)
             moved = self.inodes[change.inode]
@@ -220,7 +222,7 @@ class Disk:
                 moved.pending = [each for each in moved.pending if each[0] > change.position]
         folders = {folder for change in now for (folder, _), _ in change.sets}
         _set_names({folder: self.inodes[folder].durable for folder in folders}, now)
-        self.pending = [change for change in self.pending if change not in chosen]
+        self.pending = [change for change in self.pending if not change.durable]
 
     # What stands where
 

@@ -31,7 +31,7 @@ __all__ = [
 
 ROOT = 0
 """The recorded folder itself."""
-_MOST_OPERATIONS, MOST_BYTES = 50_000, 256 << 20
+_MOST_OPERATIONS, MOST_BYTES = 10_000, 256 << 20
 """Of a record that comes from outside; also the largest file in it."""
 
 _Path = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]

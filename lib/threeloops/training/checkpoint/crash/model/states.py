@@ -148,7 +148,7 @@ class _Crash:
     def _choices_of_names(self) -> tuple[list[tuple[NameChange, ...]], bool]:
         """Sets of pending changes that may be on disk without the others."""
         pending = self.disk.pending
-        needed = {change: frozenset(self.disk.before(change)) for change in pending[-_MOST_NAMES:]}
+        needed = {change: frozenset(c for c in change.after if not c.durable) for change in pending}
         if len(pending) <= _MOST_NAMES:
             chosen: list[frozenset[NameChange]] = [frozenset()]
             for change in pending:
@@ -159,13 +159,21 @@ class _Crash:
                 return [tuple(c for c in pending if c in each) for each in chosen], True
         corners = {frozenset[NameChange](), frozenset(pending)}
         for change in some(pending, _MOST_NAMES):
+            alone, todo = {change}, [change]
+            while todo:
+                more = needed[todo.pop()] - alone
+                alone |= more
+                todo += more
+            without: set[NameChange] = set()
+            for other in pending:
+                if other is not change and needed[other] <= without:
+                    without.add(other)
             before = [other for other in pending if other.position < change.position]
-            without = [other for other in pending if change not in self.disk.with_those_before([other])]
-            corners |= {frozenset(before), frozenset(without), frozenset(self.disk.with_those_before([change]))}
+            corners |= {frozenset(before), frozenset(without), frozenset(alone)}
         for _ in range(min(self.most // 4, _MOST_NAMES)):
             picked: set[NameChange] = set()
             for change in pending:
-                if self._random.random() < 0.5 and picked.issuperset(self.disk.before(change)):
+                if self._random.random() < 0.5 and needed[change] <= picked:
                     picked.add(change)
             corners.add(frozenset(picked))
         ordered = (tuple(change for change in pending if change in each) for each in corners)

@@ -1,5 +1,6 @@
 """What a recording sees of ordinary Python code, and that it says so when something passed it by."""
 
+import contextlib
 import errno
 import gc
 import io
@@ -17,7 +18,7 @@ import pytest
 import torch
 from threeloops.training.checkpoint.crash.model.operations import BadRecord, Record, Saved, Sync, SyncAll, Write
 from threeloops.training.checkpoint.crash.model.states import crash_states, files_after
-from threeloops.training.checkpoint.crash.recording.failures import DiskFull, ShortWrites, SyncFails
+from threeloops.training.checkpoint.crash.recording.failures import DiskFull, Failure, ShortWrites, SyncFails
 from threeloops.training.checkpoint.crash.recording.record import Escaped, recording
 
 plain_rename = os.rename
@@ -76,6 +77,7 @@ def test_large_writes_pass_the_buffer_and_small_ones_are_joined(folder):
         ("r+b", lambda f: f.truncate(4), ["truncate old to 4 bytes"]),
         ("r+", lambda f: (f.read(2), f.seek(0), f.write("x")), ["write 1 bytes of old at 0"]),
         ("w+b", lambda f: (f.write(b"ab"), f.seek(0)), ["truncate old to 0 bytes", "write 2 bytes of old at 0"]),
+        ("r+b", lambda f: (f.seek(6), f.truncate()), ["truncate old to 6 bytes"]),
         ("rb", lambda f: f.read(), []),
     ],
 )  # fmt: skip
@@ -301,6 +303,25 @@ def test_threads_have_one_order_and_lose_nothing(folder):
     for n in range(8):
         own = [word for word in found if f" f{n}" in word]
         assert own == [f"create f{n}", *(f"write 1 bytes of f{n} at {i}" for i in range(50)), f"fsync f{n}"]
+
+
+def test_no_operation_begins_while_another_is_done_and_written_down(folder):
+    meeting, met = threading.Barrier(2), []
+
+    class Disk(Failure):
+        def bytes_taken(self, size):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                meeting.wait(timeout=0.1)
+                met.append(size)
+            return size
+
+    with recording(folder, fail=Disk()):
+        threads = [threading.Thread(target=(folder / name).write_bytes, args=(b"x",)) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert not met
 
 
 def test_a_file_that_is_collected_is_flushed_and_one_that_lives_on_works_after_the_recording(folder):
