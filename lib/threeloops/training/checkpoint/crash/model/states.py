@@ -220,7 +220,8 @@ class _Crash:
             paths[inode.number] = path
         newest = [content.newest for content in contents.values()] + [change.position for change in chosen]
         point = max([self.barrier, *newest])
-        missing = tuple(c for c in self.disk.pending if c.position <= point and c not in set(chosen))
+        there = set(chosen)
+        missing = tuple(c for c in self.disk.pending if c.position <= point and c not in there)
         inodes = self.disk.inodes
         dirty = tuple(
             DirtyFile(paths[n], _frozen(inodes[n]), content.data) for n, content in contents.items()

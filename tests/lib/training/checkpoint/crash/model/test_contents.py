@@ -95,6 +95,8 @@ def test_a_size_that_a_truncate_gave_needs_the_data_that_were_written_and_no_mor
     assert contents(XFS, grown[0], grown[2]) == {
         b"", b"abcd", b"abcdefgh", b"\0\0\0\0efgh", b"abcdefgh\0\0\0\0", b"\0\0\0\0efgh\0\0\0\0",
     }  # fmt: skip
+    filled = [Write(FILE, "f", 0, b"A"), Truncate(FILE, "f", 5), Write(FILE, "f", 0, b"CCCCC")]
+    assert b"\0\0\0\0C" in contents(XFS, *filled) and b"\0\0\0\0C" not in contents(EXT4, *filled)
     assert contents(EXT4, grown[0], Truncate(FILE, "f", 6)) == {b"", b"abcd", b"abcdefgh", b"abcdef"}
 
 
