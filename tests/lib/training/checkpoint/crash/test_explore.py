@@ -471,7 +471,7 @@ def test_a_save_that_forgets_short_writes_leaves_what_cannot_be_loaded(tmp_path)
 
 
 def test_a_thousand_small_states_a_second(tmp_path):
-    """Measured on one core: 2,500 a second. A machine that is busy may take three times as long."""
+    """Measured on one core: 4,500 a second. A machine that is busy may take several times as long."""
     replace(tmp_path, 1)
     with recording(tmp_path) as recorder:
         for n in range(4):
