@@ -1,0 +1,112 @@
+"""Crash states of common ways to save: in how many of them neither the old nor the new checkpoint can be loaded.
+
+Each saves a small state over another one. What a power cut may leave is enumerated under the weakest rules and under
+ext4's (`threeloops.training.checkpoint.crash`), and loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+from threeloops.training.checkpoint.crash import EXT4, POSIX, check, recording
+
+from benchmarks.result import Series
+
+__all__ = ["Saver", "crash_rows"]
+
+State = dict[str, torch.Tensor]
+_ELEMENTS = 300
+
+
+@dataclass(frozen=True)
+class Saver:
+    """A way to save a state of a step into a folder, and to load what is there."""
+
+    name: str
+    save: Callable[[Path, State, int], None]
+    load: Callable[[Path], State]
+
+
+def crash_rows(ours: Saver | None = None, *, most: int = 300) -> list[Series]:
+    """For each way to save, and under each rules, states that lose both checkpoints or one that was acknowledged.
+
+    Args:
+        ours: what the others are compared with.
+        most: states right before each fsync, see `check`.
+    """
+    for name in ("torch.distributed.checkpoint", "torch.distributed.checkpoint.logger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # each state that cannot be loaded is an error to them
+    rows = []
+    for rules in (POSIX, EXT4):
+        for saver in (*([ours] if ours else []), *_PEERS):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")
+                found = _explored(saver, rules, most)
+            for what, count in zip(("states", "both lost", "lost after it returned"), found, strict=True):
+                rows.append(Series(f"crash states under {rules.name} rules: {what}", saver.name, "", (count,)))
+    return sorted(rows, key=lambda row: row.what)
+
+
+def _explored(saver: Saver, rules, most: int) -> tuple[int, int, int]:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        saver.save(folder, _state(1), 1)
+        with recording(folder) as recorder:
+            saver.save(folder, _state(2), 2)
+        report = check(recorder.record, saver.load, rules, most=most)
+    return report.states, report.count("broken"), report.count("lost")
+
+
+def _state(step: int) -> State:
+    return {name: torch.full((_ELEMENTS,), float(step)) for name in ("weight", "momentum")}
+
+
+def _in_place(folder: Path, state: State, step: int) -> None:
+    with open(folder / "model.pt", "wb") as file:
+        torch.save(state, file)
+
+
+def _replaced(folder: Path, state: State, step: int) -> None:
+    with open(folder / "model.pt.tmp", "wb") as file:
+        torch.save(state, file)
+    os.replace(folder / "model.pt.tmp", folder / "model.pt")
+
+
+def _dcp_in_place(folder: Path, state: State, step: int) -> None:
+    dcp.save(state, checkpoint_id=folder / "checkpoint", no_dist=True)
+
+
+def _dcp_steps(folder: Path, state: State, step: int) -> None:
+    dcp.save(state, checkpoint_id=folder / f"step-{step}", no_dist=True)
+    (folder / "latest.tmp").write_text(f"step-{step}")
+    os.replace(folder / "latest.tmp", folder / "latest")
+
+
+def _torch_load(folder: Path) -> State:
+    return torch.load(folder / "model.pt", weights_only=True)
+
+
+def _dcp_load(folder: Path) -> State:
+    state = {name: torch.zeros(_ELEMENTS) for name in ("weight", "momentum")}
+    dcp.load(state, checkpoint_id=folder, no_dist=True)
+    return state
+
+
+_PEERS = (
+    Saver("torch.save in place", _in_place, _torch_load),
+    Saver("torch.save, os.replace, no fsync", _replaced, _torch_load),
+    Saver("torch DCP in place", _dcp_in_place, lambda folder: _dcp_load(folder / "checkpoint")),
+    Saver(
+        "torch DCP step folders, pointer",
+        _dcp_steps,
+        lambda folder: _dcp_load(folder / (folder / "latest").read_text()),
+    ),
+)

@@ -1,0 +1,30 @@
+"""Crash states: what a power cut may leave of a save, and whether it can be loaded.
+
+A killed process loses nothing that it wrote: the kernel still has it. A power cut may take everything that was not
+synced: all of it, some of it, a rename but not the data, the data but not the name. Here every operation of a save is
+recorded, all states that a crash may legally leave are enumerated, and each is loaded.
+
+>>> with recording(folder) as recorder:
+...     save(folder, state)
+>>> report = check(recorder.record, load)
+>>> assert report.ok, report
+
+The method is that of ALICE (Pillai et al. 2014, "All File Systems Are Not Created Equal", OSDI), for saves in Python:
+it works on the calls that a program makes, under stated rules of file systems, and needs neither a disk nor a kernel
+of its own. CrashMonkey (Mohan et al. 2018, "Finding Crash-Consistency Bugs with Bounded Black-Box Crash Testing", OSDI)
+records below a file system, to test that.
+"""
+
+from threeloops.training.checkpoint.crash.draw import draw_crash
+from threeloops.training.checkpoint.crash.explore import Report, check
+from threeloops.training.checkpoint.crash.model.operations import BadRecord, Record
+from threeloops.training.checkpoint.crash.model.rules import EXT4, POSIX, XFS, Rules
+from threeloops.training.checkpoint.crash.model.states import CrashStates, State, crash_states
+from threeloops.training.checkpoint.crash.recording.failures import DiskFull, ShortWrites, SyncFails
+from threeloops.training.checkpoint.crash.recording.record import Escaped, recording
+
+__all__ = [
+    "EXT4", "POSIX", "XFS", "BadRecord", "CrashStates", "DiskFull", "Escaped", "Record", "Report", "Rules",
+    "ShortWrites", "State", "SyncFails", "check", "crash_states", "draw_crash",
+    "recording",
+]  # fmt: skip

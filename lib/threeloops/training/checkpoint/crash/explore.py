@@ -1,0 +1,203 @@
+"""Loads every state that a crash may leave: each must give the value of before the save, or the new one, whole."""
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from threeloops.training.checkpoint.crash.model.operations import Record, Saved
+from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules
+from threeloops.training.checkpoint.crash.model.states import Files, State, crash_states, files_after
+
+__all__ = ["Found", "Report", "Verdict", "check"]
+
+Verdict = Literal["old", "new", "lost", "broken"]
+"""What a load gave: the last value whose save had returned; the next one; an earlier one, so that a save that returned
+was lost; or an error or something that was never saved."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A state in which a load went wrong, and what it did."""
+
+    state: State
+    verdict: Verdict
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what}\n    {self.state.story}\n    {self.state.cause}"
+
+
+@dataclass
+class Report:
+    """Of all states of a record. Bad ones come with the fewest losses first."""
+
+    rules: Rules
+    states: int
+    all_of_them: bool
+    """Or else corners and a sample, see `crash_states`."""
+    by_point: dict[int, Counter[Verdict]] = field(repr=False)
+    bad: list[Found]
+
+    @property
+    def ok(self) -> bool:
+        return not self.bad
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(each[verdict] for each in self.by_point.values())
+
+    def __str__(self) -> str:
+        which = "all" if self.all_of_them else "corners and a sample"
+        head = f"{self.states} states under {self.rules.name} rules ({which}): " + ", ".join(
+            f"{number} {verdict}" for verdict in ("old", "new", "lost", "broken") if (number := self.count(verdict))
+        )
+        return "\n".join([head, *(f"  {found}" for found in self.bad[:3])])
+
+
+def check(
+    record: Record,
+    load: Callable[[Path], Any],
+    rules: Rules = POSIX,
+    *,
+    values: Sequence[Any] | None = None,
+    same: Callable[[Any, Any], bool] | None = None,
+    most: int = 4096,
+) -> Report:
+    """Load each state that a crash during the record may leave, in a folder of its own.
+
+    A load may return anything, and None or an error where nothing was saved before: errors of the same type are then
+    the same value. The legal values are those that it gives before the record and after each save that returned; where
+    the next save has begun, its value is legal too, and the one before must no longer come back.
+
+    Args:
+        values: what was saved, the value of before first, if it is not to be found by loading: where a save raises,
+            so that it never returned, and its value may be there nevertheless.
+        same: compares two values; by default ==, and tensors and arrays element by element.
+        most: states right before each fsync, see `crash_states`.
+
+    Raises:
+        BadRecord: an operation of the record is impossible.
+        ValueError: the save left something that cannot be loaded even without a crash, or saves what was there.
+    """
+    same = same or _same_value
+    with tempfile.TemporaryDirectory(dir=_memory()) as scratch:
+        loads = _Loads(load, Path(scratch), same)
+        known = loads.values(record) if values is None else [("value", each) for each in values]
+        for i, (before, after) in enumerate(zip(known, known[1:], strict=False)):
+            if _equal(before, after, same):
+                raise ValueError(
+                    f"save {i + 1} saved the value that was there before: expected another, so that old and new differ"
+                )
+        found = crash_states(record, rules, most=most)
+        by_point: dict[int, Counter[Verdict]] = {}
+        bad = []
+        for state in found.states:
+            verdict, what = loads.judge(state, known)
+            by_point.setdefault(state.point, Counter())[verdict] += 1
+            if verdict in ("lost", "broken"):
+                bad.append(Found(state, verdict, what))
+    bad.sort(key=lambda each: (len(each.state.losses), each.state.point))
+    return Report(rules, len(found.states), found.all_of_them, by_point, bad)
+
+
+_Outcome = tuple[str, Any]
+"""("value", what was returned), or ("error", the exception)."""
+
+
+class _Loads:
+    """Loads folders, each once, and keeps of each only which of the known values it holds."""
+
+    def __init__(self, function: Callable[[Path], Any], scratch: Path, same: Callable[[Any, Any], bool]) -> None:
+        self.function, self.scratch, self.same = function, scratch, same
+        self._known: dict[frozenset, tuple[list[int], str]] = {}
+
+    def load(self, files: Files) -> _Outcome:
+        folder = self.scratch / "folder"
+        _write_files(folder, files)
+        try:
+            return "value", self.function(folder)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # torch's CheckpointException is no Exception
+            return "error", error.with_traceback(None)
+        finally:
+            shutil.rmtree(folder)
+
+    def values(self, record: Record) -> list[_Outcome]:
+        """Before the record, and after each save that returned, without a crash."""
+        found = [self.load(files_after(record, 0))]
+        for i, operation in enumerate(record.operations):
+            if isinstance(operation, Saved):
+                kind, value = self.load(files_after(record, i))
+                if kind == "error":
+                    raise ValueError(
+                        f"what save {len(found)} left cannot be loaded, without any crash: "
+                        f"{type(value).__name__}: {value}. Fix save or load first"
+                    ) from value
+                found.append((kind, value))
+        return found
+
+    def judge(self, state: State, known: list[_Outcome]) -> tuple[Verdict, str]:
+        key = frozenset(state.files.items())
+        if key not in self._known:
+            kind, value = outcome = self.load(state.files)
+            places = [i for i, each in enumerate(known) if _equal(outcome, each, self.same)]
+            error = f"load raised {type(value).__name__}: {str(value)[:200]}" if kind == "error" else ""
+            self._known[key] = places, error
+        places, error = self._known[key]
+        if state.saves in places:
+            return "old", ""
+        if state.saves + 1 in places:
+            return "new", ""
+        if any(i < state.saves for i in places):
+            return "lost", f"save {state.saves} had returned, and {error or 'the value of before it was loaded'}"
+        return "broken", error or "load returned a value that was never saved"
+
+
+def _equal(one: _Outcome, other: _Outcome, same: Callable) -> bool:
+    if one[0] != other[0]:
+        return False
+    return type(one[1]) is type(other[1]) if one[0] == "error" else same(one[1], other[1])
+
+
+def _same_value(one: Any, other: Any) -> bool:
+    """Equal, through dictionaries and lists; tensors and arrays in type, shape and every element."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same_value(each, other[key]) for key, each in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same_value, one, other))
+    if hasattr(one, "dtype") and hasattr(one, "shape"):
+        module = sys.modules["torch" if type(one).__module__.startswith("torch") else "numpy"]
+        equal = getattr(module, "equal" if module.__name__ == "torch" else "array_equal")
+        return one.dtype == other.dtype and one.shape == other.shape and bool(equal(one, other))
+    return bool(one == other)
+
+
+def _write_files(folder: str | os.PathLike[str], files: Files) -> None:
+    """Make a folder that holds a state's files."""
+    os.makedirs(folder)
+    for path in sorted(files):
+        content, full = files[path], os.path.join(folder, path)
+        if content is None:
+            os.mkdir(full)
+        elif isinstance(content, str):
+            os.symlink(content, full)
+        else:
+            with open(full, "wb", buffering=0) as file:
+                file.write(content)
+
+
+def _memory() -> str | None:
+    """Where files are made fastest."""
+    with contextlib.suppress(OSError):
+        if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 1 << 28:
+            return "/dev/shm"
+    return None

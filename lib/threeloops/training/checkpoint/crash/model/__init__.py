@@ -1,0 +1,3 @@
+"""What a save did, and what a crash may leave of it."""
+
+__all__ = []

@@ -1,0 +1,210 @@
+"""The record of a save: what it asked of the file system, in order, as plain data that may cross a wall.
+
+Paths are relative to the recorded folder, with "/" between names, and hold at the time of their operation. A file or a
+folder has a number besides, its inode: names come and go, and a write or an fsync concerns what they stood for.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+__all__ = [
+    "MOST_BYTES",
+    "ROOT",
+    "BadRecord",
+    "Create",
+    "Entry",
+    "Link",
+    "MakeFolder",
+    "MakeLink",
+    "Operation",
+    "Record",
+    "Remove",
+    "RemoveFolder",
+    "Rename",
+    "Saved",
+    "Sync",
+    "SyncAll",
+    "Truncate",
+    "Write",
+]
+
+ROOT = 0
+"""The recorded folder itself."""
+_MOST_OPERATIONS, MOST_BYTES = 10_000, 256 << 20
+"""Of a record that comes from outside; also the largest file in it."""
+
+_Path = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_Size = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
+
+
+class BadRecord(ValueError):
+    """A record that no save can have left."""
+
+
+class _Operation(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    pass
+
+
+class Create(_Operation, frozen=True):
+    """A new, empty file. Without a path it has no name yet (O_TMPFILE)."""
+
+    file: _Number
+    path: _Path | None
+
+    def __str__(self) -> str:
+        return f"create {self.path}" if self.path else "create a file without a name"
+
+
+class MakeFolder(_Operation, frozen=True):
+    folder: _Number
+    path: _Path
+
+    def __str__(self) -> str:
+        return f"mkdir {self.path}"
+
+
+class MakeLink(_Operation, frozen=True):
+    """A symbolic link."""
+
+    link: _Number
+    path: _Path
+    target: Annotated[str, msgspec.Meta(max_length=1024)]
+
+    def __str__(self) -> str:
+        return f"symlink {self.path} → {self.target}"
+
+
+class Write(_Operation, frozen=True):
+    """`path` is what the file is called in messages: its name when it was opened."""
+
+    file: _Number
+    path: _Path
+    offset: _Size
+    data: bytes
+
+    def __str__(self) -> str:
+        return f"write {len(self.data)} bytes of {self.path} at {self.offset}"
+
+
+class Truncate(_Operation, frozen=True):
+    """A new size: what is beyond is cut off, what is missing is zeros."""
+
+    file: _Number
+    path: _Path
+    size: _Size
+
+    def __str__(self) -> str:
+        return f"truncate {self.path} to {self.size} bytes"
+
+
+class Sync(_Operation, frozen=True):
+    """fsync of a file or a folder. `data_only` is fdatasync."""
+
+    inode: _Number
+    path: Annotated[str, msgspec.Meta(max_length=1024)]
+    data_only: bool = False
+
+    def __str__(self) -> str:
+        return f"{'fdatasync' if self.data_only else 'fsync'} {self.path or 'the folder'}"
+
+
+class SyncAll(_Operation, frozen=True):
+    def __str__(self) -> str:
+        return "sync"
+
+
+class Rename(_Operation, frozen=True):
+    """Also where a file or an empty folder is replaced."""
+
+    old: _Path
+    new: _Path
+
+    def __str__(self) -> str:
+        return f"rename {self.old} → {self.new}"
+
+
+class Link(_Operation, frozen=True):
+    """Another name for a file."""
+
+    file: _Number
+    path: _Path
+
+    def __str__(self) -> str:
+        return f"link {self.path}"
+
+
+class Remove(_Operation, frozen=True):
+    path: _Path
+
+    def __str__(self) -> str:
+        return f"unlink {self.path}"
+
+
+class RemoveFolder(_Operation, frozen=True):
+    path: _Path
+
+    def __str__(self) -> str:
+        return f"rmdir {self.path}"
+
+
+class Saved(_Operation, frozen=True):
+    """The save returned: from here on only what it saved may be loaded. Nothing happens on the disk."""
+
+    def __str__(self) -> str:
+        return "the save returned"
+
+
+Operation = (
+    Create | MakeFolder | MakeLink | Write | Truncate | Sync | SyncAll | Rename | Link | Remove | RemoveFolder | Saved
+)
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """What a folder held before the record, under one name: a file's `data`, a symbolic link's `target`, or neither
+    in a folder. Hard links have the same `inode`."""
+
+    path: _Path
+    inode: _Number
+    data: bytes | None = None
+    target: str | None = None
+
+
+class Record(msgspec.Struct, array_like=True):
+    """What was in the folder, all of it on the disk, and what was done since. Entries come after the folder that they
+    are in."""
+
+    start: list[Entry]
+    operations: list[Operation]
+
+    def to_bytes(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Record":
+        """From a stranger: types, sizes, counts and paths are checked here; that each operation was possible, when the
+        record is replayed (`Disk`, `states`, `check`).
+
+        Raises:
+            BadRecord
+        """
+        if len(data) > MOST_BYTES:
+            raise BadRecord(f"a record of {len(data)} bytes: expected at most {MOST_BYTES}")
+        try:
+            record = msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.DecodeError, RecursionError, MemoryError) as error:
+            raise BadRecord(f"this is no record: {error}") from None
+        count = len(record.start) + len(record.operations)
+        if count > _MOST_OPERATIONS:
+            raise BadRecord(f"{count} operations and entries: expected at most {_MOST_OPERATIONS}")
+        for each in (*record.start, *record.operations):
+            for name in ("path", "old", "new"):
+                path = getattr(each, name, None)
+                if path and not _is_inside(path):
+                    raise BadRecord(f"the path {path!r}: expected names inside the folder, with single / between them")
+        return record
+
+
+def _is_inside(path: str) -> bool:
+    return "\0" not in path and all(part not in ("", ".", "..") for part in path.split("/"))

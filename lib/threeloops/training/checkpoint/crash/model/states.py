@@ -1,0 +1,263 @@
+"""The states that a crash may leave, each with its story.
+
+What was lost can only be less after an fsync, and more after anything else, so every state is among those right before
+an fsync, before a save's return, or at the end. A state that was possible earlier gets the earliest such point.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from random import Random
+from typing import Any
+
+from threeloops.training.checkpoint.crash.model.contents import Content, Contents, possible_contents, some
+from threeloops.training.checkpoint.crash.model.disk import Disk, Inode, NameChange, changed_content
+from threeloops.training.checkpoint.crash.model.operations import Operation, Record, Saved, Sync, SyncAll, Truncate
+from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules
+
+__all__ = ["CrashStates", "DirtyFile", "Files", "State", "crash_states", "files_after"]
+
+Files = dict[str, bytes | str | None]
+"""What is in a folder: contents of files, targets of symbolic links, None for folders."""
+
+_MOST_NAMES, _MOST_CONTENTS = 128, 512
+"""Pending changes of names, and contents of one file, from which corners are taken rather than everything."""
+
+
+@dataclass(frozen=True)
+class DirtyFile:
+    """A file that was written and not synced, and what of it is on disk."""
+
+    path: str
+    inode: Inode
+    data: bytes
+
+    def lost(self, point: int) -> str:
+        """What is not as programs saw it after that operation, in a few words; empty where nothing is lost."""
+        whole = changed_content(self.inode, point)
+        return "" if self.data == whole else _difference(self.data, whole, bytes(self.inode.durable))
+
+
+@dataclass(frozen=True)
+class State:
+    """What a crash after operation `point` may leave; -1 is before the first."""
+
+    files: Files
+    point: int
+    saves: int
+    """How many saves had returned."""
+    missing: tuple[NameChange, ...] = field(repr=False)
+    """Operations on names, up to the crash, that are not on disk."""
+    dirty: tuple[DirtyFile, ...] = field(repr=False)
+    operations: list[Operation] = field(repr=False, compare=False)
+
+    @property
+    def losses(self) -> list[str]:
+        """What the crash took, each in a few words."""
+        names = [f"`{change.operation}` (operation {change.position}) is not on disk" for change in self.missing]
+        files = [f"`{each.path}` {lost}" for each in self.dirty if (lost := each.lost(self.point))]
+        return names + files
+
+    @property
+    def story(self) -> str:
+        when = f"after operation {self.point}, `{self.operations[self.point]}`" if self.point >= 0 else "at the start"
+        return f"{when}: {'; '.join(self.losses) or 'everything is on disk'}"
+
+    @property
+    def cause(self) -> str:
+        """Which fsync would have excluded this state."""
+        causes = []
+        for each in self.dirty:
+            if each.lost(self.point):
+                last = max(position for position, _ in each.inode.pending if position <= self.point)
+                early = each.inode.synced
+                came = f"; its fsync, operation {early}, came too early" if early >= 0 else ""
+                causes.append(f"no fsync of `{each.inode.name}` after it was written (operation {last}){came}")
+        for change in self.missing:
+            folders = sorted({_parent(path) for path in _paths(change.operation)})
+            causes.append(
+                f"no fsync of {' or '.join(folders)} after `{change.operation}` (operation {change.position})"
+            )
+        if not causes:
+            return "nothing was lost: a kill is enough, because the operations themselves pass through this state"
+        return "; ".join(causes)
+
+
+@dataclass(frozen=True)
+class CrashStates:
+    states: list[State]
+    all_of_them: bool
+    """Or else corners and a sample: `most` states right before each fsync were not enough."""
+
+
+def crash_states(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> CrashStates:
+    """The distinct states of all crashes during a record.
+
+    Up to `most` right before each fsync they are all there are. Above that they are every pending change of names
+    alone on disk and alone missing, every file alone in each of its states, and a sample that is always the same.
+
+    Raises:
+        BadRecord: an operation is impossible.
+    """
+    disk = Disk(record.start, rules)
+    found: dict[tuple[int, frozenset], State] = {}
+    complete, saves, barrier = True, 0, -1
+    for operation in (*record.operations, None):
+        if operation is None or isinstance(operation, Sync | SyncAll | Saved):
+            states = _Crash(disk, record.operations, saves, barrier, most)
+            for state in states:
+                key = (saves, frozenset(state.files.items()))
+                if key not in found or state.point < found[key].point:
+                    found[key] = state
+            complete &= states.complete
+            barrier = disk.position
+        if operation is not None:
+            disk.apply(operation)
+            saves += isinstance(operation, Saved)
+    return CrashStates(sorted(found.values(), key=lambda state: state.point), complete)
+
+
+def files_after(record: Record, count: int | None = None) -> Files:
+    """What programs see after the first `count` operations, or all."""
+    disk = Disk.after(Record(record.start, record.operations[:count]))
+    return {path: _visible(inode.latest) for path, inode in disk.tree().items()}
+
+
+class _Crash:
+    """The states of a crash at one moment."""
+
+    def __init__(self, disk: Disk, operations: list[Operation], saves: int, barrier: int, most: int) -> None:
+        self.disk, self.operations, self.saves, self.barrier, self.most = disk, operations, saves, barrier, most
+        self.complete = True
+        self._contents: dict[tuple[int, int, int], Contents] = {}
+        self._random = Random(disk.position)
+
+    def __iter__(self) -> Iterator[State]:
+        names, complete = self._choices_of_names()
+        options = [(chosen, *self._options(chosen)) for chosen in names]
+        count = sum(prod(len(each.choices) for each in contents.values()) for _, _, contents in options)
+        exact = all(each.all_of_them for _, _, contents in options for each in contents.values())
+        self.complete = complete and exact and count <= self.most
+        for chosen, tree, contents in options:
+            every = [each.choices for each in contents.values()]
+            picks = product(*every) if self.complete else self._sampled(every, max(1, self.most // len(options)))
+            for pick in picks:
+                yield self._state(chosen, tree, dict(zip(contents, pick, strict=True)))
+
+    def _choices_of_names(self) -> tuple[list[tuple[NameChange, ...]], bool]:
+        """Sets of pending changes that may be on disk without the others."""
+        pending = self.disk.pending
+        needed = {change: frozenset(c for c in change.after if not c.durable) for change in pending}
+        if len(pending) <= _MOST_NAMES:
+            chosen: list[frozenset[NameChange]] = [frozenset()]
+            for change in pending:
+                chosen += [each | {change} for each in chosen if needed[change] <= each]
+                if len(chosen) > self.most:
+                    break
+            else:
+                return [tuple(c for c in pending if c in each) for each in chosen], True
+        corners = {frozenset[NameChange](), frozenset(pending)}
+        for change in some(pending, _MOST_NAMES):
+            alone, todo = {change}, [change]
+            while todo:
+                more = needed[todo.pop()] - alone
+                alone |= more
+                todo += more
+            without: set[NameChange] = set()
+            for other in pending:
+                if other is not change and needed[other] <= without:
+                    without.add(other)
+            before = [other for other in pending if other.position < change.position]
+            corners |= {frozenset(before), frozenset(without), frozenset(alone)}
+        for _ in range(min(self.most // 4, _MOST_NAMES)):
+            picked: set[NameChange] = set()
+            for change in pending:
+                if self._random.random() < 0.5 and needed[change] <= picked:
+                    picked.add(change)
+            corners.add(frozenset(picked))
+        ordered = (tuple(change for change in pending if change in each) for each in corners)
+        return sorted(ordered, key=lambda each: (-len(each), [change.position for change in each])), False
+
+    def _options(self, chosen: tuple[NameChange, ...]) -> tuple[dict[str, Inode], dict[int, Contents]]:
+        """The tree with these changes on disk, and what may be in each of its files that were not synced."""
+        disk, rules = self.disk, self.disk.rules
+        tree = disk.tree(chosen)
+        last = max((change.position for change in chosen), default=disk.committed) if rules.journal else -1
+        flushed: dict[int, int] = {}
+        for change in chosen if rules.replacing_flushes else ():
+            if change.replaces:
+                flushed[change.inode] = change.position
+        found = {}
+        for inode in {inode.number: inode for inode in tree.values() if inode.pending}.values():
+            cuts = (p for p, o in inode.pending if isinstance(o, Truncate) and p <= last)
+            key = (inode.number, flushed.get(inode.number, -1), max(cuts, default=-1))
+            if key not in self._contents:
+                most = min(self.most, _MOST_CONTENTS)
+                self._contents[key] = possible_contents(inode, rules, most, flushed=key[1], cut=key[2])
+            found[inode.number] = self._contents[key]
+        return tree, found
+
+    def _sampled(self, every: list[list[Content]], most: int) -> Iterable[tuple[Content, ...]]:
+        """All files complete, each alone in each of its states, each alone complete, all at their oldest; and more."""
+        whole = [each[0] for each in every]
+        oldest = [min(each, key=lambda content: content.newest) for each in every]
+        yield tuple(whole)
+        yield tuple(oldest)
+        for i, each in enumerate(every):
+            yield (*oldest[:i], whole[i], *oldest[i + 1 :])
+            for content in each:
+                yield (*whole[:i], content, *whole[i + 1 :])
+        for _ in range(most if every else 0):
+            yield tuple(self._random.choice(each) for each in every)
+
+    def _state(self, chosen: tuple[NameChange, ...], tree: dict[str, Inode], contents: dict[int, Content]) -> State:
+        files: Files = {}
+        paths: dict[int, str] = {}
+        for path, inode in tree.items():
+            content = contents.get(inode.number)
+            files[path] = content.data if content else _visible(inode.durable)
+            paths[inode.number] = path
+        newest = [content.newest for content in contents.values()] + [change.position for change in chosen]
+        point = max([self.barrier, *newest])
+        there = set(chosen)
+        missing = tuple(c for c in self.disk.pending if c.position <= point and c not in there)
+        inodes = self.disk.inodes
+        dirty = tuple(
+            DirtyFile(paths[n], _frozen(inodes[n]), content.data) for n, content in contents.items()
+        )  # fmt: skip
+        return State(files, point, self.saves, missing, dirty, self.operations)
+
+
+def _frozen(inode: Inode) -> Inode:
+    """As it is now: the disk goes on."""
+    return Inode(inode.number, inode.name, b"", inode.durable, inode.pending, inode.changed, inode.synced)
+
+
+def _visible(content: Any) -> bytes | str | None:
+    if isinstance(content, dict):
+        return None
+    return content if isinstance(content, str | bytes) else bytes(content)
+
+
+def _paths(operation: Operation) -> list[str]:
+    return [path for name in ("path", "old", "new") if (path := getattr(operation, name, None))]
+
+
+def _parent(path: str) -> str:
+    folder = path.rpartition("/")[0]
+    return f"the folder `{folder}`" if folder else "the folder"
+
+
+def _difference(data: bytes, whole: bytes, durable: bytes) -> str:
+    length, size = len(data), len(whole)
+    if not length:
+        return f"is empty instead of {size} bytes"
+    if data == durable:
+        return f"still has its old content ({length} bytes)"
+    if whole.startswith(data):
+        return f"has only the first {length} of {size} bytes"
+    if not any(data):
+        return f"has {length} bytes, all of them zero"
+    first = next(i for i in range(0, min(length, size) + 1, 512) if data[i : i + 512] != whole[i : i + 512])
+    return f"is torn: wrong from about byte {first} on, {length} of {size} bytes long"

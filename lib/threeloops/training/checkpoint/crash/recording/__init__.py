@@ -1,0 +1,3 @@
+"""How a save in Python is recorded."""
+
+__all__ = []

@@ -1,0 +1,262 @@
+"""The functions of `os` that change files, and `open`, so that a recorder sees what they do."""
+
+import _io
+import builtins
+import fcntl
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from threeloops.training.checkpoint.crash.model.operations import (
+    Create,
+    Link,
+    MakeFolder,
+    MakeLink,
+    Operation,
+    Remove,
+    RemoveFolder,
+    Rename,
+    Sync,
+    SyncAll,
+    Truncate,
+    Write,
+)
+from threeloops.training.checkpoint.crash.recording.failures import Failure
+from threeloops.training.checkpoint.crash.recording.files import open_recorded, writes
+
+__all__ = ["Notes", "installed"]
+
+
+_NAMELESS = "(a file without a name)"
+
+
+class Notes(Protocol):
+    """What a recorder has to offer."""
+
+    folder: str
+    fail: Failure
+    lock: Any
+
+    def add(self, operation: Operation) -> None:
+        """It is done: write it down."""
+
+    def path(self, path: Any, folder_fd: int | None = None, *, follow: bool = True) -> str | None:
+        """Relative to the folder, or None outside of it."""
+
+    def find(self, fd: int) -> tuple[int, str] | None:
+        """Number and path of an open file in the folder."""
+
+    def known(self, status: os.stat_result) -> tuple[int, str] | None:
+        """Number and path of what has this status."""
+
+    def note(self, status: os.stat_result, path: str) -> int:
+        """A number for a new file or folder."""
+
+
+@contextmanager
+def installed(recorder: Notes) -> Iterator[None]:
+    """Replace what changes files, in the whole process, within the block."""
+    calls = _Calls(recorder)
+    plain_open = io.open
+    plain = {name: getattr(os, name) for name in dir(_Calls) if not name.startswith("_") and hasattr(os, name)}
+
+    def guarded(plain: Callable, recorded: Callable) -> Callable:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            with recorder.lock:
+                return recorded(plain, *arguments, **keywords)
+
+        return call
+
+    def recorded_open(file: Any, mode: str = "r", *arguments: Any, **keywords: Any) -> Any:
+        if isinstance(mode, str) and writes(mode):
+            inside = recorder.find(file) if isinstance(file, int) else recorder.path(file)
+            if inside is not None or keywords.get("opener"):
+                return open_recorded(file, mode, *arguments, **keywords)
+        return plain_open(file, mode, *arguments, **keywords)
+
+    recorded = {name: guarded(function, getattr(calls, name)) for name, function in plain.items()}
+    # the one place in the standard library that keeps a function of `os` as a default
+    closer = tempfile._TemporaryFileCloser  # type: ignore[attr-defined]
+    closing = [each for each in vars(closer).values() if plain["unlink"] in _defaults(each)]
+    try:
+        for name, function in recorded.items():
+            setattr(os, name, function)
+        for each in closing:
+            each.__defaults__ = tuple(recorded["unlink"] if d is plain["unlink"] else d for d in each.__defaults__)
+        for module in (builtins, io, _io):
+            module.open = recorded_open  # type: ignore[attr-defined]
+        yield
+    finally:
+        for module in (builtins, io, _io):
+            module.open = plain_open  # type: ignore[attr-defined]
+        for name, function in plain.items():
+            setattr(os, name, function)
+        for each in closing:
+            each.__defaults__ = tuple(plain["unlink"] if d is recorded["unlink"] else d for d in each.__defaults__)
+
+
+def _defaults(function: Any) -> tuple:
+    return getattr(function, "__defaults__", None) or ()
+
+
+class _Calls:
+    """A method for each function of `os` that changes files: takes the plain function, and its arguments."""
+
+    def __init__(self, recorder: Notes) -> None:
+        self._recorder, self._add = recorder, recorder.add
+
+    def open(self, plain, path, flags, mode=0o777, *, dir_fd=None):
+        inside = self._recorder.path(path, dir_fd, follow=not flags & os.O_NOFOLLOW)
+        full = inside is not None and os.path.join(self._recorder.folder, inside)
+        nameless = flags & os.O_TMPFILE == os.O_TMPFILE
+        creates = bool(full) and flags & os.O_CREAT and not os.path.lexists(full)
+        size = os.path.getsize(full) if full and flags & os.O_TRUNC and not creates and os.path.exists(full) else 0
+        fd = plain(path, flags, mode, dir_fd=dir_fd)
+        if inside is not None and (nameless or creates):
+            number = self._recorder.note(os.fstat(fd), _NAMELESS if nameless else inside)
+            self._add(Create(number, None if nameless else inside))
+        elif size and (known := self._recorder.find(fd)):
+            self._add(Truncate(*known, 0))
+        return fd
+
+    def write(self, plain, fd, data):
+        if (known := self._recorder.find(fd)) is None:
+            return plain(fd, data)
+        data = bytes(memoryview(data).cast("B"))
+        taken = self._recorder.fail.bytes_taken(len(data))
+        count = plain(fd, data[:taken])
+        appends = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND
+        end = os.fstat(fd).st_size if appends else os.lseek(fd, 0, os.SEEK_CUR)
+        self._written(known, end - count, data[:count])
+        return count
+
+    def writev(self, plain, fd, buffers):
+        buffers = list(buffers)
+        if self._recorder.find(fd) is None:
+            return plain(fd, buffers)
+        return os.write(fd, b"".join(buffers))
+
+    def pwrite(self, plain, fd, data, offset):
+        if (known := self._recorder.find(fd)) is None:
+            return plain(fd, data, offset)
+        data = bytes(memoryview(data).cast("B"))
+        count = plain(fd, data[: self._recorder.fail.bytes_taken(len(data))], offset)
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND:  # pwrite(2), Bugs: on Linux it appends
+            offset = os.fstat(fd).st_size - count
+        self._written(known, offset, data[:count])
+        return count
+
+    def pwritev(self, plain, fd, buffers, offset, flags=0):
+        buffers = list(buffers)
+        if self._recorder.find(fd) is None:
+            return plain(fd, buffers, offset, flags)
+        return os.pwrite(fd, b"".join(buffers), offset)
+
+    def sendfile(self, plain, out_fd, in_fd, offset, count):
+        """As read and write, which is what it does."""
+        if self._recorder.find(out_fd) is None:
+            return plain(out_fd, in_fd, offset, count)
+        data = os.read(in_fd, count) if offset is None else os.pread(in_fd, count, offset)
+        return os.write(out_fd, data) if data else 0
+
+    def copy_file_range(self, plain, src, dst, count, offset_src=None, offset_dst=None):
+        if self._recorder.find(dst) is None:
+            return plain(src, dst, count, offset_src, offset_dst)
+        data = os.read(src, count) if offset_src is None else os.pread(src, count, offset_src)
+        if not data:
+            return 0
+        return os.write(dst, data) if offset_dst is None else os.pwrite(dst, data, offset_dst)
+
+    def truncate(self, plain, path, length):
+        if isinstance(path, int):
+            return os.ftruncate(path, length)
+        inside = self._recorder.path(path)
+        plain(path, length)
+        if inside is not None and (known := self._recorder.known(os.stat(path))):
+            self._add(Truncate(*known, length))
+        return None
+
+    def ftruncate(self, plain, fd, length):
+        plain(fd, length)
+        if known := self._recorder.find(fd):
+            self._add(Truncate(*known, length))
+
+    def posix_fallocate(self, plain, fd, offset, length):
+        before = os.fstat(fd).st_size
+        plain(fd, offset, length)
+        if (known := self._recorder.find(fd)) and offset + length > before:
+            self._add(Truncate(*known, offset + length))
+
+    def fsync(self, plain, fd):
+        self._sync(plain, fd)
+
+    def fdatasync(self, plain, fd):
+        self._sync(plain, fd, data_only=True)
+
+    def sync(self, plain):
+        self._recorder.fail.before_sync()
+        plain()
+        self._add(SyncAll())
+
+    def rename(self, plain, src, dst, *, src_dir_fd=None, dst_dir_fd=None):
+        old, new = self._name(src, src_dir_fd), self._name(dst, dst_dir_fd)
+        plain(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        if old is not None and new is not None:
+            self._add(Rename(old, new))
+
+    replace = rename
+
+    def unlink(self, plain, path, *, dir_fd=None):
+        inside = self._name(path, dir_fd)
+        plain(path, dir_fd=dir_fd)
+        if inside is not None:
+            self._add(Remove(inside))
+
+    remove = unlink
+
+    def mkdir(self, plain, path, mode=0o777, *, dir_fd=None):
+        inside = self._name(path, dir_fd)
+        plain(path, mode, dir_fd=dir_fd)
+        if inside is not None:
+            self._add(MakeFolder(self._recorder.note(self._status(inside), inside), inside))
+
+    def rmdir(self, plain, path, *, dir_fd=None):
+        inside = self._name(path, dir_fd)
+        plain(path, dir_fd=dir_fd)
+        if inside is not None:
+            self._add(RemoveFolder(inside))
+
+    def link(self, plain, src, dst, *, src_dir_fd=None, dst_dir_fd=None, follow_symlinks=True):
+        inside = self._name(dst, dst_dir_fd)
+        plain(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
+        if inside is not None and (known := self._recorder.known(self._status(inside))):
+            self._add(Link(known[0], inside))
+
+    def symlink(self, plain, src, dst, target_is_directory=False, *, dir_fd=None):
+        inside = self._name(dst, dir_fd)
+        plain(src, dst, target_is_directory, dir_fd=dir_fd)
+        if inside is not None:
+            self._add(MakeLink(self._recorder.note(self._status(inside), inside), inside, os.fsdecode(src)))
+
+    # What they share
+
+    def _name(self, path: Any, folder_fd: int | None) -> str | None:
+        return self._recorder.path(path, folder_fd, follow=False)
+
+    def _status(self, inside: str) -> os.stat_result:
+        return os.lstat(os.path.join(self._recorder.folder, inside))
+
+    def _written(self, known: tuple[int, str], offset: int, data: bytes) -> None:
+        if data:
+            self._add(Write(*known, offset, data))
+
+    def _sync(self, plain: Callable, fd: Any, data_only: bool = False) -> None:
+        known = self._recorder.find(fd if isinstance(fd, int) else fd.fileno())
+        if known:
+            self._recorder.fail.before_sync()
+        plain(fd)
+        if known:
+            self._add(Sync(*known, data_only))

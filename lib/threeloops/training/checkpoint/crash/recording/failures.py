@@ -1,0 +1,55 @@
+"""Disks that fail, for `recording(folder, fail=...)`."""
+
+import errno
+import os
+from dataclasses import dataclass
+
+__all__ = ["DiskFull", "Failure", "ShortWrites", "SyncFails"]
+
+
+class Failure:
+    """A healthy disk."""
+
+    def bytes_taken(self, size: int) -> int:
+        """How many bytes a write of `size` may write. Raises OSError where it fails."""
+        return size
+
+    def before_sync(self) -> None:
+        """Raises OSError where an fsync fails."""
+
+
+@dataclass
+class DiskFull(Failure):
+    """There is room for so many bytes: the write that reaches the end is short, the next one fails with ENOSPC."""
+
+    after_bytes: int
+
+    def bytes_taken(self, size: int) -> int:
+        if size and self.after_bytes <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = min(size, self.after_bytes)
+        self.after_bytes -= taken
+        return taken
+
+
+@dataclass
+class ShortWrites(Failure):
+    """No write takes more than so many bytes, as write(2) may: the caller has to write the rest."""
+
+    most: int
+
+    def bytes_taken(self, size: int) -> int:
+        return min(size, self.most)
+
+
+@dataclass
+class SyncFails(Failure):
+    """One fsync fails with EIO, counted from 0; those after it succeed, though on Linux the data are lost (Rebello et
+    al. 2020, "Can Applications Recover from fsync Failures?", USENIX ATC)."""
+
+    at: int = 0
+
+    def before_sync(self) -> None:
+        self.at -= 1
+        if self.at == -1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -1,0 +1,178 @@
+"""Records what a save asks of the file system: `with recording(folder) as record: save(folder)`.
+
+Within the block Python's own ways to change files (`open`, `os`, and so `pathlib`, `shutil`, `tempfile`) are replaced,
+in all threads. What concerns the folder is done and written down, under a lock, so that operations have one order; the
+rest passes through. Afterwards the record is replayed and compared with the folder: what C++ code, memory maps or other
+processes wrote is not in the record, and an error says so.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from threeloops.training.checkpoint.crash.model.operations import (
+    ROOT,
+    Entry,
+    Operation,
+    Record,
+    Saved,
+)
+from threeloops.training.checkpoint.crash.model.states import Files, files_after
+from threeloops.training.checkpoint.crash.recording.calls import installed
+from threeloops.training.checkpoint.crash.recording.failures import Failure
+
+__all__ = ["Escaped", "Recorder", "recording"]
+
+_recording = threading.Lock()
+
+
+class Escaped(RuntimeError):
+    """Something changed the folder outside of the record."""
+
+
+@contextmanager
+def recording(folder: str | os.PathLike[str], *, fail: Failure | None = None) -> Iterator["Recorder"]:
+    """Record what happens to a folder: `with recording(folder) as recorder: save(folder, ...)`, then `recorder.record`.
+
+    For several saves call `recorder.saved()` after each; at the end of the block it is implied. Where the block raises,
+    the record ends there, and its save did not return: `with suppress(OSError), recording(...) as recorder`.
+
+    Args:
+        fail: how the disk fails: `DiskFull(after_bytes)`, `SyncFails(at)`, `ShortWrites(most)`.
+
+    Raises:
+        Escaped: the folder holds what the record does not explain. Not looked for where the block itself raised.
+        RuntimeError: another recording is under way in this process.
+    """
+    if not _recording.acquire(blocking=False):
+        raise RuntimeError("a recording is under way: expected one at a time; leave its block first")
+    try:
+        recorder = Recorder(Path(folder), fail or Failure())
+        with installed(recorder):
+            yield recorder
+        recorder.finish()
+    finally:
+        _recording.release()
+
+
+class Recorder:
+    """Does operations and writes down those that concern the folder. Use `recording`."""
+
+    def __init__(self, folder: Path, fail: Failure) -> None:
+        self.folder, self.fail = os.path.realpath(folder), fail
+        if not os.path.isdir(self.folder):
+            raise NotADirectoryError(f"folder = {folder}: expected a folder that exists")
+        self.lock, self._process = threading.RLock(), os.getpid()
+        self._inodes: dict[tuple[int, int], tuple[int, str]] = {}
+        """Our number of each file and folder, and its path when it was made, by the system's device and number."""
+        self._next = ROOT
+        self.note(os.stat(self.folder), "")
+        self.record = Record(list(self._start()), [])
+
+    def saved(self) -> None:
+        """The save returned: what it saved must not be lost from here on."""
+        with self.lock:
+            self.add(Saved())
+
+    def finish(self) -> None:
+        if not self.record.operations or not isinstance(self.record.operations[-1], Saved):
+            self.saved()
+        _compare(files_after(self.record), dict(_read(self.folder)))
+
+    def add(self, operation: Operation) -> None:
+        if os.getpid() != self._process:
+            raise Escaped(
+                f"a forked process did `{operation}`: the record has the operations of the process that began it; save "
+                "from threads, or record each process on its own"
+            )
+        self.record.operations.append(operation)
+
+    # Which file is meant
+
+    def path(self, path: Any, folder_fd: int | None = None, *, follow: bool = True) -> str | None:
+        """Relative to the folder, "" for itself, or None outside of it. `follow` a symbolic link at the end."""
+        path = os.fsdecode(path)
+        if folder_fd is not None:
+            path = os.path.join(os.readlink(f"/proc/self/fd/{folder_fd}"), path)
+        parent, name = os.path.split(os.path.join(os.getcwd(), path).rstrip("/"))
+        real = os.path.realpath(os.path.join(parent, name))
+        if not follow and name not in (".", ".."):
+            real = os.path.join(os.path.realpath(parent), name)
+        if real == self.folder:
+            return ""
+        return real[len(self.folder) + 1 :] if real.startswith(self.folder + "/") else None
+
+    def find(self, fd: int) -> tuple[int, str] | None:
+        """Our number and path of an open file, if it is in the folder."""
+        try:
+            known = self.known(os.fstat(fd))
+            # the system gives the number of a removed file to the next one, wherever that is
+            return known if known and (os.readlink(f"/proc/self/fd/{fd}") + "/").startswith(self.folder + "/") else None
+        except OSError:
+            return None
+
+    def known(self, status: os.stat_result) -> tuple[int, str] | None:
+        return self._inodes.get((status.st_dev, status.st_ino))
+
+    def note(self, status: os.stat_result, path: str) -> int:
+        number = self._next
+        self._next += 1
+        self._inodes[status.st_dev, status.st_ino] = (number, path)
+        return number
+
+    def _start(self) -> Iterator[Entry]:
+        for path, content in _read(self.folder):
+            status = os.lstat(os.path.join(self.folder, path))
+            known = self.known(status)
+            number = known[0] if known else self.note(status, path)
+            data, target = (content, None) if isinstance(content, bytes) else (None, content)
+            yield Entry(path, number, data, target)
+
+
+def _read(folder: str, prefix: str = "") -> Iterator[tuple[str, bytes | str | None]]:
+    """Everything in a folder, folders before what is in them."""
+    for entry in sorted(os.scandir(os.path.join(folder, prefix)), key=lambda each: each.name):
+        path = prefix + entry.name
+        if entry.is_symlink():
+            yield path, os.readlink(entry.path)
+        elif entry.is_dir():
+            yield path, None
+            yield from _read(folder, path + "/")
+        elif entry.is_file():
+            with open(entry.path, "rb") as file:
+                yield path, file.read()
+        else:
+            raise ValueError(f"{entry.path} is a device, a socket or a pipe: expected files, folders and links only")
+
+
+def _compare(expected: Files, found: Files) -> None:
+    """Raise Escaped where the folder is not as the record has it."""
+    wrong = [path for path in sorted(expected.keys() | found.keys()) if expected.get(path, 0) != found.get(path, 0)]
+    if not wrong:
+        return
+    words = [_told(path, expected.get(path, 0), found.get(path, 0)) for path in wrong[:5]]
+    more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+    raise Escaped(
+        "the folder holds what the recorder did not see, so a crash of this save cannot be replayed: "
+        f"{'; '.join(words)}{more}. C++ code, memory maps and other processes pass it by; write through a file object "
+        "of Python: `with open(path, 'wb') as f: torch.save(state, f)`, or f.write(safetensors.torch.save(tensors)), "
+        "and open it within the recording"
+    )
+
+
+def _told(path: str, expected: object, found: object) -> str:
+    if found == 0:
+        return f"`{path}` is gone"
+    if not isinstance(found, bytes):
+        return f"`{path}` is a {'folder' if found is None else 'symbolic link'}"
+    if not isinstance(expected, bytes):
+        return f"`{path}` has {len(found)} bytes and was never created"
+    return f"`{path}` has {len(found)} bytes, of which {_unexplained(expected, found)} were not recorded"
+
+
+def _unexplained(expected: bytes, found: bytes) -> int:
+    same = sum(a == b for a, b in zip(expected, found, strict=False))
+    return max(len(expected), len(found)) - same

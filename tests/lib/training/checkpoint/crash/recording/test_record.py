@@ -1,0 +1,551 @@
+"""What a recording sees of ordinary Python code, and that it says so when something passed it by."""
+
+import contextlib
+import errno
+import gc
+import io
+import mmap
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+
+import numpy as np
+import pytest
+import torch
+from threeloops.training.checkpoint.crash.model.operations import BadRecord, Record, Saved, Sync, SyncAll, Write
+from threeloops.training.checkpoint.crash.model.states import crash_states, files_after
+from threeloops.training.checkpoint.crash.recording.failures import DiskFull, Failure, ShortWrites, SyncFails
+from threeloops.training.checkpoint.crash.recording.record import Escaped, recording
+
+plain_rename = os.rename
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "checkpoints"
+    path.mkdir()
+    (path / "old").write_bytes(b"0123456789")
+    return path
+
+
+def recorded(folder, save):
+    """What `save` does, in words, without "the save returned"."""
+    with recording(folder) as recorder:
+        save(folder)
+    assert isinstance(recorder.record.operations[-1], Saved)
+    return [str(operation) for operation in recorder.record.operations[:-1]]
+
+
+def written(folder, save):
+    """The writes of `save`: offset and data."""
+    with recording(folder) as recorder:
+        save(folder)
+    return [(each.offset, each.data) for each in recorder.record.operations if isinstance(each, Write)]
+
+
+def test_writes_are_those_of_the_kernel_so_an_fsync_before_the_flush_syncs_nothing(folder):
+    def save(folder):
+        with open(folder / "f", "wb") as file:
+            file.write(b"abc")
+            os.fsync(file.fileno())
+
+    assert recorded(folder, save) == ["create f", "fsync f", "write 3 bytes of f at 0"]
+
+
+def test_large_writes_pass_the_buffer_and_small_ones_are_joined(folder):
+    def save(folder):
+        with open(folder / "f", "wb") as file:
+            for _ in range(10):
+                file.write(b"abc")
+            file.write(bytes(200_000))
+
+    assert written(folder, save) == [(0, b"abc" * 10), (30, bytes(200_000))]
+
+
+@pytest.mark.parametrize(
+    ("mode", "save", "expected"),
+    [
+        ("wb", lambda f: f.write(b"ab"), ["truncate old to 0 bytes", "write 2 bytes of old at 0"]),
+        ("w", lambda f: f.write("é"), ["truncate old to 0 bytes", "write 2 bytes of old at 0"]),
+        ("ab", lambda f: f.write(b"ab"), ["write 2 bytes of old at 10"]),
+        ("a+", lambda f: f.write("ab"), ["write 2 bytes of old at 10"]),
+        ("r+b", lambda f: (f.seek(3), f.write(b"ab")), ["write 2 bytes of old at 3"]),
+        ("r+b", lambda f: f.truncate(4), ["truncate old to 4 bytes"]),
+        ("r+", lambda f: (f.read(2), f.seek(0), f.write("x")), ["write 1 bytes of old at 0"]),
+        ("w+b", lambda f: (f.write(b"ab"), f.seek(0)), ["truncate old to 0 bytes", "write 2 bytes of old at 0"]),
+        ("r+b", lambda f: (f.seek(6), f.truncate()), ["truncate old to 6 bytes"]),
+        ("rb", lambda f: f.read(), []),
+    ],
+)  # fmt: skip
+def test_files_of_every_mode(folder, mode, save, expected):
+    def run(folder):
+        with open(folder / "old", mode) as file:
+            save(file)
+
+    assert recorded(folder, run) == expected
+
+
+def test_unbuffered_and_line_buffered_files(folder):
+    def save(folder):
+        with open(folder / "raw", "wb", buffering=0) as file:
+            file.write(b"a")
+            file.write(memoryview(np.arange(2, dtype=np.int32)))
+        with open(folder / "lines", "w", buffering=1) as file:
+            file.write("a\nb")
+        with open(folder / "new", "x", encoding="utf-16", newline="\r\n") as file:
+            file.write("\n")
+
+    assert recorded(folder, save) == [
+        "create raw", "write 1 bytes of raw at 0", "write 8 bytes of raw at 1",
+        "create lines", "write 3 bytes of lines at 0", "create new", "write 6 bytes of new at 0",
+    ]  # fmt: skip
+
+
+def test_files_behave_as_without_a_recording(folder):
+    with recording(folder):
+        with open(folder / "f", "w+") as file:
+            assert file.mode == "w+" and file.name == folder / "f" and file.writable() and file.readable()
+            assert file.write("héllo\n") == 6 and file.tell() == 7
+            file.seek(0)
+            assert file.readline() == "héllo\n"
+            assert isinstance(file, io.TextIOWrapper) and isinstance(file.buffer, io.BufferedRandom)
+        with open(folder / "f", "wb") as file:
+            assert isinstance(file, io.BufferedWriter) and isinstance(file.raw, io.FileIO) and file.fileno() > 2
+        with pytest.raises(FileExistsError):
+            (folder / "f").open("x")
+        with pytest.raises(FileNotFoundError):
+            (folder / "none" / "f").open("w")
+        with pytest.raises(IsADirectoryError):
+            folder.open("w")
+        with pytest.raises(ValueError, match="binary mode"):
+            (folder / "f").open("wb", encoding="utf-8")
+        with pytest.raises(ValueError, match="unbuffered text"):
+            (folder / "f").open("w", buffering=0)
+        with pytest.raises(FileNotFoundError):
+            os.rename(folder / "none", folder / "f")
+
+
+def test_functions_of_os(folder):
+    def save(folder):
+        fd = os.open(folder / "f", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(fd, b"abc")
+        os.pwrite(fd, b"XY", 1)
+        os.writev(fd, [b"d", b"ef"])
+        os.pwritev(fd, [b"Z"], 0)
+        os.ftruncate(fd, 4)
+        os.posix_fallocate(fd, 0, 8)
+        os.posix_fallocate(fd, 0, 2)
+        os.fdatasync(fd)
+        again = os.dup(fd)
+        os.close(fd)
+        os.write(again, b"!")
+        os.fsync(again)
+        os.close(again)
+        os.truncate(folder / "f", 2)
+        os.link(folder / "f", folder / "g")
+        os.symlink("g", folder / "s")
+        os.truncate(folder / "s", 1)
+        os.mkdir(folder / "d")
+        os.rename(folder / "g", folder / "d" / "g")
+        os.unlink(folder / "s")
+        os.remove(folder / "d" / "g")
+        os.rmdir(folder / "d")
+        os.sync()
+
+    assert recorded(folder, save) == [
+        "create f", "write 3 bytes of f at 0", "write 2 bytes of f at 1", "write 3 bytes of f at 3",
+        "write 1 bytes of f at 0", "truncate f to 4 bytes", "truncate f to 8 bytes", "fdatasync f",
+        "write 1 bytes of f at 6", "fsync f", "truncate f to 2 bytes", "link g", "symlink s → g",
+        "truncate f to 1 bytes", "mkdir d", "rename g → d/g", "unlink s", "unlink d/g", "rmdir d", "sync",
+    ]  # fmt: skip
+
+
+def test_paths_relative_to_an_open_folder_or_to_where_one_is(folder, monkeypatch):
+    def save(folder):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        file = os.open("f", os.O_WRONLY | os.O_CREAT, dir_fd=fd)
+        os.write(file, b"a")
+        os.close(file)
+        os.mkdir("d", dir_fd=fd)
+        os.rename("f", "d/f", src_dir_fd=fd, dst_dir_fd=fd)
+        os.unlink("old", dir_fd=fd)
+        os.fsync(fd)
+        os.close(fd)
+        monkeypatch.chdir(folder / "d")
+        os.replace("f", "../up")
+        os.rmdir("../d/")
+        monkeypatch.chdir("/")
+
+    assert recorded(folder, save) == [
+        "create f", "write 1 bytes of f at 0", "mkdir d", "rename f → d/f", "unlink old", "fsync the folder",
+        "rename d/f → up", "rmdir d",
+    ]  # fmt: skip
+
+
+def test_pathlib_shutil_and_tempfile(folder, tmp_path):
+    (tmp_path / "source").write_bytes(b"s" * 5)
+
+    def save(folder):
+        (folder / "p").write_bytes(b"12")
+        (folder / "p").replace(folder / "q")
+        (folder / "t").write_text("x")
+        (folder / "t").touch()
+        (folder / "e").touch()
+        shutil.copyfile(tmp_path / "source", folder / "c")
+        shutil.move(folder / "c", folder / "m")
+        os.makedirs(folder / "a" / "b")
+        (folder / "a" / "b" / "x").touch()
+        shutil.rmtree(folder / "a")
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="n", suffix="n", delete=False) as file:
+            file.write(b"n")
+            name = os.path.basename(file.name)
+        os.rename(folder / name, folder / "named")
+        fd, path = tempfile.mkstemp(dir=folder)
+        with os.fdopen(fd, "wb") as file:
+            file.write(b"m")
+        os.link(path, folder / "linked")
+        os.unlink(path)
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(b"gone")
+        with tempfile.TemporaryDirectory(dir=folder) as inner:
+            pathlib.Path(inner, "x").touch()
+
+    words = [word.split()[0] for word in recorded(folder, save)]
+    assert (
+        words
+        == (
+            "create write rename create write create create write rename mkdir mkdir create unlink rmdir rmdir "
+            "create write rename create write link unlink create write unlink mkdir create unlink rmdir"
+        ).split()
+    )
+
+
+def test_a_file_without_a_name_gets_one(folder):
+    def save(folder):
+        fd = os.open(folder, os.O_TMPFILE | os.O_WRONLY)
+        os.write(fd, b"a")
+        os.fsync(fd)
+        os.link(f"/proc/self/fd/{fd}", folder / "f", src_dir_fd=fd, follow_symlinks=True)
+        os.close(fd)
+
+    assert recorded(folder, save) == [
+        "create a file without a name", "write 1 bytes of (a file without a name) at 0",
+        "fsync (a file without a name)", "link f",
+    ]  # fmt: skip
+
+
+def test_sendfile_and_copies_within_the_kernel(folder):
+    def save(folder):
+        with open(folder / "old", "rb") as source, open(folder / "f", "wb") as target:
+            assert os.sendfile(target.fileno(), source.fileno(), 2, 3) == 3
+            assert os.copy_file_range(source.fileno(), target.fileno(), 4, 0, 5) == 4
+            assert os.sendfile(target.fileno(), source.fileno(), 10, 3) == 0
+
+    assert written(folder, save) == [(0, b"234"), (5, b"0123")]
+
+
+def test_other_folders_are_no_part_of_it_and_everything_works_there(folder, tmp_path):
+    def save(folder):
+        other = tmp_path / "checkpoints-too"
+        other.mkdir()
+        (other / "f").write_bytes(b"a")
+        with open(other / "f", "r+b") as file:
+            file.write(b"b")
+            os.fsync(file.fileno())
+        os.rename(other / "f", other / "g")
+        os.unlink(other / "g")
+        read, write = os.pipe()
+        assert os.write(write, b"x") == 1 and os.read(read, 1) == b"x"
+        os.close(read), os.close(write)
+        subprocess.run([sys.executable, "-c", ""], check=True)
+
+    assert recorded(folder, save) == []
+
+
+def test_a_file_that_left_the_folder_is_no_part_of_it_though_the_system_has_the_same_number_for_it(folder, tmp_path):
+    def save(folder):
+        os.link(folder / "old", tmp_path / "outside")
+        os.unlink(folder / "old")
+        fd = os.open(tmp_path / "outside", os.O_WRONLY)
+        os.write(fd, b"x")
+        os.fsync(fd)
+        os.close(fd)
+
+    assert recorded(folder, save) == ["unlink old"]
+
+
+def test_a_symbolic_link_to_the_folder_is_the_folder(folder, tmp_path):
+    (tmp_path / "alias").symlink_to(folder)
+    assert recorded(tmp_path / "alias", lambda alias: (alias / "f").touch()) == ["create f"]
+    assert recorded(folder, lambda _: (tmp_path / "alias" / "g").touch()) == ["create g"]
+
+
+def test_threads_have_one_order_and_lose_nothing(folder):
+    def save(folder):
+        def write(n):
+            with open(folder / f"f{n}", "wb", buffering=0) as file:
+                for i in range(50):
+                    file.write(bytes([i]))
+                os.fsync(file.fileno())
+
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+
+    found = recorded(folder, save)
+    assert len(found) == 8 * 52
+    for n in range(8):
+        own = [word for word in found if f" f{n}" in word]
+        assert own == [f"create f{n}", *(f"write 1 bytes of f{n} at {i}" for i in range(50)), f"fsync f{n}"]
+
+
+def test_no_operation_begins_while_another_is_done_and_written_down(folder):
+    meeting, met = threading.Barrier(2), []
+
+    class Disk(Failure):
+        def bytes_taken(self, size):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                meeting.wait(timeout=0.1)
+                met.append(size)
+            return size
+
+    with recording(folder, fail=Disk()):
+        threads = [threading.Thread(target=(folder / name).write_bytes, args=(b"x",)) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert not met
+
+
+def test_a_file_that_is_collected_is_flushed_and_one_that_lives_on_works_after_the_recording(folder):
+    kept = []
+
+    def save(folder):
+        open(folder / "f", "wb").write(b"collected")  # noqa: SIM115
+        gc.collect()
+        kept.append(open(folder / "later", "wb"))  # noqa: SIM115
+
+    with pytest.warns(ResourceWarning):
+        found = recorded(folder, save)
+    assert found == ["create f", "write 9 bytes of f at 0", "create later"]
+    kept[0].write(b"after")
+    kept[0].close()
+    assert (folder / "later").read_bytes() == b"after"
+
+
+def test_afterwards_everything_is_as_it_was(folder):
+    names = ["open", "write", "rename", "replace", "unlink", "remove", "fsync", "mkdir", "link", "truncate", "sync"]
+    before = [getattr(os, name) for name in names], open, io.open, tempfile._TemporaryFileCloser.close.__defaults__
+    with pytest.raises(KeyError), recording(folder):
+        raise KeyError
+    after = [getattr(os, name) for name in names], open, io.open, tempfile._TemporaryFileCloser.close.__defaults__
+    assert before == after
+    assert recorded(folder, lambda folder: None) == []
+
+
+def test_one_recording_at_a_time_and_of_a_folder(folder):
+    with recording(folder), pytest.raises(RuntimeError, match="one at a time"), recording(folder):
+        pass
+    with pytest.raises(NotADirectoryError, match="expected a folder that exists"), recording(folder / "old"):
+        pass
+    assert recorded(folder, lambda folder: None) == []
+
+
+def test_the_record_begins_with_what_was_there(folder):
+    (folder / "d").mkdir()
+    os.link(folder / "old", folder / "d" / "too")
+    (folder / "s").symlink_to("old")
+    with recording(folder) as recorder:
+        (folder / "d" / "too").write_bytes(b"new")
+    assert files_after(recorder.record, 0) == {"d": None, "d/too": b"0123456789", "old": b"0123456789", "s": "old"}
+    assert files_after(recorder.record) == {"d": None, "d/too": b"new", "old": b"new", "s": "old"}
+
+
+# What passes the recorder by
+
+
+def torch_by_path(folder):
+    torch.save({"a": torch.arange(100)}, folder / "model.pt")
+
+
+def memory_map(folder):
+    with open(folder / "old", "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[3:5] = b"XY"
+
+
+def numpy_in_c(folder):
+    with open(folder / "old", "r+b") as file:
+        np.arange(4, dtype=np.uint8).tofile(file)
+
+
+def other_process(folder):
+    subprocess.run([sys.executable, "-c", f"open({str(folder / 'p')!r}, 'w').write('abc')"], check=True)
+
+
+def renamed_before_it_was_replaced(folder):
+    plain_rename(folder / "old", folder / "new")
+
+
+def from_outside(folder):
+    os.rename(folder.parent / "outside", folder / "in")
+
+
+@pytest.mark.parametrize(
+    ("save", "said"),
+    [
+        (torch_by_path, r"`model.pt` has \d+ bytes and was never created"),
+        (memory_map, "`old` has 10 bytes, of which 2 were not recorded"),
+        (numpy_in_c, "`old` has 10 bytes, of which 4 were not recorded"),
+        (other_process, "`p` has 3 bytes and was never created"),
+        (renamed_before_it_was_replaced, "`new` has 10 bytes and was never created; `old` is gone"),
+        (from_outside, "`in` has 3 bytes and was never created"),
+    ],
+)
+def test_what_was_not_recorded_is_named_with_the_way_out(folder, save, said):
+    (folder.parent / "outside").write_bytes(b"123")
+    with pytest.raises(Escaped, match=f"{said}.*with open.path, 'wb'. as f: torch.save"):
+        recorded(folder, save)
+
+
+def test_torch_save_into_a_file_object_is_recorded(folder):
+    def save(folder):
+        with open(folder / "model.pt", "wb") as file:
+            torch.save({"a": torch.arange(1000)}, file)
+
+    data = b"".join(data for _, data in written(folder, save))
+    assert torch.load(io.BytesIO(data))["a"].tolist() == list(range(1000))
+
+
+def test_a_forked_process_cannot_save_unnoticed(folder):
+    with recording(folder) as recorder:
+        child = os.fork()
+        if not child:
+            try:
+                with open(folder / "old", "ab") as file:
+                    os.fsync(file.fileno())
+            except Escaped as error:
+                os._exit(7 if "a forked process did `fsync old`" in str(error) else 8)
+            os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert len(recorder.record.operations) == 1
+
+
+def test_an_error_of_the_save_comes_through_and_is_not_hidden_by_what_escaped(folder):
+    with pytest.raises(ZeroDivisionError), recording(folder):
+        torch_by_path(folder)
+        1 / 0  # noqa: B018
+
+
+# Disks that fail
+
+
+def test_a_full_disk_takes_what_fits_and_then_says_so(folder):
+    with recording(folder, fail=DiskFull(after_bytes=5)) as recorder:
+        fd = os.open(folder / "f", os.O_WRONLY | os.O_CREAT)
+        assert os.write(fd, b"abc") == 3 and os.write(fd, b"def") == 2
+        with pytest.raises(OSError, match="No space left") as error:
+            os.write(fd, b"f")
+        assert error.value.errno == errno.ENOSPC and os.write(fd, b"") == 0
+        os.close(fd)
+        with pytest.raises(OSError, match="No space left"):
+            (folder / "g").write_bytes(b"x")
+        (folder.parent / "elsewhere").write_bytes(b"there is room")
+    assert files_after(recorder.record)["f"] == b"abcde" == (folder / "f").read_bytes()
+
+
+def test_short_writes_are_continued_by_python_and_not_by_the_kernel(folder):
+    with recording(folder, fail=ShortWrites(most=4)) as recorder:
+        (folder / "f").write_bytes(b"0123456789")
+        with open(folder / "g", "wb", buffering=0) as file:
+            assert file.write(b"0123456789") == 4
+    assert [len(each.data) for each in recorder.record.operations if isinstance(each, Write)] == [4, 4, 2, 4]
+
+
+def test_an_fsync_that_fails_syncs_nothing(folder):
+    with recording(folder, fail=SyncFails(at=1)) as recorder:
+        with open(folder / "f", "wb") as file:
+            os.fsync(file)
+            with pytest.raises(OSError) as error:
+                os.fsync(file.fileno())
+            assert error.value.errno == errno.EIO
+            os.fsync(file.fileno())
+        os.sync()
+    assert sum(isinstance(each, Sync | SyncAll) for each in recorder.record.operations) == 3
+
+
+# Over a wire
+
+
+def test_a_record_crosses_a_wire(folder):
+    with recording(folder) as recorder:
+        for step in range(3):
+            (folder / f"step-{step}").mkdir()
+            (folder / f"step-{step}" / "x").write_bytes(os.urandom(5000))
+            os.link(folder / "old", folder / f"link-{step}")
+        os.symlink("step-2", folder / "latest")
+        os.sync()
+    again = Record.from_bytes(recorder.record.to_bytes())
+    assert again == recorder.record
+    assert crash_states(again, most=10).states[-1].files == crash_states(recorder.record, most=10).states[-1].files
+
+
+def spoiled(change):
+    """A small record with something changed on its way."""
+    import msgspec
+
+    plain = [
+        [["a", 1, b"data", None], ["d", 2, None, None]],
+        [["Write", 1, "a", 0, b"x"], ["Rename", "a", "d/b"], ["Sync", 1, "a", False], ["Truncate", 1, "a", 3]],
+    ]
+    change(plain)
+    return msgspec.msgpack.encode(plain)
+
+
+def put(*keys_and_value):
+    *keys, last, value = keys_and_value
+
+    def change(plain):
+        for key in keys:
+            plain = plain[key]
+        plain[last] = value
+
+    return change
+
+
+def test_a_record_that_nothing_spoiled_is_read():
+    assert len(Record.from_bytes(spoiled(lambda plain: None)).operations) == 4
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "/etc/passwd", "a/../../x", "a//b", "./a", "a/.", "", "a\0b", "x" * 2000, 7, None]
+)
+@pytest.mark.parametrize("place", [(0, 0, 0), (1, 0, 2), (1, 1, 1), (1, 1, 2)])
+def test_paths_stay_inside_the_folder(path, place):
+    with pytest.raises(BadRecord):
+        Record.from_bytes(spoiled(put(*place, path)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put(1, 0, 3, -1), put(1, 0, 3, 1 << 40), put(1, 0, 4, "text"), put(1, 0, 1, -1), put(1, 0, 1, 1 << 40),
+        put(1, 3, 3, 1 << 40), put(1, 3, 3, -1), put(1, 0, 0, "Explode"), put(1, 0, []), put(1, {}), put(0, 0, 2, 5),
+        put(1, 2, 3, "no"), put(1, [["Saved"]] * 60_000),
+    ],
+)  # fmt: skip
+def test_sizes_numbers_kinds_and_counts_are_checked(change):
+    with pytest.raises(BadRecord):
+        Record.from_bytes(spoiled(change))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"[" * 10_000, b"\x91" * 10_000, bytes(100)])
+def test_what_is_no_record_is_refused(data):
+    with pytest.raises(BadRecord, match="this is no record"):
+        Record.from_bytes(data)
