@@ -1,0 +1,72 @@
+"""The safetensors format, written as a stream: 8 bytes of header length, a header in JSON, then the tensors' raw bytes.
+
+The format is described at https://github.com/huggingface/safetensors: numbers are little-endian, `data_offsets` count
+from the end of the header, and the data leave no holes. Nothing in such a file is executed when it is read, as a pickle
+would be. The header is padded with spaces to a multiple of 64, and wide types come first, so that every tensor lies
+where its type may be read in place.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["DTYPES", "CheckpointError", "CorruptCheckpointError", "bytes_of", "header", "item_size", "name_of"]
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8,
+    "BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
+}  # fmt: skip
+"""The format's name of each of torch's types that it has."""
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written, or none could be read. What was saved before is as it was."""
+
+
+class CorruptCheckpointError(CheckpointError):
+    """What was read is not what was written."""
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Raises TypeError for a type that the format does not have."""
+    if dtype not in _NAMES:
+        raise TypeError(f"{dtype}: safetensors has {', '.join(map(str, _NAMES))}; convert the tensor to one of these")
+    return _NAMES[dtype]
+
+
+def item_size(name: str) -> int:
+    return DTYPES[name].itemsize
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the CPU, without a copy."""
+    if sys.byteorder != "little":
+        raise CheckpointError("this machine is big-endian: the format is little-endian, and nothing here swaps bytes")
+    octets: np.ndarray = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(octets)  # type: ignore[arg-type]
+
+
+def header(tensors: Sequence[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
+    """The beginning of a file that holds these tensors in this order, each given as key, type and shape.
+
+    Raises ValueError where a key stands twice.
+    """
+    described: dict[str, object] = {"__metadata__": dict(metadata)}
+    end = 0
+    for key, dtype, shape in tensors:
+        if key in described:
+            raise ValueError(f"{key!r} stands twice in one file: rename one of the tensors")
+        begin, end = end, end + item_size(dtype) * prod(shape)
+        described[key] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    return len(text).to_bytes(8, "little") + text
