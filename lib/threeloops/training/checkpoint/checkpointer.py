@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from threeloops.training.checkpoint.format import DTYPES, CheckpointError, CorruptCheckpointError, name_of
+from threeloops.training.checkpoint.format import DTYPES, CheckpointError, CorruptCheckpointError, name_of, to_plain
 from threeloops.training.checkpoint.manifest import Entry, Manifest, decode, directory_of, step_of
 from threeloops.training.checkpoint.pieces import Box, Sharded, assign_writers, held
 from threeloops.training.checkpoint.reader import check_files, read_into
@@ -205,12 +204,12 @@ class Checkpointer:
 
     def _agree(self, step: int, state: Mapping[str, Any], directory: str) -> Plan:
         """What this rank writes of a state. The same errors on all ranks, where there are any."""
-        mistake, mine, values, described = "", {}, b"{}", {}
+        mistake, mine, values, described = "", {}, {}, {}
         try:
             tensors = {name: value for name, value in state.items() if isinstance(value, Tensor | Sharded)}
             mine = held(tensors)
             described = {name: (name_of(each.dtype), tuple(each.shape)) for name, each in tensors.items()}
-            values = msgspec.json.encode({name: value for name, value in state.items() if name not in tensors})
+            values = {name: to_plain(value) for name, value in state.items() if name not in tensors}
         except (TypeError, ValueError) as error:
             mistake = str(error)
         sizes = {key: each.nbytes for key, each in mine.items()}
@@ -228,8 +227,7 @@ class Checkpointer:
                     )
         writers = assign_writers([sizes for *_, sizes, _ in everyone])
         _check_cover(described, writers)
-        decoded = [msgspec.json.decode(values, type=dict[str, Any]) for *_, values in everyone]
-        first, *others = decoded
+        first, *others = [values for *_, values in everyone]
         own = [{k: v for k, v in each.items() if k not in first or first[k] != v} for each in others]
         boxes = {key: each for key, each in mine.items() if key in writers[self.rank]}
         return Plan(step, directory, self.rank, self.world, described, boxes, (first, *own))

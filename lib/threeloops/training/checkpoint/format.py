@@ -6,16 +6,29 @@ would be. The header is padded with spaces to a multiple of 64, and wide types c
 where its type may be read in place.
 """
 
+import base64
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["DTYPES", "CheckpointError", "CorruptCheckpointError", "bytes_of", "header", "item_size", "name_of"]
+__all__ = [
+    "DTYPES",
+    "CheckpointError",
+    "CorruptCheckpointError",
+    "bytes_of",
+    "from_plain",
+    "header",
+    "item_size",
+    "name_of",
+    "to_plain",
+]
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -70,3 +83,47 @@ def header(tensors: Sequence[tuple[str, str, tuple[int, ...]]], metadata: Mappin
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % 64)
     return len(text).to_bytes(8, "little") + text
+
+
+def to_plain(value: Any) -> Any:
+    """A plain value as JSON that keeps what JSON would change: tuples, keys that are no strings, bytes, and floats that
+    are not finite. Each of these is an object whose one key begins with "!".
+
+    Raises TypeError for what is not plain.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"!float": repr(value)}
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, bytes):
+        return {"!bytes": base64.b64encode(value).decode()}
+    if isinstance(value, tuple):
+        return {"!tuple": [to_plain(each) for each in value]}
+    if isinstance(value, list):
+        return [to_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) and not key.startswith("!") for key in value):
+            return {key: to_plain(each) for key, each in value.items()}
+        return {"!dict": [[to_plain(key), to_plain(each)] for key, each in value.items()]}
+    raise TypeError(f"{type(value).__name__}: expected a tensor, or a number, text, bytes, None, list, tuple or dict")
+
+
+def from_plain(value: Any) -> Any:
+    """What `to_plain` was given. Raises CorruptCheckpointError for what it does not give."""
+    if isinstance(value, list):
+        return [from_plain(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    try:
+        match list(value.items()):
+            case [("!float", str(text))]:
+                return float(text)
+            case [("!bytes", str(text))]:
+                return base64.b64decode(text, validate=True)
+            case [("!tuple", list(each))]:
+                return tuple(map(from_plain, each))
+            case [("!dict", list(pairs))]:
+                return {from_plain(key): from_plain(each) for key, each in pairs}
+    except (TypeError, ValueError) as error:
+        raise CorruptCheckpointError(f"{str(value)[:100]} is not a value: {error}") from None
+    return {key: from_plain(each) for key, each in value.items()}

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from threeloops.training.checkpoint.format import DTYPES, CorruptCheckpointError, item_size
+from threeloops.training.checkpoint.format import DTYPES, CorruptCheckpointError, from_plain, item_size
 from threeloops.training.checkpoint.pieces import Box, overlap
 
 __all__ = [
@@ -84,10 +84,10 @@ class Manifest(msgspec.Struct, frozen=True):
     files: tuple[File, ...]
     tensors: dict[str, Entry]
     values: tuple[dict[str, Any], ...]
-    """Plain values of each rank; those that are equal to rank 0's stand there alone."""
+    """Plain values of each rank, as `to_plain` gives them; those that are equal to rank 0's stand there alone."""
 
     def values_of(self, rank: int) -> dict[str, Any]:
-        return self.values[0] | self.values[rank]
+        return {name: from_plain(value) for name, value in (self.values[0] | self.values[rank]).items()}
 
 
 def directory_of(step: int, revision: int = 0) -> str:

@@ -159,13 +159,15 @@ def _said(error: Exception) -> str:
 def _retain(store: Store, newest: str, keep: int, milestones: int) -> None:
     """Remove all but `newest`, the `keep` − 1 before it, milestones, and what any of these refers to.
 
-    Steps after the newest are of a run that was rolled back. A checkpoint that cannot be read does not count.
+    Steps after the newest are of a run that was rolled back, and so is an older revision of a step. A checkpoint that
+    cannot be read does not count.
     """
     places = {name: place for name in store.directories() if (place := step_of(name))}
-    needed: set[str] = set()
-    left = keep
+    needed, seen, left = set[str](), set[int](), keep
     for name in sorted(places, key=lambda name: (name != newest, -places[name][0], -places[name][1])):
         step = places[name][0]
+        if step in seen:
+            continue
         milestone = bool(milestones) and step % milestones == 0
         if not milestone and (left == 0 or step > places[newest][0]):
             continue
@@ -173,6 +175,7 @@ def _retain(store: Store, newest: str, keep: int, milestones: int) -> None:
             files = decode(store.manifest(name)).files
         except (CorruptCheckpointError, FileNotFoundError):
             continue
+        seen.add(step)
         needed |= {name, *(file.directory for file in files)}
         left -= not milestone or name == newest
     for name in sorted(places.keys() - needed):
