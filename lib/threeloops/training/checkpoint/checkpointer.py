@@ -204,7 +204,7 @@ class Checkpointer:
 
     def _agree(self, step: int, state: Mapping[str, Any], directory: str) -> Plan:
         """What this rank writes of a state. The same errors on all ranks, where there are any."""
-        mistake, mine, values, described = "", {}, {}, {}
+        mistake, tensors, mine, values, described = "", {}, {}, {}, {}
         try:
             tensors = {name: value for name, value in state.items() if isinstance(value, Tensor | Sharded)}
             mine = held(tensors)
@@ -213,8 +213,9 @@ class Checkpointer:
         except (TypeError, ValueError) as error:
             mistake = str(error)
         sizes = {key: each.nbytes for key, each in mine.items()}
-        everyone = self._gather((step, mistake, described, sizes, values))
-        for rank, (theirs, wrong, found, _, _) in enumerate(everyone):
+        firsts = {name for name, each in tensors.items() if isinstance(each, Sharded) and each.of_first_rank}
+        everyone = self._gather((step, mistake, described, firsts, sizes, values))
+        for rank, (theirs, wrong, found, *_) in enumerate(everyone):
             if wrong:
                 raise ValueError(f"step {step} was not saved: rank {rank}: {wrong}")
             if theirs != everyone[0][0]:
@@ -225,7 +226,7 @@ class Checkpointer:
                         f"{name!r} is {what} on rank {rank}, and {described[name]} elsewhere: a name stands for one "
                         "tensor on all ranks; give each rank's own another name, or say with Sharded how it lies"
                     )
-        writers = assign_writers([sizes for *_, sizes, _ in everyone])
+        writers = assign_writers([sizes for *_, sizes, _ in everyone], set().union(*(each[3] for each in everyone)))
         _check_cover(described, writers)
         first, *others = [values for *_, values in everyone]
         own = [{k: v for k, v in each.items() if k not in first or first[k] != v} for each in others]
@@ -275,8 +276,8 @@ class Checkpointer:
             wanted = _whole(manifest) if template is None else template(manifest) if callable(template) else template
             asked = {name: value for name, value in wanted.items() if isinstance(value, Tensor | Sharded)}
             _check_fit(asked, manifest)
-        except ValueError as error:
-            return None, {}, "", str(error)
+        except Exception as error:  # whatever a template raises: the other ranks must not wait for this one
+            return None, {}, "", str(error) if isinstance(error, ValueError) else repr(error)
         try:
             read_into(self.store, manifest, asked)
         except (CorruptCheckpointError, OSError) as error:

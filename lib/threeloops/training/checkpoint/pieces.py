@@ -6,7 +6,7 @@ is at most 2·d − 1 of them in d dimensions, each contiguous in that range. So
 ask for, loading is the overlap of two boxes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
@@ -26,12 +26,14 @@ class Box(NamedTuple):
 class Sharded:
     """This rank's part of a tensor of global `shape`: where each of its boxes starts, and their values.
 
-    It may be none, and the boxes of different ranks may be the same: replicas, of which one is written.
+    It may be none, and the boxes of different ranks may be the same: replicas, of which one is written, whichever.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     parts: tuple[tuple[tuple[int, ...], Tensor], ...]
+    of_first_rank: bool = False
+    """Replicas may differ, and that of the first rank that has one counts."""
 
     def __post_init__(self) -> None:
         for start, values in self.parts:
@@ -108,11 +110,13 @@ def held(state: Mapping[str, object]) -> dict[tuple[str, Box], Tensor]:
     return found
 
 
-def assign_writers(holdings: Sequence[Mapping[tuple[str, Box], int]]) -> list[set[tuple[str, Box]]]:
+def assign_writers(
+    holdings: Sequence[Mapping[tuple[str, Box], int]], of_first_rank: Container[str] = ()
+) -> list[set[tuple[str, Box]]]:
     """Which boxes each rank writes, given the bytes of those that each rank holds: every box once.
 
     What one rank alone has, it writes. Of what several have, the largest first, each goes to the one of them that has
-    the least to write.
+    the least to write; but of the tensors that are named, to the first.
     """
     holders: dict[tuple[str, Box], list[int]] = {}
     sizes: dict[tuple[str, Box], int] = {}
@@ -121,6 +125,9 @@ def assign_writers(holdings: Sequence[Mapping[tuple[str, Box], int]]) -> list[se
             holders.setdefault(key, []).append(rank)
             sizes[key] = size
     load, writes = [0] * len(holdings), [set[tuple[str, Box]]() for _ in holdings]
+    for key, ranks in holders.items():
+        if key[0] in of_first_rank:
+            holders[key] = ranks[:1]
     for key in sorted(holders, key=lambda key: (len(holders[key]) > 1, -sizes[key], key)):
         rank = min(holders[key], key=lambda rank: load[rank])
         load[rank] += sizes[key]
