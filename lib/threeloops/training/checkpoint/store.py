@@ -13,11 +13,10 @@ In both, the pointer to the newest follows at the very end. It is a hint: see `C
 
 import os
 import shutil
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 from threeloops.training.checkpoint.manifest import step_of
 
@@ -72,8 +71,6 @@ class LocalStore:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._open: dict[tuple[str, str], int] = {}
-        self._lock = threading.Lock()
 
     def begin(self, directory: str) -> None:
         for left in self.folder.glob(f"*{_BEGUN}"):
@@ -177,17 +174,16 @@ class ObjectStore:
                 self.abort(path)
 
     def write(self, directory: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
-        file: BinaryIO
-        with self._files.open(self._at(f"{directory}/{name}"), "wb") as file:
-            try:
-                for chunk in chunks:
-                    file.write(chunk)
-            except BaseException:
-                discard = getattr(file, "discard", None)
-                if discard:
-                    with suppress(Exception):
-                        discard()
-                raise
+        file = self._files.open(self._at(f"{directory}/{name}"), "wb")
+        try:
+            for chunk in chunks:
+                file.write(chunk)
+            file.close()
+        except BaseException:
+            with suppress(Exception):  # an upload in parts is cancelled, and not completed by a later close
+                file.discard()
+                file.closed = True
+            raise
 
     def note(self, directory: str, name: str, data: bytes) -> None:
         self._files.pipe_file(self._at(f"{directory}/note-{name}"), data)
