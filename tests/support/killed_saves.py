@@ -35,7 +35,7 @@ def whole(loaded):
 
 def save_until_killed(folder, acknowledged, asynchronous):
     checkpointer = Checkpointer(LocalStore(folder), keep=2, full_every=4, milestones=0)
-    step = checkpointer.load().step if any(folder_name.startswith("step") for folder_name in os.listdir(folder)) else 0
+    step = checkpointer.load().step if any(name.startswith("step") for name in os.listdir(folder)) else 0
     while True:
         step += 1
         if asynchronous:
@@ -47,7 +47,7 @@ def save_until_killed(folder, acknowledged, asynchronous):
 
 
 def kill_once(folder, asynchronous, delay):
-    """The last step that was acknowledged, and how long a save took."""
+    """Let a child save, and kill it so many seconds after its first save; the last step that it acknowledged."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

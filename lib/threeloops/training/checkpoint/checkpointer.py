@@ -199,7 +199,7 @@ class Checkpointer:
         plan.chain = 0 if full else self._chain + 1
         return Save(
             self.store, plan, {} if full else self._saved,
-            digests=self.full_every > 1, keep=self.keep, milestones=self.milestones,
+            identifies=self.full_every > 1, keep=self.keep, milestones=self.milestones,
         )  # fmt: skip
 
     def _agree(self, step: int, state: Mapping[str, Any], directory: str) -> Plan:

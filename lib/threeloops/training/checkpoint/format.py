@@ -7,9 +7,11 @@ where its type may be read in place.
 """
 
 import base64
+import hashlib
 import json
 import math
 import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -19,16 +21,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "DTYPES",
-    "CheckpointError",
-    "CorruptCheckpointError",
-    "bytes_of",
-    "from_plain",
-    "header",
-    "item_size",
-    "name_of",
-    "to_plain",
-]
+    "DTYPES", "CheckpointError", "CorruptCheckpointError", "bytes_of", "checksum", "from_plain", "header",
+    "is_as_written", "item_size", "name_of", "to_plain",
+]  # fmt: skip
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -39,6 +34,9 @@ DTYPES = {
 """The format's name of each of torch's types that it has."""
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+_CRC_BYTES = 4
 
 
 class CheckpointError(RuntimeError):
@@ -66,6 +64,17 @@ def bytes_of(tensor: Tensor) -> memoryview:
         raise CheckpointError("this machine is big-endian: the format is little-endian, and nothing here swaps bytes")
     octets: np.ndarray = tensor.detach().reshape(-1).view(torch.uint8).numpy()
     return memoryview(octets)  # type: ignore[arg-type]
+
+
+def checksum(data: bytes | bytearray | memoryview, *, identifies: bool) -> bytes:
+    """SHA-256 where it has to tell a block from every other, since an incremental save that takes two different blocks
+    for the same one keeps an old value. Where it only has to find damage CRC-32, which costs half as much or less."""
+    return hashlib.sha256(data).digest() if identifies else zlib.crc32(data).to_bytes(_CRC_BYTES, "little")
+
+
+def is_as_written(data: bytes | bytearray | memoryview, found: bytes) -> bool:
+    """Whether data have this checksum, of either kind."""
+    return checksum(data, identifies=len(found) != _CRC_BYTES) == found
 
 
 def header(tensors: Sequence[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:

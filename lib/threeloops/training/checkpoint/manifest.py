@@ -42,8 +42,8 @@ class Block(msgspec.Struct, array_like=True, frozen=True):
     file: int
     offset: int
     length: int
-    crc32: int
-    sha256: bytes = b""
+    checksum: bytes
+    """A SHA-256, or a CRC-32 where no later save compares with this one."""
 
 
 class Piece(msgspec.Struct, array_like=True, frozen=True):
@@ -72,7 +72,7 @@ class File(msgspec.Struct, array_like=True, frozen=True):
     size: int
     header: int
     """Bytes."""
-    crc32: int
+    checksum: bytes
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -156,6 +156,8 @@ def _wrong(entry: Entry, files: tuple[File, ...]) -> str:
         for block in piece.blocks:
             if not 0 <= block.file < len(files) or not 0 < block.length == min(left, BLOCK):
                 return f"a block of {block.length} bytes in file {block.file}, where {left} bytes are left"
+            if len(block.checksum) not in (4, 32):
+                return f"a checksum of {len(block.checksum)} bytes"
             if not 0 <= block.offset <= files[block.file].size - block.length:
                 return f"a block at {block.offset} is not inside of {files[block.file].name}"
             left -= block.length

@@ -1,6 +1,5 @@
 """Reading: only what overlaps with what is asked for, and every byte of it against its checksum."""
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
@@ -8,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from threeloops.training.checkpoint.format import DTYPES, CorruptCheckpointError, bytes_of, item_size
+from threeloops.training.checkpoint.format import DTYPES, CorruptCheckpointError, bytes_of, is_as_written, item_size
 from threeloops.training.checkpoint.manifest import BLOCK, Block, Entry, File, Manifest, Piece
 from threeloops.training.checkpoint.pieces import Box, held, overlap
 from threeloops.training.checkpoint.store import Store
@@ -31,7 +30,7 @@ def check_files(store: Store, manifest: Manifest) -> None:
             store.read(file.directory, file.name, 0, memoryview(top))
         except (EOFError, FileNotFoundError) as error:
             raise CorruptCheckpointError(f"{place} cannot be read: {error}") from None
-        if zlib.crc32(top) != file.crc32:
+        if not is_as_written(top, file.checksum):
             raise CorruptCheckpointError(f"{place} does not begin as it was written: its header has another checksum")
 
 
@@ -108,7 +107,7 @@ def _read_blocks(store: Store, files: tuple[File, ...], name: str, blocks: tuple
             raise CorruptCheckpointError(f"{name!r} cannot be read: {error}") from None
         for block in run:
             data, into = into[: block.length], into[block.length :]
-            if zlib.crc32(data) != block.crc32:
+            if not is_as_written(data, block.checksum):
                 raise CorruptCheckpointError(
                     f"{name!r} is not what was written: bytes {block.offset} to {block.offset + block.length - 1} of "
                     f"{file.directory}/{file.name} have another checksum"

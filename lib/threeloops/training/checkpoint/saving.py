@@ -51,11 +51,13 @@ class Save:
 
     Args:
         before: blocks of earlier saves, which are not written again.
-        digests: compute what the next save compares with.
+        identifies: a later save may compare with this one.
     """
 
-    def __init__(self, store: Store, plan: Plan, before: Saved, *, digests: bool, keep: int, milestones: int) -> None:
-        self.plan, self._store, self._before, self._digests = plan, store, before, digests
+    def __init__(
+        self, store: Store, plan: Plan, before: Saved, *, identifies: bool, keep: int, milestones: int
+    ) -> None:
+        self.plan, self._store, self._before, self._identifies = plan, store, before, identifies
         self._keep, self._milestones = keep, milestones
         self._part: Part | None = None
         self._problem = ""
@@ -78,7 +80,7 @@ class Save:
             boxes = {key: tensor.detach().cpu().contiguous() for key, tensor in plan.boxes.items()}
             shapes = {name: shape for name, (_, shape) in plan.described.items()}
             name = f"rank-{plan.rank:05d}.safetensors"
-            self._part = write_part(self._store, plan.directory, name, boxes, shapes, self._before, self._digests)
+            self._part = write_part(self._store, plan.directory, name, boxes, shapes, self._before, self._identifies)
             note = msgspec.json.encode(self._part)
             if plan.rank:
                 self._store.note(plan.directory, str(plan.rank), note)

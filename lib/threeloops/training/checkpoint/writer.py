@@ -1,13 +1,9 @@
 """One rank's share of a checkpoint: one file, checksummed while it is written, of what has changed since the last.
 
-Two checksums, for two questions. CRC-32 asks whether a block is what was written: any flip of up to 32 bits in a row is
-found for certain, and it is fast enough to be asked at every load. SHA-256 asks whether a block is the one that was
-saved before: two different blocks must not look the same, or an old value would be taken for a new one.
+Checksums are computed on other threads while the file is written, so a save takes as long as the slower of the two.
 """
 
-import hashlib
 import os
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 from torch import Tensor
 
-from threeloops.training.checkpoint.format import bytes_of, header, item_size, name_of
+from threeloops.training.checkpoint.format import bytes_of, checksum, header, item_size, name_of
 from threeloops.training.checkpoint.manifest import BLOCK, Block, Entry, File, Manifest, Piece
 from threeloops.training.checkpoint.pieces import Box
 from threeloops.training.checkpoint.store import Store
@@ -47,7 +43,7 @@ def write_part(
     boxes: Mapping[tuple[str, Box], Tensor],
     shapes: Mapping[str, tuple[int, ...]],
     before: Saved | None,
-    digests: bool,
+    identifies: bool,
 ) -> Part:
     """Write a rank's file.
 
@@ -55,7 +51,7 @@ def write_part(
         boxes: what the rank writes, by the tensor's name: contiguous, on the CPU.
         shapes: the global shape of each tensor.
         before: blocks that were saved earlier; those that are equal are referred to, and not written again.
-        digests: compute what the next save needs to compare with this one.
+        identifies: a later save may compare with this one; see `checksum`.
     """
     items = [_Item(tensor, box, name_of(t.dtype), bytes_of(t)) for (tensor, box), t in boxes.items()]
     items.sort(key=lambda item: (-item_size(item.dtype), item.name, item.box))
@@ -66,16 +62,15 @@ def write_part(
         runs = [_Run(item, first, last) for item in items for first, last in item.changed()]
         top = header([run.described(shapes[run.item.name]) for run in runs], {"format": "pt"})
         end = len(top)
-        sums: list[tuple[_Item, int, int, Future[tuple[int, bytes]]]] = []
+        sums: list[_Sum] = []
         for run in runs:
             for number in range(run.first, run.last):
-                block = run.item.block(number)
-                digest = digests and number not in run.item.digests
-                sums.append((run.item, number, end, pool.submit(_sums, block, digest)))
+                block, known = run.item.block(number), run.item.known.get(number)
+                sums.append((run.item, number, end, known or pool.submit(checksum, block, identifies=identifies)))
                 end += len(block)
         if runs:
             store.write(directory, name, _chunks(top, runs))
-        return _part(items, sums, File(directory, name, end, len(top), zlib.crc32(top)))
+        return _part(items, sums, File(directory, name, end, len(top), checksum(top, identifies=False)))
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -89,7 +84,8 @@ class _Item:
     dtype: str
     data: memoryview
     reused: dict[int, tuple[File, Block]] = field(default_factory=dict)
-    digests: dict[int, bytes] = field(default_factory=dict)
+    known: dict[int, Future[bytes]] = field(default_factory=dict)
+    """Checksums that were compared already."""
 
     @property
     def count(self) -> int:
@@ -102,12 +98,11 @@ class _Item:
         """Find the blocks that are as they were."""
         files, old = before.get((self.name, self.box, self.dtype), ((), ()))
         if old:
-            found = pool.map(lambda number: hashlib.sha256(self.block(number)).digest(), range(self.count))
-            self.digests = dict(enumerate(found))
+            self.known = {n: pool.submit(checksum, self.block(n), identifies=True) for n in range(self.count)}
             self.reused = {
                 number: (files[block.file], block)
                 for number, block in enumerate(old)
-                if block.sha256 == self.digests[number]
+                if block.checksum == self.known[number].result()
             }
 
     def changed(self) -> Iterator[tuple[int, int]]:
@@ -150,19 +145,15 @@ def _chunks(top: bytes, runs: Sequence[_Run]) -> Iterator[bytes | memoryview]:
             yield run.item.block(number)
 
 
-def _sums(block: memoryview, digest: bool) -> tuple[int, bytes]:
-    return zlib.crc32(block), hashlib.sha256(block).digest() if digest else b""
+_Sum = tuple[_Item, int, int, Future[bytes]]
+"""A block of an item by number, its place in the file, and its checksum."""
 
 
-def _part(
-    items: Sequence[_Item], sums: Sequence[tuple[_Item, int, int, Future[tuple[int, bytes]]]], file: File
-) -> Part:
+def _part(items: Sequence[_Item], sums: Sequence[_Sum], file: File) -> Part:
     numbers = {file: 0}
     blocks: dict[int, dict[int, Block]] = {id(item): {} for item in items}
     for item, number, offset, future in sums:
-        crc, digest = future.result()
-        digest = digest or item.digests.get(number, b"")
-        blocks[id(item)][number] = Block(0, offset, len(item.block(number)), crc, digest)
+        blocks[id(item)][number] = Block(0, offset, len(item.block(number)), future.result())
     for item in items:
         for number, (where, block) in item.reused.items():
             index = numbers.setdefault(where, len(numbers))

@@ -13,15 +13,15 @@ GOOD = {
     "world": 2,
     "chain": 0,
     "files": [
-        ["step-00000012", "rank-00000.safetensors", 1000, 64, 1],
-        ["step-00000008", "rank-00001.safetensors", 900, 64, 1],
+        ["step-00000012", "rank-00000.safetensors", 1000, 64, "AAAAAA=="],
+        ["step-00000008", "rank-00001.safetensors", 900, 64, "AAAAAA=="],
     ],
     "tensors": {
         "w": {"dtype": "F32", "shape": [4, 3], "pieces": [
-            [[0, 0], [3, 3], [[0, 64, 36, 1, ""]]],
-            [[3, 0], [1, 3], [[1, 888, 12, 2, ""]]],
+            [[0, 0], [3, 3], [[0, 64, 36, "AAAAAA=="]]],
+            [[3, 0], [1, 3], [[1, 888, 12, "AAAAAA=="]]],
         ]},
-        "scalar": {"dtype": "BF16", "shape": [], "pieces": [[[], [], [[0, 100, 2, 1, ""]]]]},
+        "scalar": {"dtype": "BF16", "shape": [], "pieces": [[[], [], [[0, 100, 2, "AAAAAA=="]]]]},
         "empty": {"dtype": "I8", "shape": [0, 3], "pieces": []},
     },
     "values": [{"lr": 0.1, "epoch": 3}, {"epoch": 4}],
@@ -95,13 +95,14 @@ W, BLOCKS = ("tensors", "w"), ("tensors", "w", "pieces", 0, 2)
         ((*W, "pieces", 0, 1), [9, 1], "is not inside"),
         ((*W, "pieces", 0, 1), [0, 3], "is not inside"),
         (BLOCKS, [], "36 bytes of the piece"),
-        (BLOCKS, [[0, 64, 12, 1, ""]], "a block of 12 bytes"),
-        (BLOCKS, [[0, 64, 40, 1, ""]], "a block of 40 bytes"),
-        (BLOCKS, [[2, 64, 36, 1, ""]], "in file 2"),
-        (BLOCKS, [[-1, 64, 36, 1, ""]], "in file -1"),
-        (BLOCKS, [[0, 965, 36, 1, ""]], "a block at 965 is not inside"),
-        (BLOCKS, [[0, -1, 36, 1, ""]], "a block at -1 is not inside"),
-        (("tensors", "empty", "pieces"), [[[0, 0], [1, 3], [[0, 64, 3, 1, ""]]]], "not inside"),
+        (BLOCKS, [[0, 64, 12, "AAAAAA=="]], "a block of 12 bytes"),
+        (BLOCKS, [[0, 64, 40, "AAAAAA=="]], "a block of 40 bytes"),
+        (BLOCKS, [[2, 64, 36, "AAAAAA=="]], "in file 2"),
+        (BLOCKS, [[-1, 64, 36, "AAAAAA=="]], "in file -1"),
+        (BLOCKS, [[0, 965, 36, "AAAAAA=="]], "a block at 965 is not inside"),
+        (BLOCKS, [[0, -1, 36, "AAAAAA=="]], "a block at -1 is not inside"),
+        (("tensors", "empty", "pieces"), [[[0, 0], [1, 3], [[0, 64, 3, "AAAAAA=="]]]], "not inside"),
+        ((*BLOCKS, 0, 3), "AAA=", "a checksum of 2 bytes"),
         (("tensors",), [], "not one"),
     ],
 )  # fmt: skip
@@ -115,12 +116,12 @@ def test_a_block_has_its_full_length_but_for_the_last():
     big = {
         "dtype": "U8",
         "shape": [BLOCK + 1],
-        "pieces": [[[0], [BLOCK + 1], [[0, 64, BLOCK, 1, ""], [0, 64, 1, 1, ""]]]],
+        "pieces": [[[0], [BLOCK + 1], [[0, 64, BLOCK, "AAAAAA=="], [0, 64, 1, "AAAAAA=="]]]],
     }
     plain = changed(("tensors", "w"), big)
     plain["files"][0][2] = 2 * BLOCK
     assert isinstance(decode(sealed(plain)), Manifest)
-    big["pieces"][0][2] = [[0, 64, BLOCK - 1, 1, ""], [0, 64, 2, 1, ""]]
+    big["pieces"][0][2] = [[0, 64, BLOCK - 1, "AAAAAA=="], [0, 64, 2, "AAAAAA=="]]
     with pytest.raises(CorruptCheckpointError, match="a block of"):
         decode(sealed(plain | {"tensors": {"w": big}}))
 
