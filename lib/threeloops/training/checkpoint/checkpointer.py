@@ -26,7 +26,7 @@ from threeloops.training.checkpoint.writer import Saved, saved_blocks
 
 __all__ = ["Checkpointer", "Loaded", "Stall"]
 
-Template = Mapping[str, Any] | Callable[[Manifest], Mapping[str, Any]]
+_Template = Mapping[str, Any] | Callable[[Manifest], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Checkpointer:
         self._raise_first(save, save.published() if self.rank == 0 else "")
         self._saved, self._chain = save.saved, save.plan.chain
 
-    def load(self, template: Template | None = None, step: int | None = None, *, strict: bool = True) -> Loaded:
+    def load(self, template: _Template | None = None, step: int | None = None, *, strict: bool = True) -> Loaded:
         """Load the newest whole checkpoint, or that of `step`.
 
         The pointer is where the search begins, and then steps are tried from the newest on. One that cannot be read, or
@@ -263,7 +263,7 @@ class Checkpointer:
             raise CheckpointError(f"rank 0 cannot see which checkpoints there are: {problem}")
         return found
 
-    def _try(self, directory: str, template: Template | None) -> tuple[Manifest | None, dict[str, Any], str, str]:
+    def _try(self, directory: str, template: _Template | None) -> tuple[Manifest | None, dict[str, Any], str, str]:
         """Manifest and state of one checkpoint; what is wrong with it, or else with the template."""
         try:
             manifest = decode(self.store.manifest(directory))

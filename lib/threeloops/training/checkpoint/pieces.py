@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Box", "Sharded", "assign_writers", "flat_range", "held", "overlap", "range_boxes", "sharded_along"]
+__all__ = ["Box", "Sharded", "assign_writers", "flat_range", "held", "overlap", "sharded_along"]
 
 
 class Box(NamedTuple):
@@ -60,13 +60,13 @@ def sharded_along(dim: int, values: Tensor, rank: int, ranks: int) -> Sharded:
 def flat_range(shape: tuple[int, ...], begin: int, values: Tensor) -> Sharded:
     """`values`, of one dimension, are the elements of the flattened tensor from `begin` on."""
     parts, at = [], 0
-    for box in range_boxes(shape, begin, begin + len(values)):
+    for box in _range_boxes(shape, begin, begin + len(values)):
         parts.append((box.start, values[at : at + prod(box.shape)].view(box.shape)))
         at += prod(box.shape)
     return Sharded(shape, values.dtype, tuple(parts))
 
 
-def range_boxes(shape: tuple[int, ...], begin: int, end: int) -> list[Box]:
+def _range_boxes(shape: tuple[int, ...], begin: int, end: int) -> list[Box]:
     """The elements `begin` … `end − 1` of the flattened tensor as boxes, in order: the rest of a row, whole rows, and
     the beginning of another, where a row is divided in the same way."""
     if begin >= end:
@@ -84,7 +84,7 @@ def range_boxes(shape: tuple[int, ...], begin: int, end: int) -> list[Box]:
 
 
 def _in_row(shape: tuple[int, ...], row: int, begin: int, end: int) -> list[Box]:
-    return [Box((row, *start), (1, *size)) for start, size in range_boxes(shape[1:], begin, end)]
+    return [Box((row, *start), (1, *size)) for start, size in _range_boxes(shape[1:], begin, end)]
 
 
 def overlap(one: Box, other: Box) -> Box | None:

@@ -70,7 +70,10 @@ class LocalStore:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+        made = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
+        for each in made:
+            _sync_folder(each.parent)  # or a crash may lose the folder with all that is in it
 
     def begin(self, directory: str) -> None:
         for left in self.folder.glob(f"*{_BEGUN}"):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.training.checkpoint import Sharded, flat_range, sharded_along
-from threeloops.training.checkpoint.pieces import Box, assign_writers, held, overlap, range_boxes
+from threeloops.training.checkpoint.pieces import Box, _range_boxes, assign_writers, held, overlap
 
 SHAPES = st.lists(st.integers(1, 5), min_size=0, max_size=4).map(tuple)
 
@@ -23,7 +23,7 @@ def elements(shape, box):
 def test_a_range_is_few_boxes_that_hold_its_elements_in_order(data, shape):
     begin = data.draw(st.integers(0, prod(shape)))
     end = data.draw(st.integers(begin, prod(shape)))
-    boxes = range_boxes(shape, begin, end)
+    boxes = _range_boxes(shape, begin, end)
     assert [number for box in boxes for number in elements(shape, box)] == list(range(begin, end))
     assert len(boxes) <= max(1, 2 * len(shape) - 1)
     assert all(prod(box.shape) > 0 for box in boxes)

@@ -191,6 +191,14 @@ def test_a_folder_is_synced_before_it_is_renamed_and_the_pointer_moves_last(tmp_
     ]
 
 
+def test_folders_that_are_made_for_a_store_are_synced_into_those_above(tmp_path, monkeypatch):
+    done = recorded(monkeypatch, tmp_path)
+    LocalStore(tmp_path / "a" / "b")
+    assert done == ["fsync a", "fsync ."]
+    LocalStore(tmp_path / "a" / "b")
+    assert len(done) == 2
+
+
 def test_a_file_is_synced_with_all_of_its_data(tmp_path, monkeypatch):
     """fsync before the buffer is flushed would sync nothing."""
     sizes = {}
