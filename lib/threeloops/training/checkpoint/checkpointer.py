@@ -185,8 +185,8 @@ class Checkpointer:
                 referred = {file.directory for files, _ in self._saved.values() for file in files}
                 full = self._chain + 1 >= self.full_every or not self._saved or not referred <= set(there)
                 self.store.begin(directory)
-            except OSError as error:
-                problem = str(error)
+            except Exception as error:  # whatever a store raises: the other ranks must not wait for this one
+                problem = str(error) or repr(error)
         directory, problem, full = self._gather((directory, problem, full))[0]
         if problem:
             raise CheckpointError(f"step {step} was not saved: rank 0 cannot begin: {problem}")
@@ -256,8 +256,8 @@ class Checkpointer:
                     found = [name for name in there if (step_of(name) or (-1, 0))[0] == step]
                 elif pointed and pointed not in there:
                     found = [pointed, *there] if step_of(pointed) else there
-            except OSError as error:
-                problem = str(error)
+            except Exception as error:  # whatever a store raises: the other ranks must not wait for this one
+                problem = str(error) or repr(error)
         found, problem = self._gather((found, problem))[0]
         if problem:
             raise CheckpointError(f"rank 0 cannot see which checkpoints there are: {problem}")
@@ -270,8 +270,8 @@ class Checkpointer:
             if (manifest.step,) != (step_of(directory) or ())[:1]:
                 raise CorruptCheckpointError(f"the manifest is that of step {manifest.step}")
             check_files(self.store, manifest)
-        except (CorruptCheckpointError, OSError) as error:
-            return None, {}, str(error) or repr(error), ""
+        except Exception as error:
+            return None, {}, _said(error), ""
         try:
             wanted = _whole(manifest) if template is None else template(manifest) if callable(template) else template
             asked = {name: value for name, value in wanted.items() if isinstance(value, Tensor | Sharded)}
@@ -280,8 +280,8 @@ class Checkpointer:
             return None, {}, "", str(error) if isinstance(error, ValueError) else repr(error)
         try:
             read_into(self.store, manifest, asked)
-        except (CorruptCheckpointError, OSError) as error:
-            return None, {}, str(error) or repr(error), ""
+        except Exception as error:
+            return None, {}, _said(error), ""
         return manifest, asked, "", ""
 
     def _gather(self, mine: Any) -> list[Any]:
@@ -324,6 +324,11 @@ def _whole(manifest: Manifest) -> dict[str, Tensor]:
 
 def _empty(entry: Entry) -> Tensor:
     return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
+
+
+def _said(error: Exception) -> str:
+    """What is wrong with a checkpoint; of a store's own errors also what they are."""
+    return str(error) if isinstance(error, CorruptCheckpointError) else f"{type(error).__name__}: {error}"
 
 
 def _some(names: list[str]) -> str:

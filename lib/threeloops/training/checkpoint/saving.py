@@ -60,7 +60,7 @@ class Save:
         self.plan, self._store, self._before, self._identifies = plan, store, before, identifies
         self._keep, self._milestones = keep, milestones
         self._part: Part | None = None
-        self._problem = ""
+        self._not_written = self._not_published = ""  # why
         self._written, self._aborted = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -70,7 +70,7 @@ class Save:
 
     def _run(self) -> None:
         self.write()
-        if self.plan.rank == 0 and not self._problem:
+        if self.plan.rank == 0 and not self._not_written:
             self._publish()
 
     def write(self) -> None:
@@ -85,7 +85,7 @@ class Save:
             if plan.rank:
                 self._store.note(plan.directory, str(plan.rank), note)
         except Exception as error:  # whatever a store raises: it is for the training loop, and not for this thread
-            self._problem = _said(error)
+            self._not_written = _said(error)
             with suppress(Exception):
                 self._store.note(plan.directory, str(plan.rank), b"")  # let the first rank not wait
         finally:
@@ -95,7 +95,7 @@ class Save:
     def written(self) -> str:
         """Wait until the file is durable; "" or what went wrong."""
         self._written.wait()
-        return self._problem
+        return self._not_written
 
     def published(self) -> str:
         """On the first rank, when all have written: wait until there is a checkpoint; "" or what went wrong."""
@@ -103,7 +103,7 @@ class Save:
             self._publish()
         else:
             self._thread.join()
-        return self._problem
+        return self._not_published
 
     def abort(self) -> None:
         """Remove what was begun."""
@@ -133,7 +133,7 @@ class Save:
             self._store.commit(plan.directory, encode(manifest))
             self._store.point(plan.directory)
         except Exception as error:
-            self._problem = _said(error)
+            self._not_published = _said(error)
             return
         try:
             _retain(self._store, plan.directory, self._keep, self._milestones)

@@ -169,6 +169,8 @@ def one_cannot_write(folder, which, asynchronous, mute):
     try:
         if asynchronous:
             checkpointer.save_async(2, state)
+            if dist.get_rank() == 0 and not mute and which:  # it knows of the other's failure, and not of the reason
+                checkpointer._under_way._thread.join(10)
             checkpointer.wait()
         else:
             checkpointer.save(2, state)
