@@ -70,6 +70,11 @@ class ParallelGPT:
         self._like = torch.empty(0, dtype=dtype)
         self._width = config.width
 
+    @property
+    def module(self) -> nn.Module:
+        """This rank's stage, for checkpoints."""
+        return self._stage
+
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Of this rank's stage, by their names in the whole model."""
         return self._stage.named_parameters()

@@ -1,0 +1,335 @@
+"""Save and load by all ranks of a group, so that what is there is always whole.
+
+The order of a save, and why: all ranks write their files; all say whether they could; then the first rank commits, and
+only then it moves the pointer, and only then it removes older checkpoints. Whenever this stops, the last checkpoint is
+as it was.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from threeloops.training.checkpoint.format import DTYPES, CheckpointError, CorruptCheckpointError, name_of, to_plain
+from threeloops.training.checkpoint.manifest import Entry, Manifest, decode, directory_of, step_of
+from threeloops.training.checkpoint.pieces import Box, Sharded, assign_writers, held
+from threeloops.training.checkpoint.reader import check_files, read_into
+from threeloops.training.checkpoint.saving import Plan, Save, Staging
+from threeloops.training.checkpoint.store import Store
+from threeloops.training.checkpoint.writer import Saved, saved_blocks
+
+__all__ = ["Checkpointer", "Loaded", "Stall"]
+
+_Template = Mapping[str, Any] | Callable[[Manifest], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Stall:
+    """What an asynchronous save kept training from, in seconds."""
+
+    waited: float
+    """For the save before it."""
+    planned: float
+    """For the other ranks, to agree on who writes what."""
+    copied: float
+
+
+@dataclass(frozen=True)
+class Loaded:
+    step: int
+    state: dict[str, Any]
+    """Tensors, those of the template where there was one, and the plain values that this rank saved: where fewer ranks
+    saved, those of the first."""
+    manifest: Manifest
+    skipped: tuple[str, ...]
+    """Newer checkpoints that could not be loaded, each with the reason."""
+
+
+class Checkpointer:
+    """Saves a state, and loads the newest whole one. Every rank of the group calls it, in the same order.
+
+    A state is a mapping from names to tensors, `Sharded` ones, and plain values (JSON). A name stands for one tensor on
+    all ranks: a plain tensor is whole, and on several ranks the same. Of what is the same one rank writes each part.
+
+    Args:
+        group: the ranks that save together; by default all, or this process alone where there are no others.
+        keep: how many checkpoints stay, beside milestones, and those that a kept one refers to.
+        milestones: every step that is a multiple stays for ever; 0 for none.
+        full_every: of so many saves one is full. The others write the blocks that have changed, of 1 MiB each, and
+            refer to earlier files for the rest. 1 for full saves only.
+        state: what will be saved. Give it where saves are asynchronous, and the buffer for them is made now; otherwise
+            the first one makes it, and takes several times as long as those that follow.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        group: dist.ProcessGroup | None = None,
+        *,
+        keep: int = 2,
+        milestones: int = 1000,
+        full_every: int = 8,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, value, least in (("keep", keep, 1), ("milestones", milestones, 0), ("full_every", full_every, 1)):
+            if value < least:
+                raise ValueError(f"{name} = {value}: expected {least} or more")
+        self.store, self.group = store, group
+        self.keep, self.milestones, self.full_every = keep, milestones, full_every
+        alone = not dist.is_initialized()
+        self.rank: int = 0 if alone else dist.get_rank(group)
+        self.world: int = 1 if alone else dist.get_world_size(group)
+        self._staging = Staging()
+        self._under_way: Save | None = None
+        self._saved: Saved = {}
+        self._chain = 0
+        if state is not None:
+            self._staging.reserve(self._agree(0, state, "").boxes)
+
+    def save(self, step: int, state: Mapping[str, Any]) -> None:
+        """Save, and return when the checkpoint survives a crash.
+
+        Raises:
+            CheckpointError: on all ranks where one could not write. Earlier checkpoints are as they were.
+            ValueError: ranks disagree about the state, or its parts do not make it up.
+        """
+        self.wait()
+        self._under_way = self._begin(step, state)
+        self._under_way.write()
+        self.wait()
+
+    def save_async(self, step: int, state: Mapping[str, Any]) -> Stall:
+        """Copy the state, and save the copy while training goes on. A save before it that is not done yet is waited
+        for. What fails after the copy is raised by the next call of this checkpointer.
+
+        Raises:
+            As `save`.
+        """
+        started = time.perf_counter()
+        self.wait()
+        waited = time.perf_counter()
+        save = self._begin(step, state)
+        planned = time.perf_counter()
+        save.plan.boxes = self._staging.copy(save.plan.boxes)
+        self._under_way = save
+        save.start()
+        return Stall(waited - started, planned - waited, time.perf_counter() - planned)
+
+    def wait(self) -> None:
+        """Until the last save is done. Raises what went wrong with it, once."""
+        save, self._under_way = self._under_way, None
+        if save is None:
+            return
+        self._raise_first(save, save.written())
+        self._raise_first(save, save.published() if self.rank == 0 else "")
+        self._saved, self._chain = save.saved, save.plan.chain
+
+    def load(self, template: _Template | None = None, step: int | None = None, *, strict: bool = True) -> Loaded:
+        """Load the newest whole checkpoint, or that of `step`.
+
+        The pointer is where the search begins, and then steps are tried from the newest on. One that cannot be read, or
+        of which a byte is not as it was written, is skipped with a warning.
+
+        Args:
+            template: the tensors to fill, as in a state: only what overlaps is read. Ranks may be others, and as many
+                as they like, than when it was saved. A function makes a template for what a manifest has. Without one
+                every rank loads all tensors.
+            strict: a tensor that no rank asks for is an error.
+
+        Raises:
+            CheckpointError: there is none that is whole. Tensors of the template may then hold anything.
+            ValueError: the template does not fit the checkpoint.
+        """
+        self.wait()
+        skipped: list[str] = []
+        for directory in self._candidates(step):
+            manifest, state, problem, mistake = self._try(directory, template)
+            found = self._gather((problem, mistake, sorted(state)))
+            if mistakes := [(rank, each) for rank, (_, each, _) in enumerate(found) if each]:
+                raise ValueError(f"{directory}, rank {mistakes[0][0]}: {mistakes[0][1]}")
+            if problems := [(rank, each) for rank, (each, _, _) in enumerate(found) if each]:
+                skipped.append(f"{directory}: {problems[0][1]} (seen by rank {problems[0][0]})")
+                continue
+            assert manifest is not None
+            if strict and (
+                unasked := sorted(manifest.tensors.keys() - {name for *_, names in found for name in names})
+            ):
+                raise ValueError(
+                    f"{directory} has {_some(unasked)}, and no rank asks for that: give the template these names, or "
+                    "strict=False"
+                )
+            for each in skipped:
+                warnings.warn(f"{each}. Loaded {directory} in its place", stacklevel=2)
+            self._saved, self._chain = saved_blocks(manifest), manifest.chain
+            values = manifest.values_of(self.rank if self.rank < manifest.world else 0)
+            return Loaded(manifest.step, {**state, **values}, manifest, tuple(skipped))
+        wanted = "checkpoint" if step is None else f"checkpoint of step {step}"
+        raise CheckpointError(f"there is no whole {wanted}. {'; '.join(skipped) or 'The store has none'}")
+
+    def _begin(self, step: int, state: Mapping[str, Any]) -> Save:
+        """Agree on who writes what, and make room."""
+        directory, problem, full = "", "", True
+        if self.rank == 0:
+            try:
+                there = self.store.directories()
+                revision = max(
+                    (found[1] + 1 for name in there if (found := step_of(name)) and found[0] == step), default=0
+                )
+                directory = directory_of(step, revision)
+                referred = {file.directory for files, _ in self._saved.values() for file in files}
+                full = self._chain + 1 >= self.full_every or not self._saved or not referred <= set(there)
+                self.store.begin(directory)
+            except Exception as error:  # whatever a store raises: the other ranks must not wait for this one
+                problem = str(error) or repr(error)
+        directory, problem, full = self._gather((directory, problem, full))[0]
+        if problem:
+            raise CheckpointError(f"step {step} was not saved: rank 0 cannot begin: {problem}")
+        try:
+            plan = self._agree(step, state, directory)
+        except Exception:
+            if self.rank == 0:
+                self.store.abort(directory)
+            raise
+        plan.chain = 0 if full else self._chain + 1
+        return Save(
+            self.store, plan, {} if full else self._saved,
+            identifies=self.full_every > 1, keep=self.keep, milestones=self.milestones,
+        )  # fmt: skip
+
+    def _agree(self, step: int, state: Mapping[str, Any], directory: str) -> Plan:
+        """What this rank writes of a state. The same errors on all ranks, where there are any."""
+        mistake, tensors, mine, values, described = "", {}, {}, {}, {}
+        try:
+            tensors = {name: value for name, value in state.items() if isinstance(value, Tensor | Sharded)}
+            mine = held(tensors)
+            described = {name: (name_of(each.dtype), tuple(each.shape)) for name, each in tensors.items()}
+            values = {name: to_plain(value) for name, value in state.items() if name not in tensors}
+        except (TypeError, ValueError) as error:
+            mistake = str(error)
+        sizes = {key: each.nbytes for key, each in mine.items()}
+        firsts = {name for name, each in tensors.items() if isinstance(each, Sharded) and each.of_first_rank}
+        everyone = self._gather((step, mistake, described, firsts, sizes, values))
+        for rank, (theirs, wrong, found, *_) in enumerate(everyone):
+            if wrong:
+                raise ValueError(f"step {step} was not saved: rank {rank}: {wrong}")
+            if theirs != everyone[0][0]:
+                raise ValueError(f"rank {rank} saves step {theirs}, and rank 0 step {everyone[0][0]}: save together")
+            for name, what in found.items():
+                if described.setdefault(name, what) != what:
+                    raise ValueError(
+                        f"{name!r} is {what} on rank {rank}, and {described[name]} elsewhere: a name stands for one "
+                        "tensor on all ranks; give each rank's own another name, or say with Sharded how it lies"
+                    )
+        writers = assign_writers([sizes for *_, sizes, _ in everyone], set().union(*(each[3] for each in everyone)))
+        _check_cover(described, writers)
+        first, *others = [values for *_, values in everyone]
+        own = [{k: v for k, v in each.items() if k not in first or first[k] != v} for each in others]
+        boxes = {key: each for key, each in mine.items() if key in writers[self.rank]}
+        return Plan(step, directory, self.rank, self.world, described, boxes, (first, *own))
+
+    def _raise_first(self, save: Save, problem: str) -> None:
+        """The first rank's that has one, on all ranks; and nothing is left of the save."""
+        problems = [(rank, each) for rank, each in enumerate(self._gather(problem)) if each]
+        if problems:
+            if self.rank == 0:
+                save.abort()
+            rank, said = problems[0]
+            raise CheckpointError(
+                f"step {save.plan.step} was not saved: rank {rank}: {said}. Earlier checkpoints are as they were"
+            )
+
+    def _candidates(self, step: int | None) -> list[str]:
+        """Directories in the order in which they are tried: the one that the pointer names, then newest first."""
+        found, problem = [], ""
+        if self.rank == 0:
+            try:
+                there = sorted(self.store.directories(), key=lambda name: step_of(name) or (-1, 0), reverse=True)
+                pointed = self.store.pointer()
+                found = sorted(there, key=lambda name: name != pointed)
+                if step is not None:
+                    found = [name for name in there if (step_of(name) or (-1, 0))[0] == step]
+                elif pointed and pointed not in there:
+                    found = [pointed, *there] if step_of(pointed) else there
+            except Exception as error:  # whatever a store raises: the other ranks must not wait for this one
+                problem = str(error) or repr(error)
+        found, problem = self._gather((found, problem))[0]
+        if problem:
+            raise CheckpointError(f"rank 0 cannot see which checkpoints there are: {problem}")
+        return found
+
+    def _try(self, directory: str, template: _Template | None) -> tuple[Manifest | None, dict[str, Any], str, str]:
+        """Manifest and state of one checkpoint; what is wrong with it, or else with the template."""
+        try:
+            manifest = decode(self.store.manifest(directory))
+            if (manifest.step,) != (step_of(directory) or ())[:1]:
+                raise CorruptCheckpointError(f"the manifest is that of step {manifest.step}")
+            check_files(self.store, manifest)
+        except Exception as error:
+            return None, {}, _said(error), ""
+        try:
+            wanted = _whole(manifest) if template is None else template(manifest) if callable(template) else template
+            asked = {name: value for name, value in wanted.items() if isinstance(value, Tensor | Sharded)}
+            _check_fit(asked, manifest)
+        except Exception as error:  # whatever a template raises: the other ranks must not wait for this one
+            return None, {}, "", str(error) if isinstance(error, ValueError) else repr(error)
+        try:
+            read_into(self.store, manifest, asked)
+        except Exception as error:
+            return None, {}, _said(error), ""
+        return manifest, asked, "", ""
+
+    def _gather(self, mine: Any) -> list[Any]:
+        """Of all ranks, in order."""
+        if self.world == 1:
+            return [mine]
+        everyone = [None] * self.world
+        dist.all_gather_object(everyone, mine, group=self.group)
+        return everyone
+
+
+def _check_cover(described: Mapping[str, tuple[str, tuple[int, ...]]], writers: list[set[tuple[str, Box]]]) -> None:
+    there = dict.fromkeys(described, 0)
+    for written in writers:
+        for name, box in written:
+            there[name] += prod(box.shape)
+    for name, (_, shape) in described.items():
+        if there[name] != prod(shape):
+            raise ValueError(
+                f"the parts of {name!r} on all ranks have {there[name]} elements together, and shape {shape} has "
+                f"{prod(shape)}: they must make it up, and be apart from one another or equal"
+            )
+
+
+def _check_fit(asked: Mapping[str, Tensor | Sharded], manifest: Manifest) -> None:
+    if missing := sorted(asked.keys() - manifest.tensors.keys()):
+        raise ValueError(f"it does not have {_some(missing)}, which the template asks for: was another model saved?")
+    for name, value in asked.items():
+        entry = manifest.tensors[name]
+        if (entry.dtype, entry.shape) != (name_of(value.dtype), tuple(value.shape)):
+            raise ValueError(
+                f"{name!r} has type {entry.dtype} and shape {entry.shape} there: expected {name_of(value.dtype)} and "
+                f"{tuple(value.shape)}, those of the template"
+            )
+
+
+def _whole(manifest: Manifest) -> dict[str, Tensor]:
+    return {name: _empty(entry) for name, entry in manifest.tensors.items()}
+
+
+def _empty(entry: Entry) -> Tensor:
+    return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
+
+
+def _said(error: Exception) -> str:
+    """What is wrong with a checkpoint; of a store's own errors also what they are."""
+    return str(error) if isinstance(error, CorruptCheckpointError) else f"{type(error).__name__}: {error}"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,138 @@
+"""The safetensors format, written as a stream: 8 bytes of header length, a header in JSON, then the tensors' raw bytes.
+
+The format is described at https://github.com/huggingface/safetensors: numbers are little-endian, `data_offsets` count
+from the end of the header, and the data leave no holes. Nothing in such a file is executed when it is read, as a pickle
+would be. The header is padded with spaces to a multiple of 64, and wide types come first, so that every tensor lies
+where its type may be read in place.
+"""
+
+import base64
+import hashlib
+import json
+import math
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = [
+    "DTYPES", "CheckpointError", "CorruptCheckpointError", "bytes_of", "checksum", "from_plain", "header",
+    "is_as_written", "item_size", "name_of", "to_plain",
+]  # fmt: skip
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8,
+    "BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
+}  # fmt: skip
+"""The format's name of each of torch's types that it has."""
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+_CRC_BYTES = 4
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written, or none could be read. What was saved before is as it was."""
+
+
+class CorruptCheckpointError(CheckpointError):
+    """What was read is not what was written."""
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Raises TypeError for a type that the format does not have."""
+    if dtype not in _NAMES:
+        raise TypeError(f"{dtype}: safetensors has {', '.join(map(str, _NAMES))}; convert the tensor to one of these")
+    return _NAMES[dtype]
+
+
+def item_size(name: str) -> int:
+    return DTYPES[name].itemsize
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the CPU, without a copy."""
+    if sys.byteorder != "little":
+        raise CheckpointError("this machine is big-endian: the format is little-endian, and nothing here swaps bytes")
+    octets: np.ndarray = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(octets)  # type: ignore[arg-type]
+
+
+def checksum(data: bytes | bytearray | memoryview, *, identifies: bool) -> bytes:
+    """SHA-256 where it has to tell a block from every other, since an incremental save that takes two different blocks
+    for the same one keeps an old value. Where it only has to find damage CRC-32, which costs half as much or less."""
+    return hashlib.sha256(data).digest() if identifies else zlib.crc32(data).to_bytes(_CRC_BYTES, "little")
+
+
+def is_as_written(data: bytes | bytearray | memoryview, found: bytes) -> bool:
+    """Whether data have this checksum, of either kind."""
+    return checksum(data, identifies=len(found) != _CRC_BYTES) == found
+
+
+def header(tensors: Sequence[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
+    """The beginning of a file that holds these tensors in this order, each given as key, type and shape.
+
+    Raises ValueError where a key stands twice.
+    """
+    described: dict[str, object] = {"__metadata__": dict(metadata)}
+    end = 0
+    for key, dtype, shape in tensors:
+        if key in described:
+            raise ValueError(f"{key!r} stands twice in one file: rename one of the tensors")
+        begin, end = end, end + item_size(dtype) * prod(shape)
+        described[key] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    return len(text).to_bytes(8, "little") + text
+
+
+def to_plain(value: Any) -> Any:
+    """A plain value as JSON that keeps what JSON would change: tuples, keys that are no strings, bytes, and floats that
+    are not finite. Each of these is an object whose one key begins with "!".
+
+    Raises TypeError for what is not plain.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"!float": repr(value)}
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, bytes):
+        return {"!bytes": base64.b64encode(value).decode()}
+    if isinstance(value, tuple):
+        return {"!tuple": [to_plain(each) for each in value]}
+    if isinstance(value, list):
+        return [to_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) and not key.startswith("!") for key in value):
+            return {key: to_plain(each) for key, each in value.items()}
+        return {"!dict": [[to_plain(key), to_plain(each)] for key, each in value.items()]}
+    raise TypeError(f"{type(value).__name__}: expected a tensor, or a number, text, bytes, None, list, tuple or dict")
+
+
+def from_plain(value: Any) -> Any:
+    """What `to_plain` was given. Raises CorruptCheckpointError for what it does not give."""
+    if isinstance(value, list):
+        return [from_plain(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    try:
+        match list(value.items()):
+            case [("!float", str(text))]:
+                return float(text)
+            case [("!bytes", str(text))]:
+                return base64.b64decode(text, validate=True)
+            case [("!tuple", list(each))]:
+                return tuple(map(from_plain, each))
+            case [("!dict", list(pairs))]:
+                return {from_plain(key): from_plain(each) for key, each in pairs}
+    except (TypeError, ValueError) as error:
+        raise CorruptCheckpointError(f"{str(value)[:100]} is not a value: {error}") from None
+    return {key: from_plain(each) for key, each in value.items()}

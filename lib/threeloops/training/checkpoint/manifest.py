@@ -1,0 +1,177 @@
+"""What a checkpoint says about itself: which tensors it has, where each of their bytes lies, and what they sum to.
+
+A manifest is JSON, with the SHA-256 of itself in its last line. What it says is checked before it is used, since it
+may be torn, come from a newer release, or from somebody else.
+"""
+
+import hashlib
+import re
+from math import prod
+from typing import Any
+
+import msgspec
+
+from threeloops.training.checkpoint.format import DTYPES, CorruptCheckpointError, from_plain, item_size
+from threeloops.training.checkpoint.pieces import Box, overlap
+
+__all__ = [
+    "BLOCK",
+    "Block",
+    "Entry",
+    "File",
+    "Manifest",
+    "Piece",
+    "VERSION",
+    "decode",
+    "directory_of",
+    "encode",
+    "step_of",
+]
+
+BLOCK = 1 << 20
+"""Bytes that have a checksum of their own, at most; a multiple of every type's size."""
+
+VERSION = 1
+_DIRECTORY = re.compile(r"step-(\d{8,18})(?:-r(\d{1,9}))?")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+class Block(msgspec.Struct, array_like=True, frozen=True):
+    """Bytes `offset` … `offset + length − 1` of file number `file`."""
+
+    file: int
+    offset: int
+    length: int
+    checksum: bytes
+    """A SHA-256, or a CRC-32 where no later save compares with this one."""
+
+
+class Piece(msgspec.Struct, array_like=True, frozen=True):
+    """One box of a tensor, row by row, in blocks of BLOCK bytes; the last may be shorter."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def box(self) -> Box:
+        return Box(self.start, self.shape)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
+class File(msgspec.Struct, array_like=True, frozen=True):
+    """A file of `size` bytes, in the directory of this step or of an earlier one, with the checksum of its header."""
+
+    directory: str
+    name: str
+    size: int
+    header: int
+    """Bytes."""
+    checksum: bytes
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    version: int
+    step: int
+    world: int
+    chain: int
+    """How many incremental saves lie between this one and the full one that they follow."""
+    files: tuple[File, ...]
+    tensors: dict[str, Entry]
+    values: tuple[dict[str, Any], ...]
+    """Plain values of each rank, as `to_plain` gives them; those that are equal to rank 0's stand there alone."""
+
+    def values_of(self, rank: int) -> dict[str, Any]:
+        return {name: from_plain(value) for name, value in (self.values[0] | self.values[rank]).items()}
+
+
+def directory_of(step: int, revision: int = 0) -> str:
+    return f"step-{step:08d}" + (f"-r{revision}" if revision else "")
+
+
+def step_of(directory: str) -> tuple[int, int] | None:
+    """Step and revision of a directory that is called like a checkpoint; a revision is a second save of a step."""
+    match = _DIRECTORY.fullmatch(directory)
+    return (int(match[1]), int(match[2] or 0)) if match else None
+
+
+def encode(manifest: Manifest) -> bytes:
+    text = msgspec.json.encode(manifest)
+    return text + b"\nsha256 " + hashlib.sha256(text).hexdigest().encode() + b"\n"
+
+
+def decode(data: bytes) -> Manifest:
+    """Raises CorruptCheckpointError for what `encode` did not write, or another version of it."""
+    text, _, seal = data.rpartition(b"\nsha256 ")
+    if seal != hashlib.sha256(text).hexdigest().encode() + b"\n":
+        raise CorruptCheckpointError(f"the manifest ({len(data)} bytes) is not what its checksum was made of")
+    try:
+        version = msgspec.json.decode(text, type=dict[str, msgspec.Raw])["version"]
+        if msgspec.json.decode(version) != VERSION:
+            raise CorruptCheckpointError(f"the manifest has version {bytes(version).decode()}: expected {VERSION}")
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except (msgspec.MsgspecError, KeyError, UnicodeDecodeError) as error:
+        raise CorruptCheckpointError(f"the manifest is not one: {error}") from None
+    _check(manifest)
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    """That every size and offset is inside of what it is a part of."""
+    if manifest.world < 1 or len(manifest.values) != manifest.world or manifest.step < 0 or manifest.chain < 0:
+        raise CorruptCheckpointError(
+            f"the manifest has step {manifest.step}, chain {manifest.chain} and values of {len(manifest.values)} ranks "
+            f"of {manifest.world}"
+        )
+    for file in manifest.files:
+        if step_of(file.directory) is None or not _FILE.fullmatch(file.name) or not 0 <= file.header <= file.size:
+            raise CorruptCheckpointError(f"the manifest names a file {file.directory}/{file.name} of {file.size} bytes")
+    for name, entry in manifest.tensors.items():
+        if wrong := _wrong(entry, manifest.files):
+            raise CorruptCheckpointError(f"{name!r}: {wrong}")
+
+
+def _wrong(entry: Entry, files: tuple[File, ...]) -> str:
+    """What is wrong with a tensor's entry; "" where nothing is."""
+    if entry.dtype not in DTYPES:
+        return f"type {entry.dtype!r} is not one of safetensors"
+    if any(length < 0 for length in entry.shape) or prod(entry.shape) * item_size(entry.dtype) >= 1 << 63:
+        return f"shape {entry.shape} is not one"
+    for piece in entry.pieces:
+        ends = [start + length for start, length in zip(piece.start, piece.shape, strict=False)]
+        fits = len(piece.start) == len(piece.shape) == len(entry.shape)
+        if (
+            not fits
+            or min((*piece.start, 0)) < 0
+            or min((*piece.shape, 1)) < 1
+            or any(map(int.__gt__, ends, entry.shape))
+        ):
+            return f"a piece of shape {piece.shape} at {piece.start} is not inside of {entry.shape}"
+        left = prod(piece.shape) * item_size(entry.dtype)
+        for block in piece.blocks:
+            if not 0 <= block.file < len(files) or not 0 < block.length == min(left, BLOCK):
+                return f"a block of {block.length} bytes in file {block.file}, where {left} bytes are left"
+            if len(block.checksum) not in (4, 32):
+                return f"a checksum of {len(block.checksum)} bytes"
+            if not 0 <= block.offset <= files[block.file].size - block.length:
+                return f"a block at {block.offset} is not inside of {files[block.file].name}"
+            left -= block.length
+        if left:
+            return f"{left} bytes of the piece at {piece.start} are in no block"
+    if sum(prod(piece.shape) for piece in entry.pieces) != prod(entry.shape):
+        return f"the pieces do not make up {entry.shape}"
+    boxes = sorted(piece.box for piece in entry.pieces)
+    for number, one in enumerate(boxes):
+        for other in boxes[number + 1 :]:
+            if other.start[:1] >= tuple(
+                start + length for start, length in zip(one.start[:1], one.shape[:1], strict=True)
+            ):
+                break  # and so do all that follow: they begin below it
+            if overlap(one, other):
+                return f"the pieces at {one.start} and {other.start} overlap"
+    return ""

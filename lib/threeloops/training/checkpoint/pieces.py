@@ -1,0 +1,135 @@
+"""How tensors lie on ranks, in words that do not depend on how many there are.
+
+A tensor has one name and one global shape on all ranks. What a rank holds of it is boxes: a start and a shape. A slice
+along a dimension (tensor parallelism) is a box, a whole tensor is one, and a range of the flattened tensor (ZeRO, FSDP)
+is at most 2·d − 1 of them in d dimensions, each contiguous in that range. So whatever ranks save and whatever others
+ask for, loading is the overlap of two boxes.
+"""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Box", "Sharded", "assign_writers", "flat_range", "held", "overlap", "sharded_along"]
+
+
+class Box(NamedTuple):
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """This rank's part of a tensor of global `shape`: where each of its boxes starts, and their values.
+
+    It may be none, and the boxes of different ranks may be the same: replicas, of which one is written, whichever.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    parts: tuple[tuple[tuple[int, ...], Tensor], ...]
+    of_first_rank: bool = False
+    """Replicas may differ, and that of the first rank that has one counts."""
+
+    def __post_init__(self) -> None:
+        for start, values in self.parts:
+            ends = [first + length for first, length in zip(start, values.shape, strict=False)]
+            fits = len(start) == values.dim() == len(self.shape)
+            if (
+                not fits
+                or any(first < 0 for first in start)
+                or any(e > s for e, s in zip(ends, self.shape, strict=True))
+            ):
+                raise ValueError(f"a part of shape {tuple(values.shape)} at {start} is not inside of {self.shape}")
+            if values.dtype != self.dtype:
+                raise ValueError(f"a part at {start} has {values.dtype}: expected {self.dtype}, that of the tensor")
+
+
+def sharded_along(dim: int, values: Tensor, rank: int, ranks: int) -> Sharded:
+    """`values` is part `rank` of `ranks` equal parts along `dim`: `Shard(dim)` of `training/mesh.py`."""
+    dim %= values.dim()
+    shape = tuple(length * ranks if d == dim else length for d, length in enumerate(values.shape))
+    start = tuple(values.shape[dim] * rank if d == dim else 0 for d in range(values.dim()))
+    return Sharded(shape, values.dtype, ((start, values),))
+
+
+def flat_range(shape: tuple[int, ...], begin: int, values: Tensor) -> Sharded:
+    """`values`, of one dimension, are the elements of the flattened tensor from `begin` on."""
+    parts, at = [], 0
+    for box in _range_boxes(shape, begin, begin + len(values)):
+        parts.append((box.start, values[at : at + prod(box.shape)].view(box.shape)))
+        at += prod(box.shape)
+    return Sharded(shape, values.dtype, tuple(parts))
+
+
+def _range_boxes(shape: tuple[int, ...], begin: int, end: int) -> list[Box]:
+    """The elements `begin` … `end − 1` of the flattened tensor as boxes, in order: the rest of a row, whole rows, and
+    the beginning of another, where a row is divided in the same way."""
+    if begin >= end:
+        return []
+    if not shape:
+        return [Box((), ())]
+    row = prod(shape[1:])
+    first, last = -(-begin // row), end // row  # whole rows
+    if first > last:  # inside of one row
+        return _in_row(shape, last, begin - last * row, end - last * row)
+    boxes = _in_row(shape, first - 1, begin - (first - 1) * row, row) if begin < first * row else []
+    if first < last:
+        boxes.append(Box((first, *[0] * (len(shape) - 1)), (last - first, *shape[1:])))
+    return boxes + (_in_row(shape, last, 0, end - last * row) if end > last * row else [])
+
+
+def _in_row(shape: tuple[int, ...], row: int, begin: int, end: int) -> list[Box]:
+    return [Box((row, *start), (1, *size)) for start, size in _range_boxes(shape[1:], begin, end)]
+
+
+def overlap(one: Box, other: Box) -> Box | None:
+    """The elements that are in both; None where there are none."""
+    start = tuple(map(max, one.start, other.start))
+    end = [min(a + n, b + m) for a, n, b, m in zip(*one, *other, strict=True)]
+    shape = tuple(e - s for s, e in zip(start, end, strict=True))
+    return Box(start, shape) if all(length > 0 for length in shape) else None
+
+
+def held(state: Mapping[str, object]) -> dict[tuple[str, Box], Tensor]:
+    """What a rank has: the values of each box that has elements, by name and box. A plain tensor is whole."""
+    found: dict[tuple[str, Box], Tensor] = {}
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            parts: Iterable[tuple[tuple[int, ...], Tensor]] = (((0,) * value.dim(), value),)
+        else:
+            assert isinstance(value, Sharded)
+            parts = value.parts
+        for start, values in parts:
+            if values.numel():
+                found[name, Box(tuple(start), tuple(values.shape))] = values
+    return found
+
+
+def assign_writers(
+    holdings: Sequence[Mapping[tuple[str, Box], int]], of_first_rank: Container[str] = ()
+) -> list[set[tuple[str, Box]]]:
+    """Which boxes each rank writes, given the bytes of those that each rank holds: every box once.
+
+    What one rank alone has, it writes. Of what several have, the largest first, each goes to the one of them that has
+    the least to write; but of the tensors that are named, to the first.
+    """
+    holders: dict[tuple[str, Box], list[int]] = {}
+    sizes: dict[tuple[str, Box], int] = {}
+    for rank, holding in enumerate(holdings):
+        for key, size in holding.items():
+            holders.setdefault(key, []).append(rank)
+            sizes[key] = size
+    load, writes = [0] * len(holdings), [set[tuple[str, Box]]() for _ in holdings]
+    for key, ranks in holders.items():
+        if key[0] in of_first_rank:
+            holders[key] = ranks[:1]
+    for key in sorted(holders, key=lambda key: (len(holders[key]) > 1, -sizes[key], key)):
+        rank = min(holders[key], key=lambda rank: load[rank])
+        load[rank] += sizes[key]
+        writes[rank].add(key)
+    return writes

@@ -1,0 +1,223 @@
+"""One save on its way: this rank writes its part, and the first rank then makes a checkpoint of all parts.
+
+Ranks of an asynchronous save need no collective in the background: each notes in the store what it wrote, and the
+first waits for the notes. So torch's communication stays with the training.
+"""
+
+import threading
+import time
+import warnings
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeVar
+
+import msgspec
+import torch
+from torch import Tensor
+
+from threeloops.training.checkpoint.format import CorruptCheckpointError, bytes_of
+from threeloops.training.checkpoint.manifest import VERSION, Manifest, decode, encode, step_of
+from threeloops.training.checkpoint.pieces import Box
+from threeloops.training.checkpoint.store import Store
+from threeloops.training.checkpoint.writer import Part, Saved, merge, write_part
+
+__all__ = ["Plan", "Save", "Staging"]
+
+_POLL_SECONDS, _GRACE_SECONDS = 0.002, 5.0
+_ALIGNMENT = 64
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+@dataclass
+class Plan:
+    """What is saved, and what this rank writes of it."""
+
+    step: int
+    directory: str
+    rank: int
+    world: int
+    described: dict[str, tuple[str, tuple[int, ...]]]
+    """Type and global shape of every tensor."""
+    boxes: dict[tuple[str, Box], Tensor]
+    values: tuple[dict[str, Any], ...]
+    chain: int = 0
+
+
+class Save:
+    """A rank's part of one save: `write` it, or `start` to write it in the background.
+
+    Args:
+        before: blocks of earlier saves, which are not written again.
+        identifies: a later save may compare with this one.
+    """
+
+    def __init__(
+        self, store: Store, plan: Plan, before: Saved, *, identifies: bool, keep: int, milestones: int
+    ) -> None:
+        self.plan, self._store, self._before, self._identifies = plan, store, before, identifies
+        self._keep, self._milestones = keep, milestones
+        self._part: Part | None = None
+        self._not_written = self._not_published = ""  # why
+        self._written, self._aborted = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"save of step {self.plan.step}")
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.write()
+        if self.plan.rank == 0 and not self._not_written:
+            self._publish()
+
+    def write(self) -> None:
+        """Write this rank's file, and note for the first rank what is in it."""
+        plan, note = self.plan, b""
+        try:
+            boxes = {key: tensor.detach().cpu().contiguous() for key, tensor in plan.boxes.items()}
+            shapes = {name: shape for name, (_, shape) in plan.described.items()}
+            name = f"rank-{plan.rank:05d}.safetensors"
+            self._part = write_part(self._store, plan.directory, name, boxes, shapes, self._before, self._identifies)
+            note = msgspec.json.encode(self._part)
+            if plan.rank:
+                self._store.note(plan.directory, str(plan.rank), note)
+        except Exception as error:  # whatever a store raises: it is for the training loop, and not for this thread
+            self._not_written = _said(error)
+            with suppress(Exception):
+                self._store.note(plan.directory, str(plan.rank), b"")  # let the first rank not wait
+        finally:
+            plan.boxes = {}
+            self._written.set()
+
+    def written(self) -> str:
+        """Wait until the file is durable; "" or what went wrong."""
+        self._written.wait()
+        return self._not_written
+
+    def published(self) -> str:
+        """On the first rank, when all have written: wait until there is a checkpoint; "" or what went wrong."""
+        if self._thread is None:
+            self._publish()
+        else:
+            self._thread.join()
+        return self._not_published
+
+    def abort(self) -> None:
+        """Remove what was begun."""
+        self._aborted.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._store.abort(self.plan.directory)
+
+    @property
+    def saved(self) -> Saved:
+        """The blocks that this rank wrote or referred to."""
+        assert self._part is not None
+        return {
+            (name, piece.box, self.plan.described[name][0]): (self._part.files, piece.blocks)
+            for name, pieces in self._part.pieces.items()
+            for piece in pieces
+        }
+
+    def _publish(self) -> None:
+        """Make a checkpoint of what all ranks wrote; then point to it; then remove what is not needed any more."""
+        plan = self.plan
+        try:
+            assert self._part is not None
+            parts = [self._part, *(self._part_of(rank) for rank in range(1, plan.world))]
+            files, tensors = merge(parts, plan.described)
+            manifest = Manifest(VERSION, plan.step, plan.world, plan.chain, files, tensors, plan.values)
+            self._store.commit(plan.directory, encode(manifest))
+            self._store.point(plan.directory)
+        except Exception as error:
+            self._not_published = _said(error)
+            return
+        try:
+            _retain(self._store, plan.directory, self._keep, self._milestones)
+        except Exception as error:
+            warnings.warn(f"older checkpoints could not be removed: {_said(error)}", stacklevel=2)
+
+    def _part_of(self, rank: int) -> Part:
+        """What another rank noted, when it has."""
+        leave = float("inf")
+        while not self._aborted.is_set() and time.monotonic() < leave:
+            with suppress(FileNotFoundError):
+                if note := self._store.notes(self.plan.directory, str(rank)):
+                    return msgspec.json.decode(note, type=Part)
+                break
+            if leave == float("inf") and not threading.main_thread().is_alive():
+                leave = time.monotonic() + _GRACE_SECONDS  # the program ends: do not keep it
+            self._aborted.wait(_POLL_SECONDS)
+        raise RuntimeError(f"rank {rank} has not written its part")
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _retain(store: Store, newest: str, keep: int, milestones: int) -> None:
+    """Remove all but `newest`, the `keep` − 1 before it, milestones, and what any of these refers to.
+
+    Steps after the newest are of a run that was rolled back, and so is an older revision of a step. A checkpoint that
+    cannot be read does not count.
+    """
+    places = {name: place for name in store.directories() if (place := step_of(name))}
+    needed, seen, left = set[str](), set[int](), keep
+    for name in sorted(places, key=lambda name: (name != newest, -places[name][0], -places[name][1])):
+        step = places[name][0]
+        if step in seen:
+            continue
+        milestone = bool(milestones) and step % milestones == 0
+        if not milestone and (left == 0 or step > places[newest][0]):
+            continue
+        try:
+            files = decode(store.manifest(name)).files
+        except (CorruptCheckpointError, FileNotFoundError):
+            continue
+        seen.add(step)
+        needed |= {name, *(file.directory for file in files)}
+        left -= not milestone or name == newest
+    for name in sorted(places.keys() - needed):
+        store.remove(name)
+
+
+class Staging:
+    """One buffer, with a place in it for each tensor."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._places: dict[Hashable, Tensor] = {}
+
+    def reserve(self, tensors: Mapping[_Key, Tensor]) -> None:
+        """Make room for tensors of these names, types and shapes, and touch every page of it."""
+        if {key: (place.dtype, place.shape) for key, place in self._places.items()} == {
+            key: (tensor.dtype, tensor.shape) for key, tensor in tensors.items()
+        }:
+            return
+        self._places = {}
+        sizes = {key: -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for key, tensor in tensors.items()}
+        if self._buffer.numel() < sum(sizes.values()):
+            self._buffer = torch.empty(0, dtype=torch.uint8)  # freed first
+            pinned = any(tensor.is_cuda for tensor in tensors.values())
+            self._buffer = torch.empty(sum(sizes.values()), dtype=torch.uint8, pin_memory=pinned).zero_()
+        at = 0
+        for key, tensor in tensors.items():
+            octets = self._buffer[at : at + prod(tensor.shape) * tensor.element_size()]
+            self._places[key] = octets.view(tensor.dtype).view(tensor.shape)
+            at += sizes[key]
+
+    @torch.no_grad()
+    def copy(self, tensors: Mapping[_Key, Tensor]) -> dict[_Key, Tensor]:
+        """These values, in the buffer: they stay as they are until the next copy."""
+        self.reserve(tensors)
+        for key, tensor in tensors.items():
+            if tensor.device.type == "cpu" and tensor.is_contiguous():
+                bytes_of(self._places[key])[:] = bytes_of(tensor)  # one memcpy
+            else:
+                self._places[key].copy_(tensor, non_blocking=True)
+        if any(tensor.is_cuda for tensor in tensors.values()):
+            torch.cuda.synchronize()
+        return {key: self._places[key] for key in tensors}

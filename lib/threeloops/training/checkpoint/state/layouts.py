@@ -1,0 +1,143 @@
+"""How the parameters of a model lie on ranks, read off the model: which global tensors a local one holds parts of.
+
+Every way of cutting keeps the names of the whole model. What it does to a parameter, it does to the optimizer's tensors
+of the same shape: so a layout is a function of any tensor that lies as the parameter does.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from threeloops.models.gpt import Attention
+from threeloops.training.checkpoint.pieces import Sharded, flat_range, sharded_along
+from threeloops.training.data_parallel import DDP
+from threeloops.training.expert_parallel import ExpertParallel, own_experts
+from threeloops.training.sharded import FSDP, ZeroOptimizer
+from threeloops.training.sharded.flat import FlatLayout
+from threeloops.training.tensor_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabularyParallelEmbedding,
+)
+
+__all__ = ["Held", "held_by_model", "held_by_optimizer"]
+
+_Pieces = dict[str, Tensor | Sharded]
+"""Parts of global tensors, by name."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor that this rank holds, and where any tensor of its shape lies."""
+
+    tensor: Tensor
+    place: Callable[[Tensor], _Pieces]
+
+
+def held_by_model(model: nn.Module) -> list[Held]:
+    """Parameters, and the buffers that `state_dict` has. A shared one has all of its names: on the stages of a pipeline
+    an embedding and a head that are tied have one each."""
+    if isinstance(model, FSDP):
+        rank, names = dist.get_rank(model.group), _names_of_parameters(model.module)
+        flats = [Held(flat.shard, partial(_in_flat, flat.layout, names, rank)) for flat in model.flats.values()]
+        return flats + [held for held in _whole(model.module) if not isinstance(held.tensor, nn.Parameter)]
+    if isinstance(model, DDP | nn.parallel.DistributedDataParallel):
+        model = model.module
+    return _whole(model)
+
+
+def held_by_optimizer(model: nn.Module, optimizer: Any) -> list[Held]:
+    """The tensors that it trains, each as the optimizer's states know it."""
+    if isinstance(optimizer, ZeroOptimizer):
+        rank, names = dist.get_rank(optimizer.group), _names_of_parameters(model)
+        return [Held(bucket.master, partial(_in_flat, bucket.layout, names, rank)) for bucket in optimizer.buckets]
+    return held_by_model(model)
+
+
+def _whole(model: nn.Module) -> list[Held]:
+    cuts, renamed = dict(_cut_parameters(model)), dict(_experts(model))
+    names: dict[int, dict[str, Callable[[Tensor], Tensor | Sharded]]] = {}
+    tensors: dict[int, Tensor] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor):
+            prefix = next((prefix for prefix in renamed if name.startswith(prefix)), "")
+            known = renamed.get(prefix, "") + name[len(prefix) :]
+            cut = cuts.get(name, _replica if isinstance(tensor, nn.Parameter) else _of_first_rank)
+            names.setdefault(id(tensor), {})[known] = cut
+            tensors[id(tensor)] = tensor
+    return [Held(tensor, partial(_placed, names[key])) for key, tensor in tensors.items()]
+
+
+def _placed(names: dict[str, Callable[[Tensor], Tensor | Sharded]], tensor: Tensor) -> _Pieces:
+    return {name: cut(tensor) for name, cut in names.items()}
+
+
+def _replica(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _of_first_rank(tensor: Tensor) -> Sharded:
+    """Buffers may differ between ranks until the next forward, which gives all of them those of the first."""
+    return Sharded(tuple(tensor.shape), tensor.dtype, (((0,) * tensor.dim(), tensor),), of_first_rank=True)
+
+
+def _names_of_parameters(model: nn.Module) -> dict[str, list[str]]:
+    """All names of each parameter, by the first."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {found[0]: found for found in names.values()}
+
+
+def _in_flat(layout: FlatLayout, names: dict[str, list[str]], rank: int, chunk: Tensor) -> _Pieces:
+    """The chunk of a rank, without padding, holds ranges of some of the parameters."""
+    found: _Pieces = {}
+    begin, at = rank * layout.chunk_length, 0
+    for name, shape in layout.shapes.items():
+        first, last = max(at, begin), min(at + prod(shape), begin + len(chunk))
+        if first < last:
+            piece = flat_range(shape, first - at, chunk[first - begin : last - begin])
+            found |= dict.fromkeys(names[name], piece)
+        at += prod(shape)
+    return found
+
+
+def _cut_parameters(model: nn.Module) -> Iterator[tuple[str, Callable[[Tensor], Sharded]]]:
+    """Of layers that tensor parallelism has cut."""
+    for name, module in model.named_modules():
+        prefix = f"{name}." if name else ""
+        match module:
+            case ColumnParallelLinear() | VocabularyParallelEmbedding():
+                for each, _ in module.named_parameters(recurse=False):
+                    yield prefix + each, partial(_along, 0, module.group)
+            case RowParallelLinear():
+                yield f"{prefix}weight", partial(_along, 1, module.group)
+            case Attention() if isinstance(module.output, RowParallelLinear):
+                yield f"{prefix}qkv.weight", partial(_by_heads, module.heads, module.kv_heads, module.output.group)
+
+
+def _along(dim: int, group: dist.ProcessGroup | None, tensor: Tensor) -> Sharded:
+    return sharded_along(dim, tensor, dist.get_rank(group), dist.get_world_size(group))
+
+
+def _by_heads(heads: int, kv_heads: int, group: dist.ProcessGroup | None, tensor: Tensor) -> Sharded:
+    """This rank's query heads, then its key and then its value heads; in the whole matrix each kind lies together."""
+    rank, ranks, parts, before = dist.get_rank(group), dist.get_world_size(group), [], 0
+    for part in tensor.split([len(tensor) // (heads + 2 * kv_heads) * n for n in (heads, kv_heads, kv_heads)]):
+        parts.append(((before * ranks + rank * len(part), *[0] * (tensor.dim() - 1)), part))
+        before += len(part)
+    return Sharded((len(tensor) * ranks, *tensor.shape[1:]), tensor.dtype, tuple(parts))
+
+
+def _experts(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """What a rank's experts are called there, and in the whole model."""
+    for name, module in model.named_modules():
+        if isinstance(module, ExpertParallel):
+            prefix = f"{name}.experts." if name else "experts."
+            for here, number in enumerate(own_experts(module.router.experts, module.group)):
+                yield f"{prefix}{here}.", f"{prefix}{number}."

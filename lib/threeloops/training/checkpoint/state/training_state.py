@@ -1,0 +1,223 @@
+"""The whole state of a training run as one mapping, and back."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from threeloops.training.checkpoint.checkpointer import Loaded
+from threeloops.training.checkpoint.format import DTYPES, bytes_of
+from threeloops.training.checkpoint.manifest import Manifest
+from threeloops.training.checkpoint.pieces import Sharded
+from threeloops.training.checkpoint.state.layouts import Held, held_by_model, held_by_optimizer
+from threeloops.training.checkpoint.state.random_states import (
+    RANDOM_BYTES,
+    random_states,
+    restore_random_states,
+    seed_from,
+)
+from threeloops.training.sharded import ZeroOptimizer
+
+__all__ = ["TrainingState"]
+
+
+class TrainingState:
+    """What has to be saved, and where it goes back to.
+
+    Args:
+        model: a module, also one that DDP or FSDP wraps, whose layers tensor parallelism has cut, or a pipeline stage.
+        optimizer: torch's, or a `ZeroOptimizer`.
+        parts: whatever else has `state_dict` and `load_state_dict`, or a dataclass `state`, by name: scheduler, scaler,
+            loader. Their states must be plain values.
+        group: the ranks that save together; by default all.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: Any = None, *, group: dist.ProcessGroup | None = None, **parts: Any
+    ) -> None:
+        self.model, self.optimizer, self.parts = model, optimizer, parts
+        alone = not dist.is_initialized()
+        self.rank: int = 0 if alone else dist.get_rank(group)
+        self.world: int = 1 if alone else dist.get_world_size(group)
+        self._random = torch.zeros(1, RANDOM_BYTES, dtype=torch.uint8)
+        self._scalars: list[tuple[Held, str, dict[str, Tensor]]] = []
+        """Numbers that are loaded for the optimizer, one for each name that a tensor holds a part of."""
+
+    def state(self) -> dict[str, Any]:
+        """For `Checkpointer.save`: tensors are the live ones, and not copies."""
+        found: dict[str, Any] = {}
+        for held in held_by_model(self.model):
+            found |= {f"model.{name}": part for name, part in held.place(held.tensor.detach()).items()}
+        for held in self._trained():
+            for key, value in self._tensors_of(held).items():
+                found |= {f"optimizer.{name}.{key}": part for name, part in _placed(held, value).items()}
+        row = torch.frombuffer(bytearray(random_states()), dtype=torch.uint8)[None]
+        found["random"] = Sharded((self.world, RANDOM_BYTES), torch.uint8, (((self.rank, 0), row),))
+        if self._optimizer is not None:
+            found["optimizer groups"] = [
+                {name: _number(value) for name, value in group.items() if name != "params"}
+                for group in self._optimizer.param_groups
+            ]
+        return found | {name: _state_of(part) for name, part in self.parts.items()}
+
+    @torch.no_grad()
+    def template(self, manifest: Manifest) -> dict[str, Tensor | Sharded]:
+        """For `Checkpointer.load`: this rank's tensors. Those that the optimizer would make in its first step are made
+        here."""
+        found: dict[str, Tensor | Sharded] = {}
+        for held in held_by_model(self.model):
+            found |= {f"model.{name}": part for name, part in held.place(held.tensor.detach()).items()}
+        keys: dict[str, list[str]] = {}
+        for name in manifest.tensors:
+            if name.startswith("optimizer."):
+                parameter, _, key = name.removeprefix("optimizer.").rpartition(".")
+                keys.setdefault(parameter, []).append(key)
+        self._scalars.clear()
+        for held in self._trained():
+            names = held.place(held.tensor.detach())
+            expected = list(dict.fromkeys(key for name in names for key in keys.get(name, [])))
+            state = self._states[held.tensor]
+            for key in state.keys() - set(expected):
+                del state[key]
+            for key in expected:
+                found |= self._slots(held, key, names, manifest)
+        if "random" in manifest.tensors:
+            row = self.rank if self.rank < manifest.world else 0
+            found["random"] = Sharded((manifest.world, RANDOM_BYTES), torch.uint8, (((row, 0), self._random),))
+        return found
+
+    @torch.no_grad()
+    def restore(self, loaded: Loaded) -> None:
+        """After `Checkpointer.load` with the template: whatever is not a tensor of the model or the optimizer.
+
+        As many ranks as saved go on bit for bit. With more, the new ones draw random numbers of their own, which follow
+        from those of the first.
+
+        Raises:
+            ValueError: something was saved that is not here, or the other way round.
+        """
+        plain = {name: value for name, value in loaded.state.items() if name not in loaded.manifest.tensors}
+        expected = {*self.parts, *(["optimizer groups"] if self.optimizer is not None else [])}
+        if plain.keys() != expected or "random" not in loaded.state:
+            raise ValueError(
+                f"step {loaded.step} was saved with {', '.join(sorted(plain)) or 'nothing'} beside tensors: expected "
+                f"{', '.join(sorted(expected)) or 'nothing'}; give TrainingState the same parts"
+            )
+        for held, key, values in self._scalars:
+            first, *others = values.values()
+            if any(not torch.equal(first, other) for other in others):
+                raise ValueError(
+                    f"{key!r} of the optimizer differs between {', '.join(values)}, which are trained as one tensor "
+                    "here: cut the model as it was, or into smaller units"
+                )
+            self._states[held.tensor][key] = first.to(held.tensor.device) if self._steps_on_device(held) else first
+        if isinstance(self.optimizer, ZeroOptimizer) and not any(
+            n.endswith(".master") for n in loaded.manifest.tensors
+        ):
+            for bucket in self.optimizer.buckets:
+                bucket.master.copy_(bucket.shard)
+        if self.optimizer is not None:
+            self._restore_groups(plain["optimizer groups"])
+        for name, part in self.parts.items():
+            if hasattr(part, "load_state_dict"):
+                part.load_state_dict(plain[name])
+            else:
+                part.state = type(part.state)(**plain[name])
+        data = bytes(bytes_of(self._random))
+        if self.rank < loaded.manifest.world:
+            restore_random_states(data)
+        else:
+            seed_from(data, self.rank)
+
+    @property
+    def _optimizer(self) -> torch.optim.Optimizer | None:
+        """torch's own."""
+        return self.optimizer.optimizer if isinstance(self.optimizer, ZeroOptimizer) else self.optimizer
+
+    @property
+    def _states(self) -> Any:
+        assert self._optimizer is not None
+        return self._optimizer.state
+
+    def _trained(self) -> list[Held]:
+        if self._optimizer is None:
+            return []
+        trained = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
+        found = [held for held in held_by_optimizer(self.model, self.optimizer) if id(held.tensor) in trained]
+        if len(found) != len(trained):
+            raise ValueError(
+                f"the optimizer trains {len(trained)} tensors, and {len(found)} of them are the model's: give "
+                "TrainingState the model that it trains"
+            )
+        return found
+
+    def _tensors_of(self, held: Held) -> dict[str, Tensor]:
+        """What the optimizer keeps for one tensor."""
+        found = {key: value for key, value in self._states.get(held.tensor, {}).items() if value is not None}
+        for key, value in found.items():
+            if not isinstance(value, Tensor):
+                raise TypeError(f"the optimizer's {key!r} is of type {type(value).__name__}: expected a tensor")
+        return found | ({"master": held.tensor.detach()} if self._is_master(held) else {})
+
+    def _slots(
+        self, held: Held, key: str, names: Mapping[str, Tensor | Sharded], manifest: Manifest
+    ) -> dict[str, Tensor | Sharded]:
+        """Where to load what the optimizer keeps for one tensor under `key`; one number may come from several names."""
+        state = self._states[held.tensor]
+        entries = {f"optimizer.{name}.{key}": manifest.tensors.get(f"optimizer.{name}.{key}") for name in names}
+        if lacking := [name for name, entry in entries.items() if entry is None]:
+            raise ValueError(f"it does not have {lacking[0]!r}, and parameters that are trained as one tensor do")
+        kinds = {DTYPES[entry.dtype] for entry in entries.values() if entry}
+        shapes = [tuple(part.shape) for part in names.values()]
+        if key == "master" and self._is_master(held):
+            state = {key: held.tensor.detach()}
+        elif [e.shape for e in entries.values() if e] != shapes:
+            values = {name: torch.empty(e.shape, dtype=DTYPES[e.dtype]) for name, e in entries.items() if e}
+            self._scalars.append((held, key, values))
+            return dict(values)
+        elif key not in state or state[key].shape != held.tensor.shape or state[key].dtype not in kinds:
+            state[key] = torch.empty_like(held.tensor, dtype=min(kinds, key=str))
+        return {f"optimizer.{name}.{key}": part for name, part in held.place(state[key]).items()}
+
+    def _is_master(self, held: Held) -> bool:
+        if not isinstance(self.optimizer, ZeroOptimizer):
+            return False
+        return any(held.tensor is bucket.master is not bucket.shard for bucket in self.optimizer.buckets)
+
+    def _steps_on_device(self, held: Held) -> bool:
+        """Where torch's optimizers count steps on the GPU."""
+        assert self._optimizer is not None
+        groups = [g for g in self._optimizer.param_groups if any(p is held.tensor for p in g["params"])]
+        return any(group.get("capturable") or group.get("fused") for group in groups)
+
+    def _restore_groups(self, saved: list[dict[str, Any]]) -> None:
+        assert self._optimizer is not None
+        groups = self._optimizer.param_groups
+        if len(saved) != len(groups):
+            raise ValueError(
+                f"{len(saved)} groups of parameters were saved: expected {len(groups)}, those of the optimizer"
+            )
+        for group, values in zip(groups, saved, strict=True):
+            for name, value in values.items():
+                if isinstance(group.get(name), Tensor):
+                    group[name].fill_(value)
+                else:
+                    group[name] = value
+
+
+def _placed(held: Held, value: Tensor) -> Mapping[str, Tensor | Sharded]:
+    """What an optimizer keeps per element lies as the tensor does; one number counts for all names."""
+    if value.shape == held.tensor.shape:
+        return held.place(value)
+    return dict.fromkeys(held.place(held.tensor.detach()), value)
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def _state_of(part: Any) -> Any:
+    return part.state_dict() if hasattr(part, "state_dict") else asdict(part.state)

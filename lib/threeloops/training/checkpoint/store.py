@@ -1,0 +1,252 @@
+"""Where checkpoints lie: a folder, or an object store, with the one order of operations that survives a crash in each.
+
+A checkpoint is begun, its files are written, and it is committed: then, and not before, `directories()` has it.
+
+- A file system may lose whatever was not fsynced, and may write names in any order (Pillai et al. 2014, "All File
+  Systems Are Not Created Equal"; fsync(2): fsync of a file does not make its name durable). So files are written and
+  fsynced in a folder that has another name, then that folder, then it is renamed, then its parent is fsynced.
+- An object store has no rename, and each put is all or nothing. So the manifest is put last: without one there is no
+  checkpoint.
+
+In both, the pointer to the newest follows at the very end. It is a hint: see `Checkpointer.load`.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from threeloops.training.checkpoint.manifest import step_of
+
+__all__ = ["LocalStore", "ObjectStore", "Store"]
+
+_MANIFEST, _POINTER, _BEGUN = "manifest.json", "latest", ".tmp"
+
+
+class Store(Protocol):
+    """What a checkpointer needs. Errors are OSError; FileNotFoundError where something is not there."""
+
+    def begin(self, directory: str) -> None:
+        """Make room for a checkpoint; what is left of earlier attempts is removed."""
+
+    def write(self, directory: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
+        """Write a file of a checkpoint that was begun. When this returns, its data survive a crash."""
+
+    def note(self, directory: str, name: str, data: bytes) -> None:
+        """For the ranks that write the same checkpoint: gone after the commit, and not durable."""
+
+    def notes(self, directory: str, name: str) -> bytes:
+        """What another rank noted, all of it or FileNotFoundError."""
+
+    def abort(self, directory: str) -> None:
+        """Remove what was begun."""
+
+    def commit(self, directory: str, manifest: bytes) -> None:
+        """Make it a checkpoint. When this returns, that survives a crash; before, there is no such checkpoint."""
+
+    def point(self, directory: str) -> None:
+        """Say that this is the newest."""
+
+    def pointer(self) -> str:
+        """What `point` said last, or ""."""
+
+    def directories(self) -> list[str]:
+        """Of all checkpoints."""
+
+    def manifest(self, directory: str) -> bytes: ...
+
+    def size(self, directory: str, name: str) -> int: ...
+
+    def read(self, directory: str, name: str, offset: int, into: memoryview) -> None:
+        """Fill `into`. Raises EOFError where the file ends before."""
+
+    def remove(self, directory: str) -> None: ...
+
+
+class LocalStore:
+    """Checkpoints in a folder of a file system that keeps what was fsynced; on several machines, of a shared one."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        made = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for each in made:
+            _sync_folder(each.parent)  # or a crash may lose the folder with all that is in it
+
+    def begin(self, directory: str) -> None:
+        for left in self.folder.glob(f"*{_BEGUN}"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        (self.folder / (directory + _BEGUN)).mkdir()
+
+    def write(self, directory: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
+        with (self.folder / (directory + _BEGUN) / name).open("xb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def note(self, directory: str, name: str, data: bytes) -> None:
+        path = self.folder / (directory + _BEGUN) / f"note-{name}"
+        half = path.with_name(f"half-{name}")
+        half.write_bytes(data)
+        half.rename(path)
+
+    def notes(self, directory: str, name: str) -> bytes:
+        return (self.folder / (directory + _BEGUN) / f"note-{name}").read_bytes()
+
+    def abort(self, directory: str) -> None:
+        shutil.rmtree(self.folder / (directory + _BEGUN), ignore_errors=True)
+
+    def commit(self, directory: str, manifest: bytes) -> None:
+        begun = self.folder / (directory + _BEGUN)
+        for note in [*begun.glob("note-*"), *begun.glob("half-*")]:
+            note.unlink()
+        self.write(directory, _MANIFEST, [manifest])
+        _sync_folder(begun)
+        begun.rename(self.folder / directory)
+        _sync_folder(self.folder)
+
+    def point(self, directory: str) -> None:
+        half = self.folder / (_POINTER + _BEGUN)
+        with half.open("wb") as file:
+            file.write(directory.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        half.replace(self.folder / _POINTER)
+        _sync_folder(self.folder)
+
+    def pointer(self) -> str:
+        try:
+            return (self.folder / _POINTER).read_bytes()[:100].decode(errors="replace").strip()
+        except FileNotFoundError:
+            return ""
+
+    def directories(self) -> list[str]:
+        return [path.name for path in self.folder.iterdir() if step_of(path.name)]
+
+    def manifest(self, directory: str) -> bytes:
+        return (self.folder / directory / _MANIFEST).read_bytes()
+
+    def size(self, directory: str, name: str) -> int:
+        return (self.folder / directory / name).stat().st_size
+
+    def read(self, directory: str, name: str, offset: int, into: memoryview) -> None:
+        # Read, not mapped: a bad sector below a mapping kills the process with SIGBUS, below a read it is an error.
+        descriptor = os.open(self.folder / directory / name, os.O_RDONLY)
+        try:
+            while len(into):
+                if not (got := os.preadv(descriptor, [into], offset)):
+                    raise EOFError(f"{directory}/{name} ends at {offset}")
+                into, offset = into[got:], offset + got
+        finally:
+            os.close(descriptor)
+
+    def remove(self, directory: str) -> None:
+        # By another name first: a checkpoint that is half removed must not look like one.
+        leaving = self.folder / (directory + _BEGUN)
+        (self.folder / directory).rename(leaving)
+        shutil.rmtree(leaving)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class ObjectStore:
+    """Checkpoints below a URL of any file system that fsspec knows: s3://bucket/run, gs://…, memory://….
+
+    Args:
+        options: for fsspec's file system, as `key`, `secret` or `endpoint_url`.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        import fsspec
+
+        self._files, self._root = fsspec.core.url_to_fs(url, **options)
+        self._root = self._root.rstrip("/")
+
+    def begin(self, directory: str) -> None:
+        for path in self._list():
+            if step_of(path) and not self._exists(f"{path}/{_MANIFEST}"):
+                self.abort(path)
+
+    def write(self, directory: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
+        file = self._files.open(self._at(f"{directory}/{name}"), "wb")
+        try:
+            for chunk in chunks:
+                file.write(chunk)
+            file.close()
+        except BaseException:
+            with suppress(Exception):  # an upload in parts is cancelled, and not completed by a later close
+                file.discard()
+                file.closed = True
+            raise
+
+    def note(self, directory: str, name: str, data: bytes) -> None:
+        self._files.pipe_file(self._at(f"{directory}/note-{name}"), data)
+
+    def notes(self, directory: str, name: str) -> bytes:
+        return self._cat(f"{directory}/note-{name}")
+
+    def abort(self, directory: str) -> None:
+        with suppress(FileNotFoundError):
+            self._files.rm(self._at(directory), recursive=True)
+
+    def commit(self, directory: str, manifest: bytes) -> None:
+        self._files.pipe_file(self._at(f"{directory}/{_MANIFEST}"), manifest)
+        for path in self._list(directory):
+            if path.startswith("note-"):
+                self._files.rm_file(self._at(f"{directory}/{path}"))
+
+    def point(self, directory: str) -> None:
+        self._files.pipe_file(self._at(_POINTER), directory.encode())
+
+    def pointer(self) -> str:
+        try:
+            return self._cat(_POINTER)[:100].decode(errors="replace").strip()
+        except FileNotFoundError:
+            return ""
+
+    def directories(self) -> list[str]:
+        return [path for path in self._list() if step_of(path) and self._exists(f"{path}/{_MANIFEST}")]
+
+    def manifest(self, directory: str) -> bytes:
+        return self._cat(f"{directory}/{_MANIFEST}")
+
+    def size(self, directory: str, name: str) -> int:
+        self._files.invalidate_cache()
+        return int(self._files.size(self._at(f"{directory}/{name}")))
+
+    def read(self, directory: str, name: str, offset: int, into: memoryview) -> None:
+        data = self._files.cat_file(self._at(f"{directory}/{name}"), start=offset, end=offset + len(into))
+        if len(data) != len(into):
+            raise EOFError(f"{directory}/{name} ends at {offset + len(data)}")
+        into[:] = data
+
+    def remove(self, directory: str) -> None:
+        self._files.rm_file(self._at(f"{directory}/{_MANIFEST}"))  # first: then it is no checkpoint
+        self.abort(directory)
+
+    def _at(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    def _cat(self, path: str) -> bytes:
+        return bytes(self._files.cat_file(self._at(path)))
+
+    def _exists(self, path: str) -> bool:
+        self._files.invalidate_cache()
+        return bool(self._files.exists(self._at(path)))
+
+    def _list(self, directory: str = "") -> list[str]:
+        self._files.invalidate_cache()
+        try:
+            found = self._files.ls(f"{self._root}/{directory}".rstrip("/"), detail=False)
+        except FileNotFoundError:
+            return []
+        return [path.rstrip("/").rpartition("/")[2] for path in found]

@@ -1,0 +1,506 @@
+"""One process: what is saved is loaded, whatever happens to files; saves in the background; what is kept."""
+
+import errno
+import shutil
+import threading
+import warnings
+
+import pytest
+import torch
+from threeloops.training.checkpoint import Checkpointer, CheckpointError, LocalStore, Sharded, flat_range
+from threeloops.training.checkpoint.manifest import BLOCK, decode
+
+
+def state(step, size=11):
+    generator = torch.Generator().manual_seed(step)
+    return {
+        "weight": torch.randn(3, size, generator=generator),
+        "counts": torch.randint(0, 99, (5,), generator=generator),
+        "half": torch.randn(7, generator=generator).bfloat16(),
+        "scalar": torch.tensor(float(step)),
+        "empty": torch.empty(0, 4),
+        "epoch": step,
+        "nested": {"lr": [0.1 / (1 + step), None, "cosine"]},
+    }
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor):
+            assert found[name].dtype == value.dtype and torch.equal(found[name], value), name
+        else:
+            assert found[name] == value
+
+
+def checkpoints(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def saved(folder, *steps, **options):
+    checkpointer = Checkpointer(LocalStore(folder), **options)
+    for step in steps:
+        checkpointer.save(step, state(step))
+    return checkpointer
+
+
+def load(folder, *arguments, **keywords):
+    """What is loaded, and the warnings on the way."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loaded = Checkpointer(LocalStore(folder)).load(*arguments, **keywords)
+    return loaded, [str(each.message) for each in said]
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    saved(tmp_path / "new" / "folder", 1, 2)
+    loaded, said = load(tmp_path / "new" / "folder")
+    assert (loaded.step, loaded.skipped, said) == (2, (), [])
+    assert_same(loaded.state, state(2))
+    assert checkpoints(tmp_path / "new" / "folder") == ["latest", "step-00000001", "step-00000002"]
+    assert (tmp_path / "new" / "folder" / "latest").read_text() == "step-00000002"
+
+
+def test_a_template_is_filled_in_place_whatever_its_strides(tmp_path):
+    saved(tmp_path, 3)
+    into = {name: torch.zeros_like(each) for name, each in state(3).items() if isinstance(each, torch.Tensor)}
+    into["weight"] = torch.zeros(11, 3).T
+    parameter = into["half"] = torch.nn.Parameter(into["half"])
+    loaded, _ = load(tmp_path, into)
+    assert loaded.state["half"] is parameter
+    assert_same(loaded.state, state(3))
+
+
+def test_tensors_that_are_not_contiguous_are_saved(tmp_path):
+    value = torch.randn(4, 6)
+    Checkpointer(LocalStore(tmp_path)).save(1, {"t": value.T, "s": value[:, ::2]})
+    loaded, _ = load(tmp_path)
+    assert torch.equal(loaded.state["t"], value.T) and torch.equal(loaded.state["s"], value[:, ::2])
+
+
+def test_a_load_reads_only_the_blocks_that_it_needs(tmp_path):
+    rows, width = 40, BLOCK // 16  # four rows to a block
+    value = torch.randn(rows, width)
+    Checkpointer(LocalStore(tmp_path)).save(1, {"w": value})
+    store = LocalStore(tmp_path)
+    read = []
+    original = store.read
+    store.read = lambda directory, name, offset, into: (read.append(len(into)), original(directory, name, offset, into))
+    some = torch.zeros(2, width)
+    Checkpointer(store).load({"w": Sharded((rows, width), torch.float32, (((7, 0), some),))})
+    assert torch.equal(some, value[7:9])
+    assert sorted(read)[1:] == [2 * BLOCK]  # beside the header: rows 7 and 8 lie in blocks 1 and 2
+
+
+def test_whatever_box_is_asked_for(tmp_path):
+    value = torch.randn(5, 7, 9)
+    parts = [flat_range((5, 7, 9), 0, value.flatten()[:100]), flat_range((5, 7, 9), 100, value.flatten()[100:])]
+    whole = Sharded((5, 7, 9), torch.float32, parts[0].parts + parts[1].parts)
+    Checkpointer(LocalStore(tmp_path)).save(1, {"w": whole})
+    for start in ((0, 0, 0), (1, 2, 3), (4, 6, 8), (2, 0, 5)):
+        into = torch.zeros([min(3, n - s) for n, s in zip(value.shape, start, strict=True)])
+        load(tmp_path, {"w": Sharded((5, 7, 9), torch.float32, ((start, into),))})
+        assert torch.equal(into, value[tuple(slice(s, s + n) for s, n in zip(start, into.shape, strict=True))])
+
+
+# What is broken is found
+
+
+def test_every_flipped_bit_and_every_truncation_of_every_file_is_found(tmp_path):
+    saved(tmp_path, 1, 2, full_every=1)
+    newest = tmp_path / "step-00000002"
+    for path in newest.iterdir():
+        data = path.read_bytes()
+        damaged = [data[:number] for number in range(0, len(data), 7)] + [data + b"\0"]
+        damaged += [data[:n] + bytes([data[n] ^ 1 << n % 8]) + data[n + 1 :] for n in range(len(data))]
+        for each in damaged:
+            path.write_bytes(each)
+            loaded, said = load(tmp_path)
+            assert loaded.step == 1 and len(said) == len(loaded.skipped) == 1
+            assert said[0].startswith("step-00000002: ") and "Loaded step-00000001 in its place" in said[0]
+        assert_same(loaded.state, state(1))
+        path.write_bytes(data)
+    assert load(tmp_path)[0].step == 2
+
+
+def test_a_missing_file_and_an_empty_folder_are_found(tmp_path):
+    saved(tmp_path, 1, 2)
+    (tmp_path / "step-00000002/rank-00000.safetensors").unlink()
+    (tmp_path / "step-00000003").mkdir()
+    loaded, said = load(tmp_path)
+    assert loaded.step == 1 and len(said) == 2
+    assert "step-00000002: step-00000002/rank-00000.safetensors cannot be read" in said[0]
+
+
+def test_a_renamed_checkpoint_is_not_taken_for_another_step(tmp_path):
+    saved(tmp_path, 1)
+    shutil.copytree(tmp_path / "step-00000001", tmp_path / "step-00000002")
+    (tmp_path / "latest").unlink()
+    loaded, said = load(tmp_path)
+    assert loaded.step == 1 and "the manifest is that of step 1" in said[0]
+
+
+@pytest.mark.parametrize("pointer", [None, b"", b"step-00000009", b"\xff\x00", b"../x", b"step-00000002" * 50])
+def test_the_pointer_is_a_hint(tmp_path, pointer):
+    saved(tmp_path, 1, 2)
+    (tmp_path / "latest").unlink()
+    if pointer is not None:
+        (tmp_path / "latest").write_bytes(pointer)
+    assert load(tmp_path)[0].step == 2
+
+
+def test_without_a_whole_checkpoint_an_error_says_what_each_lacks(tmp_path):
+    with pytest.raises(CheckpointError, match="there is no whole checkpoint. The store has none"):
+        load(tmp_path)
+    saved(tmp_path, 1, 2)
+    for step in (1, 2):
+        (tmp_path / f"step-0000000{step}/manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="step-00000002.*step-00000001.*manifest.json"):
+        load(tmp_path)
+
+
+def test_a_step_that_is_asked_for_by_number_has_no_substitute(tmp_path):
+    saved(tmp_path, 1, 2)
+    assert load(tmp_path, step=1)[0].step == 1
+    with pytest.raises(CheckpointError, match="no whole checkpoint of step 3"):
+        load(tmp_path, step=3)
+    (tmp_path / "step-00000001/manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="no whole checkpoint of step 1. step-00000001: "):
+        load(tmp_path, step=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"other": torch.zeros(1)}, "it does not have 'other'"),
+        ({"weight": torch.zeros(3, 12)}, "'weight' has type F32 and shape (3, 11) there: expected F32 and (3, 12)"),
+        ({"half": torch.zeros(7)}, "'half' has type BF16"),
+        ({"weight": None}, "has 'weight', and no rank asks for that"),
+    ],
+)
+def test_a_template_that_does_not_fit_is_no_damage_to_be_skipped(tmp_path, change, says):
+    saved(tmp_path, 1, 2)
+    template = {name: each for name, each in {**state(1), **change}.items() if each is not None}
+    with pytest.raises(ValueError) as caught:
+        load(tmp_path, template)
+    assert says in str(caught.value) and "step-00000002" in str(caught.value)
+
+
+def test_without_strict_some_tensors_may_be_left_out(tmp_path):
+    saved(tmp_path, 1)
+    loaded, _ = load(tmp_path, {"counts": torch.zeros(5, dtype=torch.int64)}, strict=False)
+    assert_same(loaded.state, {name: state(1)[name] for name in ("counts", "epoch", "nested")})
+
+
+def test_plain_values_are_what_they_were(tmp_path):
+    values = {
+        "floats": [float("inf"), -float("inf"), 0.1, 1e-310, 2**100], "keys": {30: 1, (1, "a"): None, True: {}},
+        "!like a tag": {"!float": "1"}, "bytes": b"\0\xff", "tuple": (1, (2.0, "x"), []), "text": "ü\n",
+    }  # fmt: skip
+    Checkpointer(LocalStore(tmp_path)).save(1, {**values, "nan": float("nan")})
+    found = load(tmp_path)[0].state
+    assert found.pop("nan") != 0 and repr(found) == repr(values) and found == values
+
+
+def test_plain_values_must_be_json(tmp_path):
+    with pytest.raises(ValueError, match="rank 0: object: expected a tensor, or a number"):
+        Checkpointer(LocalStore(tmp_path)).save(1, {"x": object()})
+    assert checkpoints(tmp_path) == []
+
+
+def test_parts_must_make_up_the_tensor(tmp_path):
+    half = Sharded((4,), torch.float32, (((0,), torch.zeros(2)),))
+    with pytest.raises(ValueError, match="the parts of 'w' on all ranks have 2 elements together"):
+        Checkpointer(LocalStore(tmp_path)).save(1, {"w": half})
+
+
+# Disks that fail
+
+
+class Failing(LocalStore):
+    """Takes so many bytes, and then the disk is full."""
+
+    left = float("inf")
+
+    def write(self, directory, name, chunks):
+        super().write(directory, name, map(self._counted, chunks))
+
+    def _counted(self, chunk):
+        self.left -= len(chunk)
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return chunk
+
+
+@pytest.mark.parametrize("room", [0, 100, 700, 1100])
+def test_on_a_full_disk_the_old_checkpoint_stays_and_training_goes_on(tmp_path, room):
+    store = Failing(tmp_path)
+    checkpointer = Checkpointer(store)
+    checkpointer.save(1, state(1))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    store.left = room
+    with pytest.raises(CheckpointError, match="step 2 was not saved: rank 0: OSError.*No space left on device"):
+        checkpointer.save(2, state(2))
+    checkpointer.save_async(3, state(3))
+    with pytest.raises(CheckpointError, match="step 3 was not saved"):
+        checkpointer.wait()
+    checkpointer.wait()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert checkpoints(tmp_path) == ["latest", "step-00000001"]
+    store.left = float("inf")
+    checkpointer.save(4, state(4))
+    assert_same(load(tmp_path)[0].state, state(4))
+
+
+def test_what_failed_in_the_background_is_raised_by_the_next_save_which_is_not_begun(tmp_path):
+    store = Failing(tmp_path)
+    checkpointer = Checkpointer(store)
+    store.left = 0
+    checkpointer.save_async(1, state(1))
+    with pytest.raises(CheckpointError, match="step 1 was not saved"):
+        checkpointer.save(2, state(2))
+    assert checkpoints(tmp_path) == []
+
+
+def test_what_an_interrupted_save_left_is_removed(tmp_path):
+    (tmp_path / "step-00000001.tmp").mkdir()
+    (tmp_path / "step-00000001.tmp" / "rank-00000.safetensors").write_bytes(b"half")
+    (tmp_path / "latest.tmp").write_bytes(b"st")
+    saved(tmp_path, 1)
+    assert checkpoints(tmp_path) == ["latest", "step-00000001"]
+
+
+# In the background
+
+
+class Slow(LocalStore):
+    """Writes when it is let."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.may, self.writing = threading.Event(), threading.Event()
+
+    def write(self, directory, name, chunks):
+        self.writing.set()
+        assert self.may.wait(10)
+        super().write(directory, name, chunks)
+
+
+def test_what_is_saved_is_what_it_was_when_save_async_was_called(tmp_path):
+    store, live = Slow(tmp_path), state(1)
+    live["strided"] = torch.randn(6, 4)[:, ::2]
+    as_it_was = {name: each.clone() if isinstance(each, torch.Tensor) else each for name, each in live.items()}
+    checkpointer = Checkpointer(store, state=live)
+    checkpointer.save_async(1, live)
+    assert store.writing.wait(10)
+    for each in live.values():
+        if isinstance(each, torch.Tensor):
+            each.add_(1)
+    live["nested"]["lr"] = "changed"
+    assert not (tmp_path / "latest").exists()
+    store.may.set()
+    checkpointer.wait()
+    as_it_was["nested"] = state(1)["nested"]
+    assert_same(load(tmp_path)[0].state, as_it_was)
+
+
+def test_a_save_waits_for_the_one_before_it_and_says_how_long(tmp_path):
+    store = Slow(tmp_path)
+    checkpointer = Checkpointer(store)
+    first = checkpointer.save_async(1, state(1))
+    assert store.writing.wait(10)
+    stalls = []
+    second = threading.Thread(target=lambda: stalls.append(checkpointer.save_async(2, state(2))))
+    second.start()
+    second.join(0.05)
+    assert second.is_alive() and not (tmp_path / "step-00000002.tmp").exists()
+    store.may.set()
+    second.join(10)
+    checkpointer.wait()
+    assert stalls[0].waited >= 0.05 > first.waited and first.copied >= 0
+    assert_same(load(tmp_path, step=1)[0].state, state(1))
+    assert_same(load(tmp_path)[0].state, state(2))
+
+
+def test_the_staging_buffer_is_made_with_the_checkpointer_and_used_by_every_save(tmp_path):
+    checkpointer = Checkpointer(LocalStore(tmp_path), state=state(0))
+    buffer = checkpointer._staging._buffer
+    expected = sum(-(-t.nbytes // 64) * 64 for t in state(0).values() if isinstance(t, torch.Tensor))
+    assert buffer.numel() == expected
+    for step in (1, 2):
+        checkpointer.save_async(step, state(step))
+    checkpointer.wait()
+    assert checkpointer._staging._buffer is buffer
+    checkpointer.save_async(3, state(3, size=500))
+    checkpointer.save_async(4, state(4))
+    checkpointer.wait()
+    assert_same(load(tmp_path, step=3)[0].state, state(3, size=500))
+    assert_same(load(tmp_path)[0].state, state(4))
+
+
+# Only what has changed
+
+
+def written(folder, step):
+    """Bytes of tensors that a step wrote itself."""
+    path = folder / f"step-{step:08d}/rank-00000.safetensors"
+    if not path.exists():
+        return 0
+    data = path.read_bytes()
+    return len(data) - 8 - int.from_bytes(data[:8], "little")
+
+
+def test_an_incremental_save_writes_the_blocks_that_have_changed(tmp_path):
+    big = torch.randn(5 * BLOCK // 4 + 3)
+    live = {"big": big, "same": torch.randn(BLOCK // 4), "small": torch.zeros(3)}
+    checkpointer = Checkpointer(LocalStore(tmp_path), keep=9)
+    values = {}
+
+    def save(step):
+        checkpointer.save(step, live)
+        values[step] = {name: each.clone() for name, each in live.items()}
+
+    save(1)
+    big[0] += 1  # block 0
+    big[-1] += 1  # block 5, of 12 bytes
+    save(2)
+    save(3)
+    big[BLOCK // 4 : 3 * BLOCK // 4] += 1  # blocks 1 and 2
+    live["small"][1] = 7
+    save(4)
+    live["big"] = live["big"].double()  # another type: nothing to compare with
+    save(5)
+    total = sum(each.nbytes for each in values[1].values())
+    assert [written(tmp_path, step) for step in range(1, 6)] == [
+        total, BLOCK + 12, 0, 2 * BLOCK + 12, live["big"].nbytes
+    ]  # fmt: skip
+    for step, expected in values.items():
+        assert_same(load(tmp_path, step=step)[0].state, expected)
+
+
+def test_the_chain_is_bounded_also_across_a_restart(tmp_path):
+    live = {"w": torch.randn(100)}
+    checkpointer = Checkpointer(LocalStore(tmp_path), keep=99, full_every=3)
+    for step in range(1, 6):
+        checkpointer.save(step, live)
+    checkpointer = Checkpointer(LocalStore(tmp_path), keep=99, full_every=3)
+    checkpointer.load()
+    for step in range(6, 9):
+        checkpointer.save(step, live)
+    assert [written(tmp_path, step) for step in range(1, 9)] == [400, 0, 0, 400, 0, 0, 400, 0]
+    chains = [decode((tmp_path / f"step-{step:08d}/manifest.json").read_bytes()).chain for step in range(1, 9)]
+    assert chains == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_with_full_saves_only_everything_is_written(tmp_path):
+    checkpointer = Checkpointer(LocalStore(tmp_path), full_every=1)
+    for step in (1, 2):
+        checkpointer.save(step, {"w": torch.ones(100)})
+        assert written(tmp_path, step) == 400
+
+
+def test_an_incremental_save_follows_the_one_that_was_loaded_and_not_one_that_failed(tmp_path):
+    store = Failing(tmp_path)
+    checkpointer = Checkpointer(store, keep=9)
+    checkpointer.save(1, {"w": torch.ones(100)})
+    store.left = 10
+    with pytest.raises(CheckpointError):
+        checkpointer.save(2, {"w": torch.zeros(100)})
+    store.left = float("inf")
+    checkpointer.save(3, {"w": torch.zeros(100)})
+    checkpointer.save(4, {"w": torch.ones(100)})
+    assert [written(tmp_path, step) for step in (1, 3, 4)] == [400, 400, 400]
+    checkpointer.load(step=3)
+    checkpointer.save(5, {"w": torch.zeros(100)})
+    assert written(tmp_path, 5) == 0
+    assert torch.equal(load(tmp_path)[0].state["w"], torch.zeros(100))
+
+
+def test_what_somebody_removed_is_not_referred_to(tmp_path):
+    checkpointer = Checkpointer(LocalStore(tmp_path))
+    checkpointer.save(1, {"w": torch.ones(100)})
+    shutil.rmtree(tmp_path / "step-00000001")
+    checkpointer.save(2, {"w": torch.ones(100)})
+    assert written(tmp_path, 2) == 400 and load(tmp_path)[0].step == 2
+
+
+# What is kept
+
+
+def steps(folder):
+    return [int(name[5:13]) for name in checkpoints(folder) if name.startswith("step")]
+
+
+def test_the_last_ones_and_milestones_are_kept(tmp_path):
+    checkpointer = Checkpointer(LocalStore(tmp_path), keep=2, milestones=4, full_every=1)
+    kept = []
+    for step in range(1, 12):
+        checkpointer.save(step, state(step))
+        kept.append(steps(tmp_path))
+    assert kept == [
+        [1], [1, 2], [2, 3], [3, 4], [3, 4, 5], [4, 5, 6], [4, 6, 7], [4, 7, 8], [4, 7, 8, 9], [4, 8, 9, 10],
+        [4, 8, 10, 11],
+    ]  # fmt: skip
+
+
+def test_what_a_kept_one_refers_to_is_kept(tmp_path):
+    live = {"same": torch.ones(10), "changes": torch.zeros(10)}
+    checkpointer = Checkpointer(LocalStore(tmp_path), keep=1, milestones=0, full_every=4)
+    kept = []
+    for step in range(1, 8):
+        live["changes"] += 1
+        checkpointer.save(step, live)
+        kept.append(steps(tmp_path))
+        assert_same(load(tmp_path)[0].state, live)
+    assert kept == [[1], [1, 2], [1, 3], [1, 4], [5], [5, 6], [5, 7]]
+
+
+def test_a_broken_checkpoint_does_not_count_as_one_that_is_kept(tmp_path):
+    checkpointer = saved(tmp_path, 1, 2, full_every=1)
+    (tmp_path / "step-00000002/manifest.json").write_bytes(b"torn")
+    checkpointer.save(3, state(3))
+    assert steps(tmp_path) == [1, 3]
+
+
+def test_a_step_that_is_saved_again_does_not_replace_the_old_one_before_it_is_whole(tmp_path):
+    store = Failing(tmp_path)
+    checkpointer = Checkpointer(store)
+    checkpointer.save(1, state(1))
+    store.left = 10
+    with pytest.raises(CheckpointError):
+        checkpointer.save(1, state(8))
+    assert_same(load(tmp_path)[0].state, state(1))
+    store.left = float("inf")
+    checkpointer.save(1, state(9))
+    assert_same(load(tmp_path)[0].state, state(9))
+    assert_same(load(tmp_path, step=1)[0].state, state(9))
+    assert checkpoints(tmp_path) == ["latest", "step-00000001-r1"]
+
+
+def test_after_a_rollback_the_run_that_was_left_is_not_loaded_and_goes(tmp_path):
+    saved(tmp_path, 1, 2, 3, keep=3, full_every=1)
+    checkpointer = Checkpointer(LocalStore(tmp_path), keep=2)
+    checkpointer.load(step=1)
+    checkpointer.save(2, state(20))
+    loaded, _ = load(tmp_path)
+    assert loaded.step == 2
+    assert_same(loaded.state, state(20))
+    assert checkpoints(tmp_path) == ["latest", "step-00000001", "step-00000002-r1"]
+
+
+def test_that_old_ones_cannot_be_removed_is_no_failure_of_the_save(tmp_path):
+    class Stuck(LocalStore):
+        def remove(self, directory):
+            raise PermissionError(f"cannot remove {directory}")
+
+    checkpointer = Checkpointer(Stuck(tmp_path), keep=1)
+    checkpointer.save(1, state(1))
+    with pytest.warns(UserWarning, match="older checkpoints could not be removed: .*step-00000001"):
+        checkpointer.save(2, state(2))
+    assert load(tmp_path)[0].step == 2
+
+
+@pytest.mark.parametrize("options", [{"keep": 0}, {"milestones": -1}, {"full_every": 0}])
+def test_bad_options_are_named(tmp_path, options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} = "):
+        Checkpointer(LocalStore(tmp_path), **options)
