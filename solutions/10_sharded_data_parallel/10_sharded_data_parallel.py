@@ -20,8 +20,8 @@
 #
 # ![Four GPUs hold the same parameters, gradients and optimizer states, and only their batches differ](attachment:opening.png)
 #
-# With DDP four GPUs hold four copies of everything the training needs. Only their batches differ. What does each GPU have to
-# keep, what can it fetch when it needs it, and what does the fetching cost?
+# With DDP four GPUs hold four copies of parameters, gradients and optimizer states. Only their batches differ. What
+# does each GPU have to keep, what can it fetch when it needs it, and what does the fetching cost?
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math
@@ -295,10 +295,10 @@ axes.axis("off")
 show.figure(plot, "Four GPUs hold the same parameters, gradients and optimizer states, and only their batches differ")
 
 # %% [markdown]
-# Programs run on the virtual cluster of lab 09: every rank is a process with real tensors and plain `torch.distributed` code,
-# and time is computed. Unless a run says otherwise, a link has a latency α of 10 µs and a bandwidth β of 1 GB/s, and a layer
-# takes 0.1 ms forward and 0.2 ms backward. New here: the operating system reports how much **memory** each rank has taken at
-# most, with `run(…, memory=True).memory`.
+# Programs run on the virtual cluster of lab 09: every rank is a process with real tensors and plain
+# `torch.distributed` code, and time is computed. Unless a run says otherwise, a link has a latency α of 10 µs and a
+# bandwidth β of 1 GB/s, and a layer takes 0.1 ms forward and 0.2 ms backward. New here: the operating system reports
+# each rank's peak **memory**, in `run(…, memory=True).memory`.
 #
 # You build the three stages of **ZeRO** (zero redundancy optimizer), of which the last is also known as **FSDP** (fully
 # sharded data parallelism). Each stage trains as DDP does, up to rounding, and cuts one more part of what is copied.
@@ -309,7 +309,7 @@ show.figure(plot, "Four GPUs hold the same parameters, gradients and optimizer s
 # 2 bytes per parameter each, and the optimizer 12: a float32 *master* copy of the parameters, and two float32 states of
 # Adam (lab 05). In float32 there are 4 bytes for each parameter, 4 for its gradient and 8 for Adam.
 #
-# DDP keeps all of that on every rank. ZeRO cuts one more part in each stage into N pieces, and rank r keeps piece r:
+# DDP keeps all of that on every rank. Each stage of ZeRO cuts one more part into N pieces, and rank r keeps piece r:
 #
 # | stage | cut |
 # |---|---|
@@ -334,7 +334,7 @@ show.figure(plot, "Four GPUs hold the same parameters, gradients and optimizer s
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "floor",
-    "Stage 1 in mixed precision on 64 ranks instead of 8: how many times less memory do the model states take on a rank?",
+    "Stage 1 in mixed precision on 64 ranks instead of 8: by what factor does a rank's memory for model states shrink?",
     unit="×",
 )
 myth("zero-1")
@@ -635,8 +635,7 @@ with check("zero_1", "the memory of a rank", part="memory", hidden="another numb
             needed + 4 * whole,
             needed,
             f"{ranks} ranks, {whole / MIB:.0f} MiB of weights, an optimizer with twelve states per element",
-            "states for all elements would take "
-            f"{12 * whole / MIB:.0f} MiB of it, and for a piece {12 * whole / ranks / MIB:.0f} MiB",
+            f"states for all elements take {12 * whole / MIB:.0f} MiB, states for a piece {12 * whole / ranks / MIB:.0f} MiB",
         )
 
     zero_takes(4, 2 * MIB)
@@ -657,7 +656,7 @@ debrief(
     """A ring all-reduce is a reduce-scatter followed by an all-gather. ZeRO-1 does the same two, and puts the update in
     between: instead of the summed gradients it gathers the updated parameters. So it sends what DDP sends, and the
     update itself takes 1/N of the time. Megatron-LM offers it as `--use-distributed-optimizer`. (torch's
-    `ZeroRedundancyOptimizer` comes after DDP's all-reduce and broadcasts the parameters besides, which is 1.5 times as much.)
+    `ZeroRedundancyOptimizer` runs after DDP's all-reduce and then broadcasts the parameters: 1.5 times as much.)
 
     It works for optimizers that treat each element by itself, such as SGD, Adam and AdamW. Others, such as Muon, need
     whole matrices, and clipping needs the norm of the whole gradient: sum the squares of the pieces over the ranks first.""",
@@ -874,10 +873,17 @@ debrief(
     slower backward instead of an out-of-memory error. Frameworks have such settings too: `reduce_bucket_size`, and
     limits on the number of layers in flight.
 
-    The price: gradients of several microbatches (parts of a batch, with a backward each) can no longer add up locally without memory for all of them, so each
-    microbatch is reduced on its own.""",
+    The price: with several microbatches (parts of a batch, each with its own backward), whole gradients can no longer add
+    up locally, so each microbatch is reduced on its own.""",
     parts=("values", "overlap", "memory"),
 )
+predict(
+    "zero3",
+    "ZeRO-3 keeps only a piece of each weight. It gathers the whole weight for forward, and again for backward. How many times "
+    "the bytes of DDP does a rank send per step?",
+    unit="×",
+)
+myth("zero-4")
 
 # %% [markdown]
 # ## 4 · Cut the parameters (ZeRO-3)
@@ -886,8 +892,8 @@ debrief(
 # Backward needs the weight again, for the gradient of the layer's input, so it gathers it once more.
 #
 # In PyTorch, such a layer is a `torch.autograd.Function`: you write forward and backward, and decide what is saved in
-# between. The next cell has a linear layer without sharding, which also multiplies by a number. For an incoming gradient `g`, the gradient of `x` is `g @ weight`, and
-# that of the weight is `g.T @ x`.
+# between. The next cell has a linear layer without sharding, which also multiplies by a number. For an incoming gradient
+# `g`, the gradient of `x` is `g @ weight`, and that of the weight is `g.T @ x`.
 #
 # ### Exercise 4 (22 points)
 #
@@ -899,11 +905,8 @@ debrief(
 # - The whole weight, and its whole gradient, exist only while this layer's forward or backward runs.
 # - A forward and a backward send two all-gathers and one reduce-scatter of the weight, and nothing else.
 
+
 # %% tags=["demo"]
-predict("zero3", "ZeRO-3 sends how many times the bytes of DDP per rank and step?", unit="×")
-myth("zero-4")
-
-
 class Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, scale):
@@ -1061,8 +1064,7 @@ audit(
 debrief(
     "sharded_linear",
     """The layer saves its piece instead of its weight, and pays with a second all-gather: three transfers of the
-    weight where DDP has two. Everything else follows from that. Its memory does not depend on how many layers there are,
-    apart from the pieces.
+    weight where DDP has two. Apart from the pieces, its memory does not depend on the number of layers.
 
     FSDP does the same for whole blocks, so that the latency is paid once for many parameters, and with hooks
     instead of a `Function` per operation, so that the model's code stays as it is. It can also keep the weights from forward
@@ -1073,12 +1075,13 @@ debrief(
 # %% [markdown]
 # ## 5 · Gather ahead
 #
-# In section 4 a layer waits for its all-gather, and meanwhile the GPU idles. But the order of the layers is known. So the
-# all-gather of the next layer can run while this one computes: it is **prefetched**. With equal layers, one layer ahead is enough
-# to keep link or GPU busy, and it costs the memory of one more whole weight.
+# In section 4 a layer waits for its all-gather, and meanwhile the GPU idles. But the order of the layers is known. So
+# the all-gather of the next layer can run while this one computes: it is **prefetched**. With equal layers, one layer
+# ahead keeps the link or the GPU busy, and it costs the memory of one more whole weight.
 #
-# *Worked example.* Two layers, each computes 0.3 ms, and an all-gather takes 0.2 ms. Without prefetch: 0.2 + 0.3 + 0.2 + 0.3 = 1.0
-# ms. With it, layer 1 is gathered from 0.2 to 0.4 ms, while layer 0 computes from 0.2 to 0.5 ms, and layer 1 computes from 0.5 to 0.8 ms.
+# *Worked example.* Two layers take 0.3 ms each, and an all-gather 0.2 ms. Without prefetch: 0.2 + 0.3 + 0.2 + 0.3 =
+# 1.0 ms. With it, layer 1 is gathered from 0.2 to 0.4 ms, while layer 0 computes from 0.2 to 0.5 ms, and layer 1
+# computes from 0.5 to 0.8 ms.
 #
 # ### Exercise 5 (14 points)
 #
@@ -1305,11 +1308,11 @@ animate(
     range(len(ORDER)),
     seconds=0.9,
     caption="A step of FSDP on 4 ranks: units (what is gathered at once, here a layer) are gathered and freed, one ahead. "
-    "The last one stays from forward to backward, which some implementations do",
+    "The last one stays whole from forward to backward, as in some implementations",
 )
 debrief(
     "forward_prefetched",
-    """While an all-gather takes no longer than a layer's computation, only the first one is exposed: the pass takes
+    """As long as an all-gather takes no longer than a layer, only the first one is exposed: the pass takes
     0.227 + 8 · 0.3 = 2.627 ms in the example, and 4.213 ms without prefetch. If the all-gather takes longer, the link is
     always busy and the GPU waits, and gathering further ahead would not help: equal layers cannot be gathered faster
     than the link allows. It helps where layers differ.
@@ -1491,20 +1494,20 @@ show.against_prediction(
 audit(
     "zero-3",
     model_states([70 * 10**9], 8, 3).total / 1e9,
-    f"GB of model states per GPU in stage 3 on 8 GPUs of 80 GB; {math.ceil(16 * 70 / 80)} GPUs hold the states alone",
+    f"GB of model states per GPU in stage 3 on 8 GPUs of 80 GB; {math.ceil(16 * 70 / 80)} GPUs are needed for the states alone",
     "model",
     "corrected",
     how="70 billion parameters take 1,120 GB with Adam in mixed precision: 140 GB on each of 8 GPUs, so it needs offloading or fewer bytes per parameter. And hundreds of GPUs do not help DDP, since each of them would hold all 1,120 GB",
 )
 debrief(
     "choose_stage",
-    """Among stages 0 to 2 the traffic is equal, so the one with the largest batch wins. Between 2 and 3 it depends on what the
-    larger batch is worth. Where communication dominates, compare batch ÷ f: in the worked example 11/2 against 30/3, so a
-    slower link makes stage 3 better still, although it sends more. Where memory is plentiful both batches are large, and the
-    extra gather is not paid back.
+    """Among stages 0 to 2 the traffic is equal, so the one with the largest batch wins. Between 2 and 3 compare batch ÷
+    f, whatever the link: in the worked example 11/2 against 30/3. A slower link only widens the gap. Where memory is
+    plentiful the two batches are nearly equal, and stage 2 wins.
 
     What the model leaves out: overlap hides part of the communication; a larger batch changes the training (lab 09), so there is
-    a largest useful one; and latency, which grows with N. Recomputation (lab 06) makes samples smaller, and is often tried before stage 3.""",
+    a largest useful one; and the latency terms, which grow with N. Recomputation (lab 06) makes samples smaller, and is
+    often tried before stage 3.""",
     parts=("plan", "rate"),
 )
 
@@ -1527,9 +1530,9 @@ debrief(
 #
 # - In mixed precision with Adam the states take 16 bytes per parameter, of which the optimizer has 12.
 # - An all-reduce is a reduce-scatter and an all-gather. ZeRO-1 updates in between, for the same bytes.
-# - Stage 3 sends 1.5 times as much, and divides everything by N.
+# - Stage 3 sends 1.5 times as much, and divides all model states by N.
 # - Prefetching hides all-gathers behind computation, and takes the memory of one more whole layer.
-# - Freed memory is worth a larger batch. That decides the stage.
+# - Freed memory allows a larger batch. Batch ÷ traffic decides the stage.
 #
 # The deep dives (`10_sharded_data_parallel_dives.ipynb`) shard within nodes only, keep float32 masters, read a DeepSpeed file, and
 # put optimizer states on disk.

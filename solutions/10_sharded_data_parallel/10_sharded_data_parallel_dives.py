@@ -64,10 +64,11 @@ def second_step(module):
 # %% [markdown]
 # ## torch's `fully_shard` on the same cluster
 #
-# The same model, 8 layers of 256 KiB that take 0.3 ms forward and 0.6 ms backward, is trained by four programs on 4 ranks:
-# this course's DDP and FSDP, and torch's FSDP2 twice. FSDP2 overlaps by CUDA streams. On ranks without a GPU its collectives block,
-# so the second time its all-gathers are made asynchronous and prefetched one layer ahead, by its own methods. Its
-# reduce-scatters block in both, which CUDA streams would hide. Computation takes 7.2 ms in all four.
+# The same model, 8 layers of 256 KiB that take 0.3 ms forward and 0.6 ms backward, is trained by four programs on 4
+# ranks (α = 10 µs, β = 1 GB/s): this course's DDP and FSDP, and torch's FSDP2 twice. FSDP2 overlaps by CUDA streams.
+# On ranks without a GPU its collectives block, so the second time its all-gathers are made asynchronous and
+# prefetched one layer ahead, by its own methods. Its reduce-scatters block in both, which CUDA streams would hide.
+# Computation takes 7.2 ms in all four.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -118,20 +119,20 @@ with reveal("peer"):
     end = 2.0 + max(runs["FSDP"].results)
     show.figure(
         gantt(runs["FSDP"], window=(2.0, end), most_arrows=0),
-        "FSDP: exposed are the first all-gather, that of the last layer before backward, and the last reduce-scatter",
+        "FSDP exposes the first all-gather, the last layer's before backward, and the last reduce-scatter",
     )
 
 # %% [markdown]
 # ## Shard within a node: hybrid sharding
 #
-# FSDP over all GPUs gathers every layer through the slowest link. With **hybrid sharding** each node holds a whole set of
-# pieces: layers are gathered, and gradients reduce-scattered, within the node. Then each piece of the gradients is all-reduced over the
-# nodes. Below, two nodes with 4 GPUs each share one network card of 1 GB/s per node.
+# FSDP over all GPUs gathers every layer through the slowest link. With **hybrid sharding** each node holds a whole
+# set of pieces: layers are gathered, and gradients reduce-scattered, within the node. Then each piece of the
+# gradients is all-reduced over the nodes. Below are two nodes; the 4 GPUs of each share one network card of 1 GB/s.
 
 # %% tags=["demo"]
 predict(
     "hybrid",
-    "FSDP over all 8 GPUs, or sharded over the 4 of a node: how many times fewer bytes leave a node?",
+    "Sharding over the 4 GPUs of a node instead of all 8: how many times fewer bytes leave it?",
     unit="×",
 )
 
@@ -173,7 +174,7 @@ def draw_hybrid(gigabytes_per_second):
         "8 of a node": (inside / 450e9, over / (1e9 * gigabytes_per_second)),
     }
     for row, (near, far) in enumerate(times.values()):
-        axes.barh([row], [near], color=palette.green, label="in the node" if row else None)
+        axes.barh([row], [near], color=palette.green, label="NVLink, 450 GB/s" if row else None)
         axes.barh([row], [far], left=near, color=palette.vermillion, label="between nodes" if row else None)
         axes.text(near + far, row, f" {near + far:.2f} s", va="center")
     axes.set(
@@ -197,10 +198,10 @@ with reveal("hybrid"):
 #
 # ## Why the master copy is in float32
 #
-# bfloat16 has 8 bits of precision, so the numbers next to 1.0 are 1.0078 and 0.9961. An update of 0.001 rounds to nothing. The
-# optimizer therefore updates a float32 copy, and only its rounding is used to compute. In ZeRO the copy exists once over all ranks.
-# The next cell trains a bfloat16 weight of 1.0 with a gradient of 1 and a rate of 0.0005, once in place and once with
-# our `ZeroOptimizer`.
+# bfloat16 has 8 bits of precision, so the numbers next to 1.0 are 1.0078 and 0.9961. An update of 0.001 rounds to
+# nothing. The optimizer therefore updates a float32 copy, and forward and backward use it rounded. In ZeRO the copy
+# exists once over all ranks. The next cell trains a bfloat16 weight of 1.0 with a gradient of 1 and a rate of 0.0005,
+# once in place and once with our `ZeroOptimizer`.
 
 # %% tags=["demo"]
 
@@ -232,8 +233,8 @@ for with_masters in (False, True):
 # %% [markdown]
 # ## A DeepSpeed file drives our ZeRO
 #
-# DeepSpeed reads a JSON file. `from_deepspeed_config` reads the same file, follows what it can, notes what it maps to something
-# else, and refuses what it does not know, because a misspelled key that is ignored costs a day of training.
+# DeepSpeed reads a JSON file. `from_deepspeed_config` reads the same file, follows what it can, notes what it maps to
+# something else, and refuses what it does not know, because an ignored typo can waste a day of training.
 
 # %% tags=["demo"]
 myth("code-4")

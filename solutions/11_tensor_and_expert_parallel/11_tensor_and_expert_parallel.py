@@ -74,7 +74,7 @@ class Machine:
 
 
 class ExchangeRows(torch.autograd.Function):
-    """An all-to-all of rows. Gradients take the way back."""
+    """An all-to-all of rows. Its backward sends the gradients back."""
 
     @staticmethod
     def forward(ctx, rows, sends, gets):
@@ -468,7 +468,7 @@ audit(
     "times the bytes of the sum",
     "model",
     "corrected",
-    how="all-gathers after both matrices against one all-reduce, hidden = 4 · width, 4 ranks. After a row-parallel layer the ranks hold terms, and gathering those is no result at all: they are summed. After a column-parallel one shards can be gathered, but the next layer takes them as they are",
+    how="all-gathers after both matrices against one all-reduce, hidden = 4 · width, 4 ranks. After a row-parallel layer the ranks hold terms, and gathering those gives nothing useful: they must be summed. After a column-parallel layer shards could be gathered, but the next layer takes them as they are",
 )
 audit(
     "tp-3",
@@ -486,7 +486,7 @@ debrief(
 
     In symbols: gelu(x A) B = Σᵣ gelu(x Aᵣ) Bᵣ. Cut the other way round, the first product would be terms of a sum, and
     gelu(a + b) is not gelu(a) + gelu(b). So there the all-reduce would come before the activation, and it would be
-    of the hidden features, which are four times as many.""",
+    of the hidden features, often four times as many.""",
     parts=("values", "cost"),
 )
 
@@ -499,8 +499,8 @@ debrief(
 # *Worked example.* Rank 0 computes 3x, rank 1 computes 5x, and y = 3x + 5x is their sum, on both. If the loss is y itself, the
 # gradient of x is 8.
 #
-# - At the sum, the gradient of y is 1 on both ranks already. The gradient of a sum with respect to each of its terms is that
-#   of the sum, so both terms have the gradient 1, and nothing has to be sent.
+# - At the sum, the gradient of y is 1 on both ranks already. Each term of a sum gets the gradient of the sum, so both
+#   have the gradient 1, and nothing has to be sent.
 # - At x, rank 0 finds 3 and rank 1 finds 5. Each has used its copy of x for its own part of the work, so each finds one
 #   term of the gradient. They have to be summed, so that both continue with 8.
 #
@@ -678,7 +678,7 @@ audit(
     "all-reduce each way",
     "model",
     "holds",
-    how="the check above counts bytes: 2(N − 1)/N of the MLP's output forward, and as many backward. It holds for two matrices cut by columns and by rows, without sequence parallelism, and without recomputation, which would repeat the one of the forward pass",
+    how="the check above counts bytes: 2(N − 1)/N of the MLP's output forward, and as many backward. It holds for two matrices cut by columns and by rows, without recomputation, which would repeat the forward all-reduce",
 )
 debrief(
     "conjugates",
@@ -687,9 +687,10 @@ debrief(
     them; inside, each has its own.
 
     Weights inside the region need no communication at all: a shard's gradient depends on this rank's features alone. Weights
-    outside, such as those of norms and the bias of `down`, find the same gradient on all ranks, so they stay equal without
-    being told. If you forget `copy_to_ranks`, the forward pass is right and nothing complains. But every rank then trains what
-    comes before the region with its own term of the gradient alone, and its copies of those weights drift apart.""",
+    outside, such as those of norms and the bias of `down`, get the same gradient on all ranks, so they stay equal without
+    communication. If you forget `copy_to_ranks`, the forward pass is right and nothing complains. But every rank then
+    trains what comes before the region with its own term of the gradient alone, and its copies of those weights drift
+    apart.""",
     parts=("values", "traffic"),
 )
 
@@ -875,14 +876,15 @@ with reveal("reduces"):
 debrief(
     "cut_attention",
     """A block has two cut regions, attention and MLP, and each has one all-reduce per direction: four per block. Their size is
-    tokens · width, whatever the number of ranks, so the arithmetic of a rank shrinks with N, and what it sends does not. And
-    nothing can be computed meanwhile, because the next layer needs the sum.
+    tokens · width, whatever the number of ranks, so the arithmetic of a rank shrinks with N, and what it sends does not.
+    In forward nothing can be computed meanwhile, because the next layer needs the sum.
 
-    A fused qkv that is cut in one piece has the right shape, and the model trains, but rank 0 then takes its rows from
-    the queries first, and other ranks are left with keys and values. Checkpoints that are cut for another degree can go
+    A fused qkv that is cut in one piece has the right shape, and the model trains, but rank 0 then uses query rows as
+    keys and values, and the last rank uses keys and values as queries. Checkpoints that are cut for another degree can go
     wrong in this way.
 
-    With fewer key and value heads than ranks, heads are copied to several ranks, whose gradients must then be summed.""",
+    With fewer key and value heads than ranks, these are copied to several ranks, and the copies' gradients are
+    summed.""",
     parts=("values", "memory", "edges"),
 )
 
@@ -911,8 +913,7 @@ debrief(
 # %% tags=["demo"]
 predict(
     "dropped",
-    "512 tokens choose one of 8 experts each, at random. Each expert takes at most 512/8 = 64. What part of the tokens is "
-    "left over, in percent?",
+    "512 tokens choose one of 8 experts each, at random. Each expert takes at most 512/8 = 64. What percentage of the tokens is dropped?",
     unit="%",
 )
 scores = torch.tensor([0.2, 0.4, 0.4, 0.0])
@@ -1013,12 +1014,12 @@ debrief(
 )
 
 # %% [markdown]
-# ## 5 · Experts are full
+# ## 5 · Full experts
 #
-# Tokens choose as they like, so one expert may be chosen by most of them, and its rank then computes while the others wait.
-# A **capacity** bounds that: an expert takes so many tokens and no more, and a choice beyond it is *dropped*. A token
-# without any expert left passes the layer by its residual connection. The capacity is usually k · tokens / E, the fair
-# share, times a *capacity factor* such as 1.25.
+# Tokens choose as they like, so one expert may be chosen by most of them, and its rank then computes while the others
+# wait. A **capacity** bounds that: an expert takes only that many tokens, and any further choice is *dropped*. A
+# token with no expert left skips the layer through its residual connection. The capacity is usually k · tokens / E,
+# the fair share, times a *capacity factor* such as 1.25.
 #
 # Places go to all first choices before any second choice, and among these to earlier tokens before later ones.
 #
@@ -1135,19 +1136,21 @@ from threeloops.lab.drawings import draw_expert_load, expert_load
 fair = [expert_load(512, 8, k=1, skew=0.0, factor=1.0, seed=seed).dropped / 5.12 for seed in range(20)]
 with reveal("dropped"):
     show.against_prediction("dropped", round(sum(fair) / 20, 1), unit="%", source="mean of 20 random routings")
-    print(f"The 20 routings drop from {min(fair):.1f}% to {max(fair):.1f}%, although no expert is better than another.")
+    print(
+        f"The 20 routings drop between {min(fair):.1f}% and {max(fair):.1f}%, although all experts are equally likely."
+    )
     explore(
         lambda skew, k, factor: draw_expert_load(expert_load(512, 8, k=k, skew=skew, factor=factor), factor),
         skew=[0.0, 0.5, 1.0, 2.0],
         k=[1, 2],
         factor=[1.25, 1.0, 2.0, math.inf],
     )
-    print("Skew is how much better liked expert 0 is than expert 7 (in logits); a factor of inf drops nothing.")
+    print("Skew is how far expert 0's mean logit is above expert 7's; a factor of inf drops nothing.")
 debrief(
     "keep_within_capacity",
-    """A capacity makes memory and time predictable, and tokens pay for it. Without one, nothing is dropped, and the busiest
-    expert decides how long everybody waits: in the figure, set the factor to inf and raise the skew. So training adds a loss
-    that pulls the router towards equal loads (the dives train with it and without it).
+    """A capacity makes memory and time predictable, but drops tokens. Without one, nothing is dropped, and everybody
+    waits for the busiest expert: in the figure, set the factor to inf and raise the skew. So training adds a loss that
+    pulls the router towards equal loads (the dives train with it and without it).
 
     Which token is dropped depends on the others in its batch, and on its place there. So a model with a capacity may answer
     the same prompt differently in another batch. That is one reason why inference, and more and more training too, goes
@@ -1168,7 +1171,8 @@ debrief(
 # in the order b, c, a, and have to be put back as a, b, c.
 #
 # The given `exchange_rows(rows, sends, gets)` is that all-to-all. It returns the rows that have come, ordered by the
-# rank they come from, and its gradient takes the way back. It also takes counts: `exchange_rows(counts, [2, 2], [2, 2])`.
+# rank they come from, and its backward sends the gradients back. It also takes counts: `exchange_rows(counts, [2, 2],
+# [2, 2])`.
 #
 # ### Exercise 6 (18 points)
 #
@@ -1178,8 +1182,8 @@ debrief(
 # - `run_expert(expert, rows)` computes rows with an expert that *this* rank has. Call it at most once per expert, with the
 #   rows of all ranks together.
 # - Ranks have different numbers of tokens, and some may have none. `experts` is E, which N divides.
-# - Each row travels once to its expert and once back. What one rank sends another besides takes at most 8 bytes for each of
-#   the rows between them, and 8 · E · N bytes.
+# - Each row travels once to its expert and once back. Beyond that, one rank sends another at most 8 bytes per row
+#   between them, plus 8 · E · N bytes.
 # - Gradients reach `x` and the experts.
 
 
@@ -1344,19 +1348,20 @@ debrief(
     CPU to wait for them. Padding each expert to a capacity avoids that, at the price of bytes for empty rows (GShard).
 
     An expert's gradient is complete where the expert lives, since the rows of all ranks went through it. It is a sum over
-    their tokens, whereas data parallelism takes the mean over ranks of all other gradients: scale the two alike.""",
+    all ranks' tokens, whereas data parallelism averages other gradients over ranks: divide it by N too.""",
     parts=("values", "traffic", "gradients"),
 )
 
 # %% [markdown]
-# ## 7 · How many ways to cut
+# ## 7 · How far to cut
 #
 # A machine has G GPUs, and you train with tensor parallelism over n of them and data parallelism over d = G/n. The arithmetic
 # per GPU is the same for every n, so communication decides. Leave latency and overlap out. Weights and gradients are sent in
 # 16 bits.
 #
-# - **Tensor parallel**: each block has four all-reduces of S = (tokens · n/G) · width · 2 bytes. Each rank sends 2(n − 1)/n · S per
-#   all-reduce, over NVLink if n divides `per_node` (then no group spans two nodes), otherwise over the network.
+# - **Tensor parallel**: each block has the all-reduces of section 3, each of S = (tokens · n/G) · width · 2 bytes.
+#   Each rank sends 2(n − 1)/n · S per all-reduce, over NVLink if n divides `per_node` (then no group spans two
+#   nodes), otherwise over the network.
 # - **Data parallel**: one all-reduce of a rank's gradients, S = parameters/n · 2 bytes. Each rank sends 2(d − 1)/d · S over the
 #   network, even where the whole machine is one node (a simplification).
 # - **Memory**: 16 · parameters/n bytes per GPU (lab 06) must fit.
@@ -1543,9 +1548,9 @@ debrief(
 # With PyTorch's DTensor you name the cuts: `parallelize_module(model, mesh, {"mlp.up": ColwiseParallel(), "mlp.down":
 # RowwiseParallel()})`. Megatron-LM has flags: `--tensor-model-parallel-size 8`, `--sequence-parallel`,
 # `--expert-model-parallel-size 8`, `--moe-router-topk 2`, `--moe-expert-capacity-factor 1.25`. vLLM serves with
-# `--tensor-parallel-size` and `--enable-expert-parallel`. For the all-to-alls of large mixtures there are libraries of
-# their own, such as DeepEP. The last cell trains the course's GPT for 3 steps, once in one process and once cut over 4 ranks with such
-# a plan.
+# `--tensor-parallel-size` and `--enable-expert-parallel`. Dedicated libraries, such as DeepEP, do the all-to-alls of
+# large mixtures. The last cell trains the course's GPT for 3 steps, once in one process and once cut over 4 ranks
+# with such a plan.
 #
 # ## What to remember
 #
@@ -1594,7 +1599,7 @@ runs = {"one process": Cluster(1).run(three_steps, False), "4 ranks": Cluster(4)
 show.table(
     [(name, *(f"{loss:.6f}" for loss in run.results[0][0]), f"{run.results[0][1]:,}") for name, run in runs.items()],
     header=("", "loss, step 1", "step 2", "step 3", "parameters per rank"),
-    caption="The course's GPT with tensor and sequence parallelism and a loss over cut logits, and without",
+    caption="The course's GPT, cut over 4 ranks and in one process",
 )
 term("tensor parallelism")
 calibration()

@@ -61,10 +61,10 @@ def sent_by(run, rank, start=0.0, end=math.inf):
 #
 # a · E · Σₑ fₑ Pₑ
 #
-# to the loss. Here fₑ is the share of tokens whose choice is expert e, and Pₑ is the mean score of expert e. E · Σ is 1
-# where both are uniform, and E where one expert gets everything. For example, with 2 experts, shares of 3/4 and 1/4 and mean
-# scores of 0.6 and 0.4, it is 2 · (0.45 + 0.1) = 1.1. The shares are counts and have no gradient. It passes through Pₑ, and lowers
-# the scores of an expert in proportion to its share.
+# to the loss. Here fₑ is the share of tokens whose choice is expert e, and Pₑ is the mean score of expert e. E · Σ is
+# 1 where both are uniform, and E where one expert gets everything. For example, with 2 experts, shares of 3/4 and 1/4
+# and mean scores of 0.6 and 0.4, it is 2 · (0.45 + 0.1) = 1.1. The shares are counts and have no gradient. The
+# gradient goes through Pₑ, and lowers an expert's scores in proportion to its share.
 #
 # The next cell trains 8 experts for 200 steps on a regression task, with four values of the coefficient a. Then it puts the 8
 # experts on 8 ranks, sends 64 tokens per rank through them without a capacity, and charges 10 µs per row.
@@ -175,7 +175,9 @@ audit(
 
 # %% tags=["demo"]
 predict(
-    "saved", "4 ranks: which part of the saved activations remains with sequence parallelism, in percent?", unit="%"
+    "saved",
+    "4 ranks, 64 tokens, width 64, MLP 192: which part of the saved activations remains with sequence parallelism, in percent?",
+    unit="%",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -252,7 +254,7 @@ print(
 # %% tags=["demo"]
 predict(
     "logits",
-    "128,000 words, 8 ranks: how many times as many bytes does gathering the logits send, in float32?",
+    "Vocabulary 128,000, 8 ranks, float32: gathering the logits sends how many times the bytes of the three numbers?",
     unit="×",
 )
 
@@ -300,9 +302,9 @@ with reveal("logits"):
 # parallelism**. Each rank keeps its queries, and keys and values travel around the ring, one block per step. The online
 # softmax (lab 04) puts the blocks together, so no rank ever has all keys.
 #
-# With a causal mask there is a catch. If rank 0 has the first tokens, it has hardly anything to compute, while the last rank
-# sees every block. Cutting the sequence into 2N chunks, and giving rank r the chunks r and 2N − 1 − r (**zig-zag**), makes
-# the work equal in every step.
+# With a causal mask there is a catch. If rank 0 has the first tokens, it has hardly anything to compute, while the
+# last rank sees every block. Cutting the sequence into 2N chunks, and giving rank r the chunks r and 2N − 1 − r
+# (**zig-zag**), gives all ranks equal work in every step.
 
 # %% tags=["demo"]
 predict(

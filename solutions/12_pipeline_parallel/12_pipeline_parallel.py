@@ -272,7 +272,7 @@ show.figure(plot, "A model of twelve layers in four stages; microbatches wait to
 #
 # - All stages take equally long, and transfers are free. The answer does not depend on how long forward and backward take.
 # - At least one microbatch is needed, even if there is one stage, which never waits.
-# - Rounding must not cost a microbatch: for 4 stages and 0.2, where 12 microbatches leave 3/15, the answer is 12.
+# - Rounding must not cost a microbatch: for 4 stages and 0.2 the answer is exactly 12.
 # - A `share` that is not above 0 and below 1 raises a `ValueError` with its value, as in `share = 0`.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -351,7 +351,7 @@ with check("microbatches_for", "shares that no step can have", part="edges", hid
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "microbatches_for",
-    "For how many forwards does the last stage wait at the beginning? For how many backwards does the first wait at the end?",
+    "For how many forwards does the last stage wait at the beginning? For how many backwards does it wait at the end?",
     "With p stages and m microbatches a stage works m times (forward and backward) and waits p − 1 times as long as one of "
     "these. What share is that?",
 )
@@ -371,11 +371,11 @@ audit(
     "% with 8 stages and 8 microbatches; 12.5% needs 49 microbatches",
     "model",
     "corrected",
-    how="(p − 1)/(m + p − 1) is 1/p only if m = (p − 1)². For 10–20% with 8 stages, 28 to 63 microbatches are needed. Stage s waits for s forwards at the start, so with 4 stages only the last one waits for three",
+    how="(p − 1)/(m + p − 1) is 1/p only if m = (p − 1)². For 10–20% with 8 stages, 28 to 63 microbatches are needed",
 )
 
 # %% [markdown]
-# ## 2 · The same step in less memory
+# ## 2 · Backward as early as possible
 #
 # The schedule of the worked example is **GPipe**: all forwards, then all backwards. Between the forward and the backward of a
 # microbatch, a stage keeps its activations; the microbatch is **in flight**. With GPipe all m are in flight on every stage.
@@ -502,8 +502,7 @@ with check("one_f_one_b", "fewer microbatches than ranks", part="few", hidden="o
 hint(
     "one_f_one_b",
     "Build each row by itself: count the forwards and the backwards that it has so far.",
-    "What is in flight is the difference of the two counts. As long as another one may be in flight, which of the two is better "
-    "done first?",
+    "What is in flight is the difference of the two counts. While there is room for another, which is better done next, a forward or a backward?",
     "When no forwards are left, the rest of the row is backwards.",
 )
 import ipywidgets
@@ -549,8 +548,8 @@ debrief(
     "one_f_one_b",
     """Every rank begins with as many forwards as it may keep, because nothing else can be done. From then on the last rank always
     has something to do, until its last backward, and that fixes the length of the step. 1F1B takes as long as GPipe, (m + p − 1)(f + b), where transfers are free, but
-    rank 0 keeps p microbatches instead of m, and the last rank keeps one. So the number of microbatches, which makes the bubble small, no
-    longer costs memory.
+    rank 0 keeps p microbatches instead of m, and the last rank keeps one. So more microbatches, for a smaller bubble, no
+    longer cost memory.
 
     Below is a schedule editor. It starts with GPipe. Change the texts and press Enter: turn it into 1F1B, and then try to
     break it, for example by a rank 0 that starts with `F0 B0 F1`. An illegal move is refused, with the reason.""",
@@ -561,14 +560,22 @@ explore(draw_edited, rank_0=editor(0), rank_1=editor(1), rank_2=editor(2))
 # %% [markdown]
 # ## 3 · Run it
 #
-# Autograd ends at the border between two ranks: the activation that arrives is a new tensor without a history. So the ranks
-# carry the chain rule over themselves. A rank receives the activation, marks it with `requires_grad_()`, and runs its
-# stage on it. In backward it receives the gradient of its *output*, calls `output.backward(gradient)`, and finds the
-# gradient of its *input* in `input.grad`, which the rank before needs.
+# Autograd ends at the boundary between two ranks: the activation that arrives is a new tensor without a history. So
+# the ranks carry the chain rule over themselves. A rank receives the activation, marks it with `requires_grad_()`,
+# and runs its stage on it. In backward it receives the gradient of its *output*, calls `output.backward(gradient)`,
+# and finds the gradient of its *input* in `input.grad`, which the rank before needs.
 #
 # *Worked example*, and the next cell: rank 0 computes y = 2 · 3 = 6, rank 1 the loss 5 · y = 30. Rank 1's weight gets the gradient 6.
 # The gradient of y is 5; it goes back, and rank 0's weight gets 5 · 3 = 15.
-#
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict(
+    "sends",
+    "Two ranks both call dist.send to the other, and then dist.recv. What happens?",
+    options=("both values arrive", "both wait forever"),
+)
+
+# %% [markdown]
 # `dist.send(x, to, tag=7)` returns when the other rank has *asked* for `x`; `work = dist.isend(…)` returns at once, and
 # `work.wait()` must be called some time later. `dist.recv(buffer, source, tag=7)` waits for the message with that tag.
 #
@@ -586,14 +593,8 @@ explore(draw_edited, rank_0=editor(0), rank_1=editor(1), rank_2=editor(2))
 # - After a backward, input and output of its microbatch are freed. (What is being sent stays until `wait()`, which may be at the
 #   end.)
 
+
 # %% tags=["demo"]
-predict(
-    "sends",
-    "Two ranks both call dist.send to the other, and then dist.recv. What happens?",
-    options=("both values arrive", "both wait forever"),
-)
-
-
 def by_hand():
     rank = dist.get_rank()
     weight = torch.tensor([2.0, 5.0][rank], requires_grad=True)
@@ -810,8 +811,8 @@ debrief(
 
     `run_row` knows nothing about GPipe or 1F1B. Each is a list, and the same few lines run both.
 
-    A rank keeps a microbatch's input and output, and autograd keeps what lies between, until backward frees it. How much that is
-    at most is a property of the row, which you can read off before anything runs.""",
+    A rank keeps a microbatch's input and output, and autograd keeps what lies between, until backward frees it. The peak
+    can be read off the row before anything runs.""",
     parts=("values", "traffic", "memory"),
 )
 
@@ -835,8 +836,8 @@ debrief(
 #   time, each as soon as it can.
 # - `("F", i)` on rank r needs the result of `("F", i)` on rank r − 1, and `("B", i)` that of `("B", i)` on rank r + 1. It arrives `transfer` seconds after the
 #   end of the action that made it. Transfers cost the ranks no time, and never wait for one another.
-# - If ranks would wait forever, raise a `RuntimeError` that says for each of them, and no others, which action cannot begin, as in
-#   `rank 1: B0`.
+# - If ranks would wait forever, raise a `RuntimeError` that names the blocked action of each waiting rank, and no
+#   others, as in `rank 1: B0`.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -1066,8 +1067,8 @@ show.table(
 debrief(
     "simulate",
     """Prediction and measurement agree to the last digit, because both contain the same things: rows in order, durations, and transfers.
-    On a real machine kernels vary and transfers share links, so there a difference is information: it says that the
-    step contains something that your model does not.
+    On a real machine kernels vary and transfers share links, so a difference there means that the step contains something
+    that your model does not.
 
     If one stage is twice as slow, the others wait for it in every microbatch, and the step tends to twice its length. A step
     is about m times its slowest stage, plus a bubble.
@@ -1166,7 +1167,7 @@ hint(
 )
 debrief(
     "balance",
-    """Putting layers on stages greedily up to the mean does not work: one layer too many on an early stage cannot be undone later. In
+    """Filling stages greedily up to the mean does not work: a layer too many on an early stage cannot be taken back. In
     practice the layers of a transformer are equal, and the two ends are not. So Megatron-LM lets you count
     the embedding and the loss as layers (`--account-for-embedding-in-pipeline-split`,
     `--account-for-loss-in-pipeline-split`), and Llama 3 (2024) gave its first and its last stage one layer less each.
@@ -1349,13 +1350,14 @@ with reveal("plan"):
 debrief(
     "choose_plan",
     """There are two ways to make room: more stages, or recomputation. With one sample per microbatch, S samples on N GPUs
-    take (S/N + 1 − 1/p) · `layers` forwards and backwards, plus overhead. So from a few stages on, more of them hardly make the
-    step longer, while recomputation adds a third to all but the overhead. That is why 32 stages win here. It is the other way
-    round if `overhead` is large (3 ms are enough), or if recomputation makes the pipeline unnecessary and each GPU has only one or two samples.
+    take (S/N + 1 − 1/p) · `layers` forwards and backwards, plus overhead. So from a few stages on, more of them add
+    little but overhead, while recomputation adds a third to all but the overhead. That is why 32 stages win here. It is
+    the other way round if `overhead` is large (3 ms are enough), or if recomputation makes the pipeline unnecessary and
+    each GPU has only one or two samples.
 
     The model leaves out the all-reduce between the copies, which more stages make shorter, and the transfers between
-    stages, which more stages make longer. The searches that people run before a
-    large training look like yours, with more terms.""",
+    stages, of which more stages make more. The searches that people run before a large training look like yours, with
+    more terms.""",
     parts=("choice", "edges"),
 )
 audit(
@@ -1364,7 +1366,7 @@ audit(
     "GB",
     "model",
     "corrected",
-    how="175e9 parameters · 2 bytes ÷ (8 · 8) = 5.47 GB: tensor and pipeline parallelism both divide the weights. 350 GB ÷ 8 = 43.75 GB counts one of the two. It also is what all states of mixed-precision Adam take, 16 bytes per parameter ÷ 64",
+    how="175e9 parameters · 2 bytes ÷ (8 · 8) = 5.47 GB: tensor and pipeline parallelism both divide the weights. 350 GB ÷ 8 = 43.75 GB counts one of the two. It is also what all states take with mixed-precision Adam: 16 bytes per parameter ÷ 64",
 )
 audit(
     "pipe-3",
@@ -1378,12 +1380,13 @@ audit(
 # %% [markdown]
 # ## In practice
 #
-# `torch.distributed.pipelining` has what you have built: `PipelineStage` wraps a rank's layers, and a schedule class, such as
-# `Schedule1F1B` or `ScheduleInterleavedZeroBubble`, runs microbatches through it; its schedules are lists of actions too. The last
-# cell runs two steps of it on the virtual cluster. Before the first step it runs a forward and a backward to find out the shapes of
-# the activations. The second takes as long as a simulation says. Megatron-LM has `--pipeline-model-parallel-size`, and
-# `--num-layers-per-virtual-pipeline-stage` for the interleaved schedule of the dives. Pipelines send little, an
-# activation and a gradient per microbatch and border, so they connect nodes, while tensor parallelism stays inside of them.
+# `torch.distributed.pipelining` has what you have built: `PipelineStage` wraps a rank's layers, and a schedule class,
+# such as `Schedule1F1B` or `ScheduleInterleavedZeroBubble`, runs microbatches through it; its schedules are lists of
+# actions too. The last cell runs two steps of it on the virtual cluster. Before the first step it runs a forward and
+# a backward to find out the shapes of the activations. The second takes as long as a simulation says. Megatron-LM has
+# `--pipeline-model-parallel-size`, and `--num-layers-per-virtual-pipeline-stage` for the interleaved schedule of the
+# dives. Pipelines send little, an activation and a gradient per microbatch and boundary, so they can span nodes,
+# while tensor parallelism stays inside one.
 #
 # ## What to remember
 #

@@ -47,9 +47,10 @@ from threeloops.training.planning import LLAMA_70B, PUBLISHED, h100_node, memory
 #
 # Two ideas make the bubble smaller without more microbatches.
 #
-# **Smaller stages.** Give each rank two stages of half the length: rank r has the stages r and r + p. A microbatch then passes all
-# ranks twice, and at the start a rank waits for p − 1 forwards of *half* the length. This is *interleaved 1F1B* (Narayanan et al.
-# 2021). It halves the bubble, sends more than twice as many messages, and rank 0 keeps more activations.
+# **Smaller stages.** Give each rank two stages of half the length: rank r has the stages r and r + p. A microbatch
+# then passes all ranks twice, and at the start a rank waits for p − 1 forwards of *half* the length. This is
+# *interleaved 1F1B* (Narayanan et al. 2021). It halves the bubble, sends more than twice as many messages, and every
+# rank keeps more activations.
 #
 # **A backward in two parts.** A backward computes two things: the gradient of the stage's input (I), for which the rank before
 # waits, and the gradients of the weights (W), which nobody needs before the optimizer. So W can wait until a rank would be idle. *ZB-H1* (Qi et
@@ -110,8 +111,9 @@ with reveal("zb"):
         show.figure(plot, f"timeline of {name}; a rank's second stage is paler")
 
 # %% [markdown]
-# A rank's second stage is paler. In ZB-V a rank waits only until its first microbatch has come, and at the end for the others. It keeps no more than rank 0 of 1F1B does, but every rank keeps that much. The order of W
-# is free, and so one may spend more memory to make the bubble smaller still (*ZB-H2*).
+# A rank's second stage is paler. In ZB-V a rank waits only for its first microbatch, and at the end for the others.
+# No rank keeps more than rank 0 of 1F1B does, but each keeps as much. With more forwards before the first backward,
+# and so more memory, the bubble shrinks further (*ZB-H2*).
 #
 # What these pictures leave out: a stage of half the length sends messages of the same size, so transfers weigh twice as much; and an
 # optimizer that must know the norm of all gradients cannot start on one rank before the last W of another.
@@ -260,25 +262,26 @@ with reveal("axes"):
     show.figure(link_matrix(run), "who sends how much to whom on 2 × 2 × 2 ranks")
 
 # %% [markdown]
-# Ranks are numbered so that tp varies fastest: 0 and 1 share every matrix, 0 and 2 have the same shards and other batches, and 0 and 4
-# have neighbouring stages. The picture shows why this order is chosen. Tensor parallelism sends the most, in every layer and for every microbatch, so its
-# ranks belong on one node. Gradients are sent once per step. The pipeline sends one activation
-# per microbatch and border. Its messages are the smallest share, so stages may lie on different nodes.
+# Ranks are numbered so that tp varies fastest: 0 and 1 share every matrix, 0 and 2 have the same shards and other
+# batches, and 0 and 4 have neighbouring stages. The picture shows why this order is chosen. Tensor parallelism sends
+# the most, in every layer and for every microbatch, so its ranks belong on one node. Gradients are sent once per
+# step. The pipeline sends one activation per microbatch and boundary. Its messages are the smallest share, so stages
+# may lie on different nodes.
 #
 # How large each share is depends on the sizes: bytes along tp and pp grow with the number of tokens, those along dp with the number of parameters.
 
 # %% [markdown]
 # ## From 16 GPUs to 16,384
 #
-# Nobody tries out every plan on 16,384 GPUs, so plans are computed. `threeloops.training.planning` predicts the memory and the
-# step time of a plan in closed form: parameters, optimizer states and activations of each stage, FLOPs, the collectives of every
-# axis on the links that they use, and the bubble. `plans(…)` tries all lengths of tp, cp, pp and dp that fit into memory, and
-# puts the fastest first.
+# Nobody tries out every plan on 16,384 GPUs, so plans are computed. `threeloops.training.planning` predicts the
+# memory and the step time of a plan in closed form: parameters, optimizer states and activations of each stage,
+# FLOPs, the collectives of every axis on the links that they use, and the bubble. `plans(…)` tries all sizes of tp,
+# cp, pp and dp that fit into memory, and puts the fastest first.
 #
-# The question below: a model of 70 billion parameters is trained on more and more GPUs, always with 2,048 sequences of 8,192
-# tokens per step. With twice the GPUs each has half of the work. For each number of GPUs, the best plan is taken. In all of
-# them the model's states are sharded over dp and cp (lab 10), and cp ranks share each sequence (context parallelism, in the dives of
-# lab 11). The **MFU** (model FLOPs
+# The question below: a model of 70 billion parameters is trained on more and more GPUs, always with 2,048 sequences
+# of 8,192 tokens per step. With twice the GPUs each has half of the work. For each number of GPUs, the best plan is
+# taken. In all of them optimizer states and gradients (with pp 1 also weights) are sharded over dp and cp (lab 10),
+# and cp ranks share each sequence (context parallelism, in the dives of lab 11). The **MFU** (model FLOPs
 # utilization) is the share of the GPUs' peak that goes into the model's own arithmetic.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -326,9 +329,9 @@ audit(
 )
 
 # %% [markdown]
-# How far can you trust such a model? `PUBLISHED` holds 22 runs that others have described: Megatron-LM's ten models of 2021, three
-# configurations of Llama 3 405B, and torchtitan's runs. The table has the three of Llama 3, all with one constant for all kernels:
-# they reach 60% of the peak.
+# How far can you trust such a model? `PUBLISHED` holds 22 runs that others have described: Megatron-LM's ten models
+# of 2021, three configurations of Llama 3 405B, and torchtitan's runs. The table has the three of Llama 3, all with
+# one efficiency for all kernels: 60% of the peak.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 rows = []
@@ -362,12 +365,13 @@ show.table(
 )
 
 # %% [markdown]
-# The predicted steps are 2% to 8% shorter than the published ones. The two with 8,192 tokens also stand where the planner would
-# put them, give or take 3% of the step. But the first would need 83 GiB, more than an H100 has: the authors write that they
-# freed tensors early to fit. `python -m benchmarks parallel` prints all 22 runs, and with them where the model fails. Small
-# models take longer than predicted, because small matrices do not reach 60% of the peak: Megatron-LM's of 1.7 billion parameters
-# 1.5 times as long, and torchtitan's of 8 billion, with long sequences on 8 GPUs, up to 3 times. And torchtitan's runs of 70 and
-# 405 billion parameters reserved up to 36% more memory than predicted.
+# The predicted steps are 2% to 8% shorter than the published ones. Of the two with 8,192 tokens, the planner's own
+# best plans are 12% and 16% faster, since they also shard weights or cut sequences. But the first would need 83 GiB,
+# more than an H100 has: the authors write that they freed tensors early to fit. `python -m benchmarks parallel`
+# prints all 22 runs, and with them where the model fails. Small models take longer than predicted, because small
+# matrices do not reach 60% of the peak: Megatron-LM's 1.7 B model takes 1.5 times as long, and torchtitan's 8 B on 8
+# GPUs with long sequences up to 3.2 times. The largest run up to 15% faster than predicted. And torchtitan's runs of
+# 70 and 405 billion parameters reserved up to 36% more memory than predicted.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 calibration()
