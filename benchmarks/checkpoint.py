@@ -19,6 +19,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from threeloops.training.checkpoint import Checkpointer, LocalStore
 
+from benchmarks.checkpoint_crash import Saver, crash_rows
+from benchmarks.checkpoint_kills import kill_rows
 from benchmarks.result import Prediction, Result, Series
 from grader.machine.provenance import Provenance
 
@@ -34,27 +36,40 @@ State = dict[str, torch.Tensor]
 
 
 def measure(about: Provenance, *, quick: bool = False) -> Result:
-    """A state of 256 MiB in 64 tensors; `quick` takes 32 MiB, and two rounds."""
-    tensors, rounds = (8, 2) if quick else (64, 7)
+    """A state of 256 MiB in 64 tensors, and 100 kills; `quick` takes 32 MiB, two rounds, and 4 kills."""
+    tensors, rounds, kills = (8, 2, 4) if quick else (64, 7, 100)
     state = _state(tensors, 4 * MIB)
     with tempfile.TemporaryDirectory(prefix="threeloops-checkpoint-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # DCP's, that there is no process group
         throughput = _throughput(state, Path(folder), rounds)
         stalls, copy_seconds = _stalls(state, Path(folder), rounds)
         increments = _increments(state, Path(folder))
+        killed = kill_rows(Path(folder), kills)
+        crashed = crash_rows(Saver(OURS, _save_once, _load_once), most=60 if quick else 300)
     total = sum(tensor.nbytes for tensor in state.values())
     return Result(
         "checkpoint", about, {"quick": quick, "tensors": tensors, "bytes": total},
-        [*throughput, *stalls],
+        [*throughput, *stalls, *crashed, *killed],
         {"seconds of one copy of the state": copy_seconds},
         increments,
         [
             "ours is durable after each save: files, their folder, its rename and the pointer are synced, and every "
             "MiB has a checksum, which each load verifies. DCP syncs its files, and no folder; torch.save is followed "
             "by an fsync of its file. Neither has checksums that a load verifies",
+            "crash states: what a power cut may leave of one small save over another, under the rules named. Both "
+            "lost: neither checkpoint can be loaded. Lost after it returned: the old one is loaded all the same",
+            "kills: after SIGKILL nothing is lost of what was written, synced or not, so this is the milder test",
             "stalls are in copies of the state: one into memory that was touched before, measured in the same run",
         ],
     )  # fmt: skip
+
+
+def _save_once(folder: Path, state: State, step: int) -> None:
+    Checkpointer(LocalStore(folder)).save(step, state)
+
+
+def _load_once(folder: Path) -> State:
+    return Checkpointer(LocalStore(folder)).load().state
 
 
 def _state(tensors: int, size: int) -> State:

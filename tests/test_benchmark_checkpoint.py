@@ -14,13 +14,28 @@ def result():
 
 def test_every_party_is_measured_beside_torch_dcp(result):
     found = {(series.what, series.by): series for series in result.series}
-    assert found.keys() == {(what, by) for what in (SAVE, LOAD) for by in (OURS, OURS_FULL, TORCH, DCP)} | {
+    throughput = {key: series for key, series in found.items() if not key[0].startswith(("crash", "checkpoints lost"))}
+    assert throughput.keys() == {(what, by) for what in (SAVE, LOAD) for by in (OURS, OURS_FULL, TORCH, DCP)} | {
         (what, by) for what in (FIRST, LATER) for by in (OURS_FULL, DCP_ASYNC)
     }
-    for (what, by), series in found.items():
+    for (what, by), series in throughput.items():
         assert series.peer == (by in (DCP, DCP_ASYNC))
         assert len(series.samples) == (4 if what == LATER else 2) and min(series.samples) > 0
         assert series.better == ("higher" if what in (SAVE, LOAD) else "lower")
+
+
+def test_ours_loses_nothing_in_any_crash_state_nor_to_kills_and_torch_in_place_does(result):
+    counts = {}
+    for series in result.series:
+        if series.what.startswith(("crash", "checkpoints lost")):
+            counts[series.what, series.by] = series.samples[0]
+    lost = {key: count for key, count in counts.items() if "lost" in key[0]}
+    assert not [key for key, count in lost.items() if key[1] in (OURS, "threeloops") and count]
+    assert len({by for what, by in counts if what.startswith("crash")}) == 5
+    for rules in ("POSIX", "ext4"):
+        for by in ("torch.save in place", "torch DCP in place"):
+            assert counts[f"crash states under {rules} rules: both lost", by] > 0
+        assert counts[f"crash states under {rules} rules: states", OURS] > 10
 
 
 def test_an_increment_holds_little_more_than_what_has_changed(result):

@@ -7,8 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import killed_saves
 import pytest
+
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize("kills", [100, pytest.param(1000, marks=pytest.mark.slow)])
@@ -17,8 +18,8 @@ def test_no_kill_loses_what_was_acknowledged(tmp_path, kills):
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder:
         run = subprocess.run(
-            [sys.executable, Path(killed_saves.__file__), folder, str(kills)],
-            capture_output=True, text=True, timeout=300,
+            [sys.executable, "-m", "benchmarks.checkpoint_kills", "threeloops", folder, str(kills)],
+            capture_output=True, text=True, timeout=300, cwd=ROOT,
         )  # fmt: skip
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
