@@ -1,0 +1,1 @@
+"""Elastic training: failure made routine."""
