@@ -602,6 +602,36 @@ def test_ranks_that_wait_for_a_dead_one_learn_of_it_after_the_timeout_and_can_go
     assert max(s.end for s in run.spans if s.rank == 2) == 4.2
 
 
+def survives_with_collectives_in_flight():
+    """All-reduces of two steps are under way when rank 1 dies; nobody waits for the second."""
+    lost, x, y = None, torch.ones(4), torch.ones(4)
+    try:
+        for _ in range(100):
+            compute(0.25)
+            first = dist.all_reduce(x, async_op=True)
+            compute(0.0625 * dist.get_rank())
+            dist.all_reduce(y, async_op=True)
+            first.wait()
+            dist.all_reduce(torch.ones(1))
+    except RankLost as error:
+        lost = error.ranks
+    began = now()
+    group = dist.new_group([0, 2, 3], use_local_synchronization=True)
+    dist.all_reduce(z := torch.ones(3), group=group)
+    return lost, began, now(), z.sum().item()
+
+
+@pytest.mark.parametrize("at", [1.1, 1.3, 1.35, 1.4])
+def test_a_group_that_lost_a_rank_is_broken_and_holds_nobody_up_a_second_time(at):
+    """As NCCL's communicators: what was submitted to it fails at once, so survivors wait one timeout and go on."""
+    run = Cluster(uniform(4, 2**-10, 2**20), [RankDies(1, at)], timeout=8.0).run(survives_with_collectives_in_flight)
+    for rank in (0, 2, 3):
+        lost, began, ended, total = run.results[rank]
+        assert lost == (1,) and total == 9.0
+        assert at + 7.6 < began < ended < at + 8.7
+    assert max(run.results[rank][2] for rank in (0, 2, 3)) < max(run.results[rank][1] for rank in (0, 2, 3)) + 0.01
+
+
 def test_a_rank_that_fails_because_another_died_says_so():
     with pytest.raises(RankFailed, match=r"(?s)RankLost.*rank 1 died at 0.5 s"):
         Cluster(2, [RankDies(1, at=0.5)], timeout=1.0).run(steps, 2)
