@@ -632,6 +632,35 @@ def test_a_group_that_lost_a_rank_is_broken_and_holds_nobody_up_a_second_time(at
     assert max(run.results[rank][2] for rank in (0, 2, 3)) < max(run.results[rank][1] for rank in (0, 2, 3)) + 0.01
 
 
+def goes_on_with_whoever_is_left():
+    """100 steps of 0.25 s; what a rank was told of losses, and when."""
+    told, ranks, group, done = [], [0, 1, 2, 3], None, 0
+    while done < 100:
+        try:
+            compute(0.25)
+            dist.all_reduce(torch.ones(64), group=group)
+            done += 1
+        except RankLost as error:
+            told.append((error.ranks, now()))
+            ranks = [rank for rank in ranks if rank not in error.ranks]
+            group = dist.new_group(ranks, use_local_synchronization=True)
+    return told
+
+
+def test_a_rank_lives_until_its_own_death_whatever_happened_before():
+    """The first death stops all ranks at 4.25 s; the second one, at 30 s, is not brought forward by that."""
+    run = Cluster(uniform(4, 2**-10, 2**20), [RankDies(2, 4.125), RankDies(1, 30.0)], timeout=8.0).run(
+        goes_on_with_whoever_is_left
+    )
+    assert run.died == {1: 30.0, 2: 4.125} and run.clocks[1] == 30.0
+    for rank in (0, 3):
+        (first, at), (both, later) = run.results[rank]
+        assert first == (2,) and 12 < at < 13
+        assert both == (1, 2) and 38 < later < 39
+    both = Cluster(uniform(4, 2**-10, 2**20), [RankDies(2, 4.125), RankDies(1, 5.0)], timeout=8.0)
+    assert [told[0][0] for told in both.run(goes_on_with_whoever_is_left).results if told] == [(1, 2)] * 2
+
+
 def test_a_rank_that_fails_because_another_died_says_so():
     with pytest.raises(RankFailed, match=r"(?s)RankLost.*rank 1 died at 0.5 s"):
         Cluster(2, [RankDies(1, at=0.5)], timeout=1.0).run(steps, 2)

@@ -102,8 +102,14 @@ class Ledger:
 
     def _gave_up(self, group: str) -> bool:
         """Whether a rank of this group has died: survivors stop in the middle of its collectives, each elsewhere."""
-        calls = self._collectives.get(group)
-        return bool(calls) and any(rank in self.died for rank in calls[0][0].ranks)
+        calls = self._collectives.get(group, [])
+        return any(rank in self.died for made, _, _ in calls[:1] for rank in made.ranks)
+
+    def describe_loss(self, call: Send | Receive, timeout: float) -> str:
+        """What a rank is told that waited in vain because others have died."""
+        what = f"for rank {call.to} to receive" if isinstance(call, Send) else f"for a message from rank {call.source}"
+        dead = ", ".join(f"rank {rank} died at {when:g} s" for rank, when in sorted(self.died.items()))
+        return f"waited {timeout:g} s {what}; {dead}"
 
     def describe_wait(self, actor: Actor, wait: Wait) -> str:
         """Who waits for what, and where."""
