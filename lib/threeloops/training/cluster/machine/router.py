@@ -318,9 +318,8 @@ class Router:
         receiver in vain gets an error, one timeout later. The first of these does."""
         stuck: list[tuple[float, Actor, Send | Receive]] = []
         for actor, wait in self._ledger.waiting.items():
-            for handle in wait.handles:
-                begun = self._ledger.begun[actor, handle]
-                if isinstance(begun, Send | Receive) and (actor, handle) not in self._done:
+            for begun in [self._ledger.begun[actor, each] for each in wait.handles if (actor, each) not in self._done]:
+                if isinstance(begun, Send | Receive):
                     stuck.append((wait.at, actor, begun))
         stuck.sort(key=lambda each: each[:2])
         at = stuck[0][0] + self.timeout if stuck and self.died else math.inf
