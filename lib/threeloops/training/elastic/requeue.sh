@@ -3,10 +3,15 @@
 #
 #     sbatch --nodes 2 --ntasks-per-node 8 --gpus-per-node 8 --time 4:00:00 requeue.sh my_module:program
 #
+# One to try it with, as `job` in my_module.py:
+#
+#     def job(): sys.exit(0 if threeloops.training.elastic.demo.train(Path("run"), steps=1000, every=100) else 75)
+#
 # Slurm sends SIGTERM to this shell 120 s before the time is over, and when the job is preempted. The tasks get it from
 # here. Those that answer with exit status 75 (threeloops.training.elastic.grace.RESUME_ME) have saved; anything else is
 # the job's own result. srun would end all tasks as soon as one has a status other than 0, hence --kill-on-bad-exit=0:
-# they all leave after the same step. A node that fails has the job requeued by Slurm itself.
+# they all leave after the same step. Slurm lets a requeued job wait for 2 minutes before it starts again. A node
+# that fails has the job requeued by Slurm itself.
 #SBATCH --job-name=threeloops
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

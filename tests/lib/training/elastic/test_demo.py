@@ -82,6 +82,7 @@ def same_losses(lines, steps):
     assert [line["step"] for line in lines][-1] == steps - 1
 
 
+@pytest.mark.slow
 def test_a_worker_is_killed_and_torchrun_resumes(tmp_path):
     with torchrun(tmp_path, 8, 3, "--standalone", "--nproc-per-node", "4") as agent:
         wait_for(tmp_path, lambda line: line["step"] == 4)

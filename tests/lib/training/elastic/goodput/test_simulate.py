@@ -105,22 +105,22 @@ def test_the_seconds_add_up_exactly_and_the_same_seed_gives_the_same_run(job, se
 
 JOBS = {
     "2,048 nodes as Llama 3's": Job(2048, 86400 / 3.79e-3, 800, save=30, restart=480, detect=120),
-    "saves too often": Job(100, 1e6, 200, save=30, restart=300),
+    "saves too often": Job(100, 1e6, 400, save=60, restart=300),
     "fails every 15 minutes": Job(10, 9000, 550, save=300, restart=60),
     "asynchronous": Job(2048, 86400 / 3.79e-3, 600, save=2, restart=480, flush=500),
 }
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-def test_goodput_is_within_one_percent_of_the_closed_form_and_so_is_the_loss_within_two(job):
-    """Over 15,000 failures; the share that is not useful is the harder test, since it is small."""
-    seconds = 1500 * job.node_mtbf / job.nodes
+def test_goodput_is_within_one_percent_of_the_closed_form_and_what_is_lost_within_three(job):
+    """Over 8,000 failures; the share that is not useful is the harder test, since it is small."""
+    seconds = 800 * job.node_mtbf / job.nodes
     found = sum((simulate(job, seconds, seed) for seed in range(10)), Account())
     recovery = job.detect + job.restart
     expected = useful_share(job.interval, job.save, recovery, job.node_mtbf / job.nodes, job.flush)
     assert found.useful_share == pytest.approx(expected, rel=0.01)
-    assert 1 - found.useful_share == pytest.approx(1 - expected, rel=0.02)
-    assert found.failures == pytest.approx(15_000, rel=0.02)
+    assert 1 - found.useful_share == pytest.approx(1 - expected, rel=0.03)
+    assert found.failures == pytest.approx(8_000, rel=0.03)
 
 
 def test_the_best_interval_is_best_in_simulation():
@@ -128,18 +128,18 @@ def test_the_best_interval_is_best_in_simulation():
     best = best_interval(60, 2e6 / 512)
 
     def goodput(interval):
-        return sum((simulate(replace(job, interval=interval), YEAR, seed) for seed in range(4)), Account()).useful_share
+        return sum((simulate(replace(job, interval=interval), YEAR, seed) for seed in range(2)), Account()).useful_share
 
     there = goodput(best)
-    assert there > goodput(best / 2) + 0.005 and there > goodput(best * 2) + 0.005
+    assert there > goodput(best / 2) + 0.003 and there > goodput(best * 2) + 0.003
     assert there == pytest.approx(best / expected_seconds(best, 60, 200, 2e6 / 512), rel=0.02)
 
 
 def test_enough_spares_leave_little_waiting_and_one_fewer_than_needed_more():
     """Repairs take three times the mean time between failures."""
-    job = Job(1000, 1e7, 600, save=5, restart=60, repair=3e4)
+    job = Job(1000, 1e7, 900, save=5, restart=60, repair=3e4)
     needed = spares_needed(1e4, 3e4, risk=0.02)
-    waits = {spares: simulate(replace(job, spares=spares), 5 * YEAR).idle / (5 * YEAR) for spares in (2, needed)}
+    waits = {spares: simulate(replace(job, spares=spares), 2 * YEAR).idle / (2 * YEAR) for spares in (2, needed)}
     assert waits[needed] < 0.005 < 0.1 < waits[2]
 
 
