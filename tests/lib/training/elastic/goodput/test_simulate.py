@@ -68,6 +68,13 @@ def test_a_spare_takes_over_and_the_repaired_node_is_the_next_spare(monkeypatch)
     assert found.restart == 2 + 2 and found.useful == 0
 
 
+def test_a_repair_that_ends_before_the_failure_is_noticed_saves_no_time(monkeypatch):
+    """Failure at 5, node back at 7, noticed at 9, work at 11."""
+    with_lives(monkeypatch, [5])
+    found = simulate(Job(1, 1, 100, save=0, restart=2, detect=4, spares=0, repair=2), 20)
+    assert found == Account(lost=5 + 9, detect=4, restart=2, failures=1)
+
+
 def test_a_failure_during_a_restart_begins_it_anew(monkeypatch):
     with_lives(monkeypatch, [5, 4])
     found = simulate(Job(1, 1, 100, save=0, restart=6, detect=1), 30)
@@ -148,6 +155,12 @@ def test_early_deaths_cost_a_new_cluster_more():
     job = Job(500, 2e7, 600, save=5, restart=300)
     early, even = (simulate(replace(job, shape=shape), YEAR / 4, seed=3) for shape in (0.6, 1.0))
     assert early.failures > 1.3 * even.failures and early.useful_share < even.useful_share
+
+
+@pytest.mark.parametrize("shape", [0.6, 1.0, 3.0])
+def test_in_the_long_run_nodes_fail_once_per_mean_life_whatever_the_distribution(shape):
+    found = simulate(Job(20, 1000, 1e6, save=1, restart=1, shape=shape), 400_000)
+    assert found.failures == pytest.approx(20 * 400, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -86,20 +86,37 @@ def test_the_loss_of_two_neighbours_is_more_than_the_memory_of_peers_can_bear():
         run([RankDies(1, 1.6), RankDies(2, 1.6)], Shards, in_memory, every=1)
 
 
+def dies_while_it_saves():
+    """Rank 1 has not sent its part of the second save when it dies: its neighbours do not get through, others do."""
+    memory, members = PeerMemory().of(Members()), Members()
+    memory.save(1, torch.full((4,), float(dist.get_rank())))
+    try:
+        compute(1.0 if dist.get_rank() == 1 else 0.25)
+        memory.save(2, torch.full((4,), 10.0 + dist.get_rank()))
+    except RankLost as lost:
+        step, parts = memory.of(members.without(*lost.ranks)).load()
+        return step, torch.stack(parts)[:, 0].tolist()
+
+
+def test_a_save_in_which_a_rank_dies_leaves_the_one_before():
+    run = Cluster(uniform(5, 2**-10, 2**20), [RankDies(1, 0.75)], timeout=TIMEOUT).run(dies_while_it_saves)
+    assert [run.results[rank] for rank in (0, 2, 3, 4)] == [(1, [0.0, 1.0, 2.0, 3.0, 4.0])] * 4
+
+
 def saves_to_peer():
     memory = PeerMemory().of(Members())
     assert memory.load() is None
-    before = now()
     memory.save(3, torch.arange(10.0 + dist.get_rank()))
     memory.save(5, torch.arange(20.0 + dist.get_rank()))
+    memory.save(6, torch.arange(30.0 + dist.get_rank()))
     step, parts = memory.load()
-    return before, step, [len(part) for part in parts]
+    return len(memory._kept), step, [len(part) for part in parts]
 
 
 def test_peer_memory_gives_back_the_parts_of_all_ranks_in_order():
     for result in Cluster(3).run(saves_to_peer).results:
-        assert result[1:] == (5, [20, 21, 22])
-    assert Cluster(1).run(saves_to_peer).results[0][1:] == (5, [20])
+        assert result == (2, 6, [30, 31, 32]), "and no more than two generations are kept"
+    assert Cluster(1).run(saves_to_peer).results[0] == (2, 6, [30])
 
 
 def all_reduces(elements):
