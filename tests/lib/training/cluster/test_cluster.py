@@ -647,6 +647,27 @@ def goes_on_with_whoever_is_left():
     return told
 
 
+def leaves_in_the_middle():
+    """Rank 2 sends to rank 0, and does not wait for that when it learns that rank 1 is dead."""
+    rank = dist.get_rank()
+    if rank == 0:
+        dist.recv(x := torch.empty(3), 2)
+        return x.tolist()
+    if rank == 2:
+        dist.isend(torch.ones(3), 0)
+        try:
+            dist.recv(torch.empty(1), 1)
+        except RankLost as error:
+            return error.ranks
+    compute(100)
+    return None
+
+
+def test_who_is_told_of_a_death_may_leave_what_it_has_begun():
+    run = Cluster(3, [RankDies(1, 0.5)], timeout=8.0).run(leaves_in_the_middle)
+    assert run.results == ([1.0] * 3, None, (1,))
+
+
 def test_a_rank_lives_until_its_own_death_whatever_happened_before():
     """The first death stops all ranks at 4.25 s; the second one, at 30 s, is not brought forward by that."""
     run = Cluster(uniform(4, 2**-10, 2**20), [RankDies(2, 4.125), RankDies(1, 30.0)], timeout=8.0).run(
