@@ -61,7 +61,8 @@ def test_all_ranks_stop_after_the_step_in_which_one_was_asked():
 @pytest.mark.slow
 def test_a_job_is_requeued_by_slurm_and_resumes(tmp_path):
     """SIGTERM to the script of a real job, as before a time limit. Not one step is lost or repeated, although the job
-    saves at its end alone. Slurm lets a requeued job wait for two minutes; the test asks it not to."""
+    saves at its end alone. Slurm lets a requeued job wait for two minutes, so that its old credentials
+    are forgotten; the test asks for a few seconds."""
     (tmp_path / "mine.py").write_text(
         "import sys\nfrom pathlib import Path\n"
         "from threeloops.training.elastic.demo import train\nfrom threeloops.training.elastic import RESUME_ME\n"
@@ -85,7 +86,7 @@ def test_a_job_is_requeued_by_slurm_and_resumes(tmp_path):
         slurm("scancel", "--batch", "--signal=TERM", job)
         wait_until(lambda: "JobState=PENDING" in state(), 60, "the job to be requeued")
         before = len(log.read_text().splitlines())
-        slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
+        slurm("scontrol", "update", f"JobId={job}", "StartTime=now+5")
         wait_until(lambda: "JobState=COMPLETED" in state(), 60, "the job's end")
         assert "Restarts=1" in state() and "ExitCode=0:0" in state()
     steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
