@@ -26,11 +26,12 @@ BENCHMARKS = {
     "data": "shards, prefetching and checksums beside small files, webdataset, torch and TensorBoard (a minute)",
     "cluster": "the virtual cluster's speed, our DDP beside torch's, a ring on gloo and as predicted (one minute)",
     "parallel": "ways of cutting a model beside torch's own, on the virtual cluster: times, overlap, bytes (a minute)",
-    "checkpoint": "save, load, stalls and increments of checkpoints beside torch.save and torch DCP (a minute)",
+    "checkpoint": "save, load, stalls, increments and losses of checkpoints beside torch's own (three minutes)",
+    "elastic": "goodput simulated beside closed forms, and published failure rates beside each other (a minute)",
     "replay": "what judging a student's kernel costs (two minutes)",
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }
-ON_CPU = {"checkpoint", "cluster", "data", "grading", "meter", "parallel", "replay"}
+ON_CPU = {"checkpoint", "cluster", "data", "elastic", "grading", "meter", "parallel", "replay"}
 """Ranks, submissions, interpreted kernels and shards are on the CPU, whatever else is plugged in."""
 ROWS = "unfinished"
 """Where a benchmark of many rows keeps those that it has, below the folder of its JSON, until it is finished."""

@@ -26,8 +26,9 @@ from threeloops.training.sharded.deepspeed import (
 from threeloops.training.sharded.fsdp import FSDP
 from threeloops.training.sharded.live import LiveBytes
 from threeloops.training.sharded.optimizer import ZeroOptimizer
+from threeloops.training.sharded.reshard import reshard
 
 __all__ = [
     "DeepSpeedConfigError", "DeepSpeedSettings", "FSDP", "LiveBytes", "LossScale", "ModelStates", "ZeroOptimizer",
-    "bytes_sent", "from_deepspeed_config", "model_states",
+    "bytes_sent", "from_deepspeed_config", "model_states", "reshard",
 ]  # fmt: skip

@@ -633,6 +633,86 @@ def test_ranks_that_wait_for_a_dead_one_learn_of_it_after_the_timeout_and_can_go
     assert max(s.end for s in run.spans if s.rank == 2) == 4.2
 
 
+def survives_with_collectives_in_flight():
+    """All-reduces of two steps are under way when rank 1 dies; nobody waits for the second."""
+    lost, x, y = None, torch.ones(4), torch.ones(4)
+    try:
+        for _ in range(100):
+            compute(0.25)
+            first = dist.all_reduce(x, async_op=True)
+            compute(0.0625 * dist.get_rank())
+            dist.all_reduce(y, async_op=True)
+            first.wait()
+            dist.all_reduce(torch.ones(1))
+    except RankLost as error:
+        lost = error.ranks
+    began = now()
+    group = dist.new_group([0, 2, 3], use_local_synchronization=True)
+    dist.all_reduce(z := torch.ones(3), group=group)
+    return lost, began, now(), z.sum().item()
+
+
+@pytest.mark.parametrize("at", [1.1, 1.3, 1.35, 1.4])
+def test_a_group_that_lost_a_rank_is_broken_and_holds_nobody_up_a_second_time(at):
+    """As NCCL's communicators: what was submitted to it fails at once, so survivors wait one timeout and go on."""
+    run = Cluster(uniform(4, 2**-10, 2**20), [RankDies(1, at)], timeout=8.0).run(survives_with_collectives_in_flight)
+    for rank in (0, 2, 3):
+        lost, began, ended, total = run.results[rank]
+        assert lost == (1,) and total == 9.0
+        assert at + 7.6 < began < ended < at + 8.7
+    assert max(run.results[rank][2] for rank in (0, 2, 3)) < max(run.results[rank][1] for rank in (0, 2, 3)) + 0.01
+
+
+def goes_on_with_whoever_is_left():
+    """100 steps of 0.25 s; what a rank was told of losses, and when."""
+    told, ranks, group, done = [], [0, 1, 2, 3], None, 0
+    while done < 100:
+        try:
+            compute(0.25)
+            dist.all_reduce(torch.ones(64), group=group)
+            done += 1
+        except RankLost as error:
+            told.append((error.ranks, now()))
+            ranks = [rank for rank in ranks if rank not in error.ranks]
+            group = dist.new_group(ranks, use_local_synchronization=True)
+    return told
+
+
+def leaves_in_the_middle():
+    """Rank 2 sends to rank 0, and does not wait for that when it learns that rank 1 is dead."""
+    rank = dist.get_rank()
+    if rank == 0:
+        dist.recv(x := torch.empty(3), 2)
+        return x.tolist()
+    if rank == 2:
+        dist.isend(torch.ones(3), 0)
+        try:
+            dist.recv(torch.empty(1), 1)
+        except RankLost as error:
+            return error.ranks
+    compute(100)
+    return None
+
+
+def test_who_is_told_of_a_death_may_leave_what_it_has_begun():
+    run = Cluster(3, [RankDies(1, 0.5)], timeout=8.0).run(leaves_in_the_middle)
+    assert run.results == ([1.0] * 3, None, (1,))
+
+
+def test_a_rank_lives_until_its_own_death_whatever_happened_before():
+    """The first death stops all ranks at 4.25 s; the second one, at 30 s, is not brought forward by that."""
+    run = Cluster(uniform(4, 2**-10, 2**20), [RankDies(2, 4.125), RankDies(1, 30.0)], timeout=8.0).run(
+        goes_on_with_whoever_is_left
+    )
+    assert run.died == {1: 30.0, 2: 4.125} and run.clocks[1] == 30.0
+    for rank in (0, 3):
+        (first, at), (both, later) = run.results[rank]
+        assert first == (2,) and 12 < at < 13
+        assert both == (1, 2) and 38 < later < 39
+    both = Cluster(uniform(4, 2**-10, 2**20), [RankDies(2, 4.125), RankDies(1, 5.0)], timeout=8.0)
+    assert [told[0][0] for told in both.run(goes_on_with_whoever_is_left).results if told] == [(1, 2)] * 2
+
+
 def test_a_rank_that_fails_because_another_died_says_so():
     with pytest.raises(RankFailed, match=r"(?s)RankLost.*rank 1 died at 0.5 s"):
         Cluster(2, [RankDies(1, at=0.5)], timeout=1.0).run(steps, 2)

@@ -1,5 +1,7 @@
 """What goes wrong on a cluster: each is an answer, with the ranks and lines that it is about, and none is a hang."""
 
+import re
+
 __all__ = ["ClusterError", "Deadlock", "Mismatch", "RankFailed", "RankLost", "Unfinished"]
 
 
@@ -25,3 +27,8 @@ class RankFailed(ClusterError):
 
 class RankLost(ClusterError):
     """Raised in a rank that waited until the timeout for a rank that had died."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those that had died by then. On a real cluster a service of its own keeps heartbeats and says this."""
+        return tuple(int(rank) for rank in re.findall(r"rank (\d+) died at", str(self)))

@@ -75,7 +75,7 @@ class Ledger:
                 f"rank {by} calls {made}{at_line(where)}, collective {number + 1} of its group, which "
                 f"{_ranks(absent)} did not call: all ranks of a group must call the same collectives"
             )
-        lost = [m for m in self.messages if not m.received and m.target not in self.died]
+        lost = [m for m in self.messages if not (m.received or m.target in self.died or self._gave_up(m.channel))]
         if lost:
             first = lost[0]
             raise Unfinished(
@@ -83,21 +83,33 @@ class Ledger:
                 f"{first.size:,} bytes from rank {first.source} to rank {first.target}{at_line(first.where)}"
             )
         for rank, end in sorted(self.ended.items()):
-            if end.forgot is not None:
+            if end.forgot is not None and not self.died:  # who is told of a death leaves where it stands
                 raise Unfinished(f"rank {rank} never waits for its isend{at_line(end.forgot)}: {_KEEP}")
         for (actor, _), begun in self.begun.items():
+            if isinstance(begun, Submit) and self._gave_up(begun.collective.group):
+                continue
             if not isinstance(begun, Send) and actor.rank not in self.died:
                 what = begun.collective.operation if isinstance(begun, Submit) else f"irecv from rank {begun.source}"
                 raise Unfinished(f"{actor} never waits for its {what}{at_line(begun.where)}: {_KEEP}")
 
     def _incomplete(self) -> Iterator[tuple[int, Collective, int, str, list[int]]]:
-        """Collectives that not all living ranks of their group have called: the number in its group, what it is, who
-        called it first and where, and who did not."""
+        """Collectives that not all ranks of their group have called: the number in its group, what it is, who called it
+        first and where, and who did not."""
         for group, calls in self._collectives.items():
-            for number, (made, by, where) in enumerate(calls):
-                living = [rank for rank in made.ranks if rank not in self.died]
-                if absent := [rank for rank in living if self._called[group, rank] <= number]:
+            for number, (made, by, where) in enumerate([] if self._gave_up(group) else calls):
+                if absent := [rank for rank in made.ranks if self._called[group, rank] <= number]:
                     yield number, made, by, where, absent
+
+    def _gave_up(self, group: str) -> bool:
+        """Whether a rank of this group has died: survivors stop in the middle of its collectives, each elsewhere."""
+        calls = self._collectives.get(group, [])
+        return any(rank in self.died for made, _, _ in calls[:1] for rank in made.ranks)
+
+    def describe_loss(self, call: Send | Receive, timeout: float) -> str:
+        """What a rank is told that waited in vain because others have died."""
+        what = f"for rank {call.to} to receive" if isinstance(call, Send) else f"for a message from rank {call.source}"
+        dead = ", ".join(f"rank {rank} died at {when:g} s" for rank, when in sorted(self.died.items()))
+        return f"waited {timeout:g} s {what}; {dead}"
 
     def describe_wait(self, actor: Actor, wait: Wait) -> str:
         """Who waits for what, and where."""

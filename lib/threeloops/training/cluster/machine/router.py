@@ -314,28 +314,28 @@ class Router:
         return True
 
     def _give_up_waiting(self) -> bool:
-        """Nothing is left to happen: ranks that are to die do. Of the others that wait for a message or a receiver in
-        vain, the earliest gets an error, one timeout later."""
-        for rank, dies in self._dies.items():
-            if rank not in self._ledger.ended:
-                self._dead_at(Actor(rank), dies)
+        """Nothing is left to happen, but that a rank dies, or that the earliest of those that wait for a message or a
+        receiver in vain gets an error, one timeout later. The first of these does."""
         stuck: list[tuple[float, Actor, Send | Receive]] = []
         for actor, wait in self._ledger.waiting.items():
-            for handle in wait.handles:
-                begun = self._ledger.begun[actor, handle]
-                if isinstance(begun, Send | Receive) and (actor, handle) not in self._done:
+            for begun in [self._ledger.begun[actor, each] for each in wait.handles if (actor, each) not in self._done]:
+                if isinstance(begun, Send | Receive):
                     stuck.append((wait.at, actor, begun))
-        if not self.died or not stuck or any(end.error for end in self._ledger.ended.values()):
+        stuck.sort(key=lambda each: each[:2])
+        at = stuck[0][0] + self.timeout if stuck and self.died else math.inf
+        over = self._ledger.ended.keys() | self.died.keys()
+        dies, rank = min(((dies, rank) for rank, dies in self._dies.items() if rank not in over), default=(math.inf, 0))
+        if dies < math.inf and dies <= at:
+            return self._dead_at(Actor(rank), dies) and self._give_up_waiting()
+        if at == math.inf or any(end.error for end in self._ledger.ended.values()):
             return False
-        at, actor, call = min(stuck, key=lambda each: each[:2])
+        _, actor, call = stuck[0]
         self._ledger.waiting.pop(actor)
         self._ledger.begun.pop((actor, call.handle))
         if isinstance(call, Receive):
             self._posted[call.source, *actor, call.channel, call.tag].remove((actor, call))
-        what = f"for rank {call.to} to receive" if isinstance(call, Send) else f"for a message from rank {call.source}"
-        dead = ", ".join(f"rank {rank} died at {when:g} s" for rank, when in sorted(self.died.items()))
-        error = f"waited {self.timeout:g} s {what}; {dead}"
-        self._push(at + self.timeout, _RESUMES, actor, Resumption(error=error))
+        error = self._ledger.describe_loss(call, self.timeout)
+        self._push(at, _RESUMES, actor, Resumption(error=error))
         return True
 
 

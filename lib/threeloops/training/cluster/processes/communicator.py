@@ -48,6 +48,9 @@ class Communicator:
         self._results: dict[tuple[int, int], torch.Tensor] = {}
         self._sent: dict[tuple[int, int], torch.Tensor] = {}
         self._handles: dict[int, int] = defaultdict(int)
+        self._broken: dict[tuple[int, str], str] = {}
+        """Groups in which a collective failed on a rank, and why: as NCCL's communicators, they are of no more use
+        there, so what else the rank submits to them fails at once."""
 
     def submit(self, rank: int, call: Submit, data: memoryview) -> None:
         """Raises ClusterError for a job that cannot be: it came from a rank, which may say anything."""
@@ -74,6 +77,8 @@ class Communicator:
             received = [self._take_message(message) for message in resumption.messages if message]
         else:
             submitted, tensor = self._submitted.pop((rank, int(resumption.number)))
+            if error := self._broken.get((rank, submitted.collective.group)):
+                return [Finish(at, error)]
             me = _Peer(self, submitted, rank)
             self._running[rank] = submitted, me, _JOBS[submitted.collective.operation](me, tensor, submitted)
         submitted, me, job = self._running[rank]
@@ -83,6 +88,7 @@ class Communicator:
             if resumption.error:
                 job.close()
                 del self._running[rank]
+                self._broken[rank, submitted.collective.group] = resumption.error
                 return [Finish(at, resumption.error)]
             calls.append(job.send(received))
             while not isinstance(calls[-1], Wait):

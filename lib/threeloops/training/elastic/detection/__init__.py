@@ -1,0 +1,23 @@
+"""What tells that something is wrong: checksums, a flight recorder, and losses that are known."""
+
+from threeloops.training.elastic.detection.canary import (
+    Difference,
+    compare,
+    environment,
+    run_canary,
+    store_canary,
+)
+from threeloops.training.elastic.detection.silent import (
+    checksum,
+    cross_check,
+    cross_check_cost,
+    odd_ranks,
+    odd_ranks_cost,
+    outlying,
+)
+from threeloops.training.elastic.detection.watchdog import Called, FlightRecorder, Watchdog, diagnose, first_alarm
+
+__all__ = [
+    "Called", "Difference", "FlightRecorder", "Watchdog", "checksum", "compare", "cross_check", "cross_check_cost",
+    "diagnose", "environment", "first_alarm", "odd_ranks", "odd_ranks_cost", "outlying", "run_canary", "store_canary",
+]  # fmt: skip

@@ -1,0 +1,97 @@
+"""A canary: the first steps of a run whose losses are known, repeated on a machine before it is trusted with a job.
+
+A program that is deterministic gives the same losses, bit for bit, on the same kind of machine with the same versions.
+So where losses differ, and nothing of what is stored beside them does, the machine miscalculates, or the program itself
+has changed.
+"""
+
+import json
+import math
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+__all__ = ["Difference", "compare", "environment", "run_canary", "store_canary"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first step whose loss is not the stored one."""
+
+    step: int
+    stored: float
+    found: float
+    ulps: int
+    """How many floats lie between the two; a few look like another order of summation, and many like a fault."""
+    changed: Mapping[str, tuple[str, str]]
+    """What is different about the environment, before and now."""
+
+    def __str__(self) -> str:
+        changes = "; ".join(f"{name}: {before} before, {now} now" for name, (before, now) in self.changed.items())
+        return f"step {self.step}: loss {self.found!r} instead of {self.stored!r}, {self.ulps:,} floats apart. " + (
+            f"Changed: {changes}" if changes else "Nothing has changed in the environment: suspect this machine"
+        )
+
+
+def environment() -> dict[str, str]:
+    """What losses may depend on. No names of hosts or users."""
+    found = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cpu capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+        "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+    }
+    if torch.cuda.is_available():
+        found |= {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+    return found
+
+
+def store_canary(path: Path | str, losses: Sequence[float]) -> None:
+    """Store losses and this environment. Floats are stored as hexadecimal numbers, which are exact."""
+    if not losses:
+        raise ValueError("no losses: a canary needs one step or more")
+    data = {"losses": [float(loss).hex() for loss in losses], "environment": environment()}
+    new = Path(f"{path}.new")
+    new.write_text(json.dumps(data, indent=1) + "\n")
+    os.replace(new, path)
+
+
+def run_canary(path: Path | str, train: Callable[[int], Sequence[float]]) -> Difference | None:
+    """Repeat the stored steps: `train(steps)` gives the loss of each. None where all are the same, bit for bit."""
+    data = json.loads(Path(path).read_text())
+    stored = [float.fromhex(each) for each in data["losses"]]
+    return compare(stored, train(len(stored)), data["environment"])
+
+
+def compare(stored: Sequence[float], found: Sequence[float], before: Mapping[str, str]) -> Difference | None:
+    """The first difference of two lists of losses, the stored ones from the environment `before`.
+
+    Raises ValueError where they are not of the same number.
+    """
+    if len(stored) != len(found):
+        raise ValueError(f"{len(found)} losses for {len(stored)} stored ones: expected one for each step")
+    now = environment()
+    changed = {
+        name: (before.get(name, "unknown"), now.get(name, "unknown"))
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    }
+    for step, (theirs, ours) in enumerate(zip(stored, found, strict=True)):
+        if theirs.hex() != float(ours).hex():
+            return Difference(step, theirs, float(ours), _ulps(theirs, float(ours)), changed)
+    return None
+
+
+def _ulps(a: float, b: float) -> int:
+    """Steps from one float64 to the other. Floats, as integers, are in order where they have the same sign."""
+    if math.isnan(a) or math.isnan(b):
+        return 2**63
+    places = torch.tensor([a, b], dtype=torch.float64).view(torch.int64).tolist()
+    first, second = (place if place >= 0 else -(2**63) - place for place in places)
+    return abs(first - second)

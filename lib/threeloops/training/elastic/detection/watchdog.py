@@ -1,0 +1,298 @@
+"""A job hangs: which rank is behind, in which collective, and since when.
+
+As torch's Flight Recorder (torch/csrc/distributed/c10d/FlightRecorder.hpp, analysed by torch/distributed/
+flight_recorder), each rank keeps its last collectives in a ring buffer: their number in the group, sizes, the line that
+called them, when they began and ended. When one takes too long, a thread asks all ranks to write their buffers down,
+also those that wait for nothing, since the culprit is usually one of them. The first collective that some have entered
+and others have not names it.
+
+    with FlightRecorder() as recorder, Watchdog(recorder, folder, timeout=600):
+        train()
+
+prints, on one of the ranks:
+
+    rank 2 has not entered all_reduce #1041 of group world, in which ranks 0, 1, 3 wait for 600.0 s (train.py:88). …
+
+torch's sees what NCCL does on a GPU; this one sees calls of `torch.distributed`, on any backend.
+"""
+
+import functools
+import inspect
+import json
+import os
+import sys
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from threeloops.training.cluster.processes.actor import is_library
+
+__all__ = ["Called", "FlightRecorder", "Watchdog", "diagnose", "first_alarm"]
+
+_WATCHED = (
+    "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast",
+    "gather", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
+)  # fmt: skip
+
+
+@dataclass
+class Called:
+    """One collective on one rank. `number` counts those of its group from 1; times are seconds of this rank's clock."""
+
+    number: int
+    group: str
+    ranks: tuple[int, ...]
+    what: str
+    elements: int
+    where: str
+    begun: float
+    ended: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.what} #{self.number} of group {self.group}"
+
+
+class FlightRecorder:
+    """Within it, the collectives that this rank calls are noted, the last `capacity` of them.
+
+    Args:
+        clock: by default the machine's; on the virtual cluster `threeloops.training.cluster.now`.
+    """
+
+    def __init__(self, capacity: int = 256, clock: Callable[[], float] = time.monotonic) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity = {capacity}: expected to keep 1 collective or more")
+        self._calls: deque[Called] = deque(maxlen=capacity)
+        self._numbers: dict[str, int] = defaultdict(int)
+        self.clock = clock
+
+    def __enter__(self) -> "FlightRecorder":
+        self._plain = {name: getattr(dist, name) for name in _WATCHED}
+        for name, function in self._plain.items():
+            setattr(dist, name, self._noting(name, function))
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for name, function in self._plain.items():
+            setattr(dist, name, function)
+
+    @property
+    def calls(self) -> list[Called]:
+        """From the oldest to the newest, as they are now."""
+        return [replace(each) for each in self._calls]
+
+    def _noting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def noted(*arguments: Any, **options: Any) -> Any:
+            given = signature.bind(*arguments, **options).arguments
+            call = self._begin(name, given.get("group"), next(iter(given.values()), None))
+            work = function(*arguments, **options)
+            if given.get("async_op") and work is not None:
+                return _Noted(work, call, self.clock)
+            call.ended = self.clock()
+            return work
+
+        return noted
+
+    def _begin(self, what: str, group: Any, data: Any) -> Called:
+        name = "world" if group is None or group is dist.group.WORLD else group.group_name
+        self._numbers[name] += 1
+        tensors = data if isinstance(data, (list, tuple)) else [data]
+        elements = sum(each.numel() for each in tensors if isinstance(each, torch.Tensor))
+        ranks = tuple(dist.get_process_group_ranks(group))
+        call = Called(self._numbers[name], name, ranks, what, elements, _caller(), self.clock())
+        self._calls.append(call)
+        return call
+
+
+class _Noted:
+    """The handle of an asynchronous collective, which ends for the program when it has waited for it."""
+
+    def __init__(self, work: Any, call: Called, clock: Callable[[], float]) -> None:
+        self._work, self._call, self._clock = work, call, clock
+
+    def wait(self, *arguments: Any) -> Any:
+        result = self._work.wait(*arguments)
+        self._call.ended = self._clock()
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+def _caller() -> str:
+    frame: Any = sys._getframe(1)
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def first_alarm(records: Mapping[int, Sequence[Called]], timeout: float) -> float | None:
+    """When the first collective had taken `timeout` seconds on a rank; None where none did. For clocks that agree."""
+    late = [
+        call.begun + timeout
+        for calls in records.values()
+        for call in calls
+        if call.ended is None or call.ended > call.begun + timeout
+    ]
+    return min(late, default=None)
+
+
+def diagnose(records: Mapping[int, Sequence[Called]], at: float, ranks: Iterable[int] = ()) -> str:
+    """Who holds up whom, from what each rank has recorded until `at`; "" where nobody waits.
+
+    Args:
+        ranks: all that should have left a record, where some may not.
+    """
+    known = {rank: [_as_of(call, at) for call in calls if call.begun <= at] for rank, calls in records.items()}
+    said = [
+        f"rank {rank} has left no record: its process is gone, or cannot run" for rank in ranks if rank not in known
+    ]
+    waiting = [(call, rank) for rank, calls in known.items() for call in calls if call.ended is None]
+    for group in sorted({call.group for call, _ in waiting}):
+        first = min(call.number for call, _ in waiting if call.group == group)
+        inside = {rank: call for call, rank in waiting if (call.group, call.number) == (group, first)}
+        said.append(_about(next(iter(inside.values())), inside, known, at))
+    return "\n".join(said)
+
+
+def _about(call: Called, inside: Mapping[int, Called], known: Mapping[int, Sequence[Called]], at: float) -> str:
+    """Of the first collective of a group that has not ended everywhere."""
+    since = at - min(each.begun for each in inside.values())
+    who, line, wait = _ranks(inside), _lines(inside.values()), "waits" if len(inside) == 1 else "wait"
+    others = {
+        rank: [each for each in known.get(rank, []) if each.group == call.group]
+        for rank in call.ranks
+        if rank not in inside
+    }
+    absent = [rank for rank, calls in others.items() if not any(each.number >= call.number for each in calls)]
+    if absent:
+        last = "; ".join(_last(rank, others[rank], at) for rank in absent if rank in known)
+        have = "has" if len(absent) == 1 else "have"
+        return f"{_ranks(absent)} {have} not entered {call.name}, in which {who} {wait} for {since:.1f} s ({line})." + (
+            f" {last}" if last else ""
+        )
+    kinds = defaultdict(list)
+    for rank, each in inside.items():
+        kinds[each.what, each.elements].append(rank)
+    if len(kinds) > 1:
+        made = "; ".join(
+            f"{_ranks(those)}: {what} of {elements:,} ({_lines(inside[rank] for rank in those)})"
+            for (what, elements), those in kinds.items()
+        )
+        return f"ranks disagree about collective #{call.number} of group {call.group}: {made}"
+    left = "and the others have left it" if others else "and no rank is behind: look at the network between them"
+    return f"{who} {wait} for the end of {call.name} for {since:.1f} s ({line}), {left}"
+
+
+def _last(rank: int, calls: Sequence[Called], at: float) -> str:
+    if not calls:
+        return f"Rank {rank} has entered none of this group that is still on record"
+    call = calls[-1]
+    when = f"ended {at - call.ended:.1f} s ago" if call.ended is not None else "has not ended"
+    return f"The last of rank {rank} was {call.what} #{call.number} ({call.where}), which {when}"
+
+
+def _as_of(call: Called, at: float) -> Called:
+    return replace(call, ended=None) if call.ended is not None and call.ended > at else call
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    found = sorted(ranks)
+    return f"rank{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
+
+
+def _lines(calls: Iterable[Called]) -> str:
+    return ", ".join(sorted({call.where for call in calls if call.where}))
+
+
+class Watchdog:
+    """A thread that has all ranks write their records into `folder` when a collective of this rank takes longer than
+    `timeout` seconds, or one of theirs does; the first to ask then says what `diagnose` finds.
+
+    Within it, and after the process group was made. `folder` is shared by all ranks, and new for each start of the job.
+
+    Args:
+        on_hang: gets the diagnosis; by default it is printed. To have an agent start all ranks anew, end the process.
+        patience: seconds for which other ranks may take to write.
+        poll: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        recorder: FlightRecorder,
+        folder: Path | str,
+        timeout: float,
+        on_hang: Callable[[str], None] | None = None,
+        patience: float = 10.0,
+        poll: float = 1.0,
+    ) -> None:
+        if not (timeout > 0 and patience >= 0 and poll > 0):
+            raise ValueError(f"timeout = {timeout} s, patience = {patience} s, poll = {poll} s: expected > 0, ≥ 0, > 0")
+        self._recorder, self._folder, self._timeout = recorder, Path(folder), timeout
+        self._on_hang = on_hang or (lambda said: print(said, file=sys.stderr, flush=True))
+        self._patience, self._poll = patience, poll
+        self._rank, self._size = dist.get_rank(), dist.get_world_size()
+        self._stop, self._thread = threading.Event(), threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Watchdog":
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        asked = self._folder / "asked"
+        while not self._stop.wait(self._poll):
+            late = first_alarm({self._rank: self._recorder.calls}, self._timeout)
+            mine = late is not None and late <= self._recorder.clock() and _create(asked)
+            if mine or asked.exists():
+                self._write()
+                if mine:
+                    self._on_hang(self._read())
+                return
+
+    def _write(self) -> None:
+        """Times as seconds before now, since clocks of machines differ."""
+        now = self._recorder.clock()
+        calls = [
+            asdict(replace(call, begun=call.begun - now, ended=None if call.ended is None else call.ended - now))
+            for call in self._recorder.calls
+        ]
+        new = self._folder / f"new {self._rank}"
+        new.write_text(json.dumps(calls))
+        os.replace(new, self._folder / f"rank {self._rank}")
+
+    def _read(self) -> str:
+        deadline = time.monotonic() + self._patience
+        paths = {rank: self._folder / f"rank {rank}" for rank in range(self._size)}
+        while time.monotonic() < deadline and not all(path.exists() for path in paths.values()):
+            time.sleep(min(self._poll, 0.1))
+        records = {
+            rank: [Called(**{**call, "ranks": tuple(call["ranks"])}) for call in json.loads(path.read_text())]
+            for rank, path in paths.items()
+            if path.exists()
+        }
+        return diagnose(records, 0.0, range(self._size))
+
+
+def _create(path: Path) -> bool:
+    """Whether this call made the file."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,11 @@
+"""How training goes on when ranks are lost: in the same processes on whoever is left, or by a restart."""
+
+from threeloops.training.elastic.recovery.members import Checkpoints, Members, Trainer, train_through_losses
+from threeloops.training.elastic.recovery.peer_memory import PeerMemory
+from threeloops.training.elastic.recovery.policy import GuardedOptimizer, Verdict, vote
+from threeloops.training.elastic.recovery.restarts import Attempt, recovery_seconds, run_with_restarts
+
+__all__ = [
+    "Attempt", "Checkpoints", "GuardedOptimizer", "Members", "PeerMemory", "Trainer", "Verdict", "recovery_seconds",
+    "run_with_restarts", "train_through_losses", "vote",
+]  # fmt: skip

@@ -1,0 +1,101 @@
+"""Checkpoints in the memory of peers: each member keeps its own part and that of the one before it.
+
+So the loss of a member loses no state, and nothing is read from storage: a save costs one message of the part's size
+per member, and can be made after every few steps. After Gemini (Wang et al. 2023, "GEMINI: Fast Failure Recovery in
+Distributed Training with In-Memory Checkpoints", SOSP). It does not survive the end of all processes, nor the loss of
+two neighbours at a time: save to storage as well, less often. Where a whole node may be lost, order the members so that
+neighbours are on different nodes.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from threeloops.training.elastic.recovery.members import Members
+
+__all__ = ["PeerMemory"]
+
+_KEPT = 2
+"""Generations: where members are lost during a save, some may have the new one alone, others not yet."""
+
+
+@dataclass
+class _Generation:
+    step: int
+    ranks: tuple[int, ...]
+    """The members that saved it."""
+    parts: dict[int, Tensor]
+    """Those that are held here, by rank, as bytes."""
+
+
+class PeerMemory:
+    """One for the life of a process: `train_through_losses(…, checkpoints=PeerMemory().of, …)`."""
+
+    def __init__(self) -> None:
+        self._kept: list[_Generation] = []
+        self._members: Members | None = None
+
+    def of(self, members: Members) -> "PeerMemory":
+        """The same memory, for these members from now on."""
+        self._members = members
+        return self
+
+    def save(self, step: int, part: Any) -> None:
+        members = self._of()
+        mine = _to_bytes(part)
+        me, before = members.ranks[members.place], members.ranks[members.place - 1]
+        held = {me: mine}
+        if members.size > 1:
+            held[before] = self._exchange(mine, members)
+        self._kept = [*self._kept[1 - _KEPT :], _Generation(step, members.ranks, held)]
+        dist.barrier(group=members.group)  # whoever leaves knows that all copies are made
+
+    def load(self) -> tuple[int, Sequence[Any]] | None:
+        """See `Checkpoints`. Raises LookupError where two neighbours were lost, and their part with them."""
+        members = self._of()
+        everyone: list[Any] = [None] * members.size
+        dist.all_gather_object(everyone, [(each.step, each.ranks, each.parts) for each in self._kept], members.group)
+        found: dict[tuple[int, tuple[int, ...]], dict[int, Tensor]] = {}
+        for step, ranks, parts in (generation for kept in everyone for generation in kept):
+            found.setdefault((step, ranks), {}).update(parts)
+        if not found:
+            return None
+        for (step, ranks), parts in sorted(found.items(), reverse=True):
+            if parts.keys() == set(ranks):
+                return step, [_from_bytes(parts[rank]) for rank in ranks]
+        (step, ranks), parts = max(found.items())
+        lost = ", ".join(str(rank) for rank in ranks if rank not in parts)
+        raise LookupError(
+            f"the part of rank {lost} of step {step} is lost: that rank and the next one alone held it. Load what was "
+            "saved to storage"
+        )
+
+    def _of(self) -> Members:
+        if self._members is None:
+            raise RuntimeError("whose memory? Call of(members) first")
+        return self._members
+
+    def _exchange(self, mine: Tensor, members: Members) -> Tensor:
+        """Send a part to the next member, and get that of the one before."""
+        following, before = (members.ranks[(members.place + step) % members.size] for step in (1, -1))
+        size = torch.empty(1, dtype=torch.int64)
+        for out, into in ((torch.tensor([len(mine)]), lambda: size), (mine, lambda: mine.new_empty(int(size)))):
+            sent = dist.isend(out, following, group=members.group)
+            dist.recv(got := into(), before, group=members.group)
+            sent.wait()
+        return got
+
+
+def _to_bytes(part: Any) -> Tensor:
+    buffer = io.BytesIO()
+    torch.save(part, buffer)
+    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+
+
+def _from_bytes(data: Tensor) -> Any:
+    return torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)

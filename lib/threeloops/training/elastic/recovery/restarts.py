@@ -1,0 +1,85 @@
+"""Recovery by restart, as torchrun and Slurm do it, on the virtual cluster: runs whose clocks follow one another.
+
+When a rank dies the agent notices after `detect` seconds, ends all ranks, and starts all of them again `restart`
+seconds later, on the same machine or on what is left of it. What a run knows of those before it is what they have
+saved. So the job is as far as it was at the death after
+
+    recovery = detect + restart + load + (death − last save)
+
+seconds, whose last term is the work that is done again, as long as the machine is as fast as before.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from threeloops.training.cluster import Cluster, RankDies, RankLost, Run, Topology
+
+__all__ = ["Attempt", "recovery_seconds", "run_with_restarts"]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of the job. Times are those of the whole job, in seconds; those of `run` count from `start`."""
+
+    start: float
+    died: float | None
+    """When its first rank died; None if it came to its end."""
+    run: Run
+
+    @property
+    def end(self) -> float:
+        """When the job was done. Meaningless for an attempt in which a rank died."""
+        return self.start + self.run.seconds
+
+
+def recovery_seconds(death: float, last_save: float, detect: float, restart: float, load: float) -> float:
+    """From a death until the job is as far as it was then; `last_save` is when the last checkpoint became usable."""
+    if not last_save <= death:
+        raise ValueError(f"last_save = {last_save} s, death = {death} s: expected a save before the death")
+    return detect + restart + load + (death - last_save)
+
+
+def run_with_restarts(
+    program: Callable[..., Any],
+    *arguments: Any,
+    machines: Sequence[Topology | int],
+    deaths: Sequence[RankDies],
+    detect: float,
+    restart: float,
+) -> list[Attempt]:
+    """Start `program(*arguments)` on the first machine, and after each death on the next one (the last for all others).
+
+    Args:
+        machines: for instance four ranks, and then the two that are left.
+        deaths: one per attempt at most, at times of the whole job, in order; the rank is that of its attempt. Of those
+            that fall between two attempts the next one is spared.
+
+    Raises:
+        ValueError: the deaths are not in order.
+        RankFailed: a rank failed for another reason than the death of one.
+    """
+    if [each.at for each in deaths] != sorted(each.at for each in deaths):
+        raise ValueError(f"deaths at {[each.at for each in deaths]} s: expected them in order of time")
+    attempts: list[Attempt] = []
+    start, left = 0.0, list(deaths)
+    while True:
+        while left and left[0].at < start:
+            left.pop(0)
+        faults = [RankDies(left[0].rank, left[0].at - start)] if left else []
+        cluster = Cluster(machines[min(len(attempts), len(machines) - 1)], faults, timeout=detect)
+        run = cluster.run(_until_lost, program, arguments)
+        died = start + min(run.died.values()) if run.died else None
+        attempts.append(Attempt(start, died, run))
+        if died is None:
+            return attempts
+        left.pop(0)
+        start = died + detect + restart
+
+
+def _until_lost(program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Whoever waits for a dead rank is ended by the agent."""
+    try:
+        return program(*arguments)
+    except RankLost:
+        return None
