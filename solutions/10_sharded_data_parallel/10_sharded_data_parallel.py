@@ -150,7 +150,8 @@ def updated_large(zero_1, length):
     weights = torch.zeros(length)
     step = zero_1(weights, TwelveStates)
     for _ in range(2):
-        step(torch.full((length,), 1e-3))
+        step(torch.full((length,), 1e-3 * (1 + dist.get_rank())))
+    return float(weights.min()), float(weights.max())
 
 
 def reduced(shard_gradients, widths, rows=2, steps=1, seed=0):
@@ -168,9 +169,12 @@ def reduced(shard_gradients, widths, rows=2, steps=1, seed=0):
 
 def reduced_large(shard_gradients, width, layers):
     model = torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(layers)])
+    for layer in model:
+        torch.nn.init.constant_(layer.weight, 1 / width)  # so that outputs and gradients are those of the input
     finish = shard_gradients(model)
-    model(torch.ones(1, width)).sum().backward()
-    finish()
+    model(torch.full((1, width), 1.0 + dist.get_rank())).sum().backward()
+    pieces = finish().values()
+    return min(float(each.min()) for each in pieces), max(float(each.max()) for each in pieces)
 
 
 def chained(sharded_linear, widths, rows, seed):
@@ -192,6 +196,8 @@ def chained_large(sharded_linear, width, layers):
     for piece in pieces:
         x = sharded_linear(x, piece, width)
     x.sum().backward()
+    found = [x.detach(), *(each.grad for each in pieces)]
+    return [(float(each.min()), float(each.max())) for each in found]
 
 
 def gathered(forward_prefetched, widths, seconds, seed=0):
@@ -217,7 +223,8 @@ def gathered(forward_prefetched, widths, seconds, seed=0):
 
 def gathered_large(forward_prefetched, width, layers):
     pieces = [torch.full((width**2 // dist.get_world_size(),), 1e-3) for _ in range(layers)]
-    forward_prefetched(pieces, lambda layer, whole, x: whole.view(width, width) @ x, torch.ones(width))
+    output = forward_prefetched(pieces, lambda layer, whole, x: whole.view(width, width) @ x, torch.ones(width))
+    return float(output.min()), float(output.max())
 
 
 def alike(got, expected):
@@ -229,6 +236,22 @@ def require_close(got, expected, what, slips=None, otherwise=""):
     check.true(got is not None, f"{what} is None")
     cause = next((why for why, slip in (slips or {}).items() if alike(got, slip)), otherwise)
     check.close(got, expected, rtol=1e-4, atol=1e-6, what=what, hint="" if alike(got, expected) else cause)
+
+
+def require_work(run, sent, what):
+    """Memory is measured of answers that do the work: all elements of each result are equal here, and none is 0; and
+    every rank sends `sent` bytes or more."""
+    for rank, found in enumerate(run.results):
+        for least, most in found if type(found) is list else [found]:
+            check.true(
+                0 < abs(least) < math.inf and math.isclose(least, most, rel_tol=1e-3),
+                f"{what}: the results on rank {rank} are from {least:g} to {most:g}, where all elements should be equal and "
+                "not 0: correct the values first",
+            )
+    for rank, got in enumerate(sent_by_ranks(run)):
+        check.true(
+            got >= sent, f"{what}: rank {rank} sends {got:,} bytes, and {sent:,} are needed: nothing to measure yet"
+        )
 
 
 def require_memory(run, limit, expected, what, cause):
@@ -630,6 +653,8 @@ with check("zero_1", "the memory of a rank", part="memory", hidden="another numb
         run = on_cluster(Cluster(ranks), updated_large, zero_1, length, memory=True)
         whole = 4 * length
         needed = 4 * whole + 14 * whole / ranks
+        what = f"{ranks} ranks, {whole / MIB:g} MiB of weights, two steps"
+        require_work(run, 2 * (ranks - 1) * whole // ranks, what)
         require_memory(
             run,
             needed + 4 * whole,
@@ -844,6 +869,8 @@ with check("shard_gradients", "the memory of a rank", part="memory", hidden="ano
         run = on_cluster(Cluster(ranks), reduced_large, shard_gradients, width, layers, memory=True)
         each = 4 * width**2
         needed = each * (layers + layers / ranks + 3)
+        what = f"{ranks} ranks, {layers} layers of {each / MIB:g} MiB"
+        require_work(run, layers * (ranks - 1) * each // ranks, what)
         require_memory(
             run,
             needed + 20 * MIB,
@@ -1030,6 +1057,8 @@ with check("sharded_linear", "the memory of a rank", part="memory", hidden="anot
         run = on_cluster(Cluster(ranks), chained_large, sharded_linear, width, layers, memory=True)
         each = 4 * width**2
         needed = each * (2 * layers / ranks + 1.5)
+        what = f"{ranks} ranks, {layers} layers of {each / MIB:g} MiB"
+        require_work(run, 2 * layers * (ranks - 1) * each // ranks, what)
         require_memory(
             run,
             needed + 24 * MIB,
@@ -1216,6 +1245,8 @@ with check("forward_prefetched", "the memory of a rank", part="memory", hidden="
         run = on_cluster(Cluster(ranks), gathered_large, forward_prefetched, width, layers, memory=True)
         each = 4 * width**2
         needed = each * (layers / ranks + 2)
+        what = f"{ranks} ranks, {layers} layers of {each / MIB:g} MiB"
+        require_work(run, layers * (ranks - 1) * each // ranks, what)
         require_memory(
             run,
             needed + 20 * MIB,

@@ -1288,6 +1288,11 @@ with check("expert_layer", "what travels", part="traffic", hidden="other choices
                         f"should be from {least:,} to {(most := least + more):,}"
                     )
                     check.true(least <= sent <= most, f"{what} ({experts} experts, chosen by rank: {chosen})")
+                    both = sum(m.size for m in run.messages if (m.source, m.target) == (a, b))
+                    check.true(
+                        both <= 2 * most,
+                        f"rank {a} sends {both:,} bytes to rank {b} forward and backward: expected at most {2 * most:,}",
+                    )
 
     travels([[3, 0, 2], [1, 1, 2]], 4, 64)
     travels([[0, 0, 2, 0], [1, 0], [2, 2]], 3, 128)

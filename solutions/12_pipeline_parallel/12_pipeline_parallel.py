@@ -173,7 +173,9 @@ def pipelined_wide(run_row, rows, mebibytes):
     microbatches = len(rows[rank]) // 2
     inputs = [torch.ones(1).expand(shape)] * microbatches if rank == 0 else []
     targets = [torch.zeros(1)] * microbatches if rank == last else []
-    run_row(rows[rank], Scale(), inputs, targets, lambda output, target: (output - target).mean(), shape)
+    stage = Scale()
+    run_row(rows[rank], stage, inputs, targets, lambda output, target: (output - target).mean(), shape)
+    return float(stage.weight.grad)
 
 
 def of_one_process(ranks, microbatches, samples, width, seed, only=None):
@@ -765,6 +767,11 @@ with check("run_row", "the order of the row, and what is kept", part="memory", h
         rows = rows_of(*texts)
         run = on_cluster(Cluster(len(texts)), pipelined_wide, run_row, rows, mebibytes, memory=True)
         last, microbatches = len(texts) - 1, len(rows[0]) // 2
+        for rank, got in enumerate(run.results):  # memory is measured of answers that do the work
+            what = f"rank {rank} with activations of {mebibytes} MiB"
+            check.true(0 < abs(got) < math.inf, f"{what}: its gradient is {got:g}: correct the values first")
+            wanted = (microbatches * mebibytes << 20) * (rank < last)
+            check.true(sum(run.bytes[rank]) >= wanted, f"{what}: it sends less than {wanted:,} bytes")
         took, sent = run.memory[last] / 2**20, mebibytes * microbatches
         check.true(
             took < 1.5 * sent + 4 * mebibytes,

@@ -1,5 +1,6 @@
 """The memory of other processes, as the kernel tells it."""
 
+import mmap
 import os
 import signal
 import sys
@@ -8,6 +9,14 @@ import pytest
 from threeloops.resident import ResidentMemory, own_bytes, settle
 
 MB = 1 << 20
+
+
+def take(megabytes):
+    """Fresh pages, whatever free memory the fork inherited."""
+    pages = mmap.mmap(-1, megabytes * MB)
+    for place in range(0, len(pages), mmap.PAGESIZE):
+        pages[place] = 1
+    return pages
 
 
 class Child:
@@ -20,7 +29,7 @@ class Child:
         if self.process == 0:
             os.close(self._tell)
             settle()
-            names["told"] = told
+            names |= {"told": told, "take": take}
             with os.fdopen(heard) as lines:
                 os.write(told, b"\0")
                 for line in lines:
@@ -53,18 +62,18 @@ def children():
 def test_each_process_has_its_own_largest_growth(children):
     memory = ResidentMemory([child.process for child in children])
     assert max(memory.growth()) < MB
-    children[0].do("kept = b'x' * (8 << 20)")
-    children[1].do("kept = b'x' * (3 << 20)")
+    children[0].do("kept = take(8)")
+    children[1].do("kept = take(3)")
     assert [abs(found - expected) < MB for found, expected in zip(memory.growth(), (8 * MB, 3 * MB), strict=True)]
     children[0].do("del kept")
-    children[0].do("kept = b'x' * (4 << 20)")
+    children[0].do("kept = take(4)")
     assert abs(memory.growth()[0] - 8 * MB) < MB, "the largest, and given back in between"
-    children[0].do("more = b'x' * (10 << 20)")
+    children[0].do("more = take(10)")
     assert abs(memory.growth()[0] - 14 * MB) < MB
 
 
 def test_what_a_process_had_before_does_not_count(children):
-    children[0].do("kept = b'x' * (8 << 20)")
+    children[0].do("kept = take(8)")
     memory = ResidentMemory([children[0].process])
     children[0].do("kept = kept[:2 << 20]")
     assert memory.growth()[0] < 3 * MB
@@ -95,12 +104,12 @@ def test_a_process_that_has_ended_is_named(children):
 def test_a_name_that_a_process_chooses_is_no_field_of_its_status(children):
     memory = ResidentMemory([children[0].process])
     children[0].do("import ctypes; ctypes.CDLL(None).prctl(15, b'VmHWM:\\n1 kB', 0, 0, 0)")
-    children[0].do("kept = b'x' * (8 << 20)")
+    children[0].do("kept = take(8)")
     assert abs(memory.growth()[0] - 8 * MB) < MB
 
 
 def test_another_program_has_forgotten_what_the_one_before_took(children):
-    children[0].do("kept = b'x' * (64 << 20)")
+    children[0].do("kept = take(64)")
     memory = ResidentMemory([children[0].process])
     program = "import os; os.write(1, b'0'); import time; time.sleep(1000)"
     children[0].do(f"import os; os.dup2(told, 1); os.execv({sys.executable!r}, ['python', '-Sc', {program!r}])")
@@ -110,5 +119,5 @@ def test_another_program_has_forgotten_what_the_one_before_took(children):
 
 def test_what_is_a_processs_own_leaves_out_its_files(children):
     before = own_bytes(children[0].process)
-    children[0].do("kept = b'x' * (8 << 20)")
+    children[0].do("kept = take(8)")
     assert abs(own_bytes(children[0].process) - before - 8 * MB) < MB

@@ -1,4 +1,4 @@
-# expect: states for all elements would take
+# expect: states for all elements take
 # fails: memory
 def zero_1(weights: torch.Tensor, optimizer_class, **options):
     """Train flat weights with optimizer states for this rank's piece only; returns `step(gradient)`."""
