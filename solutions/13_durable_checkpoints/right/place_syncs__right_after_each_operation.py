@@ -16,9 +16,10 @@ def place_syncs(operations: list[tuple], read: list[str]) -> list[tuple[int, str
             elif kind == "rename" and words[1] == name:
                 syncs.append((position, _parent(name)))
                 name = words[0]
-            elif kind in ("create", "mkdir") and words[0] == name:
-                if name != old and (position, name) and not _moved(operations[:last], name, position):
-                    syncs.append((position, _parent(name)))
+            elif (
+                kind == "create" and words[0] == name and name != old and not _moved(operations[:last], name, position)
+            ):
+                syncs.append((position, _parent(name)))
         top = _parent(path)
         while top not in (".", new):
             inside = old + top[len(new) :] if top.startswith(new + "/") else top

@@ -4,16 +4,16 @@ import tempfile
 
 def replace_file(path: Path, data: bytes) -> None:
     """A name that nobody else has."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
+    descriptor, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
-        except OSError:
-            file.close()
-            os.remove(file.name)
-            raise
-    Path(file.name).replace(path)
+            os.fsync(descriptor)
+    except OSError:
+        os.remove(name)
+        raise
+    Path(name).replace(path)
     _settle(path.parent)
 
 

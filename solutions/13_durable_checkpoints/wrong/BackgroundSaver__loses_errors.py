@@ -30,4 +30,4 @@ class BackgroundSaver:
         try:
             self.write(step, self.copy)
         except Exception as error:
-            pass
+            print(error)

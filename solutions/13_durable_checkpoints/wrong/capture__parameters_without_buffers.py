@@ -1,4 +1,4 @@
-# expect: after 4 more steps
+# expect: after 5 more steps
 # fails: trainer
 def capture(run) -> dict:
     """What all ranks need to continue, on rank 0."""

@@ -1,5 +1,5 @@
 # expect: step and skipped, bit 0 of byte 0 of step-10/model flipped
-# fails: damage
+# fails: damage, none
 def newest_whole(folder: Path) -> tuple[int, dict, dict[str, bytes], list[str]]:
     """The newest checkpoint of which every byte is as it was written."""
     steps = sorted((int(p.name[5:]) for p in folder.glob("step-*") if p.name[5:].isdigit()), reverse=True)

@@ -1,4 +1,4 @@
-# expect: there is no
+# expect: no fsync of
 def place_syncs(operations: list[tuple], read: list[str]) -> list[tuple[int, str]]:
     """The fsyncs that this save needs."""
     last = len(operations) - 1

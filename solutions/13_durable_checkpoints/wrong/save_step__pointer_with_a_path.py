@@ -1,5 +1,5 @@
 # expect: content of latest
-# fails: values
+# fails: values, states
 def save_step(folder: Path, step: int, files: dict[str, bytes]) -> None:
     """All files of a step, and a pointer to them."""
     import os
