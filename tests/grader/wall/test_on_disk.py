@@ -70,6 +70,21 @@ def test_the_record_is_explored_where_the_test_is(run):
     assert done.ok, done
 
 
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_functions_that_a_cell_imported_are_recorded_too(lab, sandbox):
+    needs(sandbox)
+    student = RENAMES.replace("import os", "import os\nfrom os import fsync as settle").replace("os.fsync", "settle")
+    side = Walled(lab, sandbox, SETUP, student)
+    try:
+        done = side.test(
+            "seen = on_disk(program, f, [b'a' * 700], files={'model': b'old'})\n"
+            "assert load_all_states(seen.record, load, values=[b'old', b'a' * 700]).ok"
+        )
+    finally:
+        side.close()
+    assert done.ok, done
+
+
 def test_a_disk_that_fails_ends_the_record_and_its_error_is_returned(run):
     done = run(
         RENAMES,
@@ -150,7 +165,7 @@ from threeloops.lab.checking import on_disk as module
 
 
 def f(path, data):
-    module.record = lambda *_: {forged}
+    module._record = lambda *_: {forged}
 """
     side = Walled(lab, "none", SETUP, student)
     try:
@@ -169,8 +184,7 @@ def test_names_of_files_count_as_the_students_words(lab):
     student = "def f(path, data):\n    path.with_name(data.hex()).write_bytes(data)"
     test = """
         seen = on_disk(program, f, [b"77secret"])
-        report = load_all_states(seen.record, load, values=[None, b"77secret"])
-        check.true(report.ok, f"a title, {report.bad[0].state.story}")
+        check.true(False, f"a title, {seen.record.operations[0]}")
     """
     side = Walled(lab, "none", SETUP, student)
     try:

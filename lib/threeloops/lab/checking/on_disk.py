@@ -52,7 +52,7 @@ def on_disk(
         NotImplementedError: the program raised it without a message, as an exercise does that is not written yet.
         BadRecord: behind the wall, what came back is no record.
     """
-    answer = _call("record", [program, *arguments], files or {}, fail)
+    answer = _call("_record", [program, *arguments], files or {}, fail)
     if type(answer) is not tuple or len(answer) != 3 or type(answer[0]) is not bytes:
         raise RuntimeError("this submission sent no record of what it did to the folder")
     record = Record.from_bytes(answer[0])
@@ -69,7 +69,7 @@ def on_folders(function: Callable[..., Any], folders: Sequence[Files], *argument
     Raises:
         TypeError, NotImplementedError: as `on_disk`.
     """
-    answers = _call("run", [function, *arguments], list(folders))
+    answers = _call("_run", [function, *arguments], list(folders))
     if type(answers) is not list or len(answers) != len(folders):
         raise RuntimeError(f"this submission did not answer for each of {len(folders)} folders")
     found = []
@@ -80,7 +80,7 @@ def on_folders(function: Callable[..., Any], folders: Sequence[Files], *argument
     return found
 
 
-def record(call: Sequence[Any], files: Files, fail: Failure | None) -> tuple[bytes, Any, _Raised | None]:
+def _record(call: Sequence[Any], files: Files, fail: Failure | None) -> tuple[bytes, Any, _Raised | None]:
     """Where the student's function lives."""
     program, *arguments = call
     with tempfile.TemporaryDirectory() as scratch:
@@ -97,7 +97,7 @@ def record(call: Sequence[Any], files: Files, fail: Failure | None) -> tuple[byt
         return recorder.record.to_bytes(), result, raised
 
 
-def run(call: Sequence[Any], folders: Sequence[Files]) -> list[tuple[Any, _Raised | None]]:
+def _run(call: Sequence[Any], folders: Sequence[Files]) -> list[tuple[Any, _Raised | None]]:
     """Where the student's function lives."""
     function, *arguments = call
     found: list[tuple[Any, _Raised | None]] = []

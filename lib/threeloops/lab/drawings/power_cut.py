@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Moment", "draw_power_cut", "power_cuts"]
 
-Verdict = Literal["old", "new", "neither"]
-_COLOURS: dict[Verdict, str] = {"old": palette.blue, "new": palette.green, "neither": palette.vermillion}
+_Verdict = Literal["old", "new", "neither"]
+_COLOURS: dict[_Verdict, str] = {"old": palette.blue, "new": palette.green, "neither": palette.vermillion}
 _PER_ROW, _MOST_SHOWN = 12, 84
 
 
@@ -25,7 +25,7 @@ class Moment(NamedTuple):
     """After an operation: what a load gives in each state that a power cut may leave."""
 
     operation: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[_Verdict, ...]
 
 
 def power_cuts(
@@ -34,7 +34,7 @@ def power_cuts(
     """One moment for each operation of a record that replaces the value `old` by `new`."""
     moments = []
     for count, operation in enumerate(record.operations, start=1):
-        found: list[Verdict] = []
+        found: list[_Verdict] = []
         for state in states_after(Record(record.start, record.operations[:count]), rules):
             value = loaded(load, state.files)
             found.append("old" if value == old else "new" if value == new else "neither")
