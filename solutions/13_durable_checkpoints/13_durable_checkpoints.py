@@ -126,6 +126,10 @@ def on_disk_after(steps, latest=True):
     return files | ({"latest": folder_of(steps[-1][0]).encode()} if latest else {})
 
 
+def told(state):
+    return f"power cut  {state.story[:300]}\n    cause      {state.cause[:300]}"
+
+
 def require_safe(run, load, values, case):
     """Each state that a power cut may leave is legal. `values` are those of before the record and after each save."""
     try:
@@ -140,7 +144,7 @@ def require_safe(run, load, values, case):
     check.true(
         False,
         f"{case}: a power cut may leave {report.states} states, and {count} of them are bad. The simplest of these\n"
-        f"    left       {said[found.verdict]}\n    power cut  {found.state.story}\n    cause      {found.state.cause}",
+        f"    left       {said[found.verdict]}\n    {told(found.state)}",
     )
 
 
@@ -179,7 +183,7 @@ class SlowWriter:
 
     def write(self, step, state):
         self.log.append(f"write {step} begins")
-        self.gates[step].wait(3.0)
+        self.gates[step].wait(10.0)  # a save that waits for its write would never open it
         if step in self.fails:
             raise OSError(f"no space for step {step}")
         self.given[step] = {name: tensor.clone() for name, tensor in state.items()}
@@ -1462,9 +1466,8 @@ with check("place_syncs", "enough, and none too many", hidden="other saves"):
             report = explored(syncs)
         except ValueError as error:
             check.true(False, f"{case}, with {syncs}: {error}")
-        bad = report.bad[0] if report.bad else None
-        said = f"{report.bad[0].state.story}\n    cause      {report.bad[0].state.cause}" if bad else ""
-        check.true(not bad, f"{case}, with {syncs}:\n    power cut  {said}")
+        bad = next(iter(report.bad), None)
+        check.true(not bad, f"{case}, with {syncs}:\n    {told(bad.state) if bad else ''}")
         for place, each in enumerate(syncs):
             less = syncs[:place] + syncs[place + 1 :]
             check.true(

@@ -1,8 +1,6 @@
 """What a student's function does to a folder, recorded in the sandbox: the same record as beside the student's code;
 and a hostile one costs its own exercise only."""
 
-import textwrap
-
 import pytest
 from grading import SANDBOXES, fresh_course, needs
 from sides import Walled, sides
@@ -176,20 +174,3 @@ def f(path, data):
     finally:
         side.close()
     assert done.error == error or (not error and done.ok), done
-
-
-def test_names_of_files_count_as_the_students_words(lab):
-    """Otherwise a check that repeats them would show the inputs of hidden tests."""
-    needs("none")
-    student = "def f(path, data):\n    path.with_name(data.hex()).write_bytes(data)"
-    test = """
-        seen = on_disk(program, f, [b"77secret"])
-        check.true(False, f"a title, {seen.record.operations[0]}")
-    """
-    side = Walled(lab, "none", SETUP, student)
-    try:
-        done = side.test(textwrap.dedent(test))
-    finally:
-        side.close()
-    assert done.error == "CheckFailed" and b"77secret".hex() in done.message
-    assert b"77secret".hex() not in done.unquoted
