@@ -76,6 +76,14 @@ POINTS = {
         "balance": 10,
         "choose_plan": 12,
     },
+    "13_durable_checkpoints": {
+        "replace_file": 20,
+        "save_step": 18,
+        "newest_whole": 18,
+        "BackgroundSaver": 18,
+        "capture": 16,
+        "place_syncs": 10,
+    },
 }
 LABS = {name: load(name) for name in POINTS}
 EXERCISES = [(lab, exercise) for lab, points in POINTS.items() for exercise in points]
@@ -158,6 +166,7 @@ ONLY_HIDDEN = {
     "10_sharded_data_parallel": set(),
     "11_tensor_and_expert_parallel": set(),
     "12_pipeline_parallel": set(),
+    "13_durable_checkpoints": set(),
 }
 
 # Of these at least nine in ten known-wrong answers fail what a student sees.

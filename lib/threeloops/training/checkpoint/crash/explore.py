@@ -15,7 +15,7 @@ from threeloops.training.checkpoint.crash.model.operations import Record, Saved
 from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules
 from threeloops.training.checkpoint.crash.model.states import Files, State, crash_states, files_after
 
-__all__ = ["Found", "Report", "Verdict", "check"]
+__all__ = ["Found", "Report", "Verdict", "check", "loaded", "write_files"]
 
 Verdict = Literal["old", "new", "lost", "broken"]
 """What a load gave: the last value whose save had returned; the next one; an earlier one, so that a save that returned
@@ -119,7 +119,7 @@ class _Loads:
 
     def load(self, files: Files) -> _Outcome:
         folder = self.scratch / "folder"
-        _write_files(folder, files)
+        write_files(folder, files)
         try:
             return "value", self.function(folder)
         except KeyboardInterrupt:
@@ -181,7 +181,13 @@ def _same_value(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _write_files(folder: str | os.PathLike[str], files: Files) -> None:
+def loaded(load: Callable[[Path], Any], files: Files) -> Any:
+    """What `load` gives for a folder with a state's files, or the exception that it raises."""
+    with tempfile.TemporaryDirectory(dir=_memory()) as scratch:
+        return _Loads(load, Path(scratch), _same_value).load(files)[1]
+
+
+def write_files(folder: str | os.PathLike[str], files: Files) -> None:
     """Make a folder that holds a state's files."""
     os.makedirs(folder)
     for path in sorted(files):

@@ -16,7 +16,7 @@ from threeloops.training.checkpoint.crash.model.disk import Disk, Inode, NameCha
 from threeloops.training.checkpoint.crash.model.operations import Operation, Record, Saved, Sync, SyncAll, Truncate
 from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules
 
-__all__ = ["CrashStates", "DirtyFile", "Files", "State", "crash_states", "files_after"]
+__all__ = ["CrashStates", "DirtyFile", "Files", "State", "crash_states", "files_after", "states_after"]
 
 Files = dict[str, bytes | str | None]
 """What is in a folder: contents of files, targets of symbolic links, None for folders."""
@@ -116,6 +116,17 @@ def crash_states(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> C
             disk.apply(operation)
             saves += isinstance(operation, Saved)
     return CrashStates(sorted(found.values(), key=lambda state: state.point), complete)
+
+
+def states_after(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> list[State]:
+    """The distinct states of a crash after the last operation of a record, and not of an earlier one.
+
+    Raises:
+        BadRecord: an operation is impossible.
+    """
+    saves = sum(isinstance(operation, Saved) for operation in record.operations)
+    states = _Crash(Disk.after(record, rules), record.operations, saves, -1, most)
+    return list({frozenset(state.files.items()): state for state in states}.values())
 
 
 def files_after(record: Record, count: int | None = None) -> Files:

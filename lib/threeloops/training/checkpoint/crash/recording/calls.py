@@ -5,6 +5,7 @@ import builtins
 import fcntl
 import io
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,6 +79,7 @@ def installed(recorder: Notes) -> Iterator[None]:
         return plain_open(file, mode, *arguments, **keywords)
 
     recorded = {name: guarded(function, getattr(calls, name)) for name, function in plain.items()}
+    held: list[tuple[dict[str, Any], str, Any]] = []
     # the one place in the standard library that keeps a function of `os` as a default
     closer = tempfile._TemporaryFileCloser  # type: ignore[attr-defined]
     closing = [each for each in vars(closer).values() if plain["unlink"] in _defaults(each)]
@@ -88,14 +90,29 @@ def installed(recorder: Notes) -> Iterator[None]:
             each.__defaults__ = tuple(recorded["unlink"] if d is plain["unlink"] else d for d in each.__defaults__)
         for module in (builtins, io, _io):
             module.open = recorded_open  # type: ignore[attr-defined]
+        replaced = {id(function): recorded[name] for name, function in plain.items()} | {id(plain_open): recorded_open}
+        held = [
+            (names, name, each) for names in _notebook() for name, each in list(names.items()) if id(each) in replaced
+        ]
+        for names, name, each in held:
+            names[name] = replaced[id(each)]
         yield
     finally:
+        for names, name, each in held:
+            names[name] = each
         for module in (builtins, io, _io):
             module.open = plain_open  # type: ignore[attr-defined]
         for name, function in plain.items():
             setattr(os, name, function)
         for each in closing:
             each.__defaults__ = tuple(plain["unlink"] if d is recorded["unlink"] else d for d in each.__defaults__)
+
+
+def _notebook() -> list[dict[str, Any]]:
+    """Where a notebook keeps functions by names of its own: IPython's `open`, and what a cell imported with
+    `from os import fsync`."""
+    modules = (sys.modules.get(name) for name in ("__main__", "IPython.core.interactiveshell"))
+    return [vars(module) for module in modules if module is not None]
 
 
 def _defaults(function: Any) -> tuple:

@@ -26,7 +26,7 @@ from threeloops.training.checkpoint.crash.model.operations import (
     Write,
 )
 from threeloops.training.checkpoint.crash.model.rules import EXT4, POSIX, XFS
-from threeloops.training.checkpoint.crash.model.states import crash_states, files_after
+from threeloops.training.checkpoint.crash.model.states import crash_states, files_after, states_after
 
 ROOT = 0
 
@@ -468,3 +468,11 @@ def test_a_sample_is_part_of_all_and_stronger_rules_leave_fewer_states(record):
     assert keys(POSIX, most=5) <= posix
     last = sum(isinstance(each, Saved) for each in record.operations)
     assert (last, frozenset(files_after(record).items())) in ext4, "nothing lost is legal"
+
+
+def test_the_states_of_a_moment_are_fewer_after_an_fsync():
+    operations = [Create(1, "f"), Write(1, "f", 0, b"ab"), Sync(1, "f"), Sync(ROOT, "")]
+    counts = [[state.files for state in states_after(Record([], operations[:n]))] for n in range(5)]
+    assert counts[0] == [{}] and counts[4] == [{"f": b"ab"}]
+    assert [len(each) for each in counts] == [1, 2, 4, 2, 1]
+    assert {} in counts[3] and {"f": b"ab"} in counts[3]

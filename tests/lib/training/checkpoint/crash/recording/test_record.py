@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -322,6 +323,19 @@ def test_no_operation_begins_while_another_is_done_and_written_down(folder):
         for thread in threads:
             thread.join(30)
     assert not met
+
+
+def test_what_a_notebook_imported_under_its_own_name_is_recorded(folder, monkeypatch):
+    """IPython's `open` calls one that it imported when it started, and a cell may say `from os import fsync`."""
+    notebook = types.ModuleType("__main__")
+    exec("from io import open as io_open\nfrom os import fsync", vars(notebook))
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    before = dict(vars(notebook))
+    with recording(folder) as recorder, notebook.io_open(folder / "a", "wb", buffering=0) as file:
+        file.write(b"12")
+        notebook.fsync(file.fileno())
+    assert [str(each) for each in recorder.record.operations[:3]] == ["create a", "write 2 bytes of a at 0", "fsync a"]
+    assert vars(notebook) == before
 
 
 def test_a_file_that_is_collected_is_flushed_and_one_that_lives_on_works_after_the_recording(folder):

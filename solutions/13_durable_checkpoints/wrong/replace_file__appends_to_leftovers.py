@@ -1,0 +1,21 @@
+# expect: content of model, called where a power cut had left
+# fails: values
+def replace_file(path: Path, data: bytes) -> None:
+    """The old content or the new one, whenever the power fails."""
+    import os
+
+    new = path.with_name(path.name + ".tmp")
+    try:
+        with open(new, "ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

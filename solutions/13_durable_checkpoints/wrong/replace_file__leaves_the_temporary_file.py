@@ -1,0 +1,20 @@
+# expect: names in the folder after the error
+# fails: failures
+def replace_file(path: Path, data: bytes) -> None:
+    """The old content or the new one, whenever the power fails."""
+    import os
+
+    new = path.with_name(path.name + ".tmp")
+    try:
+        with open(new, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    finally:
+        pass
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

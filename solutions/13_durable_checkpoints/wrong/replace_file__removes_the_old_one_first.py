@@ -1,0 +1,22 @@
+# expect: neither the old nor the new content
+# fails: states
+def replace_file(path: Path, data: bytes) -> None:
+    """The old content or the new one, whenever the power fails."""
+    import os
+
+    new = path.with_name(path.name + ".tmp")
+    try:
+        with open(new, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink(missing_ok=True)
+        os.rename(new, path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

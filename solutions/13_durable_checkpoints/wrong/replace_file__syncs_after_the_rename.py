@@ -1,0 +1,21 @@
+# expect: neither the old nor the new content
+# fails: states, failures
+def replace_file(path: Path, data: bytes) -> None:
+    """The old content or the new one, whenever the power fails."""
+    import os
+
+    new = path.with_name(path.name + ".tmp")
+    try:
+        with open(new, "wb") as file:
+            file.write(data)
+        os.replace(new, path)
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
