@@ -76,6 +76,15 @@ POINTS = {
         "balance": 10,
         "choose_plan": 12,
     },
+    "14_elastic_training": {
+        "job_life": 10,
+        "best_interval": 14,
+        "account": 14,
+        "train": 26,
+        "share_state": 14,
+        "who_hangs": 12,
+        "choose_spares": 10,
+    },
 }
 LABS = {name: load(name) for name in POINTS}
 EXERCISES = [(lab, exercise) for lab, points in POINTS.items() for exercise in points]
@@ -158,6 +167,7 @@ ONLY_HIDDEN = {
     "10_sharded_data_parallel": set(),
     "11_tensor_and_expert_parallel": set(),
     "12_pipeline_parallel": set(),
+    "14_elastic_training": set(),
 }
 
 # Of these at least nine in ten known-wrong answers fail what a student sees.
