@@ -123,6 +123,10 @@ class Task:
     def gradient(self, step, place, size):
         """The mean gradient of every `size`-th row of a step's batch, from row `place` on."""
         self.log.append((int(step), int(place), int(size)))
+        if len(self.log) > 100:
+            raise RuntimeError(
+                f"task.gradient was called {len(self.log)} times: does step {step} fail again and again?"
+            )
         compute(ROWS // size * ROW_SECONDS, f"step {step}")
         return mean_gradient(self.weights, step, place, size)
 
@@ -801,9 +805,9 @@ debrief(
 # There is one trap. If a rank dies *during* an all-reduce, some of the others may have received the result already, and
 # others have not. So when they meet again, some are a step ahead.
 #
-# *Worked example.* 4 ranks, 12 rows per step. Rank 1 dies in step 5. Rank 2 has the sum and takes the step; ranks 0 and 3 do
-# not. Then ranks 0 and 3 take over rank 2's weights and momentum, and all three go on with step 6. Rank 3 is the third of
-# three now, and computes the rows 2, 5, 8 and 11.
+# *Worked example.* 4 ranks, 12 rows per step. Rank 0 dies during the all-reduce of step 5. Rank 3 has the sum already and takes
+# the step; ranks 1 and 2 have not. So ranks 1 and 2 take over rank 3's weights and momentum, and all three go on with step 6.
+# Rank 3 is the third of three now, and computes the rows 2, 5, 8 and 11.
 #
 # ### Exercise 4 (26 points)
 #
@@ -933,11 +937,11 @@ with check("train", "deaths during an all-reduce", part="torn", hidden="other ra
             )
             check.close(got[1], momentum, rtol=1e-9, what=f"momentum on rank {rank} ({case})")
 
-    ends_alike_torn(4, 1, 3, 3.5, 7)
+    ends_alike_torn(4, 0, 3, 3.5, 7)
     ends_alike_torn(4, 3, 2, 4.5, 6)
     ### BEGIN HIDDEN TESTS
     ends_alike_torn(4, 2, 4, 3.5, 8)
-    ends_alike_torn(4, 0, 1, 4.5, 5)
+    ends_alike_torn(4, 1, 1, 4.5, 5)
     ends_alike_torn(3, 2, 2, 2.5, 5)
     ### END HIDDEN TESTS
 
@@ -973,10 +977,10 @@ with check("train", "which steps are computed", part="steps", hidden="other rank
 
     computes_once(4, [(2, moment(4, 3, -4))], 6)
     computes_once(4, [(1, moment(4, 3, 3.5))], 6)
-    computes_once(4, [(3, moment(4, 2, 4.5))], 5)
+    computes_once(4, [(3, moment(4, 1, 4.5)), (1, 10.0)], 7)
     ### BEGIN HIDDEN TESTS
     computes_once(4, [(0, moment(4, 1, 3.5))], 5)
-    computes_once(4, [(3, moment(4, 1, -4)), (1, 10.0)], 8)
+    computes_once(4, [(3, moment(4, 1, -4)), (2, 11.0)], 9)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1091,6 +1095,7 @@ with check("share_state", "every rank has its new part", part="parts", hidden="o
     gives_all(12, 4, 1)
     gives_all(12, 4, 0)
     gives_all(12, 4, 3)
+    gives_all(20, 4, 2)
     gives_all(20, 3, 1)
     gives_all(5, 2, 0)
     gives_all(3, 5, 2)
@@ -1119,7 +1124,8 @@ with check("share_state", "nothing travels in vain", part="bytes", hidden="other
         )
 
     sends_little(12, 4, 1)
-    sends_little(12, 4, 0)
+    sends_little(12, 4, 3)
+    sends_little(20, 4, 2)
     sends_little(20, 3, 1)
     sends_little(5, 2, 0)
     sends_little(60, 6, 2)
@@ -1460,7 +1466,8 @@ with check("choose_spares", "most useful work per node", hidden="other jobs"):
             "with one node's failures",
             "without the restart",
         )
-        here = [rule for rule in rules if max(both, key=lambda each, rule=rule: worth(job, *each, rule)) == tuple(got)]
+        tops = {rule: max(worth(job, *each, rule) for each in both) for rule in rules}
+        here = [rule for rule, top in tops.items() if worth(job, *got, rule) >= top * (1 - 1e-12)]
         cause = f"; it is best {' or '.join(here)}" if 0 < len(here) < 3 else ""
         message = (
             f"{case} returned {tuple(got)}: {worth(job, *got):.6f} of the work per node is useful. "

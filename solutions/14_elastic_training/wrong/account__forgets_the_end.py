@@ -1,4 +1,4 @@
-# expect: at .lost
+# expect: lost: work at the end that is not saved is lost
 # fails: values, strikes
 def account(events: list[tuple[int, str]]) -> dict[str, int]:
     """Where the seconds of a run went."""

@@ -1,5 +1,5 @@
-# expect: the save after it does not hold it
-# fails: values
+# expect: value      19
+# fails: values, strikes
 def account(events: list[tuple[int, str]]) -> dict[str, int]:
     """Where the seconds of a run went."""
     spent = {"useful": 0, "lost": 0, "save": 0, "restart": 0}

@@ -1,4 +1,4 @@
-# expect:
+# expect: RankLost: waited 8 s
 # fails: torn, steps
 def train(task: Task, steps: int) -> None:
     """Train to the end on whoever is left."""

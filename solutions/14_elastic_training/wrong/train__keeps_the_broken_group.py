@@ -1,4 +1,4 @@
-# expect: RankLost
+# expect: does step 3 fail again and again
 # fails: values, torn, steps
 def train(task: Task, steps: int) -> None:
     """Train to the end on whoever is left."""

@@ -1,5 +1,5 @@
-# expect:
-# fails: torn
+# expect: is not part of group
+# fails: values, torn
 def train(task: Task, steps: int) -> None:
     """Train to the end on whoever is left."""
     members, group, done = list(range(dist.get_world_size())), None, 0

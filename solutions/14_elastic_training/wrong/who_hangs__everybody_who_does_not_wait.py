@@ -1,4 +1,4 @@
-# expect:
+# expect: ranks that hang: nobody waits
 # fails: chains, records
 def who_hangs(records: dict[int, list[Entry]], ranks: int) -> list[int]:
     """The ranks that hold up the others."""

@@ -1,5 +1,5 @@
 # expect: numbers count within a group
-# fails: chains, records
+# fails: records
 def who_hangs(records: dict[int, list[Entry]], ranks: int) -> list[int]:
     """The ranks that hold up the others."""
     waiting, awaited = set(), set()
