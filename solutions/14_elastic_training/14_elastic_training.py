@@ -977,10 +977,10 @@ with check("train", "which steps are computed", part="steps", hidden="other rank
 
     computes_once(4, [(2, moment(4, 3, -4))], 6)
     computes_once(4, [(1, moment(4, 3, 3.5))], 6)
-    computes_once(4, [(3, moment(4, 1, 4.5)), (1, 10.0)], 7)
+    computes_once(4, [(3, moment(4, 1, 4.5)), (1, 10.0)], 8)
     ### BEGIN HIDDEN TESTS
     computes_once(4, [(0, moment(4, 1, 3.5))], 5)
-    computes_once(4, [(3, moment(4, 1, -4)), (2, 11.0)], 9)
+    computes_once(4, [(3, moment(4, 1, -4)), (2, 10.0)], 9)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
