@@ -210,43 +210,45 @@ def require_use_of_messages(ranks, program, *arguments):
     )
 
 
-def part_of(elements, ranks, place):
-    """The elements of one of `ranks` parts."""
-    return set(range(place * elements // ranks, (place + 1) * elements // ranks))
-
-
-def held_after(elements, ranks, lost):
-    """What each survivor has: its own part, and its copy of the part before."""
-    return {
-        rank: part_of(elements, ranks, rank) | part_of(elements, ranks, (rank - 1) % ranks)
-        for rank in range(ranks)
-        if rank != lost
-    }
-
-
-def parts_after(elements, ranks, lost):
-    """What each survivor needs."""
-    left = [rank for rank in range(ranks) if rank != lost]
-    return {rank: part_of(elements, len(left), place) for place, rank in enumerate(left)}
-
-
-def checked_moves(share_state, elements, ranks, lost):
-    """The moves as tuples of 4 integers, from a rank that has what it sends to another that is left."""
-    moves, held = share_state(elements, ranks, lost), held_after(elements, ranks, lost)
-    case = f"share_state({elements}, {ranks}, {lost})"
+def replayed(share_state, elements, ranks, lost):
+    """Carry out the moves: what each rank has at the end (element by element, or None), and what was sent in vain."""
+    moves, case = share_state(elements, ranks, lost), f"share_state({elements}, {ranks}, {lost})"
     good = type(moves) in (list, tuple) and all(
         type(m) in (list, tuple) and len(m) == 4 and all(type(n) is int for n in m) for m in moves
     )
     check.true(good, f"{case} returned {moves!r}: expected a list of (source, target, start, stop), 4 integers each")
+    borders = [place * elements // ranks for place in range(ranks + 1)]
+    before = {rank: [None] * elements for rank in range(ranks) if rank != lost}
+    for holder, kind, shift in [(r, k, s) for r in before for k, s in (("as a copy", 1), ("in its part", 0))]:
+        start, stop = borders[(holder - shift) % ranks], borders[(holder - shift) % ranks + 1]
+        before[holder][start:stop] = [kind] * (stop - start)
+    after, in_vain = {rank: list(has) for rank, has in before.items()}, []
     for source, target, start, stop in moves:
         what = f"{case}: move ({source}, {target}, {start}, {stop})"
         for name, rank in (("source", source), ("target", target)):
-            check.true(rank in held, f"{what}: its {name} must be a rank that is left, and these are {sorted(held)}")
-        missing = sorted(set(range(start, stop)) - held[source])
-        check.true(
-            not missing, f"{what}: rank {source} does not have element {missing and missing[0]}, nor a copy of it"
-        )
-    return [tuple(m) for m in moves], case
+            check.true(
+                rank in before, f"{what}: its {name} must be a rank that is left, and these are {sorted(before)}"
+            )
+        check.true(start >= 0 and stop <= elements, f"{what}: there are the elements 0 to {elements - 1}")
+        for element in range(start, stop):
+            check.true(
+                before[source][element] is not None,
+                f"{what}: rank {source} does not have element {element}, nor a copy of it",
+            )
+            if after[target][element] is not None:
+                in_vain.append(f"{what}: rank {target} has element {element} already, {after[target][element]}")
+            after[target][element] = "from an earlier move"
+    return after, in_vain, case
+
+
+def lacking(after, elements):
+    """For each rank its new part, in words, and which elements of it are not there."""
+    found = {}
+    for place, (rank, has) in enumerate(after.items()):
+        start, stop = (p * elements // len(after) for p in (place, place + 1))
+        part = f"{start} up to, but not including, {stop}"
+        found[rank] = part, [element for element in range(start, stop) if has[element] is None]
+    return found
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
@@ -605,8 +607,8 @@ debrief(
     τ = √(2CM) (Young 1974). So an interval grows with the square root of what a save costs, and a save that is four times as
     short halves both losses.
 
-    The curve is flat at its top: twice the best interval, or half of it, costs little. So a rough guess of M is enough, but one
-    that is wrong by a factor of 50 is not. Recovery shifts the whole curve down and does not move its top.
+    The curve is flat at its top: in the example, twice the best interval or half of it costs about one percent of the time.
+    So a rough guess of M is enough. Recovery scales the whole curve down and does not move its top.
 
     Long saves need the exact formula, because they may themselves be struck by a failure. There √(2CM) saves too seldom.""",
     parts=("short", "long"),
@@ -776,7 +778,10 @@ hint(
     "Keep what the job does at the moment (work, save or restart), since when, and how much work is not safe yet.",
     "At each event, first book the time since the last one; then decide what the event does to the work that is not safe.",
 )
-MADE = [*LOG[:4], (56, "save"), (57, "failed"), (62, "running"), *LOG[6:8], (92, "failed"), (95, "failed"), *LOG[9:]]
+from threeloops.lab.drawings import draw_log
+
+MADE = [(20, "save"), (22, "saved"), (42, "save"), (44, "saved"), (56, "save"), (57, "failed"), (62, "running"),
+        (82, "save"), (84, "saved"), (92, "failed"), (95, "failed"), (99, "running"), (110, "end")]  # fmt: skip
 animate(
     lambda until: draw_log(MADE, until, "minutes"),
     [20, 22, 42, 44, 56, 57, 62, 82, 84, 92, 95, 99, 110],
@@ -814,7 +819,8 @@ debrief(
 # `train(task, steps)` takes steps 0 to `steps` − 1 and returns nothing.
 #
 # - In each step, `task.gradient(step, place, size)` gives the mean gradient of every `size`-th row from row `place` on. A rank is the
-#   `place`-th (from 0) of the `size` ranks that are left, in order. `task.update(gradient)` takes the mean over them.
+#   `place`-th (from 0) of the `size` ranks that are left, in order. `task.update(gradient)` wants the mean
+#   over them.
 # - After losses, those that are left continue as described: they end with the `task.weights` and `task.momentum` of
 #   an undisturbed run.
 # - No step is computed again that one of them has taken.
@@ -824,7 +830,7 @@ debrief(
 # %% tags=["demo"]
 predict(
     "late",
-    "4 ranks compute 3/16 s per step and all-reduce for 6/64 s; the timeout is 8 s. Rank 2 dies while it computes step 6 of 12. "
+    "4 ranks compute 3/16 s per step and all-reduce for 6/64 s; the timeout is 8 s. Rank 2 dies while it computes step 6 of the steps 0 to 11. "
     "How many seconds later than without the death does the training end?",
     unit="s",
 )
@@ -1010,8 +1016,8 @@ with reveal("late"):
         show.figure(gantt(own), "your training, with the death of rank 2")
 debrief(
     "train",
-    """Nothing was lost but the step that was under way. Nearly all of the delay is the timeout, so how fast a failure is
-    *noticed* decides what it costs. Services that keep heartbeats, such as the one of torchft, notice within seconds.
+    """Nothing was lost but the step that was under way. Nearly all of the delay is the timeout, so what a
+    failure costs depends on how fast it is noticed. Services that keep heartbeats, such as the one of torchft, notice within seconds.
 
     Three numbers must change together: the size of the group, the rank's place in it, and the divisor of the mean. If one of
     them is forgotten, training goes on without any error, with rows that nobody sees, or with a smaller learning rate.
@@ -1084,13 +1090,9 @@ def share_state(elements: int, ranks: int, lost: int) -> list[tuple[int, int, in
 with check("share_state", "every rank has its new part", part="parts", hidden="other sizes"):
 
     def gives_all(elements, ranks, lost):
-        moves, case = checked_moves(share_state, elements, ranks, lost)
-        held, needed = held_after(elements, ranks, lost), parts_after(elements, ranks, lost)
-        for rank in needed:
-            got = {e for _, target, start, stop in moves if target == rank for e in range(start, stop)}
-            missing = sorted(needed[rank] - held[rank] - got)
-            what = f"{case}: elements that rank {rank} lacks of its new part, {min(needed[rank], default='')}…{max(needed[rank], default='')}"
-            check.equal(missing, [], what=what)
+        after, _, case = replayed(share_state, elements, ranks, lost)
+        for rank, (part, missing) in lacking(after, elements).items():
+            check.equal(missing, [], what=f"{case}: elements that rank {rank} lacks of its new part, which is {part}")
 
     gives_all(12, 4, 1)
     gives_all(12, 4, 0)
@@ -1110,18 +1112,10 @@ with check("share_state", "every rank has its new part", part="parts", hidden="o
 with check("share_state", "nothing travels in vain", part="bytes", hidden="other sizes"):
 
     def sends_little(elements, ranks, lost):
-        moves, case = checked_moves(share_state, elements, ranks, lost)
-        held, needed = held_after(elements, ranks, lost), parts_after(elements, ranks, lost)
-        own = {rank: part_of(elements, ranks, rank) for rank in held}
-        least = sum(len(needed[rank] - held[rank]) for rank in held)
-        sent = sum(max(0, stop - start) for _, _, start, stop in moves)
-        causes = {
-            sum(len(needed[rank]) for rank in held): "whole new parts travel, also to ranks that have most of them",
-            sum(len(needed[rank] - own[rank]) for rank in held): "targets have some of these elements as copies",
-        }
-        check.equal(
-            sent, least, what=f"{case}: elements that travel", hint=causes.get(sent, "") if sent > least else ""
-        )
+        after, in_vain, case = replayed(share_state, elements, ranks, lost)
+        check.true(not in_vain, in_vain[0] if in_vain else "")
+        for rank, (part, missing) in lacking(after, elements).items():
+            check.equal(missing, [], what=f"{case}: elements that rank {rank} lacks of its new part, which is {part}")
 
     sends_little(12, 4, 1)
     sends_little(12, 4, 3)
@@ -1159,10 +1153,12 @@ with reveal("moved"):
     )
 debrief(
     "share_state",
-    """New parts are longer than old ones, so all borders shift: near the ends only a little, and near the middle most. The lost
-    part is found in one place, in the copy of the rank after it, and loads of neighbours overlap with what they need.
+    """New parts are longer than old ones, so all borders shift, most of all beside the lost rank. Ranks after it need elements
+    that lie before their own, and these are in their copies. Ranks before it need elements that lie behind their own, so
+    only these travel. If rank 0 is lost, nothing does. Among the elements that travel are those of the lost part, from
+    the copy of the rank after it.
 
-    Each save costs one message of a part's size, which is so little that it can be made after every few steps. It does not
+    Each save costs one message of a part's size, so it can be made after every few steps. It does not
     survive the loss of two neighbours at a time, nor of all ranks. So order the ranks such that neighbours are on different nodes,
     and save to storage as well, less often.""",
     parts=("parts", "bytes"),
@@ -1375,7 +1371,7 @@ print(diagnose(records, alarm))
 debrief(
     "who_hangs",
     """Victims are loud: their stack traces end in a collective, and their logs say "timeout". The culprit is silent, since nothing
-    has gone wrong for it, as far as it knows. So look for the rank that is *absent* from the collective.
+    has gone wrong for it, as far as it knows. So look for the rank that is absent from the collective.
 
     Where nobody hangs but all wait, ranks call collectives in different orders, or with different sizes. Those are bugs of the
     program. The recorder shows the line of each call, and that is usually enough.""",
@@ -1514,8 +1510,7 @@ debrief(
     The best interval is the same for every R: the factor e^(R/M) does not depend on it. So the two choices can be
     made one after the other.
 
-    The model takes the mean of R where in truth R varies, and lets spares live forever. The library's simulator lets R vary, and the
-    dives use it.""",
+    The model takes the mean of R, although R varies, and lets spares live forever. The dives simulate a job with few spares.""",
     parts=("",),
 )
 
@@ -1525,7 +1520,7 @@ debrief(
 # `torchrun --max-restarts 3 --nnodes 6:8` starts all workers again when one dies, on 6 to 8 nodes; your program must load its last
 # save. Slurm puts a job back into the queue with `--requeue`. Before a planned end (a spot machine is taken back, a time
 # limit is reached) a SIGTERM comes, with some seconds of grace, enough for a save. torchft goes on without a restart. For
-# hangs, torch keeps a flight recorder (`TORCH_NCCL_TRACE_BUFFER_SIZE`). The last cell sends SIGTERM to one of three ranks, and all
+# hangs, torch keeps a flight recorder (`TORCH_FR_BUFFER_SIZE`). The last cell sends SIGTERM to one of three ranks, and all
 # leave after the same step. The dives kill a worker of torchrun for real.
 #
 # ## What to remember
@@ -1546,7 +1541,7 @@ debrief(
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # First I would automate the restart (torchrun or Slurm's requeue), because hours until the morning outweigh everything else.
-# M is about 84 hours and a save takes 240 s, so the best interval is about 3.3 hours: hourly saves cost 6%, and
+# M is about 84 hours and a save takes 240 s, so the best interval is about 3.3 hours: hourly saves cost more than 6%, and
 # asynchronous saves would make them cheap whatever the interval. Third, I would add a watchdog with a short timeout, so that a hang ends
 # the job in minutes. I would account for each second of a month (useful, lost, save, detect, restart), and count failures by
 # cause and node, to replace machines that fail again, and would then decide about a hot spare.
@@ -1569,5 +1564,6 @@ def stops_together():
 
 
 print(*(f"rank {rank} {said}" for rank, said in enumerate(Cluster(3).run(stops_together).results)), sep="\n")
+term("MTBF")
 term("goodput")
 calibration()

@@ -1,4 +1,4 @@
-# expect: targets have some of these elements as copies
+# expect: already, as a copy
 # fails: bytes
 def share_state(elements: int, ranks: int, lost: int) -> list[tuple[int, int, int, int]]:
     """What has to travel when one rank's part is gone: (source, target, start, stop)."""

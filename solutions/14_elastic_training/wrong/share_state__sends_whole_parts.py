@@ -1,4 +1,4 @@
-# expect: whole new parts travel
+# expect: already, in its part
 # fails: bytes
 def share_state(elements: int, ranks: int, lost: int) -> list[tuple[int, int, int, int]]:
     """What has to travel when one rank's part is gone: (source, target, start, stop)."""

@@ -1,5 +1,5 @@
 # expect: weights and momentum stayed behind
-# fails: torn, steps
+# fails: torn
 def train(task: Task, steps: int) -> None:
     """Train to the end on whoever is left."""
     members, group, done = list(range(dist.get_world_size())), None, 0
