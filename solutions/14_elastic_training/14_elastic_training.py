@@ -263,7 +263,7 @@ show.figure(
 
 # %% [markdown]
 # Lab 13 made saves safe. This lab asks how often to save, what failures cost, and how a job can go on without the rank
-# that it lost. Nothing has to be waited for: failures come from a simulation, or at a virtual time on the virtual cluster.
+# that it lost. You need not wait for any failure: they come from a simulation, or at a set time on the virtual cluster.
 #
 # ## 1 · From a part to a job
 #
@@ -1066,22 +1066,16 @@ def share_state(elements: int, ranks: int, lost: int) -> list[tuple[int, int, in
     """What has to travel when one rank's part is gone: (source, target, start, stop)."""
 
     ### BEGIN SOLUTION
-    def owner(element):
-        return next(r for r in range(ranks) if element < (r + 1) * elements // ranks)
-
     left = [rank for rank in range(ranks) if rank != lost]
     moves = []
     for place, target in enumerate(left):
-        for element in range(place * elements // len(left), (place + 1) * elements // len(left)):
-            had_by = owner(element)
-            keeper = (had_by + 1) % ranks
-            if target in (had_by, keeper):
-                continue
-            source = keeper if had_by == lost else had_by
-            if moves and moves[-1][0] == source and moves[-1][1] == target and moves[-1][3] == element:
-                moves[-1] = (source, target, moves[-1][2], element + 1)
-            else:
-                moves.append((source, target, element, element + 1))
+        start, stop = place * elements // len(left), (place + 1) * elements // len(left)
+        for owner in range(ranks):
+            keeper = (owner + 1) % ranks
+            low = max(start, owner * elements // ranks)
+            high = min(stop, (owner + 1) * elements // ranks)
+            if low < high and target not in (owner, keeper):
+                moves.append((keeper if owner == lost else owner, target, low, high))
     return moves
     ### END SOLUTION
 
@@ -1183,13 +1177,13 @@ debrief(
 #
 # ### Exercise 6 (12 points)
 #
-# `who_hangs(records, ranks)` returns the sorted list of ranks that some rank waits for and that wait for nobody themselves.
+# `who_hangs(records, ranks)` returns the sorted list of ranks that some rank waits for and that do not wait themselves.
 #
 # - `records` maps a rank to its list of `Entry(number, group, what, ended)`, oldest first. Numbers count within a group.
 # - A rank waits if its last entry has not ended. It waits for those of the group that have not entered this collective.
 # - The recorder keeps the newest entries only. A rank has entered a collective if its newest entry of that group has this number
 #   or a larger one.
-# - A rank from 0 to `ranks` − 1 without a record, or with an empty one, is gone. It waits for nobody.
+# - A rank from 0 to `ranks` − 1 without a record, or with an empty one, is gone: it has entered nothing and does not wait.
 
 
 # %% nbgrader={"grade": false, "grade_id": "who_hangs", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1302,6 +1296,7 @@ with check("who_hangs", "records that are short or missing", part="records", hid
         check.equal(got, expected, what=f"ranks that hang: {why}", hint=(slips or {}).get(said, ""))
 
     world, pair = (0, 1, 2), (0, 1)
+    ten = Entry(10, world, "all_reduce", True)
     new, old = Entry(12, world, "all_reduce", True), Entry(11, world, "all_reduce", False)
     finds(
         [1],
@@ -1310,6 +1305,13 @@ with check("who_hangs", "records that are short or missing", part="records", hid
         "rank 0 keeps #12 alone, rank 1 has entered #10, and rank 2 waits in #11",
         {(0, 1): "rank 0 has entered #12, so it has entered #11, although its entry is no longer there"},
     )
+    finds(
+        [1],
+        {0: [ten, replace(old, ended=True), new], 1: [ten], 2: [ten, old]},
+        3,
+        "rank 0 has left #12, rank 1 has left #10, and rank 2 waits in #11",
+    )
+    finds([], {0: [old], 1: [replace(old, ended=True)], 2: [old]}, 3, "all have entered #11, and rank 1 has left it")
     finds(
         [1], {0: [old], 2: [old]}, 3, "rank 1 has left no record", {(): "a rank without a record has entered nothing"}
     )
@@ -1320,6 +1322,7 @@ with check("who_hangs", "records that are short or missing", part="records", hid
         "the record of rank 1 is empty",
         {(): "a rank without an entry has entered nothing"},
     )
+    finds([0, 2], {1: [Entry(1, world, "barrier", False)]}, 3, "rank 1 waits in #1, and two ranks have left no record")
     finds(
         [1],
         {
@@ -1332,7 +1335,6 @@ with check("who_hangs", "records that are short or missing", part="records", hid
         {(): "numbers count within a group: #9 of another group says nothing about this one"},
     )
     ### BEGIN HIDDEN TESTS
-    finds([0, 2], {1: [Entry(1, world, "barrier", False)]}, 3, "two ranks have left no record")
     finds([], {}, 3, "no rank has left a record")
     for seed in range(4):
         rng = check.rng(seed)
@@ -1397,7 +1399,8 @@ debrief(
 # ### Exercise 7 (10 points)
 #
 # `choose_spares(job) -> (spares, interval)` returns the number of spares, from 0 to `job.most_spares`, and the one of `job.intervals` that
-# give most useful work per node that is paid for.
+# give most useful work per node that is paid for. A `Job` has `nodes`, `node_mtbf`, `save`, `restart`, `repair`,
+# `intervals` and `most_spares`; times are seconds.
 
 # %% tags=["demo"]
 predict(

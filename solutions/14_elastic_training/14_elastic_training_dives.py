@@ -67,6 +67,7 @@ HOUR, YEAR = 3600.0, 365 * 86400.0
 predict(
     "again",
     "12 steps, a save after every 5, and a worker is killed after step 7 (steps count from 0). From which step does the job go on?",
+    unit="(step)",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -103,7 +104,9 @@ with tempfile.TemporaryDirectory() as place:
     log = killed_under_torchrun(Path(place))
 first, second = ([each for each in log if each["restarts"] == n] for n in (0, 1))
 with reveal("again"):
-    show.against_prediction("again", second[0]["step"] if second else -1, source="measured here: real processes")
+    show.against_prediction(
+        "again", second[0]["step"] if second else -1, unit="(step)", source="measured here: real processes"
+    )
     show.table(
         [
             (name, f"{part[0]['step']} to {part[-1]['step']}", f"{part[-1]['loss']:.6f}")
@@ -125,8 +128,8 @@ with reveal("again"):
 # %% [markdown]
 # ## An end that is announced
 #
-# A spot machine that is taken back, a time limit, a job of higher priority: all of these send SIGTERM first. AWS gives two
-# minutes, Google Cloud and Azure 30 seconds. That is enough to finish a step and save, if all ranks stop after the *same* step. The signal reaches them
+# A spot machine that is taken back, a time limit, a job of higher priority: such ends are announced, and reach the program as a SIGTERM. AWS gives
+# two minutes, Google Cloud and Azure 30 seconds. That is enough to finish a step and save, if all ranks stop after the *same* step. The signal reaches them
 # at different times, so they have to agree, with one all-reduce per step (`Grace.agreed`).
 #
 # Under Slurm the batch script gets the signal first, and can put the job back into the queue. This is the course's script. Exit
@@ -147,6 +150,7 @@ print("\n".join(line for line in script if not line.startswith("# ") and line !=
 predict(
     "copies",
     "Steps of 0.25 s, copies after every second step, and rank 2 dies at 1.4 s, in its 6th step. How many steps are taken twice?",
+    unit="steps",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -185,12 +189,14 @@ def survives():
 run = Cluster(uniform(4, 1 / 1024, 1e9), [RankDies(2, 1.4)], timeout=2.0).run(survives)
 ranks, values, steps_taken = run.results[0]
 with reveal("copies"):
-    show.against_prediction("copies", len(steps_taken) - len(set(steps_taken)), source="counted on the virtual cluster")
+    show.against_prediction(
+        "copies", len(steps_taken) - len(set(steps_taken)), unit="steps", source="counted on the virtual cluster"
+    )
     print(f"ranks {ranks} are left; rank 0 took the steps {steps_taken} and has the values {values}")
     show.figure(gantt(run), "four ranks, one of which dies; three go on after the timeout")
 
 # %% [markdown]
-# The step that rank 2 never finished is not among those that were taken, so it is not taken twice. Copies after every step would lose nothing else.
+# The step that rank 2 never finished is not among those that were taken, so it is not taken twice. With a copy after every step, no finished step would be lost.
 
 # %% [markdown]
 # ## Silent corruption
@@ -270,11 +276,11 @@ with reveal("odd"):
 
 def first_losses(steps=5, slip=0.0):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     losses = []
     for _ in range(steps):
-        x = torch.randn(32, 16)
+        x = torch.randn(32, 16, dtype=torch.float64)
         loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -287,8 +293,8 @@ def first_losses(steps=5, slip=0.0):
 
 stored = first_losses()
 print("the same machine:", compare(stored, first_losses(), environment()) or "no difference")
-print("one that miscalculates:", compare(stored, first_losses(slip=1e-6), environment()))
-print("another version:", compare(stored, first_losses(slip=1e-6), environment() | {"torch": "2.0.0"}))
+print("one that miscalculates:", compare(stored, first_losses(slip=1e-9), environment()))
+print("another version:", compare(stored, first_losses(slip=1e-9), environment() | {"torch": "2.0.0"}))
 
 # %% [markdown]
 # ## What others have measured
@@ -300,12 +306,15 @@ print("another version:", compare(stored, first_losses(slip=1e-6), environment()
 predict(
     "opt",
     "OPT-175B had about 105 restarts in 60 days on 124 nodes. How many does the rate of Llama 3, from two years later, predict?",
+    unit="restarts",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 RATE = failures_per_node_day(MEASURED[0])
 with reveal("opt"):
-    show.against_prediction("opt", round(MEASURED[1].predicted(RATE)), source="model: the same rate per node-day")
+    show.against_prediction(
+        "opt", round(MEASURED[1].predicted(RATE)), unit="restarts", source="model: the same rate per node-day"
+    )
     rows = [(each.source, each.what, f"{each.predicted(RATE):.1f}", f"{each.failures:g}") for each in MEASURED]
     for gpus, hours in RSC1_JOBS.items():
         predicted = cluster_mtbf(86400 / RATE, gpus // 8) / HOUR
