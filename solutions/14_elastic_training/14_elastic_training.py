@@ -223,6 +223,9 @@ def replayed(share_state, elements, ranks, lost):
         start, stop = borders[(holder - shift) % ranks], borders[(holder - shift) % ranks + 1]
         before[holder][start:stop] = [kind] * (stop - start)
     after, in_vain = {rank: list(has) for rank, has in before.items()}, []
+    needed = {
+        rank: range(p * elements // (ranks - 1), (p + 1) * elements // (ranks - 1)) for p, rank in enumerate(before)
+    }
     for source, target, start, stop in moves:
         what = f"{case}: move ({source}, {target}, {start}, {stop})"
         for name, rank in (("source", source), ("target", target)):
@@ -237,6 +240,8 @@ def replayed(share_state, elements, ranks, lost):
             )
             if after[target][element] is not None:
                 in_vain.append(f"{what}: rank {target} has element {element} already, {after[target][element]}")
+            elif element not in needed[target]:
+                in_vain.append(f"{what}: rank {target} does not need element {element}")
             after[target][element] = "from an earlier move"
     return after, in_vain, case
 
@@ -1054,7 +1059,7 @@ debrief(
 #
 # - Rank numbers are those before the loss. Places are given to the ranks that are left, in order.
 # - After all moves, each of them has its new part. A rank sends only what it has had from the beginning.
-# - Nothing is sent that its target has.
+# - Nothing is sent that its target has, or that it does not need.
 # - There are 2 ranks or more, and maybe fewer elements than ranks.
 
 # %% tags=["demo"]
