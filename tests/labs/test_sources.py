@@ -84,6 +84,15 @@ POINTS = {
         "capture": 16,
         "place_syncs": 10,
     },
+    "14_elastic_training": {
+        "job_life": 10,
+        "best_interval": 14,
+        "account": 14,
+        "train": 26,
+        "share_state": 14,
+        "who_hangs": 12,
+        "choose_spares": 10,
+    },
 }
 LABS = {name: load(name) for name in POINTS}
 EXERCISES = [(lab, exercise) for lab, points in POINTS.items() for exercise in points]
@@ -167,6 +176,7 @@ ONLY_HIDDEN = {
     "11_tensor_and_expert_parallel": set(),
     "12_pipeline_parallel": set(),
     "13_durable_checkpoints": set(),
+    "14_elastic_training": set(),
 }
 
 # Of these at least nine in ten known-wrong answers fail what a student sees.

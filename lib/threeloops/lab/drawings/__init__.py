@@ -5,11 +5,12 @@ A lab that asks for one of these models lists the module among those it withhold
 
 from threeloops.lab.drawings.buckets import Layer, draw_buckets, fill_buckets
 from threeloops.lab.drawings.experts import draw_exchange, draw_expert_load, expert_load
+from threeloops.lab.drawings.failures import draw_log, draw_new_parts, travelling
 from threeloops.lab.drawings.microbatches import draw_flight
 from threeloops.lab.drawings.power_cut import draw_power_cut, power_cuts
 from threeloops.lab.drawings.ring import draw_ring, ring_steps
 
 __all__ = [
-    "Layer", "draw_buckets", "draw_exchange", "draw_expert_load", "draw_flight", "draw_power_cut", "draw_ring",
-    "expert_load", "fill_buckets", "power_cuts", "ring_steps",
+    "Layer", "draw_buckets", "draw_exchange", "draw_expert_load", "draw_flight", "draw_log", "draw_new_parts",
+    "draw_power_cut", "draw_ring", "expert_load", "fill_buckets", "power_cuts", "ring_steps", "travelling",
 ]  # fmt: skip

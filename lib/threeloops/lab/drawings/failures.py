@@ -1,0 +1,144 @@
+"""Failures of a job: where its time goes, and how the state of a lost rank is shared among those that are left."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from threeloops.figures import ON_LIGHT, figure, fitting
+from threeloops.palette import palette
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Stretch", "draw_log", "draw_new_parts", "log_stretches", "travelling"]
+
+_COLOURS = {
+    "useful": palette.green, "not saved yet": palette.sky, "lost": palette.vermillion, "save": palette.orange,
+    "restart": palette.grey,
+}  # fmt: skip
+_OF_RANKS = (palette.sky, palette.orange, palette.green, palette.purple, palette.yellow)
+
+
+class Stretch(NamedTuple):
+    start: float
+    end: float
+    kind: str
+
+
+def log_stretches(events: Sequence[tuple[float, str]], until: float) -> list[Stretch]:
+    """What the job did from second 0 to `until`, as it is known then: work is not safe before its save has ended.
+
+    Events are (second, what): "save", "saved", "failed", "running", and "end", after which nothing comes.
+    """
+    done: list[Stretch] = []
+    doing, since = "not saved yet", 0.0
+    for at, what in [*events, (until, "now")]:
+        if at > until:
+            at, what = until, "now"
+        if at > since:
+            done.append(Stretch(since, at, doing))
+        since = at
+        if what in ("saved", "failed", "end"):
+            fate = "useful" if what == "saved" else "lost"
+            done = [each._replace(kind=fate) if each.kind == "not saved yet" else each for each in done]
+        if what in ("now", "end"):
+            return done
+        doing = {"save": "save", "failed": "restart"}.get(what, "not saved yet")
+    return done
+
+
+def draw_log(events: Sequence[tuple[float, str]], until: float, unit: str = "s", sums: bool = True) -> "Figure":
+    """The log up to `until` on a line, and below, with `sums`, how many seconds of each kind there are."""
+    end = max(at for at, _ in events)
+    done = log_stretches(events, until)
+    plot, axes = figure(width=9.5, height=2.6 if sums else 1.9)
+    for each in done:
+        axes.barh(0, each.end - each.start, left=each.start, height=0.7, color=_COLOURS[each.kind], edgecolor="white")
+    for at in (at for at, what in events if what == "failed" and at <= until):
+        axes.plot([at, at], [-0.42, 0.42], color=palette.ink, lw=2.2)
+        axes.text(at, -0.5, "failure", ha="center", va="bottom", size=10)
+    rows = [0.0]
+    if sums:
+        place = 0.0
+        for kind, colour in _COLOURS.items():
+            seconds = sum(each.end - each.start for each in done if each.kind == kind)
+            axes.barh(1.5, seconds, left=place, height=0.7, color=colour, edgecolor="white")
+            named = f"{kind} {seconds:g}"
+            axes.text(
+                place + seconds / 2, 1.5, fitting(named, seconds / end * 8, 10), ha="center", va="center_baseline",
+                size=10, color=ON_LIGHT,
+            )  # fmt: skip
+            place += seconds
+        rows.append(1.5)
+    axes.set(xlim=(0, end), ylim=(2.0 if sums else 0.6, -0.95), xlabel=f"time ({unit})")
+    axes.set_yticks(rows, ["the job", "its account"][: len(rows)])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+    handles = [axes.barh(9, 0, color=colour) for colour in _COLOURS.values()]
+    axes.legend(handles, _COLOURS, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=5, handlelength=1.2)
+    return plot
+
+
+def _part(elements: int, ranks: int, place: int) -> range:
+    return range(place * elements // ranks, (place + 1) * elements // ranks)
+
+
+def _found(elements: int, ranks: int, lost: int) -> list[tuple[int, int, str]]:
+    """Each element with its new rank, and how that rank comes by it: "own", "copy" or "travels"."""
+    left = [rank for rank in range(ranks) if rank != lost]
+    return [
+        (element, rank, how)
+        for place, rank in enumerate(left)
+        for element in _part(elements, len(left), place)
+        for how in [
+            "own"
+            if element in _part(elements, ranks, rank)
+            else "copy"
+            if element in _part(elements, ranks, (rank - 1) % ranks)
+            else "travels"
+        ]
+    ]
+
+
+def travelling(elements: int, ranks: int, lost: int) -> int:
+    """How many elements the new rank neither has nor keeps as a copy."""
+    return sum(how == "travels" for _, _, how in _found(elements, ranks, lost))
+
+
+def draw_new_parts(elements: int, ranks: int, lost: int) -> "Figure":
+    """Parts before a loss, their copies, and the new parts, with what has to travel."""
+    plot, axes = figure(width=9.5, height=2.7)
+    for rank in range(ranks):
+        own, gone = _part(elements, ranks, rank), rank == lost
+        for y, holder in ((0.0, rank), (1.0, (rank + 1) % ranks)):
+            out = holder == lost
+            axes.barh(
+                y, len(own), left=own.start, height=0.75, edgecolor="white",
+                color=palette.grey if out else _OF_RANKS[holder % len(_OF_RANKS)], alpha=0.35 if out else 1.0,
+            )  # fmt: skip
+            if len(own):
+                name = f"rank {holder}" + (" (lost)" if out and not gone * y else "")
+                axes.text(
+                    own.start + len(own) / 2, y, fitting(name, len(own) / elements * 8, 9), ha="center",
+                    va="center_baseline", size=9, color=palette.ink if out else ON_LIGHT,
+                )  # fmt: skip
+    found = _found(elements, ranks, lost)
+    for rank in {rank for _, rank, _ in found}:
+        mine = [(element, how) for element, other, how in found if other == rank]
+        first, last = mine[0][0], mine[-1][0] + 1
+        axes.barh(2.2, last - first, left=first, height=0.75, color=_OF_RANKS[rank % len(_OF_RANKS)], edgecolor="white")
+        for element, how in mine:
+            if how == "travels":
+                axes.barh(2.2, 1, left=element, height=0.75, color=palette.vermillion)
+        axes.text(
+            (first + last) / 2, 2.2, fitting(f"rank {rank}", (last - first) / elements * 8, 9), ha="center",
+            va="center_baseline", size=9, color=ON_LIGHT,
+        )  # fmt: skip
+    axes.set(xlim=(0, elements), ylim=(2.7, -0.5), xlabel="element of the state")
+    axes.set_yticks([0.0, 1.0, 2.2], ["own part", "copy held by", "new parts"])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+    count = travelling(elements, ranks, lost)
+    axes.set_title(f"{ranks} ranks, rank {lost} is lost: {count} of {elements} elements travel (red)")
+    return plot

@@ -1,0 +1,1577 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+#   threeloops:
+#     title: What does a failure cost?
+#     minutes: 170
+#     withholds: [threeloops.training.elastic, threeloops.lab.drawings]
+#     edition: 2
+# ---
+
+# %% [markdown]
+# # What does a failure cost?
+#
+# ![A job's time on a line: work, saves, two failures and the restarts after them](attachment:opening.png)
+#
+# A job needs all of its GPUs, and now and then one of them fails. How much of the job's time is wasted, and which part
+# of the waste can you avoid?
+
+# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from threeloops.lab import (
+    animate,
+    audit,
+    calibration,
+    check,
+    debrief,
+    explore,
+    figure,
+    hint,
+    myth,
+    palette,
+    predict,
+    reveal,
+    show,
+    term,
+)
+from threeloops.lab.checking.on_cluster import on_cluster
+from threeloops.training.cluster import (
+    Cluster,
+    ClusterError,
+    CorruptMessage,
+    RankDies,
+    RankLost,
+    compute,
+    now,
+    uniform,
+)
+
+LATENCY, TIMEOUT = 1 / 64, 8.0  # seconds; long, so that you can see them
+ROWS, WIDTH, ROW_SECONDS = 12, 6, 1 / 16
+
+
+def expected_seconds(interval, save, recovery, mtbf):
+    """Expected time until `interval` seconds of work are done and saved, failures and all (Daly 2006)."""
+    return math.exp(recovery / mtbf) * mtbf * math.expm1((interval + save) / mtbf)
+
+
+def useful_share(interval, save, recovery, mtbf):
+    """The share of the time that goes into work which is kept."""
+    return interval / expected_seconds(interval, save, recovery, mtbf)
+
+
+def no_spare(spares, repair, mtbf):
+    """The chance that a failed node finds no spare: `spares` or more nodes are in repair (Poisson, mean repair/mtbf)."""
+    mean = repair / mtbf
+    return max(0.0, 1 - sum(math.exp(-mean) * mean**k / math.factorial(k) for k in range(spares)))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job on many nodes. Times are seconds."""
+
+    nodes: int
+    node_mtbf: float
+    save: float
+    restart: float
+    repair: float
+    intervals: tuple[float, ...]
+    most_spares: int = 40
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A collective in a rank's flight recorder. `number` counts those of its `group`, a tuple of ranks, from 1."""
+
+    number: int
+    group: tuple[int, ...]
+    what: str
+    ended: bool
+
+
+def rows_of(step):
+    """The global batch of a step: the same on whatever ranks compute it."""
+    rows = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+    return rows, rows.sum(1) + rows[:, 0] ** 2
+
+
+def mean_gradient(weights, step, place=0, size=1):
+    rows, targets = rows_of(step)
+    own, targets = rows[place::size], targets[place::size]
+    return own.T @ (own @ weights - targets) / len(own)
+
+
+class Task:
+    """A small model, the same on every rank: 6 weights, and the optimizer's momentum."""
+
+    def __init__(self):
+        self.weights = torch.zeros(WIDTH, dtype=torch.float64)
+        self.momentum = torch.zeros(WIDTH, dtype=torch.float64)
+        self.log = []
+
+    def gradient(self, step, place, size):
+        """The mean gradient of every `size`-th row of a step's batch, from row `place` on."""
+        self.log.append((int(step), int(place), int(size)))
+        if len(self.log) > 100:
+            raise RuntimeError(
+                f"task.gradient was called {len(self.log)} times: does step {step} fail again and again?"
+            )
+        compute(ROWS // size * ROW_SECONDS, f"step {step}")
+        return mean_gradient(self.weights, step, place, size)
+
+    def update(self, gradient):
+        """One step of the optimizer, in place."""
+        self.momentum.mul_(0.9).add_(gradient)
+        self.weights.sub_(0.05 * self.momentum)
+
+
+# What the test cells share: programs that run on every rank, and what one process computes.
+
+
+def trained(train, steps):
+    task = Task()
+    train(task, steps)
+    return task.weights, task.momentum, task.log
+
+
+def continued(replicas, first, steps, places=(0,), size=1, divisor=1):
+    """Train copies of (weights, momentum) from step `first` on, each with its place's rows; the sum of the gradients
+    is divided by `divisor`."""
+    replicas = [(w.clone(), m.clone()) for w, m in replicas]
+    for step in range(first, steps):
+        total = sum(mean_gradient(w, step, at, size) for (w, _), at in zip(replicas, places, strict=True))
+        for weights, momentum in replicas:
+            momentum.mul_(0.9).add_(total / divisor)
+            weights.sub_(0.05 * momentum)
+    return replicas
+
+
+def alone(steps):
+    """Weights and momentum of one process."""
+    start = torch.zeros(WIDTH, dtype=torch.float64)
+    return continued([(start, start)], 0, steps)[0]
+
+
+def moment(ranks, step, hops):
+    """Seconds until the all-reduce of a step is `hops` hops old; below 0 the rank still computes."""
+    each = ROWS // ranks * ROW_SECONDS
+    return step * (each + 2 * (ranks - 1) * LATENCY) + each + hops * LATENCY
+
+
+def train_on(train, ranks, deaths, steps):
+    """Run it with these deaths, (rank, seconds), and say for each phase who was left."""
+    topology = uniform(ranks, LATENCY, 1e9)
+    run = on_cluster(Cluster(topology, [RankDies(*d) for d in deaths], timeout=TIMEOUT), trained, train, steps)
+    left = [rank for rank in range(ranks) if rank not in run.died]
+    said = " and ".join(f"rank {rank} dies at {at:.3f} s" for rank, at in deaths) or "nobody dies"
+    return run, left, f"{ranks} ranks, {steps} steps, {said}"
+
+
+def attempted(log, size):
+    """The steps that a rank began while it trained with `size` ranks."""
+    return [step for step, _, of in log if of == size]
+
+
+def tensors_in(results):
+    if torch.is_tensor(results):
+        return [results]
+    parts = results.values() if type(results) is dict else results if type(results) in (list, tuple) else ()
+    return [tensor for part in parts for tensor in tensors_in(part)]
+
+
+def require_use_of_messages(ranks, program, *arguments):
+    """Results are made of what arrives: with messages between two ranks corrupted on their way, some rank's are others."""
+    run = on_cluster(Cluster(ranks), program, *arguments)
+    sent = [m for m in run.messages if m.size]
+    check.true(bool(sent), "nothing was sent")
+    chosen = max(sent, key=lambda m: m.size)
+    pair = [m for m in run.messages if (m.source, m.target) == (chosen.source, chosen.target)]
+    faults = [CorruptMessage(m.source, m.target, n) for n, m in enumerate(pair) if m.size == chosen.size]
+    try:
+        spoilt = on_cluster(Cluster(ranks, faults), program, *arguments)
+    except ClusterError:
+        return  # what arrived was no use to a rank
+    before, now_there = tensors_in(run.results), tensors_in(spoilt.results)
+    check.true(
+        len(before) == len(now_there) and not all(map(torch.equal, before, now_there)),
+        f"messages from rank {chosen.source} to rank {chosen.target} were corrupted on their way, and the results of all "
+        "ranks are what they were before: they must be made of what arrives",
+    )
+
+
+def replayed(share_state, elements, ranks, lost):
+    """Carry out the moves: what each rank has at the end (element by element, or None), and what was sent in vain."""
+    moves, case = share_state(elements, ranks, lost), f"share_state({elements}, {ranks}, {lost})"
+    good = type(moves) in (list, tuple) and all(
+        type(m) in (list, tuple) and len(m) == 4 and all(type(n) is int for n in m) for m in moves
+    )
+    check.true(good, f"{case} returned {moves!r}: expected a list of (source, target, start, stop), 4 integers each")
+    borders = [place * elements // ranks for place in range(ranks + 1)]
+    before = {rank: [None] * elements for rank in range(ranks) if rank != lost}
+    for holder, kind, shift in [(r, k, s) for r in before for k, s in (("as a copy", 1), ("in its part", 0))]:
+        start, stop = borders[(holder - shift) % ranks], borders[(holder - shift) % ranks + 1]
+        before[holder][start:stop] = [kind] * (stop - start)
+    after, in_vain = {rank: list(has) for rank, has in before.items()}, []
+    needed = {
+        rank: range(p * elements // (ranks - 1), (p + 1) * elements // (ranks - 1)) for p, rank in enumerate(before)
+    }
+    for source, target, start, stop in moves:
+        what = f"{case}: move ({source}, {target}, {start}, {stop})"
+        for name, rank in (("source", source), ("target", target)):
+            check.true(
+                rank in before, f"{what}: its {name} must be a rank that is left, and these are {sorted(before)}"
+            )
+        check.true(start >= 0 and stop <= elements, f"{what}: there are the elements 0 to {elements - 1}")
+        for element in range(start, stop):
+            check.true(
+                before[source][element] is not None,
+                f"{what}: rank {source} does not have element {element}, nor a copy of it",
+            )
+            if after[target][element] is not None:
+                in_vain.append(f"{what}: rank {target} has element {element} already, {after[target][element]}")
+            elif element not in needed[target]:
+                in_vain.append(f"{what}: rank {target} does not need element {element}")
+            after[target][element] = "from an earlier move"
+    return after, in_vain, case
+
+
+def lacking(after, elements):
+    """For each rank its new part, in words, and which elements of it are not there."""
+    found = {}
+    for place, (rank, has) in enumerate(after.items()):
+        start, stop = (p * elements // len(after) for p in (place, place + 1))
+        part = f"{start} up to, but not including, {stop}"
+        found[rank] = part, [element for element in range(start, stop) if has[element] is None]
+    return found
+
+
+# %% tags=["demo", "opening"] jupyter={"source_hidden": true}
+from threeloops.lab.drawings import draw_log
+
+LOG = [(20, "save"), (22, "saved"), (42, "save"), (44, "saved"), (55, "failed"), (62, "running"), (82, "save"),
+       (84, "saved"), (92, "failed"), (99, "running"), (110, "end")]  # fmt: skip
+show.figure(
+    draw_log(LOG, 110, "minutes", sums=False),
+    "A job's time on a line: work, saves, two failures and the restarts after them",
+)
+
+# %% [markdown]
+# Lab 13 made saves safe. This lab asks how often to save, what failures cost, and how a job can go on without the rank
+# that it lost. You need not wait for any failure: they come from a simulation, or at a set time on the virtual cluster.
+#
+# ## 1 · From a part to a job
+#
+# Hardware is described by its **mean time between failures** (MTBF). A GPU with an MTBF of 5 years fails once in 5 years
+# on average, at a rate of 1/5 per year. A job that needs all of its parts fails whenever one of them does, so the rates
+# of its parts add up.
+#
+# Suppose failures come independently, at a constant rate of 1/M. Then the chance of none within t is e^(−t/M).
+#
+# *Worked example.* 1,000 GPUs with an MTBF of 5 years of 8,760 hours. One fails at a rate of 1/43,800 per hour, and any of
+# them at 1,000/43,800. So there is a failure every 43.8 hours on average. The chance of 24 hours without one is
+# e^(−24/43.8) = 57.8%. If every 8 GPUs also have a power supply with an MTBF of 10 years, that adds 125/87,600 per hour,
+# and the job fails every 41.2 hours.
+#
+# ### Exercise 1 (10 points)
+#
+# `job_life(parts, hours) -> (between, chance)`
+#
+# - `parts` is a list of (count, years): so many parts, each with an MTBF of `years` years of 8,760 hours.
+# - `between` is the job's mean time between failures, in hours.
+# - `chance` is the probability that `hours` hours pass without a failure, from 0 to 1.
+
+# %% tags=["demo"]
+myth("ft-1")
+predict(
+    "day",
+    "10,000 GPUs fail once in 10 years each, on average. What is the chance that a job on all of them runs for a day "
+    "without an interruption, in percent?",
+    unit="%",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "job_life", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def job_life(parts: list[tuple[int, float]], hours: float) -> tuple[float, float]:
+    """Mean hours between failures of the job, and the chance of so many hours without one."""
+    ### BEGIN SOLUTION
+    rate = sum(count / (years * 8760) for count, years in parts)
+    return 1 / rate, math.exp(-rate * hours)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "job_life_test_mtbf", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("job_life", "hours between failures", part="mtbf", hidden="other parts"):
+
+    def fails_every(expected, parts, slips):
+        got = job_life(parts, 24.0)
+        check.equal(len(got), 2, what="number of results")
+        near = [c for value, c in slips.items() if type(got[0]) is float and abs(got[0] - value) < 1e-4 * value]
+        what = f"hours between failures of the parts {parts}"
+        check.close(got[0], expected, rtol=1e-9, unit="h", what=what, hint=near[0] if near else "")
+
+    fails_every(
+        43.8,
+        [(1000, 5.0)],
+        {0.005: "this is in years", 43800.0: "this is a single GPU's time", 1.825: "this is in days"},
+    )
+    fails_every(
+        17520 / 425,
+        [(1000, 5.0), (125, 10.0)],
+        {
+            43.8: "this is the time of the first kind of part: any failure ends the job",
+            700.8: "this is the time of the second kind of part",
+            744.6: "these are the times of both kinds, added: their rates add up",
+            372.3: "this is the mean of the times of both kinds: their rates add up",
+        },
+    )
+    ### BEGIN HIDDEN TESTS
+    for seed in range(4):
+        rng = check.rng(seed)
+        parts = [(int(rng.integers(1, 20000)), float(rng.uniform(0.5, 40))) for _ in range(seed + 1)]
+        yearly = math.fsum(count / years for count, years in parts)
+        fails_every(8760 / yearly, parts, {})
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "job_life_test_chance", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("job_life", "the chance of hours without a failure", part="chance", hidden="other parts and times"):
+
+    def lasts(expected, parts, hours, slips):
+        got = job_life(parts, hours)
+        check.equal(len(got), 2, what="number of results")
+        near = [c for value, c in slips.items() if type(got[1]) in (int, float) and abs(got[1] - value) < 1e-6]
+        what = f"chance that the parts {parts} run for {hours} hours"
+        check.close(got[1], expected, rtol=1e-7, what=what, hint=near[0] if near else "")
+
+    short_only = "this is 1 minus the expected number of failures, which is right for short times only"
+    lasts(
+        0.5781365425,
+        [(1000, 5.0)],
+        24.0,
+        {
+            0.4218634575: "this is the chance of a failure",
+            0.4520547945: short_only,
+            0.5479452055: "this is the expected number of failures",
+            57.81365425: "this is in percent",
+            0.9994522049: "this is the chance of a single GPU",
+        },
+    )
+    lasts(0.0974157747, [(1000, 5.0), (125, 10.0)], 96.0, {0.9025842253: "this is the chance of a failure"})
+    lasts(1.0, [(3, 1.0)], 0.0, {0.0: "this is the chance of a failure"})
+    ### BEGIN HIDDEN TESTS
+    for seed in range(4):
+        rng = check.rng(seed)
+        parts = [(int(rng.integers(1, 2000)), float(rng.uniform(0.5, 40))) for _ in range(seed + 1)]
+        hours = float(rng.uniform(0, 100))
+        lasts(math.prod(math.exp(-hours * n / years / 8760) for n, years in parts), parts, hours, {})
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "job_life",
+    "Add up the rates, count / (years · 8,760) per hour each. The mean time between failures is 1 divided by the sum.",
+    "`math.exp(-hours / between)` is the chance of no failure.",
+)
+from threeloops.training.elastic.goodput import (
+    LLAMA3_CAUSES,
+    MEASURED,
+    cluster_mtbf,
+    save_worth,
+    simulate,
+    spares_needed,
+)
+from threeloops.training.elastic.goodput import Job as SimulatedJob
+from threeloops.training.elastic.goodput import (
+    best_interval as library_interval,
+)
+
+HOUR, YEAR = 3600.0, 365 * 86400.0
+CLAIMED = cluster_mtbf(10 * YEAR, 10_000)
+LLAMA3 = MEASURED[0].days * 24 * HOUR / MEASURED[0].failures
+show.against_prediction("day", round(100 * math.exp(-24 * HOUR / CLAIMED), 1), unit="%", source="model: e^(−24 h/M)")
+audit(
+    "ft-1",
+    round(CLAIMED / HOUR, 2),
+    "hours between failures",
+    "model",
+    "holds",
+    how=f"10 years of 8,760 hours ÷ 10,000. It follows from the rate that it assumes, and counts GPUs alone. While Llama 3 405B was trained on {MEASURED[0].gpus:,} GPUs, {MEASURED[0].failures:.0f} unexpected interruptions came in {MEASURED[0].days:.0f} days, one every {LLAMA3 / HOUR:.1f} hours. That is one in {LLAMA3 * MEASURED[0].gpus / YEAR:.1f} years per GPU, with {100 - 100 * (LLAMA3_CAUSES['GPU'] + LLAMA3_CAUSES['GPU HBM3 memory']) / MEASURED[0].failures:.0f}% of them not caused by a GPU or its memory",
+)
+debrief(
+    "job_life",
+    """Rates of independent failures add up, whatever the parts are. So a job on N equal nodes fails N times as often as one
+    on a single node, and a run of a given length becomes hopeless without saves at some size.
+
+    The exponential needs a constant rate. New machines fail more often (the dives simulate that), and failures of a
+    network switch are not independent of one another. The mean stays a good guide for a job of many parts, each of
+    which was replaced at another time.""",
+    parts=("mtbf", "chance"),
+)
+
+# %% [markdown]
+# ## 2 · How often to save
+#
+# A job works for an `interval` τ, stops for `save` seconds C, works again, and so on. After a failure it goes back to the last
+# save, and needs R seconds to notice, restart and load. Three things waste time, and to first order they add up:
+#
+# - saves take C of every τ seconds of work: C/τ;
+# - a failure destroys half an interval of work on average, once in M: τ/(2M);
+# - recovery takes R, once in M: R/M.
+#
+# *Worked example.* M = 31,536 s (8.76 hours), C = 30 s, R = 600 s. Saving every 5 minutes wastes 10.0% + 0.5% + 1.9% = 12.4%.
+# Saving every hour wastes 0.8% + 5.7% + 1.9% = 8.4%. Somewhere between them the sum is smallest.
+#
+# This estimate counts no failures during saves and recoveries. The given `expected_seconds(interval, save, recovery, mtbf)` does:
+# it is the exact expected time for one interval of work and its save, e^(R/M) · M · (e^((τ + C)/M) − 1).
+#
+# ### Exercise 2 (14 points)
+#
+# `best_interval(save, mtbf)` returns the interval to work between two saves, in seconds. It is judged by what it costs:
+# the expected time per second of work may be at most 0.1% longer than with the best possible interval.
+#
+# - *Short saves* take at most a hundredth of `mtbf`. The estimate above is good enough for them.
+# - *Long saves* take up to `mtbf` itself. There the estimate is not good enough.
+
+# %% tags=["demo"]
+myth("ft-2")
+predict(
+    "fourfold",
+    "Four times as many nodes, and saves as long as before: the best interval becomes how many times as long?",
+    unit="×",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "best_interval", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def best_interval(save: float, mtbf: float) -> float:
+    """Seconds of work between two saves."""
+    ### BEGIN SOLUTION
+    # The derivative of expected_seconds / interval is zero where ln(1 − x) + x + save/mtbf is, with x = interval/mtbf.
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        x = (low + high) / 2
+        if math.log1p(-x) + x + save / mtbf > 0:
+            low = x
+        else:
+            high = x
+    return low * mtbf
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "best_interval_test_short", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("best_interval", "short saves", part="short", hidden="other saves"):
+
+    def costs_little(save, mtbf, best, slips):
+        """`best` is the least expected time per second of work."""
+        got = best_interval(save, mtbf)
+        case = f"best_interval({save}, {mtbf})"
+        good = type(got) in (int, float) and 0 < got < 100 * mtbf
+        check.true(good, f"{case} returned {got!r}: expected a number of seconds above 0, and less than 100 · mtbf")
+        longer = expected_seconds(got, save, 0, mtbf) / got / best - 1
+        cause = next((": " + c for value, c in slips.items() if abs(got - value) < 1e-3 * value), "")
+        message = (
+            f"{case} returned {got:.6g} s. With it the job takes {100 * longer:.3g}% longer than with the best interval, "
+            f"and 0.1% is allowed{cause}"
+        )
+        check.true(longer <= 1e-3, message)
+
+    costs_little(
+        30.0,
+        31536.0,
+        1.0449176483,
+        {
+            1892160.0: "the derivative of C/τ + τ/(2M) is zero where τ² has this value",
+            972.667: "a failure destroys half an interval, not a whole one",
+            1945.334: "a failure destroys half an interval, so it costs τ/(2M)",
+        },
+    )
+    costs_little(300.0, 259200.0, 1.0496968818, {})
+    costs_little(60.0, 11124.0, 1.1114798175, {})
+    ### BEGIN HIDDEN TESTS
+    for save, mtbf in ((10.0, 5000.0), (2.0, 3600.0), (0.001, 1e6), (36.0, 3600.0), (500.0, 1e7)):
+        low, high = 0.0, 1.0
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if math.log1p(-middle) + middle + save / mtbf > 0 else (low, middle)
+        costs_little(save, mtbf, expected_seconds(low * mtbf, save, 0, mtbf) / (low * mtbf), {})
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "best_interval_test_long", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("best_interval", "long saves", part="long", hidden="other saves"):
+
+    def costs_no_more(save, mtbf, best, first_order):
+        """`best` is the least expected time per second of work, and `first_order` what the estimate chooses."""
+        got = best_interval(save, mtbf)
+        case = f"best_interval({save}, {mtbf})"
+        good = type(got) in (int, float) and 0 < got < 100 * mtbf
+        check.true(good, f"{case} returned {got!r}: expected a number of seconds above 0, and less than 100 · mtbf")
+        longer = expected_seconds(got, save, 0, mtbf) / got / best - 1
+        cause = ": this interval makes the estimate smallest, and not expected_seconds per second of work"
+        message = (
+            f"{case} returned {got:.6g} s. With it the job takes {100 * longer:.3g}% longer than with the best interval, "
+            f"and 0.1% is allowed{cause if abs(got - first_order) < 1e-3 * first_order else ''}"
+        )
+        check.true(longer <= 1e-3, message)
+
+    costs_no_more(100.0, 1000.0, 1.6212268350, 447.21)
+    costs_no_more(600.0, 3600.0, 1.8939701760, 2078.46)
+    costs_no_more(1000.0, 1000.0, 6.3053952793, 1414.21)
+    ### BEGIN HIDDEN TESTS
+    for save, mtbf in ((200.0, 1000.0), (1800.0, 3600.0), (0.7, 1.0), (4000.0, 20000.0), (9e6, 1e7)):
+        low, high = 0.0, 1.0
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if math.log1p(-middle) + middle + save / mtbf > 0 else (low, middle)
+        best = expected_seconds(low * mtbf, save, 0, mtbf) / (low * mtbf)
+        costs_no_more(save, mtbf, best, math.sqrt(2 * save * mtbf))
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "best_interval",
+    "Short saves: only C/τ + τ/(2M) depends on τ. Set its derivative to zero, or look where the two terms are equal.",
+    "Long saves: look for the τ with the least `expected_seconds(τ, save, 0, mtbf) / τ`. Any search will do; the best one lies "
+    "between 0 and `mtbf`.",
+)
+show.against_prediction(
+    "fourfold",
+    round(library_interval(30, CLAIMED / 4) / library_interval(30, CLAIMED), 2),
+    unit="×",
+    source="exact model",
+)
+
+
+def draw_goodput(save_seconds, hours_between_failures, recovery_minutes):
+    mtbf, recovery = hours_between_failures * HOUR, recovery_minutes * 60
+    best = library_interval(save_seconds, mtbf)
+    minutes = [0.5 * 1.1**n for n in range(65)]
+    shares = [100 * useful_share(60 * m, save_seconds, recovery, mtbf) for m in minutes]
+    plot, axes = figure(width=8.5, height=3.0)
+    axes.plot(minutes, shares, color=palette.green)
+    top = 100 * useful_share(best, save_seconds, recovery, mtbf)
+    habit = 100 * useful_share(300, save_seconds, recovery, mtbf)
+    axes.plot([best / 60], [top], "o", color=palette.blue)
+    axes.annotate(
+        f"every {best / 60:.1f} min: {top:.1f}%", (best / 60, top), (0, 7), textcoords="offset points", ha="center"
+    )
+    axes.plot([5], [habit], "s", color=palette.vermillion)
+    axes.annotate(f"every 5 min: {habit:.1f}%", (5, habit), (9, -13), textcoords="offset points")
+    axes.set(xscale="log", xlabel="minutes of work between saves", ylabel="useful time (%)", ylim=(0, 112))
+    axes.set_xticks([1, 3, 10, 30, 100, 200], ["1", "3", "10", "30", "100", "200"])
+    axes.set_title(
+        f"A failure every {hours_between_failures:g} h, saves of {save_seconds:g} s, {recovery_minutes:g} min to recover"
+    )
+    return plot
+
+
+with reveal("ft-2"):
+    explore(
+        draw_goodput,
+        save_seconds=[30, 2, 120, 600],
+        hours_between_failures=[8.76, 3.09, 1.0, 50.0],
+        recovery_minutes=[10, 1, 60],
+    )
+    rows = []
+    for minutes in (5.0, 22.6, 60.0):
+        year = simulate(SimulatedJob(10_000, 10 * YEAR, 60 * minutes, save=30, restart=600), YEAR)
+        expected = useful_share(60 * minutes, 30, 600, CLAIMED)
+        rows.append(
+            (
+                f"every {minutes:g} minutes",
+                f"{100 * expected:.2f}%",
+                f"{100 * year.useful_share:.2f}%",
+                f"{year.failures:,}",
+            )
+        )
+    show.table(
+        rows,
+        header=("saves", "useful, exact model", "useful, simulated year", "failures"),
+        caption="10,000 GPUs that fail once in 10 years each; saves of 30 s, 10 minutes to recover",
+    )
+wasted = [100 - 100 * useful_share(each, 30, 600, CLAIMED) for each in (300, library_interval(30, CLAIMED))]
+audit(
+    "ft-2",
+    round(save_worth(300, CLAIMED), 1),
+    f"s is the save for which 5 minutes are best on 10,000 such GPUs, and {save_worth(300, LLAMA3):.1f} s at Llama 3's rate",
+    "model",
+    "corrected",
+    how=f"the exact model, solved for the save. With a save of 30 s, 5 minutes waste {wasted[0]:.1f}% of the time on 10,000 GPUs, and the best interval wastes {wasted[1]:.1f}%. On fewer GPUs, 5 minutes are even further off. It is a good habit only for a save that stops the job for a few seconds, as an asynchronous one does",
+)
+debrief(
+    "best_interval",
+    """At the best interval the first two terms are equal: as much time goes into saves as failures destroy. This gives
+    τ = √(2CM) (Young 1974). So an interval grows with the square root of what a save costs, and a save that is four times as
+    short halves both losses.
+
+    The curve is flat at its top: in the example, twice the best interval or half of it costs about one percent of the time.
+    So a rough guess of M is enough. Recovery scales the whole curve down and does not move its top.
+
+    Long saves need the exact formula, because they may themselves be struck by a failure. There √(2CM) saves too seldom.""",
+    parts=("short", "long"),
+)
+
+# %% [markdown]
+# ## 3 · Where the time went
+#
+# A model says what to expect, and a log says what happened. **Goodput** is the share of a run's time that was useful: work that
+# is in a save which later work can start from.
+#
+# *Worked example.* A job works from second 0. A save begins at 20 and ends at 22. The job fails at 30, runs again at 37, and
+# the log ends at 40. Useful are the 20 seconds before the save, and the save took 2. The work from 22 to 30 is lost.
+# The restart took 7. The last 3 seconds were not saved, so they are lost as well: 20 + 2 + (8 + 3) + 7 = 40.
+#
+# ### Exercise 3 (14 points)
+#
+# `account(events)` returns `{"useful": …, "lost": …, "save": …, "restart": …}`, whole seconds that add up to the time of the last
+# event.
+#
+# - `events` is a list of (second, what) in order of time. The job works from second 0.
+# - "save": work stops and a save begins. "saved": it has ended, all work until its beginning is safe, and work goes on.
+# - "failed": work that is not safe is lost. Until "running", all time is "restart".
+# - "end": the last event. Work that is not safe is lost.
+# - The job may fail during a save, whose time still counts as "save", or again during a restart.
+
+
+# %% nbgrader={"grade": false, "grade_id": "account", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def account(events: list[tuple[int, str]]) -> dict[str, int]:
+    """Where the seconds of a run went."""
+    ### BEGIN SOLUTION
+    spent = {"useful": 0, "lost": 0, "save": 0, "restart": 0}
+    doing, since, unsaved = "work", 0, 0
+    for at, what in events:
+        if doing == "work":
+            unsaved += at - since
+        else:
+            spent[doing] += at - since
+        if what == "saved":
+            spent["useful"] += unsaved
+            unsaved = 0
+        elif what in ("failed", "end"):
+            spent["lost"] += unsaved
+            unsaved = 0
+        doing, since = {"save": "save", "failed": "restart"}.get(what, "work"), at
+    return spent
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "account_test_values", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("account", "logs of ordinary runs", part="values", hidden="longer logs"):
+
+    def adds_up(events, useful, lost, save, restart, slips=None):
+        """`slips` maps a wrong number of useful or lost seconds to its cause."""
+        got = account(list(events))
+        expected = {"useful": useful, "lost": lost, "save": save, "restart": restart}
+        causes = {
+            kind: (slips or {}).get((kind, got[kind]), "")
+            for kind in expected
+            if type(got) is dict and type(got.get(kind)) is int
+        }
+        wrong = next((kind for kind, cause in causes.items() if cause and got[kind] != expected[kind]), "")
+        check.equal(got, expected, what=f"account({events})", hint=f"{wrong}: {causes[wrong]}" if wrong else "")
+
+    adds_up(
+        [(20, "save"), (22, "saved"), (30, "failed"), (37, "running"), (40, "end")],
+        20, 11, 2, 7,
+        {
+            ("lost", 8): "work at the end that is not saved is lost",
+            ("useful", 23): "work at the end that is not saved is lost",
+            ("lost", 10): "a finished save is not lost",
+            ("useful", 22): "the time of a save is not work",
+        },
+    )  # fmt: skip
+    adds_up([(12, "end")], 0, 12, 0, 0, {("useful", 12): "work at the end that is not saved is lost"})
+    adds_up([(10, "save"), (13, "saved"), (23, "save"), (26, "saved"), (26, "end")], 20, 0, 6, 0)
+    adds_up(
+        [(10, "failed"), (15, "running"), (25, "save"), (28, "saved"), (38, "failed"), (43, "running"), (50, "end")],
+        10, 27, 3, 10,
+        {("useful", 20): "work before the first failure was lost: the save after it does not hold it"},
+    )  # fmt: skip
+    ### BEGIN HIDDEN TESTS
+
+    def drawn_log(seed, strikes):
+        """A log, and its account, second by second."""
+        rng, at, doing, kinds, events = check.rng(seed), 0, "work", [], []
+        for _ in range(60):
+            choices = {
+                "work": ["save", "failed"],
+                "save": ["saved", "saved", "failed"] if strikes else ["saved"],
+                "restart": ["running", "running", "failed"] if strikes else ["running"],
+            }[doing]
+            what, length = str(rng.choice(choices)), int(rng.integers(0, 50))
+            kinds += [doing] * length
+            at += length
+            if what in ("saved", "failed"):
+                kinds = [("useful" if what == "saved" else "lost") if k == "work" else k for k in kinds]
+            events.append((at, what))
+            doing = {"save": "save", "failed": "restart"}.get(what, "work")
+        kinds = ["lost" if k == "work" else k for k in [*kinds, *[doing] * 5]]
+        counts = [kinds.count(k) for k in ("useful", "lost", "save", "restart")]
+        return [*events, (at + 5, "end")], counts
+
+    for seed in range(5):
+        events, counts = drawn_log(seed, strikes=False)
+        adds_up(events, *counts)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "account_test_strikes", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("account", "failures during saves and restarts", part="strikes", hidden="longer logs"):
+
+    def adds_up_too(events, useful, lost, save, restart, slips=None):
+        got = account(list(events))
+        expected = {"useful": useful, "lost": lost, "save": save, "restart": restart}
+        causes = {
+            kind: (slips or {}).get((kind, got[kind]), "")
+            for kind in expected
+            if type(got) is dict and type(got.get(kind)) is int
+        }
+        wrong = next((kind for kind, cause in causes.items() if cause and got[kind] != expected[kind]), "")
+        check.equal(got, expected, what=f"account({events})", hint=f"{wrong}: {causes[wrong]}" if wrong else "")
+
+    adds_up_too(
+        [(20, "save"), (23, "failed"), (30, "running"), (35, "end")],
+        0, 25, 3, 7,
+        {
+            ("useful", 20): "the save was interrupted, so the work before it is not safe",
+            ("lost", 28): "the time of an interrupted save still counts as save",
+            ("lost", 5): "the save was interrupted, so the work before it is lost",
+        },
+    )  # fmt: skip
+    adds_up_too(
+        [(20, "save"), (22, "saved"), (30, "failed"), (34, "failed"), (41, "running"), (41, "end")],
+        20, 8, 2, 11,
+        {
+            ("restart", 7): "the restart that was interrupted counts too",
+            ("lost", 12): "nothing is worked during a restart, so a second failure destroys nothing",
+        },
+    )  # fmt: skip
+    adds_up_too([(9, "save"), (12, "saved"), (14, "save"), (17, "end")], 9, 2, 6, 0)
+    adds_up_too([(5, "failed"), (9, "end")], 0, 5, 0, 4)
+    ### BEGIN HIDDEN TESTS
+
+    def struck_log(seed):
+        """A log, and its account, second by second."""
+        rng, at, doing, kinds, events = check.rng(seed), 0, "work", [], []
+        for _ in range(60):
+            choices = {"work": ["save", "failed"], "save": ["saved", "failed"], "restart": ["running", "failed"]}
+            what, length = str(rng.choice(choices[doing])), int(rng.integers(0, 50))
+            kinds += [doing] * length
+            at += length
+            if what in ("saved", "failed"):
+                kinds = [("useful" if what == "saved" else "lost") if k == "work" else k for k in kinds]
+            events.append((at, what))
+            doing = {"save": "save", "failed": "restart"}.get(what, "work")
+        kinds = ["lost" if k == "work" else k for k in [*kinds, *[doing] * 5]]
+        return [*events, (at + 5, "end")], [kinds.count(k) for k in ("useful", "lost", "save", "restart")]
+
+    for seed in range(5):
+        events, counts = struck_log(seed)
+        adds_up_too(events, *counts)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "account",
+    "Keep what the job does at the moment (work, save or restart), since when, and how much work is not safe yet.",
+    "At each event, first book the time since the last one; then decide what the event does to the work that is not safe.",
+)
+from threeloops.lab.drawings import draw_log
+
+MADE = [(20, "save"), (22, "saved"), (42, "save"), (44, "saved"), (56, "save"), (57, "failed"), (62, "running"),
+        (82, "save"), (84, "saved"), (92, "failed"), (95, "failed"), (99, "running"), (110, "end")]  # fmt: skip
+animate(
+    lambda until: draw_log(MADE, until, "minutes"),
+    [20, 22, 42, 44, 56, 57, 62, 82, 84, 92, 95, 99, 110],
+    seconds=1.4,
+    caption="Work is not safe (blue) until a save has ended (green); a failure destroys what is not (red)",
+)
+debrief(
+    "account",
+    """Each second has exactly one fate, but for work it is only known later: at the end of a save, or at a failure. So
+    work is kept apart until then. Because all kinds add up to the wall time, a mistake cannot hide.
+
+    Real dashboards often count all time in which GPUs were busy. That counts work which was done twice, and hides what failures
+    cost.""",
+    parts=("values", "strikes"),
+)
+
+# %% [markdown]
+# ## 4 · Go on without it
+#
+# A restart costs minutes, although most of the job is still there: with data parallelism (lab 09), every rank that is left
+# has all weights and the whole state of the optimizer. It only has to learn who is gone.
+#
+# A collective with a dead rank raises `RankLost` in the others after a timeout. Its `ranks` are all those that have died so far. The
+# group is broken, but those that are left can make another, as the next cell shows. Rank numbers stay what they were.
+#
+# There is one trap. If a rank dies *during* an all-reduce, some of the others may have received the result already, and
+# others have not. So when they meet again, some are a step ahead.
+#
+# *Worked example.* 4 ranks, 12 rows per step. Rank 0 dies during the all-reduce of step 5. Rank 3 has the sum already and takes
+# the step; ranks 1 and 2 have not. So ranks 1 and 2 take over rank 3's weights and momentum, and all three go on with step 6.
+# Rank 3 is the third of three now, and computes the rows 2, 5, 8 and 11.
+#
+# ### Exercise 4 (26 points)
+#
+# `train(task, steps)` takes steps 0 to `steps` − 1 and returns nothing.
+#
+# - In each step, `task.gradient(step, place, size)` gives the mean gradient of every `size`-th row from row `place` on. A rank is the
+#   `place`-th (from 0) of the `size` ranks that are left, in order. `task.update(gradient)` wants the mean
+#   over them.
+# - After losses, those that are left continue as described: they end with the `task.weights` and `task.momentum` of
+#   an undisturbed run.
+# - No step is computed again that one of them has taken.
+# - Several ranks may die, but none during the last step, nor while the others regroup. The number of those that are left
+#   divides 12.
+
+# %% tags=["demo"]
+predict(
+    "late",
+    "4 ranks compute 3/16 s per step and all-reduce for 6/64 s; the timeout is 8 s. Rank 2 dies while it computes step 6 of the steps 0 to 11. "
+    "How many seconds later than without the death does the training end?",
+    unit="s",
+)
+
+
+def meets_a_death():
+    try:
+        dist.all_reduce(torch.ones(4))
+    except RankLost as lost:
+        told, left = now(), [0, 1, 3]
+        group = dist.new_group(left, use_local_synchronization=True)
+        numbers = [torch.empty(1) for _ in left]
+        dist.all_gather(numbers, torch.tensor([10.0 * dist.get_rank()]), group=group)
+        mine = torch.tensor([dist.get_rank()])
+        dist.broadcast(mine, 3, group=group)  # rank 3's, to the others
+        return f"told at {told:.3f} s that {lost.ranks} died; gathered {[n.item() for n in numbers]}, broadcast {mine.item()}"
+
+
+run = Cluster(uniform(4, LATENCY, 1e9), [RankDies(2, 0.01)], timeout=TIMEOUT).run(meets_a_death)
+print(*(f"rank {rank}: {said}" for rank, said in enumerate(run.results)), sep="\n")
+
+
+# %% nbgrader={"grade": false, "grade_id": "train", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def train(task: Task, steps: int) -> None:
+    """Train to the end on whoever is left."""
+    ### BEGIN SOLUTION
+    members, group, done = list(range(dist.get_world_size())), None, 0
+    while done < steps:
+        try:
+            gradient = task.gradient(done, members.index(dist.get_rank()), len(members))
+            dist.all_reduce(gradient, group=group)
+            task.update(gradient / len(members))
+            done += 1
+        except RankLost as lost:
+            members = [rank for rank in members if rank not in lost.ranks]
+            group = dist.new_group(members, use_local_synchronization=True)
+            taken = [torch.empty(1) for _ in members]
+            dist.all_gather(taken, torch.tensor([float(done)]), group=group)
+            done = int(max(taken))
+            ahead = members[taken.index(max(taken))]
+            dist.broadcast(task.weights, ahead, group=group)
+            dist.broadcast(task.momentum, ahead, group=group)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "train_test_values", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("train", "deaths while ranks compute", part="values", hidden="other ranks and times"):
+
+    def ends_alike(ranks, deaths, steps, broken_off=None):
+        """`broken_off` is the step of the only death."""
+        run, left, case = train_on(train, ranks, deaths, steps)
+        weights, momentum = alone(steps)
+        slips = {}
+        if broken_off is not None:
+            n, start = len(left), [alone(broken_off)] * len(left)
+            for what, places, size, divisor in (
+                (f"as if the sum of {n} gradients was divided by {ranks}", range(n), n, ranks),
+                (f"as if ranks kept their places of {ranks}, so the rows of the lost rank are missing", left, ranks, n),
+                (f"as if there were still {ranks} ranks, with one gradient missing", left, ranks, ranks),
+            ):
+                slips[what] = continued(start, broken_off, steps, places, size, divisor)[0][0]
+            slips["as if the step in which the rank died was left out"] = continued(
+                start, broken_off + 1, steps, range(n), n, n
+            )[0][0]
+        for rank in left:
+            got = run.results[rank]
+            near = [what for what, w in slips.items() if torch.is_tensor(got[0]) and torch.allclose(got[0], w, 1e-9)]
+            check.close(
+                got[0], weights, rtol=1e-9, what=f"weights on rank {rank} ({case})", hint=near[0] if near else ""
+            )
+            check.close(got[1], momentum, rtol=1e-9, what=f"momentum on rank {rank} ({case})")
+
+    ends_alike(4, [], 3)
+    ends_alike(4, [(2, moment(4, 3, -4))], 7, broken_off=3)
+    ends_alike(3, [(0, 0.01)], 4, broken_off=0)
+    ends_alike(4, [(1, moment(4, 2, -4)), (2, moment(4, 2, -3))], 6)
+    ends_alike(4, [(3, moment(4, 1, -4)), (1, 10.0)], 8)
+    ### BEGIN HIDDEN TESTS
+    ends_alike(2, [(0, moment(2, 2, -4))], 6)
+    ends_alike(6, [(0, moment(6, 1, -4)), (5, moment(6, 1, -4)), (3, moment(6, 1, -4))], 5)
+    ends_alike(4, [(0, moment(4, 0, -4)), (2, 9.5), (3, 20.0)], 24)
+    require_use_of_messages(3, trained, train, 2)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "train_test_torn", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("train", "deaths during an all-reduce", part="torn", hidden="other ranks and times"):
+
+    def ends_alike_torn(ranks, lost, step, hops, steps):
+        run, left, case = train_on(train, ranks, [(lost, moment(ranks, step, hops))], steps)
+        weights, momentum = alone(steps)
+        ahead = [rank for rank in left if step + 1 in attempted(run.results[rank][2], ranks)]
+        case = f"{case}; of the others, {ahead} had the result of step {step}"
+        (w0, m0), (w1, m1) = alone(step), alone(step + 1)
+        n = len(left)
+        weights_only = continued([(w1, m1 if rank in ahead else m0) for rank in left], step + 1, steps, range(n), n, n)
+        each_its_own = continued(
+            [(w1, m1) if rank in ahead else (w0, m0) for rank in left], step + 1, steps, range(n), n, n
+        )
+        for place, rank in enumerate(left):
+            got = run.results[rank]
+            slips = {
+                "as if only the weights were taken over, and not the momentum": weights_only[place][0],
+                "as if this rank's step counter went on, and its weights and momentum stayed behind": each_its_own[
+                    place
+                ][0],
+            }
+            near = [what for what, w in slips.items() if torch.is_tensor(got[0]) and torch.allclose(got[0], w, 1e-9)]
+            check.close(
+                got[0], weights, rtol=1e-9, what=f"weights on rank {rank} ({case})", hint=near[0] if near else ""
+            )
+            check.close(got[1], momentum, rtol=1e-9, what=f"momentum on rank {rank} ({case})")
+
+    ends_alike_torn(4, 0, 3, 3.5, 7)
+    ends_alike_torn(4, 3, 2, 4.5, 6)
+    ### BEGIN HIDDEN TESTS
+    ends_alike_torn(4, 2, 4, 3.5, 8)
+    ends_alike_torn(4, 1, 1, 4.5, 5)
+    ends_alike_torn(3, 2, 2, 2.5, 5)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "train_test_steps", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("train", "which steps are computed", part="steps", hidden="other ranks and times"):
+
+    def computes_once(ranks, deaths, steps):
+        run, left, case = train_on(train, ranks, deaths, steps)
+        logs = {rank: run.results[rank][2] for rank in left}
+        sizes = [ranks]
+        for size in (size for _, _, size in logs[left[0]]):
+            if size != sizes[-1]:
+                sizes.append(size)
+        check.equal(sizes[-1], len(left), what=f"`size` at the end ({case})")
+        first = 0
+        for size in sizes:
+            last = size == sizes[-1]
+            reached = max(max(attempted(log, size), default=first) for log in logs.values())
+            for rank, log in logs.items():
+                steps_here = attempted(log, size)
+                begins = steps_here[0] if steps_here else first
+                what = f"the step from which rank {rank} goes on with {size} ranks ({case})"
+                cause = f"some rank had taken step {begins}" if begins < first else ""
+                check.equal(begins, first, what=what, hint=cause)
+                end = steps if last else (steps_here[-1] + 1 if steps_here else first)
+                check.equal(
+                    steps_here, list(range(first, end)), what=f"steps of rank {rank} with {size} ranks ({case})"
+                )
+            first = reached
+        for place, rank in enumerate(left):
+            places = {at for _, at, size in logs[rank] if size == len(left)}
+            check.equal(sorted(places), [place], what=f"`place` of rank {rank} among {len(left)} ({case})")
+
+    computes_once(4, [(2, moment(4, 3, -4))], 6)
+    computes_once(4, [(1, moment(4, 3, 3.5))], 6)
+    computes_once(4, [(3, moment(4, 1, 4.5)), (1, 10.0)], 8)
+    ### BEGIN HIDDEN TESTS
+    computes_once(4, [(0, moment(4, 1, 3.5))], 5)
+    computes_once(4, [(3, moment(4, 1, -4)), (2, 10.0)], 9)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "train",
+    "Keep `members` (rank numbers), `group` (None at first) and `done` (steps taken). Only the step is inside `try`.",
+    "After a loss: members without `lost.ranks`, a new group of them, and an all-gather of `done`.",
+    "`dist.broadcast(tensor, source, group=group)` overwrites the tensor on the others. `source` is a rank's number in the whole "
+    "program: the one with the largest `done`. Send weights and momentum, and set `done` to the largest.",
+)
+from threeloops.training.cluster.pictures import gantt
+
+FOUR, THREE = 3 / 16 + 6 / 64, 4 / 16 + 4 / 64
+seconds = 6 * FOUR + 3 / 16 + TIMEOUT + 6 * LATENCY + 6 * THREE
+source = "model: a gather and two broadcasts to regroup"
+try:
+    deaths = [RankDies(2, moment(4, 6, -4))]
+    own = Cluster(uniform(4, LATENCY, 1e9), deaths, timeout=TIMEOUT).run(trained, train, 12)
+    seconds, source = own.seconds, "your answer on the virtual cluster"
+except (NotImplementedError, ClusterError):
+    own = None
+with reveal("late"):
+    show.against_prediction("late", round(seconds - 12 * FOUR, 2), unit="s", source=source)
+    if own is None:
+        print("The picture of this run comes alive when exercise 4 passes.")
+    else:
+        show.figure(gantt(own), "your training, with the death of rank 2")
+debrief(
+    "train",
+    """Nothing was lost but the step that was under way. Nearly all of the delay is the timeout, so what a
+    failure costs depends on how fast it is noticed. Services that keep heartbeats, such as the one of torchft, notice within seconds.
+
+    Three numbers must change together: the size of the group, the rank's place in it, and the divisor of the mean. If one of
+    them is forgotten, training goes on without any error, with rows that nobody sees, or with a smaller learning rate.
+
+    A death in the last step needs one barrier more: a rank that has returned can no longer help those that are behind.
+    Here the global batch stays the same, so fewer ranks take longer per step.""",
+    parts=("values", "torn", "steps"),
+)
+
+# %% [markdown]
+# ## 5 · A part is gone
+#
+# With sharded states (ZeRO-1, lab 10) a lost rank takes its part of the optimizer's state along. So each rank also keeps a
+# **copy** of the part of the rank before it, and rank 0 keeps that of the last rank (Gemini, 2023). Then no single loss
+# destroys anything, and nothing has to be read from storage.
+#
+# Afterwards the state is cut anew: of E elements, place p of N ranks has those from p · E // N up to, but not including,
+# (p + 1) · E // N. Many of its elements a rank has already, in its part or in its copy.
+#
+# *Worked example.* 12 elements, 4 ranks, rank 1 is lost.
+#
+# | rank | its part | its copy | its new part | comes from elsewhere |
+# |---|---|---|---|---|
+# | 0 | 0–2 | 9–11 | 0–3 | 3 |
+# | 2 | 6–8 | 3–5 | 4–7 | none |
+# | 3 | 9–11 | 6–8 | 8–11 | none |
+#
+# Rank 2 has element 3 in its copy. So one move is enough: `(2, 0, 3, 4)`.
+#
+# ### Exercise 5 (14 points)
+#
+# `share_state(elements, ranks, lost)` returns a list of moves (source, target, start, stop): rank `source` sends its elements from
+# `start` up to, but not including, `stop` to rank `target`.
+#
+# - Rank numbers are those before the loss. Places are given to the ranks that are left, in order.
+# - After all moves, each of them has its new part. A rank sends only what it has had from the beginning.
+# - Nothing is sent that its target has, or that it does not need.
+# - There are 2 ranks or more, and maybe fewer elements than ranks.
+
+# %% tags=["demo"]
+predict("moved", "1,200 elements on 8 ranks, and rank 3 is lost. How many elements have to travel?", unit="elements")
+
+
+# %% nbgrader={"grade": false, "grade_id": "share_state", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def share_state(elements: int, ranks: int, lost: int) -> list[tuple[int, int, int, int]]:
+    """What has to travel when one rank's part is gone: (source, target, start, stop)."""
+
+    ### BEGIN SOLUTION
+    left = [rank for rank in range(ranks) if rank != lost]
+    moves = []
+    for place, target in enumerate(left):
+        start, stop = place * elements // len(left), (place + 1) * elements // len(left)
+        for owner in range(ranks):
+            keeper = (owner + 1) % ranks
+            low = max(start, owner * elements // ranks)
+            high = min(stop, (owner + 1) * elements // ranks)
+            if low < high and target not in (owner, keeper):
+                moves.append((keeper if owner == lost else owner, target, low, high))
+    return moves
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "share_state_test_parts", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("share_state", "every rank has its new part", part="parts", hidden="other sizes"):
+
+    def gives_all(elements, ranks, lost):
+        after, _, case = replayed(share_state, elements, ranks, lost)
+        for rank, (part, missing) in lacking(after, elements).items():
+            check.equal(missing, [], what=f"{case}: elements that rank {rank} lacks of its new part, which is {part}")
+
+    gives_all(12, 4, 1)
+    gives_all(12, 4, 0)
+    gives_all(12, 4, 3)
+    gives_all(20, 4, 2)
+    gives_all(20, 3, 1)
+    gives_all(5, 2, 0)
+    gives_all(3, 5, 2)
+    ### BEGIN HIDDEN TESTS
+    for ranks in (2, 3, 6, 9, 16):
+        for lost in {0, 1, ranks // 2, ranks - 1}:
+            gives_all(97, ranks, lost)
+    gives_all(0, 3, 1)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "share_state_test_bytes", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("share_state", "nothing travels in vain", part="bytes", hidden="other sizes"):
+
+    def sends_little(elements, ranks, lost):
+        after, in_vain, case = replayed(share_state, elements, ranks, lost)
+        check.true(not in_vain, in_vain[0] if in_vain else "")
+        for rank, (part, missing) in lacking(after, elements).items():
+            check.equal(missing, [], what=f"{case}: elements that rank {rank} lacks of its new part, which is {part}")
+
+    sends_little(12, 4, 1)
+    sends_little(12, 4, 3)
+    sends_little(20, 4, 2)
+    sends_little(20, 3, 1)
+    sends_little(5, 2, 0)
+    sends_little(60, 6, 2)
+    ### BEGIN HIDDEN TESTS
+    for ranks in (2, 3, 6, 9, 16):
+        for lost in {0, 1, ranks // 2, ranks - 1}:
+            sends_little(97, ranks, lost)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "share_state",
+    "For a new part, go through its elements: who had each of them, and who has the copy?",
+    "The target may be one of these two: then nothing travels. Otherwise send it from the part, or from the copy if the part is "
+    "that of the lost rank.",
+    "A move of a single element is a move. Neighbouring ones may be joined, but need not be.",
+)
+from threeloops.lab.drawings import draw_new_parts, travelling
+
+with reveal("moved"):
+    show.against_prediction("moved", travelling(1200, 8, 3), unit="elements", source="counted")
+    explore(
+        lambda ranks, lost: draw_new_parts(240, ranks, min(lost, ranks - 1)),
+        ranks=(2, 12, 1, 8),
+        lost=(0, 11, 1, 3),
+    )
+    show.table(
+        [(n, f"{travelling(6720, n, n // 2) / 6720:.1%}", f"{1 / n:.1%}") for n in (4, 8, 16, 64)],
+        header=("ranks", "of the state travels", "of the state was lost"),
+        caption="The rank in the middle is lost",
+    )
+debrief(
+    "share_state",
+    """New parts are longer than old ones, so all borders shift, most of all beside the lost rank. Ranks after it need elements
+    that lie before their own, and these are in their copies. Ranks before it need elements that lie behind their own, so
+    only these travel. If rank 0 is lost, nothing does. Among the elements that travel are those of the lost part, from
+    the copy of the rank after it.
+
+    Each save costs one message of a part's size, so it can be made after every few steps. It does not
+    survive the loss of two neighbours at a time, nor of all ranks. So order the ranks such that neighbours are on different nodes,
+    and save to storage as well, less often.""",
+    parts=("parts", "bytes"),
+)
+
+# %% [markdown]
+# ## 6 · Who hangs?
+#
+# Sometimes nothing dies, and the job just stops. A collective ends when all ranks of its group have entered it, so one
+# stuck rank soon has all others waiting. A **flight recorder** (torch has one) keeps the last collectives of each rank.
+#
+# *Worked example.* Four ranks with groups {0, 1}, {2, 3} for tensor parallelism and {0, 2}, {1, 3} for data parallelism.
+#
+# | rank | the last entry | ended | waits for |
+# |---|---|---|---|
+# | 0 | #8 of {0, 2} | no | 2, whose newest entry of {0, 2} is #7 |
+# | 1 | #31 of {0, 1} | no | 0, whose newest entry of {0, 1} is #30 |
+# | 2 | #31 of {2, 3} | no | 3, whose newest entry of {2, 3} is #30 |
+# | 3 | #30 of {2, 3} | yes | nobody |
+#
+# Three ranks wait, but ranks 0 and 2 are only victims. Rank 3 is waited for and waits for nobody: look there.
+#
+# ### Exercise 6 (12 points)
+#
+# `who_hangs(records, ranks)` returns the sorted list of ranks that some rank waits for and that do not wait themselves.
+#
+# - `records` maps a rank to its list of `Entry(number, group, what, ended)`, oldest first. Numbers count within a group.
+# - A rank waits if its last entry has not ended. It waits for those of the group that have not entered this collective.
+# - The recorder keeps the newest entries only. A rank has entered a collective if its newest entry of that group has this number
+#   or a larger one.
+# - A rank from 0 to `ranks` − 1 without a record, or with an empty one, is gone: it has entered nothing and does not wait.
+
+
+# %% nbgrader={"grade": false, "grade_id": "who_hangs", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def who_hangs(records: dict[int, list[Entry]], ranks: int) -> list[int]:
+    """The ranks that hold up the others."""
+    ### BEGIN SOLUTION
+    waiting, awaited = set(), set()
+    for rank, entries in records.items():
+        if not entries or entries[-1].ended:
+            continue
+        waiting.add(rank)
+        last = entries[-1]
+        for other in last.group:
+            newest = max((e.number for e in records.get(other, []) if e.group == last.group), default=0)
+            if newest < last.number:
+                awaited.add(other)
+    return sorted(awaited - waiting)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "who_hangs_test_chains", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("who_hangs", "who waits for whom", part="chains", hidden="more groups and ranks"):
+    ROW, COLUMN = [(0, 1), (2, 3)], [(0, 2), (1, 3)]
+
+    def done(number, group):
+        return Entry(number, group, "all_reduce", True)
+
+    def stuck(number, group):
+        return Entry(number, group, "all_reduce", False)
+
+    def names(expected, records, ranks, why):
+        got = who_hangs({rank: list(entries) for rank, entries in records.items()}, ranks)
+        waits = sorted(rank for rank, entries in records.items() if entries and not entries[-1].ended)
+        cause = ""
+        if type(got) is list and got != expected and all(type(rank) is int for rank in got):
+            cause = (
+                "these are the ranks that wait, and not those that they wait for"
+                if got == waits
+                else f"of these, {[rank for rank in got if rank in waits]} wait themselves: they are victims"
+                if any(rank in waits for rank in got)
+                else ""
+            )
+        check.equal(got, expected, what=f"ranks that hang: {why}", hint=cause)
+
+    world = (0, 1, 2)
+    names(
+        [1],
+        {0: [done(4, world), stuck(5, world)], 1: [done(4, world)], 2: [stuck(5, world)]},
+        3,
+        "two wait in one group",
+    )
+    names(
+        [3],
+        {
+            0: [done(30, ROW[0]), done(7, COLUMN[0]), stuck(8, COLUMN[0])],
+            1: [done(7, COLUMN[1]), stuck(31, ROW[0])],
+            2: [done(7, COLUMN[0]), done(30, ROW[1]), stuck(31, ROW[1])],
+            3: [done(7, COLUMN[1]), done(30, ROW[1])],
+        },
+        4,
+        "the worked example",
+    )
+    names([], {0: [done(2, (0, 1))], 1: [done(2, (0, 1))]}, 2, "nobody waits")
+    names(
+        [1, 2],
+        {0: [stuck(3, (0, 1))], 1: [done(2, (0, 1))], 2: [done(8, (2, 3))], 3: [stuck(9, (2, 3))]},
+        4,
+        "two at a time",
+    )
+    names(
+        [],
+        {
+            0: [done(4, (0, 1)), stuck(9, (0, 2))],
+            1: [done(1, (1, 2)), stuck(5, (0, 1))],
+            2: [done(8, (0, 2)), stuck(2, (1, 2))],
+        },
+        3,
+        "all three wait for one another: each calls the collectives of two groups in another order",
+    )
+    names(
+        [0],
+        {0: [done(5, (0, 1))], 1: [stuck(6, (0, 1))], 2: [done(1, (2, 3))], 3: [done(1, (2, 3))]},
+        4,
+        "ranks 2 and 3 compute, and nobody waits for them",
+    )
+    ### BEGIN HIDDEN TESTS
+    for seed in range(6):
+        rng = check.rng(seed)
+        ranks, victims = 8, int(rng.integers(0, 8))
+        rows = [tuple(range(4)), tuple(range(4, 8))]
+        columns = [(n, n + 4) for n in range(4)]
+        records = {}
+        for rank in range(ranks):
+            row, column = rows[rank // 4], columns[rank % 4]
+            records[rank] = [done(3, column), done(9, row)]
+            if rank == victims:
+                continue
+            records[rank].append(stuck(10, row) if rank // 4 == victims // 4 else done(10, row))
+            if rank // 4 != victims // 4:
+                records[rank].append(stuck(4, column))
+        names([victims], records, ranks, f"a hang on rank {victims} of 8 in rows of 4 and columns of 2")
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "who_hangs_test_records", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("who_hangs", "records that are short or missing", part="records", hidden="other records"):
+
+    def finds(expected, records, ranks, why, slips=None):
+        got = who_hangs({rank: list(entries) for rank, entries in records.items()}, ranks)
+        said = tuple(got) if type(got) is list else None
+        check.equal(got, expected, what=f"ranks that hang: {why}", hint=(slips or {}).get(said, ""))
+
+    world, pair = (0, 1, 2), (0, 1)
+    ten = Entry(10, world, "all_reduce", True)
+    new, old = Entry(12, world, "all_reduce", True), Entry(11, world, "all_reduce", False)
+    finds(
+        [1],
+        {0: [new], 1: [Entry(10, world, "all_reduce", True)], 2: [old]},
+        3,
+        "rank 0 keeps #12 alone, rank 1 has entered #10, and rank 2 waits in #11",
+        {(0, 1): "rank 0 has entered #12, so it has entered #11, although its entry is no longer there"},
+    )
+    finds(
+        [1],
+        {0: [ten, replace(old, ended=True), new], 1: [ten], 2: [ten, old]},
+        3,
+        "rank 0 has left #12, rank 1 has left #10, and rank 2 waits in #11",
+    )
+    finds([], {0: [old], 1: [replace(old, ended=True)], 2: [old]}, 3, "all have entered #11, and rank 1 has left it")
+    finds(
+        [1], {0: [old], 2: [old]}, 3, "rank 1 has left no record", {(): "a rank without a record has entered nothing"}
+    )
+    finds(
+        [1],
+        {0: [old], 1: [], 2: [old]},
+        3,
+        "the record of rank 1 is empty",
+        {(): "a rank without an entry has entered nothing"},
+    )
+    finds([0, 2], {1: [Entry(1, world, "barrier", False)]}, 3, "rank 1 waits in #1, and two ranks have left no record")
+    finds(
+        [1],
+        {
+            0: [Entry(3, pair, "broadcast", False)],
+            1: [Entry(9, world, "all_reduce", True)],
+            2: [Entry(9, world, "all_reduce", True)],
+        },
+        3,
+        "rank 0 waits in #3 of (0, 1), and rank 1 has entered #9 of another group",
+        {(): "numbers count within a group: #9 of another group says nothing about this one"},
+    )
+    ### BEGIN HIDDEN TESTS
+    finds([], {}, 3, "no rank has left a record")
+    for seed in range(4):
+        rng = check.rng(seed)
+        gone = int(rng.integers(0, 6))
+        everyone = tuple(range(6))
+        records = {
+            r: [Entry(int(rng.integers(50, 60)), (r, 9), "x", True), Entry(41, everyone, "barrier", False)]
+            for r in range(6)
+            if r != gone
+        }
+        finds([gone], records, 6, f"rank {gone} of 6 has left no record")
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "who_hangs",
+    "Build two sets: the ranks that wait, and the ranks that somebody waits for. The answer is in one of them only.",
+    "`max((e.number for e in entries if e.group == group), default=0)` is a rank's newest number in a group.",
+)
+from threeloops.training.elastic.detection import FlightRecorder, diagnose, first_alarm
+
+
+def hangs_in_step_3():
+    with FlightRecorder(clock=now) as recorder:
+        for step in range(5):
+            compute(100.0 if (dist.get_rank(), step) == (2, 3) else 0.25)
+            dist.all_reduce(torch.ones(64))
+    return recorder.calls
+
+
+run = Cluster(uniform(4, LATENCY, 1e9)).run(hangs_in_step_3)
+records = dict(enumerate(run.results))
+alarm = first_alarm(records, timeout=10.0)
+print(f"Rank 2 is stuck in a step of four ranks. The alarm after 10 s comes at {alarm:.3f} s, and the library says:")
+print(diagnose(records, alarm))
+debrief(
+    "who_hangs",
+    """Victims are loud: their stack traces end in a collective, and their logs say "timeout". The culprit is silent, since nothing
+    has gone wrong for it, as far as it knows. So look for the rank that is absent from the collective.
+
+    Where nobody hangs but all wait, ranks call collectives in different orders, or with different sizes. Those are bugs of the
+    program. The recorder shows the line of each call, and that is usually enough.""",
+    parts=("chains", "records"),
+)
+
+# %% [markdown]
+# ## 7 · What to pay for
+#
+# A job that needs all its nodes waits when one of them is in repair, unless a **hot spare** takes its place at once. But spares
+# cost as much as nodes that work.
+#
+# A job's M is `node_mtbf / nodes`. With s spares, the chance that a failed node finds none is the given `no_spare(s, repair, M)`.
+# Then the job waits for the first of s + 1 repairs, repair/(s + 1) seconds on average. So
+#
+# - mean recovery: R = restart + no_spare · repair/(s + 1);
+# - useful work per node that is paid for: useful_share(interval, save, R, M) · nodes/(nodes + s).
+#
+# *Worked example.* 100 nodes, M = 20 hours, saves of 60 s, a restart of 600 s, a repair of 10 hours; save every 40 minutes. With 1 spare,
+# 39% of failures find none and wait for 5 hours, so R = 7,682 s. 0.862 of the time is useful, and 0.853 per node. With 2
+# spares 9% wait for 3.3 hours, and it is 0.919 per node. With 3 it is 0.922, and with 4 it is 0.914.
+#
+# ### Exercise 7 (10 points)
+#
+# `choose_spares(job) -> (spares, interval)` returns the number of spares, from 0 to `job.most_spares`, and the one of `job.intervals` that
+# give most useful work per node that is paid for. A `Job` has `nodes`, `node_mtbf`, `save`, `restart`, `repair`,
+# `intervals` and `most_spares`; times are seconds.
+
+# %% tags=["demo"]
+predict(
+    "spares",
+    "Llama 3's 16,384 GPUs had an interruption every 3.1 hours. If each takes a node away for a day: how many hot spares, "
+    "so that 99% of failures find one?",
+    unit="spares",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "choose_spares", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def choose_spares(job: Job) -> tuple[int, float]:
+    """Hot spares, and seconds of work between saves."""
+    ### BEGIN SOLUTION
+    mtbf, best = job.node_mtbf / job.nodes, (0.0, 0, 0.0)
+    for spares in range(job.most_spares + 1):
+        recovery = job.restart + no_spare(spares, job.repair, mtbf) * job.repair / (spares + 1)
+        for interval in job.intervals:
+            worth = useful_share(interval, job.save, recovery, mtbf) * job.nodes / (job.nodes + spares)
+            best = max(best, (worth, spares, interval))
+    return best[1], best[2]
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "choose_spares_test", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("choose_spares", "most useful work per node", hidden="other jobs"):
+    MINUTES = tuple(60.0 * m for m in (5, 10, 20, 40, 80, 160))
+    DAY = 86400.0
+
+    def worth(job, spares, interval, rule=""):
+        """Useful work per node, or what somebody maximises who follows another rule."""
+        mtbf = job.node_mtbf / (1 if rule == "with one node's failures" else job.nodes)
+        waits = job.repair if rule == "if one waited for a whole repair" else job.repair / (spares + 1)
+        if rule == "if waiting was forgotten":
+            waits = 0.0
+        recovery = waits * no_spare(spares, job.repair, mtbf) + job.restart
+        if rule == "without the restart":
+            recovery -= job.restart
+        paid = 1.0 if rule == "if spares cost nothing" else 1 + spares / job.nodes
+        return useful_share(interval, job.save, recovery, mtbf) / paid
+
+    def decides(job, why):
+        got = choose_spares(job)
+        case = f"choose_spares({job})" + (f": {why}" if why else "")
+        good = (
+            type(got) in (tuple, list)
+            and len(got) == 2
+            and type(got[0]) is int
+            and 0 <= got[0] <= job.most_spares
+            and got[1] in job.intervals
+        )
+        check.true(
+            good,
+            f"{case} returned {got!r}: expected (spares, interval), from 0 to {job.most_spares} and one of the intervals",
+        )
+        both = [(s, i) for s in range(job.most_spares + 1) for i in job.intervals]
+        best = max(both, key=lambda each: worth(job, *each))
+        rules = (
+            "if spares cost nothing",
+            "if waiting was forgotten",
+            "if one waited for a whole repair",
+            "with one node's failures",
+            "without the restart",
+        )
+        tops = {rule: max(worth(job, *each, rule) for each in both) for rule in rules}
+        here = [rule for rule, top in tops.items() if worth(job, *got, rule) >= top * (1 - 1e-12)]
+        cause = f"; it is best {' or '.join(here)}" if 0 < len(here) < 3 else ""
+        message = (
+            f"{case} returned {tuple(got)}: {worth(job, *got):.6f} of the work per node is useful. "
+            f"({best[0]}, {best[1]}) gives {worth(job, *best):.6f}{cause}"
+        )
+        check.true(worth(job, *got) >= worth(job, *best) * (1 - 1e-9), message)
+
+    worked = Job(100, 100 * 20 * 3600.0, 60.0, 600.0, 10 * 3600.0, MINUTES)
+    decides(worked, "the worked example")
+    decides(replace(worked, nodes=8), "a failure every 250 hours")
+    decides(replace(worked, nodes=1000, save=30.0, repair=DAY), "a failure every 2 hours, repairs of a day")
+    decides(replace(worked, nodes=24, repair=3 * DAY), "repairs of three days")
+    decides(replace(worked, save=900.0), "saves of 15 minutes")
+    decides(replace(worked, most_spares=1), "one spare at most")
+    decides(replace(worked, repair=60.0), "repairs of a minute")
+    ### BEGIN HIDDEN TESTS
+    for seed in range(10):
+        rng = check.rng(seed)
+        nodes = int(10 ** rng.uniform(0.5, 3.3))
+        job = Job(
+            nodes,
+            float(10 ** rng.uniform(6.8, 7.5)),
+            float(10 ** rng.uniform(0, 2.7)),
+            float(rng.uniform(60, 1200)),
+            float(10 ** rng.uniform(3, 5.3)),
+            MINUTES[:: int(rng.choice([-1, 1]))],
+        )
+        decides(job, "")
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "choose_spares",
+    "Try all pairs, and keep the best so far. R depends on the spares, and not on the interval.",
+)
+show.against_prediction(
+    "spares", spares_needed(LLAMA3, 86400.0), unit="spares", source="model: repairs under way are Poisson"
+)
+debrief(
+    "choose_spares",
+    """The first spares are worth a lot, since a job that waits for a repair has all its nodes idle. One spare costs only 1/nodes
+    of the job. So large jobs should have spares, and a job of a few nodes that rarely fails need not.
+
+    The best interval is the same for every R: the factor e^(R/M) does not depend on it. So the two choices can be
+    made one after the other.
+
+    The model takes the mean of R, although R varies, and lets spares live forever. The dives simulate a job with few spares.""",
+    parts=("",),
+)
+
+# %% [markdown]
+# ## In practice
+#
+# `torchrun --max-restarts 3 --nnodes 6:8` starts all workers again when one dies, on 6 to 8 nodes; your program must load its last
+# save. Slurm puts a job back into the queue with `--requeue`. Before a planned end (a spot machine is taken back, a time
+# limit is reached) a SIGTERM comes, with some seconds of grace, enough for a save. torchft goes on without a restart. For
+# hangs, torch keeps a flight recorder (`TORCH_FR_BUFFER_SIZE`). The last cell sends SIGTERM to one of three ranks, and all
+# leave after the same step. The dives kill a worker of torchrun for real.
+#
+# ## What to remember
+#
+# - Rates of failures add up: N times the nodes, 1/N of the time between failures.
+# - Save about every √(2CM), and make saves shorter. The optimum is flat.
+# - Goodput counts work that was kept, and not work that was done.
+# - With replicas nothing is lost but a step. With shards, a copy in a neighbour's memory is enough.
+# - After a loss, the group, a rank's place and the divisor change together.
+# - In a hang, look for the rank that waits for nobody.
+#
+# The deep dives (`14_elastic_training_dives.ipynb`) have torchrun, Slurm, silent corruption, canaries, and early deaths.
+#
+# ## Reflection
+#
+# Your job on 512 GPUs stops about twice a week. It saves once an hour, which takes 4 minutes, and after a failure someone restarts it by
+# hand, often in the morning. Which three changes do you make first, and what would you measure? A paragraph is enough.
+
+# %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# First I would automate the restart (torchrun or Slurm's requeue), because hours until the morning outweigh everything else.
+# M is about 84 hours and a save takes 240 s, so the best interval is about 3.3 hours: hourly saves cost more than 6%, and
+# asynchronous saves would make them cheap whatever the interval. Third, I would add a watchdog with a short timeout, so that a hang ends
+# the job in minutes. I would account for each second of a month (useful, lost, save, detect, restart), and count failures by
+# cause and node, to replace machines that fail again, and would then decide about a hot spare.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+import os
+import signal
+
+from threeloops.training.elastic import Grace
+
+
+def stops_together():
+    with Grace() as grace:
+        for step in range(10):
+            if (dist.get_rank(), step) == (1, 3):
+                os.kill(os.getpid(), signal.SIGTERM)
+            if grace.agreed():
+                return f"saves after step {step}, and ends"
+    return "trained to the end"
+
+
+print(*(f"rank {rank} {said}" for rank, said in enumerate(Cluster(3).run(stops_together).results)), sep="\n")
+term("MTBF")
+term("goodput")
+calibration()

@@ -1,0 +1,404 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+#   threeloops:
+#     title: What does a failure cost? Deep dives
+#     minutes: 50
+# ---
+
+# %% [markdown]
+# # What does a failure cost? Deep dives
+#
+# These sections are complete and ungraded, and can be read in any order: a worker of torchrun that is killed for real, an end that
+# is announced, silent corruption, a canary, and failures that do not come at a constant rate.
+
+# %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from threeloops.lab import calibration, figure, palette, predict, reveal, show, term
+from threeloops.training.cluster import Cluster, RankDies, compute, uniform
+from threeloops.training.cluster.pictures import gantt
+from threeloops.training.elastic import flip_bit
+from threeloops.training.elastic.detection import compare, cross_check, environment, odd_ranks
+from threeloops.training.elastic.goodput import (
+    MEASURED,
+    RSC1_JOBS,
+    RSC1_PER_NODE_DAY,
+    Account,
+    Job,
+    best_interval,
+    cluster_mtbf,
+    failures_per_node_day,
+    simulate,
+    useful_share,
+)
+from threeloops.training.elastic.recovery import PeerMemory, train_through_losses
+
+HOUR, YEAR = 3600.0, 365 * 86400.0
+
+# %% [markdown]
+# ## A worker is killed
+#
+# torchrun starts the workers of a node and watches them. When one ends with an error, or is killed, it ends the others and starts all
+# of them again, at most `--max-restarts` times. What they know then is what they have saved.
+#
+# `threeloops.training.elastic.demo` trains a small GPT with the course's checkpoints. It writes each worker's process number and each step's loss
+# to a folder. The next cell starts two workers under torchrun, kills one with SIGKILL once step 7 is done, and waits for the end.
+# It takes about 20 seconds.
+
+# %% tags=["demo"]
+predict(
+    "again",
+    "12 steps, a save after every 5, and a worker is killed after step 7 (steps count from 0). From which step does the job go on?",
+    unit="(step)",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+
+
+def logged(folder):
+    path = folder / "log.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def killed_under_torchrun(folder, steps=12, kill_after=7):
+    """The log of a job of two workers, of which one is killed."""
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
+    command += ["-m", "threeloops.training.elastic.demo", str(folder), "--steps", str(steps), "--step-seconds", "0.1"]
+    environment = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    agent = subprocess.Popen(
+        [sys.executable, "-m", *command], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while agent.poll() is None and time.monotonic() < deadline:
+            if any(each["step"] == kill_after for each in logged(folder)):
+                os.kill(int((folder / "rank 1").read_text()), signal.SIGKILL)
+                break
+            time.sleep(0.05)
+        agent.wait(120)
+    finally:
+        if agent.poll() is None:
+            agent.kill()
+    return logged(folder)
+
+
+with tempfile.TemporaryDirectory() as place:
+    log = killed_under_torchrun(Path(place))
+first, second = ([each for each in log if each["restarts"] == n] for n in (0, 1))
+with reveal("again"):
+    show.against_prediction(
+        "again", second[0]["step"] if second else -1, unit="(step)", source="measured here: real processes"
+    )
+    show.table(
+        [
+            (name, f"{part[0]['step']} to {part[-1]['step']}", f"{part[-1]['loss']:.6f}")
+            for name, part in (("before the kill", first), ("after the restart", second))
+            if part
+        ],
+        header=("", "steps", "last loss"),
+        caption="Two workers under torchrun, a save after every 5 steps, one worker killed",
+    )
+    twice = {each["step"]: each["loss"] for each in first}
+    same = all(each["loss"] == twice[each["step"]] for each in second if each["step"] in twice)
+    print("Steps that were taken twice have the same losses, to the last bit:", same)
+
+# %% [markdown]
+# With several nodes there is one torchrun per node, and they meet at one address: `--nnodes 6:8 --rdzv-backend c10d --rdzv-endpoint
+# host:port`. If a node is gone for good, the others start again without it, as long as 6 are left. The number of ranks is then another
+# one, so a program must cut its data and its checkpoint anew, as this demo does.
+
+# %% [markdown]
+# ## An end that is announced
+#
+# A spot machine that is taken back, a time limit, a job of higher priority: such ends are announced, and reach the program as a SIGTERM. AWS gives
+# two minutes, Google Cloud and Azure 30 seconds. That is enough to finish a step and save, if all ranks stop after the *same* step. The signal reaches them
+# at different times, so they have to agree, with one all-reduce per step (`Grace.agreed`).
+#
+# Under Slurm the batch script gets the signal first, and can put the job back into the queue. This is the course's script. Exit
+# status 75 means "all is saved, start me again".
+
+# %% tags=["demo"]
+script = (files("threeloops.training.elastic") / "requeue.sh").read_text().splitlines()
+print("\n".join(line for line in script if not line.startswith("# ") and line != "#"))
+
+# %% [markdown]
+# ## Shards, and the memory of a peer
+#
+# In the core you cut a lost part anew. Here is the whole: each of four ranks has a part of a state, and after every second step it sends a
+# copy to the next rank. Rank 2 dies. `train_through_losses` makes a group of those that are left, gathers all parts, and goes on from
+# the last copies. No file is read.
+
+# %% tags=["demo"]
+predict(
+    "copies",
+    "Steps of 0.25 s, copies after every second step, and rank 2 dies at 1.4 s, in its 6th step. How many steps are taken twice?",
+    unit="steps",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+
+
+class Parts:
+    """A state of 12 numbers, each rank with its part. A step adds 1 to all of them."""
+
+    def __init__(self, members):
+        self.members = members
+        self.values = torch.zeros(12).tensor_split(members.size)[members.place].clone()
+        self.taken = taken
+
+    def step(self, number):
+        compute(0.25, f"step {number}")
+        one = torch.tensor(1.0 / self.members.size)
+        dist.all_reduce(one, group=self.members.group)
+        self.values += one.round()
+        self.taken.append(number)
+
+    def state(self):
+        return self.values
+
+    def load(self, parts):
+        self.values = torch.cat(list(parts)).tensor_split(self.members.size)[self.members.place].clone()
+
+
+taken = []
+
+
+def survives():
+    end, members = train_through_losses(Parts, 10, PeerMemory().of, every=2)
+    return members.ranks, end.values.tolist(), list(taken)
+
+
+run = Cluster(uniform(4, 1 / 1024, 1e9), [RankDies(2, 1.4)], timeout=2.0).run(survives)
+ranks, values, steps_taken = run.results[0]
+with reveal("copies"):
+    show.against_prediction(
+        "copies", len(steps_taken) - len(set(steps_taken)), unit="steps", source="counted on the virtual cluster"
+    )
+    print(f"ranks {ranks} are left; rank 0 took the steps {steps_taken} and has the values {values}")
+    show.figure(gantt(run), "four ranks, one of which dies; three go on after the timeout")
+
+# %% [markdown]
+# The step that rank 2 never finished is not among those that were taken, so it is not taken twice. With a copy after every step, no finished step would be lost.
+
+# %% [markdown]
+# ## Silent corruption
+#
+# A GPU or CPU that computes something wrong usually says nothing. After an all-reduce, all replicas have the same bits, so a checksum of 8
+# bytes per rank in one all-gather finds a replica that differs: `odd_ranks`. But an error *before* the all-reduce spreads to
+# all replicas alike. To find it, let two ranks compute the same microbatch now and then: `cross_check`.
+#
+# In the next cell one bit of one weight flips on rank 1 of 4. Then rank 2 miscalculates the gradient of a microbatch.
+
+# %% tags=["demo"]
+predict(
+    "odd",
+    "Rank 2 miscalculates its gradient before the all-reduce. After the optimizer's step, which ranks does a checksum over replicas "
+    "name?",
+    options=("rank 2", "ranks 0, 1 and 3", "none"),
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+
+
+def checked():
+    rank = dist.get_rank()
+    weights = torch.linspace(-1, 1, 1000)
+    healthy = odd_ranks([weights])
+    if rank == 1:
+        flip_bit(weights, element=500, bit=3)
+    flipped = odd_ranks([weights])
+
+    weights = torch.linspace(-1, 1, 1000)
+    gradient = torch.full((1000,), 0.1)
+    if rank == 2:
+        gradient[7] *= 1.001
+    dist.all_reduce(gradient)
+    weights -= 0.01 * gradient
+    spread = odd_ranks([weights])
+
+    def compute_gradient(microbatch):
+        found = torch.full((1000,), float(microbatch))
+        if rank == 2:
+            found[7] *= 1.001
+        return [found]
+
+    return healthy, flipped, spread, cross_check(compute_gradient, mine=rank + 1, before=(rank - 1) % 4 + 1)
+
+
+run = Cluster(4).run(checked)
+healthy, flipped, spread, crossed = run.results[0]
+with reveal("odd"):
+    show.against_prediction(
+        "odd", "none" if not spread else f"rank {spread[0]}", source="run on the virtual cluster: 4 ranks"
+    )
+    show.table(
+        [
+            ("healthy replicas, checksums", healthy),
+            ("a bit of a weight flips on rank 1, checksums", flipped),
+            ("rank 2's gradient is wrong before the all-reduce, checksums", spread),
+            ("the same, two ranks compute each microbatch", crossed),
+        ],
+        header=("", "ranks named"),
+        caption="Four ranks, 1,000 weights",
+    )
+
+# %% [markdown]
+# Checksums cost one read of the weights and one small message. A cross-check costs a microbatch. Llama 3's report names silent corruption as
+# the cause of 6 of its 419 interruptions; those that nobody noticed are not in the count.
+
+# %% [markdown]
+# ## A canary
+#
+# Before a machine gets a job, let it repeat the first steps of a run whose losses are known. A deterministic program gives the same losses, bit for
+# bit, on the same kind of machine with the same versions. So a difference means that the machine, the versions or the program have
+# changed, and what is stored beside the losses tells which.
+
+# %% tags=["demo"]
+
+
+def first_losses(steps=5, slip=0.0):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(steps):
+        x = torch.randn(32, 16, dtype=torch.float64)
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        if len(losses) == 2:
+            model[0].weight.grad[3, 3] += slip  # a machine that miscalculates once
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+stored = first_losses()
+print("the same machine:", compare(stored, first_losses(), environment()) or "no difference")
+print("one that miscalculates:", compare(stored, first_losses(slip=1e-9), environment()))
+print("another version:", compare(stored, first_losses(slip=1e-9), environment() | {"torch": "2.0.0"}))
+
+# %% [markdown]
+# ## What others have measured
+#
+# Is the rate of one cluster a guide for another? Llama 3's report gives 419 unexpected interruptions in 54 days on 2,048 nodes. The table
+# takes this rate per node and day, and says what it predicts for other runs that have been published.
+
+# %% tags=["demo"]
+predict(
+    "opt",
+    "OPT-175B had about 105 restarts in 60 days on 124 nodes. How many does the rate of Llama 3, from two years later, predict?",
+    unit="restarts",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+RATE = failures_per_node_day(MEASURED[0])
+with reveal("opt"):
+    show.against_prediction(
+        "opt", round(MEASURED[1].predicted(RATE)), unit="restarts", source="model: the same rate per node-day"
+    )
+    rows = [(each.source, each.what, f"{each.predicted(RATE):.1f}", f"{each.failures:g}") for each in MEASURED]
+    for gpus, hours in RSC1_JOBS.items():
+        predicted = cluster_mtbf(86400 / RATE, gpus // 8) / HOUR
+        rows.append(("rsc1", f"hours between failures, {gpus:,} GPUs", f"{predicted:.2f}", f"{hours:g}"))
+    show.table(
+        rows,
+        header=("source", "what", "at Llama 3's rate", "published"),
+        caption=f"Llama 3: {1e3 * RATE:.2f} failures per 1,000 node-days; Meta's RSC-1: {1e3 * RSC1_PER_NODE_DAY:.2f}. "
+        "Sources are named in threeloops.training.elastic.goodput.published",
+    )
+
+# %% [markdown]
+# Clusters differ by factors, and so do ways of counting: OPT's number holds restarts of any kind. Measure your own rate before you fine-tune
+# an interval.
+
+# %% [markdown]
+# ## Early deaths, and saves in the background
+#
+# The closed form assumes a constant rate of failures. New machines fail more often, which a Weibull distribution with a shape below 1
+# describes. It also assumes that a save stops the job until it is safe. An asynchronous save stops it only for a copy (lab 13), and the
+# checkpoint becomes usable some time later. The library's simulator does both.
+
+# %% tags=["demo"]
+predict(
+    "background",
+    "2,048 nodes at Llama 3's rate. Saves stop the job for 2 s instead of 30 s, but are usable only 3 minutes later. How many "
+    "percentage points more of the time are useful?",
+    unit="points",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+NODE, MTBF = 86400 / RATE, 86400 / RATE / 2048
+cases = {
+    "blocking saves of 30 s": Job(2048, NODE, best_interval(30, MTBF), save=30, restart=600),
+    "background: 2 s, usable after 180 s": Job(2048, NODE, best_interval(2, MTBF), save=2, restart=600, flush=180),
+    "blocking, every 5 minutes": Job(2048, NODE, 300, save=30, restart=600),
+    "blocking, many early deaths (shape 0.7)": Job(
+        2048, NODE, best_interval(30, MTBF), save=30, restart=600, shape=0.7
+    ),
+    "blocking, 8 spares, repairs of a day": Job(
+        2048, NODE, best_interval(30, MTBF), save=30, restart=600, spares=8, repair=86400
+    ),
+    "blocking, 16 spares, repairs of a day": Job(
+        2048, NODE, best_interval(30, MTBF), save=30, restart=600, spares=16, repair=86400
+    ),
+}
+accounts = {name: sum((simulate(job, YEAR / 4, seed) for seed in range(2)), Account()) for name, job in cases.items()}
+shares = {name: 100 * account.useful_share for name, account in accounts.items()}
+names = list(cases)
+with reveal("background"):
+    show.against_prediction(
+        "background",
+        round(shares[names[1]] - shares[names[0]], 1),
+        unit="points",
+        source="simulated: two times three months",
+    )
+    plot, axes = figure(width=9.5, height=3.4)
+    kinds = {
+        "useful": palette.green,
+        "lost": palette.vermillion,
+        "save": palette.orange,
+        "restart": palette.grey,
+        "idle": palette.sky,
+    }
+    for row, account in enumerate(accounts.values()):
+        place = 0.0
+        for kind, colour in kinds.items():
+            share = 100 * getattr(account, kind) / account.seconds
+            axes.barh(row, share, left=place, color=colour, height=0.7, label=kind if row == 0 else None)
+            place += share
+        axes.text(101, row, f"{100 * account.useful_share:.1f}%", va="center")
+    axes.set_yticks(range(len(cases)), cases)
+    axes.set(xlim=(0, 108), ylim=(len(cases) - 0.5, -0.6), xlabel="share of the time (%)")
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=5)
+    axes.grid(visible=False)
+    show.figure(plot, "where the time goes in six ways to run the same job")
+    closed = 100 * useful_share(best_interval(30, MTBF), 30, 600, MTBF)
+    print(f"The closed form says {closed:.1f}% for the first, where the simulation has {shares[names[0]]:.1f}%.")
+
+# %% [markdown]
+# Early deaths come in the first weeks and then become rarer, so over three months they cost more than the mean suggests. And where spares
+# run out, the job is idle: that is the wait that the core's model put into R.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+term("silent data corruption")
+term("canary")
+calibration()

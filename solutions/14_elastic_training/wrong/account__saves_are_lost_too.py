@@ -1,0 +1,22 @@
+# expect: the time of an interrupted save still counts as save
+# fails: strikes
+def account(events: list[tuple[int, str]]) -> dict[str, int]:
+    """Where the seconds of a run went."""
+    spent = {"useful": 0, "lost": 0, "save": 0, "restart": 0}
+    doing, since, unsaved = "work", 0, 0
+    for at, what in events:
+        if doing == "work":
+            unsaved += at - since
+        else:
+            spent[doing] += at - since
+        if what == "saved":
+            spent["useful"] += unsaved
+            unsaved = 0
+        elif what in ("failed", "end"):
+            spent["lost"] += unsaved
+            unsaved = 0
+            if doing == "save" and what == "failed":
+                spent["lost"] += at - since
+                spent["save"] -= at - since
+        doing, since = {"save": "save", "failed": "restart"}.get(what, "work"), at
+    return spent

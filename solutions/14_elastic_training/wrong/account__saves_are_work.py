@@ -1,0 +1,20 @@
+# expect: the time of a save is not work
+# fails: values, strikes
+def account(events: list[tuple[int, str]]) -> dict[str, int]:
+    """Where the seconds of a run went."""
+    spent = {"useful": 0, "lost": 0, "save": 0, "restart": 0}
+    doing, since, unsaved = "work", 0, 0
+    for at, what in events:
+        if doing in ("work", "save"):
+            unsaved += at - since
+            spent["save"] += (at - since) * (doing == "save")
+        else:
+            spent[doing] += at - since
+        if what == "saved":
+            spent["useful"] += unsaved
+            unsaved = 0
+        elif what in ("failed", "end"):
+            spent["lost"] += unsaved
+            unsaved = 0
+        doing, since = {"save": "save", "failed": "restart"}.get(what, "work"), at
+    return spent
