@@ -66,6 +66,7 @@ from threeloops.training.checkpoint.crash.model.operations import (
 from threeloops.training.checkpoint.crash.model.states import files_after
 from threeloops.training.cluster import Cluster
 from torch import nn
+from torch.optim import AdamW
 
 
 def content(size, seed):
@@ -183,7 +184,7 @@ class SlowWriter:
 
     def write(self, step, state):
         self.log.append(f"write {step} begins")
-        self.gates[step].wait(10.0)  # a save that waits for its write would never open it
+        self.gates[step].wait(4.0)  # a save that waits for its write would never open it
         if step in self.fails:
             raise OSError(f"no space for step {step}")
         self.given[step] = {name: tensor.clone() for name, tensor in state.items()}
@@ -304,7 +305,7 @@ class Run:
         rank = dist.get_rank()
         torch.manual_seed(seed)
         self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.BatchNorm1d(8), nn.Linear(8, 1))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
+        self.optimizer = AdamW(self.model.parameters(), lr=0.05)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 0.8**step)
         self.scaler, self.samples = LossScale(), Samples(10 * seed + rank)
         self.random_parts = random_parts
