@@ -28,7 +28,7 @@ from threeloops.resident import ResidentMemory, own_bytes
 from grader.sandbox import confine
 from grader.sandbox.warmup import REPLAY, compare_once, import_all, import_pyplot, record_once, warm_while_idle
 from grader.transport.link import Link, LinkDead
-from grader.wall.student import Output, Server, install_main_twin, make_shell
+from grader.wall.student import Output, Server, make_shell
 
 __all__ = []
 
@@ -54,7 +54,6 @@ def _main(fd: int, mode: str, modules: list[str]) -> None:
     if REPLAY in modules:
         record_once()
     later = [import_pyplot, compare_once]
-    install_main_twin()
     shell = make_shell()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control.send(b"R")

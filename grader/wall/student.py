@@ -4,6 +4,7 @@ Everything here runs in the same process as hostile code and is therefore truste
 every frame that comes from it. Its job is to be a faithful host for honest submissions.
 """
 
+import builtins
 import errno
 import fcntl
 import io
@@ -12,7 +13,7 @@ import os
 import pickle
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,16 +34,39 @@ MAIN_TWIN = "threeloops_main"
 _SHOWN = ("text/plain", "image/png")
 
 
-def install_main_twin() -> None:
-    """Let pickles refer to what setup cells define by module and name: `lookup` finds it on either side."""
+def install_main_twin(kept: Mapping[str, Any] | None = None) -> None:
+    """Let pickles refer to what setup cells define by module and name: `lookup` finds it on either side, first among
+    what was `kept`."""
 
     def lookup(name: str) -> Any:
-        return getattr(sys.modules["__main__"], name)
+        return kept[name] if kept and name in kept else getattr(sys.modules["__main__"], name)
 
     lookup.__module__, lookup.__qualname__ = MAIN_TWIN, "lookup"
     twin = types.ModuleType(MAIN_TWIN)
     twin.lookup = lookup  # type: ignore[attr-defined]
     sys.modules[MAIN_TWIN] = twin
+
+
+class SetupNames(dict[str, Any]):
+    """What setup cells have bound, as it was then. A test that names a setup function gets the one in here, whose
+    globals are these names: an answer that binds the same names, by chance or by intent, does not change it."""
+
+    def add(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Take the names that a setup cell has bound."""
+        for name, value in after.items():
+            if name not in before or before[name] is not value:
+                self[name] = self._twin(value) if isinstance(value, types.FunctionType) else value
+        self |= {"__name__": "__main__", "__builtins__": builtins}
+
+    def _twin(self, function: types.FunctionType) -> types.FunctionType:
+        if function.__module__ != "__main__":
+            return function
+        code, defaults, closure = function.__code__, function.__defaults__, function.__closure__
+        made = types.FunctionType(code, self, function.__name__, defaults, closure)
+        made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
+        made.__annotations__, made.__doc__ = function.__annotations__, function.__doc__
+        made.__dict__.update(function.__dict__)
+        return made
 
 
 @dataclass
@@ -112,6 +136,8 @@ class Server:
     def __init__(self, link: Link, shell: Any, output: Output) -> None:
         self.link, self.shell, self.output = link, shell, output
         self.setup_types: set[type] = set()
+        self.setup_names = SetupNames()
+        install_main_twin(self.setup_names)
         self.handles: dict[int, Any] = {}
         self.tapes: dict[int, _Tape] = {}
         self.next_id = 0
@@ -166,9 +192,11 @@ class Server:
         """Run one cell's text; its error, if any, is part of the value."""
         self.tape = None
         self.shell.display_pub.outputs.clear()
+        before = dict(self.shell.user_ns)
         result = self.shell.run_cell(tree["source"], store_history=False)
         if tree.get("setup"):
-            values = list(self.shell.user_ns.values())
+            self.setup_names.add(before, self.shell.user_ns)
+            values = self.setup_names.values()
             self.setup_types |= {v for v in values if isinstance(v, type) and v.__module__ == "__main__"}
         error = result.error_before_exec or result.error_in_exec
         shown = [

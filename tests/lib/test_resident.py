@@ -79,13 +79,27 @@ def test_what_a_process_had_before_does_not_count(children):
     assert memory.growth()[0] < 3 * MB
 
 
-def test_pages_of_the_parent_count_once(children):
-    """A page that the fork writes to replaces the one that it shared."""
-    child = Child(shared=bytearray(b"x" * (16 << 20)))
+@pytest.mark.parametrize(("megabytes", "counted"), [(12, 0), (40, 24)])
+def test_pages_of_the_parent_that_a_process_writes_to_count_above_16_mib(megabytes, counted):
+    """Each replaces the one that it shared."""
+    shared = bytearray(b"x" * (megabytes * MB))
+    child = Child(shared=shared)
     try:
         memory = ResidentMemory([child.process])
         child.do("for place in range(0, len(shared), 4096): shared[place] = 1")
-        assert memory.growth()[0] < MB
+        assert abs(memory.growth()[0] - counted * MB) < 2 * MB
+    finally:
+        child.end()
+
+
+def test_memory_that_is_shared_with_the_parent_counts_when_it_is_used():
+    pages = mmap.mmap(-1, 8 * MB)
+    pages.write(b"x" * len(pages))
+    child = Child(pages=pages)
+    try:
+        memory = ResidentMemory([child.process])
+        child.do("for place in range(0, len(pages), 4096): pages[place] = 1")
+        assert abs(memory.growth()[0] - 8 * MB) < MB
     finally:
         child.end()
 

@@ -70,6 +70,21 @@ def test_a_ring_has_its_values_bytes_messages_and_time(run):
     assert done.ok, done
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        "def each(function, values):\n    return torch.full((3,), 3.0)",
+        "dist = torch = None",
+    ],
+)
+def test_what_an_answer_calls_as_a_setup_cell_does_changes_nothing_of_it(lab, names):
+    """A test runs the programs of the setup cells as they were then, with the names that they were written with."""
+    answer = f"{names}\n\ndef f(x):\n    return x"
+    test = "assert on_cluster(Cluster(2), each, f, [torch.ones(3), torch.zeros(3)]).results[0].tolist() == [1.0] * 3"
+    with sides(lab, SANDBOXES[0], SETUP) as run:
+        assert run(answer, test).ok
+
+
 def test_torchs_collectives_run_there_too(run):
     done = run(
         """

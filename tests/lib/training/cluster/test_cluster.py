@@ -633,6 +633,29 @@ def test_ranks_that_wait_for_a_dead_one_learn_of_it_after_the_timeout_and_can_go
     assert max(s.end for s in run.spans if s.rank == 2) == 4.2
 
 
+def takes_over_from_the_others():
+    compute(0.1)
+    try:
+        dist.all_reduce(torch.zeros(6, dtype=torch.float64))
+    except RankLost:
+        began = now()
+    state, rank = torch.zeros(6, dtype=torch.float64), dist.get_rank()
+    if rank == 0:
+        dist.recv(state, 1)
+        dist.recv(state, 2)
+    else:
+        dist.send(state, 0)
+    return began, now()
+
+
+def test_who_is_told_of_a_death_at_another_time_than_the_others_may_send():
+    """A timeout that is over happens before everything later, also where the run has other things to do."""
+    run = Cluster(uniform(4, 1 / 64, 1e9), [RankDies(3, 0.01)], timeout=8).run(takes_over_from_the_others)
+    began, ended = zip(*run.results[:3], strict=True)
+    assert began == pytest.approx([8.1, 8.1 + 1 / 64, 8.1 + 2 / 64], abs=1e-6)
+    assert ended[0] == pytest.approx(began[2] + 1 / 64, abs=1e-6)
+
+
 def survives_with_collectives_in_flight():
     """All-reduces of two steps are under way when rank 1 dies; nobody waits for the second."""
     lost, x, y = None, torch.ones(4), torch.ones(4)

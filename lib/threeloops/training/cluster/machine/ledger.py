@@ -1,7 +1,7 @@
 """What the ranks of a run have begun and not finished, and what to say when they never will."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from threeloops.training.cluster.machine.calls import COMPUTE, Collective, End, Receive, Send, Submit, Wait
 from threeloops.training.cluster.machine.errors import ClusterError, Deadlock, Mismatch, Unfinished
@@ -54,6 +54,15 @@ class Ledger:
                 f"rank {rank} calls {call.collective}{at_line(call.where)}. All ranks of a group must call the "
                 "same collectives in the same order"
             )
+
+    def stuck(self, done: Container[tuple[Actor, int]]) -> list[tuple[float, Actor, Send | Receive]]:
+        """Who waits for a message or a receiver, and since when; the longest first."""
+        found: list[tuple[float, Actor, Send | Receive]] = []
+        for actor, wait in self.waiting.items():
+            for begun in [self.begun[actor, each] for each in wait.handles if (actor, each) not in done]:
+                if isinstance(begun, Send | Receive):
+                    found.append((wait.at, actor, begun))
+        return sorted(found, key=lambda each: each[:2])
 
     def check_begun(self, actor: Actor, wait: Wait) -> None:
         for handle in wait.handles:
@@ -108,6 +117,8 @@ class Ledger:
     def describe_loss(self, call: Send | Receive, timeout: float) -> str:
         """What a rank is told that waited in vain because others have died."""
         what = f"for rank {call.to} to receive" if isinstance(call, Send) else f"for a message from rank {call.source}"
+        if (call.to if isinstance(call, Send) else call.source) in self.ended:
+            what += ", which has returned"
         dead = ", ".join(f"rank {rank} died at {when:g} s" for rank, when in sorted(self.died.items()))
         return f"waited {timeout:g} s {what}; {dead}"
 

@@ -108,7 +108,7 @@ class Router:
         """
         for rank in range(self.topology.ranks):
             self._push(0.0, _RESUMES, Actor(rank), Resumption())
-        while self._queue or self._give_up_waiting():
+        while (self._is_overdue() and self._give_up_waiting()) or self._queue or self._give_up_waiting():
             at, kind, actor, _, what = heapq.heappop(self._queue)
             self.now = max(self.now, at)  # who waited for values alone goes on in the past
             if kind == _LEAVES:
@@ -313,15 +313,15 @@ class Router:
                 self.spans.append(Span(actor.rank, COMMUNICATION, start, max(start, dies), job.what))
         return True
 
+    def _is_overdue(self) -> bool:
+        """Whether, after a death, somebody's timeout is over before anything else happens."""
+        stuck = self._ledger.stuck(self._done) if self.died and self._queue else []
+        return bool(stuck) and stuck[0][0] + self.timeout < self._queue[0][0]
+
     def _give_up_waiting(self) -> bool:
-        """Nothing is left to happen, but that a rank dies, or that the earliest of those that wait for a message or a
-        receiver in vain gets an error, one timeout later. The first of these does."""
-        stuck: list[tuple[float, Actor, Send | Receive]] = []
-        for actor, wait in self._ledger.waiting.items():
-            for begun in [self._ledger.begun[actor, each] for each in wait.handles if (actor, each) not in self._done]:
-                if isinstance(begun, Send | Receive):
-                    stuck.append((wait.at, actor, begun))
-        stuck.sort(key=lambda each: each[:2])
+        """Nothing happens before a rank dies, or before the one that has waited longest for a message or a receiver
+        gets an error, one timeout later. The first of these happens."""
+        stuck = self._ledger.stuck(self._done)
         at = stuck[0][0] + self.timeout if stuck and self.died else math.inf
         over = self._ledger.ended.keys() | self.died.keys()
         dies, rank = min(((dies, rank) for rank, dies in self._dies.items() if rank not in over), default=(math.inf, 0))
