@@ -1,4 +1,4 @@
-# expect: does step 3 fail again and again
+# expect: again and again: does this rank wait
 # fails: values, torn, steps
 def train(task: Task, steps: int) -> None:
     """Train to the end on whoever is left."""
