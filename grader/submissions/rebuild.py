@@ -123,7 +123,10 @@ def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNo
         notes.append(f"{name}: its type was changed to {str(given_type)[:20]!r}; it counts as {master.cell_type}")
     allowed = [text.strip() for text in (master.source, without(master.source, "HIDDEN TESTS"))]
     if kind in (Kind.TEST, Kind.SETUP) and cell.get("source", "").strip() not in allowed:
-        notes.append(f"{name}: the text of this {kind.value} cell was edited; the lab's own was used")
+        notes.append(
+            f"{name}: this {kind.value} cell is not that of the installed lab (edited, or of another release); "
+            "the lab's own was used"
+        )
     given, own = cell["metadata"].get("nbgrader", {}), master.metadata.get("nbgrader", {})
     changed = [k for k in ("grade", "solution", "locked", "points") if k in own and given.get(k, own[k]) != own[k]]
     if changed or grade_id(cell) is None:

@@ -65,8 +65,8 @@ class Special(Protocol):
     def encode_record(self, value: Any) -> bool:
         """Whether a dataclass instance, enum member or named tuple may cross field by field."""
 
-    def encode_object(self, value: Any) -> Any:
-        """The JSON form of anything else."""
+    def encode_object(self, value: Any, inner: Callable[[Any], Any]) -> Any:
+        """The JSON form of anything else, with `inner` for its parts."""
 
     def decode_tensor(self, tensor: torch.Tensor, grad: Any) -> Any: ...
 
@@ -131,7 +131,7 @@ def _append(buffers: list[Buffer], data: Buffer) -> int:
 def _encode_tensor(value: torch.Tensor, buffers: list[Buffer], special: Special) -> Any:
     name = _NAMES.get(value.dtype)
     if value.layout is not torch.strided or name is None:
-        return special.encode_object(value)
+        return special.encode_object(value, lambda part: encode(part, buffers, special))
     dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     flat = dense.as_strided((dense.numel(),), (1,))  # one element alone may keep any stride and be called contiguous
     data = _append(buffers, memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b"")
@@ -148,7 +148,7 @@ def _encode_record(value: Any, inner: Callable[[Any], Any], special: Special) ->
         return {"r": [*name, value.name]}
     if isinstance(value, tuple) and hasattr(kind, "_fields") and special.encode_record(value):
         return {"r": [*name, [["", inner(v)] for v in value]]}
-    return special.encode_object(value)
+    return special.encode_object(value, inner)
 
 
 def decode(tree: Any, buffers: Buffers, special: Special, depth: int = 0) -> Any:

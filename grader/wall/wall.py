@@ -209,7 +209,7 @@ class Wall:
     def encode_record(self, value: Any) -> bool:
         return False
 
-    def encode_object(self, value: Any) -> Any:
+    def encode_object(self, value: Any, _: Callable[[Any], Any]) -> Any:
         if type(value) is Proxy:
             return {"h": value._handle}
         message = self._message

@@ -2,13 +2,19 @@ def place_syncs(operations: list[tuple], read: list[str]) -> list[tuple[int, str
     """What is needed are contents and pairs of a folder and a name."""
     *before, (_, old, new) = operations
     content, names = set(), set()
+
+    def moved(path, source, target):
+        inside = Path(path).is_relative_to(source)
+        return str(Path(target) / Path(path).relative_to(source)) if inside else path
+
     for kind, *words in before:
         if kind == "write":
             content |= {words[0]}
-        else:
-            names |= {(str(Path(words[-1]).parent), Path(words[-1]).name)}
-        if kind == "rename" and words[0] in content:
-            content = content - {words[0]} | {words[1]}
+            continue
+        if kind == "rename":
+            content = {moved(path, *words) for path in content}
+            names = {(moved(folder, *words), name) for folder, name in names}
+        names |= {(str(Path(words[-1]).parent), Path(words[-1]).name)}
 
     def earlier(path):
         path = Path(path)

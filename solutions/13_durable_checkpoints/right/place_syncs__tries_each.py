@@ -8,7 +8,8 @@ def place_syncs(operations: list[tuple], read: list[str]) -> list[tuple[int, str
     paths = {"."}
     for kind, *words in operations[:last]:
         if kind == "rename":
-            paths.discard(words[0])
+            moved = {path for path in paths if path == words[0] or path.startswith(words[0] + "/")}
+            paths = paths - moved | {words[1] + path[len(words[0]) :] for path in moved}
         paths |= {words[-1]} if kind != "write" else {words[0]}
     paths |= {path.rpartition("/")[0] or "." for path in paths}
     syncs = [(last - 1, path) for path in sorted(paths)] + [

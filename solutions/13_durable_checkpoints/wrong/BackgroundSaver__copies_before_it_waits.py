@@ -1,4 +1,4 @@
-# expect: save 2 copied into the copy that write 1 was still writing
+# expect: save 2 overwrote the copy too early
 # fails: order
 class BackgroundSaver:
     """Saves a copy of a state while training goes on."""

@@ -1,4 +1,4 @@
-# expect: noise and dropout mask
+# expect: dropout mask (torch
 # fails: random
 def capture(run) -> dict:
     """What all ranks need to continue, on rank 0."""

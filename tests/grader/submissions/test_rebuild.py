@@ -121,17 +121,17 @@ CHANGES = {
     "setup edited": (
         lambda nb: edited(nb, "setup", source="raise SystemExit"),
         FULL,
-        "setup: the text of this setup cell was edited; the lab's own was used",
+        "setup: this setup cell is not that of the installed lab",
     ),
     "a test edited": (
         lambda nb: edited(nb, "mean_test", source="40"),
         FULL,
-        "mean_test: the text of this test cell was edited; the lab's own was used",
+        "mean_test: this test cell is not that of the installed lab",
     ),
     "a test edited beside a wrong answer": (
         lambda nb: edited(edited(nb, "mean_test", source="40"), "mean", source="def mean(values): return 3.0"),
         NO_MEAN,
-        "mean_test: the text of this test cell was edited",
+        "mean_test: this test cell is not that of the installed lab",
     ),
     "a test twice": (
         lambda nb: twice(nb, "mean_test", "40"),

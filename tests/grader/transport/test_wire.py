@@ -27,7 +27,7 @@ class Plain:
     def encode_record(self, value):
         return False
 
-    def encode_object(self, value):
+    def encode_object(self, value, inner):
         raise WallError(f"{type(value).__name__} is no plain value")
 
     def decode_tensor(self, tensor, grad):

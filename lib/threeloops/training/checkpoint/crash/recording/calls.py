@@ -147,7 +147,7 @@ class _Calls:
         count = plain(fd, data[:taken])
         appends = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND
         end = os.fstat(fd).st_size if appends else os.lseek(fd, 0, os.SEEK_CUR)
-        self._written(known, end - count, data[:count])
+        self._written(fd, known, end - count, data[:count])
         return count
 
     def writev(self, plain, fd, buffers):
@@ -163,7 +163,7 @@ class _Calls:
         count = plain(fd, data[: self._recorder.fail.bytes_taken(len(data))], offset)
         if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND:  # pwrite(2), Bugs: on Linux it appends
             offset = os.fstat(fd).st_size - count
-        self._written(known, offset, data[:count])
+        self._written(fd, known, offset, data[:count])
         return count
 
     def pwritev(self, plain, fd, buffers, offset, flags=0):
@@ -266,9 +266,13 @@ class _Calls:
     def _status(self, inside: str) -> os.stat_result:
         return os.lstat(os.path.join(self._recorder.folder, inside))
 
-    def _written(self, known: tuple[int, str], offset: int, data: bytes) -> None:
+    def _written(self, fd: int, known: tuple[int, str], offset: int, data: bytes) -> None:
         if data:
             self._add(Write(*known, offset, data))
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        if data and flags & os.O_DSYNC:  # a part of O_SYNC
+            self._recorder.fail.before_sync()
+            self._add(Sync(*known, flags & os.O_SYNC != os.O_SYNC))
 
     def _sync(self, plain: Callable, fd: Any, data_only: bool = False) -> None:
         known = self._recorder.find(fd if isinstance(fd, int) else fd.fileno())

@@ -157,7 +157,8 @@ def _compare(expected: Files, found: Files) -> None:
     more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     raise Escaped(
         "the folder holds what the recorder did not see, so a crash of this save cannot be replayed: "
-        f"{'; '.join(words)}{more}. C++ code, memory maps and other processes pass it by; write through a file object "
+        f"{'; '.join(words)}{more}. C++ code, memory maps, other processes, and a move from "
+        "outside of the folder pass it by; write through a file object "
         "of Python: `with open(path, 'wb') as f: torch.save(state, f)`, or f.write(safetensors.torch.save(tensors)), "
         "and open it within the recording"
     )
