@@ -47,7 +47,7 @@ def install_main_twin(kept: Mapping[str, Any] | None = None) -> None:
     sys.modules[MAIN_TWIN] = twin
 
 
-class SetupNames(dict[str, Any]):
+class _SetupNames(dict[str, Any]):
     """What setup cells have bound, as it was then. A test that names a setup function gets the one in here, whose
     globals are these names: an answer that binds the same names, by chance or by intent, does not change it."""
 
@@ -136,7 +136,7 @@ class Server:
     def __init__(self, link: Link, shell: Any, output: Output) -> None:
         self.link, self.shell, self.output = link, shell, output
         self.setup_types: set[type] = set()
-        self.setup_names = SetupNames()
+        self.setup_names = _SetupNames()
         install_main_twin(self.setup_names)
         self.handles: dict[int, Any] = {}
         self.tapes: dict[int, _Tape] = {}

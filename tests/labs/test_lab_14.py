@@ -4,7 +4,7 @@ import math
 
 import pytest
 from threeloops.lab.drawings import travelling
-from threeloops.lab.drawings.failures import draw_log, draw_new_parts, log_stretches
+from threeloops.lab.drawings.failures import draw_log, draw_new_parts, _log_stretches
 from threeloops.training.elastic.goodput import best_interval, spares_needed, useful_share
 
 HOUR = 3600.0
@@ -68,12 +68,12 @@ def test_what_travels_after_a_loss():
 
 def test_work_has_its_fate_from_what_comes_later():
     events = [(20, "save"), (22, "saved"), (30, "failed"), (37, "running"), (40, "end")]
-    assert [each.kind for each in log_stretches(events, 21)] == ["not saved yet", "save"]
-    assert log_stretches(events, 40) == [
+    assert [each.kind for each in _log_stretches(events, 21)] == ["not saved yet", "save"]
+    assert _log_stretches(events, 40) == [
         (0.0, 20, "useful"), (20, 22, "save"), (22, 30, "lost"), (30, 37, "restart"), (37, 40, "lost"),
     ]  # fmt: skip
     for until in (0, 21, 30, 40):
-        assert sum(each.end - each.start for each in log_stretches(events, until)) == until
+        assert sum(each.end - each.start for each in _log_stretches(events, until)) == until
         draw_log(events, until)
     for lost in range(4):
         assert f"{travelling(12, 4, lost)} of 12 elements travel" in draw_new_parts(12, 4, lost).axes[0].get_title(

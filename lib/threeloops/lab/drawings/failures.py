@@ -9,7 +9,7 @@ from threeloops.palette import palette
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Stretch", "draw_log", "draw_new_parts", "log_stretches", "travelling"]
+__all__ = ["draw_log", "draw_new_parts", "travelling"]
 
 _COLOURS = {
     "useful": palette.green, "not saved yet": palette.sky, "lost": palette.vermillion, "save": palette.orange,
@@ -18,24 +18,24 @@ _COLOURS = {
 _OF_RANKS = (palette.sky, palette.orange, palette.green, palette.purple, palette.yellow)
 
 
-class Stretch(NamedTuple):
+class _Stretch(NamedTuple):
     start: float
     end: float
     kind: str
 
 
-def log_stretches(events: Sequence[tuple[float, str]], until: float) -> list[Stretch]:
+def _log_stretches(events: Sequence[tuple[float, str]], until: float) -> list[_Stretch]:
     """What the job did from second 0 to `until`, as it is known then: work is not safe before its save has ended.
 
     Events are (second, what): "save", "saved", "failed", "running", and "end", after which nothing comes.
     """
-    done: list[Stretch] = []
+    done: list[_Stretch] = []
     doing, since = "not saved yet", 0.0
     for at, what in [*events, (until, "now")]:
         if at > until:
             at, what = until, "now"
         if at > since:
-            done.append(Stretch(since, at, doing))
+            done.append(_Stretch(since, at, doing))
         since = at
         if what in ("saved", "failed", "end"):
             fate = "useful" if what == "saved" else "lost"
@@ -49,7 +49,7 @@ def log_stretches(events: Sequence[tuple[float, str]], until: float) -> list[Str
 def draw_log(events: Sequence[tuple[float, str]], until: float, unit: str = "s", sums: bool = True) -> "Figure":
     """The log up to `until` on a line, and below, with `sums`, how many seconds of each kind there are."""
     end = max(at for at, _ in events)
-    done = log_stretches(events, until)
+    done = _log_stretches(events, until)
     plot, axes = figure(width=9.5, height=2.6 if sums else 1.9)
     for each in done:
         axes.barh(0, each.end - each.start, left=each.start, height=0.7, color=_COLOURS[each.kind], edgecolor="white")
