@@ -192,7 +192,7 @@ class Server:
         """Run one cell's text; its error, if any, is part of the value."""
         self.tape = None
         self.shell.display_pub.outputs.clear()
-        before = dict(self.shell.user_ns)
+        before = dict(self.shell.user_ns) if tree.get("setup") else {}
         result = self.shell.run_cell(tree["source"], store_history=False)
         if tree.get("setup"):
             self.setup_names.add(before, self.shell.user_ns)

@@ -219,6 +219,19 @@ def require_use_of_messages(ranks, program, *arguments):
     )
 
 
+def require_account(account, events, useful, lost, save, restart, slips=None):
+    """`slips` maps a wrong number of seconds of some kind to its cause."""
+    got = account(list(events))
+    expected = {"useful": useful, "lost": lost, "save": save, "restart": restart}
+    causes = {
+        kind: (slips or {}).get((kind, got[kind]), "")
+        for kind in expected
+        if type(got) is dict and type(got.get(kind)) is int
+    }
+    wrong = next((kind for kind, cause in causes.items() if cause and got[kind] != expected[kind]), "")
+    check.equal(got, expected, what=f"account({events})", hint=f"{wrong}: {causes[wrong]}" if wrong else "")
+
+
 def replayed(share_state, elements, ranks, lost):
     """Carry out the moves: what each rank has at the end (element by element, or None), and what was sent in vain."""
     moves, case = share_state(elements, ranks, lost), f"share_state({elements}, {ranks}, {lost})"
@@ -681,20 +694,8 @@ def account(events: list[tuple[int, str]]) -> dict[str, int]:
 
 # %% nbgrader={"grade": true, "grade_id": "account_test_values", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("account", "logs of ordinary runs", part="values", hidden="longer logs"):
-
-    def adds_up(events, useful, lost, save, restart, slips=None):
-        """`slips` maps a wrong number of useful or lost seconds to its cause."""
-        got = account(list(events))
-        expected = {"useful": useful, "lost": lost, "save": save, "restart": restart}
-        causes = {
-            kind: (slips or {}).get((kind, got[kind]), "")
-            for kind in expected
-            if type(got) is dict and type(got.get(kind)) is int
-        }
-        wrong = next((kind for kind, cause in causes.items() if cause and got[kind] != expected[kind]), "")
-        check.equal(got, expected, what=f"account({events})", hint=f"{wrong}: {causes[wrong]}" if wrong else "")
-
-    adds_up(
+    require_account(
+        account,
         [(20, "save"), (22, "saved"), (30, "failed"), (37, "running"), (40, "end")],
         20, 11, 2, 7,
         {
@@ -704,9 +705,10 @@ with check("account", "logs of ordinary runs", part="values", hidden="longer log
             ("useful", 22): "the time of a save is not work",
         },
     )  # fmt: skip
-    adds_up([(12, "end")], 0, 12, 0, 0, {("useful", 12): "work at the end that is not saved is lost"})
-    adds_up([(10, "save"), (13, "saved"), (23, "save"), (26, "saved"), (26, "end")], 20, 0, 6, 0)
-    adds_up(
+    require_account(account, [(12, "end")], 0, 12, 0, 0, {("useful", 12): "work at the end that is not saved is lost"})
+    require_account(account, [(10, "save"), (13, "saved"), (23, "save"), (26, "saved"), (26, "end")], 20, 0, 6, 0)
+    require_account(
+        account,
         [(10, "failed"), (15, "running"), (25, "save"), (28, "saved"), (38, "failed"), (43, "running"), (50, "end")],
         10, 27, 3, 10,
         {("useful", 20): "work before the first failure was lost: the save after it does not hold it"},
@@ -731,24 +733,13 @@ with check("account", "logs of ordinary runs", part="values", hidden="longer log
 
     for seed in range(12):
         events, counts = drawn_log(seed)
-        adds_up(events, *counts)
+        require_account(account, events, *counts)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "account_test_strikes", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("account", "failures during saves and restarts", part="strikes", hidden="longer logs"):
-
-    def adds_up_too(events, useful, lost, save, restart, slips=None):
-        got = account(list(events))
-        expected = {"useful": useful, "lost": lost, "save": save, "restart": restart}
-        causes = {
-            kind: (slips or {}).get((kind, got[kind]), "")
-            for kind in expected
-            if type(got) is dict and type(got.get(kind)) is int
-        }
-        wrong = next((kind for kind, cause in causes.items() if cause and got[kind] != expected[kind]), "")
-        check.equal(got, expected, what=f"account({events})", hint=f"{wrong}: {causes[wrong]}" if wrong else "")
-
-    adds_up_too(
+    require_account(
+        account,
         [(20, "save"), (23, "failed"), (30, "running"), (35, "end")],
         0, 25, 3, 7,
         {
@@ -757,7 +748,8 @@ with check("account", "failures during saves and restarts", part="strikes", hidd
             ("lost", 5): "the save was interrupted, so the work before it is lost",
         },
     )  # fmt: skip
-    adds_up_too(
+    require_account(
+        account,
         [(20, "save"), (22, "saved"), (30, "failed"), (34, "failed"), (41, "running"), (41, "end")],
         20, 8, 2, 11,
         {
@@ -765,13 +757,14 @@ with check("account", "failures during saves and restarts", part="strikes", hidd
             ("lost", 12): "no work is done during a restart, so a second failure destroys nothing",
         },
     )  # fmt: skip
-    adds_up_too([(9, "save"), (12, "saved"), (14, "save"), (17, "end")], 9, 2, 6, 0)
-    adds_up_too(
+    require_account(account, [(9, "save"), (12, "saved"), (14, "save"), (17, "end")], 9, 2, 6, 0)
+    require_account(
+        account,
         [(20, "save"), (23, "failed"), (30, "running"), (40, "save"), (42, "saved"), (42, "end")],
         10, 20, 5, 7,
         {("useful", 30): "the work before the failure was lost: the save after it does not hold it"},
     )  # fmt: skip
-    adds_up_too([(5, "failed"), (9, "end")], 0, 5, 0, 4)
+    require_account(account, [(5, "failed"), (9, "end")], 0, 5, 0, 4)
     ### BEGIN HIDDEN TESTS
 
     def struck_log(seed):
@@ -791,7 +784,7 @@ with check("account", "failures during saves and restarts", part="strikes", hidd
 
     for seed in range(12):
         events, counts = struck_log(seed)
-        adds_up_too(events, *counts)
+        require_account(account, events, *counts)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -103,6 +103,10 @@ SAME = {
         assert color is Color.BLUE and colors == [Color.RED] and pair == Pair("a", 1) and pair.left == "a"
         """,
     ),
+    "a named tuple of the student's is a tuple": (
+        "import collections\nMine = collections.namedtuple('Mine', 'a b')\ndef f(): return Mine(1, [2, Mine(3, 4)])",
+        "assert f() == (1, [2, (3, 4)])",
+    ),
     "library records": (
         "def f():\n    from threeloops.lab.checking.compare import Tolerance\n    return Tolerance(0.5)",
         "from threeloops.lab.checking.compare import Tolerance\nassert f() == Tolerance(0.5)",

@@ -267,10 +267,11 @@ class _Calls:
         return os.lstat(os.path.join(self._recorder.folder, inside))
 
     def _written(self, fd: int, known: tuple[int, str], offset: int, data: bytes) -> None:
-        if data:
-            self._add(Write(*known, offset, data))
+        if not data:
+            return
+        self._add(Write(*known, offset, data))
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-        if data and flags & os.O_DSYNC:  # a part of O_SYNC
+        if flags & os.O_DSYNC:  # a part of O_SYNC
             self._recorder.fail.before_sync()
             self._add(Sync(*known, flags & os.O_SYNC != os.O_SYNC))
 

@@ -482,6 +482,18 @@ def test_short_writes_are_continued_by_python_and_not_by_the_kernel(folder):
     assert [len(each.data) for each in recorder.record.operations if isinstance(each, Write)] == [4, 4, 2, 4]
 
 
+@pytest.mark.parametrize(("flag", "sync"), [(os.O_SYNC, "fsync f"), (os.O_DSYNC, "fdatasync f")])
+def test_a_file_that_was_opened_to_sync_each_write_does_so(folder, flag, sync):
+    def save(folder):
+        fd = os.open(folder / "f", os.O_WRONLY | os.O_CREAT | flag)
+        os.write(fd, b"abc")
+        os.pwrite(fd, b"d", 3)
+        os.close(fd)
+
+    wrote = ["write 3 bytes of f at 0", sync, "write 1 bytes of f at 3", sync]
+    assert recorded(folder, save) == ["create f", *wrote]
+
+
 def test_an_fsync_that_fails_syncs_nothing(folder):
     with recording(folder, fail=SyncFails(at=1)) as recorder:
         with open(folder / "f", "wb") as file:
