@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: Why does every GPU keep the same copy?
-#     minutes: 170
+#     minutes: 220
 #     withholds: [threeloops.training.sharded, threeloops.lab.drawings]
 #     edition: 2
 # ---

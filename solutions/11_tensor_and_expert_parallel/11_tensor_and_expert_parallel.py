@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: How do several GPUs share one layer?
-#     minutes: 170
+#     minutes: 270
 #     withholds: [threeloops.training.tensor_parallel, threeloops.training.expert_parallel, threeloops.training.context_parallel, threeloops.training.mesh, threeloops.training.composition, threeloops.lab.drawings]
 #     edition: 2
 # ---

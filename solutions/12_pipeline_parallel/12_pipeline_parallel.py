@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: How long is a step, before it is run?
-#     minutes: 170
+#     minutes: 240
 #     withholds: [threeloops.training.pipeline, threeloops.training.composition, threeloops.lab.drawings]
 #     edition: 2
 # ---

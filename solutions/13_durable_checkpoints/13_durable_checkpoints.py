@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: What is left after a power cut?
-#     minutes: 170
+#     minutes: 270
 #     withholds: [threeloops.training.checkpoint.checkpointer, threeloops.training.checkpoint.saving, threeloops.training.checkpoint.store, threeloops.training.checkpoint.writer, threeloops.training.checkpoint.reader, threeloops.training.checkpoint.manifest, threeloops.training.checkpoint.state, threeloops.training.checkpoint.dcp, threeloops.lab.drawings]
 #     edition: 2
 # ---

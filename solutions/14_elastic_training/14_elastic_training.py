@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: What does a failure cost?
-#     minutes: 170
+#     minutes: 260
 #     withholds: [threeloops.training.elastic, threeloops.lab.drawings]
 #     edition: 2
 # ---
