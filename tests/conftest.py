@@ -20,6 +20,11 @@ NOT_INSTALLABLE = ("gpu", "cgroup")
 STRICT = bool(os.environ.get("THREELOOPS_CI"))
 
 
+def pytest_collection_modifyitems(items):
+    """The README's blocks first: they execute the whole course, and nothing else would run beside them at the end."""
+    items.sort(key=lambda item: item.path.name != "test_readme.py")
+
+
 def pytest_runtest_setup(item):
     if item.get_closest_marker("gpu"):
         import torch

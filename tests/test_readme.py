@@ -83,7 +83,9 @@ def execute(clone: Path, language: str, text: str) -> subprocess.CompletedProces
         "PRE_COMMIT_HOME": str(clone.parent / "pre-commit"),
         "COLUMNS": "200",
     }
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("THREELOOPS_", "PYTEST_", "TRITON_", "GIT_"))}
+    # What a make above this test was given (ARGS=…) would else reach the make that a document calls.
+    foreign = ("THREELOOPS_", "PYTEST_", "TRITON_", "GIT_", "MAKE", "MFLAGS")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     return subprocess.run(
         [*shell, "\n".join(lines)],
         cwd=clone,

@@ -45,8 +45,8 @@ from threeloops.lab import (
     show,
     term,
 )
-from threeloops.lab.checking.on_cluster import on_cluster
-from threeloops.training.cluster import Cluster, ClusterError, CorruptMessage, advance_to
+from threeloops.lab.checking.on_cluster import on_cluster, require_use_of_messages
+from threeloops.training.cluster import Cluster, advance_to
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -229,34 +229,6 @@ def require_alike(got, expected, what, slips=None):
     """`slips` maps causes to the values that they would give."""
     cause = next((cause for cause, value in (slips or {}).items() if alike(got, value)), "")
     check.close(got, expected, rtol=1e-4, atol=1e-5, what=what, hint="" if alike(got, expected) else cause)
-
-
-def tensors_in(results):
-    """All tensors of nested results, in order."""
-    if torch.is_tensor(results):
-        return [results]
-    parts = results.values() if type(results) is dict else results if type(results) in (list, tuple) else ()
-    return [tensor for part in parts for tensor in tensors_in(part)]
-
-
-def require_use_of_messages(ranks, program, *arguments):
-    """Results are made of what arrives: with messages between two ranks corrupted on their way, some rank's are others."""
-    run = on_cluster(Cluster(ranks), program, *arguments)
-    sent = [m for m in run.messages if m.size]
-    check.true(bool(sent), "nothing was sent")
-    chosen = max(sent, key=lambda m: m.size)
-    pair = [m for m in run.messages if (m.source, m.target) == (chosen.source, chosen.target)]
-    faults = [CorruptMessage(m.source, m.target, n) for n, m in enumerate(pair) if m.size == chosen.size]
-    try:
-        spoilt = on_cluster(Cluster(ranks, faults), program, *arguments)
-    except ClusterError:
-        return  # what arrived was no use to a rank
-    before, now_there = tensors_in(run.results), tensors_in(spoilt.results)
-    check.true(
-        len(before) == len(now_there) and not all(map(torch.equal, before, now_there)),
-        f"messages from rank {chosen.source} to rank {chosen.target} were corrupted on their way, and the results of all "
-        "ranks are what they were before: they must be made of what arrives",
-    )
 
 
 def sent_by(run, rank, start=0.0, end=math.inf):

@@ -435,22 +435,23 @@ show.figure(
 # The disk writes sectors of 512 bytes, each whole or not at all. These are the weak rules with which researchers test
 # programs (ALICE, 2014); here they are called `POSIX`. ext4 and XFS promise more, each in its own way.
 #
-# *Worked example.* `path.write_bytes(new)` over a file cuts it to zero bytes and then writes 1,300 bytes, which are three
-# sectors. A power cut may leave the old content. It may also leave a file of 0, 512, 1,024 or 1,300 bytes, in which
-# each sector has arrived or is still zeros: 1 + 2 + 4 + 8 = 15 states. One of these 16 is the old content, one is the new, and
-# 14 are neither. The next cell records the call, enumerates the states that a power cut may leave after *each*
-# operation (32 in all, since most contents may be left at more than one moment), and loads each. "Broken" is neither
-# content; "lost" is the old one after the call had returned.
+# *Worked example.* `path.write_bytes(new)` over a file cuts it to zero bytes and then writes 1,300 bytes, which are
+# three sectors. A power cut may leave the old content. It may also leave a file of 0, 512, 1,024 or 1,300 bytes, in
+# which each sector has arrived or is still zeros: 1 + 2 + 4 + 8 = 15 states. With the old content that is 16: one
+# old, one new, and 14 that are neither. The next cell records the call, enumerates the states that a power cut may
+# leave after *each* operation (32 in all: these 16 before the call has returned, and the same 16 after it), and loads
+# each. "Broken" is neither content; "lost" is the old one after the call had returned.
 #
 # ### Exercise 1 (20 points)
 #
 # `replace_file(path, data)` replaces the content of `path`, in an existing folder, by the bytes `data`.
 #
-# - Whenever the power fails, `path` has its old content or the new one (old: it may not have existed). Once the call has
-#   returned, only the new one is left.
+# - Whenever the power fails, `path` has its old content or the new one; if it did not exist before, it may still not
+#   exist. Once the call has returned, only the new content is possible.
 # - When it returns, the folder holds no other new file. Files that an earlier power cut has left there must not make
 #   it fail.
-# - If a write or an fsync of the file fails, pass the `OSError` on. `path` then has its old content, and no other file is left.
+# - If a write or an fsync of the file fails, pass the `OSError` on. `path` then has its old content, and the folder
+#   holds no new file.
 # - `os.write` may take only a part of the bytes. It returns how many. Python's file objects continue by themselves.
 #
 # Files written with Python's `open`, `os`, `pathlib`, `shutil` or `tempfile` are recorded.
@@ -467,8 +468,7 @@ for number, operation in enumerate(run.record.operations):
 print(load_all_states(run.record, lambda folder: load_file(folder, "model")))
 predict(
     "rename",
-    "Write the 1,300 bytes to model.tmp and rename it to model, without any fsync. What may a power cut after the rename leave: "
-    "of 31 states, how many have neither the old nor the new content in model?",
+    "Write the 1,300 bytes to model.tmp and rename it to model, without any fsync. The power fails after the rename. It may leave 31 states: in how many does model hold neither the old nor the new content?",
 )
 
 
@@ -605,7 +605,7 @@ with reveal("rename"):
         lambda frame: draw_power_cut(cuts[frames[frame][0]], frames[frame][1], f"Saving by {frames[frame][0]}"),
         range(len(frames)),
         seconds=1.4,
-        caption="What a power cut may leave after each operation: each square is a state of the folder",
+        caption="What a power cut may leave after each operation: each square is a state of the folder (blue: old content, green: new, red: neither)",
     )
 debrief(
     "replace_file",
@@ -615,7 +615,7 @@ debrief(
 
     Without the first fsync the new name may stand for an empty or torn file. That happened to many users of ext4 in 2009;
     since then it writes a file's data before a rename that replaces another file (`auto_da_alloc`). XFS gives no such
-    guarantee. Without the last one you lose no consistency, but a save that you have reported.
+    guarantee. Without the last fsync the content stays consistent, but a save that you have reported may be lost.
 
     If an fsync fails, do not call it again: on Linux the pages may count as clean although they were never written. Start with a
     new file, or raise.""",
@@ -626,13 +626,13 @@ debrief(
 # ## 2 · Many files, one moment
 #
 # A checkpoint has many files: one per rank, a list of them, a configuration. They must appear together. A **pointer**
-# does that: a small file `latest` with the name of a folder. Readers follow it, so whatever stands in folders that it
-# does not name does not matter.
+# does that: a small file `latest` with the name of a folder. Readers follow it, so the content of folders that it
+# does not name is irrelevant.
 #
-# *Worked example.* `latest` holds `step-00000001`. The program makes `step-00000002`, writes `model` and `optimizer` into it,
-# and replaces `latest`. Four things must be on the disk before the new pointer may be: the two contents, their two names
-# in `step-00000002`, and the name `step-00000002` itself in its parent. If only the last is missing, the pointer names a
-# folder that does not exist, however well its files were synced.
+# *Worked example.* `latest` holds `step-00000001`. The program makes `step-00000002`, writes `model` and `optimizer`
+# into it, and replaces `latest`. Five things must be on the disk before the new pointer may be: the two contents,
+# their two names in `step-00000002`, and the name `step-00000002` itself in its parent. If only the last is missing,
+# the pointer names a folder that does not exist, however well its files were synced.
 #
 # ### Exercise 2 (18 points)
 #
@@ -644,7 +644,8 @@ debrief(
 # - Whenever the power fails, `latest` leads to all files of the step before (or does not exist, before the first), or to all
 #   of this one. Once the call has returned, only to this one.
 # - A power cut may have left a part of this step's folder, to which `latest` does not point, and the program saves
-#   that step again, perhaps other files. Nothing of the old part may stay.
+#   that step again, perhaps with other files. The step that `latest` names is never saved again. Nothing of the old
+#   part may stay.
 
 
 # %% nbgrader={"grade": false, "grade_id": "save_step", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -820,9 +821,9 @@ debrief(
 #
 # `newest_whole(folder) -> (step, values, files, skipped)` loads the newest whole checkpoint.
 #
-# - Checkpoints are folders `step-N`, and a larger N is newer (`step-10` than `step-9`). Other names, such as
-#   `step-11.tmp`, are not checkpoints. A step's folder may also hold files that its manifest does not list; leave
-#   them out.
+# - Checkpoints are folders `step-N`, here without leading zeros; a larger N is newer (`step-10` is newer than
+#   `step-9`). Other names, such as `step-11.tmp`, are not checkpoints. A step's folder may also hold files that its
+#   manifest does not list; leave them out.
 # - A checkpoint is whole if it has a manifest, line 2 is the SHA-256 of line 1, and each listed file has the listed
 #   size and SHA-256.
 # - `files` are the contents by name, and `skipped` is a list of the names of the newer folders that were not whole,
@@ -834,8 +835,7 @@ debrief(
 # %% tags=["demo"]
 predict(
     "noticed",
-    "torch.save writes 64 numbers. Flip one bit of these numbers in the file, in 512 ways, and call torch.load: in how many "
-    "of the 512 cases does it raise an error?",
+    "torch.save writes 64 numbers into a zip file, which holds a CRC-32 of each member. Flip one bit of these numbers, a different one in each of 512 copies, and call torch.load on each: how many of the 512 calls raise an error?",
 )
 print(manifest_of({"position": 640}, {"model": b"abc"}).decode())
 
@@ -1007,9 +1007,9 @@ debrief(
     weight.
 
     The manifest seals itself, and then it seals the files. The order matters: a check of the files against a manifest that
-    nobody checked accepts whatever the manifest says. SHA-256 costs time: about as much as reading from a fast disk. A
-    CRC-32 costs less and misses one accident in four billion; SHA-256 also identifies content, which incremental saves
-    need (dives).
+    nobody checked accepts whatever the manifest says. SHA-256 costs time: a core hashes very roughly 0.5 to 2 GB/s, less
+    than a fast SSD reads. A CRC-32 costs less and misses one accident in four billion; SHA-256 also identifies content,
+    which incremental saves need (dives).
 
     To fall back silently would hide a dying disk. So say what was skipped, and keep more than one checkpoint.""",
     parts=("whole", "damage", "none"),
@@ -1043,8 +1043,7 @@ debrief(
 myth("ft-3")
 predict(
     "stall",
-    "The library's asynchronous save of 64 MiB: for how many times the duration of one memory copy of the state is training "
-    "blocked, if the last save is done?",
+    "The library saves 64 MiB asynchronously, and no earlier save is under way. For how long is training blocked, counted in memory copies of the state?",
     unit="copies",
 )
 
@@ -1213,7 +1212,7 @@ audit(
     f"copies of the state ({blocked * copy_ms:.0f} ms); until it is on the disk it takes {whole:.0f} copies",
     "CPU",
     "corrected",
-    how="64 MiB in 16 tensors on this machine's disk, the shortest of three. Training is blocked while the state is copied, and in addition for as long as the save before is still being written. It is short, and it is not nothing: what is saved must not change while it is read",
+    how="64 MiB in 16 tensors on this machine's disk, the shortest of three. Training is blocked while the state is copied, and in addition for as long as the save before is still being written. The copy cannot be left out, because what is saved must not change while it is written",
 )
 debrief(
     "BackgroundSaver",
@@ -1222,8 +1221,8 @@ debrief(
     has valid checksums, so no later check finds it.
 
     Memory that is touched for the first time costs page faults, several times the copy itself, and pinned memory is slow
-    to get. So the buffer is made once. On GPUs the copy runs over PCIe on a stream of its own, beside the next forward pass, and has
-    to be finished before `optimizer.step()`.
+    to allocate. So the buffer is made once. On GPUs the copy can run over PCIe on a stream of its own, beside the next
+    forward and backward pass, and has to be finished before `optimizer.step()`.
 
     An error in the background is the worst kind: the run goes on for a week, and no checkpoint was ever written. So
     the next call raises.""",
@@ -1251,8 +1250,8 @@ debrief(
 # Each rank has a `run` with the attributes `model`, `optimizer`, `scheduler`, `scaler` and `samples`; the last has `order`
 # (a list), `position` and `generator` (with `get_state()` and `set_state(tensor)`).
 #
-# - `capture(run)` is called on every rank. What it returns on rank 0 is written with `torch.save`, and must hold what *all* ranks
-#   need. It does not change when training goes on.
+# - `capture(run)` is called on every rank. What it returns on rank 0 is written with `torch.save`, and must hold what
+#   *all* ranks need. What was returned must not change when training goes on.
 # - `restore(run, saved)` is called on every rank of a new program with what was written, loaded with
 #   `torch.load(weights_only=True)`. Then each rank continues bit for bit.
 #
@@ -1263,8 +1262,8 @@ myth("ft-4")
 predict(
     "resume",
     "Two ranks resume from a dictionary with the model, the optimizer, the scheduler, the epoch and rank 0's torch random "
-    "state. What first differs from the run that was not interrupted?",
-    options=("nothing", "the first step", "only steps after the epoch"),
+    "state. Where does it first differ from the run that was not interrupted?",
+    options=("nothing", "the first step", "only after the end of the epoch"),
 )
 
 
@@ -1404,7 +1403,7 @@ audit(
     "is the first step that differs",
     "CPU",
     "corrected",
-    how="two ranks with dropout, augmentation and loss scaling, resumed in the middle of an epoch from the dictionary of the claim. Rank 1 draws rank 0's dropout masks, both read other samples and draw other noise, and the loss scale begins anew, so steps are skipped that the run itself took",
+    how="two ranks with dropout, augmentation and loss scaling, resumed in the middle of an epoch from the dictionary of the claim (this run has no epoch number to save). Rank 1 draws rank 0's dropout masks, both read other samples and draw other noise, and the loss scale begins anew, so it may skip other steps than the run itself",
 )
 debrief(
     "capture",
@@ -1450,7 +1449,8 @@ debrief(
 #
 # - The operations are as above; a rename stays within its folder, and moves what was made here. The last one is a
 #   rename, and it publishes: before it, loading gives the old checkpoint.
-# - `read` has the paths that are opened after it; some may have been there before, unchanged.
+# - `read` lists the paths that a load opens after the last rename; some of these files may have been there before,
+#   unchanged.
 # - Whenever the power fails, the old or the new checkpoint can be loaded; after the last fsync, only the new one.
 # - No fsync is superfluous: without any one of yours something could be lost.
 
@@ -1631,14 +1631,14 @@ hint(
 )
 debrief(
     "place_syncs",
-    """A content needs an fsync of its file, a name one of its folder, and both before what makes them count. The publication
-    needs one after it. With a folder that is renamed, the folder's own name comes with the rename. With a pointer it does
-    not, so the parent is synced twice; that is one more wait per save.
+    """Content needs an fsync of its file, and a name needs one of its folder; both must come before the rename that
+    publishes them. That rename needs one fsync after it. If a folder is renamed, its own name comes with the rename. With
+    a pointer it does not, so the parent is synced twice, which is one more wait per save.
 
-    On ext4 and XFS fewer are needed, because an fsync commits their whole journal (the log of changes to names) up to
-    that point. A saver that was tested there may lose data on another file system, or on a network's. The method of this
-    lab, to record the calls and to enumerate what they permit, is that of ALICE (Pillai et al. 2014), which found 60 such
-    faults in databases and version control systems.""",
+    On ext4 and XFS fewer are needed, because an fsync also commits the journal (the log of changes to names), up to the
+    last change of that file or folder. A saver that was tested there may lose data on another file system, for example on
+    a network file system. The method of this lab, to record the calls and to enumerate what they permit, is that of ALICE
+    (Pillai et al. 2014), which found 60 such faults in 11 programs, among them databases and version control systems.""",
     parts=("",),
 )
 
@@ -1646,16 +1646,17 @@ debrief(
 # ## In practice
 #
 # `torch.distributed.checkpoint` (DCP) saves sharded states and loads them on other numbers of ranks; `async_save`
-# stages them, in pinned memory if asked. `StatefulDataLoader` of torchdata has a position. Frameworks add the
-# pointer: Megatron-LM's `latest_checkpointed_iteration.txt`, DeepSpeed's `latest`. The last cell saves a small state
-# over another one with four savers, as the course's benchmarks do, and loads every state that a power cut may leave.
+# stages them, in pinned memory if asked. torchdata's `StatefulDataLoader` keeps its position in its `state_dict()`.
+# Frameworks add the pointer: Megatron-LM's `latest_checkpointed_iteration.txt`, DeepSpeed's `latest`. The last cell
+# saves a small state over another one with four savers, as the course's benchmarks do, and loads states that a power
+# cut may leave: the extreme ones and a sample of the others.
 #
 # ## What to remember
 #
 # - Content is made durable by an fsync of the file, a name by one of its folder, and a rename is one step.
 # - Prepare everything, sync it, publish it with one rename, sync that. Only then say "saved".
 # - Load only what its checksums confirm, and say what was skipped.
-# - An asynchronous save blocks for one copy, and for as long as the one before is not written.
+# - An asynchronous save blocks training for one copy, and before that until the previous save is written.
 # - State is whatever the next step reads, on every rank.
 #
 # The deep dives (`13_durable_checkpoints_dives.ipynb`) save on 4 ranks and load on 2, write only what has changed, decide what
@@ -1667,11 +1668,12 @@ debrief(
 # first, what do you test, and what would you measure before you change more? A paragraph is enough.
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
-# "Never lost anything" says that no power cut came at a bad moment. Saving in place is the worst of it, because a crash in the
-# middle destroys the old file too, so first I write a new file, sync it, rename it, sync its folder, and keep the last two.
-# Then I add checksums that loads verify, and test a resume bit for bit on two ranks. I record the saver and enumerate its crash
-# states, and I read what the network file system promises about fsync and rename. Before I make saves asynchronous or more frequent I measure how long
-# training is blocked and how long a save takes, because only their sum with the lost work tells what to save how often.
+# "Never lost anything" says that no power cut came at a bad moment. Saving in place is the worst of it, because a
+# crash in the middle destroys the old file too, so first I write a new file, sync it, rename it, sync its folder, and
+# keep the last two. Then I add checksums that loads verify, and test a resume bit for bit on two ranks. I record the
+# saver and enumerate its crash states, and I read what the network file system promises about fsync and rename.
+# Before I make saves asynchronous or more frequent I measure how long training is blocked and how long a save takes,
+# because these and the work that a failure loses decide how often to save.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import os
@@ -1742,7 +1744,14 @@ with warnings.catch_warnings():
 logging.disable(logging.NOTSET)
 show.table(
     rows,
-    header=("saver", "rules", "states tried", "load raises", "loads other numbers", "lost after it had returned"),
+    header=(
+        "saver",
+        "rules",
+        "states tried",
+        "load raises an error",
+        "loads wrong numbers",
+        "save lost after it had returned",
+    ),
     caption="A state of 2.4 kB saved over another one. Of the states that a power cut may leave: the extreme ones and a sample",
 )
 term("fsync")

@@ -127,10 +127,10 @@ explore(draw_boxes, saved_by=[4, 2, 3, 6], loaded_by=[2, 3, 4])
 # %% [markdown]
 # ## Write only what has changed
 #
-# Between two saves a frozen embedding, or the experts that no token chose, stay as they were. An **incremental** save compares blocks
-# by their checksums and writes those that differ; for the others, the manifest refers to the file of an earlier step.
-# The checksum now has to *identify* a block: with a CRC-32, two different blocks have the same one in 1 of 2³² cases, and the old
-# values would be kept. So it is SHA-256.
+# Between two saves a frozen embedding, or the frozen base model under an adapter, stays as it was. An **incremental**
+# save compares blocks by their checksums and writes those that differ; for the others, the manifest refers to the
+# file of an earlier step. The checksum now has to *identify* a block: with a CRC-32, two different blocks have the
+# same one in 1 of 2³² cases, and the old values would be kept. So it is SHA-256.
 #
 # Two costs come with it. An earlier file may not be removed while a later checkpoint refers to it. And one damaged block now damages all
 # checkpoints that refer to it. So every few saves one is full, and the chain ends.
@@ -138,7 +138,7 @@ explore(draw_boxes, saved_by=[4, 2, 3, 6], loaded_by=[2, 3, 4])
 # %% tags=["demo"]
 predict(
     "increment",
-    "64 MB in 16 tensors, of which one changes between saves. How many percent of a full save does an incremental one write?",
+    "64 MiB in 16 tensors of equal size, of which one changes between saves. What percentage of a full save does an incremental save write?",
     unit="%",
 )
 
@@ -160,16 +160,22 @@ with reveal("increment"):
     )
     show.table(
         [(s, f"{own:.1f}", f"{all_of_them:.1f}", folders, files) for s, own, all_of_them, folders, files in written],
-        header=("save", "MiB of this step", "MiB on the disk", "folders on the disk", "files it is made of"),
+        header=(
+            "save",
+            "MiB of this step",
+            "MiB on the disk",
+            "folders on the disk",
+            "saves it refers to, with itself",
+        ),
         caption="One of 16 tensors changes; every 4th save is full; the two newest are kept, and what they refer to",
     )
 
 # %% [markdown]
 # ## What to keep
 #
-# Two are the least: if the newest is damaged, the one before counts. Beside these, people keep **milestones** for evaluation
-# and for going back when a loss has gone wrong long ago. With incremental saves, "the newest two" may need more folders than two, as the
-# table shows, and right after a full save there are two of them on the disk.
+# Two are the least: if the newest is damaged, the one before counts. Beside these, people keep **milestones** for
+# evaluation and for going back when a loss has gone wrong long ago. With incremental saves, "the newest two" may need
+# more than two folders, as the table shows, and right after a full save two full saves are on the disk.
 #
 # The next picture walks through a run in which each save changes other blocks, so that a checkpoint needs every save of its
 # chain.
@@ -241,21 +247,23 @@ for left_out in [None, *(n for n, each in enumerate(record.operations) if isinst
 show.table(
     rows,
     header=("left out", "POSIX", "ext4", "XFS"),
-    caption="The course's Checkpointer without one of its fsyncs: states that lose both steps / that lose a save that had returned",
+    caption="The course's Checkpointer without one of its fsyncs: of the states tried (extreme ones and a sample), those that lose both steps / that lose a save that had returned",
 )
 print(f"{len(crash_states(record, most=60).states)} states of the save as it is, under POSIX rules")
 
 # %% [markdown]
-# The checksums pay twice here. Where an fsync of the data is missing, the load sees that the new step is torn, and takes the
-# old one: nothing is loaded wrongly, but a save that had returned is lost. Two fsyncs are not missed: the first one of the folder,
-# because that after the pointer comes soon enough, and that of `latest.tmp`, because the pointer is only a hint.
+# The checksums help here too. Where an fsync of the data is missing, the load sees that the new step is torn, and
+# takes the old one: nothing is loaded wrongly, but a save that had returned is lost. Two fsyncs can be left out: the
+# first one of the parent folder, because the one after the pointer comes soon enough, and that of `latest.tmp`,
+# because the pointer is only a hint.
 
 # %% [markdown]
 # ## Object stores
 #
-# S3 and its relatives have no rename and no fsync. Each put is all or nothing, and it is durable when it returns. So the
-# order is simple: put all files, then the manifest, then the pointer. A step without a manifest is none. An upload in parts must
-# be cancelled when it fails, or its parts are stored (and paid for) without being seen.
+# S3 and most of its relatives have no rename (some newer kinds of bucket do) and no fsync. Each put is all or
+# nothing, and it is durable when it returns. So the order is simple: put all files, then the manifest, then the
+# pointer. A step without a manifest is none. An upload in parts must be cancelled when it fails, or its parts are
+# stored (and paid for) without being seen.
 #
 # The next cell saves into a store in memory, interrupts a save before its manifest, and loads.
 
@@ -285,7 +293,7 @@ print("load:  ", Checkpointer(ObjectStore("memory://run")).load().state["weight"
 #
 # - Save where a piece lies in the whole, and any other ranks can load it.
 # - Incremental saves refer to older files: identify blocks by SHA-256, end chains, and remove nothing that is referred to.
-# - Be right under POSIX's rules, and take better ones as a gift.
+# - Write savers that are right under the POSIX rules: ext4 and XFS promise more, and other file systems may not.
 # - Where there is no rename, the last put is the commit.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

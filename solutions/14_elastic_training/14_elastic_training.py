@@ -45,11 +45,10 @@ from threeloops.lab import (
     show,
     term,
 )
-from threeloops.lab.checking.on_cluster import on_cluster
+from threeloops.lab.checking.on_cluster import on_cluster, require_use_of_messages
 from threeloops.training.cluster import (
     Cluster,
     ClusterError,
-    CorruptMessage,
     RankDies,
     RankLost,
     compute,
@@ -192,33 +191,6 @@ def attempted(log, size):
     return [step for step, _, of in log if of == size]
 
 
-def tensors_in(results):
-    if torch.is_tensor(results):
-        return [results]
-    parts = results.values() if type(results) is dict else results if type(results) in (list, tuple) else ()
-    return [tensor for part in parts for tensor in tensors_in(part)]
-
-
-def require_use_of_messages(ranks, program, *arguments):
-    """Results are made of what arrives: with messages between two ranks corrupted on their way, some rank's are others."""
-    run = on_cluster(Cluster(ranks), program, *arguments)
-    sent = [m for m in run.messages if m.size]
-    check.true(bool(sent), "nothing was sent")
-    chosen = max(sent, key=lambda m: m.size)
-    pair = [m for m in run.messages if (m.source, m.target) == (chosen.source, chosen.target)]
-    faults = [CorruptMessage(m.source, m.target, n) for n, m in enumerate(pair) if m.size == chosen.size]
-    try:
-        spoilt = on_cluster(Cluster(ranks, faults), program, *arguments)
-    except ClusterError:
-        return  # what arrived was no use to a rank
-    before, now_there = tensors_in(run.results), tensors_in(spoilt.results)
-    check.true(
-        len(before) == len(now_there) and not all(map(torch.equal, before, now_there)),
-        f"messages from rank {chosen.source} to rank {chosen.target} were corrupted on their way, and the results of all "
-        "ranks are what they were before: they must be made of what arrives",
-    )
-
-
 def require_account(account, events, useful, lost, save, restart, slips=None):
     """`slips` maps a wrong number of seconds of some kind to its cause."""
     got = account(list(events))
@@ -298,7 +270,8 @@ show.figure(
 # on average, at a rate of 1/5 per year. A job that needs all of its parts fails whenever one of them does, so the rates
 # of its parts add up.
 #
-# Suppose failures come independently, at a constant rate of 1/M. Then the chance of none within t is e^(−t/M).
+# Let M be the job's MTBF, and suppose failures come independently, at a constant rate of 1/M. Then the chance that a
+# time t passes without a failure is e^(−t/M).
 #
 # *Worked example.* 1,000 GPUs with an MTBF of 5 years of 8,760 hours. One fails at a rate of 1/43,800 per hour, and any of
 # them at 1,000/43,800. So there is a failure every 43.8 hours on average. The chance of 24 hours without one is
@@ -317,7 +290,7 @@ show.figure(
 myth("ft-1")
 predict(
     "day",
-    "10,000 GPUs fail once in 10 years each, on average. What is the chance that a job on all of them runs for a day "
+    "Each of 10,000 GPUs fails once in 10 years on average. What is the chance that a job on all of them runs for a day "
     "without an interruption, in percent?",
     unit="%",
 )
@@ -436,23 +409,24 @@ audit(
 debrief(
     "job_life",
     """Rates of independent failures add up, whatever the parts are. So a job on N equal nodes fails N times as often as one
-    on a single node, and a run of a given length becomes hopeless without saves at some size.
+    on a single node, and beyond some size a run of a given length has little hope of finishing without saves.
 
-    The exponential needs a constant rate. New machines fail more often (the dives simulate that), and failures of a
-    network switch are not independent of one another. The mean stays a good guide for a job of many parts, each of
-    which was replaced at another time.""",
+    The exponential needs a constant rate and independent failures. But new machines fail more often (the dives simulate
+    that), and a network switch that fails takes many nodes down at once. The mean stays a good guide for a job of many
+    parts that were put into service at different times.""",
     parts=("mtbf", "chance"),
 )
 
 # %% [markdown]
 # ## 2 · How often to save
 #
-# A job works for an `interval` τ, stops for `save` seconds C, works again, and so on. After a failure it goes back to the last
-# save, and needs R seconds to notice, restart and load. Three things waste time, and to first order they add up:
+# A job works for an `interval` τ, stops for C seconds to save (`save`), works again, and so on. After a failure it
+# goes back to the last save, and needs R seconds to notice, restart and load. Three things waste time, and to first
+# order they add up:
 #
 # - saves take C for every τ seconds of work: C/τ;
-# - a failure destroys half an interval of work on average, once in M: τ/(2M);
-# - recovery takes R, once in M: R/M.
+# - a failure destroys half an interval of work on average, once per M: τ/(2M);
+# - recovery takes R, once per M: R/M.
 #
 # *Worked example.* M = 31,536 s (8.76 hours), C = 30 s, R = 600 s. Saving every 5 minutes wastes 10.0% + 0.5% + 1.9%
 # = 12.4% of the working time. Saving every hour wastes 0.8% + 5.7% + 1.9% = 8.4%. Somewhere between them the sum is
@@ -473,7 +447,7 @@ debrief(
 myth("ft-2")
 predict(
     "fourfold",
-    "Four times as many nodes, and saves as long as before: the best interval becomes how many times as long?",
+    "A job gets four times as many nodes, and a save takes as long as before. By what factor is the best interval multiplied?",
     unit="×",
 )
 
@@ -593,7 +567,7 @@ def draw_goodput(save_seconds, hours_between_failures, recovery_minutes):
     )
     axes.plot([5], [habit], "s", color=palette.vermillion)
     axes.annotate(f"every 5 min: {habit:.1f}%", (5, habit), (9, -13), textcoords="offset points")
-    axes.set(xscale="log", xlabel="minutes of work between saves", ylabel="useful time (%)", ylim=(0, 112))
+    axes.set(xscale="log", xlabel="minutes of work between saves", ylabel="useful share of the time (%)", ylim=(0, 112))
     axes.set_xticks([1, 3, 10, 30, 100, 200], ["1", "3", "10", "30", "100", "200"])
     axes.set_title(
         f"A failure every {hours_between_failures:g} h, saves of {save_seconds:g} s, {recovery_minutes:g} min to recover"
@@ -630,7 +604,7 @@ wasted = [100 - 100 * useful_share(each, 30, 600, CLAIMED) for each in (300, lib
 audit(
     "ft-2",
     round(save_worth(300, CLAIMED), 1),
-    f"s is the save for which 5 minutes are best on 10,000 such GPUs, and {save_worth(300, LLAMA3):.1f} s at Llama 3's rate",
+    f"s: only with saves this short are 5 minutes the best interval on 10,000 such GPUs ({save_worth(300, LLAMA3):.1f} s at Llama 3's rate)",
     "model",
     "corrected",
     how=f"the exact model, solved for the save. With a save of 30 s, 5 minutes waste {wasted[0]:.1f}% of the time on 10,000 GPUs, and the best interval wastes {wasted[1]:.1f}%. On fewer GPUs, 5 minutes are even further off. It is a good habit only for a save that stops the job for a few seconds, as an asynchronous one does",
@@ -644,7 +618,8 @@ debrief(
     The curve is flat at its top: in the example, twice the best interval or half of it costs about one percent of the time.
     So a rough guess of M is enough. Recovery scales the whole curve down and does not move its top.
 
-    Long saves need the exact formula, because they may themselves be struck by a failure. There √(2CM) saves too seldom.""",
+    Long saves need the exact formula, because they may themselves be struck by a failure. There √(2CM) is too long an
+    interval.""",
     parts=("short", "long"),
 )
 
@@ -654,9 +629,9 @@ debrief(
 # A model says what to expect, and a log says what happened. **Goodput** is the share of a run's time that was useful: work that
 # is in a save which later work can start from.
 #
-# *Worked example.* A job works from second 0. A save begins at 20 and ends at 22. The job fails at 30, runs again at 37, and
-# the log ends at 40. Useful are the 20 seconds before the save, and the save took 2. The work from 22 to 30 is lost.
-# The restart took 7. The last 3 seconds were not saved, so they are lost as well: 20 + 2 + (8 + 3) + 7 = 40.
+# *Worked example.* A job works from second 0. A save begins at 20 and ends at 22. The job fails at 30, runs again at
+# 37, and the log ends at 40. The 20 seconds before the save are useful, and the save took 2. The work from 22 to 30
+# is lost. The restart took 7. The last 3 seconds were not saved, so they are lost as well: 20 + 2 + (8 + 3) + 7 = 40.
 #
 # ### Exercise 3 (14 points)
 #
@@ -667,7 +642,7 @@ debrief(
 # - "save": work stops and a save begins. "saved": it has ended, all work until its beginning is safe, and work goes on.
 # - "failed": work that is not safe is lost. Until "running", all time is "restart".
 # - "end": the last event. Work that is not safe is lost.
-# - The job may fail during a save, whose time still counts as "save", or again during a restart.
+# - The job may fail, or the log may end, during a save (its time still counts as "save") or during a restart.
 
 
 # %% nbgrader={"grade": false, "grade_id": "account", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -820,8 +795,9 @@ debrief(
 # rank has all weights and the whole state of the optimizer. It only has to learn who is gone.
 #
 # A collective with a dead rank raises `RankLost` in the others after a timeout. Its `ranks` are all those that have
-# died so far. The group is broken, but the survivors can make another, as the next cell shows. Rank numbers stay what
-# they were.
+# died so far. The group is broken, but the survivors can make another, as the next cell shows. With
+# `use_local_synchronization=True` only its members call `new_group`, since a dead rank cannot. Ranks keep their
+# numbers.
 #
 # There is one trap. If a rank dies *during* an all-reduce, some of the others may have received the result already, and
 # others have not. So when they meet again, some are a step ahead.
@@ -835,18 +811,18 @@ debrief(
 # `train(task, steps)` takes steps 0 to `steps` − 1 and returns nothing.
 #
 # - In each step, `task.gradient(step, place, size)` gives the mean gradient of every `size`-th row from row `place`
-#   on. A rank is the `place`-th (from 0) of the `size` survivors, in order. `task.update(gradient)` wants the mean
-#   over them.
+#   on. A rank is the `place`-th (from 0) of the `size` survivors, in order. `task.update(gradient)` wants the mean of
+#   all survivors' gradients.
 # - After losses, the survivors continue as described: they end with the `task.weights` and `task.momentum` of an
 #   undisturbed run.
-# - No step is computed again that one of them has taken (updated its weights with).
+# - If one of them has taken a step (updated its weights with it), nobody computes that step again.
 # - Several ranks may die, but none during the last step, nor while the others regroup. The number of survivors
 #   divides 12.
 
 # %% tags=["demo"]
 predict(
     "late",
-    "4 ranks compute 3/16 s per step and all-reduce for 6/64 s; the timeout is 8 s. Rank 2 dies while it computes step 6 of the steps 0 to 11. "
+    "The ranks share the 12 rows of a step, at 1/16 s per row, and an all-reduce takes 6/64 s on 4 ranks and 4/64 s on 3; the timeout is 8 s. Rank 2 dies while it computes step 6 of the steps 0 to 11. "
     "How many seconds later than without the death does the training end?",
     unit="s",
 )
@@ -1040,7 +1016,8 @@ with reveal("late"):
 debrief(
     "train",
     """Nothing was lost but the step that was under way. Nearly all of the delay is the timeout, so what a
-    failure costs depends on how fast it is noticed. Libraries that keep heartbeats, such as torchft, notice within
+    failure costs depends on how fast it is noticed. On real GPUs there is no `RankLost` to catch: by default torch's NCCL
+    watchdog waits 10 minutes and then ends the process. Libraries that keep heartbeats, such as torchft, notice within
     seconds.
 
     Three numbers must change together: the size of the group, the rank's place in it, and the divisor of the mean. If one of
@@ -1057,10 +1034,11 @@ debrief(
 #
 # With sharded states (ZeRO-1, lab 10) a lost rank takes its part of the optimizer's state along. So each rank also
 # keeps a **copy** of the part of the rank before it, and rank 0 keeps that of the last rank (the GEMINI paper on
-# checkpoints in memory, SOSP 2023). Then no single loss destroys anything, and nothing has to be read from storage.
+# checkpoints in memory, SOSP 2023). Parts and copies here are all of the same step. Then no single loss destroys
+# anything, and nothing has to be read from storage.
 #
 # Afterwards the state is cut into new parts: of E elements, place p of N ranks has those from p · E // N up to, but
-# not including, (p + 1) · E // N. Many of its elements a rank has already, in its part or in its copy.
+# not including, (p + 1) · E // N. A rank already has many elements of its new part, in its old part or in its copy.
 #
 # *Worked example.* 12 elements, 4 ranks, rank 1 is lost.
 #
@@ -1167,28 +1145,29 @@ with reveal("moved"):
     )
     show.table(
         [(n, f"{travelling(6720, n, n // 2) / 6720:.1%}", f"{1 / n:.1%}") for n in (4, 8, 16, 64)],
-        header=("ranks", "of the state travels", "of the state was lost"),
+        header=("ranks", "share of the state that travels", "share that was lost"),
         caption="The rank in the middle is lost",
     )
 debrief(
     "share_state",
     """New parts are longer than old ones, so all borders shift, most of all beside the lost rank. Ranks after it need elements
     that lie before their own, and these are in their copies. Ranks before it need elements that lie behind their own, so
-    only these travel. If rank 0 is lost, nothing does. Among the elements that travel are those of the lost part, from
-    the copy of the rank after it.
+    only these travel. If rank 0 is lost, nothing does. Some of the elements that travel belonged to the lost part; they
+    come from the copy on the rank after it.
 
-    Each save costs one message of a part's size, so it can be made after every few steps. After a loss the copies have to
-    be made again, and until then a second loss destroys something. They do not survive the loss of two neighbours at a
-    time, nor of all ranks. So order the ranks such that neighbours are on different nodes, and save to storage as well,
-    less often.""",
+    Each save costs one message of a part's size, so it can be made after every few steps. After a loss all ranks go back
+    to that step, so each also keeps its own part as it was then. After a loss the copies have to be made again, and until
+    then a second loss destroys something. They do not survive the loss of two neighbours at a time, nor of all ranks. So
+    order the ranks such that neighbours are on different nodes, and save to storage as well, less often.""",
     parts=("parts", "bytes"),
 )
 
 # %% [markdown]
 # ## 6 · Who hangs?
 #
-# Sometimes nothing dies, and the job just stops. A collective ends when all ranks of its group have entered it, so one
-# stuck rank soon has all others waiting. A **flight recorder** (torch has one) keeps the last collectives of each rank.
+# Sometimes nothing dies, and the job just stops. An all-reduce cannot end before all ranks of its group have entered
+# it, so one stuck rank soon has all others waiting. A **flight recorder** (torch has one) keeps the last collectives
+# of each rank.
 #
 # *Worked example.* Four ranks with groups {0, 1}, {2, 3} for tensor parallelism and {0, 2}, {1, 3} for data parallelism.
 #
@@ -1199,7 +1178,8 @@ debrief(
 # | 2 | #31 of {2, 3} | no | 3, whose newest entry of {2, 3} is #30 |
 # | 3 | #30 of {2, 3} | yes | nobody |
 #
-# Three ranks wait, but ranks 0 and 2 are only victims. Rank 3 is waited for and waits for nobody: look there.
+# Ranks 0, 1 and 2 wait, so they are victims, although others wait for ranks 0 and 2. Only rank 3 is waited for and
+# waits for nobody: look there.
 #
 # ### Exercise 6 (12 points)
 #
@@ -1398,12 +1378,15 @@ def hangs_in_step_3():
 run = Cluster(uniform(4, LATENCY, 1e9)).run(hangs_in_step_3)
 records = dict(enumerate(run.results))
 alarm = first_alarm(records, timeout=10.0)
-print(f"Rank 2 is stuck in a step of four ranks. The alarm after 10 s comes at {alarm:.3f} s, and the library says:")
+print(
+    f"Four ranks train, and rank 2 gets stuck. The watchdog's limit is 10 s, so its alarm comes at {alarm:.3f} s, and the library says:"
+)
 print(diagnose(records, alarm))
 debrief(
     "who_hangs",
-    """Victims are loud: their stack traces end in a collective, and their logs say "timeout". The culprit is silent, since nothing
-    has gone wrong for it, as far as it knows. So look for the rank that is absent from the collective.
+    """The ranks that wait are the ones that complain: their stack traces end in a collective, and their logs say
+    "timeout". The rank that holds them up often logs nothing, because it has not seen anything go wrong. So look for the
+    rank that is absent from the collective.
 
     Where all wait and nobody is missing, look at what they wait in. If they wait in different collectives, the program
     calls them in different orders, and the recorder shows the line of each call. If all have entered the same one, its
@@ -1437,8 +1420,7 @@ debrief(
 # %% tags=["demo"]
 predict(
     "spares",
-    "Llama 3's 16,384 GPUs had an interruption every 3.1 hours. If each takes a node away for a day: how many hot spares, "
-    "so that 99% of failures find one?",
+    "Llama 3's 16,384 GPUs had an interruption every 3.1 hours. If each takes a node away for a day, how many hot spares are needed so that 99% of failures find one?",
     unit="spares",
 )
 
@@ -1561,21 +1543,21 @@ debrief(
 # ## In practice
 #
 # `torchrun --max-restarts 3 --nnodes 6:8` starts all workers again when one dies, on 6 to 8 nodes; your program must
-# load its last save. Slurm puts a job back into the queue with `--requeue`. Before a planned end (a spot machine is
-# taken back, a time limit is reached) a program can get a SIGTERM and some seconds of grace, enough for a short save.
-# torchft goes on without a restart. For hangs, torch keeps a flight recorder (`TORCH_FR_BUFFER_SIZE`). The last cell
-# sends SIGTERM to one of three ranks, and all leave after the same step. The dives kill a worker of torchrun for
-# real.
+# load its last save. With `--requeue`, Slurm puts a job back into the queue after a node failure or a preemption.
+# Before a planned end (a spot machine is taken back, a time limit is reached) a program can get a SIGTERM and some
+# seconds of grace, enough for a short save. torchft goes on without a restart. For hangs, torch keeps a flight
+# recorder (`TORCH_FR_BUFFER_SIZE`). The last cell sends SIGTERM to one of three ranks, and all leave after the same
+# step. The dives kill a worker of torchrun for real.
 #
 # ## What to remember
 #
 # - Rates of failures add up: N times the nodes, 1/N of the time between failures.
 # - Save about every √(2CM), and make saves shorter. The optimum is flat.
-# - Goodput counts work that was kept, and not work that was done.
+# - Goodput counts only work that was kept; work that a failure destroyed and that is done again counts once.
 # - With replicas nothing is lost but a step. With shards, a copy in a neighbour's memory survives the loss of one
 #   rank.
 # - After a loss, the group, a rank's place and the divisor change together.
-# - In a hang, look for the rank that waits for nobody.
+# - In a hang, look for the rank that others wait for and that waits for nobody.
 #
 # The deep dives (`14_elastic_training_dives.ipynb`) have torchrun, Slurm, silent corruption, canaries, and early deaths.
 #

@@ -121,9 +121,10 @@ with reveal("again"):
     print("Steps that were taken twice have the same losses, to the last bit:", same)
 
 # %% [markdown]
-# With several nodes there is one torchrun per node, and they meet at one address: `--nnodes 6:8 --rdzv-backend c10d --rdzv-endpoint
-# host:port`. If a node is gone for good, the others start again without it, as long as 6 are left. The number of ranks is then another
-# one, so a program must cut its data and its checkpoint anew, as this demo does.
+# With several nodes there is one torchrun per node, and they meet at one address: `--nnodes 6:8 --rdzv-backend c10d
+# --rdzv-endpoint host:port`. If a node is gone for good, the others start again without it, as long as 6 are left.
+# (Not if it is the node that hosts the endpoint: the rendezvous is lost with it.) The number of ranks is then
+# different, so a program must cut its data and its checkpoint anew, as this demo does.
 
 # %% [markdown]
 # ## An end that is announced
@@ -134,8 +135,9 @@ with reveal("again"):
 # after the *same* step. The signal reaches them at different times, so they have to agree, with one all-reduce per
 # step (`Grace.agreed`).
 #
-# Under Slurm the batch script gets the signal first, and can put the job back into the queue. This is the course's script. Exit
-# status 75 means "all is saved, start me again".
+# By default Slurm signals the job's steps and not the batch script. With `--signal=B:TERM@120` only the script gets
+# it, 120 s before the time limit; it passes it to the tasks and can put the job back into the queue. This is the
+# course's script. Exit status 75 means "all is saved, start me again".
 
 # %% tags=["demo"]
 script = (files("threeloops.training.elastic") / "requeue.sh").read_text().splitlines()
@@ -144,9 +146,9 @@ print("\n".join(line for line in script if not line.startswith("# ") and line !=
 # %% [markdown]
 # ## Shards, and the memory of a peer
 #
-# In the core you cut a lost part anew. Here is the whole: each of four ranks has a part of a state, and after every second step it sends a
-# copy to the next rank. Rank 2 dies. `train_through_losses` makes a group of those that are left, gathers all parts, and goes on from
-# the last copies. No file is read.
+# In the core you worked out which elements travel. Here is the whole recovery: each of four ranks has a part of a
+# state, and after every second step it sends a copy to the next rank. Rank 2 dies. `train_through_losses` makes a
+# group of those that are left, gathers all parts, and goes on from the last copies. No file is read.
 
 # %% tags=["demo"]
 predict(
@@ -269,9 +271,10 @@ with reveal("odd"):
 # %% [markdown]
 # ## A canary
 #
-# Before a machine gets a job, let it repeat the first steps of a run whose losses are known. A deterministic program gives the same losses, bit for
-# bit, on the same kind of machine with the same versions. So a difference means that the machine, the versions or the program have
-# changed, and what is stored beside the losses tells which.
+# A **canary** is a short run whose losses are known. Let a machine repeat it before it gets a job. A deterministic
+# program gives the same losses, bit for bit, on the same kind of machine with the same versions. So a difference
+# means that the machine, the versions or the program has changed. The versions are stored beside the losses; if they
+# are the same, suspect the machine or the program.
 
 # %% tags=["demo"]
 
@@ -344,7 +347,7 @@ with reveal("opt"):
 # %% tags=["demo"]
 predict(
     "background",
-    "2,048 nodes at Llama 3's rate. Saves stop the job for 2 s instead of 30 s, but are usable only 3 minutes later. How many "
+    "2,048 nodes at Llama 3's rate: a failure every 3.1 hours, 10 minutes to restart. Saves stop the job for 2 s instead of 30 s, but are usable only 3 minutes later; each job saves at its best interval. How many "
     "percentage points more of the time are useful?",
     unit="points",
 )
@@ -401,8 +404,9 @@ with reveal("background"):
     print(f"The closed form says {closed:.1f}% for the first, where the simulation has {shares[names[0]]:.1f}%.")
 
 # %% [markdown]
-# Early deaths come in the first weeks and then become rarer, so over three months they cost more than the mean suggests. And where spares
-# run out, the job is idle: that is the wait that the core's model put into R.
+# With a shape below 1, failures are most frequent at the start and become rarer, so over the first three months there
+# are more of them than the mean suggests. And where spares run out, the job is idle: that is the wait that the core's
+# model put into R.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 term("silent data corruption")

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
-from threeloops.lab.checking import wall
-from threeloops.training.cluster import Cluster, ClusterError, RankFailed, Run, SlowRank
+import torch
 
-__all__ = ["on_cluster"]
+from threeloops.lab.checking import check, wall
+from threeloops.training.cluster import Cluster, ClusterError, CorruptMessage, RankFailed, Run, SlowRank
+
+__all__ = ["on_cluster", "require_use_of_messages"]
 
 _HUB = "threeloops.training.cluster.processes.hub"
 
@@ -41,6 +43,42 @@ def on_cluster(
         if "NotImplementedError" in str(failure).splitlines():
             raise NotImplementedError from None
         raise
+
+
+def require_use_of_messages(ranks: int, program: Callable[..., Any], *arguments: Any, after: float = 0.0) -> None:
+    """Results are made of what arrives: with the longest messages between two ranks corrupted on their way, some rank's
+    tensors are others. A program that fails on what arrives has used it, too. Messages from before `after` seconds of
+    virtual time are left alone.
+    """
+    run = on_cluster(Cluster(ranks), program, *arguments)
+    sent = [message for message in run.messages if message.ready >= after and message.size]
+    check.true(bool(sent), "nothing was sent")
+    chosen = max(sent, key=lambda message: message.size)
+    source, target = chosen.source, chosen.target
+    pair = [message for message in run.messages if (message.source, message.target) == (source, target)]
+    faults = [
+        CorruptMessage(source, target, number)
+        for number, message in enumerate(pair)
+        if message.size == chosen.size and message.ready >= after
+    ]
+    try:
+        spoilt = on_cluster(Cluster(ranks, faults), program, *arguments)
+    except ClusterError:
+        return
+    before, now = _tensors_in(run.results), _tensors_in(spoilt.results)
+    check.true(
+        len(before) == len(now) and not all(map(torch.equal, before, now)),
+        f"messages from rank {source} to rank {target} were corrupted on their way, and the results of all ranks are "
+        "what they were before: they must be made of what arrives",
+    )
+
+
+def _tensors_in(results: Any) -> list[torch.Tensor]:
+    """All tensors of nested results, in order."""
+    if torch.is_tensor(results):
+        return [results]
+    parts = results.values() if type(results) is dict else results if type(results) in (list, tuple) else ()
+    return [tensor for part in parts for tensor in _tensors_in(part)]
 
 
 def _run(

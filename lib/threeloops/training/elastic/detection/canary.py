@@ -26,7 +26,8 @@ class Difference:
     stored: float
     found: float
     ulps: int
-    """How many floats lie between the two; a few look like another order of summation, and many like a fault."""
+    """How many floats lie between the two, of float32 if both are; a few look like another order of summation, and many
+    like a fault."""
     changed: Mapping[str, tuple[str, str]]
     """What is different about the environment, before and now."""
 
@@ -89,9 +90,16 @@ def compare(stored: Sequence[float], found: Sequence[float], before: Mapping[str
 
 
 def _ulps(a: float, b: float) -> int:
-    """Steps from one float64 to the other. Floats, as integers, are in order where they have the same sign."""
+    """Steps from one float to the other, of float32 if both are, or else of float64. Floats of the same sign are in the
+    order of the integers with the same bits.
+    """
     if math.isnan(a) or math.isnan(b):
         return 2**63
-    places = torch.tensor([a, b], dtype=torch.float64).view(torch.int64).tolist()
-    first, second = (place if place >= 0 else -(2**63) - place for place in places)
+    wide = torch.tensor([a, b], dtype=torch.float64)
+    narrow = wide.float()
+    if torch.equal(narrow.double(), wide):
+        places, bits = narrow.view(torch.int32).tolist(), 32
+    else:
+        places, bits = wide.view(torch.int64).tolist(), 64
+    first, second = (place if place >= 0 else -(2 ** (bits - 1)) - place for place in places)
     return abs(first - second)

@@ -4,6 +4,7 @@ import json
 import math
 import struct
 
+import numpy as np
 import pytest
 import torch
 from elastic_training import batch, loss_of, model
@@ -63,6 +64,16 @@ def test_ulps_are_floats_in_between(a, steps):
     elif not math.isinf(b):
         zeros = (a < 0 < b) or (b < 0 < a)
         assert abs(found.ulps - abs(steps)) <= zeros + (a == 0 or b == 0)
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(1, 50))
+def test_losses_of_float32_are_counted_in_floats_of_float32(a, steps):
+    b = np.float32(a)
+    for _ in range(steps):
+        b = np.nextafter(b, np.float32(np.inf))
+    if np.isfinite(b):
+        found = compare([a], [float(b)], {})
+        assert abs(found.ulps - steps) <= (a <= 0 <= float(b))
 
 
 def test_nan_is_equal_to_itself_and_far_from_all_numbers():
