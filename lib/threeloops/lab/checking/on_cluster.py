@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from threeloops.lab.checking import check, wall
+from threeloops.lab.checking import wall
+from threeloops.lab.checking.check import check
 from threeloops.training.cluster import Cluster, ClusterError, CorruptMessage, RankFailed, Run, SlowRank
 
 __all__ = ["on_cluster", "require_use_of_messages"]
