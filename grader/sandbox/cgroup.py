@@ -31,6 +31,9 @@ _OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes", "memory.kmem.tcp.
 """These files exist only in kernels that account for swap and, in version 1, for TCP."""
 
 
+_HUGE_PAGE_MB = 2
+
+
 class NoGroups(Exception):
     """Control groups cannot be made here; the message says why."""
 
@@ -57,12 +60,31 @@ class Group:
         return [os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in self.folders]
 
     def exceeded(self) -> str:
-        """Why the kernel ended processes of the group, or an empty string."""
-        name = "memory.events" if self.version == 2 else "memory.oom_control"
-        with suppress(OSError, KeyError, ValueError):
-            if int(_pairs(self.folders[0] / name)["oom_kill"]):
-                return f"it used more than {self.memory_mb} MiB of memory"
+        """Why the kernel ended processes of the group, if their own limit is the reason, or an empty string."""
+        if self._was_killed() and self._met_its_limit():
+            return f"it used more than {self.memory_mb} MiB of memory"
         return ""
+
+    def is_victim(self) -> bool:
+        """Whether the kernel ended processes of the group because the whole machine had no memory left."""
+        return self._was_killed() and not self._met_its_limit()
+
+    def _was_killed(self) -> bool:
+        """Whether the kernel took memory back by ending a process, for whatever shortage."""
+        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        return self._count(name, "oom_kill") > 0
+
+    def _met_its_limit(self) -> bool:
+        if self.version == 2:
+            return self._count("memory.events", "oom") > 0
+        # Version 1 does not always count a failure before it ends a process; a huge page more may have been asked for.
+        return self._count("memory.max_usage_in_bytes") >= (self.memory_mb - _HUGE_PAGE_MB) << 20
+
+    def _count(self, name: str, key: str = "") -> int:
+        """A number that the kernel keeps for this group; 0 where it keeps none."""
+        with suppress(OSError, KeyError, ValueError):
+            return int(_pairs(self.folders[0] / name)[key] if key else (self.folders[0] / name).read_text())
+        return 0
 
     def end(self) -> None:
         """End every process of the group and remove it. A later run removes what cannot be removed in time."""

@@ -22,6 +22,7 @@ from grader.authoring.labs import Lab, Limits
 from grader.authoring.manifest import Kind, manifest
 from grader.authoring.names import imported_modules, replays
 from grader.machine.child_process import environment
+from grader.machine.faults import NO_MEMORY, MachineFault
 from grader.sandbox import bwrap, cgroup
 from grader.sandbox.bwrap import SandboxError
 from grader.sandbox.confine import ENDED_BY_ITSELF
@@ -64,9 +65,14 @@ class Connection:
             self.group.end()
 
     def reason(self) -> str | None:
-        """Why the kernel or the monitor ended the submission: "" where neither did, None where the monitor is dead."""
+        """Why the kernel or the monitor ended the submission: "" where neither did, None where the monitor is dead.
+
+        Raises MachineFault where the machine had no memory left: the kernel ends submissions first, whoever used it up.
+        """
         if self.group is not None and (exceeded := self.group.exceeded()):
             return exceeded
+        if self.group is not None and self.group.is_victim():
+            raise MachineFault(f"a submission was ended because this machine is out of memory: {NO_MEMORY}")
         self.life.settimeout(0.5)
         try:
             word = self.life.recv(256).decode()

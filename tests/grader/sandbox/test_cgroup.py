@@ -121,11 +121,31 @@ def member(group, work):
     return pid
 
 
+@pytest.mark.parametrize(
+    ("version", "files", "exceeded", "victim"),
+    [
+        (2, {"memory.events": "max 9\noom 1\noom_kill 1\n"}, True, False),
+        (2, {"memory.events": "max 0\noom 0\noom_kill 1\n"}, False, True),
+        (2, {"memory.events": "max 3\noom 0\noom_kill 0\n"}, False, False),
+        (1, {"memory.oom_control": "oom_kill 2\n", "memory.max_usage_in_bytes": "67108864\n"}, True, False),
+        (1, {"memory.oom_control": "oom_kill 1\n", "memory.max_usage_in_bytes": "65536000\n"}, True, False),
+        (1, {"memory.oom_control": "oom_kill 1\n", "memory.max_usage_in_bytes": "50000000\n"}, False, True),
+        (1, {"memory.oom_control": "oom_kill 0\n", "memory.max_usage_in_bytes": "67108864\n"}, False, False),
+        (1, {}, False, False),
+    ],
+)
+def test_a_shortage_of_the_whole_machine_is_not_the_submissions_fault(tmp_path, version, files, exceeded, victim):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    group = cgroup.Group(version, (tmp_path,), memory_mb=64)
+    assert (bool(group.exceeded()), group.is_victim()) == (exceeded, victim)
+
+
 @pytest.mark.cgroup
 def test_memory_beyond_the_limit_ends_the_process_and_is_named(group):
     _, status = os.waitpid(member(group, lambda: bytearray(os.urandom(1 << 20)) * 200), 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
-    assert group.exceeded() == "it used more than 64 MiB of memory"
+    assert group.exceeded() == "it used more than 64 MiB of memory" and not group.is_victim()
 
 
 @pytest.mark.cgroup
