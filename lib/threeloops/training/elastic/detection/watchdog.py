@@ -96,7 +96,11 @@ class FlightRecorder:
         def noted(*arguments: Any, **options: Any) -> Any:
             given = signature.bind(*arguments, **options).arguments
             call = self._begin(name, given.get("group"), next(iter(given.values()), None))
-            work = function(*arguments, **options)
+            try:
+                work = function(*arguments, **options)
+            except BaseException:
+                call.ended = self.clock()  # a survivor of a lost rank goes on without it
+                raise
             if given.get("async_op") and work is not None:
                 return _Noted(work, call, self.clock)
             call.ended = self.clock()
@@ -121,10 +125,11 @@ class _Noted:
     def __init__(self, work: Any, call: Called, clock: Callable[[], float]) -> None:
         self._work, self._call, self._clock = work, call, clock
 
-    def wait(self, *arguments: Any) -> Any:
-        result = self._work.wait(*arguments)
-        self._call.ended = self._clock()
-        return result
+    def wait(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return self._work.wait(*arguments, **options)
+        finally:
+            self._call.ended = self._clock()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)

@@ -1,5 +1,7 @@
 """Who holds up whom: on records made by hand, on the virtual cluster with exact times, and on real processes."""
 
+import datetime
+import functools
 import os
 import time
 from pathlib import Path
@@ -117,6 +119,29 @@ def test_a_dead_rank_leaves_no_record():
     records = {rank: calls for rank, calls in enumerate(run.results) if calls}
     said = diagnose(records, first_alarm(records, 5.0), range(4))
     assert "rank 1 has left no record" in said and "rank 1 has not entered all_reduce #5" in said
+
+
+def goes_on_without_a_rank():
+    """Rank 1 dies: the others are told in an all-reduce, or in the wait for one, and go on in a group of their own."""
+    with FlightRecorder(clock=now) as recorder:
+        for begin in (dist.all_reduce, functools.partial(dist.all_reduce, async_op=True)):
+            try:
+                compute(SECONDS)
+                if (work := begin(torch.ones(64))) is not None:
+                    work.wait(timeout=datetime.timedelta(hours=1))
+            except RankLost:
+                pass
+        left = dist.new_group([0, 2, 3], use_local_synchronization=True)
+        dist.all_reduce(torch.ones(64), group=left)
+    return recorder.calls
+
+
+def test_a_collective_that_raised_has_ended():
+    run = Cluster(uniform(4, 2**-10, 2**20), [RankDies(1, 0.1)], timeout=8.0).run(goes_on_without_a_rank)
+    for rank in (0, 2, 3):
+        assert [call.group == "world" for call in run.results[rank]] == [True, True, False]
+        assert all(call.ended is not None and call.ended >= call.begun for call in run.results[rank])
+    assert diagnose({rank: run.results[rank] for rank in (0, 2, 3)}, run.seconds) == ""
 
 
 def really_hangs(folder):
