@@ -71,6 +71,7 @@ class FlightRecorder:
         if capacity < 1:
             raise ValueError(f"capacity = {capacity}: expected to keep 1 collective or more")
         self._calls: deque[Called] = deque(maxlen=capacity)
+        self._lock = threading.Lock()  # a deque that gets another call while it is iterated over raises
         self._numbers: dict[str, int] = defaultdict(int)
         self.clock = clock
 
@@ -87,7 +88,9 @@ class FlightRecorder:
     @property
     def calls(self) -> list[Called]:
         """From the oldest to the newest, as they are now."""
-        return [replace(each) for each in self._calls]
+        with self._lock:
+            calls = list(self._calls)
+        return [replace(each) for each in calls]
 
     def _noting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
@@ -115,7 +118,8 @@ class FlightRecorder:
         elements = sum(each.numel() for each in tensors if isinstance(each, torch.Tensor))
         ranks = tuple(dist.get_process_group_ranks(group))
         call = Called(self._numbers[name], name, ranks, what, elements, _caller(), self.clock())
-        self._calls.append(call)
+        with self._lock:
+            self._calls.append(call)
         return call
 
 
@@ -229,8 +233,8 @@ class Watchdog:
 
     Args:
         on_hang: gets the diagnosis; by default it is printed. To have an agent start all ranks anew, end the process.
-        patience: seconds for which other ranks may take to write.
-        poll: seconds between two looks.
+        patience: how many seconds other ranks may take to write, once they have looked.
+        poll: seconds between two looks, the same on all ranks.
     """
 
     def __init__(
@@ -262,27 +266,29 @@ class Watchdog:
     def _watch(self) -> None:
         asked = self._folder / "asked"
         while not self._stop.wait(self._poll):
-            late = first_alarm({self._rank: self._recorder.calls}, self._timeout)
+            calls = self._recorder.calls
+            waiting = [call for call in calls if call.ended is None]  # what ended late is none of a watchdog's business
+            late = first_alarm({self._rank: waiting}, self._timeout)
             mine = late is not None and late <= self._recorder.clock() and _create(asked)
             if mine or asked.exists():
-                self._write()
+                self._write(calls)
                 if mine:
                     self._on_hang(self._read())
                 return
 
-    def _write(self) -> None:
+    def _write(self, calls: Sequence[Called]) -> None:
         """Times as seconds before now, since clocks of machines differ."""
         now = self._recorder.clock()
-        calls = [
+        data = [
             asdict(replace(call, begun=call.begun - now, ended=None if call.ended is None else call.ended - now))
-            for call in self._recorder.calls
+            for call in calls
         ]
         new = self._folder / f"new {self._rank}"
-        new.write_text(json.dumps(calls))
+        new.write_text(json.dumps(data))
         os.replace(new, self._folder / f"rank {self._rank}")
 
     def _read(self) -> str:
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._poll + self._patience  # others look once per `poll`
         paths = {rank: self._folder / f"rank {rank}" for rank in range(self._size)}
         while time.monotonic() < deadline and not all(path.exists() for path in paths.values()):
             time.sleep(min(self._poll, 0.1))

@@ -1,5 +1,6 @@
 """Who holds up whom: on records made by hand, on the virtual cluster with exact times, and on real processes."""
 
+import dataclasses
 import datetime
 import functools
 import os
@@ -166,6 +167,60 @@ def test_on_real_processes_one_rank_says_who_is_behind(tmp_path):
     assert len(said) == 1, "one rank speaks for all"
     assert said[0].startswith("rank 1 has not entered all_reduce #3 of group world, in which ranks 0, 2 wait for 0.")
     assert "The last of rank 1 was all_reduce #2" in said[0]
+
+
+def test_the_record_can_be_read_while_calls_are_added(monkeypatch):
+    """As by the watchdog's thread; here the other thread's calls come at the worst time, within each copy."""
+    recorder = FlightRecorder(capacity=8)
+    recorder._calls.extend(call(number, 1.0) for number in range(5))
+
+    def replace(each):
+        recorder._calls.append(call(9, 1.0))
+        return dataclasses.replace(each)
+
+    monkeypatch.setattr("threeloops.training.elastic.detection.watchdog.replace", replace)
+    assert [each.number for each in recorder.calls] == [0, 1, 2, 3, 4]
+
+
+def watchdogs(monkeypatch, folder, ranks, **options):
+    """One for each rank, all in this process, with what they say."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: ranks)
+    found = []
+    for rank in range(ranks):
+        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
+        recorder, said = FlightRecorder(), []
+        found.append((recorder, Watchdog(recorder, folder, 1.0, said.append, **options), said))
+    return found
+
+
+def comes_true(what, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return what()
+
+
+def test_a_slow_collective_that_has_ended_is_no_hang_and_the_watch_goes_on(monkeypatch, tmp_path):
+    ((recorder, watchdog, said),) = watchdogs(monkeypatch, tmp_path, 1, patience=0.0, poll=0.02)
+    now = time.monotonic()
+    recorder._calls.append(call(1, now - 60, now - 30, ranks=(0,)))
+    with watchdog:
+        time.sleep(0.3)
+        assert not said and not os.listdir(tmp_path)
+        recorder._calls.append(call(2, now - 20, ranks=(0,)))
+        assert comes_true(lambda: said)
+    assert len(said) == 1 and "rank 0 waits for the end of all_reduce #2" in said[0]
+
+
+def test_a_rank_that_has_not_looked_yet_is_not_gone(monkeypatch, tmp_path):
+    """Rank 1 looks half a poll after rank 0, and its patience is far shorter than that."""
+    first, second = watchdogs(monkeypatch, tmp_path, 2, patience=0.1, poll=2.0)
+    first[0]._calls.append(call(1, time.monotonic() - 60, ranks=(0, 1)))
+    with first[1]:
+        time.sleep(1.0)
+        with second[1]:
+            assert comes_true(lambda: first[2])
+    assert first[2][0].startswith("rank 1 has not entered all_reduce #1") and not second[2]
 
 
 def test_bad_input_is_refused():
