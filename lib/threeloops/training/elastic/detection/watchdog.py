@@ -13,7 +13,10 @@ prints, on one of the ranks:
 
     rank 2 has not entered all_reduce #1041 of group world, in which ranks 0, 1, 3 wait for 600.0 s (train.py:88). …
 
-torch's sees what NCCL does on a GPU; this one sees calls of `torch.distributed`, on any backend.
+torch's sees what NCCL does on a GPU; this one sees calls of collectives as `torch.distributed.all_reduce(…)`, on any
+backend. It does not see `send`, `recv`, `isend`, `irecv` and batches of them, collectives of objects, functional ones,
+what torch's own DDP begins in C++, nor functions that were imported by name before: a rank that hangs in one of these
+is named as one that has not entered the next that is seen.
 """
 
 import functools
@@ -36,10 +39,17 @@ from threeloops.training.cluster.processes.actor import is_library
 
 __all__ = ["Called", "FlightRecorder", "Watchdog", "diagnose", "first_alarm"]
 
-_WATCHED = (
-    "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast",
-    "gather", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
+_WATCHED = tuple(
+    name
+    for name in (
+        "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single",
+        "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor",
+        "scatter",
+    )
+    if hasattr(dist, name)  # torch 2.13 has new names for two of them
 )  # fmt: skip
+_UNEVEN = ("all_to_all", "all_to_all_single")
+"""Ranks may call them with different numbers of elements, as where experts get different numbers of tokens."""
 
 
 @dataclass
@@ -113,12 +123,13 @@ class FlightRecorder:
 
     def _begin(self, what: str, group: Any, data: Any) -> Called:
         name = "world" if group is None or group is dist.group.WORLD else group.group_name
-        self._numbers[name] += 1
         tensors = data if isinstance(data, (list, tuple)) else [data]
         elements = sum(each.numel() for each in tensors if isinstance(each, torch.Tensor))
         ranks = tuple(dist.get_process_group_ranks(group))
-        call = Called(self._numbers[name], name, ranks, what, elements, _caller(), self.clock())
+        where, begun = _caller(), self.clock()
         with self._lock:
+            self._numbers[name] += 1
+            call = Called(self._numbers[name], name, ranks, what, elements, where, begun)
             self._calls.append(call)
         return call
 
@@ -193,11 +204,10 @@ def _about(call: Called, inside: Mapping[int, Called], known: Mapping[int, Seque
         )
     kinds = defaultdict(list)
     for rank, each in inside.items():
-        kinds[each.what, each.elements].append(rank)
+        kinds[each.what if each.what in _UNEVEN else f"{each.what} of {each.elements:,}"].append(rank)
     if len(kinds) > 1:
         made = "; ".join(
-            f"{_ranks(those)}: {what} of {elements:,} ({_lines(inside[rank] for rank in those)})"
-            for (what, elements), those in kinds.items()
+            f"{_ranks(those)}: {kind} ({_lines(inside[rank] for rank in those)})" for kind, those in kinds.items()
         )
         return f"ranks disagree about collective #{call.number} of group {call.group}: {made}"
     left = "and the others have left it" if others else "and no rank is behind: look at the network between them"

@@ -56,6 +56,17 @@ def test_ranks_that_call_different_things():
     )
 
 
+@pytest.mark.parametrize("what", ["all_to_all", "all_to_all_single"])
+def test_ranks_may_exchange_different_numbers_of_elements(what):
+    records = {rank: [call(3, 1.0, what=what, elements=100 - 40 * (rank == 2))] for rank in WORLD}
+    assert "no rank is behind" in diagnose(records, 2.0)
+    records[1] = [call(3, 1.0, elements=60)]
+    assert diagnose(records, 2.0) == (
+        f"ranks disagree about collective #3 of group world: ranks 0, 2, 3: {what} (train.py:88); "
+        "rank 1: all_reduce of 60 (train.py:88)"
+    )
+
+
 def test_where_all_have_entered_it_is_the_network():
     assert "no rank is behind" in diagnose({rank: [call(3, 1.0)] for rank in WORLD}, 2.0)
     records = {rank: [call(3, 1.0, 1.5)] for rank in (0, 1, 2)} | {3: [call(3, 1.0)]}
@@ -120,6 +131,22 @@ def test_a_dead_rank_leaves_no_record():
     records = {rank: calls for rank, calls in enumerate(run.results) if calls}
     said = diagnose(records, first_alarm(records, 5.0), range(4))
     assert "rank 1 has left no record" in said and "rank 1 has not entered all_reduce #5" in said
+
+
+def gathers_by(name, other):
+    with FlightRecorder(clock=now) as recorder:
+        getattr(dist, name)(torch.empty(4), torch.ones(2))
+        getattr(dist, other)(torch.empty(2), torch.ones(4))
+    return recorder.calls
+
+
+NAMES = ("all_gather_into_tensor", "reduce_scatter_tensor"), ("all_gather_single", "reduce_scatter_single")
+
+
+@pytest.mark.parametrize("names", [pair for pair in NAMES if hasattr(dist, pair[0])])
+def test_collectives_are_seen_by_their_old_names_and_by_those_of_torch_2_13(names):
+    for calls in Cluster(2).run(gathers_by, *names).results:
+        assert [(each.number, each.what, each.elements) for each in calls] == [(1, names[0], 4), (2, names[1], 2)]
 
 
 def goes_on_without_a_rank():
