@@ -93,7 +93,7 @@ def outlying(value: float, group: dist.ProcessGroup | None = None, limit: float 
 
     Give it the norm of the rank's gradient before the all-reduce, which is of the same size on ranks with equal shares
     of a batch. The median distance (MAD) is that of honest noise, whatever a single rank says. An error that hardly
-    changes the norm passes.
+    changes the norm passes. Of two ranks both are as far from the median, so only what is not finite is named.
     """
     (bits,) = _gather([int(torch.tensor(value, dtype=torch.float64).view(torch.int64))], group)
     values = torch.tensor(bits).view(torch.float64).tolist()
@@ -111,8 +111,10 @@ def cross_check(
     or, where there are none, all that disagree with one.
 
     `compute` gives, for instance, the gradients of a microbatch, and must give the same bits on healthy ranks. Among
-    three ranks or more, one that always miscalculates is named; one that did so once is one of the two returned. The
-    price is one microbatch more, so check every few hundred steps.
+    three ranks or more, one that always miscalculates is named; one that did so once is one of the two returned. Where
+    several do so, one between two of them disagrees with both as well, and is named though it may be healthy; and one
+    that did so once is not named beside one that always does. So check again once those named are replaced. The price
+    is one microbatch more: check every few hundred steps.
     """
     own, other = _gather([checksum(compute(mine)), checksum(compute(before))], group)
     differs = [other[rank] != own[rank - 1] for rank in range(len(own))]  # rank, and the one before it

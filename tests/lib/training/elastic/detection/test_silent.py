@@ -128,6 +128,8 @@ def norms(values, limit):
         ([1.0, 1.0, 1.0, 1.0 + 1e-9, 1.0], [3]),
         ([math.inf] * 3, [0, 1, 2]),
         ([5.0, 5.0], []),
+        ([5.0, 1e30], []),
+        ([5.0, math.inf], [1]),
     ],
 )
 def test_a_norm_far_from_the_median_is_named(values, found):
@@ -155,8 +157,11 @@ def checks_across(wrong, once):
 
 @pytest.mark.parametrize(
     ("ranks", "wrong", "once", "named"),
-    [(4, [2], False, [2]), (4, [0], False, [0]), (3, [1], False, [1]), (4, [], False, []), (2, [1], False, [0, 1])],
-)
+    [
+        (4, [2], False, [2]), (4, [0], False, [0]), (3, [1], False, [1]), (4, [], False, []), (2, [1], False, [0, 1]),
+        (6, [1, 3], False, [1, 2, 3]), (7, [1, 4], False, [1, 4]),
+    ],
+)  # fmt: skip
 def test_two_ranks_that_compute_the_same_microbatch_find_what_a_checksum_after_the_all_reduce_cannot(
     ranks, wrong, once, named
 ):
