@@ -35,8 +35,8 @@ class Attempt:
 
 
 def recovery_seconds(death: float, last_save: float, detect: float, restart: float, load: float) -> float:
-    """From a death until the job is as far as it was then; `last_save` is when training went on after the last save that
-    is usable at the death."""
+    """From a death until the job is as far as it was then; `last_save` is when training went on after the last save
+    that is usable at the death."""
     if not last_save <= death:
         raise ValueError(f"last_save = {last_save} s, death = {death} s: expected a save before the death")
     return detect + restart + load + (death - last_save)
