@@ -5,6 +5,8 @@
   a machine that gives other losses than before (`run_canary`).
 - `recovery/` goes on: in the same processes on whoever is left (`train_through_losses`), with a fault policy in two
   hooks (`GuardedOptimizer`), from storage or the memory of peers, or by a restart (`run_with_restarts`).
+- Votes, checksums, copies in the memory of peers and `Grace.agreed` send tensors of the CPU. So beside NCCL they need
+  gloo: `init_process_group("cpu:gloo,cuda:nccl")`, which takes for each tensor what its device needs.
 - Here are the announced end (`Grace`, `requeue.sh` for Slurm), faults to try all of it with, and a program that shows
   it on real processes (`demo`).
 

@@ -117,8 +117,11 @@ class _Disk(io.FileIO):
 
 
 def full_disk(folder: Path | str, left: int) -> contextlib.AbstractContextManager[None]:
-    """Within it, after `left` bytes more any write below `folder` fails with ENOSPC, for files opened by `open` to be
-    written in binary mode."""
+    """Within it, after `left` bytes more any write below `folder` fails with ENOSPC, for files that Python opens to be
+    written in binary mode: with `open`, `Path.open`, `Path.write_bytes`, and so in a `LocalStore`. Not those of
+    `os.open`, nor of libraries in C++ (`torch.save` to a path). For states that a crash may leave behind, see
+    `checkpoint.crash`.
+    """
     return _disk(folder, [float(left)], float("inf"))
 
 
@@ -140,8 +143,8 @@ def _disk(folder: Path | str, left: list[float], bandwidth: float) -> Iterator[N
         raw = _Disk(path, mode.replace("b", ""), left, bandwidth)
         return io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
 
-    builtins.open = opened  # type: ignore[assignment]
+    builtins.open = io.open = opened  # type: ignore[assignment]  # pathlib calls the second
     try:
         yield
     finally:
-        builtins.open = plain
+        builtins.open = io.open = plain

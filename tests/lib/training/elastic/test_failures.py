@@ -1,6 +1,7 @@
 """Each fault does what it says, and nothing else."""
 
 import errno
+import io
 import math
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 import pytest
 import torch
 from threeloops.module_process import command
+from threeloops.training.checkpoint import LocalStore
 from threeloops.training.elastic import (
     corrupt_gradient,
     flip_bit,
@@ -99,6 +101,35 @@ def test_a_disk_is_full_after_so_many_bytes(tmp_path):
     with open(tmp_path / "disk" / "b", "wb") as file:
         file.write(bytes(100))
     assert (tmp_path / "disk" / "b").stat().st_size == 100
+
+
+def write_bytes(folder, data):
+    (folder / "x").write_bytes(data)
+
+
+def path_open(folder, data):
+    with (folder / "x").open("xb") as file:
+        file.write(data)
+
+
+def local_store(folder, data):
+    store = LocalStore(folder)
+    store.begin("step 1")
+    store.write("step 1", "x", [memoryview(data)[:4], memoryview(data)[4:]])
+
+
+@pytest.mark.parametrize("write", [write_bytes, path_open, local_store])
+def test_files_that_pathlib_opens_are_on_the_same_disk(write, tmp_path):
+    with full_disk(tmp_path, left=10), pytest.raises(OSError, match="No space left"):
+        write(tmp_path, b"0123456789abc")
+    (written,) = tmp_path.rglob("x")
+    assert written.read_bytes() == b"0123456789"
+    with slow_disk(tmp_path / "slow", bandwidth=10_000):
+        (tmp_path / "slow").mkdir()
+        begin = time.perf_counter()
+        write(tmp_path / "slow", bytes(1000))
+        assert time.perf_counter() - begin >= 0.1
+    assert io.open is open and (tmp_path / "x").write_bytes(bytes(100)) == 100
 
 
 def test_a_disk_is_slow(tmp_path):

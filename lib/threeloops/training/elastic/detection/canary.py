@@ -12,8 +12,11 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from threeloops.hardware.inventory import read_cpu
 
 __all__ = ["Difference", "compare", "environment", "run_canary", "store_canary"]
 
@@ -40,17 +43,30 @@ class Difference:
 
 def environment() -> dict[str, str]:
     """What losses may depend on. No names of hosts or users."""
+    backends = torch.backends
     found = {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "cpu capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu": read_cpu()[0]["name"],
+        "cpu capability": backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
         "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+        "float32 on the cpu": _precisions(backends.mkldnn.matmul, backends.mkldnn.conv),
     }
     if torch.cuda.is_available():
-        found |= {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+        found |= {
+            "gpu": torch.cuda.get_device_name(),
+            "cuda": str(torch.version.cuda),
+            "cudnn": str(backends.cudnn.version()),
+            "float32 on the gpu": _precisions(backends.cuda.matmul, backends.cudnn.conv),
+        }
     return found
+
+
+def _precisions(matmul: Any, conv: Any) -> str:
+    """Whether products of float32 may be of TF32 or bfloat16, as `torch.backends` is set: "none" is its default."""
+    return f"matmul {matmul.fp32_precision}, conv {conv.fp32_precision}"
 
 
 def store_canary(path: Path | str, losses: Sequence[float]) -> None:

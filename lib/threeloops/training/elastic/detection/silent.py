@@ -26,22 +26,38 @@ __all__ = ["checksum", "cross_check", "cross_check_cost", "odd_ranks", "odd_rank
 
 _WORD = 8
 """Bytes."""
+_AT_A_TIME = 2**20
+"""Words, so that hashing takes 16 MiB besides, however large a tensor is."""
+
+_GOLDEN, _FIRST, _SECOND = (  # of splitmix64, as int64
+    number - 2**64 for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
 
 
 @torch.no_grad()
 def checksum(tensors: Iterable[Tensor]) -> int:
-    """64 bits of the tensors' bytes and their places: Σ (2i + 1) · wordᵢ modulo 2⁶⁴ over all 64-bit words.
+    """64 bits of the tensors' bytes and their places: Σ mix(wordᵢ + (i + 1) · 0x9E3779B97F4A7C15) modulo 2⁶⁴ over all
+    64-bit words, where `mix` is that of splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
+    generators", in Vigna's version).
 
-    An error inside of one word is always seen: it changes the sum by an odd number times something between 0 and 2⁶⁴.
-    Other errors go unseen with a probability of about 2⁻⁶⁴. One pass over memory, on the tensors' own device.
+    No two words have the same mix, so an error inside of one word is always seen. Others go unseen with a probability
+    of about 2⁻⁶⁴, those with a pattern too, such as all signs flipped: a sum that is linear in the words would miss
+    many of them. One read of the tensors, on their own device.
     """
     total = place = 0
     for tensor in tensors:
-        words = _words(tensor)
-        weights = torch.arange(2 * place + 1, 2 * (place + len(words)) + 1, 2, device=words.device)
-        total += int((words * weights).sum())  # int64 wraps, as it should
-        place += len(words)
+        for words in _words(tensor).split(_AT_A_TIME):
+            total += int(_mixed(words, place).sum())
+            place += len(words)
     return (total + 2**63) % 2**64 - 2**63
+
+
+def _mixed(words: Tensor, place: int) -> Tensor:
+    """Of words that begin at this place. int64 wraps, as it should, but shifts in copies of its sign."""
+    x = torch.arange(place + 1, place + len(words) + 1, device=words.device).mul_(_GOLDEN).add_(words)
+    for shift, factor in ((30, _FIRST), (27, _SECOND), (31, 1)):
+        x.bitwise_xor_((x >> shift).bitwise_and_(2 ** (64 - shift) - 1)).mul_(factor)
+    return x
 
 
 def _words(tensor: Tensor) -> Tensor:
@@ -77,7 +93,7 @@ def outlying(value: float, group: dist.ProcessGroup | None = None, limit: float 
 
     Give it the norm of the rank's gradient before the all-reduce, which is of the same size on ranks with equal shares
     of a batch. The median distance (MAD) is that of honest noise, whatever a single rank says. An error that hardly
-    changes the norm passes.
+    changes the norm passes. Of two ranks both are as far from the median, so only what is not finite is named.
     """
     (bits,) = _gather([int(torch.tensor(value, dtype=torch.float64).view(torch.int64))], group)
     values = torch.tensor(bits).view(torch.float64).tolist()
@@ -95,8 +111,10 @@ def cross_check(
     or, where there are none, all that disagree with one.
 
     `compute` gives, for instance, the gradients of a microbatch, and must give the same bits on healthy ranks. Among
-    three ranks or more, one that always miscalculates is named; one that did so once is one of the two returned. The
-    price is one microbatch more, so check every few hundred steps.
+    three ranks or more, one that always miscalculates is named; one that did so once is one of the two returned. Where
+    several do so, one between two of them disagrees with both as well, and is named though it may be healthy; and one
+    that did so once is not named beside one that always does. So check again once those named are replaced. The price
+    is one microbatch more: check every few hundred steps.
     """
     own, other = _gather([checksum(compute(mine)), checksum(compute(before))], group)
     differs = [other[rank] != own[rank - 1] for rank in range(len(own))]  # rank, and the one before it

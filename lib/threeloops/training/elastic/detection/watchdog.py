@@ -13,7 +13,10 @@ prints, on one of the ranks:
 
     rank 2 has not entered all_reduce #1041 of group world, in which ranks 0, 1, 3 wait for 600.0 s (train.py:88). …
 
-torch's sees what NCCL does on a GPU; this one sees calls of `torch.distributed`, on any backend.
+torch's sees what NCCL does on a GPU; this one sees calls of collectives as `torch.distributed.all_reduce(…)`, on any
+backend. It does not see `send`, `recv`, `isend`, `irecv` and batches of them, collectives of objects, functional ones,
+what torch's own DDP begins in C++, nor functions that were imported by name before: a rank that hangs in one of these
+is named as one that has not entered the next that is seen.
 """
 
 import functools
@@ -36,10 +39,17 @@ from threeloops.training.cluster.processes.actor import is_library
 
 __all__ = ["Called", "FlightRecorder", "Watchdog", "diagnose", "first_alarm"]
 
-_WATCHED = (
-    "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast",
-    "gather", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
+_WATCHED = tuple(
+    name
+    for name in (
+        "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single",
+        "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor",
+        "scatter",
+    )
+    if hasattr(dist, name)  # torch 2.13 has new names for two of them
 )  # fmt: skip
+_UNEVEN = ("all_to_all", "all_to_all_single")
+"""Ranks may call them with different numbers of elements, as where experts get different numbers of tokens."""
 
 
 @dataclass
@@ -71,6 +81,7 @@ class FlightRecorder:
         if capacity < 1:
             raise ValueError(f"capacity = {capacity}: expected to keep 1 collective or more")
         self._calls: deque[Called] = deque(maxlen=capacity)
+        self._lock = threading.Lock()  # a deque that gets another call while it is iterated over raises
         self._numbers: dict[str, int] = defaultdict(int)
         self.clock = clock
 
@@ -87,7 +98,9 @@ class FlightRecorder:
     @property
     def calls(self) -> list[Called]:
         """From the oldest to the newest, as they are now."""
-        return [replace(each) for each in self._calls]
+        with self._lock:
+            calls = list(self._calls)
+        return [replace(each) for each in calls]
 
     def _noting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
@@ -96,7 +109,11 @@ class FlightRecorder:
         def noted(*arguments: Any, **options: Any) -> Any:
             given = signature.bind(*arguments, **options).arguments
             call = self._begin(name, given.get("group"), next(iter(given.values()), None))
-            work = function(*arguments, **options)
+            try:
+                work = function(*arguments, **options)
+            except BaseException:
+                call.ended = self.clock()  # a survivor of a lost rank goes on without it
+                raise
             if given.get("async_op") and work is not None:
                 return _Noted(work, call, self.clock)
             call.ended = self.clock()
@@ -106,12 +123,14 @@ class FlightRecorder:
 
     def _begin(self, what: str, group: Any, data: Any) -> Called:
         name = "world" if group is None or group is dist.group.WORLD else group.group_name
-        self._numbers[name] += 1
         tensors = data if isinstance(data, (list, tuple)) else [data]
         elements = sum(each.numel() for each in tensors if isinstance(each, torch.Tensor))
         ranks = tuple(dist.get_process_group_ranks(group))
-        call = Called(self._numbers[name], name, ranks, what, elements, _caller(), self.clock())
-        self._calls.append(call)
+        where, begun = _caller(), self.clock()
+        with self._lock:
+            self._numbers[name] += 1
+            call = Called(self._numbers[name], name, ranks, what, elements, where, begun)
+            self._calls.append(call)
         return call
 
 
@@ -121,10 +140,11 @@ class _Noted:
     def __init__(self, work: Any, call: Called, clock: Callable[[], float]) -> None:
         self._work, self._call, self._clock = work, call, clock
 
-    def wait(self, *arguments: Any) -> Any:
-        result = self._work.wait(*arguments)
-        self._call.ended = self._clock()
-        return result
+    def wait(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return self._work.wait(*arguments, **options)
+        finally:
+            self._call.ended = self._clock()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
@@ -184,11 +204,10 @@ def _about(call: Called, inside: Mapping[int, Called], known: Mapping[int, Seque
         )
     kinds = defaultdict(list)
     for rank, each in inside.items():
-        kinds[each.what, each.elements].append(rank)
+        kinds[each.what if each.what in _UNEVEN else f"{each.what} of {each.elements:,}"].append(rank)
     if len(kinds) > 1:
         made = "; ".join(
-            f"{_ranks(those)}: {what} of {elements:,} ({_lines(inside[rank] for rank in those)})"
-            for (what, elements), those in kinds.items()
+            f"{_ranks(those)}: {kind} ({_lines(inside[rank] for rank in those)})" for kind, those in kinds.items()
         )
         return f"ranks disagree about collective #{call.number} of group {call.group}: {made}"
     left = "and the others have left it" if others else "and no rank is behind: look at the network between them"
@@ -224,8 +243,8 @@ class Watchdog:
 
     Args:
         on_hang: gets the diagnosis; by default it is printed. To have an agent start all ranks anew, end the process.
-        patience: seconds for which other ranks may take to write.
-        poll: seconds between two looks.
+        patience: how many seconds other ranks may take to write, once they have looked.
+        poll: seconds between two looks, the same on all ranks.
     """
 
     def __init__(
@@ -257,27 +276,29 @@ class Watchdog:
     def _watch(self) -> None:
         asked = self._folder / "asked"
         while not self._stop.wait(self._poll):
-            late = first_alarm({self._rank: self._recorder.calls}, self._timeout)
+            calls = self._recorder.calls
+            waiting = [call for call in calls if call.ended is None]  # what ended late is none of a watchdog's business
+            late = first_alarm({self._rank: waiting}, self._timeout)
             mine = late is not None and late <= self._recorder.clock() and _create(asked)
             if mine or asked.exists():
-                self._write()
+                self._write(calls)
                 if mine:
                     self._on_hang(self._read())
                 return
 
-    def _write(self) -> None:
+    def _write(self, calls: Sequence[Called]) -> None:
         """Times as seconds before now, since clocks of machines differ."""
         now = self._recorder.clock()
-        calls = [
+        data = [
             asdict(replace(call, begun=call.begun - now, ended=None if call.ended is None else call.ended - now))
-            for call in self._recorder.calls
+            for call in calls
         ]
         new = self._folder / f"new {self._rank}"
-        new.write_text(json.dumps(calls))
+        new.write_text(json.dumps(data))
         os.replace(new, self._folder / f"rank {self._rank}")
 
     def _read(self) -> str:
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._poll + self._patience  # others look once per `poll`
         paths = {rank: self._folder / f"rank {rank}" for rank in range(self._size)}
         while time.monotonic() < deadline and not all(path.exists() for path in paths.values()):
             time.sleep(min(self._poll, 0.1))

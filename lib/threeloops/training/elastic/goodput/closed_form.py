@@ -60,7 +60,7 @@ def daly_interval(save: float, mtbf: float) -> float:
 
 
 def best_interval(save: float, mtbf: float) -> float:
-    """The interval with the least expected time per second of work, to the precision of floats.
+    """The interval with the least expected time per second of work, within about ε·√(M/2C) of itself, ε = 2⁻⁵².
 
     dE/dτ = E/τ leads to ln(1 − τ/M) + τ/M + C/M = 0. The left side falls from C/M to −∞ for τ/M from 0 to 1, so
     bisection finds its root. (In terms of Lambert's function τ = M · (1 + W(−e^(−1 − C/M))).)
@@ -92,7 +92,7 @@ def useful_share(interval: float, save: float, recovery: float, mtbf: float, flu
 
 
 def save_worth(interval: float, mtbf: float) -> float:
-    """For how long a save must stop the job to make this the best interval: the inverse of `best_interval`.
+    """How long a save would have to stop the job for this interval to be the best: the inverse of `best_interval`.
 
     A fixed habit ("every 5 minutes") is right for exactly one such cost.
     """
@@ -103,7 +103,7 @@ def save_worth(interval: float, mtbf: float) -> float:
 
 
 def spares_needed(mtbf: float, repair: float, risk: float = 0.01) -> int:
-    """Hot spares that let a failed node be replaced at once but for a share `risk` of failures.
+    """How many hot spares are needed so that at most a share `risk` of failures has to wait for a repair.
 
     Failures of the job come at rate 1/M, each holds a node for `repair` seconds. With unlimited spares the number of
     nodes in repair when one more fails is Poisson with mean repair/M whatever the distribution of repair times
@@ -111,11 +111,15 @@ def spares_needed(mtbf: float, repair: float, risk: float = 0.01) -> int:
     """
     if not (mtbf > 0 and 0 <= repair < math.inf and 0 < risk < 1):
         raise ValueError(f"mtbf = {mtbf} s, repair = {repair} s, risk = {risk}: expected > 0, ≥ 0, and between 0 and 1")
-    mean, spares, below = repair / mtbf, 0, 0.0
-    while 1 - below > risk:
-        below += math.exp(-mean + spares * math.log(mean) - math.lgamma(spares + 1)) if mean else 1.0
-        spares += 1
-    return spares
+    if not (mean := repair / mtbf):
+        return 1
+    chances: list[float] = []  # that so many are in repair; further ones add nothing to a sum of `risk`
+    while len(chances) <= mean or chances[-1] > risk * 2**-53:
+        chances.append(math.exp(-mean + len(chances) * math.log(mean) - math.lgamma(len(chances) + 1)))
+    waits = 0.0  # summed from the smallest, since a small risk is lost beside what is near 1
+    while len(chances) > 1 and waits + chances[-1] <= risk:
+        waits += chances.pop()
+    return len(chances)
 
 
 def _check(save: float, mtbf: float, recovery: float = 0.0) -> None:

@@ -52,10 +52,10 @@ class Job:
     def __post_init__(self) -> None:
         if self.nodes < 1 or (self.spares is not None and self.spares < 0):
             raise ValueError(f"{self.nodes} nodes, {self.spares} spares: expected 1 or more, and 0 or more or None")
-        if not (self.node_mtbf > 0 and self.shape > 0 and self.interval >= _TICK and math.isfinite(self.interval)):
+        if not (0 < self.node_mtbf < math.inf and self.shape > 0 and _TICK <= self.interval < math.inf):
             raise ValueError(
                 f"node_mtbf = {self.node_mtbf} s, shape = {self.shape}, interval = {self.interval} s: expected "
-                "positive numbers, and a finite interval of a microsecond or more"
+                "positive, finite numbers, and an interval of a microsecond or more"
             )
         for name in ("save", "restart", "flush", "detect", "repair"):
             if not 0 <= getattr(self, name) < math.inf:

@@ -1,7 +1,11 @@
 """Who trains together, and what goes on when some of them are lost: in the same processes, without a restart.
 
-A collective whose rank has died raises `RankLost` in all others. Survivors make a group of their own, build their part
-of the model for it, load what was saved, and go on; so shards are cut anew, and gradients averaged over fewer ranks.
+This needs the virtual cluster, where a collective whose rank has died raises `RankLost` in all others. gloo and NCCL
+raise errors of their own, which do not say who has died, or wait until a timeout: `train_through_losses` ends with
+that error there, and a restart has to follow (`demo`).
+
+Survivors make a group of their own, build their part of the model for it, load what was saved, and go on; so shards are
+cut anew, and gradients averaged over fewer ranks.
 """
 
 from collections.abc import Callable, Sequence

@@ -3,8 +3,9 @@
 So the loss of a member loses no state, and nothing is read from storage: a save costs one message of the part's size
 per member, and can be made after every few steps. After Gemini (Wang et al. 2023, "GEMINI: Fast Failure Recovery in
 Distributed Training with In-Memory Checkpoints", SOSP). It does not survive the end of all processes, nor the loss of
-two neighbours at a time: save to storage as well, less often. Where a whole node may be lost, order the members so that
-neighbours are on different nodes.
+two neighbours at a time: save to storage as well, less often. After a load there are two copies of every part again,
+those of lost members included, so losses one after the other are survived, wherever they happen. Where a whole node may
+be lost, order the members so that neighbours are on different nodes.
 """
 
 import io
@@ -67,6 +68,7 @@ class PeerMemory:
             return None
         for (step, ranks), parts in sorted(found.items(), reverse=True):
             if parts.keys() == set(ranks):
+                self._keep(step, ranks, parts, members)
                 return step, [_from_bytes(parts[rank]) for rank in ranks]
         (step, ranks), parts = max(found.items())
         lost = ", ".join(str(rank) for rank in ranks if rank not in parts)
@@ -74,6 +76,17 @@ class PeerMemory:
             f"the part of rank {lost} of step {step} is lost: that rank and the next one alone held it. Load what was "
             "saved to storage"
         )
+
+    def _keep(self, step: int, ranks: tuple[int, ...], parts: dict[int, Tensor], members: Members) -> None:
+        """Drop newer generations, which are halves that nobody can load: the next save would keep one in place of this.
+        Parts of this one are shared out as if these members had saved it; none that is held here is dropped, as another
+        member may be lost before it has its share.
+        """
+        mine = {rank: parts[rank] for n, rank in enumerate(ranks) if (members.place - n) % members.size in (0, 1)}
+        for kept in self._kept:
+            if (kept.step, kept.ranks) == (step, ranks):
+                mine |= kept.parts
+        self._kept = [*(kept for kept in self._kept if kept.step < step), _Generation(step, ranks, mine)]
 
     def _of(self) -> Members:
         if self._members is None:
@@ -86,8 +99,10 @@ class PeerMemory:
         size = torch.empty(1, dtype=torch.int64)
         for out, into in ((torch.tensor([len(mine)]), lambda: size), (mine, lambda: mine.new_empty(int(size)))):
             sent = dist.isend(out, following, group=members.group)
-            dist.recv(got := into(), before, group=members.group)
-            sent.wait()
+            try:
+                dist.recv(got := into(), before, group=members.group)
+            finally:
+                sent.wait()  # before the next save may use its memory
         return got
 
 

@@ -1,8 +1,10 @@
 """The fault policy in two hooks around the optimizer, as in torchft (torchft/optim.py): `zero_grad` starts to ask who
 is there, and `step` asks whether to commit. All ranks take a step, or none does.
 
-A gradient that is not finite, or bits that differ between replicas, cost one batch instead of the run. Which rank they
-came from is known, so one that does it again can be replaced.
+A gradient that is not finite, or bits that differ between replicas, cost one batch instead of the run. Of bits that
+differ the rank is known, so one that does it again can be replaced. A value that is not finite is with all replicas
+after an all-reduce, so all are named. Shards name the rank that holds the element, not the one that produced it; check
+before the all-reduce (`outlying`) to find that one.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,6 +26,7 @@ class Verdict:
     """What the members found before a step, the same on each; ranks are counted within the whole program."""
 
     not_finite: tuple[int, ...] = ()
+    """Those that hold such a gradient, whoever produced it."""
     odd: tuple[int, ...] = ()
     """Those whose gradients are not the bits of the majority."""
 
@@ -64,6 +67,8 @@ class GuardedOptimizer:
         replicated: see `vote`.
     """
 
+    steps: int
+    """Begun so far. Set it to the step of a checkpoint that is loaded into this optimizer."""
     skipped: list[tuple[int, Verdict]]
     """Steps that were not taken, and why."""
 
@@ -100,7 +105,10 @@ class GuardedOptimizer:
         steps = dict(zip(self.members.ranks, self._at.tolist(), strict=True))
         if len(set(steps.values())) > 1:
             at = ", ".join(f"rank {rank}: {step}" for rank, step in steps.items())
-            raise RuntimeError(f"members are at different steps ({at}): load the same checkpoint on all of them")
+            raise RuntimeError(
+                f"members are at different steps ({at}): expected the same number on all. Load the same checkpoint on "
+                "all of them, and set `steps` to its step"
+            )
         verdict = vote(self.members, (each for each in self._gradients() if each is not None), self._replicated)
         if verdict.commit:
             self.optimizer.step()

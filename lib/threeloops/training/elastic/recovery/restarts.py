@@ -6,7 +6,8 @@ saved. So the job is as far as it was at the death after
 
     recovery = detect + restart + load + (death − last save)
 
-seconds, whose last term is the work that is done again, as long as the machine is as fast as before.
+seconds, whose last term is the work that is done again, as long as the machine is as fast as before. It counts from
+when training went on after that save: what an asynchronous one was given then is in it, however late it is usable.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +35,8 @@ class Attempt:
 
 
 def recovery_seconds(death: float, last_save: float, detect: float, restart: float, load: float) -> float:
-    """From a death until the job is as far as it was then; `last_save` is when the last checkpoint became usable."""
+    """From a death until the job is as far as it was then; `last_save` is when training went on after the last save
+    that is usable at the death."""
     if not last_save <= death:
         raise ValueError(f"last_save = {last_save} s, death = {death} s: expected a save before the death")
     return detect + restart + load + (death - last_save)
@@ -52,8 +54,8 @@ def run_with_restarts(
 
     Args:
         machines: for instance four ranks, and then the two that are left.
-        deaths: one per attempt at most, at times of the whole job, in order; the rank is that of its attempt. Of those
-            that fall between two attempts the next one is spared.
+        deaths: one per attempt at most, at times of the whole job, in order; the rank is that of its attempt. A death
+            that falls between two attempts is ignored.
 
     Raises:
         ValueError: the deaths are not in order.

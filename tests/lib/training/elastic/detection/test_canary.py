@@ -2,6 +2,7 @@
 
 import json
 import math
+import platform
 import struct
 
 import numpy as np
@@ -51,6 +52,27 @@ def test_what_changed_in_the_environment_is_named():
     assert found.changed.keys() == {"torch", "python"} and found.changed["torch"] == ("2.0.1", torch.__version__)
     assert "torch: 2.0.1 before" in str(found) and "suspect" not in str(found)
     assert compare([1.0], [1.0], before) is None, "a change that changes no loss is none"
+
+
+def test_the_processor_and_how_float32_is_multiplied_are_part_of_the_environment():
+    before = environment()
+    assert before["cpu"] and before["cpu"] != platform.machine() and platform.node() not in before.values()
+    precision = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium" if precision != "medium" else "highest")
+        found = compare([1.0], [1.5], before)
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    assert "float32 on the cpu" in found.changed and "suspect" not in str(found)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_on_a_gpu_there_are_its_libraries_and_its_tf32_setting_too(on_gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    found = environment()
+    assert ({"gpu", "cuda", "cudnn", "float32 on the gpu"} <= found.keys()) == on_gpu
+    assert all(isinstance(text, str) for text in found.values())
 
 
 @given(st.floats(allow_nan=False), st.integers(-1000, 1000))

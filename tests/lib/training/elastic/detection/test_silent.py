@@ -20,21 +20,53 @@ from threeloops.training.elastic.detection import (
 )
 
 
+def splitmix64(state):
+    """What Vigna's generator gives in this state (https://prng.di.unimi.it/splitmix64.c)."""
+    x = state % 2**64
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x ^ x >> 31
+
+
 def by_hand(*parts):
     """The oracle: integers of Python, which do not wrap."""
     total = place = 0
     for data in parts:
         data += b"\0" * (-len(data) % 8)
         for (word,) in struct.iter_unpack("<q", data):
-            total += (2 * place + 1) * word
             place += 1
+            total += splitmix64(place * 0x9E3779B97F4A7C15 + word)
     return (total + 2**63) % 2**64 - 2**63
 
 
 @given(st.lists(st.binary(max_size=70), max_size=4))
-def test_the_checksum_is_a_weighted_sum_of_words(parts):
+def test_the_checksum_is_a_sum_of_mixed_words(parts):
     tensors = [torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0) for data in parts]
     assert checksum(tensors) == by_hand(*parts)
+
+
+def test_zeros_have_the_sums_of_what_splitmix64_gives_from_seed_0():
+    """Its first numbers, as published with many implementations."""
+    published = 0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F
+    for count in (1, 2, 3):
+        assert checksum([torch.zeros(count, dtype=torch.int64)]) % 2**64 == sum(published[:count]) % 2**64
+
+
+def test_a_tensor_in_many_pieces_has_the_same_sum(monkeypatch):
+    x = torch.randn(1001)
+    whole = checksum([x, x])
+    monkeypatch.setattr("threeloops.training.elastic.detection.silent._AT_A_TIME", 7)
+    assert checksum([x, x]) == whole
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("those", [slice(None), [1, 3], [1, 5], [0, 2], slice(2, 34)], ids=str)
+def test_flipped_signs_are_seen(dtype, those):
+    """The top bits of two words cancel in any sum of words times odd numbers."""
+    x = torch.randn(100, generator=torch.Generator().manual_seed(0)).to(dtype)
+    changed = x.clone()
+    changed[those] *= -1
+    assert checksum([changed]) != checksum([x])
 
 
 @given(st.binary(min_size=1, max_size=200), st.data())
@@ -96,6 +128,8 @@ def norms(values, limit):
         ([1.0, 1.0, 1.0, 1.0 + 1e-9, 1.0], [3]),
         ([math.inf] * 3, [0, 1, 2]),
         ([5.0, 5.0], []),
+        ([5.0, 1e30], []),
+        ([5.0, math.inf], [1]),
     ],
 )
 def test_a_norm_far_from_the_median_is_named(values, found):
@@ -123,8 +157,11 @@ def checks_across(wrong, once):
 
 @pytest.mark.parametrize(
     ("ranks", "wrong", "once", "named"),
-    [(4, [2], False, [2]), (4, [0], False, [0]), (3, [1], False, [1]), (4, [], False, []), (2, [1], False, [0, 1])],
-)
+    [
+        (4, [2], False, [2]), (4, [0], False, [0]), (3, [1], False, [1]), (4, [], False, []), (2, [1], False, [0, 1]),
+        (6, [1, 3], False, [1, 2, 3]), (7, [1, 4], False, [1, 4]),
+    ],
+)  # fmt: skip
 def test_two_ranks_that_compute_the_same_microbatch_find_what_a_checksum_after_the_all_reduce_cannot(
     ranks, wrong, once, named
 ):

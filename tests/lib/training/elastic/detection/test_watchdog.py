@@ -1,5 +1,8 @@
 """Who holds up whom: on records made by hand, on the virtual cluster with exact times, and on real processes."""
 
+import dataclasses
+import datetime
+import functools
 import os
 import time
 from pathlib import Path
@@ -50,6 +53,17 @@ def test_ranks_that_call_different_things():
     assert diagnose(records, 2.0) == (
         "ranks disagree about collective #3 of group world: ranks 0, 1: all_reduce of 8 (train.py:88); "
         "rank 2: broadcast of 8 (train.py:91); rank 3: all_reduce of 9 (train.py:88)"
+    )
+
+
+@pytest.mark.parametrize("what", ["all_to_all", "all_to_all_single"])
+def test_ranks_may_exchange_different_numbers_of_elements(what):
+    records = {rank: [call(3, 1.0, what=what, elements=100 - 40 * (rank == 2))] for rank in WORLD}
+    assert "no rank is behind" in diagnose(records, 2.0)
+    records[1] = [call(3, 1.0, elements=60)]
+    assert diagnose(records, 2.0) == (
+        f"ranks disagree about collective #3 of group world: ranks 0, 2, 3: {what} (train.py:88); "
+        "rank 1: all_reduce of 60 (train.py:88)"
     )
 
 
@@ -119,6 +133,45 @@ def test_a_dead_rank_leaves_no_record():
     assert "rank 1 has left no record" in said and "rank 1 has not entered all_reduce #5" in said
 
 
+def gathers_by(name, other):
+    with FlightRecorder(clock=now) as recorder:
+        getattr(dist, name)(torch.empty(4), torch.ones(2))
+        getattr(dist, other)(torch.empty(2), torch.ones(4))
+    return recorder.calls
+
+
+NAMES = ("all_gather_into_tensor", "reduce_scatter_tensor"), ("all_gather_single", "reduce_scatter_single")
+
+
+@pytest.mark.parametrize("names", [pair for pair in NAMES if hasattr(dist, pair[0])])
+def test_collectives_are_seen_by_their_old_names_and_by_those_of_torch_2_13(names):
+    for calls in Cluster(2).run(gathers_by, *names).results:
+        assert [(each.number, each.what, each.elements) for each in calls] == [(1, names[0], 4), (2, names[1], 2)]
+
+
+def goes_on_without_a_rank():
+    """Rank 1 dies: the others are told in an all-reduce, or in the wait for one, and go on in a group of their own."""
+    with FlightRecorder(clock=now) as recorder:
+        for begin in (dist.all_reduce, functools.partial(dist.all_reduce, async_op=True)):
+            try:
+                compute(SECONDS)
+                if (work := begin(torch.ones(64))) is not None:
+                    work.wait(timeout=datetime.timedelta(hours=1))
+            except RankLost:
+                pass
+        left = dist.new_group([0, 2, 3], use_local_synchronization=True)
+        dist.all_reduce(torch.ones(64), group=left)
+    return recorder.calls
+
+
+def test_a_collective_that_raised_has_ended():
+    run = Cluster(uniform(4, 2**-10, 2**20), [RankDies(1, 0.1)], timeout=8.0).run(goes_on_without_a_rank)
+    for rank in (0, 2, 3):
+        assert [call.group == "world" for call in run.results[rank]] == [True, True, False]
+        assert all(call.ended is not None and call.ended >= call.begun for call in run.results[rank])
+    assert diagnose({rank: run.results[rank] for rank in (0, 2, 3)}, run.seconds) == ""
+
+
 def really_hangs(folder):
     """Rank 1 does not enter the third all-reduce before the diagnosis is there."""
     folder, said = Path(folder), []
@@ -141,6 +194,60 @@ def test_on_real_processes_one_rank_says_who_is_behind(tmp_path):
     assert len(said) == 1, "one rank speaks for all"
     assert said[0].startswith("rank 1 has not entered all_reduce #3 of group world, in which ranks 0, 2 wait for 0.")
     assert "The last of rank 1 was all_reduce #2" in said[0]
+
+
+def test_the_record_can_be_read_while_calls_are_added(monkeypatch):
+    """As by the watchdog's thread; here the other thread's calls come at the worst time, within each copy."""
+    recorder = FlightRecorder(capacity=8)
+    recorder._calls.extend(call(number, 1.0) for number in range(5))
+
+    def replace(each):
+        recorder._calls.append(call(9, 1.0))
+        return dataclasses.replace(each)
+
+    monkeypatch.setattr("threeloops.training.elastic.detection.watchdog.replace", replace)
+    assert [each.number for each in recorder.calls] == [0, 1, 2, 3, 4]
+
+
+def watchdogs(monkeypatch, folder, ranks, **options):
+    """One for each rank, all in this process, with what they say."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: ranks)
+    found = []
+    for rank in range(ranks):
+        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
+        recorder, said = FlightRecorder(), []
+        found.append((recorder, Watchdog(recorder, folder, 1.0, said.append, **options), said))
+    return found
+
+
+def comes_true(what, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return what()
+
+
+def test_a_slow_collective_that_has_ended_is_no_hang_and_the_watch_goes_on(monkeypatch, tmp_path):
+    ((recorder, watchdog, said),) = watchdogs(monkeypatch, tmp_path, 1, patience=0.0, poll=0.02)
+    now = time.monotonic()
+    recorder._calls.append(call(1, now - 60, now - 30, ranks=(0,)))
+    with watchdog:
+        time.sleep(0.3)
+        assert not said and not os.listdir(tmp_path)
+        recorder._calls.append(call(2, now - 20, ranks=(0,)))
+        assert comes_true(lambda: said)
+    assert len(said) == 1 and "rank 0 waits for the end of all_reduce #2" in said[0]
+
+
+def test_a_rank_that_has_not_looked_yet_is_not_gone(monkeypatch, tmp_path):
+    """Rank 1 looks half a poll after rank 0, and its patience is far shorter than that."""
+    first, second = watchdogs(monkeypatch, tmp_path, 2, patience=0.1, poll=2.0)
+    first[0]._calls.append(call(1, time.monotonic() - 60, ranks=(0, 1)))
+    with first[1]:
+        time.sleep(1.0)
+        with second[1]:
+            assert comes_true(lambda: first[2])
+    assert first[2][0].startswith("rank 1 has not entered all_reduce #1") and not second[2]
 
 
 def test_bad_input_is_refused():

@@ -1,4 +1,6 @@
+import decimal
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -99,6 +101,32 @@ def test_spares_needed_is_the_quantile_of_a_poisson_distribution():
             fewest = next(spares for spares in range(40) if (below[spares - 1] if spares else 0) >= 1 - risk)
             assert spares_needed(100, 100 * mean, risk) == fewest
     assert spares_needed(100, 0) == 1, "the node that failed needs one even if it is repaired at once"
+
+
+@pytest.mark.parametrize(("mtbf", "repair"), [(1, 1), (1, 50), (10, 3), (1, 0.001), (1, 2000)])
+@pytest.mark.parametrize("risk", [0.99, 0.01, 1e-15, 1e-16, 1e-30, 1e-300])
+def test_a_risk_may_be_smaller_than_the_precision_of_floats(mtbf, repair, risk):
+    """The oracle sums the tail with 700 digits."""
+    with decimal.localcontext(prec=700):
+        mean = Decimal(repair) / mtbf
+        left, term, spares = Decimal(1), (-mean).exp(), 0
+        while left > Decimal(risk):
+            left, spares = left - term, spares + 1
+            term *= mean / spares
+    assert spares_needed(mtbf, repair, risk) == spares
+
+
+def test_any_risk_below_one_needs_a_spare():
+    assert spares_needed(1e9, 1, math.nextafter(1, 0)) == 1
+    assert spares_needed(1, 1, 5e-324) > spares_needed(1, 1, 1e-300)
+
+
+@pytest.mark.parametrize("ratio", [1e-9, 1e-12, 1e-15, 1e-18])
+def test_how_exact_the_best_interval_is(ratio):
+    """Beside the first terms of its series in √(2C/M)."""
+    x = math.sqrt(2 * ratio)
+    series = x - x**2 / 3 + x**3 / 36
+    assert abs(best_interval(ratio, 1) / series - 1) < 4 * 2**-52 / x + x**3
 
 
 @pytest.mark.parametrize(

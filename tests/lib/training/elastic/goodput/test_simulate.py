@@ -169,6 +169,7 @@ def test_in_the_long_run_nodes_fail_once_per_mean_life_whatever_the_distribution
         ({"nodes": 0}, "0 nodes"),
         ({"spares": -1}, "-1 spares"),
         ({"node_mtbf": 0}, "node_mtbf = 0"),
+        ({"node_mtbf": float("inf")}, "node_mtbf = inf"),
         ({"interval": 0}, "interval = 0"),
         ({"shape": 0}, "shape = 0"),
         ({"flush": float("inf")}, "flush = inf"),

@@ -103,6 +103,34 @@ def test_a_save_in_which_a_rank_dies_leaves_the_one_before():
     assert [run.results[rank] for rank in (0, 2, 3, 4)] == [(1, [0.0, 1.0, 2.0, 3.0, 4.0])] * 4
 
 
+def loses_one_rank_in_each_save(deaths):
+    """Those that are left try to save step 2 until nobody dies, and load after each loss."""
+    members, memory, loaded = Members(), PeerMemory(), []
+    memory.of(members).save(1, torch.tensor([float(dist.get_rank())]))
+    for dying in [*deaths, None]:
+        try:
+            compute(1.0 if dist.get_rank() == dying else 0.25)
+            memory.of(members).save(2, torch.tensor([10.0 + dist.get_rank()]))
+        except RankLost as lost:
+            members = members.without(*lost.ranks)
+            step, parts = memory.of(members).load()
+            loaded.append((step, torch.cat(parts).tolist()))
+    return loaded, torch.cat(memory.load()[1]).tolist()
+
+
+@pytest.mark.parametrize("deaths", [(9, 7), (3, 4), (4, 3)], ids=["far apart", "a neighbour later", "and earlier"])
+def test_losses_in_one_save_after_the_other_leave_the_one_before(deaths):
+    """Ranks far from the dead one get through their part of the save, and hold a generation that nobody can load."""
+    starts = [0.5, 0.5 + TIMEOUT + 0.5]
+    faults = [RankDies(rank, at) for rank, at in zip(deaths, starts, strict=True)]
+    run = Cluster(uniform(10, 2**-10, 2**20), faults, timeout=TIMEOUT).run(loses_one_rank_in_each_save, deaths)
+    assert set(run.died) == set(deaths)
+    for rank in set(range(10)) - set(deaths):
+        loaded, last = run.results[rank]
+        assert loaded == [(1, [float(each) for each in range(10)])] * 2
+        assert last == [10.0 + each for each in range(10) if each not in deaths]
+
+
 def saves_to_peer():
     memory = PeerMemory().of(Members())
     assert memory.load() is None
