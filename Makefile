@@ -10,7 +10,7 @@ VENV := @$(PYTHON) scripts/make_venv.py
 MEASURE = $(shell $(BIN)/python -c "" 2>/dev/null && echo $(BIN)/python || echo $(PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help course test test-all lab release evidence wheels check environment test-environment peers
+.PHONY: help course test test-all lab model release evidence wheels check environment test-environment peers
 .NOTPARALLEL:
 
 help: ## this list
@@ -28,6 +28,9 @@ test-all: test-environment ## the same, and the long runs
 lab: environment ## JupyterLab on your own copies of the labs (one of them: make lab LAB=01)
 	@for lab in $(LAB); do test -e work/$$lab/$$lab.ipynb || $(BIN)/threeloops start $$lab || exit; done
 	@$(BIN)/jupyter lab --ServerApp.root_dir=work $(ARGS)
+
+model: environment ## train the models that the product loop serves: about a quarter of an hour on two cores
+	@$(BIN)/python -m threeloops.product.trained $(ARGS)
 
 release: environment ## generate labs/ from solutions/
 	@$(BIN)/threeloops release

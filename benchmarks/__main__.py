@@ -28,10 +28,16 @@ BENCHMARKS = {
     "parallel": "ways of cutting a model beside torch's own, on the virtual cluster: times, overlap, bytes (a minute)",
     "checkpoint": "save, load, stalls, increments and losses of checkpoints beside torch's own (three minutes)",
     "elastic": "goodput simulated beside closed forms, and published failure rates beside each other (a minute)",
+    "decode": "caches, speculation and weights of few bits, beside plain ones and formulas (five minutes)",
+    "serving": "the engine beside transformers on the same weights, its policies, and its own prediction (ten minutes)",
+    "service": "the service at twice its capacity beside a sample server, and what it costs (six minutes)",
+    "fleet": "real replicas behind NGINX beside their prediction, and ways to scale a bursty day (five minutes)",
     "replay": "what judging a student's kernel costs (two minutes)",
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }
-ON_CPU = {"checkpoint", "cluster", "data", "elastic", "grading", "meter", "parallel", "replay"}
+ON_CPU = {
+    "checkpoint", "cluster", "data", "elastic", "fleet", "grading", "meter", "parallel", "replay", "service", "serving",
+}  # fmt: skip
 """Ranks, submissions, interpreted kernels and shards are on the CPU, whatever else is plugged in."""
 ROWS = "unfinished"
 """Where a benchmark of many rows keeps those that it has, below the folder of its JSON, until it is finished."""

@@ -1,7 +1,9 @@
-"""What the kernels benchmark goes over: every kernel of the catalog at its shapes and dtypes."""
+"""What the kernels benchmark goes over: every kernel of the course at its shapes and dtypes."""
 
 from __future__ import annotations
 
+import importlib.util
+import warnings
 from collections.abc import Callable, Iterator
 
 import torch
@@ -15,13 +17,23 @@ GRADIENTS = ("_with_gradients", "_and_gradient", "_and_gradients")
 """How the names of entries end that compute a result and its gradients in one call."""
 
 
+def entries() -> tuple[Entry, ...]:
+    """The catalog's kernels, and that on weights of few bits where the models' packages are installed."""
+    if importlib.util.find_spec("jaxtyping") is None:
+        warnings.warn("jaxtyping is not installed; kernels on weights of few bits are left out", stacklevel=2)
+        return catalog()
+    from benchmarks.kernel_quantized import quantized_entries
+
+    return (*catalog(), *quantized_entries())
+
+
 def cases(
     shapes: Callable[[Entry], tuple[Shape, ...]], quick: bool, share: Share = (0, 1)
 ) -> Iterator[tuple[Entry, Shape, torch.dtype]]:
     """Every kernel at its shapes and dtypes; quick: its first shape in its first 16-bit dtype."""
     every = [
         (entry, shape, dtype)
-        for entry in catalog()
+        for entry in entries()
         for shape in shapes(entry)[: 1 if quick else None]
         for dtype in (quick_dtypes(entry) if quick else entry.dtypes)
     ]

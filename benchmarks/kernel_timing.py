@@ -14,10 +14,10 @@ import torch
 from threeloops.hardware import device, measure_copy_bandwidth
 from threeloops.hardware.measure import default_buffer_bytes
 from threeloops.inner.costs import Work
-from threeloops.inner.kernels.catalog import Entry, Shape, catalog
+from threeloops.inner.kernels.catalog import Entry, Shape
 from threeloops.inner.timing import benchmark
 
-from benchmarks.kernel_cases import GRADIENTS, cases, dealt, label, quick_dtypes
+from benchmarks.kernel_cases import GRADIENTS, cases, dealt, entries, label, quick_dtypes
 from benchmarks.kernel_error import outputs
 from benchmarks.kernel_part import COPY, OURS, TORCH, Piece, Row, Share, answer, context_is_lost, every_row
 from benchmarks.kernel_peers import Party, parties
@@ -137,7 +137,7 @@ def passes(entry: Entry, shape: Shape, dtype: torch.dtype) -> Iterator[tuple[str
         yield BOTH_IN_ONE, work
         return
     yield FORWARD, work
-    for other in catalog():
+    for other in entries():
         if other.name == f"{entry.name}_backward":
             yield BOTH, work + other.cost(shape, dtype)
 

@@ -1,4 +1,5 @@
-"""The command line: `threeloops doctor · start · update · check · run · grade · release · mutants · course · evidence`.
+"""The command line: `threeloops doctor · start · update · check · serve · run · grade · release · mutants · course ·
+evidence`.
 
 Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, which one sentence
 explains.
@@ -29,6 +30,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
+from grader.course.serve_command import serve
 from grader.machine.faults import MachineFault, cause
 
 if TYPE_CHECKING:
@@ -330,6 +332,9 @@ def evidence(
 
     folder = out or course_root() / "benchmarks" / "evidence"
     raise typer.Exit(collect(device, folder, _console, part or (), budget))
+
+
+command(serve)
 
 
 def main() -> None:

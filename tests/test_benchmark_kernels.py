@@ -9,7 +9,7 @@ from rich.console import Console
 from threeloops.hardware import device
 from threeloops.inner import costs, interpreter
 from threeloops.inner.codegen import CompileError
-from threeloops.inner.kernels.catalog import Entry, catalog
+from threeloops.inner.kernels.catalog import Entry
 from threeloops.inner.kernels.launching import TARGETS
 from threeloops.inner.kernels.rows import saxpy, softmax
 
@@ -69,7 +69,7 @@ BACKWARD = replace(
 def small(monkeypatch):
     """A catalog of three entries in place of the course's own."""
     for module in (kernel_cases, kernel_timing):
-        monkeypatch.setattr(module, "catalog", lambda: (SAXPY, SOFTMAX, BACKWARD))
+        monkeypatch.setattr(module, "entries", lambda: (SAXPY, SOFTMAX, BACKWARD))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_an_error_is_measured_against_float64_and_torch_with_the_same_bits(small
     right = [row for row in kernel_error.rows(False, WHOLE) if row["kernel"] == "softmax"]
     assert {row["dtype"] for row in right} == {"float16", "bfloat16", "float32"}
     assert all(row["rms"] > 0 and 0 < row["rms_ratio"] <= 3 for row in right)
-    monkeypatch.setattr(kernel_cases, "catalog", lambda: (replace(SOFTMAX, launch=wrong),))
+    monkeypatch.setattr(kernel_cases, "entries", lambda: (replace(SOFTMAX, launch=wrong),))
     broken = list(kernel_error.rows(False, WHOLE))
     assert all(row["rms_ratio"] > 1.5 for row in broken), "one percent off goes unnoticed"
 
@@ -127,7 +127,7 @@ def test_an_exact_peer_gives_no_number_of_times():
 
 
 def test_each_kernel_is_compiled_for_each_target(small, monkeypatch):
-    monkeypatch.setattr(kernel_cases, "catalog", lambda: (replace(SAXPY, dtypes=(torch.bfloat16,)),))
+    monkeypatch.setattr(kernel_cases, "entries", lambda: (replace(SAXPY, dtypes=(torch.bfloat16,)),))
     rows = list(kernel_code.rows(False, WHOLE))
     assert [row["target"] for row in rows] == list(TARGETS)
     for row in rows:
@@ -207,7 +207,7 @@ def test_what_is_compiled_for_one_shape_is_forgotten_before_the_next(small, monk
     """torch stops compiling a function after eight shapes and runs it eagerly, under the same name."""
     done = []
     by = dict.fromkeys((TORCH, "flex_attention", "torch.compile"), SOFTMAX.peers[TORCH])
-    monkeypatch.setattr(kernel_cases, "catalog", lambda: (SOFTMAX,))
+    monkeypatch.setattr(kernel_cases, "entries", lambda: (SOFTMAX,))
     monkeypatch.setattr(kernel_timing, "device", lambda: "cpu:0")
     monkeypatch.setattr(kernel_timing, "predictor", lambda where: kernel_prediction.predictor("cpu"))
     monkeypatch.setattr(kernel_timing, "copy_row", lambda where: {})
@@ -226,7 +226,7 @@ def test_a_shape_that_nobody_can_compute_is_reported(small, monkeypatch):
     monkeypatch.setattr(kernel_timing, "device", lambda: "cpu:0")
     monkeypatch.setattr(kernel_timing, "predictor", lambda where: kernel_prediction.predictor("cpu"))
     monkeypatch.setattr(kernel_timing, "copy_row", lambda where: {})
-    monkeypatch.setattr(kernel_cases, "catalog", lambda: (replace(SAXPY, inputs=too_large),))
+    monkeypatch.setattr(kernel_cases, "entries", lambda: (replace(SAXPY, inputs=too_large),))
     _, *rows = kernel_timing.rows(True, WHOLE)
     assert [row["not_measured"] for row in rows] == ["too large for this GPU's memory"] * 2
 
@@ -290,9 +290,9 @@ def test_a_part_that_fails_says_so(monkeypatch):
 
 def test_every_entry_of_the_course_can_be_gone_over():
     """What the parts rely on, without running a kernel."""
-    names = [entry.name for entry in catalog()]
+    names = [entry.name for entry in kernel_cases.entries()]
     assert len(set(names)) == len(names)
-    for entry in catalog():
+    for entry in kernel_cases.entries():
         assert entry.timed and (entry.metered or entry.name.endswith(kernel_cases.GRADIENTS)), entry.name
         for shapes in (entry.metered, entry.compiled, entry.timed):
             for shape in shapes:

@@ -6,13 +6,12 @@ import json
 import pytest
 import torch
 from threeloops.inner import costs
-from threeloops.inner.kernels.catalog import catalog
 from threeloops.inner.kernels.catalog.sparse_functions import masked_blocks
 from threeloops.inner.kernels.sparse import block_sparse_attention
 from threeloops.inner.kernels.sparse.block_mask import BlockMask
 
 from benchmarks import kernel_part, kernel_prediction, kernel_timing, kernels
-from benchmarks.kernel_cases import label, weight
+from benchmarks.kernel_cases import entries, label, weight
 from benchmarks.kernel_part import CONTEXT_LOST, TORCH, run_part, work
 from benchmarks.kernel_peers import parties
 from benchmarks.memory import parameters
@@ -92,7 +91,7 @@ def test_shares_of_the_timing_are_as_long_as_each_other(quick, shares):
 
 
 def test_no_party_is_timed_under_two_names():
-    for entry in catalog():
+    for entry in entries():
         found = parties(entry, compiled=False)
         assert "SDPA with a mask" not in found, f"{entry.name}: torch's own is that already"
         functions = [function for function in found.values() if not isinstance(function, str)]
@@ -108,7 +107,7 @@ def test_the_mask_of_the_block_sparse_peer_is_made_once(monkeypatch):
     found = [masked_blocks(q, k, v, mask) for _ in range(3)]
     assert len(made) == 1
     torch.testing.assert_close(found[2], block_sparse_attention.reference(q, k, v, mask), rtol=0, atol=0)
-    for entry in catalog():
+    for entry in entries():
         if entry.name.startswith("block_sparse_attention"):
             assert entry.peers[TORCH] is not entry.reference, "the reference makes its mask in every call"
 
@@ -162,7 +161,7 @@ def test_inputs_are_drawn_where_they_are_used(monkeypatch):
 
     monkeypatch.setattr(torch, "Generator", Generator)
     monkeypatch.setattr(torch, "randn", randn)
-    for entry in catalog():
+    for entry in entries():
         drawn.clear()
         with contextlib.suppress(AssertionError, RuntimeError):  # this machine may have no GPU for what else they need
             entry.inputs(entry.timed[0], entry.dtypes[0], "cuda", 0)

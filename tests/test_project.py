@@ -26,7 +26,10 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
 MINOR_VERSIONS = ["3.11", "3.12", "3.13"]
-IMPORTED_AS = {"IPython": "ipython", "PIL": "pillow", "yaml": "pyyaml"}
+IMPORTED_AS = {
+    "IPython": "ipython", "PIL": "pillow", "opentelemetry": "opentelemetry-api", "pydantic_core": "pydantic",
+    "yaml": "pyyaml",
+}  # fmt: skip
 
 
 def pins(name="requirements.txt"):

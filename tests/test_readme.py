@@ -1,4 +1,5 @@
-"""Every code block of README.md and CONTRIBUTING.md, executed as it stands and in order, in a fresh clone.
+"""Every code block of README.md and CONTRIBUTING.md, executed as it stands and in order, in a fresh clone. A block of
+text is what the block before it prints; … stands for what differs from run to run.
 
 The clone lies in a folder whose name has a space and letters beyond ASCII: nothing says where a course is kept.
 """
@@ -11,13 +12,17 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import nbformat
 import pytest
 from markdown_it import MarkdownIt
+from threeloops.product.fleet.real.waiting import free_port
 
 from grader.authoring.labs import all_labs, find_lab
 from grader.course.course import submissions
@@ -69,13 +74,16 @@ def blocks(document: str) -> list[tuple[str, str]]:
     return [(token.info, token.content) for token in tokens if token.type == "fence"]
 
 
+def is_shown(text: str, said: str) -> bool:
+    """Whether a block of text is what was printed."""
+    return bool(re.fullmatch(re.escape(text.strip()).replace("…", r"[^\s\"]*"), said.strip()))
+
+
 def commands(text: str) -> list[str]:
     return [line.partition("#")[0].strip() for line in text.splitlines()]
 
 
-def execute(clone: Path, language: str, text: str) -> subprocess.CompletedProcess[str]:
-    lines = [ONLY_CHECKED.get(command, line) for command, line in zip(commands(text), text.splitlines(), strict=True)]
-    shell = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [".venv/bin/python", "-c"]}[language]
+def environment(clone: Path) -> dict[str, str]:
     # .venv is not its own: nothing in it may lead to the checkout that it was made for.
     variables = {
         "PATH": os.pathsep.join([str(clone / ".venv/bin"), os.environ["PATH"]]),
@@ -86,15 +94,48 @@ def execute(clone: Path, language: str, text: str) -> subprocess.CompletedProces
     # What a make above this test was given (ARGS=…) would else reach the make that a document calls.
     foreign = ("THREELOOPS_", "PYTEST_", "TRITON_", "GIT_", "MAKE", "MFLAGS")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    return clean | ENVIRONMENT | variables
+
+
+def execute(clone: Path, language: str, text: str) -> subprocess.CompletedProcess[str]:
+    lines = [ONLY_CHECKED.get(command, line) for command, line in zip(commands(text), text.splitlines(), strict=True)]
+    shell = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [".venv/bin/python", "-c"]}[language]
     return subprocess.run(
         [*shell, "\n".join(lines)],
         cwd=clone,
-        env=clean | ENVIRONMENT | variables,
+        env=environment(clone),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=SECONDS,
     )
+
+
+SERVES = "threeloops serve"
+"""A block that ends only when it is stopped: those after it ask what it serves."""
+
+
+@contextmanager
+def serving(clone: Path, text: str, port: int) -> Iterator[None]:
+    server = subprocess.Popen(
+        ["bash", "-c", f"exec {text.strip()}"],
+        cwd=clone,
+        env=environment(clone) | {"THREELOOPS_SERVE_PORT": str(port)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert f"http://127.0.0.1:{port}" in server.stdout.readline()
+        end = time.monotonic() + SECONDS
+        while httpx.get(f"http://127.0.0.1:{port}/ready").status_code != 200 and time.monotonic() < end:
+            time.sleep(0.05)
+        yield
+        server.terminate()
+        assert server.wait(SECONDS) == 0
+    finally:
+        server.kill()
+        server.communicate()
 
 
 def put(clone: Path, kind: str, folder: str) -> None:
@@ -140,6 +181,10 @@ def both_are_graded_again(clone: Path, said: str) -> None:
     assert {record["student"]: record["score"] for record in records} == EARNED
 
 
+def every_prompt_goes_on(clone: Path, said: str) -> None:
+    assert all(begin in said for begin in ("import ", "def main(", "class ")) and len(said) > 3 * 40
+
+
 def the_kernel_is_judged(clone: Path, said: str) -> None:
     assert "findings: none" in said
     assert re.search(r"^rmsnorm_kernel +sm_90 ", said, re.MULTILINE)
@@ -162,6 +207,7 @@ AFTER = {
     "nbgrader collect": both_students_are_graded,
     "threeloops grade": both_are_graded_again,
     "meter(": the_kernel_is_judged,
+    "engine.run(": every_prompt_goes_on,
     "pre-commit install": the_hook_is_there,
     "jupytext --to": the_edit_is_in_the_source,
 }
@@ -171,14 +217,24 @@ ENDS_WITH = {"threeloops grade": 1}
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_block_does_what_it_says(document, clone):
-    for language, text in blocks(document):
-        for act in of(BEFORE, text):
-            act(clone)
-        done = execute(clone, language, text)
-        assert done.returncode == next(of(ENDS_WITH, text), 0), f"{text}\n{done.stdout}"
-        for check in of(AFTER, text):
-            check(clone, done.stdout)
-        assert git(clone, "status", "--porcelain") == "", text
+    port = free_port()  # the document's own may be taken here
+    said = ""
+    with ExitStack() as servers:
+        for language, text in blocks(document):
+            if language == "text":
+                assert is_shown(text, said), f"shown is\n{text}\nand printed was\n{said}"
+                continue
+            if SERVES in text:
+                servers.enter_context(serving(clone, text, port))
+                continue
+            for act in of(BEFORE, text):
+                act(clone)
+            done = execute(clone, language, text.replace(":8000", f":{port}"))
+            said = done.stdout
+            assert done.returncode == next(of(ENDS_WITH, text), 0), f"{text}\n{said}"
+            for check in of(AFTER, text):
+                check(clone, said)
+            assert git(clone, "status", "--porcelain") == "", text
 
 
 def of(table: dict[str, Any], text: str) -> Iterator[Any]:

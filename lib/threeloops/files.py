@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["replace_text", "replacing"]
+__all__ = ["replace_text", "replacing", "sync"]
 
 
 @contextmanager
@@ -38,3 +38,12 @@ def replace_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8, completely or not at all."""
     with replacing(path) as stream:
         stream.write(text.encode())
+
+
+def sync(path: Path) -> None:
+    """Put a file's contents, or a folder's entries, on the disk: what a power cut cannot take back."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -8,9 +8,13 @@ import pytest
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """A browser that talks to loopback only."""
+    """A browser that talks to loopback only.
+
+    Not for the session: while Playwright is open its event loop counts as running in this thread, and no other test
+    could use asyncio.
+    """
     if CHROMIUM is None:
         message = "Chromium is not installed (Debian: apt install chromium)"
         pytest.fail(message) if os.environ.get("THREELOOPS_CI") else pytest.skip(message)

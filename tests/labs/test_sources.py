@@ -93,6 +93,41 @@ POINTS = {
         "who_hangs": 12,
         "choose_spares": 10,
     },
+    "15_decode_path": {
+        "CachedAttention": 20,
+        "decode_step": 16,
+        "Blocks": 20,
+        "paged_attention": 14,
+        "quantize": 15,
+        "accept": 15,
+    },
+    "16_continuous_batching": {
+        "measure": 12,
+        "step_seconds": 14,
+        "admit": 16,
+        "make_room": 18,
+        "fill_step": 18,
+        "find_prefix": 12,
+        "choose_limits": 10,
+    },
+    "17_production_service": {
+        "percentile": 12,
+        "TokenBucket": 14,
+        "find_client": 12,
+        "admit": 12,
+        "stream": 18,
+        "Lifecycle": 16,
+        "Server": 16,
+    },
+    "18_serving_fleet": {
+        "desired": 14,
+        "settle": 14,
+        "target_for": 14,
+        "choose_probes": 16,
+        "retry_delay": 16,
+        "cost_per_million": 10,
+        "choose_settings": 16,
+    },
 }
 LABS = {name: load(name) for name in POINTS}
 EXERCISES = [(lab, exercise) for lab, points in POINTS.items() for exercise in points]
@@ -177,6 +212,10 @@ ONLY_HIDDEN = {
     "12_pipeline_parallel": set(),
     "13_durable_checkpoints": set(),
     "14_elastic_training": set(),
+    "15_decode_path": set(),
+    "16_continuous_batching": {"find_prefix__separates_the_salt_as_a_token"},
+    "17_production_service": set(),
+    "18_serving_fleet": set(),
 }
 
 # Of these at least nine in ten known-wrong answers fail what a student sees.

@@ -1,9 +1,9 @@
 """A GPT in the shape of today's large models, small enough to read: later labs train, split and serve it.
 
 RMSNorm before each sublayer (Zhang & Sennrich 2019), rotary positions (Su et al. 2021), grouped-query attention
-(Ainslie et al. 2023), SwiGLU (Shazeer 2020) and no biases, as in Llama. Embedding, blocks, norm and head are separate
-modules, so that a pipeline stage can hold some of them. `kernels="fused"` computes the same with the course's Triton
-kernels in place of PyTorch's operators.
+(Ainslie et al. 2023), SwiGLU (Shazeer 2020) and no biases, as in Llama (`qkv_bias` adds Qwen2's). Embedding, blocks,
+norm and head are separate modules, so that a pipeline stage can hold some of them. `kernels="fused"` computes the same
+with the course's Triton kernels in place of PyTorch's operators.
 """
 
 # ruff: noqa: F722, F821  the strings are jaxtyping shapes, not forward references
@@ -26,8 +26,11 @@ __all__ = ["Attention", "Block", "GPT", "KeyValueCache", "MLP", "RMSNorm", "Rota
 class KeyValueCache(Protocol):
     """The keys and values of earlier tokens in one layer, for decoding."""
 
-    def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add those of the new tokens, (batch, kv_heads, new, head_dim), and return all of them."""
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[..., Tensor]) -> Tensor:
+        """Keep k and v of the new tokens, (batch, kv_heads, new, head_dim), and return the attention of q, (batch,
+        heads, new, head_dim), over all that is kept. `attention(q, k, v)` is the model's own, whose queries belong to
+        the last keys; a cache whose keys do not lie in one tensor brings its own.
+        """
         ...
 
 
@@ -91,7 +94,7 @@ class Attention(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.heads, self.kv_heads = config.heads, config.kv_heads
-        self.qkv = nn.Linear(config.width, sum(config.qkv_widths), bias=False)
+        self.qkv = nn.Linear(config.width, sum(config.qkv_widths), bias=config.qkv_bias)
         self.output = nn.Linear(config.width, config.width, bias=False)
         self.project, self.attend = OPERATIONS[config.kernels].project, OPERATIONS[config.kernels].attend
 
@@ -99,9 +102,8 @@ class Attention(nn.Module):
         self, x: Float[Tensor, "batch tokens width"], rotation: Rotation, cache: KeyValueCache | None = None
     ) -> Float[Tensor, "batch tokens width"]:
         q, k, v = self.project(x, self.qkv, self.heads, self.kv_heads, rotation)  # batch heads tokens head_dim
-        if cache is not None:
-            k, v = cache.update(k, v)
-        return self.output(self.attend(q, k, v).transpose(1, 2).flatten(2))
+        attended = self.attend(q, k, v) if cache is None else cache.attend(q, k, v, self.attend)
+        return self.output(attended.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
@@ -157,7 +159,7 @@ class GPT(nn.Module):
         """
         for name, weight in self.named_parameters():
             if weight.ndim == 1:
-                weight.fill_(1)
+                weight.fill_(0 if name.endswith("bias") else 1)
             else:
                 adds = name.endswith(("attention.output.weight", "mlp.down.weight"))
                 weight.normal_(std=0.02 / math.sqrt(2 * self.config.layers) if adds else 0.02)
@@ -175,13 +177,27 @@ class GPT(nn.Module):
         For decoding, pass only the new tokens, the position `start` of the first (one for all sequences, or one per
         sequence) and one cache per layer. Raises ValueError where tokens or caches do not fit.
         """
-        if tokens.ndim != 2:
-            raise ValueError(
-                f"tokens has shape {tuple(tokens.shape)}: expected (batch, tokens); add a batch with [None]"
-            )
         if targets is not None and targets.shape != tokens.shape:
             raise ValueError(
                 f"targets has shape {tuple(targets.shape)}: expected {tuple(tokens.shape)}, that of tokens"
+            )
+        x = self.hidden(tokens, start=start, caches=caches)
+        return self.head(x) if targets is None else self.loss(x, self.head, targets)
+
+    def hidden(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        *,
+        start: int | Int[Tensor, "batch"] = 0,
+        caches: Sequence[KeyValueCache] | None = None,
+    ) -> Float[Tensor, "batch tokens width"]:
+        """What the head reads. Who decodes needs the logits of a sequence's last token only, and calls the head itself.
+
+        Arguments and errors are those of `forward`.
+        """
+        if tokens.ndim != 2:
+            raise ValueError(
+                f"tokens has shape {tuple(tokens.shape)}: expected (batch, tokens); add a batch with [None]"
             )
         if caches is not None and len(caches) != len(self.blocks):
             raise ValueError(f"caches: {len(caches)} of them; expected one for each of the {len(self.blocks)} layers")
@@ -195,5 +211,4 @@ class GPT(nn.Module):
         rotation = self.rotation(start, tokens.shape[1])
         for layer, block in enumerate(blocks):
             x = block(x, rotation, caches[layer] if caches else None)
-        x = self.norm(x)
-        return self.head(x) if targets is None else self.loss(x, self.head, targets)
+        return self.norm(x)

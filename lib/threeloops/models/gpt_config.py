@@ -9,7 +9,8 @@ __all__ = ["GPTConfig"]
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Sizes of a GPT. With fewer `kv_heads` than `heads`, groups of query heads share a key and a value head.
+    """Sizes of a GPT. With fewer `kv_heads` than `heads`, groups of query heads share a key and a value head. Qwen2 has
+    a bias on queries, keys and values (`qkv_bias`); most models have none.
 
     Fused kernels compute in the one dtype of all weights; autocast has no effect on them. Raises ValueError naming the
     size that does not fit.
@@ -25,6 +26,7 @@ class GPTConfig:
     tied_embeddings: bool = True
     norm_epsilon: float = 1e-5
     rope_base: float = 10_000.0
+    qkv_bias: bool = False
     kernels: Literal["eager", "fused"] = "eager"
 
     def __post_init__(self) -> None:
@@ -75,7 +77,8 @@ class GPTConfig:
     def parameters_count(self) -> int:
         """Trainable parameters; a tied embedding counts once."""
         embedding = 0 if self.tied_embeddings else self.vocabulary_size * self.width
-        return self.matmul_parameters + embedding + (2 * self.layers + 1) * self.width
+        biases = self.layers * sum(self.qkv_widths) if self.qkv_bias else 0
+        return self.matmul_parameters + embedding + biases + (2 * self.layers + 1) * self.width
 
     def flops_per_token(self, sequence: int, *, causal: bool = True) -> float:
         """FLOPs per token of a forward pass over `sequence` tokens; a training step needs three times that.

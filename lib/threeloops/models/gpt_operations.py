@@ -47,6 +47,10 @@ def _eager_project(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q (batch, heads, tokens, dim), k and v (batch, kv_heads, tokens, dim), q and k rotated."""
     every_head = qkv(x).unflatten(-1, (heads + 2 * kv_heads, -1)).transpose(1, 2)
+    if rotation[0].ndim > 2:  # decoding, where a step is a few tokens and so many operators that each of them counts
+        q_and_k, v = every_head.split((heads + kv_heads, kv_heads), dim=1)
+        q, k = _rotate(q_and_k, rotation).split((heads, kv_heads), dim=1)
+        return q, k, v
     q, k, v = every_head.split((heads, kv_heads, kv_heads), dim=1)
     return _rotate(q, rotation), _rotate(k, rotation), v
 
@@ -85,7 +89,8 @@ def _fused_project(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from threeloops.inner.kernels.matmul.qkv_projection import qkv_projection
 
-    if rotation[0].ndim > 2:  # the kernel takes the same positions for every sequence of the batch
+    # The kernel takes the same positions for every sequence of the batch, and no bias.
+    if rotation[0].ndim > 2 or qkv.bias is not None:
         return _eager_project(x, qkv, heads, kv_heads, rotation)
     return qkv_projection(x, qkv.weight, heads=heads, kv_heads=kv_heads, rotary=rotation)
 

@@ -37,6 +37,13 @@ def test_what_measures_can_be_imported(offline, module):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_kernels_that_can_be_measured_are_gone_over_and_the_others_are_named(offline):
+    count = "from benchmarks.kernel_cases import catalog, entries; print(len(entries()) - len(catalog()))"
+    done = offline("-c", count)
+    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
+    assert "jaxtyping is not installed" in done.stderr and "few bits are left out" in done.stderr
+
+
 def test_the_doctor_finds_that_the_course_runs(offline):
     done = offline("-m", "grader.cli", "doctor", "--json")
     assert done.returncode == 0, done.stderr

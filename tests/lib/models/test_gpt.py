@@ -189,10 +189,10 @@ class GrowingCache:
     def __init__(self):
         self.kept = None
 
-    def update(self, keys, values):
-        new = (keys, values)
+    def attend(self, q, k, v, attention):
+        new = (k, v)
         self.kept = new if self.kept is None else tuple(torch.cat(pair, 2) for pair in zip(self.kept, new, strict=True))
-        return self.kept
+        return attention(q, *self.kept)
 
 
 @each_config

@@ -53,9 +53,9 @@ _LABS = (
         checks=14),
     Lab(13, "durable_checkpoints", "Durable checkpoints", "What is left after a power cut?", "training", checks=15),
     Lab(14, "elastic_training", "Elastic training", "What does a failure cost?", "training", checks=14),
-    Lab(15, "decode_path", "The decode path", "What does one token cost?", "product"),
-    Lab(16, "continuous_batching", "Continuous batching", "Who goes into the next step?", "product"),
-    Lab(17, "production_service", "A production service", "What breaks under load?", "product"),
-    Lab(18, "serving_fleet", "A serving fleet", "How many replicas, and when?", "product"),
+    Lab(15, "decode_path", "The decode path", "What does one token cost?", "product", checks=14),
+    Lab(16, "continuous_batching", "Continuous batching", "Which requests run next?", "product", checks=13),
+    Lab(17, "production_service", "A production service", "What breaks under load?", "product", checks=17),
+    Lab(18, "serving_fleet", "A serving fleet", "How many replicas, and when?", "product", checks=15),
     Lab(19, "capstone_plan", "The plan", "Can you plan all of it?", "product"),
 )  # fmt: skip

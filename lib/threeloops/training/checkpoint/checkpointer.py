@@ -9,16 +9,16 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec.json import encode
 from torch import Tensor
 
 from threeloops.training.checkpoint.format import DTYPES, CheckpointError, CorruptCheckpointError, name_of, to_plain
-from threeloops.training.checkpoint.manifest import Entry, Manifest, decode, directory_of, step_of
-from threeloops.training.checkpoint.pieces import Box, Sharded, assign_writers, held
+from threeloops.training.checkpoint.manifest import Entry, Manifest, as_step, attempt_at, decode, directory_of, step_of
+from threeloops.training.checkpoint.pieces import Sharded, assign_writers, check_cover, held
 from threeloops.training.checkpoint.reader import check_files, read_into
 from threeloops.training.checkpoint.saving import Plan, Save, Staging
 from threeloops.training.checkpoint.store import Store
@@ -31,7 +31,7 @@ _Template = Mapping[str, Any] | Callable[[Manifest], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Stall:
-    """What an asynchronous save kept training from, in seconds."""
+    """How long training had to wait for an asynchronous save, in seconds."""
 
     waited: float
     """For the save before it."""
@@ -45,7 +45,7 @@ class Loaded:
     step: int
     state: dict[str, Any]
     """Tensors, those of the template where there was one, and the plain values that this rank saved: where fewer ranks
-    saved, those of the first."""
+    saved, those of the first. What ranks saved that are no more is in `manifest.values_of(rank)` only."""
     manifest: Manifest
     skipped: tuple[str, ...]
     """Newer checkpoints that could not be loaded, each with the reason."""
@@ -55,13 +55,14 @@ class Checkpointer:
     """Saves a state, and loads the newest whole one. Every rank of the group calls it, in the same order.
 
     A state is a mapping from names to tensors, `Sharded` ones, and plain values (JSON). A name stands for one tensor on
-    all ranks: a plain tensor is whole, and on several ranks the same. Of what is the same one rank writes each part.
+    all ranks: a plain tensor is whole, and on several ranks the same. Each part of replicated data is written by one of
+    the ranks that hold it.
 
     Args:
         group: the ranks that save together; by default all, or this process alone where there are no others.
         keep: how many checkpoints stay, beside milestones, and those that a kept one refers to.
         milestones: every step that is a multiple stays for ever; 0 for none.
-        full_every: of so many saves one is full. The others write the blocks that have changed, of 1 MiB each, and
+        full_every: one save in `full_every` is full. The others write the blocks that have changed, of 1 MiB each, and
             refer to earlier files for the rest. 1 for full saves only.
         state: what will be saved. Give it where saves are asynchronous, and the buffer for them is made now; otherwise
             the first one makes it, and takes several times as long as those that follow.
@@ -106,7 +107,8 @@ class Checkpointer:
 
     def save_async(self, step: int, state: Mapping[str, Any]) -> Stall:
         """Copy the state, and save the copy while training goes on. A save before it that is not done yet is waited
-        for. What fails after the copy is raised by the next call of this checkpointer.
+        for. What fails from the copy on is raised by the next call of this checkpointer: so call `wait` before the
+        program ends, which may otherwise lose the save.
 
         Raises:
             As `save`.
@@ -114,27 +116,40 @@ class Checkpointer:
         started = time.perf_counter()
         self.wait()
         waited = time.perf_counter()
-        save = self._begin(step, state)
+        self._under_way = save = self._begin(step, state)
         planned = time.perf_counter()
-        save.plan.boxes = self._staging.copy(save.plan.boxes)
-        self._under_way = save
-        save.start()
+        try:
+            save.plan.boxes = self._staging.copy(save.plan.boxes)
+            save.start()
+        except BaseException as error:  # the other ranks could make their copies, and go on
+            save.fail(error)
+            if not isinstance(error, Exception):
+                raise
         return Stall(waited - started, planned - waited, time.perf_counter() - planned)
 
     def wait(self) -> None:
-        """Until the last save is done. Raises what went wrong with it, once."""
-        save, self._under_way = self._under_way, None
+        """Until the last save is done. Raises what went wrong with it, once. After a KeyboardInterrupt call it again:
+        the save goes on."""
+        save = self._under_way
         if save is None:
             return
-        self._raise_first(save, save.written())
-        self._raise_first(save, save.published() if self.rank == 0 else "")
+        try:
+            self._raise_first(save, save.written())
+            self._raise_first(save, save.published() if self.rank == 0 else "")
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # also a collective's, where a rank has died
+            save.cancel()
+            self._under_way = None
+            raise
+        self._under_way = None
         self._saved, self._chain = save.saved, save.plan.chain
 
     def load(self, template: _Template | None = None, step: int | None = None, *, strict: bool = True) -> Loaded:
         """Load the newest whole checkpoint, or that of `step`.
 
         The pointer is where the search begins, and then steps are tried from the newest on. One that cannot be read, or
-        of which a byte is not as it was written, is skipped with a warning.
+        of which a byte that is asked for is not as it was written, is skipped with a warning.
 
         Args:
             template: the tensors to fill, as in a state: only what overlaps is read. Ranks may be others, and as many
@@ -149,7 +164,7 @@ class Checkpointer:
         self.wait()
         skipped: list[str] = []
         for directory in self._candidates(step):
-            manifest, state, problem, mistake = self._try(directory, template)
+            manifest, state, problem, mistake = self._read_checkpoint(directory, template)
             found = self._gather((problem, mistake, sorted(state)))
             if mistakes := [(rank, each) for rank, (_, each, _) in enumerate(found) if each]:
                 raise ValueError(f"{directory}, rank {mistakes[0][0]}: {mistakes[0][1]}")
@@ -170,48 +185,51 @@ class Checkpointer:
             values = manifest.values_of(self.rank if self.rank < manifest.world else 0)
             return Loaded(manifest.step, {**state, **values}, manifest, tuple(skipped))
         wanted = "checkpoint" if step is None else f"checkpoint of step {step}"
-        raise CheckpointError(f"there is no whole {wanted}. {'; '.join(skipped) or 'The store has none'}")
+        raise CheckpointError(f"there is no whole {wanted}. {'; '.join(skipped) or f'{self.store} has none'}")
 
     def _begin(self, step: int, state: Mapping[str, Any]) -> Save:
         """Agree on who writes what, and make room."""
-        directory, problem, full = "", "", True
-        if self.rank == 0:
+        attempt, problem, there = "", "", set[str]()
+        step, mistake = as_step(step)
+        if self.rank == 0 and not mistake:
             try:
-                there = self.store.directories()
+                there = set(self.store.directories())
                 revision = max(
                     (found[1] + 1 for name in there if (found := step_of(name)) and found[0] == step), default=0
                 )
-                directory = directory_of(step, revision)
-                referred = {file.directory for files, _ in self._saved.values() for file in files}
-                full = self._chain + 1 >= self.full_every or not self._saved or not referred <= set(there)
-                self.store.begin(directory)
+                attempt = attempt_at(directory_of(step, revision))
+                self.store.begin(attempt)
             except Exception as error:  # whatever a store raises: the other ranks must not wait for this one
                 problem = str(error) or repr(error)
-        directory, problem, full = self._gather((directory, problem, full))[0]
+        mine = {file.directory for files, _ in self._saved.values() for file in files}
+        everyone = self._gather((attempt, problem, there, self._chain, mine))
+        attempt, problem, there, chain, _ = everyone[0]
         if problem:
             raise CheckpointError(f"step {step} was not saved: rank 0 cannot begin: {problem}")
+        referred = set[str]().union(*(each[-1] for each in everyone))
+        full = chain + 1 >= self.full_every or not referred or not referred <= there
         try:
-            plan = self._agree(step, state, directory)
-        except Exception:
-            if self.rank == 0:
-                self.store.abort(directory)
+            plan = self._agree(step, state, attempt, mistake)
+        except BaseException:
+            if self.rank == 0 and attempt:
+                self.store.abort(attempt)
             raise
-        plan.chain = 0 if full else self._chain + 1
+        plan.chain = 0 if full else chain + 1
         return Save(
             self.store, plan, {} if full else self._saved,
             identifies=self.full_every > 1, keep=self.keep, milestones=self.milestones,
         )  # fmt: skip
 
-    def _agree(self, step: int, state: Mapping[str, Any], directory: str) -> Plan:
+    def _agree(self, step: int, state: Mapping[str, Any], attempt: str, mistake: str = "") -> Plan:
         """What this rank writes of a state. The same errors on all ranks, where there are any."""
-        mistake, tensors, mine, values, described = "", {}, {}, {}, {}
+        tensors, mine, values, described = {}, {}, {}, {}
         try:
             tensors = {name: value for name, value in state.items() if isinstance(value, Tensor | Sharded)}
             mine = held(tensors)
             described = {name: (name_of(each.dtype), tuple(each.shape)) for name, each in tensors.items()}
-            values = {name: to_plain(value) for name, value in state.items() if name not in tensors}
+            values = {name: _plain(name, value) for name, value in state.items() if name not in tensors}
         except (TypeError, ValueError) as error:
-            mistake = str(error)
+            mistake = mistake or str(error)
         sizes = {key: each.nbytes for key, each in mine.items()}
         firsts = {name for name, each in tensors.items() if isinstance(each, Sharded) and each.of_first_rank}
         everyone = self._gather((step, mistake, described, firsts, sizes, values))
@@ -227,22 +245,21 @@ class Checkpointer:
                         "tensor on all ranks; give each rank's own another name, or say with Sharded how it lies"
                     )
         writers = assign_writers([sizes for *_, sizes, _ in everyone], set().union(*(each[3] for each in everyone)))
-        _check_cover(described, writers)
+        check_cover(described, writers)
         first, *others = [values for *_, values in everyone]
-        own = [{k: v for k, v in each.items() if k not in first or first[k] != v} for each in others]
+        own = [{k: v for k, v in each.items() if k not in first or encode(first[k]) != encode(v)} for each in others]
+        lacking = tuple(tuple(sorted(first.keys() - each.keys())) for each in (first, *others))
         boxes = {key: each for key, each in mine.items() if key in writers[self.rank]}
-        return Plan(step, directory, self.rank, self.world, described, boxes, (first, *own))
+        return Plan(
+            step, attempt, self.rank, self.world, described, boxes, (first, *own), lacking if any(lacking) else ()
+        )
 
     def _raise_first(self, save: Save, problem: str) -> None:
         """The first rank's that has one, on all ranks; and nothing is left of the save."""
-        problems = [(rank, each) for rank, each in enumerate(self._gather(problem)) if each]
-        if problems:
+        if problems := list(filter(None, self._gather(problem))):
             if self.rank == 0:
                 save.abort()
-            rank, said = problems[0]
-            raise CheckpointError(
-                f"step {save.plan.step} was not saved: rank {rank}: {said}. Earlier checkpoints are as they were"
-            )
+            raise CheckpointError(problems[0])
 
     def _candidates(self, step: int | None) -> list[str]:
         """Directories in the order in which they are tried: the one that the pointer names, then newest first."""
@@ -263,7 +280,9 @@ class Checkpointer:
             raise CheckpointError(f"rank 0 cannot see which checkpoints there are: {problem}")
         return found
 
-    def _try(self, directory: str, template: _Template | None) -> tuple[Manifest | None, dict[str, Any], str, str]:
+    def _read_checkpoint(
+        self, directory: str, template: _Template | None
+    ) -> tuple[Manifest | None, dict[str, Any], str, str]:
         """Manifest and state of one checkpoint; what is wrong with it, or else with the template."""
         try:
             manifest = decode(self.store.manifest(directory))
@@ -271,7 +290,7 @@ class Checkpointer:
                 raise CorruptCheckpointError(f"the manifest is that of step {manifest.step}")
             check_files(self.store, manifest)
         except Exception as error:
-            return None, {}, _said(error), ""
+            return None, {}, _damage(error), ""
         try:
             wanted = _whole(manifest) if template is None else template(manifest) if callable(template) else template
             asked = {name: value for name, value in wanted.items() if isinstance(value, Tensor | Sharded)}
@@ -281,7 +300,7 @@ class Checkpointer:
         try:
             read_into(self.store, manifest, asked)
         except Exception as error:
-            return None, {}, _said(error), ""
+            return None, {}, _damage(error), ""
         return manifest, asked, "", ""
 
     def _gather(self, mine: Any) -> list[Any]:
@@ -293,17 +312,11 @@ class Checkpointer:
         return everyone
 
 
-def _check_cover(described: Mapping[str, tuple[str, tuple[int, ...]]], writers: list[set[tuple[str, Box]]]) -> None:
-    there = dict.fromkeys(described, 0)
-    for written in writers:
-        for name, box in written:
-            there[name] += prod(box.shape)
-    for name, (_, shape) in described.items():
-        if there[name] != prod(shape):
-            raise ValueError(
-                f"the parts of {name!r} on all ranks have {there[name]} elements together, and shape {shape} has "
-                f"{prod(shape)}: they must make it up, and be apart from one another or equal"
-            )
+def _plain(name: str, value: Any) -> Any:
+    try:
+        return to_plain(value)
+    except TypeError as error:
+        raise TypeError(f"{name!r}: {error}") from None
 
 
 def _check_fit(asked: Mapping[str, Tensor | Sharded], manifest: Manifest) -> None:
@@ -326,9 +339,9 @@ def _empty(entry: Entry) -> Tensor:
     return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
 
 
-def _said(error: Exception) -> str:
+def _damage(error: Exception) -> str:
     """What is wrong with a checkpoint; of a store's own errors also what they are."""
-    return str(error) if isinstance(error, CorruptCheckpointError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
 
 
 def _some(names: list[str]) -> str:

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "DTYPES", "CheckpointError", "CorruptCheckpointError", "bytes_of", "checksum", "from_plain", "header",
-    "is_as_written", "item_size", "name_of", "to_plain",
+    "DTYPES", "CheckpointError", "CorruptCheckpointError", "NewerCheckpointError", "bytes_of", "checksum", "from_plain",
+    "header", "is_as_written", "item_size", "name_of", "to_plain",
 ]  # fmt: skip
 
 DTYPES = {
@@ -45,6 +45,10 @@ class CheckpointError(RuntimeError):
 
 class CorruptCheckpointError(CheckpointError):
     """What was read is not what was written."""
+
+
+class NewerCheckpointError(CheckpointError):
+    """What was read is of a newer release, and may be as it was written."""
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -80,13 +84,13 @@ def is_as_written(data: bytes | bytearray | memoryview, found: bytes) -> bool:
 def header(tensors: Sequence[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
     """The beginning of a file that holds these tensors in this order, each given as key, type and shape.
 
-    Raises ValueError where a key stands twice.
+    Raises ValueError where a key appears twice.
     """
     described: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for key, dtype, shape in tensors:
         if key in described:
-            raise ValueError(f"{key!r} stands twice in one file: rename one of the tensors")
+            raise ValueError(f"{key!r} appears twice in one file: rename one of the tensors")
         begin, end = end, end + item_size(dtype) * prod(shape)
         described[key] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
@@ -100,7 +104,7 @@ def to_plain(value: Any) -> Any:
 
     Raises TypeError for what is not plain.
     """
-    if isinstance(value, float) and not math.isfinite(value):
+    if type(value) is float and not math.isfinite(value):
         return {"!float": repr(value)}
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -114,6 +118,8 @@ def to_plain(value: Any) -> Any:
         if all(isinstance(key, str) and not key.startswith("!") for key in value):
             return {key: to_plain(each) for key, each in value.items()}
         return {"!dict": [[to_plain(key), to_plain(each)] for key, each in value.items()]}
+    if isinstance(value, torch.Tensor):
+        raise TypeError("a tensor inside of a value: give it a name of its own in the state")
     raise TypeError(f"{type(value).__name__}: expected a tensor, or a number, text, bytes, None, list, tuple or dict")
 
 

@@ -5,14 +5,24 @@ may be torn, come from a newer release, or from somebody else.
 """
 
 import hashlib
+import operator
 import re
+import secrets
+import string
+from contextlib import suppress
 from math import prod
 from typing import Any
 
 import msgspec
 
-from threeloops.training.checkpoint.format import DTYPES, CorruptCheckpointError, from_plain, item_size
-from threeloops.training.checkpoint.pieces import Box, overlap
+from threeloops.training.checkpoint.format import (
+    DTYPES,
+    CorruptCheckpointError,
+    NewerCheckpointError,
+    from_plain,
+    item_size,
+)
+from threeloops.training.checkpoint.pieces import Box, overlapping
 
 __all__ = [
     "BLOCK",
@@ -22,6 +32,9 @@ __all__ = [
     "Manifest",
     "Piece",
     "VERSION",
+    "as_step",
+    "attempt_at",
+    "committed_as",
     "decode",
     "directory_of",
     "encode",
@@ -75,7 +88,7 @@ class File(msgspec.Struct, array_like=True, frozen=True):
     checksum: bytes
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int
     step: int
     world: int
@@ -85,13 +98,36 @@ class Manifest(msgspec.Struct, frozen=True):
     tensors: dict[str, Entry]
     values: tuple[dict[str, Any], ...]
     """Plain values of each rank, as `to_plain` gives them; those that are equal to rank 0's stand there alone."""
+    lacking: tuple[tuple[str, ...], ...] = ()
+    """Names that rank 0 saved and each rank did not, where there are any."""
 
     def values_of(self, rank: int) -> dict[str, Any]:
-        return {name: from_plain(value) for name, value in (self.values[0] | self.values[rank]).items()}
+        lacking = self.lacking[rank] if self.lacking else ()
+        values = {name: value for name, value in self.values[0].items() if name not in lacking} | self.values[rank]
+        return {name: from_plain(value) for name, value in values.items()}
+
+
+def as_step(step: Any) -> tuple[int, str]:
+    """A step as an integer of Python, and what is wrong with it: a directory's name has room for 18 digits."""
+    with suppress(TypeError):
+        step = operator.index(step)
+        if 0 <= step < 10**18:
+            return step, ""
+    return step, f"step = {step!r}: expected a whole number from 0 to 10**18 - 1"
 
 
 def directory_of(step: int, revision: int = 0) -> str:
     return f"step-{step:08d}" + (f"-r{revision}" if revision else "")
+
+
+def attempt_at(directory: str) -> str:
+    """A name for one attempt to save it, unlike that of any other: of this job, or of one that should have ended."""
+    return f"{directory}.{''.join(secrets.choice(string.ascii_lowercase) for _ in range(8))}"
+
+
+def committed_as(attempt: str) -> str:
+    """The directory of the checkpoint that an attempt becomes."""
+    return attempt.partition(".")[0]
 
 
 def step_of(directory: str) -> tuple[int, int] | None:
@@ -106,14 +142,19 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes) -> Manifest:
-    """Raises CorruptCheckpointError for what `encode` did not write, or another version of it."""
+    """Raises CorruptCheckpointError for what `encode` did not write, and NewerCheckpointError for what that of a newer
+    release did."""
     text, _, seal = data.rpartition(b"\nsha256 ")
     if seal != hashlib.sha256(text).hexdigest().encode() + b"\n":
         raise CorruptCheckpointError(f"the manifest ({len(data)} bytes) is not what its checksum was made of")
     try:
-        version = msgspec.json.decode(text, type=dict[str, msgspec.Raw])["version"]
-        if msgspec.json.decode(version) != VERSION:
-            raise CorruptCheckpointError(f"the manifest has version {bytes(version).decode()}: expected {VERSION}")
+        version = msgspec.json.decode(msgspec.json.decode(text, type=dict[str, msgspec.Raw])["version"])
+        if isinstance(version, int) and version > VERSION:
+            raise NewerCheckpointError(
+                f"the manifest has version {version}: expected {VERSION}; load it with the newer release that wrote it"
+            )
+        if version != VERSION:
+            raise CorruptCheckpointError(f"the manifest has version {version!r}: expected {VERSION}")
         manifest = msgspec.json.decode(text, type=Manifest)
     except (msgspec.MsgspecError, KeyError, UnicodeDecodeError) as error:
         raise CorruptCheckpointError(f"the manifest is not one: {error}") from None
@@ -123,6 +164,8 @@ def decode(data: bytes) -> Manifest:
 
 def _check(manifest: Manifest) -> None:
     """That every size and offset is inside of what it is a part of."""
+    if len(manifest.lacking) not in (0, manifest.world):
+        raise CorruptCheckpointError(f"the manifest has names of {len(manifest.lacking)} ranks of {manifest.world}")
     if manifest.world < 1 or len(manifest.values) != manifest.world or manifest.step < 0 or manifest.chain < 0:
         raise CorruptCheckpointError(
             f"the manifest has step {manifest.step}, chain {manifest.chain} and values of {len(manifest.values)} ranks "
@@ -165,13 +208,6 @@ def _wrong(entry: Entry, files: tuple[File, ...]) -> str:
             return f"{left} bytes of the piece at {piece.start} are in no block"
     if sum(prod(piece.shape) for piece in entry.pieces) != prod(entry.shape):
         return f"the pieces do not make up {entry.shape}"
-    boxes = sorted(piece.box for piece in entry.pieces)
-    for number, one in enumerate(boxes):
-        for other in boxes[number + 1 :]:
-            if other.start[:1] >= tuple(
-                start + length for start, length in zip(one.start[:1], one.shape[:1], strict=True)
-            ):
-                break  # and so do all that follow: they begin below it
-            if overlap(one, other):
-                return f"the pieces at {one.start} and {other.start} overlap"
+    if pair := overlapping(piece.box for piece in entry.pieces):
+        return f"the pieces at {pair[0].start} and {pair[1].start} overlap"
     return ""

@@ -14,7 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Box", "Sharded", "assign_writers", "flat_range", "held", "overlap", "sharded_along"]
+__all__ = [
+    "Box", "Sharded", "assign_writers", "check_cover", "flat_range", "held", "overlap", "overlapping", "sharded_along",
+]  # fmt: skip
 
 
 class Box(NamedTuple):
@@ -95,8 +97,21 @@ def overlap(one: Box, other: Box) -> Box | None:
     return Box(start, shape) if all(length > 0 for length in shape) else None
 
 
+def overlapping(boxes: Iterable[Box]) -> tuple[Box, Box] | None:
+    """Two of these that have elements in common; None where there are none."""
+    ordered = sorted(boxes)
+    for number, one in enumerate(ordered):
+        for other in ordered[number + 1 :]:
+            if other.start[:1] >= tuple(map(int.__add__, one.start[:1], one.shape[:1])):
+                break  # and so do all that follow: they begin below it
+            if overlap(one, other):
+                return one, other
+    return None
+
+
 def held(state: Mapping[str, object]) -> dict[tuple[str, Box], Tensor]:
-    """What a rank has: the values of each box that has elements, by name and box. A plain tensor is whole."""
+    """What a rank has: the values of each box that has elements, by name and box, without gradients, since threads that
+    fill them have a switch of their own for those. A plain tensor is whole."""
     found: dict[tuple[str, Box], Tensor] = {}
     for name, value in state.items():
         if isinstance(value, Tensor):
@@ -106,7 +121,7 @@ def held(state: Mapping[str, object]) -> dict[tuple[str, Box], Tensor]:
             parts = value.parts
         for start, values in parts:
             if values.numel():
-                found[name, Box(tuple(start), tuple(values.shape))] = values
+                found[name, Box(tuple(start), tuple(values.shape))] = values.detach()
     return found
 
 
@@ -133,3 +148,24 @@ def assign_writers(
         load[rank] += sizes[key]
         writes[rank].add(key)
     return writes
+
+
+def check_cover(
+    described: Mapping[str, tuple[str, tuple[int, ...]]], writers: Iterable[Iterable[tuple[str, Box]]]
+) -> None:
+    """Raises ValueError where the boxes that are written do not make up the tensors, of these types and shapes."""
+    there: dict[str, list[Box]] = {name: [] for name in described}
+    for written in writers:
+        for name, box in written:
+            there[name].append(box)
+    for name, (_, shape) in described.items():
+        if pair := overlapping(there[name]):
+            one, other = (f"that of shape {box.shape} at {box.start}" for box in pair)
+            raise ValueError(
+                f"parts of {name!r} overlap: {one}, and {other}: they must be apart from one another or equal"
+            )
+        if (elements := sum(prod(box.shape) for box in there[name])) != prod(shape):
+            raise ValueError(
+                f"the parts of {name!r} on all ranks have {elements} elements together, and shape {shape} has "
+                f"{prod(shape)}: they must make it up"
+            )

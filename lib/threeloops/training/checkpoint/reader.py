@@ -34,7 +34,6 @@ def check_files(store: Store, manifest: Manifest) -> None:
             raise CorruptCheckpointError(f"{place} does not begin as it was written: its header has another checksum")
 
 
-@torch.no_grad()
 def read_into(store: Store, manifest: Manifest, asked: Mapping[str, object]) -> None:
     """Fill the tensors of `asked`, which are in the manifest with their types and shapes.
 

@@ -4,6 +4,7 @@ Ranks of an asynchronous save need no collective in the background: each notes i
 first waits for the notes. So torch's communication stays with the training.
 """
 
+import sys
 import threading
 import time
 import warnings
@@ -17,8 +18,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from threeloops.training.checkpoint.format import CorruptCheckpointError, bytes_of
-from threeloops.training.checkpoint.manifest import VERSION, Manifest, decode, encode, step_of
+from threeloops.training.checkpoint.format import CorruptCheckpointError, NewerCheckpointError, bytes_of
+from threeloops.training.checkpoint.manifest import VERSION, Manifest, committed_as, decode, encode, step_of
 from threeloops.training.checkpoint.pieces import Box
 from threeloops.training.checkpoint.store import Store
 from threeloops.training.checkpoint.writer import Part, Saved, merge, write_part
@@ -36,13 +37,16 @@ class Plan:
     """What is saved, and what this rank writes of it."""
 
     step: int
-    directory: str
+    attempt: str
+    """See `Store`."""
     rank: int
     world: int
     described: dict[str, tuple[str, tuple[int, ...]]]
     """Type and global shape of every tensor."""
     boxes: dict[tuple[str, Box], Tensor]
     values: tuple[dict[str, Any], ...]
+    lacking: tuple[tuple[str, ...], ...]
+    """These two as in a manifest."""
     chain: int = 0
 
 
@@ -60,37 +64,49 @@ class Save:
         self.plan, self._store, self._before, self._identifies = plan, store, before, identifies
         self._keep, self._milestones = keep, milestones
         self._part: Part | None = None
-        self._not_written = self._not_published = ""  # why
-        self._written, self._aborted = threading.Event(), threading.Event()
+        self._not_written = self._not_published = ""  # what users read
+        self._written, self._cancelled = threading.Event(), threading.Event()
+        self._committed = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=f"save of step {self.plan.step}")
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=f"save of step {self.plan.step}")
+        thread.start()
+        self._thread = thread
 
     def _run(self) -> None:
         self.write()
         if self.plan.rank == 0 and not self._not_written:
             self._publish()
+        if (problem := self._not_written or self._not_published) and not threading.main_thread().is_alive():
+            print(problem, file=sys.stderr)  # nobody will wait for it
 
     def write(self) -> None:
         """Write this rank's file, and note for the first rank what is in it."""
-        plan, note = self.plan, b""
+        plan = self.plan
         try:
             boxes = {key: tensor.detach().cpu().contiguous() for key, tensor in plan.boxes.items()}
             shapes = {name: shape for name, (_, shape) in plan.described.items()}
             name = f"rank-{plan.rank:05d}.safetensors"
-            self._part = write_part(self._store, plan.directory, name, boxes, shapes, self._before, self._identifies)
-            note = msgspec.json.encode(self._part)
+            self._part = write_part(self._store, plan.attempt, name, boxes, shapes, self._before, self._identifies)
+            self._check_cancelled()  # or a later save may have copied over what was read
             if plan.rank:
-                self._store.note(plan.directory, str(plan.rank), note)
-        except Exception as error:  # whatever a store raises: it is for the training loop, and not for this thread
-            self._not_written = _said(error)
+                self._store.note(plan.attempt, str(plan.rank), msgspec.json.encode(self._part))
+        except BaseException as error:  # whatever a store raises: it is for the training loop, and not for this thread
+            self.fail(error)
+            if not isinstance(error, Exception):
+                raise
+        plan.boxes = {}
+        self._written.set()
+
+    def fail(self, error: BaseException) -> None:
+        """This rank writes nothing, since this was raised: all ranks hear of it when they wait."""
+        self._not_written = self._not_saved(error)
+        if self.plan.rank:
             with suppress(Exception):
-                self._store.note(plan.directory, str(plan.rank), b"")  # let the first rank not wait
-        finally:
-            plan.boxes = {}
-            self._written.set()
+                self._store.note(self.plan.attempt, str(self.plan.rank), b"")  # let the first rank not wait
+        self.plan.boxes = {}
+        self._written.set()
 
     def written(self) -> str:
         """Wait until the file is durable; "" or what went wrong."""
@@ -99,18 +115,23 @@ class Save:
 
     def published(self) -> str:
         """On the first rank, when all have written: wait until there is a checkpoint; "" or what went wrong."""
-        if self._thread is None:
-            self._publish()
-        else:
+        if self._thread is not None:
             self._thread.join()
+        elif not self._committed and not self._not_published:  # it may have been interrupted
+            self._publish()
         return self._not_published
+
+    def cancel(self) -> None:
+        """Nobody will wait for it any more: from here on it becomes no checkpoint."""
+        self._cancelled.set()
 
     def abort(self) -> None:
         """Remove what was begun."""
-        self._aborted.set()
+        self.cancel()
         if self._thread is not None:
             self._thread.join()
-        self._store.abort(self.plan.directory)
+        if not self._committed:
+            self._store.abort(self.plan.attempt)
 
     @property
     def saved(self) -> Saved:
@@ -124,37 +145,56 @@ class Save:
 
     def _publish(self) -> None:
         """Make a checkpoint of what all ranks wrote; then point to it; then remove what is not needed any more."""
-        plan = self.plan
+        plan, directory = self.plan, committed_as(self.plan.attempt)
         try:
             assert self._part is not None
             parts = [self._part, *(self._part_of(rank) for rank in range(1, plan.world))]
             files, tensors = merge(parts, plan.described)
-            manifest = Manifest(VERSION, plan.step, plan.world, plan.chain, files, tensors, plan.values)
-            self._store.commit(plan.directory, encode(manifest))
-            self._store.point(plan.directory)
-        except Exception as error:
-            self._not_published = _said(error)
+            manifest = Manifest(VERSION, plan.step, plan.world, plan.chain, files, tensors, plan.values, plan.lacking)
+            data = encode(manifest)
+            decode(data)  # what no load would take is no checkpoint
+            self._check_cancelled()
+            self._store.commit(plan.attempt, data)
+            self._committed = True
+            self._store.point(directory)
+        except BaseException as error:
+            self._not_published = self._not_saved(error)
+            if self._committed:
+                self._not_published = (
+                    f"step {plan.step} was written, but the pointer to it could not be moved: rank 0: {_said(error)}. "
+                    f"load(step={plan.step}) finds it, and the next save moves the pointer"
+                )
+            if not isinstance(error, Exception):
+                raise
             return
         try:
-            _retain(self._store, plan.directory, self._keep, self._milestones)
+            _retain(self._store, directory, self._keep, self._milestones)
         except Exception as error:
             warnings.warn(f"older checkpoints could not be removed: {_said(error)}", stacklevel=2)
 
     def _part_of(self, rank: int) -> Part:
         """What another rank noted, when it has."""
         leave = float("inf")
-        while not self._aborted.is_set() and time.monotonic() < leave:
+        while not self._cancelled.is_set() and time.monotonic() < leave:
             with suppress(FileNotFoundError):
-                if note := self._store.notes(self.plan.directory, str(rank)):
+                if note := self._store.read_note(self.plan.attempt, str(rank)):
                     return msgspec.json.decode(note, type=Part)
                 break
             if leave == float("inf") and not threading.main_thread().is_alive():
                 leave = time.monotonic() + _GRACE_SECONDS  # the program ends: do not keep it
-            self._aborted.wait(_POLL_SECONDS)
+            self._cancelled.wait(_POLL_SECONDS)
         raise RuntimeError(f"rank {rank} has not written its part")
 
+    def _check_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise RuntimeError("the save was given up")
 
-def _said(error: Exception) -> str:
+    def _not_saved(self, error: BaseException) -> str:
+        plan = self.plan
+        return f"step {plan.step} was not saved: rank {plan.rank}: {_said(error)}. Earlier checkpoints are as they were"
+
+
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -162,20 +202,27 @@ def _retain(store: Store, newest: str, keep: int, milestones: int) -> None:
     """Remove all but `newest`, the `keep` − 1 before it, milestones, and what any of these refers to.
 
     Steps after the newest are of a run that was rolled back, and so is an older revision of a step. A checkpoint that
-    cannot be read does not count.
+    cannot be read does not count. One of a newer release may refer to any of them: then all of them stay.
+
+    Raises:
+        NewerCheckpointError: there is one of a newer release.
     """
     places = {name: place for name in store.directories() if (place := step_of(name))}
-    needed, seen, left = set[str](), set[int](), keep
+    needed, seen, left = {newest}, set[int](), keep
     for name in sorted(places, key=lambda name: (name != newest, -places[name][0], -places[name][1])):
         step = places[name][0]
+        try:
+            files = decode(store.manifest(name)).files
+        except NewerCheckpointError as error:
+            raise NewerCheckpointError(
+                f"{name}: {error}. It may refer to all that are there: remove it if it is not needed"
+            ) from None
+        except (CorruptCheckpointError, FileNotFoundError):
+            continue
         if step in seen:
             continue
         milestone = bool(milestones) and step % milestones == 0
         if not milestone and (left == 0 or step > places[newest][0]):
-            continue
-        try:
-            files = decode(store.manifest(name)).files
-        except (CorruptCheckpointError, FileNotFoundError):
             continue
         seen.add(step)
         needed |= {name, *(file.directory for file in files)}
@@ -218,6 +265,6 @@ class Staging:
                 bytes_of(self._places[key])[:] = bytes_of(tensor)  # one memcpy
             else:
                 self._places[key].copy_(tensor, non_blocking=True)
-        if any(tensor.is_cuda for tensor in tensors.values()):
-            torch.cuda.synchronize()
+        for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+            torch.cuda.synchronize(device)
         return {key: self._places[key] for key in tensors}

@@ -18,7 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from threeloops.training.checkpoint.manifest import step_of
+from threeloops.files import sync
+from threeloops.training.checkpoint.manifest import committed_as, step_of
 
 __all__ = ["LocalStore", "ObjectStore", "Store"]
 
@@ -26,24 +27,29 @@ _MANIFEST, _POINTER, _BEGUN = "manifest.json", "latest", ".tmp"
 
 
 class Store(Protocol):
-    """What a checkpointer needs. Errors are OSError; FileNotFoundError where something is not there."""
+    """What a checkpointer needs. Errors are OSError; FileNotFoundError where something is not there.
 
-    def begin(self, directory: str) -> None:
-        """Make room for a checkpoint; what is left of earlier attempts is removed."""
+    An attempt is a directory's name and, after a dot, a word that no other attempt has (see `attempt_at`): two of them
+    to save the same step never write to one place.
+    """
 
-    def write(self, directory: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
-        """Write a file of a checkpoint that was begun. When this returns, its data survive a crash."""
+    def begin(self, attempt: str) -> None:
+        """Make room for a checkpoint; what is left of earlier attempts is removed, and they can no longer commit."""
 
-    def note(self, directory: str, name: str, data: bytes) -> None:
+    def write(self, attempt: str, name: str, chunks: Iterable[bytes | memoryview]) -> str:
+        """Write a file of a checkpoint that was begun. When this returns, its data survive a crash. Returns the name
+        that the file has in the checkpoint."""
+
+    def note(self, attempt: str, name: str, data: bytes) -> None:
         """For the ranks that write the same checkpoint: gone after the commit, and not durable."""
 
-    def notes(self, directory: str, name: str) -> bytes:
+    def read_note(self, attempt: str, name: str) -> bytes:
         """What another rank noted, all of it or FileNotFoundError."""
 
-    def abort(self, directory: str) -> None:
+    def abort(self, attempt: str) -> None:
         """Remove what was begun."""
 
-    def commit(self, directory: str, manifest: bytes) -> None:
+    def commit(self, attempt: str, manifest: bytes) -> None:
         """Make it a checkpoint. When this returns, that survives a crash; before, there is no such checkpoint."""
 
     def point(self, directory: str) -> None:
@@ -55,14 +61,17 @@ class Store(Protocol):
     def directories(self) -> list[str]:
         """Of all checkpoints."""
 
-    def manifest(self, directory: str) -> bytes: ...
+    def manifest(self, directory: str) -> bytes:
+        """What `commit` was given."""
 
-    def size(self, directory: str, name: str) -> int: ...
+    def size(self, directory: str, name: str) -> int:
+        """Bytes of a file."""
 
     def read(self, directory: str, name: str, offset: int, into: memoryview) -> None:
         """Fill `into`. Raises EOFError where the file ends before."""
 
-    def remove(self, directory: str) -> None: ...
+    def remove(self, directory: str) -> None:
+        """Remove a checkpoint. Whenever this stops, it is there whole or is none."""
 
 
 class LocalStore:
@@ -73,40 +82,46 @@ class LocalStore:
         made = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
         for each in made:
-            _sync_folder(each.parent)  # or a crash may lose the folder with all that is in it
+            sync(each.parent)  # or a crash may lose the folder with all that is in it
 
-    def begin(self, directory: str) -> None:
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def begin(self, attempt: str) -> None:
+        (self.folder / (_POINTER + _BEGUN)).unlink(missing_ok=True)
         for left in self.folder.glob(f"*{_BEGUN}"):
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        (self.folder / (directory + _BEGUN)).mkdir()
+            if step_of(committed_as(left.name)):  # others are not ours
+                shutil.rmtree(left, ignore_errors=True)  # somebody may still write to it
+        (self.folder / (attempt + _BEGUN)).mkdir()
 
-    def write(self, directory: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
-        with (self.folder / (directory + _BEGUN) / name).open("xb") as file:
+    def write(self, attempt: str, name: str, chunks: Iterable[bytes | memoryview]) -> str:
+        with (self.folder / (attempt + _BEGUN) / name).open("xb") as file:
             for chunk in chunks:
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
+        return name
 
-    def note(self, directory: str, name: str, data: bytes) -> None:
-        path = self.folder / (directory + _BEGUN) / f"note-{name}"
+    def note(self, attempt: str, name: str, data: bytes) -> None:
+        path = self.folder / (attempt + _BEGUN) / f"note-{name}"
         half = path.with_name(f"half-{name}")
         half.write_bytes(data)
         half.rename(path)
 
-    def notes(self, directory: str, name: str) -> bytes:
-        return (self.folder / (directory + _BEGUN) / f"note-{name}").read_bytes()
+    def read_note(self, attempt: str, name: str) -> bytes:
+        return (self.folder / (attempt + _BEGUN) / f"note-{name}").read_bytes()
 
-    def abort(self, directory: str) -> None:
-        shutil.rmtree(self.folder / (directory + _BEGUN), ignore_errors=True)
+    def abort(self, attempt: str) -> None:
+        shutil.rmtree(self.folder / (attempt + _BEGUN), ignore_errors=True)
 
-    def commit(self, directory: str, manifest: bytes) -> None:
-        begun = self.folder / (directory + _BEGUN)
+    def commit(self, attempt: str, manifest: bytes) -> None:
+        begun = self.folder / (attempt + _BEGUN)
         for note in [*begun.glob("note-*"), *begun.glob("half-*")]:
             note.unlink()
-        self.write(directory, _MANIFEST, [manifest])
-        _sync_folder(begun)
-        begun.rename(self.folder / directory)
-        _sync_folder(self.folder)
+        self.write(attempt, _MANIFEST, [manifest])
+        sync(begun)
+        begun.rename(self.folder / committed_as(attempt))
+        sync(self.folder)
 
     def point(self, directory: str) -> None:
         half = self.folder / (_POINTER + _BEGUN)
@@ -115,7 +130,7 @@ class LocalStore:
             file.flush()
             os.fsync(file.fileno())
         half.replace(self.folder / _POINTER)
-        _sync_folder(self.folder)
+        sync(self.folder)
 
     def pointer(self) -> str:
         try:
@@ -147,15 +162,8 @@ class LocalStore:
         # By another name first: a checkpoint that is half removed must not look like one.
         leaving = self.folder / (directory + _BEGUN)
         (self.folder / directory).rename(leaving)
+        sync(self.folder)
         shutil.rmtree(leaving)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class ObjectStore:
@@ -171,13 +179,18 @@ class ObjectStore:
         self._files, self._root = fsspec.core.url_to_fs(url, **options)
         self._root = self._root.rstrip("/")
 
-    def begin(self, directory: str) -> None:
+    def __str__(self) -> str:
+        return str(self._files.unstrip_protocol(self._root))
+
+    def begin(self, attempt: str) -> None:
         for path in self._list():
             if step_of(path) and not self._exists(f"{path}/{_MANIFEST}"):
-                self.abort(path)
+                self._remove(path)
+        self.note(attempt, "begun", b"")
 
-    def write(self, directory: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
-        file = self._files.open(self._at(f"{directory}/{name}"), "wb")
+    def write(self, attempt: str, name: str, chunks: Iterable[bytes | memoryview]) -> str:
+        path = self._own(attempt, name)
+        file = self._files.open(self._at(path), "wb")
         try:
             for chunk in chunks:
                 file.write(chunk)
@@ -187,22 +200,21 @@ class ObjectStore:
                 file.discard()
                 file.closed = True
             raise
+        return path.rpartition("/")[2]
 
-    def note(self, directory: str, name: str, data: bytes) -> None:
-        self._files.pipe_file(self._at(f"{directory}/note-{name}"), data)
+    def note(self, attempt: str, name: str, data: bytes) -> None:
+        self._files.pipe_file(self._at(self._own(attempt, f"note-{name}")), data)
 
-    def notes(self, directory: str, name: str) -> bytes:
-        return self._cat(f"{directory}/note-{name}")
+    def read_note(self, attempt: str, name: str) -> bytes:
+        return self._cat(self._own(attempt, f"note-{name}"))
 
-    def abort(self, directory: str) -> None:
-        with suppress(FileNotFoundError):
-            self._files.rm(self._at(directory), recursive=True)
+    def abort(self, attempt: str) -> None:
+        self._remove_own(attempt, "")
 
-    def commit(self, directory: str, manifest: bytes) -> None:
-        self._files.pipe_file(self._at(f"{directory}/{_MANIFEST}"), manifest)
-        for path in self._list(directory):
-            if path.startswith("note-"):
-                self._files.rm_file(self._at(f"{directory}/{path}"))
+    def commit(self, attempt: str, manifest: bytes) -> None:
+        self.read_note(attempt, "begun")  # or another attempt has removed what this one wrote
+        self._files.pipe_file(self._at(f"{committed_as(attempt)}/{_MANIFEST}"), manifest)
+        self._remove_own(attempt, "note-")
 
     def point(self, directory: str) -> None:
         self._files.pipe_file(self._at(_POINTER), directory.encode())
@@ -231,7 +243,23 @@ class ObjectStore:
 
     def remove(self, directory: str) -> None:
         self._files.rm_file(self._at(f"{directory}/{_MANIFEST}"))  # first: then it is no checkpoint
-        self.abort(directory)
+        self._remove(directory)
+
+    def _own(self, attempt: str, name: str) -> str:
+        """Where an attempt's file lies: there is no rename, so that it has the checkpoint's directory from the start,
+        and a name of its own there."""
+        directory, _, word = attempt.partition(".")
+        return f"{directory}/{word}-{name}" if word else f"{directory}/{name}"
+
+    def _remove_own(self, attempt: str, prefix: str) -> None:
+        directory, _, first = self._own(attempt, prefix).rpartition("/")
+        for path in self._list(directory):
+            if path.startswith(first):
+                self._files.rm_file(self._at(f"{directory}/{path}"))
+
+    def _remove(self, directory: str) -> None:
+        with suppress(FileNotFoundError):
+            self._files.rm(self._at(directory), recursive=True)
 
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}"

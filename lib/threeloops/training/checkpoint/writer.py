@@ -12,7 +12,7 @@ import msgspec
 from torch import Tensor
 
 from threeloops.training.checkpoint.format import bytes_of, checksum, header, item_size, name_of
-from threeloops.training.checkpoint.manifest import BLOCK, Block, Entry, File, Manifest, Piece
+from threeloops.training.checkpoint.manifest import BLOCK, Block, Entry, File, Manifest, Piece, committed_as
 from threeloops.training.checkpoint.pieces import Box
 from threeloops.training.checkpoint.store import Store
 
@@ -27,8 +27,6 @@ class Part(msgspec.Struct, frozen=True):
 
     files: tuple[File, ...]
     pieces: dict[str, list[Piece]]
-    written: int
-    """Bytes of the rank's own file."""
 
 
 def workers() -> int:
@@ -38,11 +36,11 @@ def workers() -> int:
 
 def write_part(
     store: Store,
-    directory: str,
+    attempt: str,
     name: str,
     boxes: Mapping[tuple[str, Box], Tensor],
     shapes: Mapping[str, tuple[int, ...]],
-    before: Saved | None,
+    before: Saved,
     identifies: bool,
 ) -> Part:
     """Write a rank's file.
@@ -58,7 +56,7 @@ def write_part(
     pool = ThreadPoolExecutor(workers())
     try:
         for item in items:
-            item.compare(before or {}, pool)
+            item.compare(before, pool)
         runs = [_Run(item, first, last) for item in items for first, last in item.changed()]
         top = header([run.described(shapes[run.item.name]) for run in runs], {"format": "pt"})
         end = len(top)
@@ -66,13 +64,22 @@ def write_part(
         for run in runs:
             for number in range(run.first, run.last):
                 block, known = run.item.block(number), run.item.known.get(number)
-                sums.append((run.item, number, end, known or pool.submit(checksum, block, identifies=identifies)))
+                sums.append((run.item, number, end, known or _summed(pool, block, identifies)))
                 end += len(block)
         if runs:
-            store.write(directory, name, _chunks(top, runs))
-        return _part(items, sums, File(directory, name, end, len(top), checksum(top, identifies=False)))
+            name = store.write(attempt, name, _chunks(top, runs))
+        return _part(items, sums, File(committed_as(attempt), name, end, len(top), checksum(top, identifies=False)))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _summed(pool: ThreadPoolExecutor, block: memoryview, identifies: bool) -> Future[bytes]:
+    try:
+        return pool.submit(checksum, block, identifies=identifies)
+    except RuntimeError:  # the main thread has ended, and no pool takes work any more
+        done: Future[bytes] = Future()
+        done.set_result(checksum(block, identifies=identifies))
+        return done
 
 
 @dataclass
@@ -98,7 +105,7 @@ class _Item:
         """Find the blocks that are as they were."""
         files, old = before.get((self.name, self.box, self.dtype), ((), ()))
         if old:
-            self.known = {n: pool.submit(checksum, self.block(n), identifies=True) for n in range(self.count)}
+            self.known = {n: _summed(pool, self.block(n), True) for n in range(self.count)}
             self.reused = {
                 number: (files[block.file], block)
                 for number, block in enumerate(old)
@@ -162,7 +169,7 @@ def _part(items: Sequence[_Item], sums: Sequence[_Sum], file: File) -> Part:
     for item in items:
         piece = Piece(*item.box, tuple(blocks[id(item)][number] for number in range(item.count)))
         pieces.setdefault(item.name, []).append(piece)
-    return Part(tuple(numbers), pieces, file.size if sums else 0)
+    return Part(tuple(numbers), pieces)
 
 
 def merge(

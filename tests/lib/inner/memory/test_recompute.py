@@ -99,10 +99,10 @@ class Cache:
     def __init__(self):
         self.held = []
 
-    def update(self, *new):
-        held = self.held or [part[:, :, :0] for part in new]
-        self.held = [torch.cat(parts, dim=2) for parts in zip(held, new, strict=True)]
-        return self.held
+    def attend(self, q, k, v, attention):
+        held = self.held or (k[:, :, :0], v[:, :, :0])
+        self.held = [torch.cat(parts, dim=2) for parts in zip(held, (k, v), strict=True)]
+        return attention(q, *self.held)
 
 
 def test_decoding_in_segments_gives_every_layer_its_own_cache():

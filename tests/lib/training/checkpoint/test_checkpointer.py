@@ -1,14 +1,21 @@
 """One process: what is saved is loaded, whatever happens to files; saves in the background; what is kept."""
 
 import errno
+import hashlib
+import re
 import shutil
+import subprocess
+import sys
 import threading
+import time
 import warnings
 
+import numpy as np
 import pytest
 import torch
-from threeloops.training.checkpoint import Checkpointer, CheckpointError, LocalStore, Sharded, flat_range
+from threeloops.training.checkpoint import Checkpointer, CheckpointError, LocalStore, Sharded, flat_range, saving
 from threeloops.training.checkpoint.manifest import BLOCK, decode
+from threeloops.training.checkpoint.writer import merge
 
 
 def state(step, size=11):
@@ -69,6 +76,33 @@ def test_a_template_is_filled_in_place_whatever_its_strides(tmp_path):
     loaded, _ = load(tmp_path, into)
     assert loaded.state["half"] is parameter
     assert_same(loaded.state, state(3))
+
+
+def test_a_parameter_is_filled_however_it_lies(tmp_path):
+    value = torch.arange(12.0).view(3, 4)
+    Checkpointer(LocalStore(tmp_path)).save(1, {"w": value})
+    transposed, part = torch.nn.Parameter(torch.zeros(4, 3).T), torch.nn.Parameter(torch.zeros(2, 4))
+    load(tmp_path, {"w": transposed})
+    load(tmp_path, {"w": Sharded((3, 4), torch.float32, (((1, 0), part),))})
+    assert torch.equal(transposed, value) and torch.equal(part, value[1:])
+
+
+def test_every_device_is_waited_for(monkeypatch):
+    class OnGPU(torch.Tensor):
+        """Of a machine that nobody here has."""
+
+        is_cuda = True
+        device = property(lambda self: torch.device("cuda", self.number))
+
+    tensors = {number: torch.full((3,), float(number)) for number in range(2)}
+    staging, waited = saving.Staging(), []
+    staging.reserve(tensors)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
+    for number in tensors:
+        tensors[number] = tensors[number].as_subclass(OnGPU)
+        tensors[number].number = number
+    staging.copy(tensors)
+    assert set(waited) == {torch.device("cuda", 0), torch.device("cuda", 1)}
 
 
 def test_tensors_that_are_not_contiguous_are_saved(tmp_path):
@@ -150,7 +184,7 @@ def test_the_pointer_is_a_hint(tmp_path, pointer):
 
 
 def test_without_a_whole_checkpoint_an_error_says_what_each_lacks(tmp_path):
-    with pytest.raises(CheckpointError, match="there is no whole checkpoint. The store has none"):
+    with pytest.raises(CheckpointError, match=f"there is no whole checkpoint. {re.escape(str(tmp_path))} has none"):
         load(tmp_path)
     saved(tmp_path, 1, 2)
     for step in (1, 2):
@@ -203,15 +237,48 @@ def test_plain_values_are_what_they_were(tmp_path):
 
 
 def test_plain_values_must_be_json(tmp_path):
-    with pytest.raises(ValueError, match="rank 0: object: expected a tensor, or a number"):
+    with pytest.raises(ValueError, match="rank 0: 'x': object: expected a tensor, or a number"):
         Checkpointer(LocalStore(tmp_path)).save(1, {"x": object()})
     assert checkpoints(tmp_path) == []
+
+
+@pytest.mark.parametrize("value", [np.float64("inf"), np.float64(1)])
+def test_numbers_of_numpy_are_no_plain_values(tmp_path, value):
+    with pytest.raises(ValueError, match="rank 0: 'x': float64: expected a tensor, or a number"):
+        Checkpointer(LocalStore(tmp_path)).save(1, {"x": value})
+
+
+def test_a_tensor_inside_of_a_value_is_named(tmp_path):
+    with pytest.raises(ValueError, match="'ema': a tensor inside of a value: give it a name of its own in the state"):
+        Checkpointer(LocalStore(tmp_path)).save(1, {"ema": {"decay": 0.9, "w": torch.ones(2)}})
 
 
 def test_parts_must_make_up_the_tensor(tmp_path):
     half = Sharded((4,), torch.float32, (((0,), torch.zeros(2)),))
     with pytest.raises(ValueError, match="the parts of 'w' on all ranks have 2 elements together"):
         Checkpointer(LocalStore(tmp_path)).save(1, {"w": half})
+
+
+def test_parts_that_overlap_and_leave_a_gap_are_both_named(tmp_path):
+    parts = Sharded((4,), torch.float32, (((0,), torch.ones(2)), ((1,), torch.ones(2))))  # 4 elements together
+    with pytest.raises(ValueError, match=r"parts of .w. overlap: that of .* at \(0,\), and that of .* at \(1,\)"):
+        Checkpointer(LocalStore(tmp_path)).save(1, {"w": parts})
+    assert checkpoints(tmp_path) == []
+
+
+def test_what_no_load_would_take_is_not_committed(tmp_path, monkeypatch):
+    checkpointer = saved(tmp_path, 1)
+    monkeypatch.setattr(saving, "merge", lambda parts, described: (parts[0].files[:0], merge(parts, described)[1]))
+    with pytest.raises(CheckpointError, match="step 2 was not saved: rank 0: CorruptCheckpointError.*in file 0"):
+        checkpointer.save(2, state(2))
+    assert checkpoints(tmp_path) == ["latest", "step-00000001"] and load(tmp_path)[0].step == 1
+
+
+def test_the_newest_checkpoint_is_never_removed(tmp_path):
+    saved(tmp_path, 1, 2)
+    (tmp_path / "step-00000002/manifest.json").write_bytes(b"torn")
+    saving._retain(LocalStore(tmp_path), "step-00000002", keep=1, milestones=0)
+    assert checkpoints(tmp_path) == ["latest", "step-00000001", "step-00000002"]
 
 
 # Disks that fail
@@ -223,7 +290,7 @@ class Failing(LocalStore):
     left = float("inf")
 
     def write(self, directory, name, chunks):
-        super().write(directory, name, map(self._counted, chunks))
+        return super().write(directory, name, map(self._counted, chunks))
 
     def _counted(self, chunk):
         self.left -= len(chunk)
@@ -283,7 +350,7 @@ class Slow(LocalStore):
     def write(self, directory, name, chunks):
         self.writing.set()
         assert self.may.wait(10)
-        super().write(directory, name, chunks)
+        return super().write(directory, name, chunks)
 
 
 def test_what_is_saved_is_what_it_was_when_save_async_was_called(tmp_path):
@@ -309,15 +376,19 @@ def test_a_save_waits_for_the_one_before_it_and_says_how_long(tmp_path):
     checkpointer = Checkpointer(store)
     first = checkpointer.save_async(1, state(1))
     assert store.writing.wait(10)
-    stalls = []
+    stalls, waits, wait = [], threading.Event(), checkpointer.wait
+    checkpointer.wait = lambda: (waits.set(), wait())
     second = threading.Thread(target=lambda: stalls.append(checkpointer.save_async(2, state(2))))
     second.start()
+    assert waits.wait(10)
+    seen = time.perf_counter()  # the call began before it
     second.join(0.05)
     assert second.is_alive() and not (tmp_path / "step-00000002.tmp").exists()
+    released = time.perf_counter()
     store.may.set()
     second.join(10)
     checkpointer.wait()
-    assert stalls[0].waited >= 0.05 > first.waited and first.copied >= 0
+    assert stalls[0].waited >= released - seen and stalls[0].waited > first.waited >= 0 <= first.copied
     assert_same(load(tmp_path, step=1)[0].state, state(1))
     assert_same(load(tmp_path)[0].state, state(2))
 
@@ -336,6 +407,89 @@ def test_the_staging_buffer_is_made_with_the_checkpointer_and_used_by_every_save
     checkpointer.wait()
     assert_same(load(tmp_path, step=3)[0].state, state(3, size=500))
     assert_same(load(tmp_path)[0].state, state(4))
+
+
+def test_after_an_interrupt_the_save_is_still_under_way_and_the_next_call_waits_for_it(tmp_path, monkeypatch):
+    store = Slow(tmp_path)
+    checkpointer = Checkpointer(store)
+    checkpointer.save_async(1, state(1))
+
+    def interrupted():
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpointer._under_way, "written", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpointer.wait()
+    threading.Timer(0.1, store.may.set).start()
+    checkpointer.wait()
+    assert_same(load(tmp_path)[0].state, state(1))
+
+
+def test_a_save_that_nobody_waits_for_since_a_collective_failed_becomes_no_checkpoint(tmp_path, monkeypatch):
+    store = Slow(tmp_path)
+    checkpointer = Checkpointer(store)
+    checkpointer.save_async(1, state(1))
+    thread = checkpointer._under_way._thread
+
+    def died(mine):
+        raise RuntimeError("a rank has died")
+
+    monkeypatch.setattr(checkpointer._under_way, "written", lambda: "")
+    monkeypatch.setattr(checkpointer, "_gather", died)
+    with pytest.raises(RuntimeError, match="a rank has died"):
+        checkpointer.wait()
+    monkeypatch.undo()
+    store.may.set()
+    thread.join(10)
+    assert LocalStore(tmp_path).directories() == []
+    checkpointer.save(1, state(9))
+    assert_same(load(tmp_path)[0].state, state(9))
+    assert checkpoints(tmp_path) == ["latest", "step-00000001"]
+
+
+def test_a_save_that_is_interrupted_while_it_writes_says_so_at_the_next_call(tmp_path, monkeypatch):
+    store = LocalStore(tmp_path)
+    checkpointer = Checkpointer(store)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    for method in ("write", "commit"):
+        with monkeypatch.context() as patch:
+            patch.setattr(store, method, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                checkpointer.save(1, state(1))
+        with pytest.raises(CheckpointError, match="step 1 was not saved: rank 0: KeyboardInterrupt"):
+            checkpointer.wait()
+        assert checkpoints(tmp_path) == []
+    checkpointer.save(1, state(1))
+    assert load(tmp_path)[0].step == 1
+
+
+AT_EXIT = """
+import sys, threading, time, torch
+from threeloops.training.checkpoint import Checkpointer, LocalStore, saving
+plain = saving.write_part
+def late(*arguments):
+    while threading.main_thread().is_alive():
+        time.sleep(0.01)
+    time.sleep(0.1)
+    if sys.argv[2]:
+        raise OSError(sys.argv[2])
+    return plain(*arguments)
+saving.write_part = late
+Checkpointer(LocalStore(sys.argv[1])).save_async(1, {"w": torch.arange(9)})
+"""
+
+
+@pytest.mark.parametrize("problem", ["", "the disk is gone"])
+def test_a_save_that_the_program_does_not_wait_for_is_made_at_its_end_or_it_says_why_not(tmp_path, problem):
+    run = subprocess.run([sys.executable, "-c", AT_EXIT, tmp_path, problem], capture_output=True, text=True, timeout=60)
+    if problem:
+        assert f"step 1 was not saved: rank 0: OSError: {problem}" in run.stderr
+    else:
+        assert torch.equal(load(tmp_path)[0].state["w"], torch.arange(9)), run.stderr
 
 
 # Only what has changed
@@ -424,6 +578,18 @@ def test_what_somebody_removed_is_not_referred_to(tmp_path):
     assert written(tmp_path, 2) == 400 and load(tmp_path)[0].step == 2
 
 
+@pytest.mark.parametrize("step", [-1, 10**18, 5.0, "5", None])
+def test_a_step_is_a_whole_number_that_a_directory_can_be_called_by(tmp_path, step):
+    with pytest.raises(ValueError, match=r"step = .*: expected a whole number from 0 to"):
+        Checkpointer(LocalStore(tmp_path)).save(step, state(1))
+    assert checkpoints(tmp_path) == []
+
+
+def test_a_step_may_be_an_integer_of_numpy(tmp_path):
+    Checkpointer(LocalStore(tmp_path)).save(np.int64(3), state(3))
+    assert load(tmp_path, step=3)[0].step == 3
+
+
 # What is kept
 
 
@@ -460,6 +626,20 @@ def test_a_broken_checkpoint_does_not_count_as_one_that_is_kept(tmp_path):
     (tmp_path / "step-00000002/manifest.json").write_bytes(b"torn")
     checkpointer.save(3, state(3))
     assert steps(tmp_path) == [1, 3]
+
+
+def test_what_a_newer_release_saved_stays_with_all_that_it_may_refer_to(tmp_path):
+    checkpointer = saved(tmp_path, 1, 2, full_every=1, keep=1)
+    text = (tmp_path / "step-00000002/manifest.json").read_bytes().partition(b"\n")[0]
+    text = text.replace(b'"version":1', b'"version":2')
+    seal = b"\nsha256 " + hashlib.sha256(text).hexdigest().encode() + b"\n"
+    (tmp_path / "step-00000002/manifest.json").write_bytes(text + seal)
+    with pytest.warns(UserWarning, match="NewerCheckpointError: step-00000002: the manifest has version 2: expected 1"):
+        checkpointer.save(3, state(3))
+    with pytest.warns(UserWarning, match="older checkpoints could not be removed"):
+        checkpointer.save(4, state(4))
+    assert steps(tmp_path) == [2, 3, 4]
+    assert load(tmp_path)[0].step == 4
 
 
 def test_a_step_that_is_saved_again_does_not_replace_the_old_one_before_it_is_whole(tmp_path):

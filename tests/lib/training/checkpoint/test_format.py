@@ -44,7 +44,7 @@ def test_every_tensor_lies_where_its_type_may_be_read_in_place(tmp_path):
 
 
 def test_a_key_stands_once():
-    with pytest.raises(ValueError, match="'a' stands twice"):
+    with pytest.raises(ValueError, match="'a' appears twice"):
         header([("a", "F32", (1,)), ("a", "F32", (1,))], {})
 
 

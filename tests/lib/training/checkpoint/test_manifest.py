@@ -5,6 +5,7 @@ import hashlib
 import msgspec
 import pytest
 from threeloops.training.checkpoint import CorruptCheckpointError
+from threeloops.training.checkpoint.format import NewerCheckpointError
 from threeloops.training.checkpoint.manifest import BLOCK, Manifest, decode, directory_of, encode, step_of
 
 GOOD = {
@@ -68,7 +69,7 @@ W, BLOCKS = ("tensors", "w"), ("tensors", "w", "pieces", 0, 2)
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        (("version",), 2, "version 2: expected 1"),
+        (("version",), 0, "version 0: expected 1"),
         (("version",), "1", "version"),
         (("step",), -1, "step -1"),
         (("step",), 1.5, "int"),
@@ -110,6 +111,11 @@ def test_what_a_manifest_says_is_checked(path, value, says):
     with pytest.raises(CorruptCheckpointError) as caught:
         decode(sealed(changed(path, value)))
     assert says in str(caught.value)
+
+
+def test_a_newer_release_is_no_damage():
+    with pytest.raises(NewerCheckpointError, match="version 2: expected 1"):
+        decode(sealed(changed(("version",), 2)))
 
 
 def test_a_block_has_its_full_length_but_for_the_last():

@@ -2,6 +2,8 @@
 many can load."""
 
 import errno
+import shutil
+import threading
 
 import pytest
 import torch
@@ -95,6 +97,20 @@ def test_every_byte_is_written_once_and_replicas_share_the_work(tmp_path):
     assert not list(tmp_path.glob("**/note-*"))
 
 
+def plain_values_of_each(folder):
+    rank = dist.get_rank()
+    values = [{"flag": True, "number": 0.0, "only": "of rank 0"}, {"flag": 1, "number": -0.0}, {"flag": True}][rank]
+    checkpointer = Checkpointer(LocalStore(folder))
+    checkpointer.save(1, {"w": torch.ones(2), **values})
+    found = checkpointer.load().state
+    del found["w"]
+    return repr(sorted(found.items())) == repr(sorted(values.items()))
+
+
+def test_each_rank_gets_the_plain_values_that_it_saved_and_no_others(tmp_path):
+    assert Cluster(3).run(plain_values_of_each, tmp_path).results == (True,) * 3
+
+
 def test_one_process_loads_what_many_saved(tmp_path):
     Cluster(3).run(save, tmp_path)
     loaded = Checkpointer(LocalStore(tmp_path)).load()
@@ -155,7 +171,7 @@ class FullDisk(LocalStore):
     def write(self, directory, name, chunks):
         if self.fails:
             raise OSError(errno.ENOSPC, "No space left on device")
-        super().write(directory, name, chunks)
+        return super().write(directory, name, chunks)
 
 
 def one_cannot_write(folder, which, asynchronous, mute):
@@ -195,6 +211,50 @@ def test_if_one_rank_cannot_write_none_publishes_and_all_name_it(tmp_path, which
             assert left == ["latest", "step-00000001"]
     loaded = Checkpointer(LocalStore(tmp_path)).load()
     assert loaded.step == 3 and torch.equal(loaded.state["flat"], WHOLE["flat"])
+
+
+def one_cannot_begin(folder, what):
+    """Rank 1 alone cannot copy its state, or cannot start a thread: what both are told, and whether both go on."""
+    checkpointer, rank = Checkpointer(LocalStore(folder)), dist.get_rank()
+    state, said = {"x": sharded_along(0, torch.full((3,), float(rank)), rank, 2)}, ""
+    if rank == 1:
+        owner = checkpointer._staging if what == "copy" else threading.Thread
+        name = "copy" if what == "copy" else "start"
+        plain = getattr(owner, name)
+
+        def fails(*_):
+            setattr(owner, name, plain)
+            raise RuntimeError("there is no room")
+
+        setattr(owner, name, fails)
+    checkpointer.save_async(1, state)
+    try:
+        checkpointer.wait()
+    except CheckpointError as error:
+        said = str(error)
+    checkpointer.save(2, state)
+    return said, checkpointer.load().step
+
+
+@pytest.mark.parametrize("what", ["copy", "start"])
+def test_if_one_rank_cannot_begin_all_hear_of_it_and_stay_in_step(tmp_path, what):
+    said = "step 1 was not saved: rank 1: RuntimeError: there is no room. Earlier checkpoints are as they were"
+    assert Cluster(2).run(one_cannot_begin, tmp_path, what).results == ((said, 2), (said, 2))
+
+
+def refers_to_what_is_gone(folder):
+    """Rank 1's tensor lies in step 1 for ever; rank 0 writes its own anew in each step."""
+    checkpointer, rank = Checkpointer(LocalStore(folder), keep=9), dist.get_rank()
+    for step in (1, 2, 3):
+        checkpointer.save(step, {"same": torch.ones(5)} if rank else {"changes": torch.full((5,), float(step))})
+        if rank == 0 and step == 2:
+            shutil.rmtree(folder / "step-00000001")
+        dist.barrier()
+    return checkpointer.load().step
+
+
+def test_what_somebody_removed_is_not_referred_to_by_any_rank(tmp_path):
+    assert Cluster(2).run(refers_to_what_is_gone, tmp_path).results == (3, 3)
 
 
 def damaged_for_one(folder):

@@ -1,12 +1,17 @@
 """The same promises of a folder, of fsspec's file systems, and of an S3 server; and the order of operations in each."""
 
+import copy
 import os
+import re
+import shutil
+import threading
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from threeloops.training.checkpoint import Checkpointer, CheckpointError, LocalStore, ObjectStore
+from threeloops.training.checkpoint.manifest import decode
 from threeloops.training.cluster import Cluster
 
 
@@ -61,7 +66,7 @@ def assert_step(store, step):
 
 def test_what_is_saved_is_loaded_and_old_ones_go(store):
     checkpointer = Checkpointer(store, keep=2, full_every=3)
-    with pytest.raises(CheckpointError, match="The store has none"):
+    with pytest.raises(CheckpointError, match=f"{re.escape(str(store))} has none"):
         checkpointer.load()
     for step in (1, 2, 3):
         checkpointer.save(step, state(step))
@@ -78,23 +83,24 @@ def test_what_was_begun_is_no_checkpoint_and_goes_at_the_next_save(store):
     store.begin("step-00000002")
     store.write("step-00000002", "rank-00000.safetensors", [b"half"])
     store.note("step-00000002", "1", b"noted")
-    assert store.notes("step-00000002", "1") == b"noted"
+    assert store.read_note("step-00000002", "1") == b"noted"
     assert store.directories() == ["step-00000001"]
     assert_step(store, 1)
     Checkpointer(store).save(3, state(3))
     assert sorted(store.directories()) == ["step-00000001", "step-00000003"]
     with pytest.raises(FileNotFoundError):
-        store.notes("step-00000002", "1")
+        store.read_note("step-00000002", "1")
 
 
 def test_reading_behind_the_end_is_an_error(store):
     Checkpointer(store).save(1, state(1))
-    size = store.size("step-00000001", "rank-00000.safetensors")
+    name = decode(store.manifest("step-00000001")).files[0].name
+    size = store.size("step-00000001", name)
     into = bytearray(10)
-    store.read("step-00000001", "rank-00000.safetensors", size - 10, memoryview(into))
+    store.read("step-00000001", name, size - 10, memoryview(into))
     assert bytes(into) != bytes(10)
     with pytest.raises((EOFError, OSError)):
-        store.read("step-00000001", "rank-00000.safetensors", size - 9, memoryview(into))
+        store.read("step-00000001", name, size - 9, memoryview(into))
     for wrong in ("manifest.json", "rank-00001.safetensors"):
         with pytest.raises(FileNotFoundError):
             store.size("step-00000009", wrong)
@@ -104,7 +110,7 @@ def test_a_damaged_object_is_found(store):
     checkpointer = Checkpointer(store, full_every=1)
     for step in (1, 2):
         checkpointer.save(step, state(step))
-    name = "step-00000002/rank-00000.safetensors"
+    name = f"step-00000002/{decode(store.manifest('step-00000002')).files[0].name}"
     if isinstance(store, LocalStore):
         path = store.folder / name
         path.write_bytes(path.read_bytes()[:-1] + b"\x55")
@@ -129,6 +135,41 @@ def test_a_write_that_fails_leaves_nothing(store):
     assert store.directories() == ["step-00000001"]
 
 
+def test_of_two_jobs_that_save_one_step_the_first_to_begin_fails_and_the_other_is_whole(store):
+    """A job that should have ended, and its successor."""
+    jobs = []
+    for number in (3, 4):
+        own, may = copy.copy(store), threading.Event()
+        own.write = lambda *words, may=may: (may.wait(10), store.write(*words))[1]
+        job = Checkpointer(own)
+        job.save_async(2, state(number))
+        jobs.append((job, may))
+    (first, may), (second, may_too) = jobs
+    may.set()
+    with pytest.raises(CheckpointError, match="step 2 was not saved: rank 0: FileNotFoundError"):
+        first.wait()
+    may_too.set()
+    second.wait()
+    loaded, said = load(store)
+    assert not said and loaded.step == 2 and torch.equal(loaded.state["w"], state(4)["w"])
+
+
+def test_if_the_pointer_cannot_be_moved_the_checkpoint_is_there(store, monkeypatch):
+    checkpointer = Checkpointer(store)
+    checkpointer.save(1, state(1))
+
+    def fails(directory):
+        raise OSError("the network is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "point", fails)
+        with pytest.raises(CheckpointError, match="step 2 was written, but the pointer to it could not be moved.*down"):
+            checkpointer.save(2, state(2))
+    assert load(store, step=2)[0].state["step"] == 2
+    checkpointer.save(3, state(3))
+    assert_step(store, 3)
+
+
 def test_ranks_save_to_one_bucket(s3_url, tmp_path):
     def program(url, bucket):
         import torch.distributed as dist
@@ -146,6 +187,15 @@ def test_ranks_save_to_one_bucket(s3_url, tmp_path):
     assert Cluster(2).run(program, s3_url, f"s3://runs/{tmp_path.name}").results == (expected, expected)
 
 
+def test_what_others_keep_in_the_folder_stays(tmp_path):
+    (tmp_path / "mine.tmp").write_bytes(b"notes")
+    (tmp_path / "data.tmp").mkdir()
+    (tmp_path / "step-00000001.tmp").mkdir()
+    (tmp_path / "step-00000001.abcdefgh.tmp").mkdir()
+    Checkpointer(LocalStore(tmp_path)).save(1, state(1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.tmp", "latest", "mine.tmp", "step-00000001"]
+
+
 # The order of operations, which is what survives a crash
 
 
@@ -154,7 +204,8 @@ def recorded(monkeypatch, folder):
     done = []
 
     def name(path):
-        return str(Path(os.fsdecode(path)).relative_to(folder)) if Path(path) != folder else "."
+        inside = str(Path(os.fsdecode(path)).relative_to(folder)) if Path(path) != folder else "."
+        return re.sub(r"\.[a-z]{8}\.tmp", ".tmp", inside)  # the attempt's own name
 
     fsync = os.fsync
 
@@ -191,6 +242,17 @@ def test_a_folder_is_synced_before_it_is_renamed_and_the_pointer_moves_last(tmp_
     ]
 
 
+def test_a_removal_is_durable_before_the_files_go(tmp_path, monkeypatch):
+    """Or a crash may leave the old name, with some of its files."""
+    store = LocalStore(tmp_path)
+    Checkpointer(store).save(1, state(1))
+    done = recorded(monkeypatch, tmp_path)
+    rmtree = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", lambda path: (done.append("rmtree"), rmtree(path)))
+    store.remove("step-00000001")
+    assert done == ["rename step-00000001 step-00000001.tmp", "fsync .", "rmtree"]
+
+
 def test_folders_that_are_made_for_a_store_are_synced_into_those_above(tmp_path, monkeypatch):
     done = recorded(monkeypatch, tmp_path)
     LocalStore(tmp_path / "a" / "b")
@@ -203,12 +265,14 @@ def test_a_file_is_synced_with_all_of_its_data(tmp_path, monkeypatch):
     """fsync before the buffer is flushed would sync nothing."""
     sizes = {}
     fsync = os.fsync
-    monkeypatch.setattr(
-        os, "fsync", lambda fd: (sizes.update({os.readlink(f"/proc/self/fd/{fd}"): os.fstat(fd).st_size}), fsync(fd))
-    )
+
+    def name(fd):
+        return re.sub(r"\.[a-z]{8}\.tmp/", "/", os.readlink(f"/proc/self/fd/{fd}"))
+
+    monkeypatch.setattr(os, "fsync", lambda fd: (sizes.update({name(fd): os.fstat(fd).st_size}), fsync(fd)))
     Checkpointer(LocalStore(tmp_path)).save(7, {"tiny": torch.ones(1)})
     for path in [*(tmp_path / "step-00000007").iterdir(), tmp_path / "latest"]:
-        was = str(path).replace("step-00000007", "step-00000007.tmp") if "step" in path.parent.name else f"{path}.tmp"
+        was = str(path) if "step" in path.parent.name else f"{path}.tmp"
         assert sizes[was] == path.stat().st_size > 0
 
 
@@ -219,14 +283,14 @@ def test_the_manifest_is_the_last_object_before_the_pointer(tmp_path, monkeypatc
     pipe, opened = files.pipe_file, files.open
 
     def put(path, data, **keywords):
-        puts.append(path.rpartition("/")[2])
+        puts.append(re.sub("^[a-z]{8}-", "", path.rpartition("/")[2]))
         pipe(path, data, **keywords)
 
     def open_to_write(path, mode="rb", **keywords):
-        puts.append(path.rpartition("/")[2])
+        puts.append(re.sub("^[a-z]{8}-", "", path.rpartition("/")[2]))
         return opened(path, mode, **keywords)
 
     monkeypatch.setattr(files, "pipe_file", put)
     monkeypatch.setattr(files, "open", open_to_write)
     Checkpointer(store).save(1, state(1))
-    assert list(dict.fromkeys(puts)) == ["rank-00000.safetensors", "manifest.json", "latest"]
+    assert list(dict.fromkeys(puts)) == ["note-begun", "rank-00000.safetensors", "manifest.json", "latest"]

@@ -2,6 +2,7 @@
 
 import linecache
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -474,6 +475,22 @@ def says_hello(word):
 def test_what_ranks_print_is_kept_with_their_number():
     printed = Cluster(2).run(says_hello, "hello").printed.splitlines()
     assert sorted(printed) == ["[rank 0] careful", "[rank 0] hello 0", "[rank 1] careful", "[rank 1] hello 1"]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_ranks_print_is_kept_however_python_buffers(unbuffered, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from threeloops.training.cluster import Cluster\n"
+        "def program():\n"
+        "    print('hello')\n"
+        "print(Cluster(2).run(program).printed)\n"
+    )
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    found = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=100, check=True
+    )
+    assert found.stdout.splitlines() == ["[rank 0] hello", "[rank 1] hello"]
 
 
 def test_functions_of_a_notebook_travel_with_what_they_use():

@@ -1,4 +1,5 @@
-"""FlashAttention, forward and with its gradients: full, causal, with grouped heads, and one query after a prefix."""
+"""FlashAttention, forward and with its gradients: full, causal, with grouped heads, and one query after a prefix; and
+paged attention."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,7 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from threeloops.inner.costs import Work
-from threeloops.inner.kernels.attention import flash_attention, flash_attention_traffic
+from threeloops.inner.kernels.attention import flash_attention, flash_attention_traffic, paged_attention
 from threeloops.inner.kernels.attention.sizes import AttentionSizes
 from threeloops.inner.kernels.catalog.entry import Entry, Shape, shapes
 from threeloops.inner.kernels.catalog.rows_functions import normal
@@ -37,6 +38,7 @@ _TIMED = _sized(
     (4, 32, 8, 4097, 4097, 128, True),
 )
 _ONE_QUERY = _sized((8, 32, 8, 1, 8192, 128, False))
+_paged = shapes("sequences", "heads", "kv_heads", "length", "head_dim", "block_size")
 
 
 def entries() -> tuple[Entry, ...]:
@@ -54,7 +56,18 @@ def entries() -> tuple[Entry, ...]:
         compiled=_COMPILED,
         timed=_TIMED,
     )
-    return replace(pair[0], timed=(*_TIMED, *_ONE_QUERY)), pair[1]
+    paged = Entry(
+        "paged_attention",
+        paged_attention.paged_attention,
+        paged_attention.reference,
+        _paged_inputs,
+        _paged_cost,
+        metered=_paged((3, 4, 2, 200, 64, 16), (2, 8, 1, 127, 128, 8), (2, 3, 3, 33, 32, 1)),
+        compiled=_paged((64, 32, 8, 2048, 128, 16), (1, 32, 32, 8192, 64, 16), (8, 64, 1, 4096, 128, 128)),
+        timed=_paged((64, 32, 8, 2048, 128, 16), (1, 32, 8, 32768, 128, 16), (256, 16, 16, 1000, 64, 16)),
+        tensor_cores=True,
+    )
+    return replace(pair[0], timed=(*_TIMED, *_ONE_QUERY)), pair[1], paged
 
 
 def with_gradients(
@@ -116,3 +129,19 @@ def _inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[A
 
 def _sizes(shape: Shape) -> AttentionSizes:
     return AttentionSizes(**{name: size for name, size in shape.items() if name != "causal"})
+
+
+def _paged_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
+    """The first sequence's blocks come last, and so on: no two sequences of the pool lie in their own order."""
+    sequences, block_size = shape["sequences"], shape["block_size"]
+    blocks = -(-shape["length"] // block_size)
+    pool = (sequences * blocks * block_size, shape["kv_heads"], shape["head_dim"])
+    q, keys, values = normal(dtype, device, seed, (sequences, shape["heads"], shape["head_dim"]), pool, pool)
+    tables = torch.arange(sequences * blocks, dtype=torch.int32, device=device).flip(0).view(sequences, blocks)
+    lengths = torch.full((sequences,), shape["length"], dtype=torch.int32, device=device)
+    return q, keys, values, tables, lengths, block_size
+
+
+def _paged_cost(shape: Shape, dtype: torch.dtype) -> Work:
+    sizes = {name: shape[name] for name in ("sequences", "heads", "kv_heads", "head_dim", "block_size")}
+    return paged_attention.cost(tokens=shape["sequences"] * shape["length"], bytes_per_element=dtype.itemsize, **sizes)

@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +16,9 @@ from threeloops.training.checkpoint.crash.model.operations import Record, Saved
 from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules
 from threeloops.training.checkpoint.crash.model.states import Files, State, crash_states, files_after
 
-__all__ = ["Found", "Report", "Verdict", "check", "loaded", "write_files"]
+__all__ = ["Found", "Report", "Judgement", "check", "loaded", "write_files"]
 
-Verdict = Literal["old", "new", "lost", "broken"]
+Judgement = Literal["old", "new", "lost", "broken"]
 """What a load gave: the last value whose save had returned; the next one; an earlier one, so that a save that returned
 was lost; or an error or something that was never saved."""
 
@@ -27,7 +28,7 @@ class Found:
     """A state in which a load went wrong, and what it did."""
 
     state: State
-    verdict: Verdict
+    verdict: Judgement
     what: str
 
     def __str__(self) -> str:
@@ -42,14 +43,14 @@ class Report:
     states: int
     all_of_them: bool
     """Or else corners and a sample, see `crash_states`."""
-    by_point: dict[int, Counter[Verdict]] = field(repr=False)
+    by_point: dict[int, Counter[Judgement]] = field(repr=False)
     bad: list[Found]
 
     @property
     def ok(self) -> bool:
         return not self.bad
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: Judgement) -> int:
         return sum(each[verdict] for each in self.by_point.values())
 
     def __str__(self) -> str:
@@ -89,13 +90,15 @@ def check(
     with tempfile.TemporaryDirectory(dir=_memory()) as scratch:
         loads = _Loads(load, Path(scratch), same)
         known = loads.values(record) if values is None else [("value", each) for each in values]
-        for i, (before, after) in enumerate(zip(known, known[1:], strict=False)):
-            if _equal(before, after, same):
+        for (i, earlier), (number, value) in combinations(enumerate(known), 2):
+            if _equal(earlier, value, same):
+                where = f"that save {i} had saved" if i else "that was there before all saves"
                 raise ValueError(
-                    f"save {i + 1} saved the value that was there before: expected another, so that old and new differ"
+                    f"save {number} saved the value {where}: expected another, so that what is loaded tells which save "
+                    "it is of"
                 )
         found = crash_states(record, rules, most=most)
-        by_point: dict[int, Counter[Verdict]] = {}
+        by_point: dict[int, Counter[Judgement]] = {}
         bad = []
         for state in found.states:
             verdict, what = loads.judge(state, known)
@@ -127,7 +130,7 @@ class _Loads:
         except BaseException as error:  # torch's CheckpointException is no Exception
             return "error", error.with_traceback(None)
         finally:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)  # a load may have removed it
 
     def values(self, record: Record) -> list[_Outcome]:
         """Before the record, and after each save that returned, without a crash."""
@@ -143,7 +146,7 @@ class _Loads:
                 found.append((kind, value))
         return found
 
-    def judge(self, state: State, known: list[_Outcome]) -> tuple[Verdict, str]:
+    def judge(self, state: State, known: list[_Outcome]) -> tuple[Judgement, str]:
         key = frozenset(state.files.items())
         if key not in self._known:
             kind, value = outcome = self.load(state.files)

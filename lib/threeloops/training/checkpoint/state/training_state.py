@@ -24,6 +24,9 @@ from threeloops.training.sharded import ZeroOptimizer
 __all__ = ["TrainingState"]
 
 
+_TAKEN = ("random", "optimizer groups")
+
+
 class TrainingState:
     """What has to be saved, and where it goes back to.
 
@@ -38,6 +41,8 @@ class TrainingState:
     def __init__(
         self, model: nn.Module, optimizer: Any = None, *, group: dist.ProcessGroup | None = None, **parts: Any
     ) -> None:
+        if taken := [n for n in parts if n in _TAKEN or n.startswith(("model.", "optimizer."))]:
+            raise ValueError(f"a part is called {taken[0]!r}, as a part of every state is: give it another name")
         self.model, self.optimizer, self.parts = model, optimizer, parts
         alone = not dist.is_initialized()
         self.rank: int = 0 if alone else dist.get_rank(group)
@@ -53,7 +58,7 @@ class TrainingState:
             found |= {f"model.{name}": part for name, part in held.place(held.tensor.detach()).items()}
         for held in self._trained():
             for key, value in self._tensors_of(held).items():
-                found |= {f"optimizer.{name}.{key}": part for name, part in _placed(held, value).items()}
+                found |= {f"optimizer.{name}.{key}": part for name, part in _placed(held, key, value).items()}
         row = torch.frombuffer(bytearray(random_states()), dtype=torch.uint8)[None]
         found["random"] = Sharded((self.world, RANDOM_BYTES), torch.uint8, (((self.rank, 0), row),))
         if self._optimizer is not None:
@@ -115,7 +120,7 @@ class TrainingState:
                 )
             self._states[held.tensor][key] = first.to(held.tensor.device) if self._steps_on_device(held) else first
         if isinstance(self.optimizer, ZeroOptimizer) and not any(
-            n.endswith(".master") for n in loaded.manifest.tensors
+            n.startswith("optimizer.") and n.endswith(".master") for n in loaded.manifest.tensors
         ):
             for bucket in self.optimizer.buckets:
                 bucket.master.copy_(bucket.shard)
@@ -208,11 +213,18 @@ class TrainingState:
                     group[name] = value
 
 
-def _placed(held: Held, value: Tensor) -> Mapping[str, Tensor | Sharded]:
+def _placed(held: Held, key: str, value: Tensor) -> Mapping[str, Tensor | Sharded]:
     """What an optimizer keeps per element lies as the tensor does; one number counts for all names."""
     if value.shape == held.tensor.shape:
         return held.place(value)
-    return dict.fromkeys(held.place(held.tensor.detach()), value)
+    places = held.place(held.tensor.detach())
+    if value.dim() and (cut := [name for name, part in places.items() if isinstance(part, Sharded)]):
+        raise ValueError(
+            f"the optimizer's {key!r} of {cut[0]!r} has shape {tuple(value.shape)}: expected one number, or "
+            f"{tuple(held.tensor.shape)}, that of the tensor here, since each rank has a part of it; take an optimizer "
+            "that keeps its state per element, such as AdamW, or do not cut the model"
+        )
+    return dict.fromkeys(places, value)
 
 
 def _number(value: Any) -> Any:

@@ -77,6 +77,8 @@ def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program)
     die_with_parent()
     os.dup2(printed, 1)
     os.dup2(printed, 2)
+    # A line is kept as soon as it is printed: this process is ended by a signal, and may die before that.
+    sys.stdout, sys.stderr = (open(number, "w", 1, "utf-8", "replace", closefd=False) for number in (1, 2))  # noqa: SIM115
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_PRINTED, _MOST_PRINTED))
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
     actor = ActorSocket(socket.socket(fileno=connection))

@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import re
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -404,7 +405,7 @@ def test_a_save_that_cannot_be_loaded_even_without_a_crash_or_that_changes_nothi
 
     with pytest.raises(ValueError, match="save 1 left cannot be loaded, without any crash: UnpicklingError"):
         explored(tmp_path / "a", junk, load_file)
-    with pytest.raises(ValueError, match="save 2 saved the value that was there before"):
+    with pytest.raises(ValueError, match="save 2 saved the value that save 1 had saved"):
         explored(tmp_path / "b", lambda folder, step: replace(folder, min(step, 2)), load_file)
 
 
@@ -432,6 +433,47 @@ def test_a_save_that_fails_at_its_end_may_leave_the_new_value(tmp_path):
         replace(tmp_path, 2)
     assert check(recorder.record, load_file, values=[value(1), value(2)]).ok
     assert not check(recorder.record, load_file).ok
+
+
+def test_an_fsync_that_is_tried_again_is_an_fsync_that_is_missing(tmp_path):
+    """After it has failed the kernel takes the data for written."""
+
+    def stubborn(folder, step):
+        with open(folder / "tmp", "wb") as file:
+            pickle.dump(value(step), file)
+            file.flush()
+            try:
+                os.fsync(file.fileno())
+            except OSError:
+                os.fsync(file.fileno())
+                os.sync()
+        os.replace(folder / "tmp", folder / "latest")
+        sync(folder)
+
+    stubborn(tmp_path, 1)
+    with recording(tmp_path, fail=SyncFails(at=0)) as recorder:
+        stubborn(tmp_path, 2)
+    report = check(recorder.record, load_file)
+    assert "no fsync of `tmp` after it was written" in report.bad[0].state.cause
+
+
+def test_a_value_must_not_come_back(tmp_path):
+    replace(tmp_path, 1)
+    with recording(tmp_path) as recorder:
+        for step in (2, 1):
+            replace(tmp_path, step)
+            recorder.saved()
+    with pytest.raises(ValueError, match="save 2 saved the value that was there before all saves"):
+        check(recorder.record, load_file)
+
+
+def test_a_load_may_remove_its_folder(tmp_path):
+    def load(folder):
+        found = load_file(folder)
+        shutil.rmtree(folder)
+        return found
+
+    assert explored(tmp_path, replace, load).ok
 
 
 def test_a_failed_fsync_that_is_swallowed_is_an_fsync_that_is_missing(tmp_path):

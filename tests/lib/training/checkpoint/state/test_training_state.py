@@ -19,6 +19,7 @@ from threeloops.training.composition import ParallelGPT
 from threeloops.training.data_parallel import DDP
 from threeloops.training.mesh import Mesh
 from threeloops.training.sharded import FSDP, ZeroOptimizer
+from threeloops.training.tensor_parallel import ColumnParallelLinear
 from torch import nn
 
 STEPS, SAMPLES, WIDTH = 5, 16, 6
@@ -288,6 +289,48 @@ def test_an_optimizer_of_another_model_is_refused():
     state = TrainingState(nn.Linear(2, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
     with pytest.raises(ValueError, match="the optimizer trains 2 tensors, and 0 of them are the model's"):
         state.state()
+
+
+@pytest.mark.parametrize("name", ["random", "optimizer groups", "model.ema", "optimizer.ema"])
+def test_a_part_may_not_be_called_as_a_part_of_every_state(name):
+    with pytest.raises(ValueError, match=f"a part is called '{name}'"):
+        TrainingState(nn.Linear(2, 2), **{name: LossScaler(ScalerState())})
+
+
+def state_per_row():
+    layer = ColumnParallelLinear(nn.Linear(4, 6), None)
+    optimizer = torch.optim.Adafactor(layer.parameters(), lr=0.1)
+    layer(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    try:
+        TrainingState(layer, optimizer).state()
+    except ValueError as error:
+        return str(error)
+
+
+def test_an_optimizers_state_of_another_shape_than_a_parameter_that_is_cut_is_refused():
+    said = "the optimizer's 'row_var' of 'weight' has shape (3, 1): expected one number, or (3, 4), that of the tensor"
+    assert all(found.startswith(said) for found in Cluster(2).run(state_per_row).results)
+
+
+def master_of_the_model(folder):
+    """The model has a parameter of that name, and the optimizer that saved it had no masters."""
+
+    def made(dtype, how):
+        model = nn.Linear(2, 2, dtype=dtype)
+        model.master = nn.Parameter(torch.zeros(2, dtype=dtype))
+        return model, how(model)
+
+    plain, optimizer = made(torch.bfloat16, lambda model: torch.optim.AdamW(model.parameters()))
+    Checkpointer(LocalStore(folder)).save(1, TrainingState(plain, optimizer).state())
+    model, zero = made(torch.bfloat16, lambda model: ZeroOptimizer(model, torch.optim.AdamW, stage=1))
+    state = TrainingState(model, zero)
+    state.restore(Checkpointer(LocalStore(folder)).load(state.template))
+    return all(torch.equal(bucket.master.bfloat16(), bucket.shard) for bucket in zero.buckets)
+
+
+def test_a_parameter_called_master_is_not_one_of_the_optimizers(tmp_path):
+    assert Cluster(1).run(master_of_the_model, tmp_path).results == (True,)
 
 
 def test_a_state_from_before_the_first_step_empties_the_optimizer(tmp_path):

@@ -44,8 +44,8 @@ class ShortWrites(Failure):
 
 @dataclass
 class SyncFails(Failure):
-    """One fsync fails with EIO, counted from 0; those after it succeed, though on Linux the data are lost (Rebello et
-    al. 2020, "Can Applications Recover from fsync Failures?", USENIX ATC)."""
+    """One fsync fails with EIO, counted from 0; those after it succeed, though on Linux the data of its file are lost
+    (Rebello et al. 2020, "Can Applications Recover from fsync Failures?", USENIX ATC): they sync nothing of it."""
 
     at: int = 0
 

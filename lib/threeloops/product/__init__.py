@@ -1,0 +1,1 @@
+"""The product loop: a trained model under load."""

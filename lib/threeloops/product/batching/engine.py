@@ -1,0 +1,128 @@
+"""The engine: a scheduler, something that executes its steps, and a clock. With a real clock and a model it serves;
+with a virtual clock and a model of the step's cost it predicts.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from threeloops.product.batching.policy import Policy
+from threeloops.product.batching.scheduler import Scheduler
+from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.request import Batch, Finish, Request
+from threeloops.simulation.clock import Clock, RealClock
+
+__all__ = ["Engine", "Executor"]
+
+
+class Executor(Protocol):
+    """What computes a step."""
+
+    def check(self, request: Request) -> None:
+        """Raises ValueError for a request that can never be computed."""
+        ...
+
+    def execute(self, batch: Batch) -> Sequence[Sequence[int] | Exception]:
+        """For each chunk its new tokens, none if it does not sample, or the error that ends its request."""
+        ...
+
+
+class Engine:
+    """Requests in, tokens out, a step at a time. Not for several threads: see `asynchronous.py`."""
+
+    def __init__(
+        self, executor: Executor, blocks: BlockManager, policy: Policy | None = None, clock: Clock | None = None
+    ):
+        self.executor, self.clock = executor, clock or RealClock()
+        self.scheduler = Scheduler(blocks, policy or Policy())
+        self.requests: dict[str, Request] = {}  # those that have not finished
+
+    def add(self, request: Request) -> None:
+        """Raises ValueError, and leaves everybody else alone, if the request has been here or can never run."""
+        self._check(request)
+        self.scheduler.add(request)
+        self.requests[request.id] = request
+
+    def fork(self, id: str, request: Request) -> None:
+        """Add a request that shares the keys and values of request `id`, as long as both have the same tokens.
+
+        For several answers to one prompt: add the first, step until it has a token, then fork the others, with seeds
+        of their own. A block that they share is copied when one of them writes into it. Where nothing can be shared,
+        because `id` has finished, has other tokens or was preempted, or no seat is left, this is `add`.
+        """
+        if (of := self.requests.get(id)) is None:
+            return self.add(request)
+        self._check(request)
+        self.scheduler.fork(request, of)
+        self.requests[request.id] = request
+        return None
+
+    def cancel(self, id: str) -> None:
+        """End a request in whatever phase it is; one that has finished stays as it is."""
+        if (request := self.requests.pop(id, None)) is not None:
+            self.scheduler.end(request, Finish.CANCELLED)
+
+    def step(self) -> Batch:
+        """Compute one step and say which; empty if there is nothing to compute now.
+
+        If the executor itself fails, nobody knows what the cache holds: every request ends with the error, which is
+        raised again, and the engine is as empty as a new one.
+        """
+        batch = self.scheduler.schedule(self.clock.now())
+        if not batch.chunks:
+            return batch
+        try:
+            results = self.executor.execute(batch)
+            if len(results) != len(batch.chunks):
+                raise RuntimeError(f"the executor gave {len(results)} results for {len(batch.chunks)} chunks")
+        except BaseException as error:
+            for request in list(self.requests.values()):
+                self._fail(request, error)
+            self.scheduler.blocks.forget(range(self.scheduler.blocks.blocks))
+            raise
+        for chunk, result in zip(batch.chunks, results, strict=True):
+            if isinstance(result, Exception) and chunk.request.finish is None:
+                self._fail(chunk.request, result)
+        tokens = [() if isinstance(result, Exception) else result for result in results]
+        self.scheduler.update(batch, tokens, self.clock.now())
+        for chunk in batch.chunks:
+            if chunk.request.finish is not None and self.requests.get(chunk.request.id) is chunk.request:
+                del self.requests[chunk.request.id]
+        return batch
+
+    def run(self, requests: Iterable[Request] = ()) -> None:
+        """Compute all of `requests`, and whatever else is here, to their ends. Raises ValueError, and computes none of
+        them, if one cannot be added."""
+        added = []
+        try:
+            for request in requests:
+                self.add(request)
+                added.append(request)
+        except ValueError:
+            for request in added:
+                self.cancel(request.id)
+            raise
+        self.scheduler.draining = True
+        try:
+            while self.requests:
+                if not self.step().chunks:
+                    raise RuntimeError(
+                        f"{len(self.requests)} requests are left and no step can be made: "
+                        f"{len(self.scheduler.paused)} of them are paused, resume or cancel those"
+                    )
+        finally:
+            self.scheduler.draining = False
+
+    def _check(self, request: Request) -> None:
+        if request.id in self.requests:
+            raise ValueError(f"request {request.id!r} is here already: expected an id that no unfinished request has")
+        if request.finish is not None or request.output or request.running:
+            raise ValueError(
+                f"request {request.id!r} was used before, it has {len(request.output)} tokens of output: make a new "
+                "Request of the same prompt"
+            )
+        self.executor.check(request)
+
+    def _fail(self, request: Request, error: BaseException) -> None:
+        request.error = str(error) or type(error).__name__
+        self.scheduler.end(request, Finish.ERROR)
+        del self.requests[request.id]

@@ -1,0 +1,31 @@
+"""Keys under which full blocks are found again: equal prefixes have equal keys (vLLM's automatic prefix caching).
+
+Keys and values at a position depend on all tokens before it, so the key of a block is a hash of its tokens and of the
+key of the block before. How a request is sampled has no part in its keys and values, and so none in the key. Its
+`cache_salt` has: from the time to the first token anybody can tell whether somebody else has sent the same prefix, so a
+server gives clients who must not learn that different salts (vLLM's `cache_salt`).
+"""
+
+import hashlib
+from array import array
+
+from threeloops.product.request import Request
+
+__all__ = ["block_keys"]
+
+
+def block_keys(request: Request, block_size: int, tokens: int) -> list[bytes]:
+    """Keys of the full blocks among the request's first `tokens` tokens, in order.
+
+    16 bytes of BLAKE2b: a client who could make two prefixes collide would read another's cache, so the hash has to be
+    one for which nobody can.
+    """
+    keys = request.block_keys
+    while (len(keys) + 1) * block_size <= tokens:
+        before = keys[-1] if keys else _hash(request.cache_salt.encode(), b"")
+        keys.append(_hash(array("q", request.tokens_from(len(keys) * block_size, block_size)).tobytes(), before))
+    return keys[: tokens // block_size]
+
+
+def _hash(data: bytes, before: bytes) -> bytes:
+    return hashlib.blake2b(data, key=before, digest_size=16).digest()

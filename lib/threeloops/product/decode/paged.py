@@ -1,0 +1,241 @@
+"""Keys and values in blocks, and attention through block tables (Kwon et al. 2023).
+
+All tokens of a step, of whatever requests, are rows of one batch, so every matrix of the model is read once per step.
+Only attention tells the requests apart. On a GPU, sequences with one row each go through the Triton kernel, which reads
+the blocks where they are. Elsewhere the blocks of a few sequences of about the same length are copied side by side and
+attended together, padded to the longest.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from threeloops.models.gpt import GPT, KeyValueCache
+from threeloops.models.gpt_config import GPTConfig
+
+__all__ = ["Group", "PagedCache", "Rows", "Step"]
+
+_PADDING = 0.75
+"""Sequences are padded together if the shortest has at least this share of the longest one's blocks."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive tokens of one sequence: `tokens` stand at positions `start` and after it."""
+
+    tokens: Sequence[int]
+    start: int
+    block_table: Sequence[int]
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+class PagedCache:
+    """The keys and values of all layers of a model: block b holds slots b · block_size to (b + 1) · block_size − 1.
+
+    Blocks are given and taken back by a `BlockManager`; this class is told the tables. `kernel`: whether single rows
+    are attended by the Triton kernel; by default on a GPU, if it has tiles for the heads.
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        blocks: int,
+        block_size: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        kernel: bool | None = None,
+    ):
+        self.block_size = block_size
+        self._shared = config.heads // config.kv_heads
+        # A slot's keys and values of all heads lie side by side: a block is one piece of memory, and one copy.
+        self._pool = torch.zeros(
+            (config.layers, blocks * block_size, 2, config.kv_heads, config.head_dim), dtype=dtype, device=device
+        )
+        self.kernel = _has_kernel(self._pool) if kernel is None else kernel
+
+    @property
+    def device(self) -> torch.device:
+        return self._pool.device
+
+    @property
+    def nbytes(self) -> int:
+        return self._pool.nbytes
+
+    def copy(self, copies: Iterable[tuple[int, int]]) -> None:
+        """Copy whole blocks, each (source, destination)."""
+        for source, destination in copies:
+            self._block(destination).copy_(self._block(source))
+
+    def hidden(self, model: GPT, chunks: Sequence[Rows]) -> Tensor:
+        """What the model's head reads for every row of `chunks`, in their order, (rows, width). Keeps their keys and
+        values.
+        """
+        step = self.prepare(chunks)
+        self.zero(step.fresh)
+        hidden = self.run(model, step)
+        return hidden if step.order is None else hidden[step.order]
+
+    def zero(self, blocks: Sequence[int]) -> None:
+        """Zero whole blocks. Whoever writes a block first has the rest of it zeroed: what its last holder left there
+        would reach them even through a mask, if it is not finite, since 0 · NaN is NaN.
+        """
+        if blocks:
+            self._pool.view(len(self._pool), -1, self.block_size, *self._pool.shape[2:])[:, list(blocks)] = 0
+
+    def forget(self, block_table: Sequence[int], start: int, end: int) -> None:
+        """Zero positions `start` to `end` of one sequence, for example of guesses that gave nothing finite."""
+        self._pool[:, [self._slot(block_table, position) for position in range(start, end)]] = 0
+
+    def run(self, model: GPT, step: "Step") -> Tensor:
+        """One pass of the model over the rows of `step`, in its order, (rows, width). Waits for nothing on a GPU."""
+        layers: list[KeyValueCache] = [_Layer(pool, step, self.block_size) for pool in self._pool]
+        return model.hidden(step.tokens[:, None], start=step.positions, caches=layers)[:, 0]
+
+    def prepare(self, chunks: Sequence[Rows]) -> "Step":
+        """What a pass over `chunks` needs, as tensors."""
+        device, size = self._pool.device, self.block_size
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        fresh: list[int] = []
+        groups, rows = [], []
+        for group in _groups(chunks, size, self.kernel):
+            first = len(tokens)
+            for member in group:
+                chunk = chunks[member]
+                rows.append((member, len(tokens)))
+                tokens += chunk.tokens
+                positions += range(chunk.start, chunk.end)
+                slots += [self._slot(chunk.block_table, position) for position in range(chunk.start, chunk.end)]
+                fresh += chunk.block_table[-(-chunk.start // size) : -(-chunk.end // size)]
+            groups.append(self._group(first, [chunks[member] for member in group]))
+        order = None
+        if any(member != place for place, (member, _) in enumerate(rows)):
+            order = torch.tensor(
+                [row for member, first in sorted(rows) for row in range(first, first + len(chunks[member].tokens))],
+                device=device,
+            )
+        of_rows = torch.tensor([tokens, positions, slots], device=device)
+        return Step(of_rows[0], of_rows[1], of_rows[2], fresh, groups, order)
+
+    def _block(self, block: int) -> Tensor:
+        return self._pool[:, block * self.block_size : (block + 1) * self.block_size]
+
+    def _slot(self, block_table: Sequence[int], position: int) -> int:
+        return block_table[position // self.block_size] * self.block_size + position % self.block_size
+
+    def _group(self, first: int, chunks: Sequence[Rows]) -> "Group":
+        device, count = self._pool.device, len(chunks[0].tokens)
+        used = [chunk.block_table[: -(-chunk.end // self.block_size)] for chunk in chunks]
+        blocks = max(map(len, used))
+        # Short tables are padded with a block of their own, whose keys are masked.
+        tables = torch.tensor([(*table, *[table[0]] * (blocks - len(table))) for table in used], device=device)
+        start = torch.tensor([chunk.start for chunk in chunks], device=device)
+        if self.kernel and count == 1:
+            return Group(first, tables, 1, start + 1, None)
+        last = start[:, None] + torch.arange(count, device=device)
+        hidden = torch.arange(blocks * self.block_size, device=device) > last[:, :, None]
+        mask = torch.zeros(hidden.shape, dtype=self._pool.dtype, device=device).masked_fill_(hidden, -torch.inf)
+        if count > 1:  # each of a row's query heads that share a key head has the row's own mask
+            mask = mask.repeat_interleave(self._shared, 1)
+        return Group(first, tables, count, None, mask[:, None])
+
+
+@dataclass(frozen=True)
+class Step:
+    """What all layers of one step have in common. Rows are in the order of the groups."""
+
+    tokens: Tensor  # (rows,)
+    positions: Tensor
+    slots: Tensor  # where each row's key and value belong
+    fresh: list[int]  # blocks that nobody has written since they were given
+    groups: Sequence["Group"]
+    order: Tensor | None  # (rows,): where the rows of the chunks are, if it is not their own order
+
+
+@dataclass(frozen=True)
+class Group:
+    """Chunks that are attended together: `count` rows each, from row `first` of the step."""
+
+    first: int
+    tables: Tensor  # (chunks, blocks)
+    count: int
+    lengths: Tensor | None  # (chunks,): how many keys there are, where the kernel attends
+    mask: Tensor | None  # (chunks, 1, queries, keys): 0 for the keys that a query may see, else −∞; where PyTorch does
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first, self.first + len(self.tables) * self.count)
+
+
+def _groups(chunks: Sequence[Rows], block_size: int, kernel: bool) -> list[list[int]]:
+    """Places of chunks that are attended together: they have equally many rows and, but for the kernel, which pads
+    nothing, about as many keys."""
+    alike = defaultdict(list)
+    for place, chunk in enumerate(chunks):
+        alike[len(chunk.tokens)].append(place)
+    groups = []
+    for count, members in alike.items():
+        if kernel and count == 1:
+            groups.append(members)
+            continue
+        blocks = {place: -(-chunks[place].end // block_size) for place in members}
+        members.sort(key=lambda place: -blocks[place])
+        longest = 0
+        for place in members:
+            if blocks[place] < _PADDING * longest or not longest:
+                groups.append([])
+                longest = blocks[place]
+            groups[-1].append(place)
+    return groups
+
+
+def _has_kernel(pool: Tensor) -> bool:
+    if pool.device.type != "cuda":
+        return False
+    from threeloops.inner.kernels.attention.paged_attention import HEAD_DIMS
+
+    return pool.shape[-1] in HEAD_DIMS and pool.dtype in (torch.float16, torch.bfloat16, torch.float32)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer of the cache during one step: what `GPT` calls in place of its own attention."""
+
+    pool: Tensor  # (slots, keys or values, kv_heads, head_dim)
+    step: Step
+    block_size: int
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[..., Tensor]) -> Tensor:
+        """q (rows, heads, 1, head_dim), k and v (rows, kv_heads, 1, head_dim): each row is a sequence to the model."""
+        self.pool.index_copy_(0, self.step.slots, torch.cat((k, v), 1).view(len(k), *self.pool.shape[1:]))
+        attended = [
+            self._by_kernel(q[group.rows], group) if group.mask is None else self._by_copy(q[group.rows], group)
+            for group in self.step.groups
+        ]
+        return attended[0] if len(attended) == 1 else torch.cat(attended)
+
+    def _by_copy(self, q: Tensor, group: Group) -> Tensor:
+        (chunks, blocks), (_, _, kv_heads, head_dim) = group.tables.shape, self.pool.shape
+        width = self.block_size * 2 * kv_heads * head_dim
+        copied = self.pool.view(-1, width).index_select(0, group.tables.flatten())
+        keys, values = copied.view(chunks, blocks * self.block_size, 2, kv_heads, head_dim).transpose(1, 3).unbind(2)
+        shared = q.shape[1] // kv_heads  # query heads that share a key head: more rows of that head, to attention
+        q = q.view(chunks, group.count, kv_heads, shared, head_dim).transpose(1, 2).flatten(2, 3)
+        attended = functional.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask)
+        attended = attended.view(chunks, kv_heads, group.count, shared, head_dim).transpose(1, 2)
+        return attended.reshape(-1, kv_heads * shared, 1, head_dim)
+
+    def _by_kernel(self, q: Tensor, group: Group) -> Tensor:
+        from threeloops.inner.kernels.attention.paged_attention import paged_attention
+
+        keys, values = self.pool.unbind(1)
+        return paged_attention(q[:, :, 0], keys, values, group.tables, group.lengths, self.block_size)[:, :, None]

@@ -1,0 +1,100 @@
+"""Runs the steps of a scheduler on a model: rows in, one new token per chunk out."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from threeloops.models.gpt import GPT
+from threeloops.product.decode.graphs import DecodeGraphs
+from threeloops.product.decode.paged import PagedCache, Rows
+from threeloops.product.decode.sampling import choose
+from threeloops.product.request import Batch, Chunk, Request
+
+__all__ = ["ModelRunner", "NotFinite"]
+
+
+class NotFinite(ArithmeticError):
+    """The model gave numbers that are not finite for a request."""
+
+
+class ModelRunner:
+    """A model with its paged cache, on the device and in the dtype of the model's weights. `graphs`: whether steps in
+    which everybody decodes are replayed from CUDA graphs, on a GPU.
+    """
+
+    def __init__(self, model: GPT, blocks: int, block_size: int, *, graphs: bool = False):
+        weight = model.head.weight
+        self.model = model
+        self.cache = PagedCache(model.config, blocks, block_size, dtype=weight.dtype, device=weight.device)
+        self._graphs = DecodeGraphs(model, self.cache) if graphs else None
+
+    def check(self, request: Request) -> None:
+        """Raises ValueError for a request that the model cannot compute: before it joins, since within a batch it would
+        take everybody else down with it.
+        """
+        config = self.model.config
+        for place, token in enumerate(request.prompt):
+            if not isinstance(token, int) or not 0 <= token < config.vocabulary_size:
+                raise ValueError(
+                    f"request {request.id!r}: token {place} of the prompt is {token!r}; expected a whole number from 0 "
+                    f"to {config.vocabulary_size - 1}: encode the prompt with the tokenizer of this model"
+                )
+        longest = len(request.prompt) + request.sampling.max_tokens - 1  # the last token is never fed back
+        if longest > config.max_sequence:
+            raise ValueError(
+                f"request {request.id!r}: {len(request.prompt)} tokens of prompt and max_tokens = "
+                f"{request.sampling.max_tokens} need {longest} positions; the model has max_sequence = "
+                f"{config.max_sequence}: shorten the prompt, or lower max_tokens"
+            )
+
+    @torch.inference_mode()
+    def execute(self, batch: Batch) -> list[Sequence[int] | Exception]:
+        """For each chunk its new tokens, none if it does not sample, or the error that ends its request."""
+        self.cache.copy(batch.copies)
+        logits, finite = self.logits(batch.chunks)
+        requests = [chunk.request for chunk in batch.chunks if chunk.samples]
+        positions = [request.length for request in requests]
+        tokens = iter(choose(logits, [request.sampling for request in requests], positions).tolist())
+        results: list[Sequence[int] | Exception] = [(next(tokens),) if chunk.samples else () for chunk in batch.chunks]
+        for place, chunk in enumerate(batch.chunks):
+            if not finite[place]:
+                results[place] = self.error(chunk)
+        return results
+
+    def logits(
+        self, chunks: Sequence[Chunk], guesses: Sequence[Sequence[int]] | None = None
+    ) -> tuple[Tensor, Sequence[bool]]:
+        """Run the chunks, each followed by its guesses. Returns the logits of the last row of every chunk that samples
+        and of all rows of its guesses, (rows, vocabulary); and for each chunk, whether all of its numbers are finite.
+        """
+        rows: list[Rows] = []
+        wanted: list[int] = []
+        end = 0
+        for place, chunk in enumerate(chunks):
+            request, guessed = chunk.request, guesses[place] if guesses else ()
+            tokens = request.tokens_from(request.computed, chunk.count)
+            rows.append(Rows([*tokens, *guessed], request.computed, request.block_table))
+            end += len(rows[-1].tokens)
+            if chunk.samples:
+                wanted += range(end - len(guessed) - 1, end)
+        run = self._graphs.hidden if self._graphs and end == len(rows) else self._hidden
+        hidden = run(rows)
+        every = len(wanted) == len(hidden)
+        logits = self.model.head(hidden if every else hidden[torch.tensor(wanted, device=hidden.device).long()])
+        if hidden.isfinite().all() & logits.isfinite().all():
+            return logits, [True] * len(chunks)
+        # Also of rows that give no token: what they leave in the cache would be found by others with the same prefix.
+        fine = hidden.isfinite().all(-1)
+        fine[torch.tensor(wanted, device=hidden.device).long()] &= logits.isfinite().all(-1)
+        return logits, [bool(part.all()) for part in fine.split([len(part.tokens) for part in rows])]
+
+    def error(self, chunk: Chunk) -> NotFinite:
+        first, last = chunk.request.computed, chunk.request.computed + chunk.count - 1
+        return NotFinite(
+            f"request {chunk.request.id!r}: tokens {first} to {last} give numbers that are not finite; look for "
+            f"overflow in the weights or in {self.model.head.weight.dtype}"
+        )
+
+    def _hidden(self, rows: Sequence[Rows]) -> Tensor:
+        return self.cache.hidden(self.model, rows)

@@ -1,0 +1,121 @@
+"""The next token from the logits: temperature, top-k, top-p, and noise that depends on nothing but the request.
+
+A token is drawn as argmax(log p + Gumbel noise), which is a draw from p (Gumbel 1954; Maddison et al. 2014). The noise
+is a hash of the request's seed, the token's position and the token itself: a counter-based generator (Salmon et al.
+2011, "Parallel Random Numbers: As Easy as 1, 2, 3") with the mixing function of SplitMix64 (Steele et al. 2014). So a
+request gives the same tokens whatever it is batched with, and after it was preempted: there is no state to lose.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from threeloops.product.request import Sampling
+
+__all__ = ["choose", "draw", "probabilities", "uniforms"]
+
+
+def choose(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int], *, stream: int = 0) -> Tensor:
+    """The next token of each row of `logits`, (rows, vocabulary), as (rows,); `positions` are those of the new tokens.
+
+    Rows that are not finite give no meaningful token: the caller looks for them. `stream`: see `draw`.
+    """
+    random = [row for row, sampling in enumerate(samplings) if sampling.temperature > 0]
+    if not random:
+        return logits.argmax(-1)
+    chosen = logits.argmax(-1) if len(random) < len(samplings) else logits.new_empty(len(logits), dtype=torch.long)
+    rows = torch.tensor(random, device=logits.device)
+    noisy = [samplings[row] for row in random]
+    chances = probabilities(logits[rows], noisy)
+    chosen[rows] = draw(chances, [each.seed for each in noisy], [positions[row] for row in random], stream=stream)
+    return chosen
+
+
+def probabilities(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """What the token of each row is drawn from, (rows, vocabulary) in float32 or wider.
+
+    First the temperature, then top-k, then top-p of what is left, as transformers and vLLM do. Of equal logits at the
+    border of top-k all are kept. At temperature 0 the likeliest, the first of equals, has all of it.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    alike = defaultdict(list)
+    for row, sampling in enumerate(samplings):
+        alike[sampling.temperature, sampling.top_k, sampling.top_p].append(row)
+    if len(alike) == 1:
+        return _filtered(logits, *next(iter(alike)))
+    chances = torch.empty_like(logits)
+    for settings, members in alike.items():
+        rows = torch.tensor(members, device=logits.device)
+        chances[rows] = _filtered(logits[rows], *settings)
+    return chances
+
+
+def draw(chances: Tensor, seeds: Sequence[int], positions: Sequence[int], *, stream: int = 0) -> Tensor:
+    """One token from each row of `chances`, (rows, vocabulary), which need not add up to 1, as (rows,).
+
+    Draws with another seed, position or `stream` are independent; the same give the same.
+    """
+    noise = -(-_uniforms(seeds, positions, chances.shape[-1], stream, chances.device).log()).log()
+    return (chances.double().log() + noise).argmax(-1)
+
+
+def uniforms(seeds: Sequence[int], positions: Sequence[int], *, stream: int, device: torch.device) -> Tensor:
+    """A number between 0 and 1 for each pair, (rows,) in float64, independent as those of `draw` are."""
+    return _uniforms(seeds, positions, 1, stream, device)[:, 0]
+
+
+def _filtered(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+    if temperature == 0:
+        return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+    # Relative to the largest, and by a temperature that is not rounded to 0: neither ∞ − ∞ nor 0 / 0 can arise.
+    logits = (logits - logits.amax(-1, keepdim=True)) / max(temperature, torch.finfo(logits.dtype).tiny)
+    if 0 < top_k < logits.shape[-1]:
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
+    chances = logits.softmax(-1)
+    if top_p < 1:
+        ordered, places = chances.sort(descending=True, stable=True)
+        beyond = ordered.cumsum(-1) - ordered >= top_p  # the token that crosses top_p is still kept
+        chances = chances.masked_fill(torch.zeros_like(beyond).scatter_(-1, places, beyond), 0.0)
+        chances = chances / chances.sum(-1, keepdim=True)
+    return chances
+
+
+def _uniforms(
+    seeds: Sequence[int], positions: Sequence[int], columns: int, stream: int, device: torch.device
+) -> Tensor:
+    """(rows, columns) in float64, strictly between 0 and 1, of 52 random bits."""
+    keys = [
+        _mix_one(_mix_one(_mix_one(seed) ^ position) ^ stream) for seed, position in zip(seeds, positions, strict=True)
+    ]
+    signed = [each - 2**64 if each >= 2**63 else each for each in keys]
+    key = torch.tensor(signed, dtype=torch.int64, device=device)
+    bits = _mix(key[:, None] + _GOLDEN_SIGNED * torch.arange(1, columns + 1, device=device))
+    return (_shifted(bits, 12).double() + 0.5) * 2.0**-52  # half a step from both ends: neither 0 nor 1
+
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_GOLDEN_SIGNED = _GOLDEN - 2**64
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_ALL = 2**64 - 1
+
+
+def _mix_one(number: int) -> int:
+    """SplitMix64's step for one whole number, of which the last 64 bits count."""
+    number = (number + _GOLDEN) & _ALL
+    number = ((number ^ number >> 30) * _FIRST) & _ALL
+    number = ((number ^ number >> 27) * _SECOND) & _ALL
+    return number ^ number >> 31
+
+
+def _mix(numbers: Tensor) -> Tensor:
+    """The same without the first addition, for int64, whose products wrap as unsigned ones do."""
+    numbers = (numbers ^ _shifted(numbers, 30)) * (_FIRST - 2**64)
+    numbers = (numbers ^ _shifted(numbers, 27)) * (_SECOND - 2**64)
+    return numbers ^ _shifted(numbers, 31)
+
+
+def _shifted(numbers: Tensor, bits: int) -> Tensor:
+    """To the right with zeros from the left, as unsigned numbers are; int64's own shift repeats the sign."""
+    return (numbers >> bits) & (2 ** (64 - bits) - 1)

@@ -1,0 +1,75 @@
+"""What a fleet costs: replica-seconds, a price per hour, and the tokens that were served for it.
+
+The denominator is what was served. Tokens of tries that failed were computed and paid for, and nobody got them. Those
+of requests that missed the SLO were served late, so two fleets are compared by the cost per million tokens *within the
+SLO*: per token that was served at all, a fleet that is too small is always the cheapest.
+"""
+
+import math
+from dataclasses import dataclass
+
+from threeloops.product.fleet.record import FleetRun
+from threeloops.product.loadgen.metrics import SLO
+
+__all__ = ["Cost", "Price", "cost_of", "cost_per_million"]
+
+
+@dataclass(frozen=True)
+class Price:
+    """Of one replica, per hour. A price without its source and date says nothing, so both are demanded."""
+
+    per_hour: float
+    source: str
+    date: str
+    currency: str = "USD"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.per_hour < math.inf:
+            raise ValueError(f"per_hour = {self.per_hour!r}: expected the price of a replica's hour, above 0")
+        if not self.source or not self.date:
+            raise ValueError(
+                f"source = {self.source!r}, date = {self.date!r}: expected where the price stood, and when"
+            )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run cost, in the price's currency."""
+
+    price: Price
+    replica_seconds: float
+    output_tokens: int
+    tokens_within_slo: int
+    attainment: float
+    """Share of requests that met the SLO."""
+    utilisation: float
+    """Share of the paid time in which the devices computed, for one request or for many: near 1 at a low load too."""
+
+    @property
+    def total(self) -> float:
+        return self.replica_seconds / 3600 * self.price.per_hour
+
+    @property
+    def per_million(self) -> float:
+        """Per million output tokens that were served."""
+        return cost_per_million(self.replica_seconds, self.output_tokens, self.price.per_hour)
+
+    @property
+    def per_million_within_slo(self) -> float:
+        return cost_per_million(self.replica_seconds, self.tokens_within_slo, self.price.per_hour)
+
+
+def cost_per_million(replica_seconds: float, output_tokens: float, per_hour: float) -> float:
+    """Of a million output tokens, if so many cost so many replica-seconds at this price per replica-hour; infinity if
+    nothing was served. Raises ValueError for a negative quantity."""
+    for name, value in (("replica_seconds", replica_seconds), ("output_tokens", output_tokens), ("per_hour", per_hour)):
+        if not value >= 0:
+            raise ValueError(f"{name} = {value!r}: expected at least 0")
+    return replica_seconds / 3600 * per_hour / output_tokens * 1e6 if output_tokens else math.inf
+
+
+def cost_of(run: FleetRun, price: Price, slo: SLO) -> Cost:
+    within = sum(each.output_tokens for each in run.answered if each.meets(slo))
+    seconds = run.replica_seconds
+    utilisation = run.busy_seconds / seconds if seconds else math.nan
+    return Cost(price, seconds, run.output_tokens, within, run.attainment(slo), utilisation)

@@ -1,0 +1,23 @@
+"""What decides about a fleet, as pure functions and data: how many replicas, which one gets a request, which one lives.
+
+The simulation (`threeloops.product.fleet`) and the real replicas (`threeloops.product.fleet.real`) are run by the same
+policies.
+"""
+
+from threeloops.product.fleet.policies.autoscaler import Autoscaler, Decision, History, Rate, ScalingRules, State
+from threeloops.product.fleet.policies.probes import Kubelet, Probe, ProbeEvent, Probes, Respond, probe_timeline
+from threeloops.product.fleet.policies.routing import (
+    Load,
+    Router,
+    least_outstanding,
+    prefix_aware,
+    prefix_key,
+    round_robin,
+    two_choices,
+)
+
+__all__ = [
+    "Autoscaler", "Decision", "History", "Kubelet", "Load", "Probe", "ProbeEvent", "Probes", "Rate", "Respond",
+    "Router", "ScalingRules", "State", "least_outstanding", "prefix_aware", "prefix_key", "probe_timeline",
+    "round_robin", "two_choices",
+]  # fmt: skip

@@ -1,0 +1,89 @@
+"""Which replica gets a request: pure functions of what each has outstanding, of a counter, and of the prompt's key.
+
+A router gets the loads of the replicas that may take a request, the number of requests that were routed before
+(`turn`), and a key that is equal for prompts with an equal beginning. It returns a place in the list.
+
+- `round_robin` looks at nothing. It is fair in requests, not in work.
+- `least_outstanding` (NGINX's least_conn) looks at everybody; ties go around, so that an idle fleet is used evenly.
+- `two_choices` looks at two at random, which is nearly as good (Mitzenmacher 2001, "The Power of Two Choices in
+  Randomized Load Balancing"), and does not herd when the loads that many routers see are old.
+- `prefix_aware` sends equal beginnings to the same replica, whose prefix cache then has them. It hashes by rendezvous
+  (Thaler and Ravishankar 1998), so one replica more or less moves few keys, and gives nobody more than `imbalance`
+  times the mean (Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent Hashing with Bounded Loads").
+"""
+
+import hashlib
+import math
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Load", "Router", "least_outstanding", "prefix_aware", "prefix_key", "round_robin", "two_choices"]
+
+
+@dataclass(frozen=True)
+class Load:
+    """A replica that may take a request, and how many requests it has that are not answered yet."""
+
+    replica: str
+    outstanding: int
+
+
+Router = Callable[[Sequence[Load], int, bytes], int]
+
+
+def round_robin(loads: Sequence[Load], turn: int, key: bytes) -> int:
+    """One after another. Raises ValueError if there is no replica, as all routers do."""
+    _require(loads)
+    return turn % len(loads)
+
+
+def least_outstanding(loads: Sequence[Load], turn: int, key: bytes) -> int:
+    """The least loaded, of several the next in turn."""
+    _require(loads)
+    return min(range(len(loads)), key=lambda place: (loads[place].outstanding, (place - turn) % len(loads)))
+
+
+def two_choices(loads: Sequence[Load], turn: int, key: bytes) -> int:
+    """The less loaded of two that are drawn at random from `turn`."""
+    _require(loads)
+    if len(loads) == 1:
+        return 0
+    drawn = int.from_bytes(_hash(turn.to_bytes(8, "little")), "little")
+    first = drawn % len(loads)
+    second = (first + 1 + drawn // len(loads) % (len(loads) - 1)) % len(loads)
+    return min(first, second, key=lambda place: loads[place].outstanding)
+
+
+def prefix_aware(imbalance: float = 1.25) -> Router:
+    """A router by the prompt's beginning, in which no replica gets above `imbalance` times the mean outstanding.
+
+    The first that has room is taken, in an order that depends on the key and the replica's name alone. Raises
+    ValueError unless `imbalance` is at least 1: below, no replica could take the next request.
+    """
+    if not imbalance >= 1:
+        raise ValueError(f"imbalance = {imbalance!r}: expected at least 1, the load of a replica over the mean")
+
+    def route(loads: Sequence[Load], turn: int, key: bytes) -> int:
+        _require(loads)
+        limit = math.ceil(imbalance * (sum(load.outstanding for load in loads) + 1) / len(loads))
+        free = [place for place, load in enumerate(loads) if load.outstanding < limit]
+        return max(free, key=lambda place: _hash(loads[place].replica.encode() + b"\0" + key))
+
+    return route
+
+
+def prefix_key(tokens: Sequence[int], block_size: int = 16, blocks: int = 4) -> bytes:
+    """The same for prompts whose first `blocks` blocks are the same; shorter prompts are hashed to their last full
+    block, and those without one whole."""
+    full = min(blocks, len(tokens) // block_size) * block_size
+    return _hash(array("q", tokens[: full or len(tokens)]).tobytes())
+
+
+def _require(loads: Sequence[Load]) -> None:
+    if not loads:
+        raise ValueError("no replica may take a request: hold it until one is ready, or answer 503")
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=8).digest()

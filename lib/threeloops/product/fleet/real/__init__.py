@@ -1,0 +1,13 @@
+"""The policies of a fleet on real processes: replicas of this machine behind a real NGINX.
+
+>>> with RealFleet(serve_command("tiny"), folder, replicas=2, autoscaler=Autoscaler(target=4, maximum=3)) as fleet:
+...     fleet.wait_for(2)
+...     client = openai.OpenAI(base_url=f"{fleet.url}/v1", api_key="none")
+...     fleet.containers[0].kill()
+"""
+
+from threeloops.product.fleet.real.controller import RealFleet
+from threeloops.product.fleet.real.nginx import Nginx, NginxError, Proxy, configuration
+from threeloops.product.fleet.real.replicas import Container, scrape, serve_command
+
+__all__ = ["Container", "Nginx", "NginxError", "Proxy", "RealFleet", "configuration", "scrape", "serve_command"]

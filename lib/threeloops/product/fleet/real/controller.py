@@ -1,0 +1,194 @@
+"""The loop that keeps a fleet of this machine as it should be: probes, autoscaler, NGINX, in one thread.
+
+It does what Kubernetes does with several controllers: asks probes, restarts what failed, tells NGINX who is ready,
+reads metrics, asks the autoscaler, and starts or drains replicas. A replica that goes is left out by NGINX first, and
+gets SIGTERM only when no worker of NGINX would send it a request.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from threeloops.product.fleet.policies import Autoscaler, History, Probe, Probes, State
+from threeloops.product.fleet.real.nginx import Nginx
+from threeloops.product.fleet.real.replicas import Command, Container, scrape
+from threeloops.product.fleet.real.waiting import wait_until
+from threeloops.product.fleet.record import Life, Sample
+
+__all__ = ["RealFleet"]
+
+_PROBES = Probes(
+    startup=Probe("/ready", period=0.25, failure_threshold=480),
+    readiness=Probe("/ready", period=0.5, failure_threshold=2),
+    liveness=Probe("/health", period=1, timeout=2, failure_threshold=5),
+)
+"""For a model that loads in seconds, on a busy machine: startup within two minutes."""
+
+
+@dataclass(eq=False)
+class _Member:
+    container: Container
+    life: Life
+    drain_ends: float = math.inf
+
+
+@dataclass
+class RealFleet:
+    """Replicas of `command` behind NGINX, from `with` until its end. Seconds count from its start.
+
+    >>> with RealFleet(serve_command("tiny"), folder, replicas=2) as fleet:
+    ...     fleet.wait_for(2)
+    ...     httpx.post(f"{fleet.url}/v1/completions", json={...})
+    ...     fleet.containers[0].kill()      # its requests end with an error, and a new process is started
+    """
+
+    command: Command
+    folder: Path
+    replicas: int = 1
+    autoscaler: Autoscaler | None = None
+    probes: Probes = _PROBES
+    period: float = 15.0
+    drain: float = 60.0
+    lives: list[Life] = field(default_factory=list, init=False)
+    samples: list[Sample] = field(default_factory=list, init=False)
+
+    def __enter__(self) -> "RealFleet":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.desired, self._began = self.replicas, time.monotonic()
+        self._members: list[_Member] = []
+        self._history, self._next_look = History(), self.period
+        self._lock, self._stop = threading.RLock(), threading.Event()
+        self.failed: BaseException | None = None
+        self._nginx = Nginx(self.folder / "nginx").__enter__()
+        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._nginx.__exit__()
+        for member in self._members:
+            member.container.drain()
+        deadline = time.monotonic() + 10
+        for member in self._members:
+            member.container.end(max(0.1, deadline - time.monotonic()))
+            member.life.gone = self.now()
+        if self.failed is not None:
+            raise self.failed
+
+    @property
+    def url(self) -> str:
+        """Of NGINX."""
+        return self._nginx.url
+
+    @property
+    def containers(self) -> list[Container]:
+        with self._lock:
+            return [member.container for member in self._members]
+
+    @property
+    def serving(self) -> tuple[int, ...]:
+        """Ports to which NGINX passes requests."""
+        return self._nginx.replicas
+
+    @property
+    def replica_seconds(self) -> float:
+        """What would be paid for until now."""
+        return sum((self.now() if math.isnan(life.gone) else life.gone) - life.asked for life in self.lives)
+
+    def now(self) -> float:
+        return time.monotonic() - self._began
+
+    def scale(self, replicas: int) -> None:
+        """Ask for so many, as the autoscaler does."""
+        with self._lock:
+            self.desired = replicas
+
+    def wait_for(self, replicas: int, seconds: float = 120.0) -> float:
+        """Seconds until NGINX passes requests to so many replicas. Raises TimeoutError with the ends of their logs."""
+        return self.wait_until(lambda: len(self.serving) == replicas and len(self.containers) == replicas, seconds)
+
+    def wait_until(self, done: Callable[[], bool], seconds: float = 120.0) -> float:
+        def why() -> str:
+            logs = [f"{each.name}: {each.log.read_text(errors='replace')[-400:]}" for each in self.containers]
+            return "the fleet did not get there; " + "; ".join(logs)
+
+        return wait_until(lambda: self.failed is not None or done(), seconds, why)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(0.02):
+                self.step()
+        except BaseException as error:  # whoever waits must not wait for ever
+            self.failed = error
+
+    def step(self) -> None:
+        """One turn of the loop."""
+        with self._lock:
+            self._reconcile()
+            self._probe()
+            self._route()
+            self._let_go()
+            if self.now() >= self._next_look:
+                self._next_look += self.period
+                self._look()
+
+    def _reconcile(self) -> None:
+        staying = [each for each in self._members if not each.container.draining and each.drain_ends == math.inf]
+        for _ in range(self.desired - len(staying)):
+            life = Life(f"replica-{len(self.lives)}", self.now())
+            self.lives.append(life)
+            container = Container(life.replica, self.command, self.folder, self.probes, time.monotonic())
+            self._members.append(_Member(container, life))
+        order = sorted(staying, key=lambda each: (each.container.ready, -each.life.asked))
+        for member in order[: max(0, len(staying) - self.desired)]:
+            member.life.drains = self.now()
+            member.drain_ends = self.now() + self.drain
+
+    def _probe(self) -> None:
+        for member in self._members:
+            for event in member.container.tick(time.monotonic()):
+                member.life.events.append(replace(event, at=event.at - self._began))
+                member.life.restarts += event.what in ("killed", "exited")
+                if event.what == "ready" and math.isnan(member.life.ready):
+                    member.life.ready = self.now()
+
+    def _route(self) -> None:
+        """Tell NGINX who is ready, and then tell those to go who are to go."""
+        ready = tuple(m.container.port for m in self._members if m.container.ready and m.drain_ends == math.inf)
+        if ready != self._nginx.replicas:
+            self._nginx.serve(ready)
+        for member in self._members:
+            if member.drain_ends < math.inf and not member.container.draining:
+                member.container.drain()
+
+    def _let_go(self) -> None:
+        for member in list(self._members):
+            if member.container.draining and member.container.pid is not None and self.now() > member.drain_ends:
+                member.container.kill()
+            if member.container.draining and member.container.pid is None:
+                member.container.end()
+                member.life.gone = self.now()
+                self._members.remove(member)
+
+    def _look(self) -> None:
+        staying = [each for each in self._members if each.drain_ends == math.inf]
+        ready = [each for each in staying if each.container.ready]
+        metrics = tuple(scrape(each.container.port) for each in ready)
+        known = [metric for metric in metrics if metric is not None]
+        reason = "a fixed number"
+        if self.autoscaler is not None:
+            state = State(len(staying), metrics, sum(known), self._history)
+            decision = self.autoscaler.decide(self.now(), state)
+            self.desired, self._history, reason = decision.desired, decision.history, decision.reason
+        mean = sum(known) / len(known) if known else math.nan
+        starting, draining = len(staying) - len(ready), len(self._members) - len(staying)
+        self.samples.append(
+            Sample(
+                self.now(), math.nan, len(ready), starting, draining, 0, round(sum(known)), mean, self.desired, reason
+            )
+        )

@@ -1,0 +1,168 @@
+"""What became of a fleet: every request, every replica's life, and a sample at each look of the autoscaler.
+
+`FleetRun.columns()` is what a picture of a day needs, and `p95` what its users noticed.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from threeloops.product.fleet.policies.probes import ProbeEvent
+from threeloops.product.loadgen.metrics import SLO, Percentiles
+
+__all__ = ["FleetRun", "Life", "Outcome", "Sample"]
+
+
+@dataclass
+class Outcome:
+    """One request, from its arrival to its answer or its error; moments in seconds, NaN for what never came.
+
+    `tries` counts the replicas that it was given to, and `replica` names the last.
+    """
+
+    arrival: float
+    prompt_tokens: int
+    max_tokens: int
+    tries: int = 0
+    replica: str = ""
+    first_token: float = math.nan
+    end: float = math.nan
+    output_tokens: int = 0
+    error: str = ""
+
+    @property
+    def answered(self) -> bool:
+        return not self.error and self.end == self.end
+
+    @property
+    def ttft(self) -> float:
+        """Time to first token, in seconds."""
+        return self.first_token - self.arrival
+
+    @property
+    def seconds(self) -> float:
+        """From the arrival to the last token."""
+        return self.end - self.arrival
+
+    def meets(self, slo: SLO) -> bool:
+        """A request that failed meets none."""
+        if not self.answered:
+            return False
+        gaps = self.output_tokens - 1
+        return self.ttft <= slo.ttft and (not gaps or (self.end - self.first_token) / gaps <= slo.tpot)
+
+
+@dataclass
+class Life:
+    """A replica, paid for from `asked` to `gone`. `ready` is when it first got requests; NaN for what never came."""
+
+    replica: str
+    asked: float
+    ready: float = math.nan
+    drains: float = math.nan
+    gone: float = math.nan
+    restarts: int = 0
+    busy: float = 0.0
+    """Seconds in which its device computed."""
+    events: list[ProbeEvent] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The fleet as the autoscaler saw it at `at`, in seconds, and what it decided.
+
+    `demand` are arrivals per second since the sample before, `waiting` are requests without a seat, those that the
+    router holds included, `running` all others that are not answered, `metric` the mean over the ready replicas.
+    """
+
+    at: float
+    demand: float
+    ready: int
+    starting: int
+    draining: int
+    waiting: int
+    running: int
+    metric: float
+    desired: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class FleetRun:
+    """The whole record, of `seconds` in virtual time or on the wall's clock."""
+
+    seconds: float
+    requests: tuple[Outcome, ...]
+    lives: tuple[Life, ...]
+    samples: tuple[Sample, ...]
+    retries: int = 0
+    refused: int = 0
+    """Connections that a replica refused, so that the router went on to another."""
+
+    @cached_property
+    def answered(self) -> tuple[Outcome, ...]:
+        return tuple(each for each in self.requests if each.answered)
+
+    @property
+    def errors(self) -> Counter[str]:
+        return Counter(each.error for each in self.requests if each.error)
+
+    @property
+    def output_tokens(self) -> int:
+        """Of requests that were answered. What a failed try computed is paid for and not served."""
+        return sum(each.output_tokens for each in self.answered)
+
+    @property
+    def replica_seconds(self) -> float:
+        """What is paid for: replicas that pull, load or drain cost as much as those that serve."""
+        return sum((self.seconds if math.isnan(life.gone) else life.gone) - life.asked for life in self.lives)
+
+    @property
+    def busy_seconds(self) -> float:
+        return sum(life.busy for life in self.lives)
+
+    @property
+    def changes(self) -> list[Sample]:
+        """The samples at which the autoscaler changed its mind."""
+        return [
+            now for before, now in zip(self.samples, self.samples[1:], strict=False) if now.desired != before.desired
+        ]
+
+    @property
+    def reversals(self) -> int:
+        """How often it turned from scaling up to scaling down, or back: what oscillation looks like in a number."""
+        wanted = [each.desired for each in self.samples]
+        steps = [now - before for before, now in zip(wanted, wanted[1:], strict=False) if now != before]
+        return sum(before * now < 0 for before, now in zip(steps, steps[1:], strict=False))
+
+    @cached_property
+    def ttft(self) -> Percentiles:
+        return Percentiles.of([each.ttft for each in self.answered])
+
+    @cached_property
+    def end_to_end(self) -> Percentiles:
+        return Percentiles.of([each.seconds for each in self.answered])
+
+    def p95(self, width: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """95th percentile of the time to first token over time: the middles of windows of `width` seconds (1/96 of the
+        run: a quarter of an hour of a day), and the percentile of the requests that arrived in each; NaN where none was
+        answered."""
+        width = width or self.seconds / 96
+        edges = np.arange(0.0, self.seconds + width, width)
+        places = np.digitize([each.arrival for each in self.answered], edges) - 1
+        ttft = np.array([each.ttft for each in self.answered])
+        windows = [ttft[places == place] for place in range(len(edges) - 1)]
+        found = [float(np.percentile(window, 95)) if len(window) else math.nan for window in windows]
+        return edges[:-1] + width / 2, np.array(found)
+
+    def attainment(self, slo: SLO) -> float:
+        """Share of all requests that met the SLO."""
+        return sum(each.meets(slo) for each in self.requests) / len(self.requests) if self.requests else math.nan
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The samples' numbers, a column for each of their fields."""
+        names = ("at", "demand", "ready", "starting", "draining", "waiting", "running", "metric", "desired")
+        return {name: np.array([getattr(each, name) for each in self.samples], dtype=float) for name in names}

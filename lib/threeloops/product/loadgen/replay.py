@@ -1,0 +1,68 @@
+"""A trace replayed on an engine, on either clock: real, to measure; virtual, to predict.
+
+Open loop: an arrival never waits for the engine. One that falls into a step is added after it, and its latency counts
+from the moment at which it should have come: a generator that waits for the server would leave out just the requests
+that suffer (Tene's "coordinated omission").
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from threeloops.product.batching.engine import Engine
+from threeloops.product.batching.simulated import StepShape
+from threeloops.product.loadgen.trace import Arrival, requests_of
+from threeloops.product.request import Request
+
+__all__ = ["Replay", "Step", "replay"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: seconds from the beginning of the trace, what it cost by, and whose its chunks were."""
+
+    start: float
+    end: float
+    shape: StepShape
+    requests: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass
+class Replay:
+    """What became of a trace. Moments in `requests` are those of the engine's clock, and the trace began at `start`."""
+
+    start: float
+    requests: list[Request]
+    refused: list[Request] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+
+def replay(engine: Engine, arrivals: Sequence[Arrival], vocabulary: int = 256) -> Replay:
+    """Run the trace to its end. A request that the engine refuses is in `refused`, with the reason as its error."""
+    start = engine.clock.now()
+    result = Replay(start, requests_of(arrivals, vocabulary, start))
+    coming = sorted(result.requests, key=lambda request: request.arrival, reverse=True)
+    while coming or engine.requests:
+        began = engine.clock.now()
+        while coming and coming[-1].arrival <= began:
+            request = coming.pop()
+            try:
+                engine.add(request)
+            except ValueError as error:
+                request.error = str(error)
+                result.refused.append(request)
+        engine.scheduler.draining = not coming
+        batch = engine.step()
+        if batch.chunks:
+            names = tuple(chunk.request.id for chunk in batch.chunks)
+            ended = engine.clock.now()
+            result.steps.append(Step(began - start, ended - start, StepShape.of(batch), names))
+        elif coming:
+            engine.clock.sleep_until(min(coming[-1].arrival, engine.scheduler.next_door()))
+        elif engine.requests:
+            raise RuntimeError(f"{len(engine.requests)} requests are left and no step can be made")
+    engine.scheduler.draining = False
+    return result

@@ -1,0 +1,17 @@
+"""GGUF, the files of llama.cpp: a GPT written in F32, F16, Q8_0 or Q4_0, and read back.
+
+>>> export_gguf(model, Path("model.gguf"), TensorType.Q8_0)
+>>> load_gguf(Path("model.gguf"), keep_bits=True)            # its layers are QuantizedLinear
+>>> read_file(Path("model.gguf")).metadata["llama.block_count"]
+2
+"""
+
+from threeloops.product.quantized.gguf.blocks import TensorType, decode, encode
+from threeloops.product.quantized.gguf.container import File, StoredTensor, read_file, write_file
+from threeloops.product.quantized.gguf.errors import GGUFError
+from threeloops.product.quantized.gguf.gpt import export_gguf, load_gguf
+
+__all__ = [
+    "File", "GGUFError", "StoredTensor", "TensorType", "decode", "encode", "export_gguf", "load_gguf", "read_file",
+    "write_file",
+]  # fmt: skip

@@ -1,0 +1,151 @@
+"""The words in which everything that serves speaks: a request, how it is sampled, and what one step computes of it.
+
+There is no separate prefill and decode. A request is a list of tokens, `computed` of which have their keys and values
+in the cache; a step computes some of the others. A prompt begins with all of them uncomputed, a decoding request has
+one, a preempted request starts over from nothing, and a cached prefix is computed from the beginning. (vLLM's second
+engine schedules this way.)
+"""
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+__all__ = ["Batch", "Chunk", "Finish", "Phase", "Request", "Sampling"]
+
+
+class Phase(Enum):
+    """Where a request is in its life."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    FINISHED = "finished"
+
+
+class Finish(Enum):
+    """Why a request ended. The values are those of OpenAI's `finish_reason` where it has one."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen, and when to end. Raises ValueError naming the field that is out of range.
+
+    `temperature` 0 takes the likeliest token. `top_k` 0 and `top_p` 1 keep the whole vocabulary. A request with a
+    `seed` gives the same tokens whatever it is batched with. `stop` holds the tokens that end it.
+    """
+
+    max_tokens: int = 16
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    stop: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        whole = {"max_tokens": (self.max_tokens, 1), "top_k": (self.top_k, 0), "seed": (self.seed, 0)}
+        for name, (value, least) in whole.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name} = {value!r}: expected a whole number, at least {least}")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(
+                f"temperature = {self.temperature!r}: expected a number, at least 0 (0: the likeliest token)"
+            )
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p = {self.top_p!r}: expected a share above 0, at most 1 (1: the whole vocabulary)")
+
+
+@dataclass(eq=False)
+class Request:
+    """One prompt and what became of it. Raises ValueError for a prompt without tokens."""
+
+    # filled by whoever asks
+    id: str
+    prompt: tuple[int, ...]
+    sampling: Sampling = field(default_factory=Sampling)
+    arrival: float = 0.0  # seconds on the engine's clock
+    priority: int = 0  # the smaller, the sooner
+    client: str = ""  # whose share it takes from, where the scheduler is fair
+    cache_salt: str = ""  # requests with different salts share no blocks of the prefix cache
+
+    # filled by the scheduler
+    number: int = 0  # how many were added before: decides between equals
+    block_table: list[int] = field(default_factory=list)
+    computed: int = 0  # tokens whose keys and values are in the cache
+    cached: int = 0  # of these, taken from the prefix cache at the latest admission
+    preemptions: int = 0
+    running: bool = False
+    block_keys: list[bytes] = field(default_factory=list)  # of the full blocks of its tokens, for the prefix cache
+
+    # filled by the engine
+    output: list[int] = field(default_factory=list)
+    token_times: list[float] = field(default_factory=list)  # seconds on the engine's clock, one per token of `output`
+    finish: Finish | None = None
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        self.prompt = tuple(self.prompt)
+        if not self.prompt:
+            raise ValueError(f"request {self.id!r}: the prompt is empty; expected at least one token")
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return (*self.prompt, *self.output)
+
+    def tokens_from(self, start: int, count: int) -> list[int]:
+        """`count` tokens from position `start`, of the prompt and then of the output."""
+        own = max(0, start - len(self.prompt))
+        found = [*self.prompt[start : start + count]]
+        return found + self.output[own : own + count - len(found)]
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.output)
+
+    @property
+    def uncomputed(self) -> int:
+        return self.length - self.computed
+
+    @property
+    def phase(self) -> Phase:
+        if self.finish is not None:
+            return Phase.FINISHED
+        if not self.running:
+            return Phase.WAITING
+        return Phase.DECODE if self.output and self.uncomputed == 1 else Phase.PREFILL
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one step computes of a request: `count` tokens from position `start`, the first that is not computed, with
+    room in the cache for `guesses` more that a draft may propose.
+
+    `samples` if the step reaches the request's last token, and so gives it a new one. Both stay as they were when the
+    chunk was made: a chunk is a record of the step, also after it.
+    """
+
+    request: Request
+    count: int
+    guesses: int = 0
+    start: int = field(init=False)
+    samples: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start", self.request.computed)
+        object.__setattr__(self, "samples", self.count == self.request.uncomputed)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step computes: chunks, and blocks to copy before (source, destination)."""
+
+    chunks: tuple[Chunk, ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk.count + chunk.guesses for chunk in self.chunks)

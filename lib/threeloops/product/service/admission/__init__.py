@@ -1,0 +1,18 @@
+"""Who may ask, how often, and how many at once; everybody else is refused at once, with the time to come back.
+
+>>> keys = Keys.load(Path("keys.toml"))
+>>> admission = Admission(max_running=16, max_queued=64)
+>>> client = keys.client(request.headers.get("authorization"))
+>>> async with admission.admit(client, tokens=len(prompt) + max_tokens, deadline=30):
+...     ...
+
+All of it raises `Refused`, which has the status, the code and the Retry-After of the answer.
+"""
+
+from threeloops.product.service.admission.admission import Admission
+from threeloops.product.service.admission.client import Client, Limits
+from threeloops.product.service.admission.keys import Keys, KeysFileError
+from threeloops.product.service.admission.refused import Refused
+from threeloops.product.service.admission.token_bucket import TokenBucket
+
+__all__ = ["Admission", "Client", "Keys", "KeysFileError", "Limits", "Refused", "TokenBucket"]

@@ -1,0 +1,41 @@
+"""Who asks, and how much that client may ask for."""
+
+import math
+from dataclasses import dataclass, field, fields
+
+__all__ = ["Client", "Limits"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one client; infinity, the default, is no limit. Raises ValueError naming the field that is out of range.
+
+    A request costs one request, and as many tokens as its prompt and `max_tokens` together: what it may use, since
+    nobody knows yet what it will use. OpenAI counts the same way.
+    """
+
+    requests_per_second: float = math.inf
+    request_burst: float = 10
+    tokens_per_second: float = math.inf
+    token_burst: float = 10_000
+    concurrent: float = math.inf  # requests that run or are queued
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            least = 0 if each.name.endswith("per_second") else 1
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+                raise ValueError(f"{each.name} = {value!r}: expected a number, at least {least}")
+            if value == math.inf and each.name.endswith("burst"):
+                raise ValueError(
+                    f"{each.name} = inf: a bucket without a bottom; leave the rate without a limit instead"
+                )
+
+
+@dataclass(frozen=True)
+class Client:
+    """`admin` may switch models."""
+
+    name: str
+    limits: Limits = field(default_factory=Limits)
+    admin: bool = False

@@ -1,0 +1,15 @@
+"""The answer to a request that is not taken on."""
+
+__all__ = ["Refused"]
+
+
+class Refused(Exception):
+    """Not taken on: `status`, `code`, `message` and `param` go into OpenAI's error format, and `retry_after` (seconds;
+    None if trying again does not help) into the header of that name.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, retry_after: float | None = None, param: str | None = None
+    ):
+        super().__init__(message)
+        self.status, self.code, self.message, self.retry_after, self.param = status, code, message, retry_after, param

@@ -1,0 +1,55 @@
+"""A token bucket: over any window of w seconds it grants at most burst + rate · w.
+
+It starts full, with `burst` tokens, and is refilled continuously at `rate` tokens per second up to `burst` again. A
+limit that counts per calendar minute instead would grant twice as much around the end of a minute.
+"""
+
+import math
+
+__all__ = ["TokenBucket"]
+
+
+class TokenBucket:
+    """`rate` tokens per second, at least 0; `burst` tokens, above 0. Both may be fractions.
+
+    `now` is seconds on any clock. A clock that steps back refills nothing until it has caught up, so what a window may
+    grant also holds for a clock that jumps to and fro.
+    """
+
+    def __init__(self, rate: float, burst: float):
+        if not 0 <= rate < math.inf:
+            raise ValueError(f"rate = {rate!r}: expected tokens per second, at least 0")
+        if not 0 < burst < math.inf:
+            raise ValueError(f"burst = {burst!r}: expected how many tokens it holds when full, above 0")
+        self.rate, self.burst = rate, burst
+        self._level, self._at = burst, -math.inf
+
+    def take(self, amount: float, now: float) -> float:
+        """Take `amount` tokens and return 0, or take nothing and return the seconds until they could be taken."""
+        wait = self.wait(amount, now)
+        if wait == 0:
+            self._level = self._level_at(now) - amount
+            self._at = max(self._at, now)
+        return wait
+
+    def wait(self, amount: float, now: float) -> float:
+        """The seconds until `amount` tokens could be taken, infinity if never; 0 if now.
+
+        Whoever comes back after as many seconds, with nobody in between, gets them: rounding is on the safe side.
+        """
+        if not 0 <= amount < math.inf:
+            raise ValueError(f"amount = {amount!r}: expected a number of tokens, at least 0")
+        if amount <= self._level_at(now):
+            return 0.0
+        if amount > self.burst or self.rate == 0:
+            return math.inf
+        wait = max(0.0, self._at - now + (amount - self._level) / self.rate)
+        step = math.ulp(now + wait)
+        while self._level_at(now + wait) < amount:
+            wait += step
+            step *= 2
+        return wait
+
+    def _level_at(self, now: float) -> float:
+        elapsed = max(0.0, now - self._at)
+        return min(self.burst, self._level + self.rate * elapsed) if elapsed and self.rate else self._level

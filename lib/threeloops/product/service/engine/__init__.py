@@ -1,0 +1,12 @@
+"""The engine in a process of its own, so that computing never delays an answer, a refusal or a probe.
+
+`process.py` is that process, `client.py` the front's side of it, and `supervisor.py` starts it again when it dies. Only
+the process imports torch.
+"""
+
+from threeloops.product.service.engine.client import EngineClient
+from threeloops.product.service.engine.errors import EngineStopped, RequestFailed
+from threeloops.product.service.engine.messages import EngineSpec, EngineStats
+from threeloops.product.service.engine.supervisor import Supervisor
+
+__all__ = ["EngineClient", "EngineSpec", "EngineStats", "EngineStopped", "RequestFailed", "Supervisor"]

@@ -1,0 +1,233 @@
+"""The front's side of an engine's process."""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+
+from threeloops.module_process import command
+from threeloops.product.request import Finish, Request
+from threeloops.product.service.engine.errors import EngineStopped, RequestFailed
+from threeloops.product.service.engine.link import Link
+from threeloops.product.service.engine.messages import (
+    AskStats,
+    Cancel,
+    Credit,
+    EngineSpec,
+    EngineStats,
+    Failed,
+    Finished,
+    FromEngine,
+    Load,
+    Message,
+    Ready,
+    Stats,
+    Submit,
+    Tokens,
+)
+
+__all__ = ["EngineClient"]
+
+_STATS_SECONDS = 2.0
+_END_SECONDS = 5.0
+"""For a process to end by itself whose socket was closed."""
+
+
+@dataclass(eq=False)
+class _Reader:
+    """One request, its tokens that have arrived and are not yet read, and how it ended."""
+
+    request: Request
+    tokens: deque[int] = field(default_factory=deque)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    done: bool = False
+    error: Exception | None = None
+
+
+class EngineClient:
+    """An engine in a process of its own.
+
+    >>> engine = await EngineClient.start(EngineSpec("tiny"))
+    >>> await engine.wait_ready()
+    >>> async with contextlib.aclosing(engine.generate(request)) as tokens:
+    ...     async for token in tokens:
+    ...         ...
+    >>> await engine.close()
+    """
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self.spec = spec
+        self.model: Ready | None = None
+        """What the process has said of its model; None until it is loaded."""
+        self._readers: dict[int, _Reader] = {}
+        self._numbers = count()
+        self._questions: dict[int, asyncio.Future[EngineStats]] = {}
+        self._ready, self._gone = asyncio.Event(), asyncio.Event()
+        self._reason = ""
+        self._process: asyncio.subprocess.Process
+        self._link: Link
+
+    @classmethod
+    async def start(cls, spec: EngineSpec) -> "EngineClient":
+        """Start the process. It is ready once its model is loaded: see `wait_ready`."""
+        self = cls(spec)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            words = command("threeloops.product.service.engine.process")
+            self._process = await asyncio.create_subprocess_exec(*words, stdin=theirs.fileno(), start_new_session=True)
+        self._link = await Link.open(ours, FromEngine, self._receive, self._lost)
+        self._link.send(Load(spec))
+        return self
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests now."""
+        return self._ready.is_set() and not self._gone.is_set()
+
+    @property
+    def reason(self) -> str:
+        """Why the process has ended; "" while it has not."""
+        return self._reason if self._gone.is_set() else ""
+
+    async def wait_ready(self) -> None:
+        """Raises EngineStopped, with the reason, if the process ends before its model is loaded."""
+        tasks = {asyncio.create_task(self._ready.wait()), asyncio.create_task(self._gone.wait())}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+        if self._gone.is_set():
+            raise EngineStopped(self._reason)
+
+    async def wait_gone(self) -> None:
+        """Until the process has ended."""
+        await self._gone.wait()
+        await self._process.wait()
+
+    async def generate(self, request: Request) -> AsyncGenerator[int, None]:
+        """The request's tokens as they come; then its `output`, `cached` and `finish` are filled in.
+
+        Whoever stops reading cancels it; `contextlib.aclosing` does that at once. Raises ValueError for a request that
+        can never run, RequestFailed if it ends with an error, EngineStopped if the process is not ready or is gone.
+        """
+        if not self.ready:
+            raise EngineStopped(self.reason or "the engine is loading its model")
+        number, sampling, taken = next(self._numbers), request.sampling, 0
+        reader = self._readers[number] = _Reader(request)
+        self._link.send(
+            Submit(
+                number,
+                request.prompt,
+                sampling.max_tokens,
+                sampling.temperature,
+                sampling.top_k,
+                sampling.top_p,
+                sampling.seed,
+                sampling.stop,
+                request.priority,
+                request.client,
+                request.cache_salt,
+            )
+        )
+        try:
+            while True:
+                await reader.changed.wait()
+                reader.changed.clear()
+                while reader.tokens:
+                    token = reader.tokens.popleft()
+                    request.output.append(token)
+                    if (taken := taken + 1) >= max(1, self.spec.window // 2):
+                        self._link.send(Credit(number, taken))
+                        taken = 0
+                    yield token
+                if reader.done and reader.error is not None:
+                    raise reader.error
+                if reader.done:
+                    return
+        finally:
+            del self._readers[number]
+            if not reader.done:
+                self._link.send(Cancel(number))
+
+    async def stats(self) -> EngineStats:
+        """Raises EngineStopped if the process is not ready, is gone, or does not answer within 2 s."""
+        if self._gone.is_set() or not self._ready.is_set():
+            raise EngineStopped(self.reason or "the engine is loading its model")
+        number = next(self._numbers)
+        answer = self._questions[number] = asyncio.get_running_loop().create_future()
+        self._link.send(AskStats(number))
+        try:
+            async with asyncio.timeout(_STATS_SECONDS):
+                return await answer
+        except TimeoutError:
+            raise EngineStopped(f"the engine's process {self.pid} gave no answer in {_STATS_SECONDS:g} s") from None
+        finally:
+            del self._questions[number]
+
+    async def close(self) -> None:
+        """End the process, whatever it is doing. Readers get EngineStopped."""
+        self._reason = self._reason or "the engine was closed"
+        self._link.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                await self._process.wait()
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        await self._gone.wait()
+
+    def _receive(self, message: Message) -> None:
+        match message:
+            case Tokens():
+                for number, tokens in message.tokens.items():
+                    if (reader := self._readers.get(number)) is not None:
+                        reader.tokens.extend(tokens)
+                        reader.changed.set()
+            case Finished():
+                if (reader := self._readers.get(message.number)) is not None:
+                    self._finish(reader, message)
+            case Stats():
+                answer = self._questions.get(message.number)
+                if answer is not None and not answer.done():
+                    answer.set_result(message.stats)
+            case Ready():
+                self.model = message
+                self._ready.set()
+            case Failed():
+                self._reason = message.reason
+
+    def _finish(self, reader: _Reader, finished: Finished) -> None:
+        reader.request.cached = finished.cached
+        if finished.outcome in (Finish.STOP.value, Finish.LENGTH.value):
+            reader.request.finish = Finish(finished.outcome)
+        else:
+            kind = ValueError if finished.outcome == "refused" else RequestFailed
+            self._fail(reader, kind(finished.message))
+        reader.done = True
+        reader.changed.set()
+
+    def _fail(self, reader: _Reader, error: Exception) -> None:
+        reader.request.finish, reader.request.error = Finish.ERROR, str(error)
+        reader.error = error
+
+    def _lost(self) -> None:
+        self._reason = self._reason or f"the engine's process {self.pid} has ended unexpectedly"
+        self._gone.set()
+        stopped = EngineStopped(self._reason)
+        for reader in self._readers.values():
+            if not reader.done:
+                self._fail(reader, stopped)
+                reader.done = True
+                reader.changed.set()
+        for answer in self._questions.values():
+            if not answer.done():
+                answer.set_exception(stopped)

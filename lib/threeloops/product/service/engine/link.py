@@ -1,0 +1,65 @@
+"""One end of the socket between the front and the engine's process, for asyncio."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from threeloops.product.service.engine.messages import FrameReader, Message, frame
+
+__all__ = ["Link"]
+
+
+class Link(asyncio.Protocol):
+    """Sends and receives messages. What is sent within one turn of the loop goes out in one write.
+
+    `receive` is called with each message, and `lost` once, when the other end is gone or sent what is no message.
+    """
+
+    def __init__(self, kind: object, receive: Callable[[Message], None], lost: Callable[[], None]) -> None:
+        self._reader, self._receive, self._lost = FrameReader(kind), receive, lost
+        self._outbox: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def open(
+        cls, end: socket.socket, kind: object, receive: Callable[[Message], None], lost: Callable[[], None]
+    ) -> "Link":
+        _, link = await asyncio.get_running_loop().create_unix_connection(lambda: cls(kind, receive, lost), sock=end)
+        return link
+
+    def send(self, message: Message) -> None:
+        """Does nothing once the link is lost."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox.append(frame(message))
+
+    def close(self) -> None:
+        """Send what is still here, and hang up."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def _flush(self) -> None:
+        if self._outbox and self._transport is not None:
+            self._transport.write(b"".join(self._outbox))
+            self._outbox.clear()
+
+    # What follows is called by asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._reader.feed(data):
+                self._receive(message)
+        except ValueError:  # also msgspec's: nothing behind it can be understood
+            if self._transport is not None:
+                self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._outbox.clear()
+        self._lost()

@@ -1,0 +1,163 @@
+"""What the front and the engine's process say to each other: msgspec structs, one frame each, over a socket pair.
+
+The front sends Load once, then Submit, Credit, Cancel and AskStats; the engine answers with Ready or Failed, then
+Tokens, Finished and Stats. A request is a number that the front gives it. Tokens are sent against credit: a request
+begins with `window` of it, and the front gives more as its reader takes tokens. So a reader that does not read is
+waited for by its own request, and nobody else's: it is paused, which gives its blocks to others.
+"""
+
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+__all__ = [
+    "AskStats", "Cancel", "Credit", "EngineSpec", "EngineStats", "Failed", "Finished", "FrameReader", "FromEngine",
+    "Load", "Message", "Ready", "Stats", "Submit", "ToEngine", "Tokens", "frame",
+]  # fmt: skip
+
+_HEADER = struct.Struct("<I")
+_LARGEST = 1 << 28
+"""Bytes of a frame. A length beyond it is no length: the stream is out of step."""
+
+
+class EngineSpec(msgspec.Struct, frozen=True):
+    """Everything that an engine's process is told when it starts."""
+
+    model: str
+    """A name of `threeloops.product.trained`, or a folder that `threeloops.models.llama_folder` reads."""
+    blocks: int = 1024
+    block_size: int = 16  # tokens
+    max_running: int = 64
+    token_budget: int = 512
+    threads: int = 0
+    """Of torch; 0 leaves the number to torch."""
+    device: str = "auto"
+    """"cpu", "cuda", or "auto" for the GPU if there is one."""
+    window: int = 64
+    """Tokens that may be under way to a reader."""
+    fingerprint: bool = False
+    """Whether to hash the weights, by which cached answers are told apart."""
+
+
+class EngineStats(msgspec.Struct, frozen=True):
+    """One look at an engine. Counts of what has happened are since its process started."""
+
+    running: int = 0
+    waiting: int = 0
+    paused: int = 0
+    """Requests whose readers do not read."""
+    streams: int = 0
+    """Requests that have not been answered to their ends, in any of these states."""
+    blocks_free: int = 0
+    blocks_total: int = 0
+    steps: int = 0
+    preemptions: int = 0
+    prefix_tokens_asked: int = 0
+    prefix_tokens_hit: int = 0
+
+
+class Load(msgspec.Struct, tag=True):
+    spec: EngineSpec
+
+
+class Submit(msgspec.Struct, tag=True):
+    number: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    stop: frozenset[int]
+    priority: int = 0
+    client: str = ""
+    cache_salt: str = ""
+
+
+class Credit(msgspec.Struct, tag=True):
+    """The reader has taken so many more tokens."""
+
+    number: int
+    tokens: int
+
+
+class Cancel(msgspec.Struct, tag=True):
+    number: int
+
+
+class AskStats(msgspec.Struct, tag=True):
+    number: int
+
+
+class Ready(msgspec.Struct, tag=True):
+    """The model is loaded and has computed its first tokens."""
+
+    vocabulary: int
+    max_sequence: int
+    seconds: float  # from Load to here
+    fingerprint: str = ""  # hexadecimal, of the sizes and all weights, if the spec asked for it
+
+
+class Failed(msgspec.Struct, tag=True):
+    """The process is about to end, for this reason."""
+
+    reason: str
+
+
+class Tokens(msgspec.Struct, tag=True):
+    """New tokens by request: those of one step, if the front keeps up."""
+
+    tokens: dict[int, list[int]]
+
+
+class Finished(msgspec.Struct, tag=True):
+    """`outcome` is stop, length, refused (it can never run; `message` says why) or failed."""
+
+    number: int
+    outcome: str
+    message: str = ""
+    cached: int = 0  # tokens of the prompt that the prefix cache had
+
+
+class Stats(msgspec.Struct, tag=True):
+    number: int
+    stats: EngineStats
+
+
+ToEngine = Load | Submit | Credit | Cancel | AskStats
+FromEngine = Ready | Failed | Tokens | Finished | Stats
+Message = ToEngine | FromEngine
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def frame(message: Message) -> bytes:
+    """A message as it is sent: its length in four bytes, then msgpack."""
+    body = _encode(message)
+    return _HEADER.pack(len(body)) + body
+
+
+class FrameReader:
+    """Messages out of a stream of bytes. `feed` raises ValueError if the bytes are none of ours."""
+
+    def __init__(self, kind: object) -> None:
+        self._decode = msgspec.msgpack.Decoder(kind).decode
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        self._buffer += data
+        start = 0
+        try:
+            while len(self._buffer) >= start + _HEADER.size:
+                (length,) = _HEADER.unpack_from(self._buffer, start)
+                if length > _LARGEST:
+                    raise ValueError(f"a frame of {length} bytes: expected at most {_LARGEST}")
+                end = start + _HEADER.size + length
+                if len(self._buffer) < end:
+                    break
+                body = bytes(self._buffer[start + _HEADER.size : end])
+                start = end
+                yield self._decode(body)
+        finally:
+            del self._buffer[:start]

@@ -1,0 +1,248 @@
+"""The engine's process: it loads a model, then computes what the front asks for, until the front is gone.
+
+Standard input is its end of the socket pair. A thread listens; the main thread takes what was heard between two steps,
+and sends what a step gave in one write, so that talking costs a step next to nothing. Nothing here outlives the front:
+when the socket closes, the process ends.
+"""
+
+import hashlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from threeloops.models.gpt import GPT
+from threeloops.models.llama_folder import load_llama_folder
+from threeloops.product.batching import Engine, Policy
+from threeloops.product.decode import BlockManager, ModelRunner
+from threeloops.product.request import Batch, Finish, Request, Sampling
+from threeloops.product.service.engine.counting import CountingExecutor
+from threeloops.product.service.engine.messages import (
+    AskStats,
+    Cancel,
+    Credit,
+    EngineSpec,
+    Failed,
+    Finished,
+    FrameReader,
+    FromEngine,
+    Load,
+    Message,
+    Ready,
+    Stats,
+    Submit,
+    ToEngine,
+    Tokens,
+    frame,
+)
+from threeloops.product.trained import RECIPES, trained
+
+__all__ = ["main"]
+
+_BYTES = 256
+"""The vocabulary of a model whose tokens are bytes, the only tokenizer that this service has."""
+
+
+def main() -> None:
+    """Serve the socket that is standard input. What is printed goes to standard error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the front decides what it means
+    end = socket.socket(fileno=os.dup(0))
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    front = _Front(end)
+    (load,) = front.heard(wait=True)
+    assert isinstance(load, Load)
+    started = time.monotonic()
+    try:
+        engine, model = _load(load.spec)
+        fingerprint = _fingerprint(model) if load.spec.fingerprint else ""
+    except Exception as error:  # whatever a model can be wrong with
+        _give_up(front, f"the model {load.spec.model!r} cannot be loaded: {_words(error)}")
+    config, seconds = model.config, time.monotonic() - started
+    front.tell([Ready(config.vocabulary_size, config.max_sequence, seconds, fingerprint)])
+    server = _Server(engine, front, load.spec.window)
+    try:
+        while True:
+            server.turn()
+    except Exception as error:  # the executor's: nobody knows what the cache holds
+        _give_up(front, f"the engine failed: {error!r}")
+
+
+def _give_up(front: "_Front", reason: str) -> NoReturn:
+    front.tell([Failed(reason)])
+    front.hang_up(1)
+
+
+class _Front:
+    """The other end. A thread hears what it says; when it hangs up, the process ends there and then."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._changed = threading.Condition()
+        self._heard: list[Message] = []
+        threading.Thread(target=self._listen, name="front", daemon=True).start()
+
+    def heard(self, wait: bool) -> list[Message]:
+        """What has been heard since the last call; if `wait`, there is something."""
+        with self._changed:
+            while wait and not self._heard:
+                self._changed.wait()
+            heard, self._heard = self._heard, []
+            return heard
+
+    def tell(self, messages: list[FromEngine]) -> None:
+        try:
+            self._end.sendall(b"".join(map(frame, messages)))
+        except OSError:
+            self.hang_up(0)
+
+    def hang_up(self, code: int) -> NoReturn:
+        """End the process, whatever its threads are doing: loading a model, or in the middle of a step."""
+        sys.stderr.flush()
+        os._exit(code)
+
+    def _listen(self) -> None:
+        reader = FrameReader(ToEngine)
+        try:
+            while data := self._end.recv(1 << 16):
+                messages = list(reader.feed(data))
+                with self._changed:
+                    self._heard += messages
+                    self._changed.notify()
+        finally:  # also what is no message: the front would never make sense again
+            self.hang_up(0)
+
+
+@dataclass(eq=False)
+class _Stream:
+    """One request on its way to the front, by its counts of tokens."""
+
+    request: Request
+    sent: int = 0
+    taken: int = 0
+    paused: bool = False
+
+
+class _Server:
+    """The engine, and who reads from it. A request of which `window` tokens are not yet taken is paused until half of
+    them are: it gives its seat and its blocks to others.
+    """
+
+    def __init__(self, engine: Engine, front: _Front, window: int) -> None:
+        self._engine, self._front, self._window = engine, front, window
+        self._streams: dict[int, _Stream] = {}
+        self._is_busy = False
+
+    def turn(self) -> None:
+        """Take what was heard, and make a step. Raises what the executor raises."""
+        answers = [found for heard in self._front.heard(wait=not self._is_busy) if (found := self._take(heard))]
+        batch = self._engine.step()
+        self._is_busy = bool(batch.chunks)
+        if answers := [*answers, *self._new(batch)]:
+            self._front.tell(answers)
+
+    def _take(self, heard: Message) -> FromEngine | None:
+        match heard:
+            case Submit():
+                return self._submit(heard)
+            case Credit():
+                if (stream := self._streams.get(heard.number)) is not None:
+                    stream.taken += heard.tokens
+                    if stream.paused and stream.sent - stream.taken <= self._window // 2:
+                        stream.paused = False
+                        self._engine.scheduler.resume(stream.request)
+            case Cancel():
+                if self._streams.pop(heard.number, None) is not None:
+                    self._engine.cancel(str(heard.number))
+            case AskStats():
+                counting = self._engine.executor
+                assert isinstance(counting, CountingExecutor)
+                return Stats(heard.number, counting.stats(self._engine, len(self._streams)))
+        return None
+
+    def _submit(self, asked: Submit) -> FromEngine | None:
+        sampling = Sampling(asked.max_tokens, asked.temperature, asked.top_k, asked.top_p, asked.seed, asked.stop)
+        request = Request(
+            str(asked.number),
+            asked.prompt,
+            sampling,
+            arrival=self._engine.clock.now(),
+            priority=asked.priority,
+            client=asked.client,
+            cache_salt=asked.cache_salt,
+        )
+        try:
+            self._engine.add(request)
+        except ValueError as error:
+            return Finished(asked.number, "refused", str(error))
+        self._streams[asked.number] = _Stream(request)
+        return None
+
+    def _new(self, batch: Batch) -> list[FromEngine]:
+        """What a step gave: tokens of all streams in one message, and the ends of those that have ended."""
+        tokens: dict[int, list[int]] = {}
+        ends: list[FromEngine] = []
+        for chunk in batch.chunks:
+            request = chunk.request
+            number = int(request.id)
+            if (stream := self._streams.get(number)) is None:
+                continue
+            if len(request.output) > stream.sent:
+                tokens[number] = request.output[stream.sent :]
+                stream.sent = len(request.output)
+            if request.finish is not None:
+                outcome = "failed" if request.finish is Finish.ERROR else request.finish.value
+                ends.append(Finished(number, outcome, request.error, request.cached))
+                del self._streams[number]
+            elif stream.sent - stream.taken >= self._window:
+                self._engine.scheduler.pause(request)
+                stream.paused = True
+        return [*([Tokens(tokens)] if tokens else []), *ends]
+
+
+def _load(spec: EngineSpec) -> tuple[Engine, GPT]:
+    """The engine, after a first request: what torch sets up on its first call, no client waits for."""
+    if spec.threads:
+        torch.set_num_threads(spec.threads)
+    device = spec.device if spec.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    model = _model(spec.model).to(device).requires_grad_(False)
+    if model.config.vocabulary_size != _BYTES:
+        raise ValueError(
+            f"its vocabulary has {model.config.vocabulary_size} tokens; expected {_BYTES}: this service encodes text "
+            "as bytes, and has no other tokenizer"
+        )
+    runner, blocks = ModelRunner(model, spec.blocks, spec.block_size), BlockManager(spec.blocks, spec.block_size)
+    policy = Policy(max_running=spec.max_running, token_budget=spec.token_budget)
+    warm_up = Request("warm-up", (0,), Sampling(max_tokens=2))
+    Engine(runner, blocks, policy).run([warm_up])
+    if warm_up.finish is Finish.ERROR:  # a version that answers nobody must not replace one that does
+        raise ValueError(f"it cannot generate: {warm_up.error}")
+    return Engine(CountingExecutor(runner), blocks, policy), model
+
+
+def _model(name: str) -> GPT:
+    if name in RECIPES:
+        return trained(name)
+    if not Path(name).is_dir():
+        raise FileNotFoundError(f"{name!r} is no folder, and none of {', '.join(RECIPES)}")
+    return load_llama_folder(name)
+
+
+def _fingerprint(model: GPT) -> str:
+    found = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
+    for name, weight in sorted(model.state_dict().items()):
+        found.update(name.encode())
+        found.update(weight.cpu().contiguous().view(torch.uint8).numpy())
+    return found.hexdigest()
+
+
+def _words(error: Exception) -> str:
+    words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return words if isinstance(error, ValueError | FileNotFoundError) else f"{type(error).__name__}: {words}"

@@ -1,0 +1,115 @@
+"""Keeps an engine's process running: one that has died is replaced, after a wait that grows with each failure."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+
+from threeloops.product.request import Request
+from threeloops.product.service.engine.client import EngineClient
+from threeloops.product.service.engine.errors import EngineStopped
+from threeloops.product.service.engine.messages import EngineSpec, EngineStats, Ready
+
+__all__ = ["Supervisor"]
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.25, 30.0
+
+
+class Supervisor:
+    """An engine that comes back. Between two processes it is not ready, and `generate` raises EngineStopped at once.
+
+    The wait before a restart is `first_wait` seconds, doubled with every failure up to `longest_wait`; a process that
+    was ready for longer than `longest_wait` makes it start over.
+    """
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        *,
+        first_wait: float = _FIRST_WAIT,
+        longest_wait: float = _LONGEST_WAIT,
+        start: Callable[[EngineSpec], Awaitable[EngineClient]] = EngineClient.start,
+    ) -> None:
+        self.spec, self.first_wait, self.longest_wait, self._start = spec, first_wait, longest_wait, start
+        self.restarts = 0
+        self._reason = ""
+        """Of the last failure; "" while there was none since it was ready."""
+        self._client: EngineClient | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def open(self) -> "Supervisor":
+        """Start the first process and wait until it is ready. Raises EngineStopped, with the reason, if it cannot: a
+        model that does not load the first time will not the second time."""
+        try:
+            await self._launch()
+        except BaseException:
+            await self.close()
+            raise
+        self._task = asyncio.create_task(self._watch())
+        return self
+
+    @property
+    def ready(self) -> bool:
+        return self._client is not None and self._client.ready and not self._closed
+
+    @property
+    def reason(self) -> str:
+        """Why no process is ready, if the last one ended or could not start; empty while one is."""
+        return "" if self.ready else self._reason
+
+    @property
+    def model(self) -> Ready | None:
+        return self._client.model if self._client is not None else None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that is running or was the last to run; None before the first."""
+        return self._client.pid if self._client is not None else None
+
+    def generate(self, request: Request) -> AsyncGenerator[int, None]:
+        """As `EngineClient.generate`; the errors of an engine that is not there come at once."""
+        return self._running().generate(request)
+
+    async def stats(self) -> EngineStats:
+        """As `EngineClient.stats`."""
+        return await self._running().stats()
+
+    async def close(self) -> None:
+        """End the process and do not start another. Readers get EngineStopped."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        if self._client is not None:
+            await self._client.close()
+
+    def _running(self) -> EngineClient:
+        if self._client is None or self._closed:
+            raise EngineStopped("the engine is being closed" if self._closed else "the engine has not been started")
+        return self._client
+
+    async def _launch(self) -> None:
+        self._client = await self._start(self.spec)
+        await self._client.wait_ready()
+        self._reason = ""
+
+    async def _watch(self) -> None:
+        wait = self.first_wait
+        while True:
+            assert self._client is not None
+            since = time.monotonic()
+            await self._client.wait_gone()
+            self._reason = self._client.reason
+            if time.monotonic() - since > self.longest_wait:
+                wait = self.first_wait
+            while True:
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, self.longest_wait)
+                self.restarts += 1
+                try:
+                    await self._launch()
+                    break
+                except (EngineStopped, OSError) as error:
+                    self._reason = str(error)

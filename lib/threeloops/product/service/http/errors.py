@@ -1,0 +1,146 @@
+"""Every refusal in OpenAI's format, {"error": {"message", "type", "param", "code"}}, whoever it comes from."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from threeloops.product.service.admission import Refused
+from threeloops.product.service.engine import EngineStopped, RequestFailed
+from threeloops.product.service.models import NotServingError, RegistryError, SwitchFailedError
+
+__all__ = ["ErrorBody", "Refusal", "error_json", "install_error_handlers", "refusal_of"]
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
+}
+_OF_HTTP = {404: "not_found", 405: "method_not_allowed", 400: "bad_request"}
+
+
+class _Error(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    error: _Error
+
+
+def error_json(refusal: Refused) -> bytes:
+    kind = _TYPES.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "server_error")
+    error = {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}
+    return json.dumps({"error": error}).encode()
+
+
+class Refusal(Response):
+    """With Retry-After in whole seconds, rounded up, where coming back helps. Its code is noted for the log."""
+
+    def __init__(self, refusal: Refused, headers: Mapping[str, str] | None = None) -> None:
+        headers = dict(headers or {})
+        if refusal.retry_after is not None:
+            headers["retry-after"] = str(max(1, math.ceil(refusal.retry_after)))
+        if refusal.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        super().__init__(error_json(refusal), refusal.status, headers, "application/json")
+        self._code = refusal.code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.get("state", {}).get("log", {})["code"] = self._code
+        await super().__call__(scope, receive, send)
+
+
+def refusal_of(error: Exception) -> Refused | None:
+    """What a client is told of an error; None of one that nobody has foreseen."""
+    match error:
+        case Refused():
+            return error
+        case EngineStopped() | NotServingError():
+            return Refused(503, "engine_unavailable", f"the model is not being served at the moment: {error}", 1.0)
+        case RegistryError():
+            return Refused(409, "registry_error", str(error))
+        case SwitchFailedError():
+            return Refused(409, "switch_failed", str(error))
+        case RequestFailed():
+            return Refused(500, "generation_failed", f"the model could not finish this request: {error}")
+        case RequestValidationError():
+            return _of_validation(error)
+        case HTTPException():
+            said = {404: "there is nothing at this path", 405: "this path does not take this method"}
+            return Refused(
+                error.status_code,
+                _OF_HTTP.get(error.status_code, "bad_request"),
+                said.get(error.status_code, str(error.detail)),
+            )
+    return None
+
+
+_KNOWN = (
+    Refused, EngineStopped, NotServingError, RegistryError, SwitchFailedError, RequestFailed, RequestValidationError,
+    HTTPException,
+)  # fmt: skip
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    async def known(request: Request, error: Exception) -> Response:
+        refusal = refusal_of(error)
+        assert refusal is not None
+        return Refusal(refusal, error.headers if isinstance(error, HTTPException) else None)
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        return Refusal(Refused(500, "internal_error", "the service failed; its log says why"))
+
+    for kind in _KNOWN:
+        app.add_exception_handler(kind, known)
+    app.add_exception_handler(Exception, unknown)
+
+
+def _of_validation(error: RequestValidationError) -> Refused:
+    """One field, and what is wrong with it. A field that may be of several kinds has an error for each of them: then
+    the kind that the value is of is the one to speak of, or else what was expected of the field."""
+    errors = error.errors()
+    first = errors[0]
+    place = [str(part) for part in first["loc"] if part not in ("body", "query", "path", "header")]
+    param = str(first.get("ctx", {}).get("param") or (place[0] if place else "")) or None
+    if first["type"] == "json_invalid":
+        reason = first.get("ctx", {}).get("error", "")
+        return Refused(400, "invalid_json", f"the body is not JSON: {reason}".rstrip(": "))
+    alternatives = [each for each in errors if each["loc"][: 1 + 1] == first["loc"][:2]]
+    telling = next((each for each in alternatives if not each["type"].endswith("_type")), first)
+    if first["type"] == "missing":
+        said = "is missing"
+    elif first["type"] == "extra_forbidden":
+        return Refused(400, "unknown_parameter", f"there is no parameter {param!r}", param=param)
+    elif first["type"] == "unsupported":
+        return Refused(400, "unsupported_parameter", _words(first), param=param)
+    else:
+        said = _words(telling)
+    name = _path(place) or "the body"
+    return Refused(400, "invalid_value", f"{name}: {said}", param=param)
+
+
+def _path(place: list[str]) -> str:
+    """messages[0].role, from what pydantic says of a place; names of alternatives are left out."""
+    words = ""
+    for part in place:
+        if part.isdigit():
+            words += f"[{part}]"
+        elif part.isidentifier() and part not in ("str", "constrained-str"):
+            words += f".{part}" if words else part
+    return words
+
+
+def _words(error: Mapping[str, Any]) -> str:
+    said = str(error["msg"]).removeprefix("Value error, ")
+    return said[:1].lower() + said[1:]

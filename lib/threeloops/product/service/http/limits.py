@@ -1,0 +1,94 @@
+"""A request's body, whole and within its limits before anything looks at it; and work that ends with its client."""
+
+import asyncio
+from collections.abc import Awaitable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from threeloops.product.service.admission import Refused
+from threeloops.product.service.http.errors import Refusal
+
+__all__ = ["BoundedRequests", "until_disconnected"]
+
+_CLOSE = {"connection": "close"}
+_LINGER_SECONDS = 2.0
+"""How long what is too much is still read: a client that is reset while it sends never sees why."""
+
+
+class BoundedRequests:
+    """ASGI middleware. A body has at most `body_bytes` bytes (else 413) and takes at most `body_seconds` (else 408)."""
+
+    def __init__(self, app: ASGIApp, body_bytes: int, body_seconds: float) -> None:
+        self.app, self.body_bytes, self.body_seconds = app, body_bytes, body_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        try:
+            async with asyncio.timeout(self.body_seconds):
+                body = await self._body(length, receive)
+        except TimeoutError:
+            late = f"the body did not arrive within {self.body_seconds:g} s: send it faster, or in a smaller request"
+            return await Refusal(Refused(408, "body_timeout", late), _CLOSE)(scope, receive, send)
+        except Refused as refusal:
+            return await Refusal(refusal, _CLOSE)(scope, receive, send)
+        if body is None:  # the client has gone
+            return None
+        rest = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replayed() -> Message:
+            return rest.pop() if rest else await receive()
+
+        return await self.app(scope, replayed, send)
+
+    async def _body(self, length: bytes, receive: Receive) -> bytes | None:
+        """None if the client goes away before its end."""
+        if length.isdigit() and int(length[:20]) > self.body_bytes:
+            await self._linger(receive)
+            raise self._too_large(int(length[:20]))
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            if (size := size + len(parts[-1])) > self.body_bytes:
+                await self._linger(receive)
+                raise self._too_large(size)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    async def _linger(self, receive: Receive) -> None:
+        try:
+            async with asyncio.timeout(_LINGER_SECONDS):
+                for _ in range(1024):
+                    message = await receive()
+                    if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                        return
+        except TimeoutError:
+            return
+
+    def _too_large(self, size: int) -> Refused:
+        said = f"the body has {size} bytes or more: expected at most {self.body_bytes}"
+        return Refused(413, "request_too_large", said)
+
+
+async def until_disconnected(receive: Receive, work: Awaitable[None]) -> None:
+    """Do `work`, and cancel it as soon as the client has gone. Raises what it raises."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        is_done = task.done()
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.wait({task, gone})
+    if is_done:
+        task.result()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,60 @@
+"""What is written down of every request: a line in the log, and a count of those that were refused."""
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["Observed"]
+
+_NAME = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_PROBES = ("/health", "/health/startup", "/ready", "/metrics")
+"""Asked every few seconds by machines; a line for each would bury the others."""
+_CLIENT_CLOSED = 499
+"""NGINX's status, in logs only, of a request whose client went away before there was an answer."""
+_log = logging.getLogger(__name__)
+
+
+class Observed:
+    """ASGI middleware. `refused` is told the code of every refusal.
+
+    Each request has an id: the client's X-Request-Id if it is plain, or a new one. It stands in the answer's header of
+    that name, and in scope["state"]["request_id"]. What is to be in the line besides, the application puts into
+    scope["state"]["log"]; it never holds what a client sent, keys least of all.
+    """
+
+    def __init__(self, app: ASGIApp, refused: Callable[[str], None]) -> None:
+        self.app, self._refused = app, refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        given = dict(scope["headers"]).get(b"x-request-id", b"")
+        name = given if _NAME.fullmatch(given) else uuid.uuid4().hex.encode()
+        noted: dict[str, object] = {}
+        scope.setdefault("state", {}).update(request_id=name.decode(), log=noted)
+        started, status = time.monotonic(), _CLIENT_CLOSED
+
+        async def named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name)]
+            await send(message)
+
+        is_failure = False
+        try:
+            return await self.app(scope, receive, named)
+        except Exception:
+            is_failure, status = True, 500
+            raise
+        finally:
+            if "code" in noted:
+                self._refused(str(noted["code"]))
+            line = {"request_id": name.decode(), "method": scope["method"], "path": scope["path"], "status": status}
+            level = logging.ERROR if is_failure else logging.DEBUG if scope["path"] in _PROBES else logging.INFO
+            extra = line | {"seconds": round(time.monotonic() - started, 4)} | noted
+            _log.log(level, "request", extra=extra, exc_info=is_failure)

@@ -1,0 +1,16 @@
+"""Versions of a model, and how a service goes from one to the next without dropping a request.
+
+>>> registry = Registry(folder)
+>>> registry.activate(registry.publish("2024-06-01", exported).name)
+>>> switch = RollingSwitch(start, stop)                   # start: a version → an engine that is ready
+>>> await switch.to(registry.current())
+>>> async with switch.lease() as engine:                  # this engine stays open for as long
+...     ...
+>>> await switch.to(registry.rollback())
+"""
+
+from threeloops.product.service.models.registry import Registry, RegistryError
+from threeloops.product.service.models.switch import NotServingError, RollingSwitch, SwitchFailedError
+from threeloops.product.service.models.version import Version
+
+__all__ = ["NotServingError", "Registry", "RegistryError", "RollingSwitch", "SwitchFailedError", "Version"]

@@ -1,0 +1,162 @@
+"""Structured logs: a line of JSON per event, written by a thread, so that a slow or full disk delays no request.
+
+    {"time": "2024-06-01T12:00:00.123Z", "level": "info", "event": "request", "request_id": "…", "status": 200, …}
+
+What a client sent must not be in a log. So only fields of `_FIELDS` are written, whatever a caller passes; what looks
+like a key or a password is blotted out of the text; and of an exception the type and the places are written, but not
+the message, which often quotes the input.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import re
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Logs", "configure_logs"]
+
+_FIELDS = frozenset(
+    "request_id trace_id client clients model version method path status code seconds queue_seconds ttft_seconds "
+    "prompt_tokens completion_tokens finish_reason stream cached pid restarts host port signal dropped".split()
+)
+_SECRET = re.compile(
+    r"(?i)\b(?:authorization|api[-_ ]?key|password)[\"']?\s*[:=]\s*[\"']?(?:bearer\s+)?\S+"
+    r"|\bbearer\s+\S+|\b(?:tl|sk)-[A-Za-z0-9_-]{8,}|(?<=://)[^/\s@]*@"
+)
+_LONGEST = 1000  # characters of a text
+_QUEUED = 10_000  # lines
+_BATCH = 1000
+
+
+class Logs(logging.Handler):
+    """Where the library's log lines go while this is open. Never raises, and never waits for the disk.
+
+    `dropped` counts lines that could not be written: the disk is full, the file is gone, or more come than it takes.
+    A file that was moved away (logrotate) is made anew.
+    """
+
+    def __init__(self, path: Path | None = None):
+        super().__init__()
+        self.path = path
+        self.dropped = 0
+        self._counting = threading.Lock()
+        self._lines: queue.Queue[bytes | None] = queue.Queue(_QUEUED)
+        self._broken_line = False
+        logger = logging.getLogger("threeloops")
+        self._before = logger.propagate, logger.level
+        self._thread = threading.Thread(target=self._write_all, name="logs", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.put_nowait(_line(record))
+        except Exception:  # a full queue; and whatever cannot be formatted must not end a request
+            self._drop(1)
+
+    def close(self) -> None:
+        """Write what is queued, for at most 5 s, and end the thread. What comes later is dropped."""
+        logger = logging.getLogger("threeloops")
+        logger.removeHandler(self)
+        logger.propagate, logger.level = self._before
+        with contextlib.suppress(queue.Full):
+            self._lines.put(None, timeout=5)
+        self._thread.join(timeout=5)
+        super().close()
+
+    def __enter__(self) -> "Logs":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write_all(self) -> None:
+        while True:
+            lines, last = [self._lines.get()], False
+            with contextlib.suppress(queue.Empty):
+                while len(lines) < _BATCH:
+                    lines.append(self._lines.get_nowait())
+            if None in lines:
+                lines, last = lines[: lines.index(None)], True
+            self._write([line for line in lines if line is not None])
+            if last:
+                return
+
+    def _write(self, lines: list[bytes]) -> None:
+        """Opened for each batch: a file that was moved, removed, or closed by somebody else is no special case."""
+        try:
+            file = os.open(self.path, _APPEND, 0o640) if self.path else sys.stderr.fileno()
+        except Exception:  # no such folder any more; a stderr that is closed, or is no file
+            self._drop(len(lines))
+            return
+        try:
+            for line in lines:
+                self._write_line(file, line)
+        finally:
+            if self.path:
+                os.close(file)
+
+    def _write_line(self, file: int, line: bytes) -> None:
+        text = b"\n" + line if self._broken_line else line  # what a full disk cut off stays on a line of its own
+        try:
+            written = os.write(file, text)
+        except OSError:
+            written = 0
+        self._broken_line = 0 < written < len(text) or (self._broken_line and not written)
+        self._drop(written < len(text))
+
+    def _drop(self, lines: int) -> None:
+        with self._counting:
+            self.dropped += lines
+
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+
+
+def configure_logs(path: Path | None = None, level: int = logging.INFO) -> Logs:
+    """Write what the library logs to a file, or to stderr. Close what is returned, at the end.
+
+    Raises OSError if the file cannot be opened now; later nothing is raised any more.
+    """
+    if path is not None:
+        try:
+            os.close(os.open(path, _APPEND, 0o640))
+        except OSError as error:
+            raise OSError(error.errno, f"logs cannot be written here: {error.strerror}", str(path)) from None
+    logs = Logs(path)
+    logger = logging.getLogger("threeloops")
+    logger.addHandler(logs)
+    logger.setLevel(level)
+    logger.propagate = False
+    return logs
+
+
+def _line(record: logging.LogRecord) -> bytes:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    entry: dict[str, Any] = {
+        "time": f"{seconds}.{int(record.created % 1 * 1000):03}Z",
+        "level": record.levelname.lower(),
+        "event": _plain(record.getMessage()),
+        "logger": record.name,
+    }
+    entry |= {name: _plain(value) for name, value in vars(record).items() if name in _FIELDS and value is not None}
+    if record.exc_info and record.exc_info[0] is not None:
+        entry["exception"] = record.exc_info[0].__name__
+        entry["at"] = [
+            f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
+            for frame in traceback.extract_tb(record.exc_info[2])[-8:]
+        ]
+    return (json.dumps(entry, ensure_ascii=True, allow_nan=False) + "\n").encode()
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it, without secrets: JSON escapes line breaks, so nobody can forge a line."""
+    if isinstance(value, bool | int) or (isinstance(value, float) and abs(value) < float("inf")):
+        return value
+    return _SECRET.sub("[not shown]", str(value)[:_LONGEST])

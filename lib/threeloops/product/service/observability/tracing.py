@@ -1,0 +1,71 @@
+"""A trace of each request with OpenTelemetry: when it queued, began its prefill, and decoded.
+
+Off unless OpenTelemetry has been configured in this process, as `opentelemetry-instrument threeloops serve …` does:
+then spans go where its OTEL_ variables say. A caller's trace goes on here if it sends W3C's header `traceparent`. The
+attributes have the names of OpenTelemetry's conventions for generative AI; prompts and answers are in none.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+__all__ = ["RequestSpan", "request_span"]
+
+_NAME = "llm_request"
+_CONTEXT = TraceContextTextMapPropagator()
+
+
+class RequestSpan:
+    """The span of one request. Everything here costs next to nothing while tracing is off."""
+
+    def __init__(self, span: Span):
+        self._span = span
+
+    @property
+    def trace_id(self) -> str | None:
+        """For the logs; None if tracing is off and the caller sent none."""
+        context = self._span.get_span_context()
+        return f"{context.trace_id:032x}" if context.is_valid else None
+
+    def event(self, name: str) -> None:
+        """`name` has begun: "queue", "prefill" or "decode"."""
+        self._span.add_event(name)
+
+    def finished(self, reason: str, completion_tokens: int) -> None:
+        self._span.set_attribute("gen_ai.response.finish_reasons", [reason])
+        self._span.set_attribute("gen_ai.usage.output_tokens", completion_tokens)
+
+
+@contextmanager
+def request_span(
+    model: str,
+    traceparent: str | None = None,
+    *,
+    request_id: str,
+    prompt_tokens: int | None = None,
+    max_tokens: int | None = None,
+    provider: TracerProvider | None = None,
+) -> Iterator[RequestSpan]:
+    """A span around one request. A malformed `traceparent` is ignored, as the standard asks: a new trace begins.
+
+    If the block raises, the span says so by the exception's type; its message may quote the prompt.
+    """
+    tracer = trace.get_tracer("threeloops.service", tracer_provider=provider)
+    parent = _CONTEXT.extract({"traceparent": traceparent}) if traceparent else None
+    attributes: dict[str, str | int] = {"gen_ai.request.model": model, "threeloops.request_id": request_id}
+    if prompt_tokens is not None:
+        attributes["gen_ai.usage.input_tokens"] = prompt_tokens
+    if max_tokens is not None:
+        attributes["gen_ai.request.max_tokens"] = max_tokens
+    span = tracer.start_span(_NAME, parent, SpanKind.SERVER, attributes)
+    try:
+        yield RequestSpan(span)
+    except Exception as error:
+        span.set_attribute("error.type", type(error).__name__)
+        span.set_status(Status(StatusCode.ERROR))
+        raise
+    finally:
+        span.end()

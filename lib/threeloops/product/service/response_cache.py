@@ -1,0 +1,137 @@
+"""Answers that were given before, in Redis, for requests whose answer is always the same.
+
+A cache may fail in every way and must then be as if there were none. Redis that is gone, slow, or answers nonsense is a
+miss and a counted error; after a few in a row it is left alone for a while, so that a dead Redis does not cost every
+request its timeout. What comes back is verified: it must be what was stored, and under this very key.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from threeloops.product.request import Sampling
+
+__all__ = ["ResponseCache"]
+
+_PREFIX = "threeloops:answer:"
+_CONNECTIONS = 32
+_FAILURES = 3  # in a row, after which Redis is left alone
+_log = logging.getLogger(__name__)
+
+
+class ResponseCache:
+    """Answers of at most `largest_bytes`, kept for `seconds_to_live`. An operation waits at most `timeout` seconds.
+
+    Every lookup is one of `hits` or `misses`; `errors` counts what Redis failed at, or what it held instead of an
+    answer. After three failures in a row it is not asked for `pause` seconds; then one operation tries again.
+
+    >>> key = cache.key(version.digest, request.prompt, request.sampling)
+    >>> if (answer := await cache.get(key)) is None:
+    ...     answer = ...
+    ...     await cache.put(key, answer)
+    """
+
+    def __init__(
+        self,
+        url: str,
+        seconds_to_live: int = 3600,
+        *,
+        largest_bytes: int = 1 << 16,
+        timeout: float = 0.1,
+        pause: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        for name, value in (("seconds_to_live", seconds_to_live), ("largest_bytes", largest_bytes)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} = {value!r}: expected a whole number, at least 1")
+        self.seconds_to_live, self.largest_bytes = seconds_to_live, largest_bytes
+        self.hits = self.misses = self.errors = 0
+        self._timeout, self._pause, self._clock = timeout, pause, clock
+        self._failures, self._closed_until = 0, 0.0
+        pool = BlockingConnectionPool.from_url(
+            url, max_connections=_CONNECTIONS, timeout=timeout, socket_timeout=timeout, socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0), protocol=2,
+        )  # fmt: skip
+        self._redis = Redis(connection_pool=pool)
+
+    @staticmethod
+    def key(model_version: str, prompt: Sequence[int], sampling: Sampling, also: str = "") -> str | None:
+        """What identifies an answer; None if it depends on chance. `also`: whatever else shapes it, as stop strings.
+
+        At temperature 0 the likeliest token is taken, so seed, top_k and top_p change nothing.
+        """
+        if sampling.temperature != 0:
+            return None
+        parts = [model_version, list(prompt), sampling.max_tokens, sorted(sampling.stop), also]
+        return _PREFIX + hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    async def get(self, key: str | None) -> bytes | None:
+        """The stored answer; None if there is none, if `key` is None, or if Redis does not do its part."""
+        if key is None:
+            return None
+        # a range, so that whatever somebody else stored under the key is not loaded in full
+        found = await self._ask(lambda: self._redis.getrange(key, 0, self.largest_bytes + _SEAL_BYTES))
+        if not found:
+            self.misses += 1
+            return None
+        answer = found[_SEAL_BYTES:]
+        if found[:_SEAL_BYTES] != _seal(key, answer) or len(answer) > self.largest_bytes:
+            self.misses += 1
+            self.errors += 1
+            _log.warning("the response cache held something else than an answer; it is ignored")
+            return None
+        self.hits += 1
+        return answer
+
+    async def put(self, key: str | None, answer: bytes) -> None:
+        """Store an answer; nothing is done if `key` is None or the answer is too long."""
+        if key is not None and len(answer) <= self.largest_bytes:
+            await self._ask(lambda: self._redis.set(key, _seal(key, answer) + answer, ex=self.seconds_to_live))
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+        await self._redis.connection_pool.disconnect()
+
+    async def _ask(self, operation: Callable) -> bytes | None:
+        """What Redis answers; None if it cannot, or was not asked."""
+        now = self._clock()
+        if self._failures >= _FAILURES:
+            if now < self._closed_until:
+                return None
+            self._closed_until = now + self._pause  # one tries, the others do not wait for it
+        try:
+            async with asyncio.timeout(self._timeout):
+                answer = await operation()
+        except Exception as error:  # a server that talks nonsense makes the client raise just about anything
+            self._fail(error)
+            return None
+        if self._failures >= _FAILURES:
+            _log.warning("Redis answers again: the response cache is used")
+        self._failures = 0
+        return answer if isinstance(answer, bytes) else None
+
+    def _fail(self, error: Exception) -> None:
+        """Counted always, logged once per outage; without the message, which may hold the address and the password."""
+        self.errors += 1
+        self._failures += 1
+        if self._failures == _FAILURES:
+            self._closed_until = self._clock() + self._pause
+            _log.warning(
+                "Redis failed %d times in a row (%s): answers are not cached; it is tried again every %g s",
+                _FAILURES, type(error).__name__, self._pause,
+            )  # fmt: skip
+
+
+_SEAL_BYTES = hashlib.sha256().digest_size
+
+
+def _seal(key: str, answer: bytes) -> bytes:
+    """Holds the key too: a client whose replies got out of step would otherwise hand out somebody else's answer."""
+    return hashlib.sha256(key.encode() + b"\0" + answer).digest()

@@ -1,0 +1,137 @@
+"""Everything that an operator can set: a TOML file, then the environment, then the command line; the last one wins.
+
+    # serve.toml
+    model = "tiny"
+    port = 8000
+    keys_file = "keys.toml"
+
+`THREELOOPS_SERVE_PORT=9000` in the environment overrides `port` of the file. Secrets (the password in `redis_url`) are
+in no message, repr or log.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RedisDsn, SecretStr, TypeAdapter, ValidationError, field_validator
+
+__all__ = ["Settings", "SettingsError", "load_settings"]
+
+_PREFIX = "THREELOOPS_SERVE_"
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used: which one, where it comes from, its value, and what was expected."""
+
+
+class Settings(BaseModel):
+    """Whole, valid and fixed: `load_settings` raises SettingsError for anything else."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 for all of this machine's")
+    port: int = Field(8000, ge=0, le=65535, description="0 for one that is free")
+    model: str = Field("tiny", min_length=1, description="a model of the course, or a folder of weights")
+    served_name: str = Field("", max_length=200, description='the model to clients; "" for the last word of `model`')
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto for the GPU if there is one")
+    threads: int = Field(0, ge=0, le=1024, description="that compute; 0 for as many as torch takes")
+    blocks: int = Field(1024, ge=1, description="of the cache of keys and values")
+    block_size: int = Field(16, ge=1, le=4096, description="tokens in a block")
+    max_running: int = Field(64, ge=1, le=65536, description="requests that are computed together")
+    token_budget: int = Field(512, ge=1, description="tokens that a step computes at most")
+    max_queued: int = Field(128, ge=0, le=1_000_000, description="requests that wait; more are refused")
+    default_max_tokens: int = Field(64, ge=1, description="of a request that names none")
+    largest_max_tokens: int = Field(4096, ge=1, description="that a request may name")
+    request_seconds: float = Field(120.0, gt=0, le=86400, description="from a request to the end of its answer")
+    header_seconds: float = Field(10.0, gt=0, le=3600, description="for a client to send the head of a request")
+    body_seconds: float = Field(30.0, gt=0, le=3600, description="for a client to send its body")
+    body_bytes: int = Field(1 << 20, ge=1, le=1 << 30, description="of the body of a request")
+    drain_seconds: float = Field(30.0, ge=0, le=86400, description="for requests to end after SIGTERM")
+    keys_file: Path | None = Field(None, description="API keys; without it everybody may ask")
+    redis_url: SecretStr | None = Field(None, description="a cache of answers, such as redis://localhost:6379/0")
+    cache_seconds: int = Field(3600, ge=1, description="that an answer stays in that cache")
+    registry: Path | None = Field(None, description="folder of model versions; its active one is served")
+    log_file: Path | None = Field(None, description="a line of JSON per request; without it they go to stderr")
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_a_redis_url(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            try:
+                TypeAdapter(RedisDsn).validate_python(url.get_secret_value())
+            except ValidationError:
+                raise ValueError("expected a URL such as redis://localhost:6379/0") from None
+        return url
+
+    @property
+    def name(self) -> str:
+        """What clients call the model."""
+        return self.served_name or Path(self.model).name
+
+
+def load_settings(
+    file: Path | None = None, environment: Mapping[str, str] | None = None, given: Mapping[str, Any] | None = None
+) -> Settings:
+    """From a TOML file, from `environment` (that of this process if it is None), and as `given` on the command line.
+
+    Raises SettingsError for a file that cannot be read, and for an unknown name, a wrong type or a value out of range
+    in any of them.
+    """
+    values: dict[str, Any] = {}
+    called: dict[str, str] = {}  # by the name of a setting: what it is called where it was set
+    environment = os.environ if environment is None else environment
+    for source, prefix, found in (
+        (f"{file}: ", "", _of_file(file)),
+        ("", _PREFIX, _of_environment(environment)),
+        ("", "--", given or {}),
+    ):
+        for name, value in found.items():
+            shown = prefix + (name.upper() if prefix == _PREFIX else name)
+            if name not in Settings.model_fields:
+                known = ", ".join(Settings.model_fields)
+                raise SettingsError(f"{source}there is no setting {shown!r}; expected one of {known}")
+            values[name], called[name] = _as_python(name, value, is_text=prefix == _PREFIX), source + shown
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        is_secret = "SecretStr" in str(Settings.model_fields[name].annotation)
+        shown = "(not shown)" if is_secret else repr(values[name])
+        said = str(first["msg"]).removeprefix("Value error, ").replace("Input should be", "expected it to be")
+        raise SettingsError(f"{called[name]} = {shown}: {said} ({Settings.model_fields[name].description})") from None
+
+
+def _of_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return tomllib.loads(file.read_bytes().decode())
+    except OSError as error:
+        raise SettingsError(f"{file}: the settings cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{file}: byte {error.start} is not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{file}: not TOML: {error}") from None
+
+
+def _of_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(_PREFIX).lower(): text for name, text in environment.items() if name.startswith(_PREFIX)}
+
+
+def _as_python(name: str, value: Any, *, is_text: bool) -> Any:
+    """A path from its text, as TOML has no paths, and a float from a whole number, as one writes 30 for 30.0.
+
+    Where there is only text, as in the environment, a number from its digits. Anything else is left for the check.
+    """
+    kind = Settings.model_fields[name].annotation
+    if isinstance(value, str) and kind == Path | None:
+        return Path(value)
+    if is_text and kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            return value
+    return float(value) if kind is float and type(value) is int else value

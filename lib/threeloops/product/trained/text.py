@@ -1,0 +1,51 @@
+"""The text that the course's model learns: the Python source of the standard library of the Python that runs.
+
+It is on every machine, its licence (PSF) permits this, and what a model writes can be judged at a glance. A byte is a
+token. One file in twenty, chosen by a hash of its name, is held out: the same ones whatever the version.
+"""
+
+import hashlib
+import sysconfig
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+# ruff: noqa: F821  the strings are jaxtyping shapes, not forward references
+
+__all__ = ["SEPARATOR", "decode", "encode", "standard_library"]
+
+SEPARATOR = 0
+"""The byte between two files, and before the first: a prompt that begins with it begins a file."""
+_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def decode(tokens: list[int]) -> str:
+    """Bytes that are not UTF-8, as when generation stops within a character, become replacement characters."""
+    return bytes(tokens).decode(errors="replace")
+
+
+def standard_library(root: Path | None = None) -> tuple[Int[Tensor, "train"], Int[Tensor, "held_out"]]:
+    """Bytes of all modules, tests left out, to train on and held out, as uint8; about 12 million.
+
+    Raises FileNotFoundError if there are no sources, as in a Python that was installed without them.
+    """
+    root = root or Path(sysconfig.get_paths()["stdlib"])
+    parts: dict[bool, list[bytes]] = {False: [], True: []}
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root)
+        if not _SKIPPED.intersection(name.parts):
+            held_out = hashlib.blake2b(name.as_posix().encode()).digest()[0] % 20 == 0
+            parts[held_out].append(bytes([SEPARATOR]) + path.read_bytes())
+    if not parts[False] or not parts[True]:
+        raise FileNotFoundError(
+            f"{root}: expected the standard library's sources, found {sum(map(len, parts.values()))} files; install "
+            "the package that has them (python3-full, libpython3-stdlib), or pass the folder of another Python"
+        )
+    train, held_out = (torch.frombuffer(bytearray(b"".join(parts[kind])), dtype=torch.uint8) for kind in (False, True))
+    return train, held_out

@@ -1,0 +1,280 @@
+"""An asyncio event loop in virtual time: nobody waits, and every run repeats exactly.
+
+When no task is ready, the clock jumps to the next timer, so `asyncio.sleep(3600)` takes no time and ends at exactly
+3,600 s. Computation takes no virtual time, except where it says so with `busy`. A task that computes for long without
+an `await` then delays the others by exactly that long, as it would in a real service.
+
+Queues, locks, semaphores, timeouts and task groups of asyncio run unmodified, and so do `asyncio.to_thread` and
+`run_in_executor`. Sockets, pipes and signals do not exist here.
+"""
+
+import asyncio
+import heapq
+import linecache
+import math
+import re
+from asyncio import events
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+__all__ = ["Deadlock", "TimeLimit", "busy", "now", "run"]
+
+_THREADS = 32
+"""Workers of the default executor."""
+
+_MOST_TURNS = 200_000
+"""Turns of the loop at one moment after which a task counts as spinning."""
+
+
+class Deadlock(RuntimeError):
+    """Tasks wait for each other or for something that nobody will do: nothing is ready, and no timer runs."""
+
+
+class TimeLimit(RuntimeError):
+    """The program was still running at its limit of virtual time, or it spins without letting time pass."""
+
+
+@dataclass
+class _Thread:
+    """A call in an executor, which has a clock of its own until it returns."""
+
+    now: float
+
+
+class _Timer(asyncio.TimerHandle):
+    """Timers of the same moment run in the order in which they were set."""
+
+    __slots__ = ("order",)
+    order: int
+    _scheduled: bool
+
+    def __lt__(self, other: Any) -> bool:
+        return (self.when(), self.order) < (other.when(), other.order)
+
+
+class _VirtualTimeLoop(asyncio.BaseEventLoop):
+    """An event loop whose `time()` starts at 0 s and moves only when nothing is ready, or in `busy`.
+
+    Functions in an executor run when a worker is free, one at a time, and finish as much later as their `busy` says;
+    the loop goes on meanwhile. An executor's workers are as many as its `max_workers`.
+    """
+
+    _scheduled: list[_Timer]
+    _selector: Any
+    _clock_resolution: float
+
+    def __init__(self, limit: float = math.inf) -> None:
+        super().__init__()
+        self._selector = self  # where BaseEventLoop would wait for the operating system, it calls `select` below
+        self._clock_resolution = 1e-9
+        self._now, self._limit = 0.0, limit
+        self._turns = self._timers = 0
+        self._thread: _Thread | None = None
+        self._free_at: WeakKeyDictionary[Any, list[float]] = WeakKeyDictionary()
+        self._numbers: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
+        self._tasks = 0
+        self.set_task_factory(_remember)
+
+    def time(self) -> float:
+        return self._thread.now if self._thread else self._now
+
+    def busy(self, seconds: float) -> None:
+        """Let `seconds` pass without a turn of the loop."""
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"seconds = {seconds}: expected a finite time, at least 0")
+        if self._thread:
+            self._thread.now += seconds
+        else:
+            self._now += seconds
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> _Timer:
+        timer = _Timer(when, callback, args, self, context)
+        timer.order = self._timers = self._timers + 1
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, function: Callable[..., Any], *args: Any
+    ) -> "asyncio.Future[Any]":
+        """Run `function` when one of the executor's workers is free; cancelled before that, it never runs."""
+        workers = _THREADS if executor is None else getattr(executor, "_max_workers", _THREADS)
+        waiting = self._free_at.setdefault(executor or self, [0.0] * workers)
+        future = self.create_future()
+        pending: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(function, args)]
+
+        def start() -> None:
+            if future.cancelled():
+                return
+            if waiting[0] > self._now:
+                self.call_at(waiting[0], start)
+                return
+            work, given = pending.pop()
+            self._thread = thread = _Thread(self._now)
+            try:
+                result, error = work(*given), None
+            except Exception as raised:
+                result, error = None, raised
+            finally:
+                self._thread = None
+            heapq.heapreplace(waiting, thread.now)
+            self.call_at(thread.now, _settle, future, result, error)
+
+        self.call_soon(start)
+        return future
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """Instead of waiting for `timeout` seconds: jump to the next timer."""
+        if timeout == 0:
+            self._turns += 1
+            if self._turns > _MOST_TURNS:
+                message = f"{_MOST_TURNS:,} turns of the loop at {self._now:g} s, and time stands still: a task spins"
+                raise TimeLimit(message + self._where())
+            return []
+        self._turns = 0
+        if not self._scheduled:
+            raise Deadlock(f"deadlock at {self._now:g} s: nothing is ready, and no timer runs" + self._where())
+        moment = self._scheduled[0].when()
+        if moment > self._limit:
+            raise TimeLimit(f"not finished after {self._limit:g} s" + self._where())
+        self._now = max(self._now, moment)
+        return []
+
+    def close(self) -> None:
+        self._selector = None
+        super().close()
+
+    def _where(self) -> str:
+        """A line for each task that waits, and for each that has failed."""
+        lines = [f"  {self._name(task)} waits{_line_of(task)}" for task in self._created(done=False)]
+        for task in self._created(done=True):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                lines.append(f"  {self._name(task)} has ended with {type(error).__name__}: {error}")
+        return "".join(f"\n{line}" for line in lines[:12]) + ("\n  …" if len(lines) > 12 else "")
+
+    def _name(self, task: asyncio.Task[Any]) -> str:
+        """The name that it was given, or its number here; asyncio's own numbers go on from loop to loop."""
+        name = task.get_name()
+        return f"task {self._numbers[task]}" if name == "None" or re.fullmatch(r"Task-\d+", name) else name
+
+    def _created(self, *, done: bool) -> list[asyncio.Task[Any]]:
+        """Tasks that have ended, or that have not, the oldest first."""
+        return sorted((task for task in self._numbers if task.done() == done), key=self._numbers.__getitem__)
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are no events of the operating system."""
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps in `select`, so nobody has to be woken up."""
+
+
+def run(main: Callable[..., Awaitable[Any]], *args: Any, seconds: float = 3600.0, **options: Any) -> Any:
+    """What `await main(*args, **options)` returns, in a new loop in virtual time. Tasks that are left are cancelled.
+
+    It also works where another loop is running, as one is in a notebook.
+
+    Args:
+        main: an asynchronous function.
+        seconds: the limit of virtual time.
+
+    Raises:
+        Deadlock: the message names the tasks that wait, with the line.
+        TimeLimit: after `seconds`, or when a task spins without letting time pass.
+    """
+    loop, outer = _VirtualTimeLoop(seconds), events._get_running_loop()
+    events._set_running_loop(None)
+    try:
+        return loop.run_until_complete(_awaited(main, args, options))
+    finally:
+        try:
+            _cancel_all(loop)
+        finally:
+            loop.close()
+            events._set_running_loop(outer)
+
+
+def busy(seconds: float) -> None:
+    """Compute for `seconds` without giving control back to the loop, as a call of a model would.
+
+    In an executor's thread this takes the thread's time and leaves the loop free. Raises RuntimeError outside of `run`.
+    """
+    _loop().busy(seconds)
+
+
+def now() -> float:
+    """Seconds of virtual time since `run` began."""
+    return _loop().time()
+
+
+def _loop() -> _VirtualTimeLoop:
+    loop = events._get_running_loop()
+    if not isinstance(loop, _VirtualTimeLoop):
+        raise RuntimeError("there is no virtual time here: call this in a program that `run(main)` executes")
+    return loop
+
+
+async def _awaited(main: Callable[..., Awaitable[Any]], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    return await main(*args, **options)
+
+
+def _remember(loop: Any, coroutine: Any, **options: Any) -> "asyncio.Task[Any]":
+    loop._tasks += 1
+    task = asyncio.Task(coroutine, loop=loop, **options)
+    loop._numbers[task] = loop._tasks
+    return task
+
+
+def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _cancel_all(loop: _VirtualTimeLoop) -> None:
+    """As `asyncio.run` does, but a task that refuses to end is left behind."""
+    loop._limit = math.inf
+    left = loop._created(done=False)
+    for task in left:
+        task.cancel()
+    ending = asyncio.gather(*left, return_exceptions=True) if left else None
+    try:
+        if ending is not None:
+            loop.run_until_complete(ending)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    except (Deadlock, TimeLimit):
+        for task in loop._created(done=False):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def _line_of(task: "asyncio.Task[Any]") -> str:
+    """Where the task waits: the innermost line that is not asyncio's own."""
+    found = ""
+    for code, line in _chain(task.get_coro()):
+        if code.co_filename.startswith(asyncio.__path__[0]) or code.co_filename == __file__:
+            continue
+        text = linecache.getline(code.co_filename, line).strip()
+        found = f" in {code.co_name}, line {line}" + (f": {text}" if text else "")
+    return found
+
+
+def _chain(coroutine: Any) -> Iterator[tuple[CodeType, int]]:
+    """Code and line of a coroutine, and of those that it awaits."""
+    for _ in range(100):
+        frame: FrameType | None = None
+        for kind in ("cr", "ag", "gi"):
+            frame = frame or getattr(coroutine, f"{kind}_frame", None)
+        if frame is not None:
+            yield frame.f_code, frame.f_lineno
+        awaited = [getattr(coroutine, name, None) for name in ("cr_await", "ag_await", "gi_yieldfrom")]
+        coroutine = next((each for each in awaited if each is not None), None)
+        if coroutine is None:
+            return

@@ -1,0 +1,1724 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+#   threeloops:
+#     title: What does one token cost?
+#     minutes: 180
+#     withholds: [threeloops.product.decode, threeloops.product.quantized, threeloops.product.batching, threeloops.inner.kernels.attention, threeloops.lab.drawings]
+#     edition: 2
+# ---
+
+# %% [markdown]
+# # What does one token cost?
+#
+# ![All weights of a model and the keys and values of earlier tokens go through the chip for one new token](attachment:opening.png)
+#
+# A language model writes one token at a time, and every token needs a pass over all of its weights. What makes that
+# cheaper?
+
+# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from threeloops.hardware import accelerator
+from threeloops.lab import (
+    animate,
+    audit,
+    calibration,
+    check,
+    debrief,
+    explore,
+    figure,
+    hint,
+    myth,
+    palette,
+    predict,
+    reveal,
+    show,
+    term,
+)
+from threeloops.lab.checking.on_cluster import on_cluster
+from threeloops.lab.checking.wall import inout
+from threeloops.models.gpt import GPT
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.training.cluster import Cluster
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+torch.set_num_threads(1)  # so that times depend less on what else runs
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model as it is served."""
+
+    parameters: float
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    weight_bytes: float  # per parameter
+    cache_bytes: float  # per number of a key or a value
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU: bytes/s, FLOP/s and bytes."""
+
+    bandwidth: float
+    flops: float
+    memory: float
+
+
+class OutOfBlocks(RuntimeError):
+    """More blocks were asked for than are free."""
+
+
+def drawn(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def attention_weights(width, heads, kv_heads, head_dim, seed):
+    """wq, wk, wv of one layer."""
+    rows = (heads * head_dim, kv_heads * head_dim, kv_heads * head_dim)
+    return [drawn(count, width, seed=seed + place) / width**0.5 for place, count in enumerate(rows)]
+
+
+def cause_of(got, expected, slips, rtol=1e-4, atol=1e-5):
+    """The first of `slips`, which map causes to the value or values that they give, that gave this; "" if none did."""
+
+    def near(value):
+        if isinstance(value, list):
+            return any(map(near, value))
+        return (
+            value is not None and value.shape == got.shape and torch.allclose(got.double(), value.double(), rtol, atol)
+        )
+
+    if not torch.is_tensor(got) or near(expected):
+        return ""
+    return next((cause for cause, value in slips.items() if near(value)), "")
+
+
+# What test cells run where the answer lives.
+
+
+def flops_of(CachedAttention, chunks, width, heads, kv_heads, head_dim):
+    """For each call, the FLOPs of its matrix products."""
+    attention = CachedAttention(*attention_weights(width, heads, kv_heads, head_dim, 0), kv_heads)
+    found = []
+    for call, new in enumerate(chunks):
+        with FlopCounterMode(display=False) as counter:
+            attention.attend(drawn(1, new, width, seed=call))
+        found.append(counter.get_total_flops())
+    return found
+
+
+def tokens_drawn(accept, draft, model, runs, seed):
+    """How often each token comes out at the place of the last guess: kept, or drawn from what `accept` returns in its
+    place. Runs that stop earlier do not count."""
+    generator = torch.Generator().manual_seed(seed)
+    counts, last = [0] * draft.shape[1], len(draft) - 1
+    guessed = torch.multinomial(draft, runs, replacement=True, generator=generator).T.tolist()
+    for guesses in guessed:
+        kept, chances = accept(guesses, draft, model, torch.rand(len(guesses), generator=generator))
+        if kept >= last:
+            counts[guesses[last] if kept > last else int(torch.multinomial(chances, 1, generator=generator))] += 1
+    return counts
+
+
+# %% tags=["demo", "opening"] jupyter={"source_hidden": true}
+from matplotlib.patches import Rectangle
+from threeloops.figures import ON_LIGHT
+
+plot, axes = figure(width=9.5, height=2.9)
+axes.barh([1], [4.2], left=0, height=0.8, color=palette.sky, alpha=0.7)
+axes.text(2.1, 1, "all weights", ha="center", va="center", weight="bold", size=12, color=ON_LIGHT)
+for place in range(14):
+    axes.barh([0], [0.22], left=0.3 * place, height=0.8, color=palette.orange, alpha=0.75)
+axes.text(2.1, -0.62, "keys and values of the tokens so far", ha="center", va="center", size=11)
+for height in (1, 0):
+    axes.annotate(
+        "",
+        (6.0, 0.5 + 0.1 * (2 * height - 1)),
+        (4.4, height),
+        arrowprops={"arrowstyle": "->", "color": palette.ink, "lw": 1.6},
+    )
+axes.add_patch(Rectangle((6.1, 0.05), 1.3, 0.9, fill=False, ec=palette.ink, lw=1.6))
+axes.text(6.75, 0.5, "GPU", ha="center", va="center", size=12)
+axes.annotate("", (8.4, 0.5), (7.5, 0.5), arrowprops={"arrowstyle": "->", "color": palette.ink, "lw": 1.6})
+axes.text(8.5, 0.5, "one token", ha="left", va="center", weight="bold", size=12)
+axes.set(xlim=(-0.1, 9.9), ylim=(-0.95, 1.6))
+axes.axis("off")
+show.figure(
+    plot, "All weights of a model and the keys and values of earlier tokens go through the chip for one new token"
+)
+
+# %% [markdown]
+# ## 1 · Keys and values that stay
+#
+# A model reads its prompt in one pass (**prefill**) and then writes the answer token by token (**decode**). In
+# attention, the query of a new token meets the keys and values of all earlier tokens. Those never change, because no
+# token sees a later one, so we keep them: the **KV cache**.
+#
+# Queries have `heads` heads of `head_dim` numbers each. Keys and values have only `kv_heads` heads, and neighbouring
+# query heads share one of them (grouped-query attention, lab 04).
+#
+# `whole_attention` below has no cache, so it computes all tokens again for each new one. It leaves out the rotary
+# position embeddings that real models apply to queries and keys.
+#
+# *Worked example.* Three tokens are in the cache, and a chunk of two arrives, at positions 3 and 4. The first sees keys
+# 0 to 3, the second keys 0 to 4. A mask that starts counting at the chunk would let the first see only key 0. With a
+# width of 16, 4 heads, 2 key-value heads and a head_dim of 8, the projections of the chunk take 2 · 2 · 16 · 64 = 4,096
+# FLOPs, since every token needs 4 · 8 numbers for queries and twice 2 · 8 for keys and values. Scores and results of 2
+# queries and 5 keys take 2 · 2 · 2 · 5 · 4 · 8 = 1,280 FLOPs.
+#
+# ### Exercise 1 (20 points)
+#
+# `CachedAttention(wq, wk, wv, kv_heads)` is the attention of one layer, for a batch of sequences that grow together.
+#
+# - `attend(x)` takes the new tokens, (batch, new, width). It returns what `whole_attention` of all tokens so far
+#   returns for them, (batch, new, heads · head_dim).
+# - Use torch's matrix products, because their FLOPs are counted. If n tokens are new and the cache then holds t, a call
+#   may take, per sequence of the batch, 2 · n · width · (heads + 2 · kv_heads) · head_dim FLOPs for projections and
+#   4 · n · t · heads · head_dim for attention.
+# - `truncate(length)` forgets all tokens from position `length` on; `attend` continues from there. If `length` is
+#   negative or larger than the number of cached tokens, raise a `ValueError` that says so: `length = 9 of 5 tokens`.
+
+
+# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "whole_attention", "locked": true, "schema_version": 3, "solution": false, "task": false}
+def whole_attention(x, wq, wk, wv, kv_heads):
+    """Causal attention of all tokens: x (batch, tokens, width) → (batch, tokens, heads · head_dim)."""
+    head_dim = len(wk) // kv_heads
+    q, k, v = ((x @ w.T).unflatten(-1, (-1, head_dim)).transpose(1, 2) for w in (wq, wk, wv))
+    group = q.shape[1] // kv_heads  # neighbouring query heads that share a key head
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = q @ k.mT / head_dim**0.5
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return (scores.masked_fill(future, -torch.inf).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+# %% tags=["demo"]
+predict(
+    "recompute",
+    "A small GPT writes 128 tokens, starting from one. How many times as much arithmetic does it take without a cache as with one?",
+    unit="×",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "CachedAttention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class CachedAttention:
+    """Attention of one layer that keeps the keys and values of earlier tokens."""
+
+    def __init__(self, wq: torch.Tensor, wk: torch.Tensor, wv: torch.Tensor, kv_heads: int):
+        ### BEGIN SOLUTION
+        self.weights, self.kv_heads, self.head_dim = (wq, wk, wv), kv_heads, len(wk) // kv_heads
+        self.keys = self.values = None
+        ### END SOLUTION
+
+    def attend(self, x: torch.Tensor) -> torch.Tensor:
+        """Attention of the new tokens over all tokens so far."""
+        ### BEGIN SOLUTION
+        q, k, v = ((x @ w.T).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for w in self.weights)
+        if self.keys is not None:
+            k, v = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
+        self.keys, self.values = k, v
+        group = q.shape[1] // self.kv_heads
+        scores = q @ k.repeat_interleave(group, 1).mT / self.head_dim**0.5
+        positions = torch.arange(k.shape[2])
+        future = positions > positions[-q.shape[2] :, None]
+        weights = scores.masked_fill(future, -torch.inf).softmax(-1)
+        return (weights @ v.repeat_interleave(group, 1)).transpose(1, 2).flatten(2)
+        ### END SOLUTION
+
+    def truncate(self, length: int) -> None:
+        """Forget all tokens from position `length` on."""
+        ### BEGIN SOLUTION
+        kept = 0 if self.keys is None else self.keys.shape[2]
+        if not 0 <= length <= kept:
+            raise ValueError(f"length = {length} of {kept} tokens: expected 0 to {kept}")
+        if kept:
+            self.keys, self.values = self.keys[:, :, :length], self.values[:, :, :length]
+        ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "CachedAttention_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("CachedAttention", "what new tokens see", part="values", hidden="other sizes, heads and chunks"):
+
+    def attended(x, weights, kv_heads, sees, scale=True, interleaved=False):
+        """One process, all tokens; `sees(query, key)` says which keys a token sees."""
+        head_dim = len(weights[1]) // kv_heads
+        q, k, v = ((x.double() @ w.double().T).unflatten(-1, (-1, head_dim)).transpose(1, 2) for w in weights)
+        heads = torch.arange(q.shape[1])
+        of = heads % kv_heads if interleaved else heads // (len(heads) // kv_heads)
+        at = torch.arange(x.shape[1])
+        scores = (q @ k[:, of].mT / (head_dim**0.5 if scale else 1)).masked_fill(~sees(at[:, None], at), -torch.inf)
+        return (scores.softmax(-1) @ v[:, of]).transpose(1, 2).flatten(2)
+
+    def causal(query, key):
+        return key <= query
+
+    def grows(batch, chunks, width, heads, kv_heads, head_dim, seed):
+        weights = attention_weights(width, heads, kv_heads, head_dim, seed)
+        x = drawn(batch, sum(chunks), width, seed=seed + 5)
+        attention, start = CachedAttention(*weights, kv_heads), 0
+        for new in chunks:
+            got = attention.attend(x[:, start : start + new].contiguous())
+            rows = slice(start, start + new)
+            masks = {
+                "": causal,
+                f"the mask counts from the chunk's first token and forgets the {start} before it": lambda q, k, s=start: (
+                    k <= q - s
+                ),
+                "tokens see later ones of their chunk": lambda q, k, end=start + new: k < end,
+                "a token sees one key too many, that of the next token": lambda q, k: k <= q + 1,
+                "tokens do not see themselves": lambda q, k: (k < q) | (k == q) & (q == 0),
+                "only keys of the same chunk are seen": lambda q, k, s=start: (k <= q) & (k >= s),
+            }
+            slips = {
+                cause: attended(x[:, : start + new], weights, kv_heads, sees)[:, rows] for cause, sees in masks.items()
+            }
+            expected = slips.pop("")
+            slips["the scores are not divided by √head_dim"] = attended(
+                x[:, : start + new], weights, kv_heads, causal, scale=False
+            )[:, rows]
+            slips["query head h uses key head h % kv_heads: neighbouring query heads share a key head"] = attended(
+                x[:, : start + new], weights, kv_heads, causal, interleaved=True
+            )[:, rows]
+            what = f"attend of {new} token{'s' * (new > 1)} after {start}, batch {batch}, {heads} heads, {kv_heads} key heads"
+            check.close(got, expected, rtol=1e-4, atol=1e-5, what=what, hint=cause_of(got, expected, slips))
+            start += new
+
+    grows(1, [4], 6, 2, 2, 4, seed=1)
+    grows(1, [3, 1, 1], 6, 2, 2, 4, seed=2)
+    grows(1, [3, 2, 4], 6, 2, 2, 4, seed=3)
+    grows(2, [2, 3, 1], 8, 4, 2, 2, seed=4)
+    ### BEGIN HIDDEN TESTS
+    grows(3, [1] * 7, 12, 6, 2, 4, seed=5)
+    grows(2, [5, 1, 7, 3], 10, 8, 1, 6, seed=6)
+    grows(1, [9, 8], 5, 3, 3, 5, seed=7)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "CachedAttention_test_cost", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("CachedAttention", "arithmetic per call", part="cost", hidden="other sizes"):
+
+    def costs(chunks, width, heads, kv_heads, head_dim):
+        run = on_cluster(Cluster(1), flops_of, CachedAttention, chunks, width, heads, kv_heads, head_dim)
+        total = 0
+        for new, flops in zip(chunks, run.results[0], strict=True):
+            total += new
+            projections = 2 * new * width * (heads + 2 * kv_heads) * head_dim
+            most = projections + 4 * new * total * heads * head_dim
+            attention = 4 * new * total * heads * head_dim
+            keys_again = 2 * width * head_dim * (new * heads + 2 * total * kv_heads) + attention
+            all_again = 2 * total * width * (heads + 2 * kv_heads) * head_dim
+            what = f"attend of {new} token{'s' * (new > 1)} as the last of {total}"
+            check.true(
+                flops > 0,
+                f"{what} takes 0 FLOPs in torch's matrix products: only those are counted, so use @, torch.matmul or "
+                "torch.einsum, not numpy",
+            )
+            says = {
+                all_again + 4 * total**2 * heads * head_dim: ": that is a pass over all tokens so far",
+                all_again
+                + attention: ": earlier tokens are projected again, although their keys and values never change",
+                keys_again: ": earlier keys and values are projected again, although they never change",
+            }
+            check.true(
+                projections <= flops <= most,
+                f"{what} takes matrix products of {flops:,} FLOPs, expected {projections:,} for projections and at most "
+                f"{most - projections:,} more for attention{says.get(flops, '') if flops > most else ''}",
+            )
+
+    costs([8, 1, 1, 4], 16, 4, 2, 8)
+    ### BEGIN HIDDEN TESTS
+    costs([1] * 12, 24, 6, 3, 4)
+    costs([30, 2], 8, 2, 1, 16)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "CachedAttention_test_truncate", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("CachedAttention", "tokens that are forgotten", part="truncate", hidden="other lengths"):
+
+    def forgets(first, length, then, batch=1, seed=1):
+        weights = attention_weights(6, 2, 1, 4, seed)
+        wide = [w.double() for w in weights]
+        x, y = drawn(batch, first, 6, seed=seed + 5), drawn(batch, then, 6, seed=seed + 6)
+        attention = CachedAttention(*weights, 1)
+        attention.attend(x)
+        attention.truncate(length)
+        what = f"attend of {then} token{'s' * (then > 1)} after {first}, cut to {length} by truncate"
+        try:
+            got = attention.attend(y)
+        except Exception as error:
+            check.true(
+                False, f"{what}: {type(error).__name__}: {error}. Are both keys and values cut to {length} tokens?"
+            )
+
+        def after(count):
+            return whole_attention(torch.cat((x[:, :count], y), 1).double(), *wide, 1)[:, count:]
+
+        expected = after(length)
+        slips = {f"the tokens from {length} on are still seen": after(first)} if length < first else {}
+        if length < first:
+            slips[f"the token at position {length} is still seen: `length` tokens stay"] = after(length + 1)
+        if length > 0:
+            slips[f"the token at position {length - 1} is gone: `length` tokens stay"] = after(length - 1)
+        check.close(got, expected, rtol=1e-4, atol=1e-5, what=what, hint=cause_of(got, expected, slips))
+
+    def refuses(kept, length):
+        attention = CachedAttention(*attention_weights(6, 2, 1, 4, 1), 1)
+        if kept:
+            attention.attend(drawn(1, kept, 6, seed=3))
+        check.raises(ValueError, attention.truncate, length, names=(f"length = {length} of {kept} tokens",))
+
+    forgets(5, 3, 2)
+    forgets(4, 0, 2)
+    forgets(3, 3, 1)
+    refuses(5, 9)
+    refuses(2, -1)
+    refuses(0, 1)
+    ### BEGIN HIDDEN TESTS
+    forgets(9, 8, 3, batch=2, seed=4)
+    forgets(7, 1, 5, batch=3, seed=5)
+    refuses(6, 7)
+    refuses(0, -2)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "CachedAttention",
+    "Project the new tokens only. Join their keys and values to the kept ones along the token dimension, and keep the result.",
+    "With `positions = torch.arange(t)`, the new queries are at `positions[-n:]`. Hide a key whose position is larger than the query's.",
+    "`truncate` cuts the kept keys and the kept values: `keys[:, :, :length]`.",
+)
+
+
+def matmul_flops(model, calls):
+    """FLOPs of matrix products; `calls` are (tokens, tokens so far) of each pass."""
+    config = model.config
+    attention = 4 * config.layers * config.width
+    return sum(
+        2 * new * config.matmul_parameters + attention * (new * total - new * (new - 1) / 2) for new, total in calls
+    )
+
+
+tiny = GPT(GPTConfig.tiny())
+again, cached = (matmul_flops(tiny, [(t, t) if whole else (1, t) for t in range(1, 129)]) for whole in (True, False))
+show.against_prediction("recompute", round(again / cached, 1), unit="×", source="matrix products of the course's GPT")
+debrief(
+    "CachedAttention",
+    """Without a cache, token t costs a pass over t tokens, so n tokens cost about n²/2 passes of one token. With a cache each
+    costs one, plus an attention that grows slowly. Prefill and decode are the same call with different sizes. So is a chunk
+    of a long prompt, where the mask's offset matters: a wrong one still gives plausible text, and only a comparison finds it.
+
+    If you used `torch.cat`, it copies the whole cache for every token. Servers allocate memory beforehand and write in
+    place; section 3 asks how much to reserve. Section 6 needs `truncate`, because the keys of rejected tokens must go.""",
+    parts=("values", "cost", "truncate"),
+)
+
+# %% [markdown]
+# ## 2 · A decode step on the roofline
+#
+# A decode step computes one new token for each of `batch` sequences. It reads all weights once, whatever the batch, and
+# the keys and values of every sequence. Each token costs 2 FLOPs per parameter, and attention adds 4 · layers · heads ·
+# head_dim FLOPs per token of context. As in lab 01, a step takes at least bytes / bandwidth and at least FLOPs / peak
+# rate. We take the larger, and leave out launches, activations and everything else.
+#
+# *Worked example.* A model has 8.03 billion parameters, 32 layers, 32 heads and 8 key-value heads of 128, all in 16
+# bits. It runs on an H100 (3.35 TB/s, 989.4 TFLOP/s, 85.9 GB). A token's keys and values are 2 · 32 · 8 · 128 · 2 =
+# 131,072 bytes, so a context of 8,192 takes 1.07 GB per sequence. With one sequence, a step reads 16.06 + 1.07 = 17.13
+# GB in 5.1 ms; its arithmetic takes 0.02 ms. With 47, it reads 66.5 GB in 19.9 ms. 65 sequences still fit into memory,
+# but then a step takes 25.6 ms.
+#
+# ### Exercise 2 (16 points)
+#
+# - `step_seconds(model, device, batch, context)` is that time. All sequences have `context` tokens.
+# - A `model` has the fields parameters, layers, heads, kv_heads, head_dim, weight_bytes (per parameter) and cache_bytes
+#   (per element of a key or value). A `device` has bandwidth (bytes/s), flops (FLOP/s) and memory (bytes).
+# - `largest_batch(model, device, context, limit)` is the largest batch whose keys and values fit into memory beside the
+#   weights, and whose step takes at most `limit` seconds; 0 if there is none.
+
+# %% tags=["demo"]
+predict(
+    "batch",
+    "A GPT with 3 million parameters on one CPU thread of this machine: how many times as many tokens per second does it write with 32 sequences per step as with 1?",
+    unit="×",
+)
+LLAMA = Served(8.03e9, 32, 32, 8, 128, weight_bytes=2, cache_bytes=2)
+chip = accelerator("H100 SXM")
+H100 = Device(chip.memory_bandwidth, chip.rate("bf16"), chip.memory_bytes)
+print(LLAMA, H100, sep="\n")
+
+
+# %% nbgrader={"grade": false, "grade_id": "decode_step", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def step_seconds(model: Served, device: Device, batch: int, context: int) -> float:
+    """Seconds of a step, by the roofline."""
+    ### BEGIN SOLUTION
+    cache = 2 * model.layers * model.kv_heads * model.head_dim * model.cache_bytes * context
+    read = model.parameters * model.weight_bytes + batch * cache
+    flops = batch * (2 * model.parameters + 4 * model.layers * model.heads * model.head_dim * context)
+    return max(read / device.bandwidth, flops / device.flops)
+    ### END SOLUTION
+
+
+def largest_batch(model: Served, device: Device, context: int, limit: float) -> int:
+    """The largest batch that fits into memory and the time."""
+    ### BEGIN SOLUTION
+    cache = 2 * model.layers * model.kv_heads * model.head_dim * model.cache_bytes * context
+    batch = 0
+    while (
+        model.parameters * model.weight_bytes + (batch + 1) * cache <= device.memory
+        and step_seconds(model, device, batch + 1, context) <= limit
+    ):
+        batch += 1
+    return batch
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "decode_step_test_seconds", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("decode_step", "seconds of a step", part="seconds", hidden="other models and devices"):
+    llama, h100 = Served(8.03e9, 32, 32, 8, 128, 2, 2), Device(3.35e12, 989.4e12, 85.9e9)
+
+    def takes(model, device, batch, context, case):
+        weights = model.parameters * model.weight_bytes
+        cache = 2 * model.layers * model.kv_heads * model.head_dim * model.cache_bytes * context
+        dense, attention = 2 * model.parameters, 4 * model.layers * model.heads * model.head_dim * context
+        by_bytes, by_flops = (weights + batch * cache) / device.bandwidth, batch * (dense + attention) / device.flops
+        expected = max(by_bytes, by_flops)
+        slips = {
+            "the weights are read once per step, not once per sequence": max(
+                batch * (weights + cache) / device.bandwidth, by_flops
+            ),
+            "there are keys and values: twice as many bytes": max(
+                (weights + batch * cache / 2) / device.bandwidth, by_flops
+            ),
+            "keys and values of kv_heads are kept, not of heads": max(
+                (weights + batch * cache * model.heads / model.kv_heads) / device.bandwidth, by_flops
+            ),
+            "the context of one sequence was counted, not that of all": max(
+                (weights + cache) / device.bandwidth, by_flops
+            ),
+            "this is the sum of both times: take the larger": by_bytes + by_flops,
+            "the arithmetic takes longer here, and was left out": by_bytes,
+            "the bytes take longer here, and were left out": by_flops,
+            "the arithmetic of attention is missing": max(by_bytes, batch * dense / device.flops),
+            "attention's arithmetic has all heads, not only kv_heads": max(
+                by_bytes, batch * (dense + attention * model.kv_heads / model.heads) / device.flops
+            ),
+            "attention has two products, scores and results: 4 FLOPs, not 2": max(
+                by_bytes, batch * (dense + attention / 2) / device.flops
+            ),
+            "the keys and values have weight_bytes here: they have cache_bytes": max(
+                (weights + batch * cache * model.weight_bytes / model.cache_bytes) / device.bandwidth, by_flops
+            ),
+            "the keys and values are missing": max(weights / device.bandwidth, by_flops),
+        }
+        got = step_seconds(model, device, batch, context)
+        wide = torch.tensor(got, dtype=torch.float64) if type(got) in (int, float) else None
+        values = {cause: torch.tensor(value, dtype=torch.float64) for cause, value in slips.items()}
+        cause = cause_of(wide, torch.tensor(expected, dtype=torch.float64), values, 1e-9, 0.0)
+        check.close(
+            got,
+            expected,
+            rtol=1e-9,
+            unit="s",
+            what=f"step_seconds(…, batch={batch}, context={context}), {case}",
+            hint=cause,
+        )
+
+    takes(llama, h100, 1, 8192, "the worked example")
+    takes(llama, h100, 47, 8192, "the worked example")
+    takes(llama, h100, 600, 16, "a large batch, a short context")
+    takes(llama, h100, 4000, 128, "a batch so large that arithmetic decides")
+    takes(replace(llama, weight_bytes=0.5), h100, 8, 1000, "weights in 4 bits")
+    takes(replace(llama, cache_bytes=1), h100, 8, 100_000, "keys and values in 8 bits, a long context")
+    takes(replace(llama, heads=64, kv_heads=1), replace(h100, flops=1e13), 8, 100_000, "long contexts, slow arithmetic")
+    ### BEGIN HIDDEN TESTS
+    for seed in range(8):
+        rng = check.rng(seed)
+        model = Served(
+            float(10 ** rng.uniform(8, 11)), int(rng.integers(8, 90)), 32, int(rng.choice([1, 4, 8])), 64, 0.5, 1.5
+        )
+        device = Device(float(10 ** rng.uniform(11, 13)), float(10 ** rng.uniform(12, 15)), 80e9)
+        takes(model, device, int(rng.integers(1, 500)), int(rng.integers(1, 50_000)), f"seed {seed}")
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "decode_step_test_decision", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("decode_step", "the largest batch", part="decision", hidden="other models and limits"):
+    llama, h100 = Served(8.03e9, 32, 32, 8, 128, 2, 2), Device(3.35e12, 989.4e12, 85.9e9)
+
+    def allows(expected, model, device, context, limit, why):
+        got = largest_batch(model, device, context, limit)
+        cause = ""
+        if type(got) is int and got > 0 and got != expected:
+            cache = 2 * model.layers * model.kv_heads * model.head_dim * model.cache_bytes * context
+            held = model.parameters * model.weight_bytes + got * cache
+            flops = got * (2 * model.parameters + 4 * model.layers * model.heads * model.head_dim * context)
+            seconds = max(held / device.bandwidth, flops / device.flops)
+            cause = f"a batch of {got} takes {held / 1e9:.2f} of {device.memory / 1e9:.2f} GB and {1e3 * seconds:.2f} of {1e3 * limit:.2f} ms"
+        what = f"largest_batch at context {context}, limit {1e3 * limit:g} ms{': ' * bool(why)}{why}"
+        check.equal(got, expected, what=what, hint=cause)
+
+    allows(47, llama, h100, 8192, 0.020, "the worked example")
+    allows(65, llama, h100, 8192, 0.030, "the worked example with more time: memory decides")
+    allows(0, llama, h100, 8192, 0.004, "not even one sequence is in time")
+    allows(0, replace(llama, parameters=70e9), h100, 8192, 1.0, "the weights do not fit")
+    allows(0, replace(llama, parameters=42.9e9), h100, 8192, 1.0, "the weights fit, and no sequence does")
+    allows(1533, llama, h100, 128, 0.025, "short contexts: arithmetic decides")
+    small = Served(2.0**20, 1, 1, 1, 64, 2, 2)
+    allows(4, small, Device(1e12, 1e15, 2.0**21 + 4 * 2**18), 1024, 1.0, "four sequences fit exactly")
+    allows(
+        4,
+        small,
+        Device(2.0**30, 1e15, 1e9),
+        1024,
+        (2.0**21 + 4 * 2**18) / 2**30,
+        "four sequences take exactly the limit",
+    )
+    ### BEGIN HIDDEN TESTS
+    for seed in range(10):
+        rng = check.rng(seed)
+        model = Served(
+            float(10 ** rng.uniform(9, 10.5)), int(rng.integers(8, 90)), 32, int(rng.choice([1, 4, 8])), 128, 1, 1
+        )
+        device = Device(
+            float(10 ** rng.uniform(11.5, 13)), float(10 ** rng.uniform(13, 15)), float(rng.uniform(30e9, 200e9))
+        )
+        context, limit = int(rng.integers(500, 50_000)), float(10 ** rng.uniform(-2, -0.5))
+        cache = 2 * model.layers * model.kv_heads * model.head_dim * context
+        flops = 2 * model.parameters + 4 * model.layers * model.heads * model.head_dim * context
+        bounds = (
+            (device.memory - model.parameters) / cache,
+            (limit * device.bandwidth - model.parameters) / cache,
+            limit * device.flops / flops,
+        )
+        allows(max(0, int(min(bounds) // 1)), model, device, context, limit, "")
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "decode_step",
+    "A token in the cache has a key and a value in every layer, each with kv_heads · head_dim elements. How many tokens does the whole batch have there?",
+    "Bytes: those of the cache, plus parameters · weight_bytes once. FLOPs: every term times the batch.",
+    "`largest_batch`: raise the batch by one for as long as both conditions hold.",
+)
+from threeloops.product.decode import generate
+from threeloops.product.request import Sampling
+
+served = GPT(GPTConfig(256, 4, 4, 2, 256, 768, 256)).eval()
+rates = {}
+for batch in (1, 8, 32):
+    generate(served, [[1] * 8] * batch, Sampling(max_tokens=2))
+    rounds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        generate(served, [[1] * 8] * batch, Sampling(max_tokens=12))
+        rounds.append(time.perf_counter() - began)
+    rates[batch] = batch * 12 / min(rounds)
+with reveal("batch"):
+    show.against_prediction(
+        "batch", round(rates[32] / rates[1], 1), unit="×", source="measured here, 12 new tokens each, best of three"
+    )
+    show.table(
+        [(batch, f"{rate:,.0f}") for batch, rate in rates.items()],
+        header=("sequences", "tokens/s"),
+        caption="On one CPU thread",
+    )
+    show.busy_notice()
+
+
+def draw_step(context, weight_bits, cache_bits):
+    device = Device(3.35e12, 989.4e12, 85.9e9)
+    cache = 2 * 32 * 8 * 128 * cache_bits / 8 * context
+    weights = 8.03e9 * weight_bits / 8
+    full = int((device.memory - weights) // cache)
+    batches = sorted({*(2**k for k in range(11) if 2**k < full), min(full, 1024)})
+    plot, axes = figure(width=8.5, height=3.1)
+    parts = {
+        "reading weights": ([weights / device.bandwidth] * len(batches), palette.sky),
+        "reading keys and values": ([batch * cache / device.bandwidth for batch in batches], palette.orange),
+        "arithmetic": (
+            [batch * (2 * 8.03e9 + 4 * 32 * 32 * 128 * context) / device.flops for batch in batches],
+            palette.vermillion,
+        ),
+    }
+    height = 0.0
+    for name, (seconds, colour) in sorted(parts.items(), key=lambda part: part[1][0][-1]):
+        axes.plot(batches, [1e3 * each for each in seconds], color=colour, marker="o", ms=3)
+        height = max(1e3 * seconds[-1], 2.2 * height)  # so that no label covers another
+        axes.plot([1.5 * batches[-1]], [height], color=colour, marker="s", ms=7)
+        axes.text(1.9 * batches[-1], height, name, color=palette.ink, va="center")
+    if full <= 1024:
+        axes.axvline(full, color=palette.grey, ls="--", lw=1)
+        axes.text(1.1 * full, 0.014, f"memory is full at {full}", color=palette.ink)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(0.9, 40_000),
+        ylim=(0.01, 200),
+        xlabel="sequences per step",
+        ylabel="ms per step",
+    )
+    axes.set_title(
+        f"8 billion parameters, H100: context {context:,}, {weight_bits}-bit weights, {cache_bits}-bit cache"
+    )
+    return plot
+
+
+explore(draw_step, context=[8192, 512, 131072], weight_bits=[16, 8, 4], cache_bits=[16, 8])
+debrief(
+    "decode_step",
+    """A step for one sequence reads 16 GB of weights to write one token, and the arithmetic units are idle for more than 99% of
+    it. A second sequence uses the same weights, so its token costs only its own keys and values. That is why servers batch,
+    and why they usually run out of memory for keys and values before they run out of arithmetic.
+
+    With long contexts, keys and values outweigh the weights. A larger batch then gains little, and a smaller cache helps
+    instead: fewer key-value heads, fewer bits, or a window, where attention sees only the latest tokens (lab 04). These times are lower bounds; a kernel that
+    reaches 80% of the bandwidth is good.""",
+    parts=("seconds", "decision"),
+)
+
+# %% [markdown]
+# ## 3 · Memory in blocks
+#
+# Nobody knows in advance how long an answer will be, so a server that keeps each cache in one piece has to reserve the
+# longest possible one. A **paged** cache hands out blocks instead, of 16 tokens for example. Each sequence has a
+# **block table**, the list of its blocks in the order of its tokens, and takes another block only when the last one is
+# full.
+#
+# Sequences can share blocks, for example two answers to one prompt. A sequence that is about to write into a shared
+# block first gets a copy of it (**copy-on-write**).
+#
+# *Worked example.* Blocks hold 4 tokens. `a` has 6 tokens in blocks 0 and 1, so block 1 is half full. Fork `b` from it:
+# its table is [0, 1], too. `b` appends one token, which belongs in block 1. So `b` takes block 2, block 1 is copied to
+# it, and the table of `b` becomes [0, 2]. Then `a` appends: block 1 now belongs to `a` alone, so nothing is copied.
+# When `a` is freed, block 1 is free, while `b` still holds block 0.
+#
+# ### Exercise 3 (20 points)
+#
+# `Blocks(count, size)` manages the blocks 0 … count − 1, each for `size` tokens. Any free block will do.
+#
+# - `append(name, tokens)`: the sequence, a new one if the name is unknown, grows by `tokens` ≥ 1 tokens, with as few
+#   blocks as hold them. Returns the copies to make before the write, [(source, target)], or [].
+# - If the write starts in a block that another sequence holds too, a fresh block first takes its place in the table,
+#   and (old, fresh) is the copy to return.
+# - `fork(name, new)`: `new`, a name that is not in use, gets the same tokens and shares all blocks.
+# - `free(name)` forgets a sequence. A block is free when no table holds it.
+# - `table(name)` is the sequence's list of blocks, `available()` the number of free blocks.
+# - If too few blocks are free, `append` raises `OutOfBlocks("…")`, with any text, and changes nothing. `fork`, `free` and
+#   `table` of an unknown name raise `KeyError`.
+
+# %% tags=["demo"]
+predict(
+    "waste",
+    "Answers have 50 to 1,500 tokens, all lengths equally likely, and each reserves a cache for 2,048. What percentage of that memory is still empty when the answers are complete?",
+    unit="%",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "Blocks", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Blocks:
+    """Gives, shares and takes back blocks of a cache."""
+
+    def __init__(self, count: int, size: int):
+        ### BEGIN SOLUTION
+        self.size = size
+        self.unused = list(range(count))
+        self.holders = [0] * count
+        self.tables, self.lengths = {}, {}
+        ### END SOLUTION
+
+    def append(self, name: str, tokens: int) -> list[tuple[int, int]]:
+        """Grow a sequence; the copies (source, target) to make first."""
+        ### BEGIN SOLUTION
+        table, length = self.tables.get(name, []), self.lengths.get(name, 0)
+        shared = length % self.size > 0 and self.holders[table[-1]] > 1
+        needed = -(-(length + tokens) // self.size) - len(table)
+        if needed + shared > len(self.unused):
+            raise OutOfBlocks(f"{needed + shared} blocks needed, {len(self.unused)} are free")
+        fresh = [self.unused.pop() for _ in range(needed + shared)]
+        for block in fresh:
+            self.holders[block] = 1
+        copies = []
+        if shared:
+            copies = [(table[-1], fresh[0])]
+            self.holders[table[-1]] -= 1
+            table = table[:-1]
+        self.tables[name], self.lengths[name] = table + fresh, length + tokens
+        return copies
+        ### END SOLUTION
+
+    def fork(self, name: str, new: str) -> None:
+        """A second sequence with the same tokens in the same blocks."""
+        ### BEGIN SOLUTION
+        for block in self.tables[name]:
+            self.holders[block] += 1
+        self.tables[new], self.lengths[new] = list(self.tables[name]), self.lengths[name]
+        ### END SOLUTION
+
+    def free(self, name: str) -> None:
+        """Forget a sequence."""
+        ### BEGIN SOLUTION
+        for block in self.tables.pop(name):
+            self.holders[block] -= 1
+            if not self.holders[block]:
+                self.unused.append(block)
+        del self.lengths[name]
+        ### END SOLUTION
+
+    def table(self, name: str) -> list[int]:
+        """The blocks of a sequence, in the order of its tokens."""
+        ### BEGIN SOLUTION
+        return list(self.tables[name])
+        ### END SOLUTION
+
+    def available(self) -> int:
+        """How many blocks are free."""
+        ### BEGIN SOLUTION
+        return len(self.unused)
+        ### END SOLUTION
+
+
+# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "live", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+def live(Blocks, count, size, history):
+    """Run a history of ("append", name, tokens), ("fork", name, new) and ("free", name) on a manager, with a memory in
+    which tokens are really written through the tables. Returns the first thing that is wrong, or ""."""
+    said = []
+    try:
+        wrong = lived(Blocks(count, size), count, size, history, said)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        wrong = f"{type(error).__name__}: {error}"
+    return wrong and f"Blocks({count}, {size}) after {'; '.join(said[-6:])}: {wrong}"
+
+
+def lived(manager, count, size, history, said):
+    memory, texts, stamp = {}, {}, 0
+    for action, name, *rest in history:
+        said.append(f"{action}({', '.join(map(repr, (name, *rest)))})")
+        before = {each: list(manager.table(each)) for each in texts}
+        if action == "fork":
+            manager.fork(name, rest[0])
+            texts[rest[0]] = list(texts[name])
+        elif action == "free":
+            manager.free(name)
+            del texts[name]
+        else:
+            old, table = texts.get(name, []), before.get(name, [])
+            shared = len(old) % size > 0 and any(table[-1] in before[each] for each in before if each != name)
+            copies = [tuple(copy) for copy in manager.append(name, rest[0])]
+            found = list(manager.table(name))
+            texts[name] = old + [stamp + each for each in range(rest[0])]
+            stamp += rest[0]
+            needed = -(-len(texts[name]) // size)
+            if len(found) != needed:
+                return f"the table of {name!r} is {found}: {len(texts[name])} tokens need {needed} blocks of {size}"
+            place = len(old) // size
+            if shared and found[place] == table[-1]:
+                return (
+                    f"append returned {copies}, and block {table[-1]} is still in the table of {name!r}: expected "
+                    f"[({table[-1]}, a fresh block)]: its last block is partly filled and shared"
+                )
+            wanted = [(table[-1], found[place])] if shared else []
+            if copies != wanted:
+                why = "its last block is partly filled and shared" if shared else "no shared block is written"
+                return f"append returned {copies}, expected {wanted}: {why}"
+            for source, target in copies:
+                memory[target] = list(memory.get(source, []))
+            for position in range(len(old), len(texts[name])):
+                cells = memory.setdefault(found[position // size], [None] * size)
+                cells += [None] * (size - len(cells))
+                cells[position % size] = texts[name][position]
+        tables = {each: list(manager.table(each)) for each in texts}
+        for each, text in texts.items():
+            blocks, needed = tables[each], -(-len(text) // size)
+            if not all(type(block) is int and 0 <= block < count for block in blocks) or len(blocks) != needed:
+                return f"the table of {each!r} is {blocks}: expected {needed} blocks from 0 to {count - 1}"
+            for position, token in enumerate(text):
+                block = blocks[position // size]
+                if memory.get(block, [None] * size)[position % size] != token:
+                    others = [other for other in tables if other != each and block in tables[other]]
+                    return f"position {position} of {each!r} lies in block {block} and no longer holds its token" + (
+                        f": {others[0]!r} has that block too, and one of them has written into it" if others else ""
+                    )
+        held = len({block for blocks in tables.values() for block in blocks})
+        if manager.available() != count - held:
+            return f"available() = {manager.available()}, expected {count - held}: the tables hold {held} of {count} blocks"
+    return ""
+
+
+# %% nbgrader={"grade": true, "grade_id": "Blocks_test_tables", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("Blocks", "tables that grow and are freed", part="tables", hidden="longer histories"):
+
+    def survives(count, size, history):
+        wrong = live(Blocks, count, size, history)
+        check.true(not wrong, wrong)
+
+    survives(4, 4, [("append", "a", 6)])
+    survives(4, 4, [("append", "a", 4), ("append", "a", 1)])
+    survives(6, 4, [("append", "a", 3), ("append", "b", 5), ("append", "a", 1), ("append", "a", 1), ("append", "b", 4)])
+    survives(3, 2, [("append", "a", 6), ("free", "a"), ("append", "b", 5), ("append", "b", 1)])
+    survives(4, 4, [("append", "a", 3), ("free", "a"), ("append", "a", 2)])
+    survives(4, 1, [("append", "a", 2), ("append", "b", 2), ("free", "a"), ("append", "b", 1), ("append", "c", 1)])
+    ### BEGIN HIDDEN TESTS
+    for seed in range(4):
+        rng, history, lengths, size = check.rng(seed), [], {}, int(check.rng(seed + 50).integers(1, 6))
+        for _ in range(25):
+            name = "abcd"[int(rng.integers(4))]
+            if name in lengths and rng.random() < 0.3:
+                history.append(("free", name))
+                del lengths[name]
+            else:
+                history.append(("append", name, int(rng.integers(1, 8))))
+                lengths[name] = 1
+        survives(200, size, history)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "Blocks_test_sharing", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("Blocks", "sequences that share blocks", part="sharing", hidden="random histories"):
+
+    def shares(count, size, history):
+        wrong = live(Blocks, count, size, history)
+        check.true(not wrong, wrong)
+
+    start = [("append", "a", 6), ("fork", "a", "b")]
+    shares(6, 4, start)
+    shares(6, 4, [*start, ("append", "b", 1)])
+    shares(6, 4, [("append", "a", 9), ("fork", "a", "b"), ("append", "b", 1)])
+    shares(6, 4, [*start, ("append", "b", 1), ("append", "a", 1), ("free", "a"), ("append", "b", 4)])
+    shares(6, 4, [*start, ("free", "a"), ("append", "b", 1)])
+    shares(6, 4, [("append", "a", 8), ("fork", "a", "b"), ("append", "b", 1), ("append", "a", 1)])
+    shares(
+        9, 4, [*start, ("fork", "b", "c"), ("append", "c", 5), ("append", "a", 2), ("free", "b"), ("append", "c", 1)]
+    )
+    shares(9, 4, [*start, ("append", "b", 7), ("free", "b"), ("append", "a", 1), ("append", "c", 9)])
+    shares(6, 4, [*start, ("free", "b"), ("append", "b", 1), ("append", "a", 1)])
+    ### BEGIN HIDDEN TESTS
+    for seed in range(6):
+        rng, history, lengths, size = check.rng(seed), [], {}, int(check.rng(seed + 50).integers(1, 6))
+        for _ in range(30):
+            name, other = (chr(97 + int(each)) for each in rng.choice(5, size=2, replace=False))
+            what = rng.random()
+            if name in lengths and other not in lengths and what < 0.45:
+                history.append(("fork", name, other))
+                lengths[other] = 1
+            elif name in lengths and what < 0.6:
+                history.append(("free", name))
+                del lengths[name]
+            else:
+                history.append(("append", name, int(rng.integers(1, 8))))
+                lengths[name] = 1
+        shares(300, size, history)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "Blocks_test_edges", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("Blocks", "too few blocks, and unknown names", part="edges", hidden="other histories"):
+
+    def full(count, size, history, name, tokens):
+        manager = Blocks(count, size)
+        for action, *arguments in history:
+            getattr(manager, action)(*arguments)
+        names = sorted({each for _, *arguments in history for each in arguments if type(each) is str})
+        tables, free = {each: list(manager.table(each)) for each in names}, manager.available()
+        check.raises(OutOfBlocks, manager.append, name, tokens)
+        after = {each: list(manager.table(each)) for each in names}
+        case = f"after append({name!r}, {tokens}) raised OutOfBlocks"
+        check.equal(after, tables, what=f"tables {case}")
+        check.equal(manager.available(), free, what=f"available() {case}")
+        if name not in names:
+            check.raises(KeyError, manager.table, name)
+        room = free * size
+        if room:
+            manager.append("late", room)
+            check.equal(manager.available(), 0, what=f"available() {case}, and all that was free was taken")
+
+    full(3, 4, [("append", "a", 9)], "b", 1)
+    full(3, 4, [("append", "a", 5)], "b", 5)
+    full(2, 4, [("append", "a", 6), ("fork", "a", "b")], "b", 1)
+    full(3, 4, [("append", "a", 6), ("fork", "a", "b")], "b", 3)
+    manager = Blocks(4, 2)
+    manager.append("a", 3)
+    manager.free("a")
+    check.raises(KeyError, manager.free, "a")
+    check.equal(manager.available(), 4, what="available() after free('a') twice")
+    check.raises(KeyError, manager.table, "b")
+    check.raises(KeyError, manager.fork, "b", "c")
+    check.raises(KeyError, manager.table, "c")
+    ### BEGIN HIDDEN TESTS
+    full(5, 3, [("append", "a", 4), ("append", "b", 3), ("fork", "a", "c")], "c", 9)
+    full(4, 1, [("append", "a", 2), ("append", "b", 2)], "a", 1)
+    full(4, 5, [("append", "a", 7), ("fork", "a", "b"), ("append", "b", 1)], "a", 9)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "Blocks",
+    "Keep a table and a length per name, a list of free blocks, and for each block the number of tables that hold it.",
+    "Only the last block can be partly filled. Copy it if `length % size > 0` and more than one table holds it.",
+    "Count the blocks that you need, including the copy, before you change anything. Then `OutOfBlocks` leaves everything as it was.",
+)
+from matplotlib.patches import Rectangle
+from threeloops.figures import ON_LIGHT
+from threeloops.product.decode import BlockManager, contiguous_waste, paged_waste
+
+STORY = [
+    ("append", "a", 6), ("fork", "a", "b"), ("append", "b", 1), ("append", "a", 1), ("append", "c", 5),
+    ("append", "b", 3), ("free", "a"), ("append", "c", 4), ("free", "b"),
+]  # fmt: skip
+
+
+def draw_story(frame):
+    manager, tables, lengths, copies = BlockManager(8, 4), {}, {}, []
+    for action, name, *rest in STORY[:frame]:
+        copies = []
+        if action == "append":
+            table, length = tables.setdefault(name, []), lengths.get(name, 0)
+            copies = manager.grow(table, length + rest[0], written=length)
+            lengths[name] = length + rest[0]
+        elif action == "fork":
+            tables[rest[0]], lengths[rest[0]] = manager.fork(tables[name]), lengths[name]
+        else:
+            manager.release(tables.pop(name))
+            del lengths[name]
+    colours = {"a": palette.sky, "b": palette.orange, "c": palette.green}
+    plot, axes = figure(width=9.0, height=2.6)
+    for block in range(8):
+        owners = [name for name in sorted(tables) if block in tables[name]]
+        axes.add_patch(Rectangle((block, 0), 0.9, 0.9, fill=False, ec=palette.ink, lw=1.2))
+        for row, name in enumerate(owners):
+            used = min(4, lengths[name] - 4 * tables[name].index(block))
+            share = 0.9 / len(owners)
+            axes.add_patch(Rectangle((block, row * share), 0.9 * used / 4, share, color=colours[name], alpha=0.8))
+            axes.text(block + 0.06, (row + 0.5) * share, name, va="center", weight="bold", color=ON_LIGHT)
+        axes.text(block + 0.45, -0.2, f"{block}", ha="center", va="center")
+    for source, target in copies:
+        axes.annotate(
+            "",
+            (target + 0.45, 0.95),
+            (source + 0.45, 0.95),
+            arrowprops={
+                "arrowstyle": "->",
+                "color": palette.vermillion,
+                "connectionstyle": "arc3,rad=-0.35",
+                "lw": 1.8,
+            },
+        )
+        axes.text((source + target) / 2 + 0.45, 1.5, "copy", ha="center", color=palette.vermillion)
+    for row, name in enumerate(sorted(tables)):
+        axes.text(3 * row, -0.65, f"{name}: {tables[name]}, {lengths[name]} tokens", color=palette.ink)
+    last = (
+        "nothing yet" if not frame else "{}({})".format(STORY[frame - 1][0], ", ".join(map(str, STORY[frame - 1][1:])))
+    )
+    axes.set(xlim=(-0.1, 8.1), ylim=(-0.95, 1.75))
+    axes.set_title(f"{last}: {manager.free} of 8 blocks are free")
+    axes.axis("off")
+    return plot
+
+
+animate(draw_story, range(len(STORY) + 1), seconds=1.2, caption="Blocks given, shared, copied and freed")
+
+ANSWERS = torch.randint(50, 1501, (10_000,), generator=torch.Generator().manual_seed(0)).tolist()
+with reveal("waste"):
+    show.against_prediction("waste", round(100 * contiguous_waste(ANSWERS, 2048)), unit="%", source="10,000 answers")
+    show.table(
+        [("one piece of 2,048 tokens", f"{contiguous_waste(ANSWERS, 2048):.1%}")]
+        + [(f"blocks of {size}", f"{paged_waste(ANSWERS, size):.1%}") for size in (1, 16, 64, 256)],
+        header=("cache", "empty"),
+        caption="When the answers are complete",
+    )
+debrief(
+    "Blocks",
+    """A reservation is even emptier while its answer is being written. With block tables nothing is reserved: at most `size` − 1 slots per sequence are empty. The memory saved holds more
+    sequences, and section 2 says what a larger batch is worth. Sharing costs one counter per block. A system prompt of 2,000
+    tokens is then kept once for all requests (lab 16).
+
+    `append` counts what it needs before it takes anything. A manager that takes blocks one by one and fails halfway loses
+    those it has taken. A server with that bug loses some whenever memory is full, until none are left.""",
+    parts=("tables", "sharing", "edges"),
+)
+
+# %% [markdown]
+# ## 4 · Attention through a block table
+#
+# The keys of a sequence may now lie anywhere: position p of sequence s is in block `tables[s, p // size]`, slot p %
+# size. One call attends for one query per sequence, and sequences have different lengths.
+#
+# As a tensor, the tables have as many columns as the longest sequence needs. The other entries of a row mean nothing.
+# Neither do the slots after the last token, which still hold whatever their last owner left, perhaps infinities or NaN.
+#
+# *Worked example.* Blocks of 4, a table row [7, 2, −1] and a length of 6. Positions 0 to 3 are in block 7, positions 4
+# and 5 in the first half of block 2. The second half is not part of the sequence, and giving it a weight of 0 would not
+# hide it: 0 · NaN is NaN.
+#
+# ### Exercise 4 (14 points)
+#
+# `paged_attention(q, keys, values, tables, lengths)` returns (sequences, heads, head_dim).
+#
+# - `q` is (sequences, heads, head_dim), `keys` and `values` are (blocks, size, kv_heads, head_dim). `tables` is
+#   (sequences, columns) and `lengths` (sequences,), both int64. Every length is at least 1.
+# - The query of sequence s sees its `lengths[s]` keys. Neighbouring query heads share a key head, and scores are divided
+#   by √head_dim, as in section 1.
+# - Nothing else in `tables`, `keys` and `values` changes the result. All arguments stay unchanged, since the other slots
+#   may belong to other sequences.
+
+
+# %% nbgrader={"grade": false, "grade_id": "paged_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def paged_attention(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, tables: torch.Tensor, lengths: torch.Tensor
+) -> torch.Tensor:
+    """Each sequence's query over its keys."""
+    ### BEGIN SOLUTION
+    size, group = keys.shape[1], q.shape[1] // keys.shape[2]
+    positions = torch.arange(int(lengths.max()))
+    known = positions < lengths[:, None]
+    blocks = tables[:, positions // size].where(known, 0)
+    k, v = (each[blocks, positions % size].where(known[:, :, None, None], 0) for each in (keys, values))
+    k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
+    scores = torch.einsum("shd,skhd->shk", q, k) / q.shape[2] ** 0.5
+    weights = scores.masked_fill(~known[:, None], -torch.inf).softmax(-1)
+    return torch.einsum("shk,skhd->shd", weights, v)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "paged_attention_test_values", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("paged_attention", "attention over scattered keys", part="values", hidden="other sizes"):
+
+    def attends(lengths, size, heads, kv_heads, head_dim, seed, shared=0, spare=2):
+        """The first `shared` blocks are in all tables."""
+        columns = max(-(-length // size) for length in lengths)
+        needed = [-(-length // size) for length in lengths]
+        order = check.rng(seed).permutation(shared + sum(max(0, n - shared) for n in needed) + spare).tolist()
+        tables, taken = [], shared
+        for count in needed:
+            own = order[:shared][:count] + order[taken : taken + max(0, count - shared)]
+            taken += max(0, count - shared)
+            tables.append(own + [0] * (columns - count))
+        keys, values = (drawn(len(order), size, kv_heads, head_dim, seed=seed + each) for each in (1, 2))
+        q = drawn(len(lengths), heads, head_dim, seed=seed + 3)
+        got = paged_attention(q.clone(), keys.clone(), values.clone(), torch.tensor(tables), torch.tensor(lengths))
+
+        def alone(s, count, scale=head_dim**-0.5, interleaved=False, zeros=0):
+            """Over `count` keys, and `zeros` more keys and values of 0."""
+            blocks, at = [tables[s][p // size] for p in range(count)], [p % size for p in range(count)]
+            of = [h % kv_heads if interleaved else h * kv_heads // heads for h in range(heads)]
+            k, v = (functional.pad(each.double()[blocks, at][:, of], (0, 0, 0, 0, 0, zeros)) for each in (keys, values))
+            return torch.einsum("hk,khd->hd", (torch.einsum("hd,khd->hk", q[s].double(), k) * scale).softmax(-1), v)
+
+        check.shape(got, (len(lengths), heads, head_dim), what="the result")
+        for s, length in enumerate(lengths):
+            expected = alone(s, length)
+            slips = {
+                "the last key is missing": alone(s, length - 1) if length > 1 else None,
+                "all slots of its blocks are seen, not only its tokens": alone(s, needed[s] * size),
+                "all columns of the table are seen, even blocks that are not its own": alone(s, columns * size),
+                "the keys of the longest sequence are seen": alone(s, max(lengths)),
+                "one key too many is seen: position p is seen if p < length": (
+                    alone(s, length + 1) if length < columns * size else None
+                ),
+                "one key too many, of zeros, gets a weight: position p is seen if p < length": alone(
+                    s, length, zeros=1
+                ),
+                "keys past the length are 0, but still get a weight: hide their scores too": [
+                    alone(s, length, zeros=count - length) for count in (max(lengths), needed[s] * size, columns * size)
+                ],
+                "the scores are not divided by √head_dim": alone(s, length, scale=1.0),
+                "query head h uses key head h % kv_heads: neighbouring query heads share a key head": alone(
+                    s, length, interleaved=True
+                ),
+            }
+            what = f"result of sequence {s} of lengths {lengths}, blocks of {size}, {heads} heads, {kv_heads} key heads"
+            check.close(got[s], expected, rtol=1e-4, atol=1e-5, what=what, hint=cause_of(got[s], expected, slips))
+
+    attends([2], 4, 1, 1, 4, seed=1)
+    attends([8], 4, 2, 2, 4, seed=2)
+    attends([6, 3, 9], 4, 2, 2, 4, seed=3)
+    attends([5, 7], 2, 4, 2, 8, seed=4)
+    attends([9, 11], 4, 2, 1, 4, seed=5, shared=2)
+    attends([3, 1], 4, 2, 1, 4, seed=9, shared=1, spare=0)
+    ### BEGIN HIDDEN TESTS
+    attends([1, 17, 4, 30, 16], 16, 6, 2, 8, seed=6)
+    attends([13, 1, 2], 1, 8, 1, 4, seed=7)
+    attends([40, 33], 5, 3, 3, 6, seed=8, shared=3)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "paged_attention_test_stale", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("paged_attention", "what earlier requests left behind", part="stale", hidden="other sizes"):
+
+    def ignores(lengths, size, rubbish, entry, seed):
+        needed = [-(-length // size) for length in lengths]
+        blocks = check.rng(seed).permutation(sum(needed) + 3).tolist()
+        tables = torch.full((len(lengths), max(needed) + 1), entry)
+        keys, values = (torch.full((len(blocks), size, 2, 4), rubbish) for _ in range(2))
+        wanted, q = [], drawn(len(lengths), 4, 4, seed=seed)
+        for s, length in enumerate(lengths):
+            own, blocks = blocks[: needed[s]], blocks[needed[s] :]
+            tables[s, : needed[s]] = torch.tensor(own)
+            k, v = drawn(length, 2, 4, seed=seed + 10 * s + 1), drawn(length, 2, 4, seed=seed + 10 * s + 2)
+            at = torch.arange(length)
+            keys[torch.tensor(own)[at // size], at % size], values[torch.tensor(own)[at // size], at % size] = k, v
+            k, v = k.double().repeat_interleave(2, 1), v.double().repeat_interleave(2, 1)
+            weights = (torch.einsum("hd,khd->hk", q[s].double(), k) / 2).softmax(-1)
+            wanted.append(torch.einsum("hk,khd->hd", weights, v))
+        given = {"q": q, "keys": keys, "values": values, "tables": tables, "lengths": torch.tensor(lengths)}
+        before = {name: each.clone() for name, each in given.items()}
+        what = f"lengths {lengths} in blocks of {size}; unused slots hold {rubbish}, unused entries of tables {entry}"
+        try:
+            got = paged_attention(*(inout(each) for each in given.values()))
+        except (IndexError, RuntimeError) as error:
+            if type(error) is NotImplementedError or "ind" not in str(error):
+                raise
+            check.true(False, f"{what}: {error}. Is an unused entry of the table taken for a block?")
+        nan = torch.is_tensor(got) and bool(got.isnan().any())
+        cause = "a weight of 0 does not hide NaN: set keys and values past the length to 0 themselves" * nan
+        check.close(got, torch.stack(wanted), rtol=1e-4, atol=1e-5, what=f"result for {what}", hint=cause)
+        for name, each in given.items():
+            same = torch.equal(each.nan_to_num(12345), before[name].nan_to_num(12345))
+            check.true(same, f"`{name}` was changed by paged_attention: arguments stay unchanged ({what})")
+
+    ignores([5, 3], 4, 0.0, -1, seed=1)
+    ignores([5, 3], 4, 1e4, 0, seed=2)
+    ignores([5, 3], 4, float("nan"), -1, seed=3)
+    ignores([2, 9], 4, float("inf"), 10**6, seed=4)
+    ### BEGIN HIDDEN TESTS
+    ignores([1, 16, 7], 8, float("nan"), 99, seed=5)
+    ignores([3], 2, float("-inf"), -7, seed=6)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "paged_attention",
+    "With `positions = torch.arange(longest)`: `tables[:, positions // size]` are the blocks, `positions % size` the slots in them.",
+    "`keys[blocks, slots]` gathers (sequences, longest, kv_heads, head_dim) in one step.",
+    "Before the gather, replace meaningless table entries by any valid block. After it, set keys and values past a sequence's length to 0.",
+)
+debrief(
+    "paged_attention",
+    """The gather copies all keys and values side by side, and attention then reads them again: three times the traffic of one
+    read. On a GPU, a PagedAttention kernel walks over the table and reads each block where it lies; the dives look at ours.
+    The result is the same as with contiguous memory, because paging changes only where the bytes lie.
+
+    Masking scores is enough as long as unused slots hold finite numbers. In a server they hold what the last request left,
+    and one request with a NaN would spoil others that get its blocks. So either clear blocks when they are handed out, or
+    never read past the length.""",
+    parts=("values", "stale"),
+)
+
+# %% [markdown]
+# ## 5 · Four-bit weights
+#
+# Decoding waits for bytes, so fewer bits per weight make it faster even if the arithmetic stays as it is: weights are
+# stored in 4 bits and expanded on the chip (**weight-only quantization**). Every `group` consecutive weights of a row
+# share one **scale**, and each weight is stored as a whole number of steps of that size. The price shows in the
+# **perplexity**, e to the mean of −log p over a text: 10 means as unsure as among 10 equally likely tokens.
+#
+# *Worked example.* A group of four: [7, −2.5, 1, 0.6]. The scale is max |w| / 7 = 1, and the steps are [7, −2, 1, 1],
+# since `torch.round` rounds ties to the even number. Add 8, so that nothing is negative: the codes are [15, 6, 9, 9].
+# Two codes share a byte, the first one in the low half: 15 + 16 · 6 = 111 and 9 + 16 · 9 = 153. The weights come back
+# as [7, −2, 1, 1]. A weight moves by at most half a step, a fourteenth of the largest in its group.
+#
+# ### Exercise 5 (15 points)
+#
+# - `quantize(weight, group) -> (packed, scales)`: `weight` is (rows, columns) and stays unchanged. `packed` is (rows,
+#   ⌈columns / 2⌉) in uint8, with the code of column 2j in the low half of byte j. `scales` is (rows, ⌈columns / group⌉) in float32:
+#   max |w| / 7 of each group.
+# - `dequantize(packed, scales, group, columns)` returns the (rows, columns) weights that they stand for, in float32.
+# - The last group of a row may be shorter, and the last byte half used. If `group` is odd, some bytes hold codes of two
+#   groups. A group of zeros has scale 0 and codes 8, and
+#   comes back as zeros.
+
+# %% tags=["demo"]
+myth("dec-1")
+predict(
+    "perplexity",
+    "A GPT of 228,000 parameters, trained for a minute, gets int4 weights, rounded to the nearest step in groups of 32. By how many percent does its perplexity rise?",
+    unit="%",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "quantize", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def quantize(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes of four bits, two per byte, and one scale per group."""
+    ### BEGIN SOLUTION
+    rows, columns = weight.shape
+    groups = -(-columns // group)
+    grouped = functional.pad(weight, (0, groups * group - columns)).view(rows, groups, group)
+    scales = grouped.abs().amax(-1) / 7
+    steps = (grouped / scales[:, :, None].where(scales[:, :, None] > 0, 1)).round()
+    codes = (steps + 8).to(torch.uint8).view(rows, -1)[:, :columns]
+    codes = functional.pad(codes, (0, columns % 2))
+    return codes[:, ::2] | codes[:, 1::2] << 4, scales
+    ### END SOLUTION
+
+
+def dequantize(packed: torch.Tensor, scales: torch.Tensor, group: int, columns: int) -> torch.Tensor:
+    """The weights that codes and scales stand for."""
+    ### BEGIN SOLUTION
+    codes = torch.stack((packed & 15, packed >> 4), -1).flatten(1)[:, :columns]
+    return (codes.float() - 8) * scales.repeat_interleave(group, 1)[:, :columns]
+    ### END SOLUTION
+
+
+# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "four_bits", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+def require_four_bits(quantize, dequantize, weight, group, case):
+    """Scales, codes and the weights that come back."""
+    rows, columns = weight.shape
+    of = torch.arange(columns) // group
+    wide = weight.double()
+    largest = torch.stack([wide[:, of == each].abs().amax(1) for each in range(-(-columns // group))], 1)
+    expected = largest / 7
+    packed, scales = quantize(weight, group)
+    check.shape(scales, tuple(expected.shape), what=f"scales, {case}")
+    check.dtype(scales, torch.float32, what=f"scales, {case}")
+    slips = {
+        "this is max |w|: divide it by 7": largest,
+        "this is max |w| / 8: steps go from −7 to 7": largest / 8,
+        "this is max |w| / 7.5: steps go from −7 to 7": largest / 7.5,
+        "this is the largest weight of the whole row": (wide.abs().amax(1, keepdim=True) / 7).expand_as(expected),
+        "this is made of the largest weight, not of the largest |w|": torch.stack(
+            [wide[:, of == each].amax(1) / 7 for each in range(expected.shape[1])], 1
+        ),
+    }
+    cause = cause_of(scales, expected, slips, 1e-5, 1e-9)
+    check.close(scales, expected, rtol=1e-5, atol=1e-9, what=f"scales, {case}", hint=cause)
+    step = expected[:, of]
+    steps = (wide / step.where(step > 0, 1)).round()
+    check.shape(packed, (rows, -(-columns // 2)), what=f"packed, {case}")
+    check.dtype(packed, torch.uint8, what=f"packed, {case}")
+    low, high = (packed & 15).long(), (packed >> 4).long()
+    codes, swapped = (torch.stack(pair, -1).flatten(1)[:, :columns] for pair in ((low, high), (high, low)))
+    halves = torch.cat((low, high), 1)[:, :columns]
+    readings = {
+        "the halves of the bytes are exchanged: the code of column 2j goes in the low half": swapped - 8,
+        "the first half of a row is in the low halves: two neighbours share a byte": halves - 8,
+        "8 was not added: steps are kept as they are, modulo 16": (codes + 8) % 16 - 8,
+        "7 was added instead of 8": codes - 7,
+    }
+    exact = wide / step.where(step > 0, 1)
+    rounded = {
+        "steps are rounded down": exact.floor(),
+        "steps are rounded towards 0": exact.trunc(),
+        "ties go to the even number, as with torch.round: 2.5 to 2, −2.5 to −2, 1.5 to 2": [
+            (exact + 0.5).floor(),
+            exact.sign() * (exact.abs() + 0.5).floor(),
+        ],
+        "in a group of zeros 0 is divided by 0, which is NaN: its codes are 8": steps.where(step > 0, -8),
+    }
+    cause = cause_of(codes - 8, steps, rounded, 0, 0)
+    if not torch.equal((codes - 8).double(), steps):
+        cause = next((name for name, value in readings.items() if torch.equal(value.double(), steps)), cause)
+    check.equal(codes - 8, steps.long(), what=f"steps, that is codes − 8, {case}", hint=cause)
+    back = dequantize(packed, scales, group, columns)
+    check.shape(back, (rows, columns), what=f"dequantize, {case}")
+    right = steps * step
+    wrong_group = steps * expected.repeat(1, columns)[:, :columns]
+    slips = {
+        "the scales are not those of the weights' groups": wrong_group,
+        "uint8 has no negative numbers: convert the codes before you subtract 8": steps % 256 * step,
+        "8 was not subtracted from the codes": (steps + 8) * step,
+    }
+    cause = cause_of(back, right, slips, 1e-4, 1e-7)
+    check.close(back, right, rtol=1e-4, atol=1e-7, what=f"dequantize, {case}", hint=cause)
+    check.dtype(back, torch.float32, what=f"dequantize, {case}")
+
+
+# %% nbgrader={"grade": true, "grade_id": "quantize_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("quantize", "scales, codes and weights", part="values", hidden="other sizes"):
+    require_four_bits(quantize, dequantize, torch.tensor([[7.0, -2.5, 1.0, 0.6]]), 4, "the worked example")
+    halves = torch.tensor([[7.0, 2.5, -2.5, 0.5, -0.5, 1.5, -1.5, 3.5]])
+    require_four_bits(quantize, dequantize, halves, 8, "weights between two steps")
+    require_four_bits(quantize, dequantize, drawn(2, 8, seed=1), 4, "2 rows of 8, groups of 4")
+    require_four_bits(
+        quantize, dequantize, drawn(3, 12, seed=2) * torch.arange(1.0, 13), 4, "3 rows of 12, groups of 4"
+    )
+    require_four_bits(quantize, dequantize, -drawn(2, 8, seed=3).abs(), 8, "negative weights, one group per row")
+    given = drawn(2, 8, seed=1)
+    quantize(inout(given), 4)
+    check.equal(given, drawn(2, 8, seed=1), what="the weight after quantize")
+    ### BEGIN HIDDEN TESTS
+    require_four_bits(quantize, dequantize, drawn(7, 96, seed=4) * 0.02, 32, "7 rows of 96, groups of 32")
+    require_four_bits(quantize, dequantize, drawn(5, 64, seed=5) * 1e3, 2, "5 rows of 64, groups of 2")
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "quantize_test_edges", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("quantize", "short groups, odd rows, zeros", part="edges", hidden="other sizes"):
+    require_four_bits(quantize, dequantize, drawn(2, 6, seed=6), 4, "2 rows of 6, groups of 4: the last one has 2")
+    require_four_bits(
+        quantize, dequantize, drawn(2, 5, seed=7), 4, "2 rows of 5, groups of 4: the last byte is half used"
+    )
+    require_four_bits(
+        quantize, dequantize, drawn(2, 5, seed=13), 3, "2 rows of 5, groups of 3: a byte holds codes of two groups"
+    )
+    require_four_bits(quantize, dequantize, drawn(2, 6, seed=8), 16, "2 rows of 6, groups of 16: one short group")
+    zeros = drawn(2, 8, seed=9)
+    zeros[0, 4:] = 0
+    require_four_bits(quantize, dequantize, zeros, 4, "2 rows of 8, groups of 4, one of them all zeros")
+    require_four_bits(quantize, dequantize, torch.zeros(1, 4), 4, "nothing but zeros")
+    ### BEGIN HIDDEN TESTS
+    require_four_bits(quantize, dequantize, drawn(3, 33, seed=10), 8, "3 rows of 33, groups of 8")
+    require_four_bits(quantize, dequantize, drawn(1, 1, seed=11), 32, "one weight")
+    require_four_bits(quantize, dequantize, drawn(4, 15, seed=12), 5, "4 rows of 15, groups of 5")
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "quantize",
+    "Pad each row with zeros to whole groups, and view it as (rows, groups, group). Zeros do not change the largest |w|.",
+    "Divide by the scale where it is not 0 and by 1 elsewhere: 0 / 0 is NaN, and it is undefined what NaN becomes in uint8.",
+    "`codes[:, ::2] | codes[:, 1::2] << 4` packs; `packed & 15` and `packed >> 4` unpack.",
+)
+from threeloops.product.quantized import Scheme, perplexity, weight_bytes
+from threeloops.product.quantized import quantize as quantize_model
+from threeloops.product.trained import standard_library, trained
+
+model, (text, unseen) = trained("tiny"), (part.long() for part in standard_library())
+seen = torch.stack([text[start : start + 128] for start in range(0, len(text) - 128, len(text) // 32)])
+unseen = unseen[:32_768]
+plain = perplexity(model, unseen, window=128).value
+rows = [("float32", f"{weight_bytes(model) / 1e3:,.0f} kB", f"{plain:.3f}", "")]
+rises = {}
+for name, method, bits in (("int8", "rtn", 8), ("int4", "rtn", 4), ("int4, GPTQ", "gptq", 4)):
+    few = quantize_model(model, method, Scheme(bits, 32), calibration=seen if method == "gptq" else None, head=True)
+    found = perplexity(few, unseen, window=128).value
+    rises[name] = 100 * (found / plain - 1)
+    rows.append((name, f"{weight_bytes(few) / 1e3:,.0f} kB", f"{found:.3f}", f"{rises[name]:+.2f}%"))
+with reveal("perplexity"):
+    show.against_prediction(
+        "perplexity", round(rises["int4"], 2), unit="%", source="measured here on 32,768 unseen bytes"
+    )
+    show.table(
+        rows,
+        header=("weights, groups of 32", "size", "perplexity", "rise"),
+        caption="The embedding stays in float32. GPTQ chooses codes by their effect on the layer's output (dives)",
+    )
+few_bits = {bits: (8.03e9 * bits / 8, 1.074e9) for bits in (16, 8.125, 4.125)}
+faster = {
+    batch: [
+        (few_bits[16][0] + batch * few_bits[16][1]) / (few_bits[bits][0] + batch * few_bits[bits][1])
+        for bits in (8.125, 4.125)
+    ]
+    for batch in (1, 47)
+}
+audit(
+    "dec-1",
+    round(faster[47][1], 2),
+    "times faster, int4 at batch 47",
+    "model",
+    "corrected",
+    how=f"the claim does not name the batch, and that decides. 8 billion parameters on an H100, context 8,192, by section 2: at batch 1, where weights are nearly all of the bytes, int8 is {faster[1][0]:.1f}× and int4 {faster[1][1]:.1f}× faster, about as claimed. At batch 47, where most bytes are keys and values, it is {faster[47][0]:.2f}× and {faster[47][1]:.2f}×. Where arithmetic is the limit, as in prefill, weight-only formats gain nothing. With a 16-bit scale per 128 weights, int8 is {16 / 8.125:.2f}× and int4 {16 / 4.125:.2f}× smaller than 16 bits",
+)
+debrief(
+    "quantize",
+    """The largest weight of a group sets its step, so a single outlier coarsens all its neighbours. Smaller groups are more
+    accurate and cost more scales: with 16-bit scales, groups of 128 take 4.125 bits per weight and groups of 32 take 4.5.
+
+    A layer that uses the scale of the wrong group still runs and still has the right size; only a comparison with the
+    weights finds the mistake. Eight bits cost this model nothing that can be measured, four bits a little more than 1% with
+    plain rounding, and GPTQ half of that. This differs from model to model, so measure yours. The arithmetic here stays in 16 or 32 bits; formats whose
+    products are computed in few bits, such as FP8 and NVFP4, are in lab 05.""",
+    parts=("values", "edges"),
+)
+
+# %% [markdown]
+# ## 6 · Guess and check
+#
+# While weights dominate, a step with a few tokens per sequence takes about as long as a step with one. **Speculative
+# decoding** (Leviathan et al., 2023) uses that: a small, fast **draft model** guesses a few tokens, and the large
+# **target model** computes all of them in one step, like a chunk of a prompt. Guesses are kept up to the first one that
+# is rejected.
+#
+# The output must be distributed as if the target model had drawn it. Let q be the draft's distribution at one position
+# and p the target's. A guess g is kept with probability min(1, p[g] / q[g]). If it is rejected, another token is drawn
+# from the excess max(0, p − q), divided by its sum.
+#
+# *Worked example.* q = [0.5, 0.3, 0.2], p = [0.2, 0.5, 0.3]. Guess 0 is kept with probability 0.4; otherwise the excess
+# [0, 0.2, 0.1] gives [0, 2/3, 1/3]. So token 1 comes out in two ways: as a kept guess, 0.3 · 1, or after a rejected 0,
+# with probability 0.5 · 0.6 · 2/3 = 0.2. Together that is 0.5 = p[1].
+#
+# ### Exercise 6 (15 points)
+#
+# `accept(guesses, draft, model, noise) -> (kept, chances)`
+#
+# - `draft`, (guesses, vocabulary), has the q of each guess; guess i was drawn from `draft[i]`. `model`, (guesses + 1,
+#   vocabulary), has the p at the same positions, and in its last row the p after all guesses.
+# - `noise[i]` is uniform in [0, 1): guess i is kept if noise[i] · draft[i, guess] < model[i, guess] and all before it
+#   are kept.
+# - `kept` is how many are kept. `chances`, (vocabulary,), is the distribution of the next token and sums to 1: the
+#   excess where a guess was rejected, the last row of `model` if none was.
+
+# %% tags=["demo"]
+myth("dec-2")
+predict(
+    "speculation",
+    "Each guess is kept with probability 0.7. How many tokens does a step with 4 guesses give on average, counting the token drawn after them?",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "accept", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def accept(
+    guesses: list[int], draft: torch.Tensor, model: torch.Tensor, noise: torch.Tensor
+) -> tuple[int, torch.Tensor]:
+    """How many guesses are kept, and what the token after them is to be drawn from."""
+    ### BEGIN SOLUTION
+    for place, guess in enumerate(guesses):
+        if noise[place] * draft[place, guess] >= model[place, guess]:
+            excess = (model[place] - draft[place]).clamp(min=0)
+            return place, excess / excess.sum()
+    return len(guesses), model[len(guesses)]
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "accept_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("accept", "guesses kept, and what comes after", part="values", hidden="other distributions"):
+    P, Q = torch.tensor([0.2, 0.5, 0.3]), torch.tensor([0.5, 0.3, 0.2])
+
+    def judges(guesses, draft, model, noise, case):
+        draft, model, noise = (torch.as_tensor(each, dtype=torch.float32).clone() for each in (draft, model, noise))
+        draft = draft.view(len(guesses), model.shape[1])
+
+        def first_rejected(is_kept, of_model=1, of_draft=1):
+            """By `is_kept` of noise, q and p of each guess; with `of_…` = 0 all guesses take row 0."""
+            for i, g in enumerate(guesses):
+                if not is_kept(float(noise[i]), float(draft[i * of_draft, g]), float(model[i * of_model, g])):
+                    return i
+            return len(guesses)
+
+        def smaller(u, q, p):
+            return u * q < p
+
+        kept = first_rejected(smaller)
+        p = model[kept].double()
+        slips = {}
+        if kept < len(guesses):
+            q = draft[kept].double()
+
+            def excess_of(p, q):
+                excess = (p - q).clamp(min=0)
+                return excess / excess.sum() if excess.sum() else None
+
+            excess, expected = (p - q).clamp(min=0), excess_of(p, q)
+            slips = {
+                "this is the excess as it is: divide it by its sum": excess,
+                "after a rejected guess the token is drawn from the excess of p over q, not from p": p,
+                "this is p without the rejected token": p.where(torch.arange(len(p)) != guesses[kept], 0)
+                / (1 - p[guesses[kept]]),
+                "this is |p − q|: only where p is larger counts": (p - q).abs() / (p - q).abs().sum(),
+                "this is the excess of q over p": (q - p).clamp(min=0) / excess.sum(),
+                "this is the softmax of the excess: divide it by its sum instead": excess.softmax(-1),
+                "this is the softmax of p − q: divide the excess by its sum instead": (p - q).softmax(-1),
+                "this is the model's last row, but a guess was rejected": model[-1].double(),
+                "these rows belong to the next position": model[kept + 1].double(),
+                "p is of the next position: take model[kept]": excess_of(model[kept + 1].double(), q),
+            }
+            if kept + 1 < len(guesses):
+                slips["this is the excess of the next position"] = excess_of(
+                    *(each[kept + 1].double() for each in (model, draft))
+                )
+            if kept:
+                slips["this is the excess of row 0 of model and draft: take the row of the rejected guess"] = excess_of(
+                    model[0].double(), draft[0].double()
+                )
+                slips["q is row 0 of draft: take the row of the rejected guess"] = excess_of(p, draft[0].double())
+                slips["p is row 0 of model: take the row of the rejected guess"] = excess_of(model[0].double(), q)
+        else:
+            expected = p
+            slips = {
+                "this is the row of the last guess: the token after all guesses has the last row": model[
+                    kept - 1
+                ].double()
+            }
+        got = accept(guesses, draft, model, noise)
+        check.equal(len(got), 2, what="number of results")
+        good = sum(
+            float(n) * float(d[g]) < float(m[g]) for g, n, d, m in zip(guesses, noise, draft, model, strict=False)
+        )
+        causes = [
+            (
+                first_rejected(lambda u, q, p: float(noise[0]) * q < p),
+                "every guess has its own noise: noise[i], not noise[0]",
+            ),
+            (first_rejected(smaller, of_draft=0), "q is row 0 of draft for every guess: guess i has draft[i]"),
+            (first_rejected(smaller, of_model=0), "p is row 0 of model for every guess: guess i has model[i]"),
+            (first_rejected(lambda u, q, p: u * q <= p), "a guess with noise · q = p is not kept: < is meant, not <="),
+            (first_rejected(lambda u, q, p: u < p), "a guess is kept with probability p / q, not p"),
+            (
+                next((i for i, g in enumerate(guesses) if g != int(model[i].argmax())), len(guesses)),
+                "guesses are not compared with the likeliest token: the result would not be distributed as p",
+            ),
+            (good, "a guess after a rejected one was counted: it follows a token that is not there"),
+            (kept + 1, "the rejected guess was counted too" if kept < len(guesses) else "only guesses are counted"),
+            (first_rejected(lambda u, q, p: u * q > p), "the comparison is reversed: a guess is kept if noise · q < p"),
+        ]
+        cause = next((said for count, said in causes if count != kept and got[0] == count), "")
+        check.equal(got[0], kept, what=f"guesses kept, {case}", hint=cause)
+        cause = cause_of(got[1], expected, slips, 1e-5, 1e-6)
+        check.close(got[1], expected, rtol=1e-5, atol=1e-6, what=f"chances, {case}", hint=cause)
+
+    last = torch.tensor([0.1, 0.1, 0.8])
+    one = torch.stack((P, last))
+    judges([1], Q[None], one, [0.3], "the worked example, guess 1, noise 0.3")
+    judges([0], Q[None], one, [0.1], "the worked example, guess 0, noise 0.1")
+    judges([0], Q[None], one, [0.39], "the worked example, guess 0, noise 0.39")
+    judges([0], Q[None], one, [0.41], "the worked example, guess 0, noise 0.41")
+    judges([1], Q[None], one, [0.99], "the worked example, guess 1, noise 0.99")
+    two = torch.stack((P, P, last))
+    judges([1, 0], torch.stack((Q, Q)), two, [0.5, 0.6], "guesses 1 and 0, noise 0.5 and 0.6")
+    judges([0, 1], torch.stack((Q, Q)), two, [0.9, 0.1], "guesses 0 and 1, noise 0.9 and 0.1: the first is rejected")
+    judges([1, 0], torch.stack((Q, Q)), two, [0.9, 0.1], "guesses 1 and 0, noise 0.9 and 0.1: both are kept")
+    judges([0, 0], torch.stack((Q, Q)), two, [0.1, 0.9], "guesses 0 and 0, noise 0.1 and 0.9: the second is rejected")
+    judges([1, 2], torch.stack((Q, Q)), two, [0.9, 0.9], "guesses 1 and 2, both likelier for the model")
+    rows, model = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.5, 0.4]]), torch.tensor([[0.2, 0.5, 0.3], [0.3, 0.2, 0.5]])
+    other = torch.cat((model, last[None]))
+    judges([1, 0], rows, other, [0.9, 0.9], "rows that differ, guesses 1 and 0, noise 0.9 and 0.9")
+    judges([1, 2], rows, other, [0.9, 0.8], "rows that differ, guesses 1 and 2, noise 0.9 and 0.8")
+    judges([1, 1], rows, other, [0.9, 0.6], "rows that differ, guesses 1 and 1, noise 0.9 and 0.6")
+    judges([0, 1], rows, other, [0.9, 0.1], "rows that differ, guesses 0 and 1, noise 0.9 and 0.1")
+    judges([], torch.zeros(0, 3), last[None], [], "no guesses")
+    sure = torch.tensor([[0.0, 1.0, 0.0]])
+    judges([1], sure, torch.stack((torch.tensor([0.5, 0.0, 0.5]), last)), [0.0], "a guess that the model never makes")
+    ### BEGIN HIDDEN TESTS
+    for seed in range(12):
+        count = seed % 5 + 1
+        draft, model = drawn(count, 7, seed=seed).softmax(-1), drawn(count + 1, 7, seed=seed + 30).softmax(-1)
+        guesses = [int(each) for each in check.rng(seed).integers(0, 7, size=count)]
+        judges(guesses, draft, model, check.rng(seed + 9).random(count).tolist(), f"{count} guesses, seed {seed}")
+    for seed in range(12):
+        draft, model = drawn(4, 5, seed=seed + 60).softmax(-1), drawn(5, 5, seed=seed + 90).softmax(-1)
+        guesses, limits = draft.argmax(-1).tolist(), (model[:4] / draft).gather(1, draft.argmax(-1, keepdim=True))[:, 0]
+        near = check.rng(seed).choice([0.9, 0.95, 1.05], size=4)  # close to what decides, so that every noise counts
+        noise = [min(0.999, each * float(limit)) for each, limit in zip(near, limits, strict=True)]
+        judges(guesses, draft, model, noise, f"4 guesses near the limit, seed {seed}")
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "accept_test_distribution", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("accept", "what is drawn in the end", part="distribution", hidden="other distributions"):
+
+    def draws_from(draft, model, runs, seed):
+        draft, model = torch.tensor(draft), torch.tensor([*model, model[-1]])
+        last = len(draft) - 1
+        counts = on_cluster(Cluster(1), tokens_drawn, accept, draft, model, runs, seed).results[0]
+        total = sum(counts)
+        check.true(
+            total > runs / 4,
+            f"in {runs - total:,} of {runs:,} runs not even the first {last} of {last + 1} guesses were kept",
+        )
+        expected = [total * float(p) for p in model[last]]
+        chi = sum((got - wanted) ** 2 / wanted for got, wanted in zip(counts, expected, strict=True))
+        most = {2: 9.2, 3: 11.3, 5: 15.1}[len(counts) - 1]
+        says, wanted, guessed = (
+            ", ".join(f"{each:.3f}" for each in shares)
+            for shares in ([got / total for got in counts], model[last].tolist(), draft[last].tolist())
+        )
+        place = "the first token" if not last else f"token {last + 1}, where the guesses before it are kept,"
+        check.true(
+            chi < most,
+            f"the shares of {place} are [{says}] in {total:,} runs, expected [{wanted}]: χ² = {chi:.1f}, and 99 of 100 "
+            f"fair draws stay below {most}; the draft has [{guessed}]",
+        )
+
+    draws_from([[0.5, 0.3, 0.2]], [[0.2, 0.5, 0.3]], 3000, seed=1)
+    draws_from([[0.7, 0.1, 0.1, 0.1]], [[0.1, 0.2, 0.3, 0.4]], 3000, seed=2)
+    draws_from([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]], [[0.2, 0.5, 0.3], [0.5, 0.3, 0.2]], 3000, seed=4)
+    ### BEGIN HIDDEN TESTS
+    draws_from([[0.05, 0.05, 0.1, 0.2, 0.3, 0.3]], [[0.3, 0.1, 0.1, 0.2, 0.25, 0.05]], 3000, seed=3)
+    draws_from([[0.6, 0.2, 0.1, 0.1], [0.1, 0.1, 0.7, 0.1]], [[0.3, 0.3, 0.2, 0.2], [0.4, 0.1, 0.2, 0.3]], 3000, seed=5)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "accept",
+    "Walk over the guesses and return at the first that is rejected. If the loop ends, all are kept.",
+    "`noise * q < p` needs no division, and keeps every guess with p ≥ q, since noise < 1.",
+    "The excess: `(model[i] - draft[i]).clamp(min=0)`, divided by its sum.",
+)
+from threeloops.product.decode import expected_speedup, expected_tokens
+
+show.against_prediction("speculation", round(expected_tokens(0.7, 4), 2), source="1 + 0.7 + 0.7² + 0.7³ + 0.7⁴")
+from threeloops.product.trained import standard_library, trained
+
+model, small = trained("tiny"), trained("tiny_draft")
+windows = standard_library()[1][:32_768].long().view(-1, 128)
+with torch.inference_mode():
+    p, q = (each(windows).softmax(-1) for each in (model, small))
+acceptance = float(torch.minimum(p, q).sum(-1).mean())
+cost = small.config.matmul_parameters / model.config.matmul_parameters
+speedups = {guesses: expected_speedup(acceptance, guesses, cost) for guesses in range(1, 9)}
+best = max(speedups, key=speedups.get)
+with reveal("dec-2"):
+    show.table(
+        [
+            (guesses, f"{expected_tokens(acceptance, guesses):.2f}", f"{speedup:.2f}×")
+            for guesses, speedup in speedups.items()
+        ],
+        header=("guesses", "tokens per step", "speed-up"),
+        caption=f"Acceptance rate {acceptance:.0%}, best with {best} guesses",
+    )
+audit(
+    "dec-2",
+    round(speedups[best], 2),
+    "times, at best",
+    "model",
+    "corrected",
+    how=f"the GPT of section 5 and a draft with {cost:.0%} of its weights: the acceptance rate {acceptance:.2f}, the mean of Σ min(p, q), was measured here on unseen bytes; the speed-up follows from it, from the draft's share of the weights, {cost:.2f}, and from the number of guesses, {best}. With an acceptance rate of 0.9 and a draft that costs 5% of a step it is {max(expected_speedup(0.9, k, 0.05) for k in range(1, 16)):.1f}×, with 0.5 it is {max(expected_speedup(0.5, k, 0.05) for k in range(1, 16)):.1f}×. The distribution is indeed unchanged, which the check above tests. The gain lasts while weights dominate: in a large batch, computing guesses that are then rejected takes time from other sequences",
+)
+debrief(
+    "accept",
+    """A token comes out as a kept guess with probability min(p, q), and after a rejection with probability (Σ max(0, p − q)) ·
+    max(0, p − q) / Σ max(0, p − q). Together: min(p, q) + max(0, p − q) = p. So a bad draft costs time but never changes the
+    distribution of the output. The acceptance rate is a = Σ min(p, q). If every one of k guesses is kept with
+    probability a, a step gives 1 + a + a² + … + aᵏ tokens on average.
+
+    Keys and values of rejected guesses are in the cache and have to go (`truncate` of section 1), or later tokens see words
+    that were never written. Nothing crashes if that is forgotten; the text just gets worse.""",
+    parts=("values", "distribution"),
+)
+
+# %% [markdown]
+# ## In practice
+#
+# Names change between versions, so look at `--help`.
+#
+# | section | vLLM | SGLang |
+# |---|---|---|
+# | 2, batch | `--max-num-seqs` | `--max-running-requests` |
+# | 3, blocks | `--block-size`, `--gpu-memory-utilization` | `--page-size`, `--mem-fraction-static` |
+# | 8-bit cache | `--kv-cache-dtype fp8` | `--kv-cache-dtype fp8_e4m3` |
+# | 5, weights | `--quantization awq` | the same |
+# | 6, guesses | `--speculative-config '{"method": "ngram", "num_speculative_tokens": 4}'` | `--speculative-algorithm EAGLE` |
+#
+# ## What to remember
+#
+# - Keep keys and values: a new token then costs a pass over one token instead of one over all tokens so far.
+# - A decode step waits for bytes. The batch shares the weights; each sequence adds its own keys and values.
+# - Blocks waste at most one partly filled block per sequence, and let sequences share a common beginning.
+# - Fewer bits make each step shorter and cost some perplexity, which you have to measure.
+# - Guesses fill a step with more tokens and leave the distribution as it is.
+#
+# The deep dives (`15_decode_path_dives.ipynb`) cover GPTQ and AWQ, the kernel that reads through block tables, CUDA
+# graphs, export, GGUF files, and guesses from the prompt.
+#
+# ## Reflection
+#
+# The model of section 2 runs on one H100 with a batch of 4, contexts of 30,000 tokens, and 16-bit weights and cache. Users find it
+# slow. Which of this lab's techniques do you try first, which do you leave alone, and what do you measure? A paragraph
+# is enough.
+
+# %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# I first compute the bytes of a step: 16 GB of weights and 4 · 30,000 · 131 kB = 15.7 GB of keys and values. Both
+# matter, so 4-bit weights and an 8-bit cache together cut a step from 31.8 to about 12 GB. I measure the time per step
+# before and after, and perplexity and answers on our own tasks. With a batch of 4 the arithmetic units are mostly idle,
+# so speculative decoding comes next, if the acceptance rate on our traffic is high; I log it per request. Every server
+# has paged blocks already. A larger batch would raise throughput but not make any one user's answer faster, so I leave
+# it alone unless requests wait in a queue.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+term("KV cache")
+term("block table")
+calibration()

@@ -1,0 +1,394 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+#   threeloops:
+#     title: What does one token cost? Deep dives
+#     minutes: 45
+# ---
+
+# %% [markdown]
+# # What does one token cost? Deep dives
+#
+# These sections are complete and ungraded, and can be read in any order: GPTQ and AWQ, the kernel that reads through block
+# tables, CUDA graphs, compiled and exported models, GGUF files, and guesses from the prompt.
+
+# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+import pathlib
+import tempfile
+import time
+import warnings
+from collections import Counter
+
+import torch
+from threeloops.inner import interpreter
+from threeloops.lab import audit, calibration, explore, figure, myth, palette, predict, reveal, show, term
+from threeloops.models.gpt import GPT
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.product.batching import Engine, Policy
+from threeloops.product.decode import (
+    BlockManager,
+    ContiguousCache,
+    LookupDraft,
+    SpeculativeRunner,
+    expected_speedup,
+    export_decode,
+    export_prefill,
+    generate,
+    write_onnx,
+)
+from threeloops.product.quantized import Scheme, output_error, perplexity, quantize
+from threeloops.product.request import Request, Sampling
+from threeloops.product.trained import standard_library, trained
+from torch.utils._python_dispatch import TorchDispatchMode
+
+torch.set_num_threads(1)  # so that times depend less on what else runs
+INTERPRETED = interpreter.enable_without_gpu()  # without a GPU, Triton kernels run in Triton's interpreter, on the CPU
+
+
+def best_of(function, rounds=7, calls=20):
+    """Seconds per call: the best of some rounds."""
+    function()
+    found = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for _ in range(calls):
+            function()
+        found.append((time.perf_counter() - began) / calls)
+    return min(found)
+
+
+# %% [markdown]
+# ## GPTQ and AWQ
+#
+# Rounding to the nearest keeps every single weight as close as possible. What counts is the layer's output, though. If
+# two inputs usually rise together, one weight can make up for the error of the other.
+#
+# **GPTQ** (Frantar et al., 2022) rounds one input column after another and adjusts the columns that are left, so that
+# they compensate for the error on a sample of inputs. **AWQ** (Lin et al., 2023) multiplies columns with large inputs
+# by a factor before rounding, and divides the inputs by it; those weights then fall on a finer grid. Both need a sample
+# of text (128 segments of 2,048 tokens in GPTQ's paper), and neither trains.
+#
+# *Worked example.* One row of weights [1.4, 1.4], a grid of whole numbers, and both inputs always equal to x. The
+# output is 2.8 x. Rounding gives [1, 1] and 2 x. GPTQ rounds the first weight to 1, adds the lost 0.4 to the second,
+# and rounds 1.8 to 2: together 3 x. The squared error falls from 0.64 x² to 0.04 x².
+
+# %% tags=["demo"]
+predict(
+    "rows",
+    "The weights of a layer in int4: what percentage of plain rounding's squared output error is left with GPTQ?",
+    unit="%",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+model, (text, unseen) = trained("tiny"), (part.long() for part in standard_library())
+seen = torch.stack([text[start : start + 128] for start in range(0, len(text) - 128, len(text) // 32)])
+test = unseen[:32_768]
+found = {}
+
+
+def output_errors(few):
+    """Of each layer of the first block, on the inputs of the plain model, from tokens that no method has seen."""
+    from threeloops.product.quantized import Calibration
+
+    tokens = test[: 16 * 128].view(16, 128)
+    names = ("attention.qkv", "attention.output", "mlp.gate", "mlp.down")
+    statistics = Calibration(model, tokens).statistics(model.blocks[0], names)
+    return [
+        output_error(
+            model.blocks[0].get_submodule(name).weight, few.blocks[0].get_submodule(name).weight, statistics[name].gram
+        )
+        for name in names
+    ]
+
+
+plain = perplexity(model, test, window=128).value
+rows = [("float32", "", "", "", "", f"{plain:.3f}")]
+for name, method in (("rounded", "rtn"), ("GPTQ", "gptq")):
+    few = quantize(model, method, Scheme(4, 64), calibration=seen if method == "gptq" else None)
+    found[method] = output_errors(few)
+    rows.append((name, *(f"{each:.2e}" for each in found[method]), f"{perplexity(few, test, window=128).value:.3f}"))
+few = quantize(model, "awq", Scheme(4, 64), calibration=seen)
+rows.append(("AWQ", "", "", "", "", f"{perplexity(few, test, window=128).value:.3f}"))
+with reveal("rows"):
+    show.against_prediction(
+        "rows",
+        round(100 * sum(found["gptq"]) / sum(found["rtn"])),
+        unit="%",
+        source="measured here, mean of the four layers of a block",
+    )
+    show.table(
+        rows,
+        header=("int4, groups of 64", "qkv", "output", "gate", "down", "perplexity"),
+        caption="Output errors Σ‖(W − Ŵ)x‖² / Σ‖Wx‖² of the first block, on unseen bytes. AWQ scales the weights themselves, so only its perplexity is comparable",
+    )
+
+# %% [markdown]
+# GPTQ leaves less than half of the output's error, and of the rise in perplexity. AWQ protects the weights that
+# meet the largest inputs; a model as small as this one has no outliers among its inputs, so little is gained. Text that
+# differs from the calibration text suffers most, so measure on your own.
+#
+# ## The kernel that reads through block tables
+#
+# Exercise 4 gathers all keys and values side by side and then attends to them: one read, one write, and one more read.
+# The library's kernel walks over the table instead. One program takes all query heads that share a key-value head, so
+# each key is loaded once. The traffic meter counts what the kernel moves.
+
+# %% tags=["demo"]
+predict("traffic", "How many times the bytes of all keys and values does the kernel move?", unit="×")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.inner.kernels.attention.paged_attention import paged_attention
+from threeloops.inner.kernels.attention.paged_attention import reference as gathered
+from threeloops.inner.meter import meter
+
+lengths, size, heads, kv_heads, head_dim = [61, 17, 40], 16, 8, 2, 32
+generator = torch.Generator().manual_seed(1)
+keys, values = (torch.randn(16 * size, kv_heads, head_dim, generator=generator) for _ in range(2))
+q = torch.randn(3, heads, head_dim, generator=generator)
+tables = torch.tensor([[7, 2, 9, 4], [1, 12, 0, 0], [3, 8, 15, 0]])
+once = 2 * sum(lengths) * kv_heads * head_dim * 4
+if INTERPRETED:
+    with meter() as traffic:
+        result = paged_attention(q, keys, values, tables, torch.tensor(lengths), size)
+    moved = traffic.total.unique_loaded + traffic.total.unique_stored
+    show.against_prediction("traffic", round(moved / once, 2), unit="×", source="counted in Triton's interpreter")
+else:
+    result = paged_attention(*(each.cuda() for each in (q, keys, values, tables, torch.tensor(lengths))), size).cpu()
+    print("The traffic meter works only in Triton's interpreter, which this course uses on machines without a GPU.")
+expected = gathered(q, keys, values, tables, torch.tensor(lengths), size)
+print(f"largest difference from a gather and PyTorch's attention: {float((result - expected).abs().max()):.1e}")
+
+# %% [markdown]
+# The kernel also reads queries and tables and writes the results, which is why it moves more than 1×. With few sequences the kernel splits each sequence between several
+# programs and merges their results, as in lab 04, because otherwise most of the GPU would be idle. This is
+# *Flash-Decoding*.
+#
+# ## CUDA graphs
+#
+# A decode step of a large model is hundreds of kernels, in plain PyTorch more than a thousand, most of them short. The
+# host has to launch each of them. Whenever a launch takes longer than the kernel before it, the GPU waits. A **CUDA
+# graph** records the launches of a step once and replays all of them with one call. `DecodeGraphs` in
+# `threeloops.product.decode` does this for 1, 2, 4, … sequences. It needs a GPU, so here we count only what there is to
+# launch.
+
+# %% tags=["demo"]
+myth("dec-4")
+predict("launches", "How many operators does PyTorch dispatch per layer in one decode step? Views are not counted.")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+
+
+class Operators(TorchDispatchMode):
+    """Counts operators that compute or copy; views move nothing and launch nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = Counter()
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **(keywords or {}))
+        if not function.is_view:
+            self.names[function.overloadpacket.__name__] += 1
+        return result
+
+
+def operators_of(layers):
+    plain = GPT(GPTConfig(256, layers, 4, 2, 64, 192, 64)).eval()
+    cache = ContiguousCache(plain.config, 1, 32)
+    with torch.inference_mode(False), torch.no_grad():
+        cache.hidden(plain, torch.tensor([[1, 2, 3]]), torch.tensor([0]))
+        with Operators() as counted:
+            plain.head(cache.hidden(plain, torch.tensor([[4]]), torch.tensor([3])))
+    return sum(counted.names.values())
+
+
+per_layer = operators_of(3) - operators_of(2)
+whole = operators_of(2) + 30 * per_layer
+with reveal("launches"):
+    show.against_prediction("launches", per_layer, source="counted here, plain PyTorch operators")
+    show.table(
+        [(f"{each} µs", f"{whole * each / 1e3:.1f} ms") for each in (2, 5, 10)],
+        header=("per launch", f"host time of {whole:,} launches"),
+        caption="A model of 32 layers, one sequence",
+    )
+audit(
+    "dec-4",
+    whole,
+    "launches per step",
+    "CPU",
+    "needs a GPU",
+    how="operators of a decode step with a contiguous cache were counted here for 2 and 3 layers and extended to 32. On an H100 the roofline of section 2 gives 5.1 ms for one sequence of 8,192 tokens with 16-bit weights, and 1.6 ms with 4-bit weights. At a few µs per launch, the host takes about as long as an H100 takes to read the weights, so whether a graph pays depends on the host, the batch and the bits per weight. A graph removes the cost of launches on the host, not the start-up of the kernels themselves, and tensor sizes must not change. Not measured on a GPU",
+)
+
+# %% [markdown]
+# ## Compiled and exported
+#
+# `torch.compile` fuses elementwise operators and removes Python from a step. `torch.export` has another aim: it records
+# a model as a graph with named inputs, which other runtimes load without the Python code. Such a graph has no state, so
+# keys and values go in and come out.
+#
+# TorchScript (`torch.jit.script`) used to do that. It is deprecated, so a new service should not start from it.
+#
+# The next cell takes about a minute, most of it for the compiler.
+
+# %% tags=["demo"]
+myth("dec-3")
+myth("code-5")
+predict(
+    "compiled",
+    "How many times as fast as in eager mode is a compiled decode step of a small GPT on this CPU?",
+    unit="×",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+small = GPT(GPTConfig(256, 2, 4, 2, 128, 384, 256)).eval().requires_grad_(False)
+tokens = torch.randint(0, 256, (1, 33), generator=torch.Generator().manual_seed(0))
+prefill, step = export_prefill(small).module(), export_decode(small)
+with torch.no_grad():
+    logits, past_keys, past_values = prefill(tokens[:, :-1])
+    whole_pass = small(tokens)[:, -1]
+    exported = step.module()
+    by_export = exported(tokens[:, -1:], past_keys, past_values)[0]
+difference = float((by_export - whole_pass).abs().max())
+seconds, notes = {}, {}
+cache = ContiguousCache(small.config, 1, 64)
+
+
+def eager_step():
+    with torch.no_grad():
+        return small.head(cache.hidden(small, tokens[:, -1:], torch.tensor([32])))
+
+
+seconds["eager"] = best_of(eager_step)
+with torch.no_grad():
+    seconds["exported, run by PyTorch"] = best_of(lambda: exported(tokens[:, -1:], past_keys, past_values))
+    began = time.perf_counter()
+    try:
+        compiled = torch.compile(exported, dynamic=False)
+        compiled(tokens[:, -1:], past_keys, past_values)
+        took = time.perf_counter() - began
+        seconds["exported, compiled"] = best_of(lambda: compiled(tokens[:, -1:], past_keys, past_values))
+        notes["exported, compiled"] = f"compiled in {took:.0f} s"
+    except Exception as error:
+        print(f"torch.compile found no C++ compiler that works: {type(error).__name__}")
+try:
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_onnx(step, pathlib.Path(folder) / "decode.onnx")
+        session = onnxruntime.InferenceSession(pathlib.Path(folder) / "decode.onnx")
+    given = {"tokens": tokens[:, -1:].numpy(), "keys": past_keys.numpy(), "values": past_values.numpy()}
+    seconds["ONNX Runtime"] = best_of(lambda: session.run(["logits"], given))
+except ImportError:
+    print("ONNX Runtime is not installed here, so its row is missing: pip install onnx onnxscript onnxruntime")
+faster = {name: seconds["eager"] / each for name, each in seconds.items()}
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    torch.jit.script(torch.nn.Linear(2, 2))
+deprecated = [str(each.message).split(". ")[0] for each in said if "deprecat" in str(each.message).lower()]
+compiled_name = "exported, compiled" if "exported, compiled" in faster else "exported, run by PyTorch"
+with reveal("compiled"):
+    show.against_prediction("compiled", round(faster[compiled_name], 2), unit="×", source="measured here")
+    show.table(
+        [(name, f"{1e3 * each:.2f} ms", f"{faster[name]:.2f}×", notes.get(name, "")) for name, each in seconds.items()],
+        header=("decode step, batch 1, 32 tokens of context", "time", "times as fast as eager", ""),
+        caption="A GPT with 2 layers of width 128, measured on this machine",
+    )
+    show.busy_notice()
+audit(
+    "dec-3",
+    round(faster[compiled_name], 2),
+    "times as fast as eager",
+    "CPU",
+    "corrected",
+    how=f"one decode step of a small GPT on this CPU: {', '.join(f'{name} {each:.2f}×' for name, each in faster.items())}. Compilation removes Python, launches and intermediate results. What share of a step they are depends on its size and on the machine, and a step that waits for weights gains almost nothing, so no single factor fits",
+)
+audit(
+    "code-5",
+    len(deprecated),
+    "deprecation warning from torch.jit.script",
+    "CPU",
+    "corrected",
+    how=f"PyTorch {torch.__version__.split('+')[0]} says: {deprecated[0] if deprecated else 'nothing'}. torch.export gives the same logits as the model; the largest difference is {difference:.0e} here",
+)
+
+# %% [markdown]
+# ## GGUF files
+#
+# llama.cpp keeps a model in one file, GGUF: metadata such as the number of layers, then all tensors. `Q8_0` and `Q4_0`
+# are formats like that of exercise 5, with groups of 32 and a 16-bit scale, so 8.5 and 4.5 bits per weight. One
+# difference: the scale of `Q4_0` is the weight with the largest absolute value, divided by −8. Steps then run from −8
+# to 7, so all 16 codes can occur, and that weight comes back exactly, up to the rounding of its scale.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.product.quantized.gguf import TensorType, export_gguf, load_gguf
+
+rows = []
+with tempfile.TemporaryDirectory() as folder:
+    for type in (TensorType.F32, TensorType.F16, TensorType.Q8_0, TensorType.Q4_0):
+        path = pathlib.Path(folder) / f"{type.name}.gguf"
+        export_gguf(model, path, type)
+        back = load_gguf(path)
+        rows.append((type.name, f"{path.stat().st_size:,}", f"{perplexity(back, test, window=128).value:.3f}"))
+show.table(
+    rows, header=("type", "bytes of the file", "perplexity"), caption="Written, read back, and measured on unseen bytes"
+)
+
+# %% [markdown]
+# ## Guesses from the prompt
+#
+# A draft need not be a model. Code, summaries and edits repeat parts of their prompt, so a good guess is whatever
+# followed the last few tokens the last time they occurred, in the prompt or in the answer. Such **n-gram** drafts cost
+# next to nothing. Greedy decoding gives the same tokens with them, as the cell below checks.
+
+# %% tags=["demo"]
+predict("lookup", "What percentage of such guesses is kept if the prompt repeats itself?", unit="%")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+line = list(b"    parser.add_argument(")
+prompts = {"repeats itself": tuple(line * 4), "does not": tuple(unseen[100:192].tolist())}
+rows, kept = [], {}
+for name, prompt in prompts.items():
+    alone = generate(model, [prompt], Sampling(max_tokens=48))[0]
+    runner = SpeculativeRunner(model, LookupDraft(), blocks=32, block_size=16)
+    engine = Engine(runner, BlockManager(32, 16), Policy(guesses=4))
+    request = Request("one", prompt, Sampling(max_tokens=48))
+    engine.add(request)
+    steps = 0
+    while engine.requests:
+        engine.step()
+        steps += 1
+    kept[name] = runner.acceptance
+    rows.append((name, f"{runner.acceptance:.0%}", steps, "yes" if request.output == alone else "no"))
+with reveal("lookup"):
+    show.against_prediction("lookup", round(100 * kept["repeats itself"]), unit="%", source="measured here")
+    show.table(
+        rows,
+        header=("prompt", "acceptance rate", "steps for 48 tokens", "same tokens"),
+        caption="This small model soon repeats its own answer, so guesses are kept after either prompt",
+    )
+
+
+def draw_speedup(draft_percent, most):
+    plot, axes = figure(width=8.0, height=2.8)
+    guesses = range(1, most + 1)
+    for acceptance, colour in ((0.9, palette.green), (0.7, palette.blue), (0.5, palette.vermillion)):
+        speed = [expected_speedup(acceptance, each, draft_percent / 100) for each in guesses]
+        axes.plot(guesses, speed, color=colour, marker="o", ms=3)
+        axes.text(most + 0.2, speed[-1], f"{acceptance:.0%} accepted", color=colour, va="center")
+    axes.axhline(1, color=palette.grey, lw=1, ls="--")
+    axes.set(xlabel="guesses per step", ylabel="speed-up", xlim=(0.7, 1.2 * most), ylim=(0, None))
+    axes.set_title(f"A draft step takes {draft_percent}% of a target step")
+    return plot
+
+
+explore(draw_speedup, draft_percent=[5, 0, 20, 50], most=(2, 16, 1, 10))
+term("speculative decoding")
+calibration()

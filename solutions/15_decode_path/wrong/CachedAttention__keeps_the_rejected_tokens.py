@@ -1,0 +1,29 @@
+# expect: the tokens from 3 on are still seen
+# fails: truncate
+class CachedAttention:
+    """Attention of one layer that keeps the keys and values of earlier tokens."""
+
+    def __init__(self, wq: torch.Tensor, wk: torch.Tensor, wv: torch.Tensor, kv_heads: int):
+        self.weights, self.kv_heads, self.head_dim = (wq, wk, wv), kv_heads, len(wk) // kv_heads
+        self.keys = self.values = None
+
+    def attend(self, x: torch.Tensor) -> torch.Tensor:
+        """Attention of the new tokens over all tokens so far."""
+        q, k, v = ((x @ w.T).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for w in self.weights)
+        if self.keys is not None:
+            k, v = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
+        self.keys, self.values = k, v
+        group = q.shape[1] // self.kv_heads
+        scores = q @ k.repeat_interleave(group, 1).mT / self.head_dim**0.5
+        positions = torch.arange(k.shape[2])
+        future = positions > positions[-q.shape[2] :, None]
+        weights = scores.masked_fill(future, -torch.inf).softmax(-1)
+        return (weights @ v.repeat_interleave(group, 1)).transpose(1, 2).flatten(2)
+
+    def truncate(self, length: int) -> None:
+        """Forget all tokens from position `length` on."""
+        kept = 0 if self.keys is None else self.keys.shape[2]
+        if not 0 <= length <= kept:
+            raise ValueError(f"length = {length} of {kept} tokens: expected 0 to {kept}")
+        if kept:
+            pass

@@ -1,0 +1,15 @@
+# expect: the keys of the longest sequence are seen
+# fails: values, stale
+def paged_attention(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, tables: torch.Tensor, lengths: torch.Tensor
+) -> torch.Tensor:
+    """Each sequence's query over its keys."""
+    size, group = keys.shape[1], q.shape[1] // keys.shape[2]
+    positions = torch.arange(int(lengths.max()))
+    known = positions < lengths[:, None]
+    blocks = tables[:, positions // size].clamp(0, len(keys) - 1)
+    k, v = (each[blocks, positions % size] for each in (keys, values))
+    k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
+    scores = torch.einsum("shd,skhd->shk", q, k) / q.shape[2] ** 0.5
+    weights = scores.softmax(-1)
+    return torch.einsum("shk,skhd->shd", weights, v)

@@ -1,0 +1,1829 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+#   threeloops:
+#     title: Which requests run next?
+#     minutes: 200
+#     withholds: [threeloops.product.request, threeloops.product.batching, threeloops.product.loadgen, threeloops.product.decode, threeloops.lab.drawings]
+#     edition: 2
+# ---
+
+# %% [markdown]
+# # Which requests run next?
+#
+# ![Six requests of different lengths wait in front of one GPU, whose next step is still empty](attachment:opening.png)
+#
+# Requests arrive at any time, and each needs a different number of steps. One model serves them all, and before every
+# step a scheduler decides which requests are in it.
+
+# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+import math
+import numbers
+import random
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from threeloops.lab import (
+    animate,
+    audit,
+    calibration,
+    check,
+    debrief,
+    explore,
+    figure,
+    hint,
+    myth,
+    palette,
+    predict,
+    reveal,
+    show,
+    term,
+)
+
+BLOCK = 16  # tokens per block of the cache
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model whose weights, keys and values have 2 bytes per element."""
+
+    parameters: float
+    layers: int
+    width: int  # query heads · head_dim
+    kv_width: int  # key-value heads · head_dim
+
+
+@dataclass(frozen=True)
+class Device:
+    bandwidth: float  # bytes/s
+    peak: float  # FLOP/s
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is free now: seats in the batch, blocks of the cache, and tokens in the step."""
+
+    seats: int
+    blocks: int
+    budget: int
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A request's tokens, its salt, and how its answer is sampled."""
+
+    tokens: tuple[int, ...]
+    salt: str = ""
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests per second, how many, tokens of prompts and answers (least, most), and the limits in seconds."""
+
+    name: str
+    rate: float
+    requests: int
+    prompts: tuple[int, int]
+    outputs: tuple[int, int]
+    ttft: float
+    gap: float
+
+
+WORKLOADS = [
+    Workload("documents", 18.0, 120, (2000, 4000), (50, 100), ttft=1.0, gap=0.020),
+    Workload("extraction", 220.0, 500, (100, 200), (60, 100), ttft=0.5, gap=0.050),
+    Workload("long chat", 4.0, 60, (6000, 8000), (400, 600), ttft=8.0, gap=0.010),
+]
+
+
+# What the test cells share: a replay of requests in virtual time, and what surrounds each decision in it.
+
+
+@dataclass(eq=False)
+class Served:
+    """A request in a replay. Of its prompt and the tokens that it has got, `computed` are in the cache."""
+
+    name: str
+    arrival: float
+    prompt: int
+    output: int
+    computed: int = 0
+    times: list = field(default_factory=list)
+
+    @property
+    def length(self):
+        return self.prompt + len(self.times)
+
+
+def arrivals(rate, requests, prompts, outputs, seed):
+    """(name, arrival in seconds, tokens of the prompt, tokens of the answer) of each request; Poisson arrivals."""
+    rng, at, found = random.Random(seed), 0.0, []
+    for number in range(requests):
+        at += rng.expovariate(rate)
+        found.append((f"r{number}", at, rng.randint(*prompts), rng.randint(*outputs)))
+    return found
+
+
+def seconds_of(tokens, keys=0):
+    """Seconds of a step, with rounded numbers for 8 billion parameters on an H100."""
+    return max(5e-3 + 40e-9 * keys, 16e-6 * tokens)
+
+
+def serve(trace, decide, keys_cost=False):
+    """Serve a trace. Before each step `decide(waiting, running)` moves requests between the two lists and returns
+    [(request, tokens to compute)]."""
+    served = [Served(*each) for each in trace]
+    coming, waiting, running, clock = sorted(served, key=lambda r: r.arrival)[::-1], [], [], 0.0
+    while coming or waiting or running:
+        while coming and coming[-1].arrival <= clock:
+            waiting.append(coming.pop())
+        chunks = decide(waiting, running)
+        if not chunks:
+            stuck = f"{len(waiting) + len(running)} requests are left after {clock:.3f} s, and no step is made"
+            check.true(bool(coming), stuck)
+            clock = coming[-1].arrival
+            continue
+        keys = sum(request.computed + count for request, count in chunks) if keys_cost else 0
+        clock += seconds_of(sum(count for _, count in chunks), keys)
+        for request, count in chunks:
+            request.computed += count
+            if request.computed == request.length:
+                request.times.append(clock)
+                if len(request.times) == request.output:
+                    running.remove(request)
+    return served
+
+
+def require_times(got, expected, case):
+    """The same token at the same virtual time, for each request."""
+    for mine, wanted in zip(got, expected, strict=True):
+        check.equal(len(mine.times), wanted.output, what=f"tokens of {mine.name}, {case}")
+        check.close(mine.times, wanted.times, rtol=1e-9, unit="s", what=f"times of the tokens of {mine.name}, {case}")
+
+
+def beyond(seconds, limit):
+    """Whether a limit is missed. A sum of steps may be off by rounding, which misses none."""
+    return seconds > limit * (1 + 1e-9)
+
+
+def blocks_for(tokens):
+    return -(-tokens // BLOCK)
+
+
+def names_of(found):
+    """A list of names, also of an array."""
+    found = found.tolist() if hasattr(found, "tolist") else found
+    return [str(name) if isinstance(name, str) else name for name in found]
+
+
+def admitting(admit, seats, blocks, budget):
+    """Whole prompts join through `admit`, in steps of their own. Blocks are reserved for prompt and answer."""
+
+    def decide(waiting, running):
+        if waiting:
+            held = sum(blocks_for(r.prompt + r.output) for r in running)
+            room = Room(seats - len(running), blocks - held, budget)
+            line = [(r.name, r.prompt, r.output) for r in waiting]
+            names = names_of(admit(list(line), room))
+            require_admission(names, line, room)
+            joined = waiting[: len(names)]
+            del waiting[: len(names)]
+            running += joined
+            if joined:
+                return [(r, r.prompt) for r in joined]
+        return [(r, 1) for r in running]
+
+    return decide
+
+
+def require(condition, message):
+    """`check.true` that counts only what fails: a replay asks thousands of times."""
+    if not condition:
+        check.true(False, message)
+
+
+def demands(joined):
+    """Seats, blocks and tokens of the budget that these (name, prompt, answer) take together."""
+    prompts = [prompt for _, prompt, _ in joined]
+    blocks = [blocks_for(prompt + answer) for _, prompt, answer in joined]
+    return len(joined), sum(blocks), sum(prompts) if len(joined) > 1 else 0
+
+
+def require_admission(names, line, room):
+    """Exactly the requests that must join, from the front of the queue."""
+    order = [name for name, _, _ in line]
+    case = f"waiting (name, prompt, answer): {line[:6]}{' …' * (len(line) > 6)}, {room}"
+    for name in names:
+        require(name in order, f"{name!r} joins, but no request of that name waits ({case})")
+    require(len(set(names)) == len(names), f"{names} join: a request joins twice ({case})")
+    passed = [name for name in order[: max(map(order.index, names), default=0)] if name not in names]
+    require(not passed, f"{names} join, so {passed[:1]} was overtaken: it arrived earlier and still waits ({case})")
+    check.equal(names, order[: len(names)], what=f"names in the order of arrival ({case})")
+    free = (room.seats, room.blocks, room.budget)
+    kinds = ("seats", "blocks for prompts and answers", "tokens of prompts")
+    for what, used, left in zip(kinds, demands(line[: len(names)]), free, strict=True):
+        require(used <= left, f"{names} join and take {used} {what}, of which {left} are free ({case})")
+    if len(names) < len(line):
+        name, prompt, _ = line[len(names)]
+        more = demands(line[: len(names) + 1])
+        lacks = any(used > left for used, left in zip(more, free, strict=True))
+        alone = " (alone in a step a prompt may exceed the budget)" * (not names and prompt > room.budget)
+        require(lacks, f"{names} join and {name!r} waits, although it would fit{alone} ({case})")
+
+
+def making_room(make_room, seats, blocks):
+    """One request joins per step if its tokens fit. Otherwise all running ones decode, as far as `make_room` finds blocks."""
+    tables, free = {}, list(range(blocks))
+
+    def decide(waiting, running):
+        for name in set(tables) - {r.name for r in running}:
+            free.extend(tables.pop(name))
+        running.sort(key=lambda r: r.arrival)
+        if waiting and len(running) < seats and blocks_for(waiting[0].length) <= len(free):
+            request = waiting.pop(0)
+            running.append(request)
+            tables[request.name] = [free.pop() for _ in range(blocks_for(request.length))]
+            return [(request, request.length)]
+        given = [(r.name, r.length, list(tables[r.name])) for r in running]
+        copies = [(name, length, list(table)) for name, length, table in given]
+        found = results_of(make_room(copies, list(free), BLOCK))
+        require_blocks(found, given, list(free), BLOCK)
+        new_tables, new_free, preempted = found
+        tables.clear()
+        tables.update(new_tables)
+        free[:] = new_free
+        gone = [r for r in running if r.name in {name for name, _ in preempted}]
+        for request in gone:
+            running.remove(request)
+            request.computed = 0
+        waiting[:] = sorted(waiting + gone, key=lambda r: r.arrival)
+        return [(r, 1) for r in running]
+
+    return decide
+
+
+def results_of(found):
+    """Tables, free blocks and preempted requests as data of our own: an iterator can be read only once."""
+    check.equal(len(found), 3, what="number of results")
+    tables, free, preempted = found
+    return {name: list(table) for name, table in tables.items()}, list(free), [tuple(each) for each in preempted]
+
+
+def require_who(found, given, free, size):
+    """Which requests decode, and which wait again, with how many tokens."""
+    tables, _, got = found
+    case = f"running (name, tokens, table): {given}, free {free}, blocks of {size}"
+    held = [len(table) for _, _, table in given]
+    lacks = [-(-length // size) - have for (_, length, _), have in zip(given, held, strict=True)]
+    stay = max(n for n in range(len(given) + 1) if sum(lacks[:n]) <= len(free) + sum(held[n:]))
+    names, decode = [name for name, _, _ in given], sorted(tables)
+    fewer = [name for name in names[:stay] if name not in tables]
+    extra = [name for name in names[stay:] if name in tables]
+    cause = ""
+    if fewer and extra:
+        cause = f"{fewer[0]!r} arrived before {extra[0]!r}: the last to arrive is preempted first"
+    elif fewer:
+        cause = f"there are blocks for {fewer[0]!r} too"
+    check.equal(decode, sorted(names[:stay]), what=f"requests that decode ({case})", hint=cause)
+    wanted = [(name, length) for name, length, _ in given[stay:]]
+    reverse = got != wanted and got == wanted[::-1]
+    short = got == [(name, length - 1) for name, length in wanted]
+    cause = (
+        "these are in the order of preemption: they wait in the order of arrival"
+        if reverse
+        else "the newest token must be computed, too"
+        if short
+        else ""
+    )
+    check.equal(got, wanted, what=f"preempted, with the tokens to compute again ({case})", hint=cause)
+
+
+def require_blocks(found, given, free, size):
+    """As well, every block in one place, and every table with what it needs."""
+    require_who(found, given, free, size)
+    tables, left, _ = found
+    case = f"running (name, tokens, table): {given}, free {free}, blocks of {size}"
+    before = {name: list(table) for name, _, table in given}
+    places = {}
+    for where, blocks in [*((f"the table of {name!r}", table) for name, table in tables.items()), ("free", left)]:
+        for block in blocks:
+            places.setdefault(block, []).append(where)
+    every = {*free, *(block for table in before.values() for block in table)}
+    for block, where in places.items():
+        require(len(where) == 1, f"block {block} is in {' and in '.join(where)}: it was given twice ({case})")
+        require(block in every, f"block {block} does not exist ({case})")
+    lost = sorted(every - set(places))
+    require(not lost, f"blocks {lost} leaked: they are in no table and not free ({case})")
+    for name, length, _ in given:
+        if name in tables:
+            table, needed = tables[name], -(-length // size)
+            check.equal(len(table), needed, what=f"blocks of {name!r}, which has {length} tokens ({case})")
+            kept = table[: len(before[name])]
+            check.equal(kept, before[name], what=f"blocks at the beginning of the table of {name!r} ({case})")
+
+
+def filling(fill_step, seats, budget):
+    """Waiting requests join while there are seats; `fill_step` says what is computed for the running ones."""
+
+    def decide(waiting, running):
+        while waiting and len(running) < seats:
+            running.append(waiting.pop(0))
+        given = [(r.name, r.computed, r.length) for r in running]
+        if not given:
+            return []
+        by_name = {r.name: r for r in running}
+        found = [tuple(each) for each in fill_step(list(given), budget)]
+        require_chunks(found, given, budget)
+        return [(by_name[name], count) for name, _, count, _ in found]
+
+    return decide
+
+
+def require_chunks(found, given, budget):
+    """Sound chunks, and no request left out that should be in."""
+    case = f"running (name, computed, tokens): {given}, budget {budget}"
+    at = {name: (computed, length) for name, computed, length in given}
+    names = [name for name, _, _, _ in found]
+    require(len(set(names)) == len(names), f"{found}: a request has two chunks ({case})")
+    used = sum(count for _, _, count, _ in found)
+    require(used <= budget, f"{found} has {used} tokens: the budget is {budget} ({case})")
+    for name, start, count, samples in found:
+        require(name in at, f"{name!r} has a chunk, but is not running ({case})")
+        computed, length = at[name]
+        check.equal(start, computed, what=f"first position of the chunk of {name!r} ({case})")
+        require(count > 0, f"the chunk of {name!r} has {count} tokens ({case})")
+        require(computed + count <= length, f"{name!r} gets {count} tokens and lacks {length - computed} ({case})")
+        check.equal(samples, computed + count == length, what=f"whether {name!r} samples ({case})")
+    counts = {name: count for name, _, count, _ in found}
+    decoding = [name for name, (computed, length) in at.items() if length - computed == 1]
+    out = [name for name in decoding[:budget] if name not in counts]
+    require(not out, f"{out} has one token left and is left out: the budget has room for it ({case})")
+    left = budget - min(budget, len(decoding))
+    for name, (computed, length) in at.items():
+        if name not in decoding:
+            wanted = min(left, length - computed)
+            left -= wanted
+            check.equal(counts.get(name, 0), wanted, what=f"tokens of the prompt of {name!r} ({case})")
+
+
+def shared_prompts(seed, size, requests=12):
+    """Prompts that begin with each other's tokens or with tokens of their own, with few different tokens."""
+    rng = random.Random(seed)
+    heads = [tuple(rng.randrange(3) for _ in range(rng.randrange(3 * size))) for _ in range(3)]
+    return [
+        Prompt(
+            (*rng.choice(heads), *(rng.randrange(3) for _ in range(rng.randrange(1, 2 * size)))),
+            rng.choice(["", "", "blue"]),
+            rng.choice([0.0, 0.7]),
+            rng.randrange(5),
+        )
+        for _ in range(requests)
+    ]
+
+
+def require_keys(keys):
+    """Data that a dict can find."""
+
+    def sound(key):
+        return all(map(sound, key)) if isinstance(key, tuple) else isinstance(key, (bytes, str, numbers.Integral))
+
+    for key in keys:
+        require(sound(key), f"a cache key is {key!r}: expected bytes, a str, an int or a tuple of these")
+
+
+def cause_of(got, slips):
+    """The slips that give this number: all of them, because a test that cannot tell them apart must not choose."""
+    if not isinstance(got, (int, float)):
+        return ""
+    return "; or ".join(cause for cause, value in slips.items() if math.isclose(got, value, rel_tol=1e-9))
+
+
+# %% tags=["demo", "opening"] jupyter={"source_hidden": true}
+plot, axes = figure(width=9.5, height=2.9)
+for place, (prompt, answer) in enumerate([(5, 2), (1, 3), (2, 6), (8, 1), (1, 1), (3, 4)]):
+    left = 0.3
+    axes.barh([place], [prompt * 0.4], left=left, height=0.6, color=palette.sky)
+    axes.barh([place], [answer * 0.4], left=left + prompt * 0.4, height=0.6, color=palette.orange, alpha=0.6)
+    axes.text(left - 0.1, place, "abcdef"[place], ha="right", va="center", weight="bold")
+axes.text(0.3, -0.75, "prompt", color=palette.sky, va="center", weight="bold")
+axes.text(1.15, -0.75, "answer (of unknown length)", color=palette.orange, va="center", weight="bold")
+axes.annotate("", (5.9, 2.5), (4.5, 2.5), arrowprops={"arrowstyle": "->", "color": palette.ink, "lw": 1.5})
+for seat in range(4):
+    axes.barh([seat + 1], [2.4], left=6.1, height=0.8, facecolor="none", edgecolor=palette.grey, ls="--")
+    axes.text(7.3, seat + 1, "?", ha="center", va="center", size=13)
+axes.text(7.3, -0.1, "the next step", ha="center", va="center", weight="bold")
+axes.set(xlim=(-0.2, 9), ylim=(5.6, -1.2))
+axes.axis("off")
+show.figure(plot, "Six requests of different lengths wait in front of one GPU, whose next step is still empty")
+
+# %% [markdown]
+# A model computes the tokens of a *prompt* together (*prefill*) and then one token of the answer per step (*decode*).
+# The keys and values of earlier tokens stay in a cache (lab 15). Time is *virtual* here: a model of an H100 says how
+# long a step takes, so results are repeatable. Only the last cell runs a real engine.
+#
+# ## 1 · What a user notices
+#
+# - **TTFT**, time to first token: from a request's arrival to its first token.
+# - **ITL**, inter-token latency: the gap between two consecutive tokens of a request. The gaps of all requests are
+#   pooled.
+# - **TPOT**, time per output token: the mean gap of one request. A request with one token has none.
+# - **Goodput**: requests per second that meet all limits of an *SLO* (service-level objective).
+#
+# Averages hide what a few users suffer, so we report percentiles. About 99% of the values do not exceed the P99;
+# `numpy.percentile` interpolates between neighbours.
+#
+# *Worked example.* Request `a` arrives at 0 s and gets tokens at 0.3, 0.4 and 0.8 s. `b` arrives at 0.5 s and gets its
+# only token at 1.0 s. The TTFTs are 0.3 and 0.5 s, so their median is 0.4 s. The gaps are 0.1 and 0.4 s, with a P99 of
+# 0.397 s; the TPOT of `a` is 0.25 s. All this takes 1.0 s. `a` was in the system for 0.8 s and `b` for 0.5 s, so on
+# average the system held 1.3 requests. That is *Little's law*: mean number in the system = requests per second · mean seconds
+# in it. With TTFT ≤ 0.4 s and TPOT ≤ 0.3 s only `a` is good: goodput is 1 per second.
+#
+# ### Exercise 1 (12 points)
+#
+# `measure(served, ttft_limit, tpot_limit) -> dict`, where `served` has (arrival, times of its tokens) for each request,
+# in any order:
+#
+# - `"ttft"`: the median; `"itl"`: the P99; `"tpot"`: the median over requests with at least two tokens. Without any gap
+#   the last two are 0.
+# - `"in_system"`: mean number of requests in the system. `"goodput"`: good requests per second. A good one meets both
+#   limits (≤); with one token, only the first counts.
+# - Both divide by the time from the first arrival to the last token of all.
+
+# %% tags=["demo"]
+predict(
+    "tail",
+    "A token comes every 5 ms, but one gap in 50 lasts 100 ms, because another request's long prompt is computed. The mean "
+    "gap is 6.9 ms. What is the P99 of the gaps?",
+    unit="ms",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "measure", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def measure(served: list[tuple[float, list[float]]], ttft_limit: float, tpot_limit: float) -> dict[str, float]:
+    """What users notice of a service, in seconds and requests per second."""
+    ### BEGIN SOLUTION
+    first = [times[0] - arrival for arrival, times in served]
+    gaps = [np.diff(times) for _, times in served]
+    every = np.concatenate(gaps)
+    mean_gaps = [each.mean() for each in gaps if len(each)]
+    good = sum(
+        ttft <= ttft_limit and (len(each) == 0 or each.mean() <= tpot_limit)
+        for ttft, each in zip(first, gaps, strict=True)
+    )
+    seconds = max(times[-1] for _, times in served) - min(arrival for arrival, _ in served)
+    return {
+        "ttft": float(np.median(first)),
+        "itl": float(np.percentile(every, 99)) if len(every) else 0.0,
+        "tpot": float(np.median(mean_gaps)) if mean_gaps else 0.0,
+        "in_system": sum(times[-1] - arrival for arrival, times in served) / seconds,
+        "goodput": good / seconds,
+    }
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "measure_test_latencies", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("measure", "percentiles of latencies", part="latencies", hidden="other traces"):
+
+    def latencies(served, ttft, itl, tpot, case):
+        got = measure([(arrival, list(times)) for arrival, times in served], 1.0, 1.0)
+        firsts = [times[0] - arrival for arrival, times in served]
+        gaps = [b - a for _, times in served for a, b in zip(times, times[1:], strict=False)]
+        several = [(times[-1] - times[0], len(times), times[-1] - a) for a, times in served if len(times) > 1]
+        slips = {
+            "this is the mean: take the median": float(np.mean(firsts)),
+            "this is the P99: take the median": float(np.percentile(firsts, 99)),
+            "this is counted from 0 s: count from the arrival": float(np.median([times[0] for _, times in served])),
+        }
+        check.close(got["ttft"], ttft, unit="s", what=f'"ttft" of {case}', hint=cause_of(got["ttft"], slips))
+        of_means = [total / (n - 1) for total, n, _ in several] or [0.0]
+        own = [np.percentile(np.diff(times), 99) for _, times in served if len(times) > 1] or [0.0]
+        slips = {
+            "this is the P99 of the requests' mean gaps: take all gaps together": float(np.percentile(of_means, 99)),
+            "this is the mean of the requests' own P99s: take all gaps together": float(np.mean(own)),
+            "this is the median of the requests' own P99s: take all gaps together": float(np.median(own)),
+            "this is the largest gap: take the P99": max(gaps, default=0.0),
+            "this is the median: take the P99": float(np.median(gaps or [0.0])),
+            "this is the mean: take the P99": float(np.mean(gaps or [0.0])),
+        }
+        check.close(got["itl"], itl, unit="s", what=f'"itl" of {case}', hint=cause_of(got["itl"], slips))
+        slips = {
+            "this is the median of all gaps: take each request's mean gap first": float(np.median(gaps or [0.0])),
+            "requests with one token count as 0: leave them out": float(
+                np.median(of_means * bool(several) + [0.0] * (len(served) - len(several)))
+            ),
+            "divide by the gaps, of which there is one fewer than tokens": float(
+                np.median([total / n for total, n, _ in several] or [0.0])
+            ),
+            "this counts from the arrival: count from the first token": float(
+                np.median([total / n for _, n, total in several] or [0.0])
+            ),
+            "this is the mean over the requests: take the median": float(np.mean(of_means)),
+        }
+        check.close(got["tpot"], tpot, unit="s", what=f'"tpot" of {case}', hint=cause_of(got["tpot"], slips))
+
+    worked = [(0.0, [0.3, 0.4, 0.8]), (0.5, [1.0])]
+    latencies(worked, 0.4, 0.397, 0.25, "the worked example")
+    three = [(2.0, [2.5, 3.0, 3.5]), (1.0, [2.0, 2.2]), (0.0, [0.2, 0.5, 0.6, 3.2])]
+    latencies(three, 0.5, 2.495, 0.5, "three requests")
+    latencies([(0.0, [0.5]), (1.0, [1.25])], 0.375, 0.0, 0.0, "two requests with one token each")
+    ### BEGIN HIDDEN TESTS
+    for seed in range(3):
+        rng = check.rng(seed)
+        served = []
+        for _ in range(40):
+            at = float(rng.uniform(0, 5))
+            served.append((at, (at + np.cumsum(rng.exponential(0.1, int(rng.integers(1, 20))))).tolist()))
+        gaps = [np.diff(times) for _, times in served]
+        latencies(
+            served,
+            float(np.percentile([t[0] - a for a, t in served], 50)),
+            float(np.percentile(np.concatenate(gaps), 99)),
+            float(np.percentile([g.mean() for g in gaps if len(g)], 50)),
+            f"40 requests, seed {seed}",
+        )
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "measure_test_rates", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("measure", "Little's law and goodput", part="rates", hidden="other traces and limits"):
+
+    def rates(served, ttft, tpot, in_system, goodput, case):
+        got = measure([(arrival, list(times)) for arrival, times in served], ttft, tpot)
+        n, end = len(served), max(times[-1] for _, times in served)
+        begin, inside = min(arrival for arrival, _ in served), sum(times[-1] - arrival for arrival, times in served)
+        listed = served[-1][1][-1] - served[0][0] or math.inf
+        order = "the list is in any order: count from the earliest arrival to the latest token"
+        slips = {
+            order: inside / listed,
+            "this divides by the last moment: count from the first arrival": inside / end,
+            "this is the mean number of seconds inside": inside / n,
+            "this counts each request from its first token: count from its arrival": sum(
+                t[-1] - t[0] for _, t in served
+            )
+            / (end - begin),
+        }
+        case = f"{case}, TTFT ≤ {ttft} s and TPOT ≤ {tpot} s"
+        check.close(got["in_system"], in_system, what=f'"in_system", {case}', hint=cause_of(got["in_system"], slips))
+        wide = [(t[0] - a, np.diff(t)) for a, t in served]
+        span = end - begin
+        slips = {
+            "this is the share of the requests: count them per second": goodput * span / n,
+            "this is their number: count them per second": goodput * span,
+            "this divides by the last moment: count from the first arrival": goodput * span / end,
+            order: goodput * span / listed,
+            "a request that just meets a limit is good": sum(
+                f < ttft and (not len(g) or g.mean() < tpot) for f, g in wide
+            )
+            / span,
+            "only the TTFT was asked": sum(f <= ttft for f, g in wide) / span,
+            "only the TPOT was asked": sum(not len(g) or g.mean() <= tpot for f, g in wide) / span,
+            "a request needs both": sum(f <= ttft or not len(g) or g.mean() <= tpot for f, g in wide) / span,
+            "a request with one token needs only the first limit": sum(
+                f <= ttft and len(g) > 0 and g.mean() <= tpot for f, g in wide
+            )
+            / span,
+            "the limit is for the mean gap, not for the longest": sum(
+                f <= ttft and (not len(g) or g.max() <= tpot) for f, g in wide
+            )
+            / span,
+        }
+        check.close(got["goodput"], goodput, unit="/s", what=f'"goodput", {case}', hint=cause_of(got["goodput"], slips))
+
+    worked = [(0.0, [0.3, 0.4, 0.8]), (0.5, [1.0])]
+    rates(worked, 0.4, 0.3, 1.3, 1.0, "the worked example")
+    three = [(3.0, [3.5, 4.0, 4.5]), (2.0, [3.0, 3.25]), (1.0, [1.25, 1.5, 1.75, 5.0])]
+    rates(three, 0.5, 0.5, 1.6875, 0.25, "three requests, of which the first has exactly 0.5 s and 0.5 s")
+    rates(three, 1.0, 1.25, 1.6875, 0.75, "three requests, of which one has exactly 1 s and one exactly 1.25 s")
+    four = [(1.0, [1.5]), (2.0, [2.25]), (1.5, [5.0]), (1.0, [1.5, 2.0])]
+    rates(four, 0.5, 0.1, 1.3125, 0.5, "four requests, of which three have one token")
+    ### BEGIN HIDDEN TESTS
+    for seed in range(3):
+        rng = check.rng(seed + 5)
+        served = []
+        for _ in range(30):
+            at = float(rng.uniform(1, 5))
+            served.append((at, (at + np.cumsum(rng.exponential(0.1, int(rng.integers(1, 9))))).tolist()))
+        span = max(t[-1] for _, t in served) - min(a for a, _ in served)
+        good = [t[0] - a <= 0.12 and (t[-1] - t[0]) <= 0.1 * (len(t) - 1) for a, t in served]
+        inside = sum(t[-1] - a for a, t in served) / span
+        rates(served, 0.12, 0.1, inside, sum(good) / span, f"30 requests, seed {seed}")
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "measure",
+    "`np.diff(times)` has the gaps of a request; `np.concatenate` joins those of all requests.",
+    "The duration is `max` of the last tokens minus `min` of the arrivals. The first request in the list need not have "
+    "arrived first.",
+)
+gaps = np.array([5.0] * 49 + [100.0])
+show.against_prediction("tail", float(np.percentile(np.tile(gaps, 20), 99)), unit="ms", source="computed")
+debrief(
+    "measure",
+    """The mean and the median of the gaps hide a stall of 100 ms; the P99 shows it. A user who reads an answer of 100 tokens
+    meets two such stalls on average. ITL pools all gaps because a request's own mean, its TPOT, hides them too.
+
+    Little's law needs no assumption about arrivals, order or lengths: both sides add up the same time, once by request and
+    once by moment. So it can check a measurement. It also sizes a service: 40 requests per second that each stay for 3 s
+    make 120 at a time.""",
+    parts=("latencies", "rates"),
+)
+
+# %% [markdown]
+# ## 2 · What a step costs
+#
+# A step reads all weights once, and the cached keys and values of the requests in it. It does arithmetic for each of
+# its tokens. By the roofline of lab 01, it takes as long as the slower of the two.
+#
+# A **chunk** (start, count) is what a step computes for one request: `count` tokens from position `start` on. All
+# tokens before `start` are in the cache. A decoding request has a chunk of one token; a whole prompt of p tokens is the
+# chunk (0, p).
+#
+# - **Bytes**: 2 per parameter. A token's keys and values take 2 · 2 · layers · kv_width bytes. A chunk writes those of
+#   its `count` tokens and reads those of all `start + count`.
+# - **FLOPs**: 2 · parameters per token. Attention adds 4 · layers · width for each pair of a token and a key that it
+#   sees: the token at position i sees i + 1 keys.
+#
+# *Worked example.* 8 billion parameters, 32 layers, width 4,096, kv_width 1,024, on an H100 with 3.35 TB/s and 989.4
+# TFLOP/s. The chunk (999, 1) moves 16 GB + 1,000 · 131,072 B + 131,072 B, which takes 4.82 ms. Its arithmetic, 16.5
+# GFLOP, would take 0.017 ms. The prompt (0, 2048) has 2048 · 2049/2 pairs; its 33.9 TFLOP take 34.2 ms, its bytes only
+# 4.9 ms.
+#
+# ### Exercise 2 (14 points)
+#
+# `step_seconds(chunks, model, device) -> float` is the time of a step with these chunks, a list of (start, count). An
+# empty step takes 0 s. `model` has `parameters`, `layers`, `width` and `kv_width`; `device` has `bandwidth` and `peak`.
+
+# %% tags=["demo"]
+predict(
+    "batch",
+    "One decoding request with 1,000 tokens of context takes 4.8 ms per step. How long is a step in which 64 of them decode?",
+    unit="ms",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "step_seconds", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def step_seconds(chunks: list[tuple[int, int]], model: Model, device: Device) -> float:
+    """The longer of bytes over bandwidth and FLOPs over peak."""
+    ### BEGIN SOLUTION
+    if not chunks:
+        return 0.0
+    tokens = sum(count for _, count in chunks)
+    keys = sum(start + count for start, count in chunks)
+    pairs = sum(count * start + count * (count + 1) / 2 for start, count in chunks)
+    moved = 2 * model.parameters + (keys + tokens) * 4 * model.layers * model.kv_width
+    flops = 2 * model.parameters * tokens + 4 * model.layers * model.width * pairs
+    return max(moved / device.bandwidth, flops / device.peak)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "step_seconds_test_decode", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("step_seconds", "steps that only decode", part="decode", hidden="other models and devices"):
+    llama, h100 = Model(8e9, 32, 4096, 1024), Device(3.35e12, 989.4e12)
+
+    def decodes(starts, model, device, case):
+        chunks = [(start, 1) for start in starts]
+        n, keys, kv = len(starts), sum(starts) + len(starts), 4 * model.layers * model.kv_width
+        bytes_, flops = 2 * model.parameters + (keys + n) * kv, 2 * model.parameters * n
+        attention = 4 * model.layers * model.width * keys
+        expected = max(bytes_ / device.bandwidth, (flops + attention) / device.peak) if starts else 0.0
+        got = step_seconds(list(chunks), model, device)
+        slips = {
+            "the weights are read once per step, not once per request": (2 * model.parameters * n + (keys + n) * kv)
+            / device.bandwidth,
+            "the keys and values of a new token are written and also read: this has one of the two": (bytes_ - n * kv)
+            / device.bandwidth,
+            "the cached keys and values are read, too": (bytes_ - keys * kv) / device.bandwidth,
+            "this is the time of the weights alone: the keys and values add to it": 2
+            * model.parameters
+            / device.bandwidth,
+            "a token has a key and a value: this is the half": (bytes_ - (keys + n) * kv / 2) / device.bandwidth,
+            "keys have kv_width elements per layer, not width": (
+                2 * model.parameters + (keys + n) * 4 * model.layers * model.width
+            )
+            / device.bandwidth,
+            "this is the sum of the two times: a step takes the longer": bytes_ / device.bandwidth
+            + (flops + attention) / device.peak,
+            "this is the time of the arithmetic; the bytes take longer": (flops + attention) / device.peak,
+            "this is the time of the bytes; the arithmetic takes longer": bytes_ / device.bandwidth,
+            "attention is missing in the FLOPs": flops / device.peak,
+            "the FLOPs of attention go by width, not kv_width": (flops + 4 * model.layers * model.kv_width * keys)
+            / device.peak,
+            "this adds up the longer time of each chunk: take the longer of the two sums": sum(
+                max(
+                    (2 * model.parameters + (start + 2) * kv) / device.bandwidth,
+                    (2 * model.parameters + 4 * model.layers * model.width * (start + 1)) / device.peak,
+                )
+                for start in starts
+            ),
+        }
+        if not starts:
+            slips = {"an empty step reads no weights": 2 * model.parameters / device.bandwidth}
+        check.close(got, expected, rtol=1e-9, unit="s", what=f"step of {case}", hint=cause_of(got, slips))
+
+    decodes([999], llama, h100, "the worked example, (999, 1)")
+    decodes([999, 0, 4000], llama, h100, "three requests, at positions 999, 0 and 4000")
+    decodes([10] * 600, llama, h100, "600 short requests, which arithmetic limits")
+    decodes([], llama, h100, "no requests")
+    ### BEGIN HIDDEN TESTS
+    for seed in range(6):
+        rng = check.rng(seed)
+        model = Model(float(10 ** rng.uniform(8, 11)), int(rng.integers(4, 90)), 128 * int(rng.integers(4, 90)), 1024)
+        device = Device(float(10 ** rng.uniform(11, 13)), float(10 ** rng.uniform(13, 15)))
+        starts = [int(start) for start in rng.integers(0, 9000, int(rng.integers(1, 300)))]
+        decodes(starts, model, device, f"{len(starts)} requests, {model}, {device}")
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "step_seconds_test_prompts", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("step_seconds", "steps with prompts", part="prompts", hidden="other chunks and devices"):
+    llama, h100 = Model(8e9, 32, 4096, 1024), Device(3.35e12, 989.4e12)
+
+    def computes(chunks, model, device, case):
+        tokens, kv = sum(count for _, count in chunks), 4 * model.layers * model.kv_width
+        seen = [[start + i + 1 for i in range(count)] for start, count in chunks]
+        bytes_ = 2 * model.parameters + (sum(each[-1] for each in seen) + tokens) * kv
+        each_pair, plain = 4 * model.layers * model.width, 2 * model.parameters * tokens
+        flops = plain + each_pair * sum(map(sum, seen))
+        expected = max(bytes_ / device.bandwidth, flops / device.peak)
+        got = step_seconds(list(chunks), model, device)
+        slips = {
+            "each token sees itself too: i + 1 keys": (plain + each_pair * (sum(map(sum, seen)) - tokens))
+            / device.peak,
+            "not every token of a chunk sees all of its keys": (
+                plain + each_pair * sum(each[-1] * len(each) for each in seen)
+            )
+            / device.peak,
+            "the tokens before the chunk are seen, too": (
+                plain + each_pair * sum(count * (count + 1) / 2 for _, count in chunks)
+            )
+            / device.peak,
+            "this has one pair per key: each token of a chunk has its own": (
+                plain + each_pair * sum(each[-1] for each in seen)
+            )
+            / device.peak,
+            "attention is missing in the FLOPs": plain / device.peak,
+            "the FLOPs of attention go by width, not kv_width": (
+                plain + 4 * model.layers * model.kv_width * sum(map(sum, seen))
+            )
+            / device.peak,
+            "this adds up the longer time of each chunk: take the longer of the two sums": sum(
+                max(
+                    (2 * model.parameters + (each[-1] + len(each)) * kv) / device.bandwidth,
+                    (2 * model.parameters * len(each) + each_pair * sum(each)) / device.peak,
+                )
+                for each in seen
+            ),
+            "this is the time of the bytes; the arithmetic takes longer": bytes_ / device.bandwidth,
+            "this is the time of the arithmetic; the bytes take longer": flops / device.peak,
+            "this is the sum of the two times: a step takes the longer": bytes_ / device.bandwidth
+            + flops / device.peak,
+            "the weights are read once per step, not once per chunk": (
+                bytes_ + 2 * model.parameters * (len(chunks) - 1)
+            )
+            / device.bandwidth,
+            "the keys and values of a new token are written and also read: this has one of the two": (
+                bytes_ - tokens * kv
+            )
+            / device.bandwidth,
+            "each token of a chunk reads the keys again: a chunk reads them once": (
+                2 * model.parameters + (sum(map(sum, seen)) + tokens) * kv
+            )
+            / device.bandwidth,
+        }
+        check.close(got, expected, rtol=1e-9, unit="s", what=f"step of {case}", hint=cause_of(got, slips))
+
+    computes([(0, 2048)], llama, h100, "the worked example, (0, 2048)")
+    computes([(2048, 512)], llama, h100, "a chunk (2048, 512)")
+    computes([(999, 1), (0, 500), (700, 3)], llama, h100, "the chunks (999, 1), (0, 500) and (700, 3)")
+    computes([(6000, 64), (0, 32)], llama, h100, "the chunks (6000, 64) and (0, 32), which bytes limit")
+    ### BEGIN HIDDEN TESTS
+    for seed in range(6):
+        rng = check.rng(seed + 10)
+        model = Model(float(10 ** rng.uniform(8, 11)), int(rng.integers(4, 90)), 128 * int(rng.integers(4, 90)), 512)
+        device = Device(float(10 ** rng.uniform(11, 13)), float(10 ** rng.uniform(13, 15)))
+        chunks = [(int(rng.integers(0, 5000)), int(rng.integers(1, 700))) for _ in range(int(rng.integers(1, 6)))]
+        computes(chunks, model, device, f"the chunks {chunks}, {model}, {device}")
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "step_seconds",
+    "Three sums over the chunks are enough: tokens `count`, keys `start + count`, and pairs.",
+    "The pairs of a chunk are (start + 1) + (start + 2) + … + (start + count) = count · start + count · (count + 1)/2.",
+    "The weights stand outside the sums: a step reads them once.",
+)
+from threeloops.hardware import accelerator
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.product.batching import RooflineCost, StepShape
+
+LLAMA = GPTConfig(128256, 32, 32, 8, 4096, 14336, 8192, tied_embeddings=False)
+COST = RooflineCost(LLAMA, accelerator("H100"))
+
+
+def decode_milliseconds(requests, context):
+    return 1e3 * COST(StepShape(((context - 1, 1, True),) * requests))
+
+
+with reveal("batch"):
+    show.against_prediction(
+        "batch",
+        round((16e9 + 64 * 1001 * 131072) / 3.35e9, 2),
+        unit="ms",
+        source="model of the exercise: bytes ÷ bandwidth",
+    )
+    plot, axes = figure(width=8.5, height=2.9)
+    batches = [2**k for k in range(11)]
+    for context, color in ((16, palette.purple), (1000, palette.green), (8000, palette.vermillion)):
+        rates_ = [n / decode_milliseconds(n, context) for n in batches]
+        axes.plot(batches, rates_, color=color, marker="o", ms=3)
+        axes.annotate(
+            f"{context:,} tokens each",
+            (batches[-1], rates_[-1]),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            color=color,
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_xlim(1, 4500)
+    axes.set_xticks(batches, [str(n) for n in batches])
+    axes.set(xlabel="decoding requests in the step", ylabel="thousand tokens per second")
+    axes.set_title("Llama-3-8B on an H100, at the data sheet's rates")
+    show.figure(plot, "Tokens per second against the size of the batch, for three lengths of the context")
+debrief(
+    "step_seconds",
+    """Reading 16 GB of weights takes 4.8 ms, and in that time an H100 could do the arithmetic of 295 tokens. So a lone decoding
+    request uses 0.3% of the arithmetic, and the next one is nearly free, because the weights are read anyway. Two things end
+    this. At about 300 tokens per step, arithmetic takes as long as reading the weights (the ridge point of lab 01). And with
+    long contexts the keys and values, which requests do not share, outweigh the weights much earlier: 16 GB hold those of
+    122,000 tokens.
+
+    A prompt is different. 2,048 tokens are far beyond the ridge point, so batching such prompts gains almost nothing.
+
+    The model leaves out launch overhead and activations, and real kernels stay below both rates.""",
+    parts=("decode", "prompts"),
+)
+
+# %% [markdown]
+# ## 3 · Which requests join
+#
+# Because they share the reading of the weights, requests are batched:
+#
+# - **Static**: wait until a batch is full, run it until its longest answer is done, then take the next.
+# - **Dynamic**: the same, but after, for example, 50 ms an incomplete batch starts too.
+# - **Continuous**: decide before every step. Finished requests leave, and waiting ones take their seats (Orca, 2022).
+#
+# The claim below compares each one's tokens per second with those of one request at a time.
+#
+# With continuous batching in its simplest form, new requests join in a step of their own, which computes their whole
+# prompts and gives each its first token. Running requests wait meanwhile. To join, a request needs
+#
+# - a **seat**: the batch has a maximum size;
+# - **blocks** of the cache, of 16 tokens each. Here we reserve them for prompt and answer, as if its length were
+#   known (section 4 drops this);
+# - room in the **budget**, the most prompt tokens that one step should compute.
+#
+# *Worked example.* 3 seats, 60 blocks and a budget of 600 are free. In the queue are `a` (prompt 300, answer 20), `b`
+# (290, 30), `c` (100, 20) and `d` (10, 10). `a` needs 320 tokens, which are 20 blocks, and so does `b`; their prompts
+# have 590 tokens. With `c` they would have 690, so `c` waits. `d` would fit, but it came later: if requests could
+# overtake, a long prompt might wait forever. So `a` and `b` join.
+#
+# ### Exercise 3 (16 points)
+#
+# `admit(waiting, room) -> list` returns the names that join this step. `waiting` has (name, prompt, answer) in the
+# order of arrival; `room` has `seats`, `blocks` and `budget`.
+#
+# - First come, first served: no request overtakes another, and as many join as fit.
+# - Each needs blocks of `BLOCK` tokens for its prompt and answer together.
+# - The prompts that join have at most `budget` tokens together. Only the first in the queue may exceed it. It then
+#   joins alone.
+
+# %% tags=["demo"]
+myth("cb-1")
+predict(
+    "policies",
+    "A chat service on an H100 has 32 seats and far more requests than it can serve. Answers have 20 to 800 tokens, all "
+    "lengths equally likely. By what factor does continuous batching raise tokens per second over static batching?",
+    unit="×",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "admit", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def admit(waiting: list[tuple[str, int, int]], room: Room) -> list[str]:
+    """The names that join this step, from the front of the queue."""
+    ### BEGIN SOLUTION
+    joined, blocks, prompts = [], 0, 0
+    for name, prompt, answer in waiting:
+        blocks += -(-(prompt + answer) // BLOCK)
+        prompts += prompt
+        if len(joined) == room.seats or blocks > room.blocks or (joined and prompts > room.budget):
+            break
+        joined.append(name)
+    return joined
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "admit_test_rules", "locked": true, "points": 11, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("admit", "which requests join a step", part="rules", hidden="other queues and limits"):
+
+    def joins(line, *room):
+        require_admission(names_of(admit(list(line), Room(*room))), line, Room(*room))
+
+    four = [("a", 300, 20), ("b", 290, 30), ("c", 100, 20), ("d", 10, 10)]
+    joins(four, 3, 60, 600)
+    joins(four, 1, 60, 600)
+    joins(four, 0, 60, 600)
+    joins(four, 9, 39, 600)
+    joins(four, 9, 40, 590)
+    joins(four, 9, 48, 690)
+    joins(four, 9, 100, 9000)
+    joins([("long", 900, 20), ("short", 10, 10)], 4, 100, 600)
+    joins([("short", 10, 10), ("long", 900, 20), ("other", 5, 5)], 4, 100, 600)
+    joins([("big", 100, 900), ("small", 10, 6)], 4, 60, 600)
+    joins([("a", 16, 16), ("b", 17, 15), ("c", 17, 16)], 4, 4, 600)
+    joins([("a", 17, 16), ("b", 10, 10)], 4, 4, 600)
+    joins([("a", 10, 6), ("b", 600, 8)], 4, 60, 600)
+    joins([], 4, 60, 600)
+    ### BEGIN HIDDEN TESTS
+    for seed in range(60):
+        rng = check.rng(seed)
+        line = [
+            (f"r{i}", int(rng.integers(1, 400)), int(rng.integers(1, 300))) for i in range(int(rng.integers(0, 12)))
+        ]
+        joins(line, int(rng.integers(0, 9)), int(rng.integers(0, 150)), int(rng.integers(50, 1500)))
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "admit_test_trace", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("admit", "a trace in virtual time", part="trace", hidden="other traces"):
+
+    def by_trial(line, room):
+        """The longest front of the queue that may join."""
+        free = (room.seats, room.blocks, room.budget)
+        fits = [n for n in range(len(line) + 1) if all(a <= b for a, b in zip(demands(line[:n]), free, strict=True))]
+        return [name for name, _, _ in line[: max(fits)]]
+
+    def serves(seed, seats, blocks, budget, rate=120.0, requests=30):
+        trace = arrivals(rate, requests, (20, 600), (4, 60), seed)
+        got = serve(trace, admitting(admit, seats, blocks, budget))
+        expected = serve(trace, admitting(by_trial, seats, blocks, budget))
+        require_times(got, expected, f"{seats} seats, {blocks} blocks, budget {budget}, trace {seed}")
+        last = [max(each.times[-1] for each in run) for run in (got, expected)]
+        check.note("time of the trace", *last, "s")
+
+    serves(1, 8, 200, 800)
+    serves(2, 16, 120, 400)
+    serves(7, 20, 100, 900, rate=20_000.0)  # a burst: many wait while many seats are free
+    ### BEGIN HIDDEN TESTS
+    serves(3, 3, 100, 2000)
+    serves(6, 20, 100, 900, rate=20_000.0)
+    serves(8, 16, 120, 1000, rate=20_000.0)
+    serves(4, 30, 400, 300)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "admit",
+    "Walk along the queue and stop at the first request that does not fit: `break`, not `continue`.",
+    "`-(-tokens // BLOCK)` rounds up. Round up for each request, because two requests never share a block here.",
+    "The budget does not hold for the first request: test it only if another has joined already.",
+)
+from threeloops.lab.drawings import draw_steps
+from threeloops.product.batching import CHUNKED, CONTINUOUS, POLICIES, Engine, SimulatedExecutor
+from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.loadgen import measure as measure_replay
+from threeloops.product.loadgen import poisson, uniform
+from threeloops.product.loadgen import replay as replay_requests
+from threeloops.product.loadgen import trace as make_trace
+from threeloops.simulation.clock import VirtualClock
+
+
+def on_h100(policy, requests, blocks=8192, cost=COST):
+    """A replay by the course's engine, on an H100 in virtual time."""
+    clock = VirtualClock()
+    return replay_requests(Engine(SimulatedExecutor(clock, cost), BlockManager(blocks, BLOCK), policy, clock), requests)
+
+
+def burst(requests, seed=3):
+    return make_trace(poisson(200.0, seed), requests, uniform(50, 400), uniform(20, 800), seed=seed)
+
+
+measured = {}
+for name, policy in POLICIES.items():
+    run = on_h100(replace(policy, max_running=32, token_budget=512, prefix_cache=False), burst(200))
+    measured[name] = measure_replay(run.requests)
+alone = measure_replay(on_h100(replace(CONTINUOUS, max_running=1, prefix_cache=False), burst(200)).requests).throughput
+factors = {name: metrics.throughput / alone for name, metrics in measured.items()}
+with reveal("policies"):
+    show.against_prediction(
+        "policies",
+        round(factors["continuous"] / factors["static"], 2),
+        unit="×",
+        source="the course's engine in virtual time",
+    )
+    show.table(
+        [
+            (
+                name,
+                f"{metrics.throughput:,.0f}",
+                f"{factors[name]:.1f} ×",
+                f"{metrics.ttft.p50:.1f} s",
+                f"{1e3 * metrics.itl.p99:.1f} ms",
+            )
+            for name, metrics in measured.items()
+        ],
+        header=("200 requests, 32 seats", "tokens/s", "one at a time = 1", "TTFT, median", "ITL, P99"),
+        caption="Llama-3-8B on an H100 in virtual time; 200 requests arrive within a second",
+    )
+
+
+def first_tokens(name):
+    """Median TTFT in seconds where only 4 requests come per second."""
+    few_requests = make_trace(poisson(4.0, 2), 60, uniform(50, 400), uniform(20, 800), seed=2)
+    run = on_h100(replace(POLICIES[name], max_running=32, token_budget=512, prefix_cache=False), few_requests)
+    return measure_replay(run.requests).ttft.p50
+
+
+light = {name: first_tokens(name) for name in ("static", "dynamic", "continuous")}
+audit(
+    "cb-1",
+    round(factors["continuous"], 1),
+    f"times the tokens/s of one request at a time, by continuous batching; static {factors['static']:.1f}, dynamic {factors['dynamic']:.1f}",
+    "model",
+    "corrected",
+    how=f"200 requests on a modelled H100, 32 seats. Batching gains more than 10× where decoding dominates, because 32 requests share each read of the weights. Under full load dynamic hardly beats static, since its batches are full as well. It helps under light load: at 4 requests per second the median TTFT is {light['static']:.1f} s with static, {light['dynamic']:.1f} s with dynamic and {light['continuous']:.3f} s with continuous batching. Continuous is above both, as claimed. Published factors have other baselines: Orca 36.9× over FasterTransformer at equal latency (GPT-3 175B), vLLM 2–4× over FasterTransformer and Orca",
+)
+
+
+def draw_policies(policy, seats, requests):
+    """With long prompts and short answers, so that both can be seen."""
+    made = make_trace(poisson(200.0, 5), requests, uniform(1000, 4000), uniform(10, 60), seed=5)
+    run = on_h100(replace(POLICIES[policy], max_running=seats, token_budget=1024, prefix_cache=False), made)
+    return draw_steps(run, f"{policy}, {seats} seats")
+
+
+explore(draw_policies, policy=["static", "dynamic", "continuous", "chunked"], seats=[4, 2, 8], requests=(4, 16, 2, 10))
+debrief(
+    "admit",
+    """A static batch lasts as long as its longest answer. The average answer has about 400 tokens and the longest of 32 nearly
+    800, so on average nearly half of the seats are empty, and steps of a half-empty batch take almost as long as those of a
+    full one. Continuous batching fills a seat in the next step, so its gain depends on how much lengths differ. With equal
+    lengths it would gain little.
+
+    First come, first served is not the only order. Shortest first has a lower mean latency, but a long request may starve.
+    The dives have priorities that age, and fair shares between clients.
+
+    Two problems remain. Whenever a request joins, all decoding ones wait for one long step (section 5). And blocks were
+    reserved for answers of known length. In practice the length is unknown, so one would reserve the maximum (section 4).""",
+    parts=("rules", "trace"),
+)
+
+# %% [markdown]
+# ## 4 · When the cache is full
+#
+# A naive server reserves blocks for the longest possible answer, and most stay empty. With *paged attention* (vLLM,
+# 2023) a request gets only the blocks for the tokens that it has, and more when these are full. Then the cache can run
+# out, and a request has to give its blocks back and wait: a **preemption**. Its keys and values are lost, but its tokens are not. When it joins again, its
+# prompt and answer so far are computed like one long prompt (**recompute**).
+#
+# The request that arrived last is preempted first. So the first to arrive always makes progress, and none starves.
+#
+# *Worked example.* Blocks of 4 tokens, none free. `a` has 9 tokens and the blocks [0, 1], `b` 8 and [2, 3], `c` 5 and
+# [4, 5]. Each count includes the newest token, whose keys and values this step computes. `a` needs three blocks and
+# lacks one, so `c` is preempted: blocks 4 and 5 become free, and `a` takes 4. The 8 tokens of `b` fit. So `a` and `b`
+# decode with the tables [0, 1, 4] and [2, 3], block 5 is free, and `c` waits with 5 tokens to compute.
+#
+# ### Exercise 4 (18 points)
+#
+# `make_room(running, free, block_size) -> (tables, free, preempted)`. `running` has (name, tokens, table) in the order
+# of arrival. A table lists a request's blocks in the order of its tokens.
+#
+# - In the order of arrival, each request gets the blocks that its tokens need. While too few are free, the last request
+#   that still runs is preempted, perhaps this one itself.
+# - `tables` maps the names of those that decode to their tables: the old blocks first, unchanged.
+# - `preempted` has (name, tokens to compute again) in the order of arrival.
+# - Each block is in exactly one table or in `free` (in any order).
+
+# %% tags=["demo"]
+myth("cb-2")
+predict(
+    "reserve",
+    "A cache holds 131,072 tokens. A chat may have up to 8,192 tokens, and has 500 on average. How many times as many chats "
+    "fit with blocks of 16 tokens as with a reservation of the maximum for each?",
+    unit="×",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "make_room", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def make_room(
+    running: list[tuple[str, int, list[int]]], free: list[int], block_size: int
+) -> tuple[dict[str, list[int]], list[int], list[tuple[str, int]]]:
+    """Which requests decode with which blocks, what is free, and which requests wait again."""
+    ### BEGIN SOLUTION
+    staying, free, preempted = list(running), list(free), []
+    tables = {}
+    place = 0
+    while place < len(staying):
+        name, tokens, table = staying[place]
+        lacks = -(-tokens // block_size) - len(table)
+        if lacks <= len(free):
+            tables[name] = [*table, *(free.pop() for _ in range(lacks))]
+            place += 1
+        else:
+            last, length, blocks = staying.pop()
+            free += blocks
+            preempted.insert(0, (last, length))
+    return tables, free, preempted
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "make_room_test_who", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("make_room", "which requests decode and which wait", part="who", hidden="other caches"):
+
+    def rooms(running, free, size):
+        copies = [(name, tokens, list(table)) for name, tokens, table in running]
+        require_who(results_of(make_room(copies, list(free), size)), running, free, size)
+
+    three = [("a", 9, [0, 1]), ("b", 8, [2, 3]), ("c", 5, [4, 5])]
+    rooms(three, [], 4)
+    rooms(three, [7], 4)
+    rooms([("a", 8, [0, 1]), ("b", 9, [2, 3]), ("c", 4, [4])], [], 4)
+    rooms([("a", 9, [0, 1]), ("b", 9, [2, 3]), ("c", 9, [4, 5])], [6], 4)
+    rooms([("a", 9, [0, 1]), ("b", 9, [3, 2]), ("c", 4, [4]), ("d", 3, [5])], [], 4)
+    rooms([("a", 8, [0, 1]), ("b", 9, [2, 3])], [], 4)
+    rooms([("a", 33, [0, 1])], [2, 3], 16)
+    rooms([("a", 9, [0]), ("b", 4, [1])], [2], 4)
+    rooms([], [0, 1], 4)
+    ### BEGIN HIDDEN TESTS
+    for seed in range(40):
+        rng = check.rng(seed)
+        size, blocks, running = int(rng.integers(1, 6)), list(range(60)), []
+        rng.shuffle(blocks)
+        for i in range(int(rng.integers(1, 9))):
+            held = int(rng.integers(1, 6))
+            table, blocks = [int(b) for b in blocks[:held]], blocks[held:]
+            running.append((f"r{i}", held * size + int(rng.integers(0, 2 * size)), table))
+        rooms(running, [int(b) for b in blocks[: int(rng.integers(1, 4))]], size)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "make_room_test_blocks", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check(
+    "make_room", "every block in one place, and no request lost", part="blocks", hidden="other caches and traces"
+):
+
+    def keeps_blocks(running, free, size):
+        copies = [(name, tokens, list(table)) for name, tokens, table in running]
+        require_blocks(results_of(make_room(copies, list(free), size)), running, free, size)
+
+    def by_trial(running, free, size):
+        """The longest front of the order for which there are enough blocks."""
+        for stay in range(len(running), 0, -1):
+            pool = free + [block for _, _, table in running[stay:] for block in table]
+            lacks = [-(-tokens // size) - len(table) for _, tokens, table in running[:stay]]
+            if sum(lacks) <= len(pool):
+                tables = {}
+                for (name, _, table), more in zip(running[:stay], lacks, strict=True):
+                    tables[name], pool = table + pool[:more], pool[more:]
+                return tables, pool, [(name, tokens) for name, tokens, _ in running[stay:]]
+        return {}, free, []
+
+    def survives(seed, seats, blocks, requests):
+        trace = arrivals(200.0, requests, (10, 90), (5, 60), seed)
+        got = serve(trace, making_room(make_room, seats, blocks))
+        expected = serve(trace, making_room(by_trial, seats, blocks))
+        require_times(got, expected, f"{seats} seats, {blocks} blocks, trace {seed}")
+
+    keeps_blocks([("a", 9, [0, 1]), ("b", 8, [2, 3]), ("c", 5, [4, 5])], [], 4)
+    keeps_blocks([("a", 9, [0, 1]), ("b", 9, [3, 2]), ("c", 5, [4]), ("d", 3, [5])], [8], 4)
+    keeps_blocks([("a", 8, [0, 1]), ("b", 9, [2, 3])], [], 4)
+    keeps_blocks([("a", 33, [0, 1])], [2, 3], 16)
+    keeps_blocks([("a", 9, [0]), ("b", 4, [1])], [2], 4)
+    survives(1, 8, 24, 16)
+    ### BEGIN HIDDEN TESTS
+    survives(2, 6, 16, 12)
+    survives(3, 12, 40, 20)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "make_room",
+    "Go through a list of the requests that still run. What happens to that list, and to `free`, if blocks are missing?",
+    "If enough blocks are free for the request at `place`, give them and go on. Otherwise pop the last request of the list, "
+    "add its whole table to `free`, and look at the same place again.",
+    "The last request may be the one at `place`. Then the loop ends, because `place` is the length of the list.",
+)
+with reveal("reserve"):
+    fits = 131072 // (BLOCK * math.ceil(500 / BLOCK)) / (131072 // 8192)
+    show.against_prediction("reserve", round(fits, 1), unit="×", source="131,072 ÷ 512 against 131,072 ÷ 8,192")
+    from threeloops.product.loadgen import lognormal
+
+    chats = make_trace(poisson(1000.0, 7), 300, lognormal(250, 0.7, 20, 4000), lognormal(200, 0.7, 10, 4000), seed=7)
+    paged_run = on_h100(replace(CHUNKED, max_running=1024, prefix_cache=False), chats)
+    reserved_run = on_h100(replace(CHUNKED, max_running=131072 // 8192, prefix_cache=False), chats)
+    paged, reserved = measure_replay(paged_run.requests), measure_replay(reserved_run.requests)
+    ratio = paged.throughput / reserved.throughput
+
+    def running_mean(run):
+        """Requests per step, averaged over time."""
+        return sum(len(step.requests) * step.seconds for step in run.steps) / sum(step.seconds for step in run.steps)
+
+    show.table(
+        [
+            (
+                name,
+                f"{running_mean(run):.0f}",
+                f"{m.throughput:,.0f}",
+                f"{m.ttft.p50:.2f} s",
+            )
+            for name, m, run in (
+                ("reserve 8,192 tokens each: 16 seats", reserved, reserved_run),
+                ("blocks of 16 tokens", paged, paged_run),
+            )
+        ],
+        header=("300 chats at once", "running, mean", "tokens/s", "TTFT, median"),
+        caption="The same cache of 131,072 tokens on a modelled H100",
+    )
+audit(
+    "cb-2",
+    round(ratio, 1),
+    "times the throughput, from more requests per step",
+    "model",
+    "holds",
+    how="300 chats on a modelled H100, a cache of 131,072 tokens; the naive server reserves 8,192 tokens per request. The factor comes from the number of requests that fit, so it depends on how far typical lengths are below the maximum, and it ends where arithmetic or keys limit the step (section 2). vLLM's paper reports 2–4× over FasterTransformer and Orca. The attention kernel itself gained nothing: its latency was 20–26% higher than FasterTransformer's (section 7.1 there)",
+)
+from threeloops.lab.drawings import block_maps, draw_block_map
+
+few = make_trace(poisson(60.0, 2), 7, uniform(20, 60), uniform(30, 70), seed=2)
+maps = block_maps(few, replace(CHUNKED, max_running=6, token_budget=96, prefix_cache=False), 20, BLOCK, COST)
+animate(
+    draw_block_map,
+    maps[:: -(-len(maps) // 24)],
+    seconds=0.9,
+    caption="20 blocks in virtual time: given out as answers grow, taken back when a request finishes or is preempted",
+    still=8,
+)
+debrief(
+    "make_room",
+    """Instead of recomputing, an engine can copy the blocks to the host and back. Recomputing 500 tokens takes 8 ms on our H100;
+    copying their 66 MB over PCIe takes 1 ms each way, but needs host memory and more code. vLLM recomputes. With a prefix
+    cache (section 6) a preempted request often finds its blocks again.
+
+    Because the order is fixed, only the latest requests lose work, and two requests cannot preempt each other forever. The
+    first can always finish, provided that the whole cache can hold it. Engines check that when a request is added, and
+    refuse it otherwise.
+
+    A block that is freed twice is given to two requests. Both write their keys and values into it, and answers then depend
+    on another user's text. That is why the check looks at every block.""",
+    parts=("who", "blocks"),
+)
+
+# %% [markdown]
+# ## 5 · Long prompts stall the others
+#
+# A prompt of 4,000 tokens takes about 70 ms, and all decoding requests wait for it. **Chunked prefill** (Sarathi-Serve, 2024)
+# cuts prompts into chunks: a step has a token budget, decoding requests get their token first, and prompts share
+# what is left. The budget then bounds how long a step takes, and with it the gaps.
+#
+# Two numbers say where a request is: how many of its tokens are *computed* (in the cache), and how many it has. If one
+# is left, it decodes. A chunk that reaches the last token *samples*: it gives the request its next token.
+#
+# *Worked example.* The budget is 8. `a` has computed 30 of its 31 tokens, `b` 0 of 10, `c` 12 of 13, and `d` 4 of 9.
+# (Most of `c`'s prompt was in a prefix cache, see section 6.) `a` and `c` decode, with one token each. The other 6 go to
+# `b`: positions 0 to 5. That chunk does not sample, because 4 tokens are left. Nothing remains for `d`. The next chunk
+# of `b` starts at position 6.
+#
+# ### Exercise 5 (18 points)
+#
+# `fill_step(running, budget) -> list` of (name, start, count, samples), in any order. `running` has (name, computed,
+# tokens) in the order of arrival.
+#
+# - First, each request with one token left gets it, in the order of arrival while the budget lasts.
+# - The rest of the budget goes to the others, in the order of arrival: each gets as many tokens as it lacks, or all
+#   that remain.
+# - `start` is the first position of the chunk, `samples` whether it reaches the last token. No chunk is empty.
+
+# %% tags=["demo"]
+predict(
+    "chunks",
+    "Short chats and prompts of up to 6,000 tokens share an H100: with whole prompts the P99 of the gaps is 48 ms. What is it "
+    "with chunks and a budget of 512 tokens? (How long such a step takes follows from section 2.)",
+    unit="ms",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "fill_step", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def fill_step(running: list[tuple[str, int, int]], budget: int) -> list[tuple[str, int, int, bool]]:
+    """What the next step computes: (name, start, count, samples)."""
+    ### BEGIN SOLUTION
+    chunks = []
+    decoding = [each for each in running if each[2] - each[1] == 1]
+    prompts = [each for each in running if each[2] - each[1] > 1]
+    for name, computed, tokens in decoding + prompts:
+        count = min(budget, tokens - computed)
+        if count:
+            chunks.append((name, computed, count, computed + count == tokens))
+            budget -= count
+    return chunks
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "fill_step_test_chunks", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("fill_step", "the chunks of one step", part="chunks", hidden="other requests and budgets"):
+
+    def fills(running, budget):
+        found = [tuple(each) for each in fill_step(list(running), budget)]
+        require_chunks(found, running, budget)
+
+    worked = [("a", 30, 31), ("b", 0, 10), ("c", 12, 13), ("d", 4, 9)]
+    fills(worked, 8)
+    fills([("a", 31, 32), ("b", 6, 10), ("c", 13, 14), ("d", 4, 9)], 8)
+    fills(worked, 12)
+    fills(worked, 15)
+    fills(worked, 100)
+    fills(worked, 2)
+    fills(worked, 1)
+    fills([("a", 0, 9), ("b", 0, 1), ("c", 7, 8)], 8)
+    fills([("a", 5, 6), ("b", 8, 9), ("c", 2, 3)], 2)
+    fills([("a", 0, 20), ("b", 0, 4)], 8)
+    fills([], 8)
+    ### BEGIN HIDDEN TESTS
+    for seed in range(60):
+        rng = check.rng(seed)
+        running = []
+        for i in range(int(rng.integers(1, 12))):
+            computed = int(rng.integers(0, 40))
+            running.append((f"r{i}", computed, computed + (1 if rng.random() < 0.5 else int(rng.integers(1, 30)))))
+        fills(running, int(rng.integers(1, 60)))
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "fill_step_test_trace", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("fill_step", "a trace in virtual time", part="trace", hidden="other traces"):
+
+    def by_sums(running, budget):
+        """The same, from running totals of what is lacking."""
+        lack = np.array([tokens - computed for _, computed, tokens in running])
+        order = np.argsort(lack > 1, kind="stable")
+        ends = np.minimum(np.cumsum(lack[order]), budget)
+        counts = np.zeros_like(lack)
+        counts[order] = np.diff(ends, prepend=0)
+        return [(n, at, int(k), at + int(k) == end) for (n, at, end), k in zip(running, counts, strict=True) if k]
+
+    def serves_chunks(seed, seats, budget, requests=25):
+        """Of every third request all but the last token of the prompt was in a prefix cache, so it decodes at once."""
+        trace = arrivals(60.0, requests, (20, 900), (4, 40), seed)
+        trace = [(*each, (each[2] - 1) * (place % 3 == 2)) for place, each in enumerate(trace)]
+        got = serve(trace, filling(fill_step, seats, budget))
+        expected = serve(trace, filling(by_sums, seats, budget))
+        require_times(got, expected, f"{seats} seats, budget {budget}, trace {seed}")
+        gaps = [np.percentile(np.concatenate([np.diff(r.times) for r in run]), 99) for run in (got, expected)]
+        check.note("P99 of the gaps", *(1e3 * float(gap) for gap in gaps), "ms")
+
+    serves_chunks(1, 8, 256)
+    serves_chunks(2, 16, 64)
+    ### BEGIN HIDDEN TESTS
+    serves_chunks(3, 4, 1000)
+    serves_chunks(4, 20, 33)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "fill_step",
+    "Make two passes over `running`: first the requests that decode, then the others.",
+    "Each gets `count = min(budget, tokens - computed)`, which reduces the budget. Skip a request when `count` is 0.",
+    "`samples` is `computed + count == tokens`. A prompt that is computed to its end samples, too.",
+)
+
+
+def mixed(requests=150, seed=4):
+    from threeloops.product.loadgen import mixture
+
+    prompts = mixture((0.8, uniform(50, 300)), (0.2, uniform(2000, 6000)))
+    return make_trace(poisson(12.0, seed), requests, prompts, uniform(40, 160), seed=seed)
+
+
+whole = measure_replay(
+    on_h100(replace(CONTINUOUS, max_running=64, token_budget=6000, prefix_cache=False), mixed()).requests
+)
+with reveal("chunks"):
+    rows_ = [("whole prompts", whole)]
+    for budget in (128, 256, 512, 1024, 2048):
+        run = on_h100(replace(CHUNKED, max_running=64, token_budget=budget, prefix_cache=False), mixed())
+        rows_.append((f"chunks, budget {budget:,}", measure_replay(run.requests)))
+    by_budget = dict(rows_)
+    show.against_prediction(
+        "chunks",
+        round(1e3 * by_budget["chunks, budget 512"].itl.p99, 1),
+        unit="ms",
+        source="the course's engine in virtual time",
+    )
+    show.table(
+        [
+            (
+                name,
+                f"{1e3 * m.itl.p50:.1f} ms",
+                f"{1e3 * m.itl.p99:.1f} ms",
+                f"{m.ttft.p50:.3f} s",
+                f"{m.ttft.p99:.2f} s",
+            )
+            for name, m in rows_
+        ],
+        header=("", "ITL, median", "ITL, P99", "TTFT, median", "TTFT, P99"),
+        caption="150 requests at 12 per second, a fifth of them with prompts of 2,000 to 6,000 tokens; Llama-3-8B on an H100",
+    )
+debrief(
+    "fill_step",
+    """A step reads the weights anyway, for the decoding requests. Prompt tokens that fill it up to the ridge point of section 2
+    are nearly free, so chunking wastes little arithmetic. What it costs is the TTFT of the long prompt itself: with a small
+    budget, the prompt is spread over many steps and shares each of them. A budget below the ridge point wastes arithmetic: at
+    128 the P99 of the TTFT triples. One far above it brings the stalls back: at 2,048 the P99 of the gaps is 30 ms.
+
+    Off-by-one mistakes hide here. If `start` were one too large, the model would still run, but every later key would be
+    rotated for the wrong position. Nothing fails; the answers just get a little worse. So tests of an engine compare its
+    tokens with those of each request served alone.""",
+    parts=("chunks", "trace"),
+)
+
+# %% [markdown]
+# ## 6 · What is already computed
+#
+# Many prompts begin alike: with the same instructions, or with the conversation so far. The keys and values of a token
+# depend only on it and the tokens before it, so two requests with the same first 16 tokens can share a block. A
+# **prefix cache** finds full blocks by a *cache key* (not a key of attention), which stands for all tokens from the
+# beginning of the prompt to the end of the block.
+#
+# Sampling (temperature, seed) comes after the model has run, so it does not belong in the key. Since a hit is
+# measurably faster, clients could probe what others have asked. So a service gives each customer a *salt*, and requests
+# with different salts share nothing.
+#
+# *Worked example.* Blocks of 4 tokens. `x` = [5, 1, 4, 2, 7, 7, 7, 7, 3] has two full blocks, so two keys. Then `y` =
+# [5, 1, 4, 2, 7, 7, 7, 7] arrives, with the same two keys. Yet only the first block is used: at least the last token
+# must be computed, since its result chooses the next token. `z` = [9, 1, 4, 2, 7, 7, 7, 7, 3] hits nothing, although
+# its second block looks the same.
+#
+# ### Exercise 6 (12 points)
+#
+# `find_prefix(prompt, cache, block_size) -> (keys, blocks)`. A prompt has `tokens`, `salt`, `temperature`, `seed`.
+#
+# - `keys`: one per full block, of your own design: `bytes`, `str`, `int`, or a tuple of these. Two are equal
+#   exactly if the salts and all tokens up to the end of the block are.
+# - `cache` maps keys to block numbers. `blocks` has those of the longest run of cached keys from the first key on, but
+#   at least one token is left to compute.
+
+# %% tags=["demo"]
+predict(
+    "prefix",
+    "Every prompt has 2,000 tokens of shared instructions and 50 to 150 of its own. By what factor does the prefix cache shorten the "
+    "median TTFT on an H100 under light load?",
+    unit="×",
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "find_prefix", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def find_prefix(prompt: Prompt, cache: dict, block_size: int) -> tuple[list, list[int]]:
+    """A key for each full block, and the cached blocks from the beginning."""
+    ### BEGIN SOLUTION
+    import hashlib
+
+    key, keys = hashlib.sha256(prompt.salt.encode()).digest(), []
+    for end in range(block_size, len(prompt.tokens) + 1, block_size):
+        key = hashlib.sha256(key + repr(prompt.tokens[end - block_size : end]).encode()).digest()
+        keys.append(key)
+    blocks = []
+    for key in keys[: (len(prompt.tokens) - 1) // block_size]:
+        if key not in cache:
+            break
+        blocks.append(cache[key])
+    return keys, blocks
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "find_prefix_test_keys", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("find_prefix", "keys of full blocks", part="keys", hidden="other prompts"):
+
+    def keys_of(prompt, size):
+        keys = list(find_prefix(prompt, {}, size)[0])
+        check.equal(len(keys), len(prompt.tokens) // size, what=f"number of cache keys of {prompt}, blocks of {size}")
+        require_keys(keys)
+        return keys
+
+    def compares(a, b, size, what):
+        """Each key of `a` with each of `b`, first those of the same place."""
+        pairs = [(i, j) for i in range(len(a.tokens) // size) for j in range(len(b.tokens) // size)]
+        ours, theirs = keys_of(a, size), keys_of(b, size)
+        for i, j in sorted(pairs, key=lambda pair: (abs(pair[0] - pair[1]), pair)):
+            same = a.salt == b.salt and a.tokens[: (i + 1) * size] == b.tokens[: (j + 1) * size]
+            equal = ours[i] == theirs[j]
+            check.true(
+                equal is same,
+                f"block {i} of {a} and block {j} of {b}, blocks of {size}: the keys are {'equal' if equal else 'different'}; "
+                f"they should be {'equal' if same else 'different'}: {what}",
+            )
+
+    x = Prompt((5, 1, 4, 2, 7, 7, 7, 7, 3))
+    compares(x, Prompt((5, 1, 4, 2, 7, 7, 7, 7)), 4, "the same beginning")
+    compares(x, Prompt((9, 1, 4, 2, 7, 7, 7, 7, 3)), 4, "equal blocks after different beginnings differ")
+    compares(x, replace(x, temperature=0.8, seed=3), 4, "sampling is no part of a key")
+    compares(x, replace(x, salt="blue"), 4, "a salt is part of every key")
+    compares(x, Prompt((1, 5, 4, 2, 7, 7, 7, 7, 3)), 4, "the order of the tokens counts")
+    compares(Prompt((1, 23, 4, 5)), Prompt((12, 3, 4, 5)), 2, "the tokens are not a text")
+    compares(Prompt((0, 0, 7, 7)), Prompt((0, 0, 0, 0)), 2, "zeros are tokens")
+    compares(Prompt((5, 1, 4, 2, 7, 7, 7)), x, 4, "only full blocks have a key")
+    compares(Prompt((2, 3), "1"), Prompt((12, 3)), 2, "a salt must stay apart from the tokens")
+    compares(Prompt((0, 0, 0, 0)), Prompt((0, 0, 0, 0)), 2, "a key stands for all tokens up to the end of its block")
+    ### BEGIN HIDDEN TESTS
+    for seed in range(4):
+        prompts = shared_prompts(seed, 3, 8)
+        for a in prompts:
+            for b in prompts:
+                compares(a, b, 3, "other prompts")
+    compares(Prompt((1, 2), salt="3"), Prompt((3, 1), salt="2"), 1, "a salt is no token")
+    compares(Prompt((70_000, 3)), Prompt((4_464, 3)), 1, "tokens may be large")
+    for separator in ("-", ",", ", ", " ", "|", ":", ";", "/", "_", ".", "#", "\n", "\0"):
+        what = "a salt may hold any text"
+        compares(Prompt((1, 2, 3), "7"), Prompt((2, 3, 4), f"7{separator}1"), 1, what)
+        compares(Prompt((1, 2, 3), ""), Prompt((2, 3, 4), f"1{separator}"), 1, what)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "find_prefix_test_hits", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("find_prefix", "the longest hit", part="hits", hidden="other prompts"):
+
+    def hits(prompts, size, forget=()):
+        """Serve prompts in turn; each new key gets the next block. `forget`: numbers of blocks that were given away."""
+        cache, numbers = {}, 0
+        for served, prompt in enumerate(prompts):
+            keys, blocks = find_prefix(prompt, dict(cache), size)
+            keys, blocks = list(keys), list(blocks)
+            require_keys(keys)
+            known = [cache.get(key) for key in keys]
+            run = known[: [*known, None].index(None)]
+            wanted = run[: (len(prompt.tokens) - 1) // size]
+            cause = ""
+            if len(blocks) * size >= len(prompt.tokens):
+                cause = "at least the last token must be computed"
+            elif len(blocks) > len(run):
+                cause = "an earlier key is not in the cache: what comes after the gap cannot be used"
+            case = (
+                f"{prompt}, blocks of {size}, after {served} other prompts (number of each key in the cache: {known})"
+            )
+            check.equal(blocks, wanted, what=f"blocks that are found for {case}", hint=cause)
+            for key in keys:
+                if key not in cache:
+                    cache[key], numbers = numbers, numbers + 1
+            cache = {key: number for key, number in cache.items() if number not in forget}
+
+    x, y = Prompt((5, 1, 4, 2, 7, 7, 7, 7, 3)), Prompt((5, 1, 4, 2, 7, 7, 7, 7))
+    hits([x, y], 4)
+    hits([x, x, replace(x, seed=8, temperature=1.0)], 4)
+    hits([x, replace(x, salt="blue"), replace(x, salt="blue")], 4)
+    hits([x, Prompt((9, 1, 4, 2, 7, 7, 7, 7, 3))], 4)
+    hits([Prompt(tuple(range(13))), Prompt(tuple(range(13)))], 4, forget=(1,))
+    hits([Prompt(tuple(range(12))), Prompt((*range(8), 1, 1, 1, 1))], 4)
+    hits([Prompt((1, 2)), Prompt((1, 2))], 4)
+    ### BEGIN HIDDEN TESTS
+    for seed in range(6):
+        hits(shared_prompts(seed + 20, 3), 3, forget=(2, 5) if seed % 2 else ())
+        hits(shared_prompts(seed + 40, 1), 1)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "find_prefix",
+    "A key can stand for everything before it if the previous key is a part of it. What comes before the first block?",
+    "`hashlib.sha256(previous + repr(tokens).encode()).digest()`: `repr` of a tuple keeps the tokens apart. The first block "
+    "takes a hash of the salt as its previous key.",
+    "Only the first (len(tokens) − 1) // block_size keys may hit; that leaves the last token to compute. Stop at the first "
+    "key that is missing.",
+)
+
+
+def instructed(requests=60, seed=6):
+    return make_trace(
+        poisson(4.0, seed), requests, uniform(50, 150), uniform(20, 60), prefixes=1, prefix_length=2000, seed=seed
+    )
+
+
+with reveal("prefix"):
+    cached, fresh = (
+        measure_replay(on_h100(replace(CHUNKED, token_budget=2048, prefix_cache=on), instructed()).requests)
+        for on in (True, False)
+    )
+    show.against_prediction(
+        "prefix", round(fresh.ttft.p50 / cached.ttft.p50, 1), unit="×", source="the course's engine in virtual time"
+    )
+    show.table(
+        [
+            (name, f"{1e3 * m.ttft.p50:.1f} ms", f"{1e3 * m.itl.p99:.1f} ms", f"{1e3 * m.end_to_end.p50:.0f} ms")
+            for name, m in (("no prefix cache", fresh), ("prefix cache", cached))
+        ],
+        header=("60 requests at 4 per second", "TTFT, median", "ITL, P99", "end to end, median"),
+        caption="2,000 shared tokens in front of each prompt; Llama-3-8B on an H100",
+    )
+debrief(
+    "find_prefix",
+    """Chaining makes one key stand for a whole prefix, so one lookup per block is enough. Freed blocks keep their keys until
+    another request needs them, so the prefix cache takes no memory of its own.
+
+    Any key that keeps different prefixes apart is graded as right, Python's `hash` included. A service that strangers
+    share needs a cryptographic hash of salt and tokens. Python's `hash` of a tuple of integers is predictable,
+    so a client could construct a prompt whose key equals that of another, and answers would then be computed from somebody
+    else's text. Even correct hits reveal, through the TTFT, whether a prefix was seen before. That is what salts prevent.
+
+    A hit saves prefill only. The decode steps read the same keys as before, so TPOT hardly changes.""",
+    parts=("keys", "hits"),
+)
+
+# %% [markdown]
+# ## 7 · You choose
+#
+# Three services (`WORKLOADS`) run on one H100 each, with chunked prefill. The model of a step is simpler than in section
+# 2: it takes the longer of 5 ms + 40 ns per key and 16 µs per token. Its keys are all tokens that its requests have in the cache, including the new ones.
+#
+# | | requests/s | prompt | answer | TTFT at most | each gap at most |
+# |---|---|---|---|---|---|
+# | documents | 18 | 2,000–4,000 | 50–100 | 1 s | 20 ms |
+# | extraction | 220 | 100–200 | 60–100 | 0.5 s | 50 ms |
+# | long chat | 4 | 6,000–8,000 | 400–600 | 8 s | 10 ms |
+#
+# *Worked example.* With 64 seats and a budget of 512 tokens, only about 40% of the extraction requests meet both
+# limits. They wait for seats: a request decodes for 80 steps of about 6 ms, so in the long run 220 per second need
+# 220 · 0.48 s ≈ 106 seats. The trace is short, so a few fewer pass, too.
+#
+# ### Exercise 7 (10 points)
+#
+# `choose_limits(workload) -> (seats, budget)`: with them, at least 90% of the requests meet both limits, for each of
+# the three services. A workload has `name`, `rate`, `prompts` and `outputs` (smallest, largest), `ttft` and `gap`.
+# Derive the limits or try them out: grading uses other arrivals.
+
+
+# %% nbgrader={"grade": false, "grade_id": "choose_limits", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def choose_limits(workload: Workload) -> tuple[int, int]:
+    """Seats, and tokens per step."""
+    ### BEGIN SOLUTION
+    longest = workload.prompts[1] + workload.outputs[1]
+    seats = int(0.9 * (workload.gap - 5e-3) / (40e-9 * longest))  # if all of them are long and decode
+    budget = int(0.8 * workload.gap / 16e-6)
+    return seats, budget
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "choose_limits_test", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("choose_limits", "nine in ten requests meet both limits", hidden="other arrivals of the same services"):
+
+    def chunked(seats, budget):
+        def decide(waiting, running):
+            joined = waiting[: max(0, seats - len(running))]
+            del waiting[: len(joined)]
+            running += joined
+            if not running:
+                return []
+            lack = np.array([request.length - request.computed for request in running])
+            order = np.argsort(lack > 1, kind="stable")
+            counts = np.diff(np.minimum(np.cumsum(lack[order]), budget), prepend=0)
+            return [(running[place], int(n)) for place, n in zip(order, counts, strict=True) if n]
+
+        return decide
+
+    def attains(workload, seed):
+        found = choose_limits(workload)
+        check.equal(len(found), 2, what="number of results")
+        seats, budget = found
+        for name, value in (("seats", seats), ("budget", budget)):
+            whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+            check.true(whole and value >= 1, f"{name} = {value!r}: expected an `int`, at least 1")
+        made = arrivals(workload.rate, workload.requests, workload.prompts, workload.outputs, seed)
+        served = serve(made, chunked(seats, budget), keys_cost=True)
+        late = np.array([beyond(request.times[0] - request.arrival, workload.ttft) for request in served])
+        worst = np.array([max(np.diff(request.times)) for request in served])
+        stalled = beyond(worst, workload.gap)
+        both = float(np.mean(~late & ~stalled))
+        check.true(
+            both >= 0.9,
+            f"{workload.name}, {seats} seats, budget {budget}: {both:.0%} of the requests meet both limits, expected 90%. "
+            f"{late.mean():.0%} have their first token after more than {workload.ttft} s, and {stalled.mean():.0%} "
+            f"a gap of more than {1e3 * workload.gap:g} ms (median of the longest gaps {1e3 * np.median(worst):.1f} ms)",
+        )
+        check.note(f"{workload.name}: requests in time", 100 * both, 100.0, "%")
+
+    for workload in WORKLOADS:
+        attains(workload, 1)
+    ### BEGIN HIDDEN TESTS
+    for workload in WORKLOADS:
+        attains(workload, 2)
+        attains(workload, 3)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "choose_limits",
+    "The budget limits the arithmetic of a step: at 16 µs per token, 20 ms allow 1,250. Stay below that, but not so low that "
+    "prompts queue: how many prompt tokens per second does the service need?",
+    "The seats limit the keys that a step reads, at 40 ns each on top of 5 ms. How many requests of 7,500 tokens fit into 10 ms?",
+    "Little's law gives the fewest seats that a service needs: requests per second · seconds that each decodes.",
+)
+debrief(
+    "choose_limits",
+    """Each limit bounds one part of a step: the budget bounds the arithmetic, to gap/16 µs tokens, and the seats bound the keys,
+    to (gap − 5 ms)/40 ns. The load bounds both from below: the seats by Little's law, the budget by prompt tokens per second.
+    If nothing is left between the bounds, no setting helps, and the service needs another GPU or refuses requests (lab 17).
+
+    No pair serves all three. Documents need more than 256 tokens per step, long chats need few seats, and extraction needs
+    many. So such services run on separate replicas, or a router chooses (lab 18).""",
+    parts=("",),
+)
+
+# %% [markdown]
+# ## In practice
+#
+# vLLM and SGLang schedule in similar ways. Their names for the limits:
+#
+# | here | vLLM | SGLang |
+# |---|---|---|
+# | seats | `--max-num-seqs` | `--max-running-requests` |
+# | budget of a step | `--max-num-batched-tokens` | `--chunked-prefill-size`, with `--enable-mixed-chunk` |
+# | blocks | `--gpu-memory-utilization`, `--block-size` | `--mem-fraction-static`, `--page-size` |
+# | prefix cache | `--no-enable-prefix-caching` turns it off | `--disable-radix-cache` turns it off |
+# | order | `--scheduling-policy priority` | `--schedule-policy lpm`, `fcfs` |
+#
+# Without that flag, SGLang's chunks get their own steps.
+#
+# The last cell compares a prediction with the course's engine, which serves a tiny GPT on this CPU. One trace teaches
+# what a step costs here; a second is predicted, then measured. This takes about 10 seconds.
+#
+# ## What to remember
+#
+# - A decode step reads all weights anyway. More requests are nearly free, up to about 300 tokens per step on an H100.
+# - Decide before every step. A static batch waits for its longest answer.
+# - Give blocks when they are needed. If none is left, preempt the latest request, and compute its tokens again.
+# - Chunked prefill bounds the gaps. A small budget trades them against the TTFT.
+# - The cache key of a block stands for all tokens up to its end, and for the salt.
+#
+# The deep dives (`16_continuous_batching_dives.ipynb`) cover priorities, fair shares and speculation.
+#
+# ## Reflection
+#
+# Your service meets its TTFT limit, but the P99 of the gaps is three times its limit. What do you measure and change
+# first, and what does it cost? Write one paragraph.
+
+# %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# First I look at the steps behind the long gaps: their prompt tokens, keys and preemptions.
+# If prompts make them long, I lower the token budget until a full step is shorter than the limit. I watch the P99 of
+# the TTFT, because long prompts then take more steps. If keys or preemptions do, I take fewer seats, and requests wait
+# in the queue instead. If the TTFT then misses its limit, I add a replica.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+import torch
+from threeloops.models.gpt import GPT
+from threeloops.product.batching import fit
+from threeloops.product.decode import ModelRunner
+
+
+def tiny_model():
+    """Not trained, because its text does not matter here: `trained("tiny")` of threeloops.product.trained takes as long."""
+    torch.manual_seed(0)
+    return GPT(GPTConfig.tiny(max_sequence=512)).eval()
+
+
+def on_this_machine(requests):
+    policy = replace(CHUNKED, max_running=16, token_budget=64, prefix_cache=False)
+    return replay_requests(Engine(ModelRunner(tiny_model(), 512, BLOCK), BlockManager(512, BLOCK), policy), requests)
+
+
+def short_chats(rate, seed, requests=40):
+    return make_trace(poisson(rate, seed), requests, uniform(10, 120), uniform(10, 40), seed=seed)
+
+
+threads = torch.get_num_threads()
+torch.set_num_threads(1)  # a matrix of this size is too small to share, and the machine may be busy
+on_this_machine(short_chats(1000.0, 1, 10))
+learned = on_this_machine(short_chats(40.0, 8))
+fitted = fit([step.shape for step in learned.steps], [step.seconds for step in learned.steps])
+policy = replace(CHUNKED, max_running=16, token_budget=64, prefix_cache=False)
+predicted = measure_replay(on_h100(policy, short_chats(30.0, 9), 512, fitted).requests)
+real = measure_replay(on_this_machine(short_chats(30.0, 9)).requests)
+torch.set_num_threads(threads)
+show.table(
+    [
+        (
+            name,
+            f"{m.throughput:,.0f}",
+            f"{1e3 * m.ttft.p50:.1f} ms",
+            f"{1e3 * m.tpot.p50:.2f} ms",
+            f"{1e3 * m.itl.p99:.1f} ms",
+        )
+        for name, m in (("predicted in virtual time", predicted), ("measured on this machine", real))
+    ],
+    header=("40 requests at 30 per second", "tokens/s", "TTFT, median", "TPOT, median", "ITL, P99"),
+    caption="The same scheduler on two clocks. The model leaves out pauses of the operating system, which show in the P99",
+)
+show.busy_notice()
+term("continuous batching")
+calibration()

@@ -1,0 +1,13 @@
+# expect: has one token left and is left out
+# fails: chunks, trace
+def fill_step(running: list[tuple[str, int, int]], budget: int) -> list[tuple[str, int, int, bool]]:
+    """What the next step computes: (name, start, count, samples)."""
+    chunks = []
+    decoding = [each for each in running if each[2] - each[1] == 1]
+    prompts = [each for each in running if each[2] - each[1] > 1]
+    for name, computed, tokens in running:
+        count = min(budget, tokens - computed)
+        if count:
+            chunks.append((name, computed, count, computed + count == tokens))
+            budget -= count
+    return chunks

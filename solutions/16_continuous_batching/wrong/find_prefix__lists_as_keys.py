@@ -1,0 +1,11 @@
+# expect: expected bytes, a str, an int or a tuple of these
+# fails: keys, hits
+def find_prefix(prompt: Prompt, cache: dict, block_size: int) -> tuple[list, list[int]]:
+    """A key for each full block, and the cached blocks from the beginning."""
+    keys = [[prompt.salt, *prompt.tokens[:end]] for end in range(block_size, len(prompt.tokens) + 1, block_size)]
+    blocks = []
+    for key in keys[: (len(prompt.tokens) - 1) // block_size]:
+        if repr(key) not in cache:
+            break
+        blocks.append(cache[repr(key)])
+    return keys, blocks

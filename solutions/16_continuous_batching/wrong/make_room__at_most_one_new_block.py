@@ -1,0 +1,20 @@
+# expect: requests that decode
+# fails: who, blocks
+def make_room(
+    running: list[tuple[str, int, list[int]]], free: list[int], block_size: int
+) -> tuple[dict[str, list[int]], list[int], list[tuple[str, int]]]:
+    """Which requests decode with which blocks, what is free, and which requests wait again."""
+    staying, free, preempted = list(running), list(free), []
+    tables = {}
+    place = 0
+    while place < len(staying):
+        name, tokens, table = staying[place]
+        lacks = int(tokens > block_size * len(table))
+        if lacks <= len(free):
+            tables[name] = [*table, *(free.pop() for _ in range(lacks))]
+            place += 1
+        else:
+            last, length, blocks = staying.pop()
+            free += blocks
+            preempted.insert(0, (last, length))
+    return tables, free, preempted

@@ -1,0 +1,20 @@
+# expect: it was given twice
+# fails: who, blocks
+def make_room(
+    running: list[tuple[str, int, list[int]]], free: list[int], block_size: int
+) -> tuple[dict[str, list[int]], list[int], list[tuple[str, int]]]:
+    """Who decodes with which blocks, what is free, and who waits again."""
+    staying, free, preempted = list(running), list(free), []
+    tables = {}
+    place = 0
+    while place < len(staying):
+        name, tokens, table = staying[place]
+        lacks = -(-tokens // block_size) - len(table)
+        if lacks <= len(free):
+            tables[name] = [*table, *(free.pop() for _ in range(lacks))]
+            place += 1
+        else:
+            last, length, blocks = staying.pop()
+            free += blocks + blocks[:1]
+            preempted.insert(0, (last, length))
+    return tables, free, preempted

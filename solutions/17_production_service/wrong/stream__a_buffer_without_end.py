@@ -1,0 +1,33 @@
+# expect: the source must pause
+# fails: ahead
+async def stream(tokens, ahead: int, heartbeat: float):
+    """Server-sent events of tokens, with a bounded buffer between the engine and the reader."""
+    ready = asyncio.Queue()
+
+    async def produce():
+        try:
+            async for token in tokens:
+                await ready.put(event(token))
+            last = DONE
+        except Exception as error:
+            last = event({"error": str(error)})
+        finally:
+            await tokens.aclose()
+        await ready.put(last)
+        await ready.put(None)
+
+    producing = asyncio.create_task(produce())
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(heartbeat):
+                    text = await ready.get()
+            except TimeoutError:
+                yield KEEP_ALIVE
+                continue
+            if text is None:
+                return
+            yield text
+    finally:
+        producing.cancel()
+        await asyncio.wait([producing])

@@ -1,0 +1,18 @@
+# expect: the second ratio, 258/14/20 = 0.92, is within the tolerance
+# fails: unseen
+def desired(replicas: list[tuple[str, float | None]], target: float, tolerance: float, limits: tuple[int, int]) -> int:
+    """How many replicas there should be."""
+    number = len(replicas)
+    seen = [load for state, load in replicas if state == "ready" and load is not None]
+    missing = sum(state == "ready" and load is None for state, load in replicas)
+    if seen:
+        first = sum(seen) / len(seen) / target
+        total, counted = sum(seen), len(seen) + missing
+        if first > 1:
+            counted = number
+        else:
+            total += missing * target
+        second = total / counted / target
+        if abs(first - 1) > tolerance and (first > 1) == (second > 1):
+            number = math.ceil(total / target)
+    return min(max(number, limits[0]), limits[1])

@@ -1,0 +1,14 @@
+# expect: the highest of the window: 9 is 350 s old, and 6, 4 and 3 count
+# fails: window
+def settle(wanted: list[tuple[int, int]], changes: list[tuple[int, int]], now: int, current: int, rules: Rules) -> int:
+    """How many replicas there are from now on."""
+    latest = wanted[-1][1]
+    highest = max([latest, *(number for second, number in wanted)])
+    recent = [difference for second, difference in changes if now - second < rules.period]
+    added = sum(difference for difference in recent if difference > 0)
+    removed = -sum(difference for difference in recent if difference < 0)
+    if latest > current:
+        return min(latest, current + max(0, rules.most_added - added))
+    if highest < current:
+        return max(highest, current - max(0, rules.most_removed - removed))
+    return current

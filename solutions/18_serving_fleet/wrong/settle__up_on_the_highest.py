@@ -1,0 +1,14 @@
+# expect: 6 was wanted in the window, so nothing is removed; but the latest, 3, asks for no more
+# fails: window
+def settle(wanted: list[tuple[int, int]], changes: list[tuple[int, int]], now: int, current: int, rules: Rules) -> int:
+    """How many replicas there are from now on."""
+    latest = wanted[-1][1]
+    highest = max([latest, *(number for second, number in wanted if now - second < rules.window)])
+    recent = [difference for second, difference in changes if now - second < rules.period]
+    added = sum(difference for difference in recent if difference > 0)
+    removed = -sum(difference for difference in recent if difference < 0)
+    if highest > current:
+        return min(highest, current + max(0, rules.most_added - added))
+    if highest < current:
+        return max(highest, current - max(0, rules.most_removed - removed))
+    return current

@@ -1,0 +1,207 @@
+"""Steps in virtual time: what they cost, and that the scheduler does the same on both clocks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from serving_fuzz import small_model
+from threeloops.hardware import accelerator
+from threeloops.models.gpt import GPT
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.product.batching import (
+    CHUNKED,
+    POLICIES,
+    Engine,
+    RooflineCost,
+    SimulatedExecutor,
+    StepShape,
+    fit,
+)
+from threeloops.product.batching.simulated import FittedCost
+from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.decode.runner import ModelRunner
+from threeloops.product.loadgen import bursty, conversations, lognormal, replay, trace, uniform
+from threeloops.product.request import Request, Sampling
+from threeloops.simulation.clock import VirtualClock
+
+H100 = accelerator("H100")
+SMALL = GPTConfig.small()
+DECODE, PREFILL = StepShape(((100, 1, True), (40, 1, True))), StepShape(((0, 512, True),))
+
+
+def test_a_step_has_its_tokens_keys_and_pairs():
+    step = StepShape(((10, 1, True), (0, 4, False), (6, 3, True)))
+    assert (step.tokens, step.samples) == (8, 2)
+    assert step.keys == 11 + 4 + 9
+    assert step.pairs == 11 + (1 + 2 + 3 + 4) + (7 + 8 + 9)
+
+
+def test_a_step_is_read_off_a_batch_before_it_changes():
+    engine = Engine(
+        SimulatedExecutor(VirtualClock(), lambda step: 1.0), BlockManager(9, 4), replace(CHUNKED, token_budget=4)
+    )
+    engine.add(Request("a", tuple(range(6)), Sampling(max_tokens=2)))
+    shapes = [StepShape.of(engine.step()).chunks for _ in range(3)]
+    assert shapes == [((0, 4, False),), ((4, 2, True),), ((6, 1, True),)]
+
+
+def test_decoding_reads_all_weights_once_and_the_keys_and_values_of_everybody():
+    tiny = GPTConfig.tiny()
+    cost = RooflineCost(tiny, H100)
+    per_token = 2 * 2 * 2 * 16 * 2  # keys and values, layers, key-value heads, their width, bytes
+    assert cost.kv_bytes_per_token == per_token
+    weights = sum(weight.numel() for weight in GPT(tiny).parameters() if weight.ndim == 2)
+    work = cost.work(DECODE)
+    assert work.bytes == 2 * weights + (101 + 41 + 2) * per_token
+    assert work.flops == 2 * 2 * weights + 4 * 2 * 64 * (101 + 41)
+    assert cost(DECODE) == pytest.approx(work.bytes / 3.35e12, rel=0.01), "decoding is bound by memory"
+
+
+def test_a_long_prompt_is_bound_by_arithmetic_and_the_head_computes_what_is_sampled():
+    cost, head = RooflineCost(SMALL, H100), 50_304 * 768
+    body = SMALL.matmul_parameters - head
+    work = cost.work(PREFILL)
+    assert work.flops == 2 * body * 512 + 2 * head + 4 * 12 * 768 * (512 * 513 // 2)
+    silent = cost.work(StepShape(((0, 512, False),)))
+    assert work.flops - silent.flops == 2 * head and work.bytes - silent.bytes == 2 * head
+    many = StepShape(((0, 8192, True),))
+    assert cost(many) == pytest.approx(cost.work(many).flops / 989e12, rel=0.01)
+
+
+def test_what_is_reached_and_the_overhead_lengthen_a_step():
+    bound = RooflineCost(SMALL, H100)
+    assert RooflineCost(SMALL, H100, reached=0.5)(DECODE) == pytest.approx(2 * bound(DECODE))
+    assert RooflineCost(SMALL, H100, overhead=1e-3)(DECODE) == pytest.approx(bound(DECODE) + 1e-3)
+    int8 = RooflineCost(SMALL, H100, "int8", 1)
+    assert int8(DECODE) == pytest.approx(bound(DECODE) / 2)
+    grouped = RooflineCost(replace(SMALL, kv_heads=3), H100)
+    assert grouped.kv_bytes_per_token == bound.kv_bytes_per_token / 4
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [({"reached": 0}, "reached = 0"), ({"reached": 1.1}, "reached = 1.1"), ({"overhead": -1}, "overhead = -1")],
+)
+def test_a_share_or_an_overhead_that_is_none_is_named(more, said):
+    with pytest.raises(ValueError, match=said):
+        RooflineCost(SMALL, H100, **more)
+
+
+def some_steps(count=300, seed=0):
+    random = np.random.default_rng(seed)
+    steps = []
+    for _ in range(count):
+        decodes = [(int(random.integers(1, 500)), 1, True) for _ in range(random.integers(0, 20))]
+        prompts = [(int(random.integers(0, 100)), int(random.integers(2, 200)), bool(random.random() < 0.5))
+                   for _ in range(random.integers(0, 3))]  # fmt: skip
+        steps.append(StepShape(tuple(decodes + prompts) or ((0, 1, True),)))
+    return steps
+
+
+def test_a_cost_that_is_a_sum_is_found_again():
+    true = {
+        "step": 2e-3,
+        "several tokens": 5e-4,
+        "chunk": 1e-5,
+        "decoded token": 3e-5,
+        "prompt token": 7e-6,
+        "sample": 5e-5,
+        "key": 1e-7,
+        "pair": 4e-9,
+    }
+    cost = FittedCost(true)
+    steps = some_steps()
+    found = fit(steps, [cost(step) for step in steps])
+    other = some_steps(seed=1)
+    assert [found(step) for step in other] == pytest.approx([cost(step) for step in other], rel=1e-3)
+    assert found.seconds_per == pytest.approx(true, rel=0.05)
+
+
+def test_a_cost_counts_each_token_of_its_kind_once():
+    step = StepShape(((10, 1, True), (0, 4, False), (6, 3, True)))
+    counts = {"step": 1, "several tokens": 1, "chunk": 3, "decoded token": 1, "prompt token": 7, "sample": 2}
+    counts |= {"key": 24, "pair": 45}
+    assert {name: FittedCost({name: 1.0})(step) for name in counts} == counts
+    alone = FittedCost({"several tokens": 1.0})
+    assert alone(StepShape(((10, 1, True),))) == 0 and alone(StepShape(((0, 2, False),))) == 1
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000))
+def test_no_weight_is_negative_and_no_other_weights_are_better(seed):
+    """The conditions of Karush, Kuhn and Tucker: the slope is 0 where a weight is positive, and not negative at 0."""
+    random = np.random.default_rng(seed)
+    steps = some_steps(60, seed)
+    seconds = random.uniform(1e-3, 5e-2, len(steps))
+    found = fit(steps, seconds.tolist())
+    names = list(found.seconds_per)
+    rows = np.array([[FittedCost({name: 1.0})(step) for name in names] for step in steps]) / seconds[:, None]
+    rows /= (lengths := np.linalg.norm(rows, axis=0))
+    x = np.array([found.seconds_per[name] for name in names]) * lengths
+    slope = rows.T @ (rows @ x - 1)
+    assert x.min() >= 0 and slope.min() > -1e-4 and np.abs(slope * x).max() < 1e-4
+
+
+def test_too_few_steps_or_times_that_are_none_are_refused():
+    with pytest.raises(ValueError, match="3 steps and 3 times: expected .* at least 8; record a longer trace"):
+        fit(some_steps(3), [1.0] * 3)
+    with pytest.raises(ValueError, match="9 steps and 8 times"):
+        fit(some_steps(9), [1.0] * 8)
+    with pytest.raises(ValueError, match="a step took 0.0 s"):
+        fit(some_steps(9), [0.0] * 9)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+TRACE = trace(
+    bursty(200, 2.0, seed=3), 24, lognormal(12, 0.7, 1, 40), uniform(1, 12), prefixes=2, prefix_length=8, seed=4
+)
+TALKS = conversations(bursty(20, 1.0, seed=3), 12, 3, 6, uniform(1, 5), uniform(1, 4), think=0.05, seed=5)
+
+
+class TimedRunner(ModelRunner):
+    """A real model whose steps take as long in virtual time as the simulated ones."""
+
+    def __init__(self, model, blocks, block_size, clock, cost):
+        super().__init__(model, blocks, block_size)
+        self.time = SimulatedExecutor(clock, cost)
+
+    def execute(self, batch):
+        self.time.execute(batch)
+        return super().execute(batch)
+
+
+@pytest.mark.parametrize("arrivals", [TRACE, TALKS], ids=["trace", "conversations"])
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_simulated_engine_makes_the_steps_of_the_real_one(name, arrivals):
+    policy = replace(POLICIES[name], max_running=6, token_budget=32)
+    cost = FittedCost({"step": 2e-3, "prompt token": 1e-4, "decoded token": 2e-4})
+    steps, times = [], []
+    for simulated in (True, False):
+        clock, manager = VirtualClock(), BlockManager(24, 4)
+        executor = SimulatedExecutor(clock, cost) if simulated else TimedRunner(
+            small_model(torch.float32), 24, 4, clock, cost)  # fmt: skip
+        done = replay(Engine(executor, manager, policy, clock), arrivals, vocabulary=31)
+        steps.append([(step.start, step.end, step.shape, step.requests) for step in done.steps])
+        times.append([request.token_times for request in done.requests])
+        assert not done.refused and manager.free == 24
+    assert steps[0] == steps[1] and times[0] == times[1]
+    assert len(steps[0]) > 5
+
+
+def test_a_simulation_repeats_exactly():
+    def once():
+        clock = VirtualClock()
+        engine = Engine(SimulatedExecutor(clock, RooflineCost(SMALL, H100)), BlockManager(64, 4), CHUNKED, clock)
+        return [request.token_times for request in replay(engine, TRACE).requests]
+
+    assert once() == once()

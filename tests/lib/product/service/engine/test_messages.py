@@ -1,0 +1,43 @@
+"""Frames: whatever way the bytes arrive, the messages are those that were sent; what is none of ours is refused."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threeloops.product.service.engine.messages import (
+    Cancel,
+    Credit,
+    FrameReader,
+    Message,
+    Submit,
+    ToEngine,
+    Tokens,
+    frame,
+)
+
+MESSAGES = st.one_of(
+    st.builds(Cancel, st.integers(0, 2**40)),
+    st.builds(Credit, st.integers(0, 9), st.integers(1, 99)),
+    st.builds(
+        Submit, st.integers(0, 9), st.lists(st.integers(0, 255)).map(tuple), st.just(3), st.floats(0, 2), st.just(0),
+        st.just(1.0), st.integers(0, 2**63 - 1), st.frozensets(st.integers(0, 255)), client=st.text(),
+    ),
+)  # fmt: skip
+
+
+@given(st.lists(MESSAGES, max_size=5), st.integers(1, 50))
+def test_messages_come_out_as_they_went_in_however_the_bytes_are_cut(messages, size):
+    data = b"".join(map(frame, messages))
+    reader = FrameReader(ToEngine)
+    found = [each for start in range(0, len(data), size) for each in reader.feed(data[start : start + size])]
+    assert found == messages
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x01\x00\x00\x00\xc1", frame(Tokens({1: [2]}))])
+def test_bytes_that_are_no_message_to_the_engine_are_refused(data):
+    with pytest.raises((ValueError, msgspec.DecodeError)):
+        list(FrameReader(ToEngine).feed(data))
+
+
+def test_a_message_of_either_direction_can_be_framed():
+    assert list(FrameReader(Message).feed(frame(Tokens({3: [1, 2]})))) == [Tokens({3: [1, 2]})]

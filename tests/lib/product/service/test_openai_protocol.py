@@ -1,0 +1,133 @@
+"""The wire format: what is understood, what is refused by name, and what the model is given to continue."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from threeloops.product.request import Sampling
+from threeloops.product.service.openai_protocol import ChatRequest, CompletionRequest
+
+
+def completion(**changes):
+    return CompletionRequest.model_validate({"model": "tiny", "prompt": "a", **changes})
+
+
+def chat(*turns, **changes):
+    messages = [{"role": role, "content": content} for role, content in turns]
+    return ChatRequest.model_validate({"model": "tiny", "messages": messages, **changes})
+
+
+@pytest.mark.parametrize("wrong", [256, -1, True, None, [], {}], ids=str)
+def test_a_list_of_mistakes_is_one_mistake(wrong):
+    """An error for each of a million would keep everybody else waiting."""
+    many = [wrong] * 1000
+    for ask in (
+        lambda: completion(prompt=many),
+        lambda: completion(prompt=[many]),
+        lambda: completion(stop=many),
+        lambda: ChatRequest.model_validate({"model": "tiny", "messages": many}),
+        lambda: chat(("user", many)),
+        lambda: completion(**{f"field_{number}": wrong for number in range(1000)}),
+    ):
+        with pytest.raises(ValidationError) as refused:
+            ask()
+        assert refused.value.error_count() <= 8
+
+
+@pytest.mark.parametrize("prompt", ["é", ["é"], [0xC3, 0xA9], [[0xC3, 0xA9]]])
+def test_a_prompt_is_text_or_bytes_alone_or_in_a_list_of_one(prompt):
+    assert completion(prompt=prompt).tokens() == (0xC3, 0xA9)
+
+
+@pytest.mark.parametrize("prompt", [[], ["a", "b"], [[1], [2]], [256], [-1], [[]], None, 3, {"a": 1}])
+def test_other_prompts_are_refused(prompt):
+    with pytest.raises(ValidationError):
+        completion(prompt=prompt)
+
+
+@pytest.mark.parametrize("prompt", ["", [""]])
+def test_an_empty_prompt_is_refused_when_its_tokens_are_asked_for(prompt):
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        completion(prompt=prompt).tokens()
+
+
+def test_half_of_a_surrogate_pair_is_no_text():
+    with pytest.raises(ValueError, match="character 1 is half of a surrogate pair"):
+        completion(prompt="a\ud800").tokens()
+    with pytest.raises(ValidationError):
+        completion(cache_salt="\udfff")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_tokens": 0}, {"max_tokens": -1}, {"max_tokens": 1.5}, {"max_tokens": "5"}, {"max_tokens": True},
+        {"temperature": math.nan}, {"temperature": math.inf}, {"temperature": -0.1}, {"temperature": 2.1},
+        {"temperature": "1"}, {"top_p": 0}, {"top_p": 1.01}, {"top_p": math.nan}, {"top_k": -1}, {"top_k": 257},
+        {"n": 2}, {"n": 0}, {"stop": ""}, {"stop": ["a"] * 5}, {"stop": [""]}, {"stop": "x" * 1025}, {"stop": [1]},
+        {"seed": 2**63}, {"stream": "yes"}, {"stream_options": {"include": True}}, {"unheard_of": 1}, {"model": 3},
+    ],
+)  # fmt: skip
+def test_values_out_of_range_or_of_another_type_are_refused(changes):
+    with pytest.raises(ValidationError):
+        completion(**changes)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("logprobs", 1), ("logprobs", True), ("best_of", 2), ("echo", True), ("suffix", "x"), ("logit_bias", {"1": 1}),
+        ("frequency_penalty", 0.5), ("presence_penalty", -1), ("tools", [{"type": "function"}]), ("functions", [{}]),
+        ("response_format", {"type": "json_object"}), ("tool_choice", "required"), ("modalities", ["audio"]),
+    ],
+)  # fmt: skip
+def test_what_the_service_does_not_have_is_refused_by_name(name, value):
+    for make in (completion, lambda **changes: chat(("user", "a"), **changes)):
+        with pytest.raises(ValidationError, match=f"does not support {name}"):
+            make(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"logprobs": None}, {"logprobs": False}, {"best_of": 1}, {"echo": False}, {"frequency_penalty": 0},
+        {"tools": []}, {"tool_choice": "none"}, {"response_format": {"type": "text"}}, {"suffix": ""}, {"n": 1},
+        {"user": "ada"}, {"metadata": {"a": "b"}}, {"store": False}, {"service_tier": "auto"}, {"stop": None},
+    ],
+)  # fmt: skip
+def test_what_asks_for_nothing_special_is_accepted(changes):
+    assert completion(**changes).sampling(5) == completion(seed=0).sampling(5) or completion(**changes).seed is None
+
+
+def test_how_a_request_is_sampled():
+    asked = completion(temperature=0.5, top_p=0.9, top_k=7, seed=3)
+    assert asked.sampling(11) == Sampling(11, 0.5, 7, 0.9, 3, frozenset({0}))
+    assert completion(seed=3, ignore_eos=True).sampling(1).stop == frozenset()
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_every_seed_of_openais_range_is_a_seed(seed):
+    assert completion(seed=seed).sampling(1).seed == completion(seed=seed).sampling(1).seed >= 0
+
+
+def test_without_a_seed_nobody_can_guess_it():
+    assert len({completion().sampling(1).seed for _ in range(20)}) == 20
+
+
+def test_a_conversation_is_one_text_that_the_assistant_goes_on_with():
+    asked = chat(("system", "Be brief."), ("user", [{"type": "text", "text": "He"}, {"type": "text", "text": "y"}]))
+    assert bytes(asked.tokens()).decode() == "system: Be brief.\nuser: Hey\nassistant: "
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [], [("tool", "x")], [("user", None)], [("user", 3)],
+        [("user", [{"type": "image_url", "image_url": {"url": "x"}}])],
+    ],
+)  # fmt: skip
+def test_conversations_that_are_refused(turns):
+    with pytest.raises(ValidationError):
+        chat(*turns)

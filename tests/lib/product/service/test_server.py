@@ -1,0 +1,161 @@
+"""The service as an operator starts it: a process that loads, drains, and says in a sentence what is wrong."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from real_service import PATIENCE, ServiceProcess, event_data, eventually, long_model
+from threeloops.product.service.__main__ import main
+
+ENDLESS = {"model": "long", "prompt": "a", "max_tokens": 16000, "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return long_model(tmp_path_factory.mktemp("models") / "long")
+
+
+def test_sigterm_lets_answers_end_refuses_new_ones_and_says_why_it_cuts_the_rest(folder, tmp_path):
+    log = tmp_path / "serve.log"
+    settings = {"model": folder, "drain_seconds": 1, "largest_max_tokens": 16000, "log_file": log}
+    with ServiceProcess(**settings) as server, httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        server.wait_ready()
+        with ThreadPoolExecutor(1) as pool, client.stream("POST", "/v1/completions", json=ENDLESS) as answer:
+            pieces = answer.iter_text()
+            text = next(pieces)
+            short = ENDLESS | {"max_tokens": 20, "stream": False}
+            ends = pool.submit(client.post, "/v1/completions", json=short)
+            eventually(lambda: "num_requests_running" in client.get("/metrics").text, "metrics")
+            assert ends.result(PATIENCE).status_code == 200
+            server.process.send_signal(signal.SIGTERM)
+            eventually(lambda: client.get("/ready").json()["status"] == "draining", "it drains")
+            refused = client.post("/v1/completions", json=ENDLESS)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert client.get("/health").status_code == 200, "liveness does not end with readiness"
+            events = event_data(text + "".join(pieces))
+        assert events[-1]["error"]["code"] == "draining", "the stream ended without a reason"
+        assert len(events) > 2
+        code, errors = server.ended()
+    assert (code, errors) == (0, "")
+    assert '"code": "draining"' in log.read_text()
+
+
+def children_of(server):
+    return subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True).stdout.split()
+
+
+def test_while_a_model_loads_probes_are_answered_and_requests_are_refused(folder, tmp_path):
+    """Its config.json is a pipe: loading waits until the test writes into it."""
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    for file in folder.iterdir():
+        if file.name != "config.json":
+            (slow / file.name).symlink_to(file)
+    os.mkfifo(slow / "config.json")
+    with ServiceProcess(model=slow) as server, httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        assert client.get("/health").status_code == 200
+        assert client.get("/health/startup").status_code == 503
+        assert client.get("/ready").json() == {"status": "loading", "reason": "the model is being loaded"}
+        refused = client.post("/v1/completions", json=ENDLESS | {"model": "slow"})
+        assert refused.status_code == 503 and refused.headers["retry-after"]
+        assert client.get("/metrics").status_code == 200
+        (slow / "config.json").write_bytes((folder / "config.json").read_bytes())
+        server.wait_ready()
+        assert client.get("/health/startup").status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ended()[0] == 0
+
+
+def test_a_service_that_still_loads_ends_at_once(tmp_path):
+    (tmp_path / "slow").mkdir()
+    os.mkfifo(tmp_path / "slow" / "config.json")
+    with ServiceProcess(model=tmp_path / "slow") as server:
+        assert httpx.get(f"{server.url}/ready").status_code == 503
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ended() == (0, "")
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_service_with_the_reason():
+    with ServiceProcess(model="gpt-4") as server:
+        code, errors = server.ended()
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "the model 'gpt-4' cannot be loaded: 'gpt-4' is no folder, and none of model, draft, tiny" in errors
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"blocks": 0}, "THREELOOPS_SERVE_BLOCKS = 0: expected it to be greater than or equal to 1"),
+        ({"host": "256.1.1.1"}, "host = '256.1.1.1'"),
+        ({"keys_file": "none.toml"}, "none.toml: the file of API keys cannot be read"),
+        ({"log_file": "/nowhere/serve.log"}, "log_file = '/nowhere/serve.log': logs cannot be written here"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_one_sentence_and_exit_code_2(settings, sentence, monkeypatch, capsys):
+    for name, value in settings.items():
+        monkeypatch.setenv(f"THREELOOPS_SERVE_{name.upper()}", str(value))
+    monkeypatch.setattr(sys, "argv", ["service", "--port", "0"])
+    assert main() == 2
+    said = capsys.readouterr()
+    assert sentence in said.err and said.err.count("\n") == 1 and said.out == ""
+
+
+def test_a_port_in_use_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "grader.cli", "serve", "--port", str(port)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    assert done.returncode == 2
+    assert f"port = {port} of 127.0.0.1: another program uses it" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_for_logs_stops_nothing_and_an_engine_does_not_outlive_its_front():
+    with ServiceProcess(log_file="/dev/full") as server:
+        server.wait_ready()
+        for _ in range(3):
+            asked = {"model": "tiny", "prompt": "a", "max_tokens": 1}
+            assert httpx.post(f"{server.url}/v1/completions", json=asked, timeout=PATIENCE).status_code == 200
+
+        def dropped():
+            lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+            counts = [line for line in lines if line.startswith("threeloops:log_lines_dropped_total")]
+            return float(counts[0].split()[-1]) >= 3
+
+        eventually(dropped, "the lines that were dropped are counted")
+        (engine,) = children_of(server)
+        server.process.kill()
+        server.ended()
+        eventually(lambda: not os.path.exists(f"/proc/{engine}"), "the engine's process has ended")
+
+
+def test_no_key_and_no_prompt_is_in_the_log_and_sigterm_ends_an_idle_service_with_its_engine(tmp_path):
+    log, key = tmp_path / "serve.log", "tl-this-is-a-key-that-nobody-must-see"
+    with ServiceProcess(log_file=log) as server:
+        server.wait_ready()
+        headers = {"authorization": f"Bearer {key}"}
+        asked = {"model": "tiny", "prompt": "a secret prompt", "max_tokens": 1, "user": "ada"}
+        httpx.post(f"{server.url}/v1/completions?key={key}", json=asked, headers=headers, timeout=PATIENCE)
+        httpx.get(f"{server.url}/v1/{key}", headers=headers)
+        (engine,) = children_of(server)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ended() == (0, "")
+    assert not os.path.exists(f"/proc/{engine}")
+    text = log.read_text()
+    assert '"status": 200' in text and '"status": 404' in text and '"prompt_tokens": 15' in text
+    assert not [word for word in (key, "secret", "ada") if word in text]
+
+
+def test_the_front_needs_no_torch():
+    asked = "import sys, threeloops.product.service.server; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], timeout=PATIENCE).returncode == 0
