@@ -107,6 +107,7 @@ def test_an_id_that_is_in_use_is_refused_and_its_owner_goes_on():
             ledger.let()
             first = await anext(tokens)
             twin = asyncio.create_task(read(front, request("same")))
+            await asyncio.sleep(0)  # it has asked, and its owner waits for the next step
             ledger.open()
             with pytest.raises(ValueError, match="'same' is here already"):
                 await twin
