@@ -10,6 +10,10 @@ import os
 import pytest
 from hypothesis import settings
 
+# As many tests run at a time as there are cores, and OpenMP's threads wait for each other by spinning: with two each,
+# the interpreter's tests took four times as long. Set before anything imports torch; processes inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # How long an example takes says nothing on a busy machine: tests assert no times.
 settings.register_profile("course", deadline=None)
 settings.load_profile("course")
