@@ -30,6 +30,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
+from grader.classroom import command as classroom
 from grader.course.serve_command import serve
 from grader.machine.faults import MachineFault, cause
 
@@ -65,7 +66,7 @@ def _fail(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
+def command(function: Callable[..., None], app: typer.Typer = _app) -> Callable[..., None]:
     """Register a command whose faults, and the machine's, end it with one sentence and exit code 2."""
 
     @functools.wraps(function)
@@ -90,7 +91,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             traceback.print_exc()
             _fail(cause(error))
 
-    return _app.command()(guarded)
+    return app.command()(guarded)
 
 
 def _chosen(names: list[str] | None) -> list[Lab]:
@@ -335,6 +336,7 @@ def evidence(
 
 
 command(serve)
+classroom.add_commands(_app, command)
 
 
 def main() -> None:
