@@ -36,9 +36,7 @@ def submit(
 
 
 def init(
-    roster: Annotated[
-        Path, typer.Argument(help="CSV with a column student_id; also Canvas's, Gradescope's, Moodle's.")
-    ],
+    roster: Annotated[Path, typer.Argument(help="CSV with a column student_id, or Canvas's, Gradescope's, Moodle's.")],
     due: Annotated[list[str] | None, typer.Option(help="A due date: '01=2030-01-31 23:59'. May be repeated.")] = None,
     timezone: Annotated[str, typer.Option(help="Time zone of due dates without an offset.")] = "UTC",
     late_percent: Annotated[float, typer.Option(help="Percent of the points lost per day begun.")] = 0.0,
@@ -71,7 +69,7 @@ def init(
 
 def release(lab: LabName) -> None:
     """Enter a lab in the gradebook, put it to the exchange, and write the student bundle."""
-    from grader.classroom.enrolment import apply_due_dates, gradebook
+    from grader.classroom.enrolment import apply_due_dates, gradebook, set_reflection_points
     from grader.classroom.handout.bundle import write_bundle
     from grader.release.release import release as generate
 
@@ -81,6 +79,7 @@ def release(lab: LabName) -> None:
     chosen = register.load().with_released(target.slug)
     with gradebook() as book:
         apply_due_dates(book, chosen)
+        set_reflection_points(book, target.slug, chosen.reflection_points)
     path = register.class_folder() / f"three_loops_{target.number:02d}.zip"
     others = [find_lab(slug) for slug in chosen.released if slug != target.slug]
     write_bundle(path, [*others, target])

@@ -13,18 +13,19 @@ from grader.classroom.register.settings import Settings
 from grader.machine.child_process import changed_environment, environment
 from grader.submissions.folder import spelling
 
-__all__ = ["apply_due_dates", "enrol", "gradebook"]
+__all__ = ["apply_due_dates", "enrol", "gradebook", "set_reflection_points"]
 
 
 @contextmanager
 def gradebook(root: Path | None = None) -> Iterator[Gradebook]:
     """The course's gradebook, as nbgrader's own commands find it. Raises LabError if it cannot be used."""
     path = (root or course_root()) / "gradebook.db"
+    url = f"sqlite:///{path}"
     try:
         # nbgrader runs `alembic` by name, but it is not on PATH unless the environment is activated.
         with (
             changed_environment({"PATH": environment()["PATH"]}),
-            Gradebook(f"sqlite:///{path}", "three_loops") as book,
+            Gradebook(url, "three_loops") as book,
         ):
             yield book
     except SQLAlchemyError as error:
@@ -57,6 +58,29 @@ def apply_due_dates(book: Gradebook, settings: Settings) -> list[str]:
         if before != settings.due_date(slug) and _has_submissions(book, slug):
             graded.append(slug)
     return graded
+
+
+def set_reflection_points(book: Gradebook, slug: str, points: float) -> None:
+    """Give the written reflection a maximum, for manual points in formgrader; 0 takes it away.
+
+    Raises LabError: the maximum is changed after submissions were graded, which would change what their points mean.
+    """
+    try:
+        present = book.find_grade_cell("reflection", slug, slug).max_score
+    except MissingEntry:
+        present = 0.0
+    if present == points:
+        return
+    if _has_submissions(book, slug):
+        raise LabError(
+            f"the reflection of {slug} has {present:g} points and there are submissions; it cannot have {points:g} now. "
+            f"Run `threeloops class init` with --reflection {present:g}"
+        )
+    if points:
+        book.update_or_create_grade_cell("reflection", slug, slug, max_score=points, cell_type="markdown")
+    else:
+        book.db.delete(book.find_grade_cell("reflection", slug, slug))
+        book.db.commit()
 
 
 def _has_submissions(book: Gradebook, slug: str) -> bool:

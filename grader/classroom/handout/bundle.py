@@ -23,8 +23,8 @@ make lab                          # JupyterLab on your own copies of the labs, i
 .venv/bin/threeloops submit {number:02d}    # work/{slug}.zip, to hand in
 ```
 
-You need Linux or WSL2, Python 3.11, 3.12 or 3.13 with `venv`, and make. A later bundle may be unpacked over this folder:
-`work/` is yours, and `threeloops update {number:02d}` brings a newer release of a lab into your copy.
+You need Linux or WSL2, Python 3.11, 3.12 or 3.13 with `venv`, and make. A later bundle may be unpacked over this
+folder: `work/` is yours, and `threeloops update {number:02d}` brings a newer release of a lab into your copy.
 """
 
 

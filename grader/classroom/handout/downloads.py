@@ -81,9 +81,7 @@ def _owner(name: str, students: Sequence[Student]) -> str:
         fits = [s for s in students if _folded(s.id) in parts or any(_folded(f"{s.id}.{e}") in parts for e in ("zip",))]
     if len(fits) != 1:
         who = f"{', '.join(s.id for s in fits)} all fit" if fits else "nobody of the roster fits"
-        raise BadSubmission(
-            f"whose it is cannot be told ({who}); put it into a folder with the student's id as its name"
-        )
+        raise BadSubmission(f"whose it is cannot be told ({who}); put it into a folder named by the student's id")
     return fits[0].id
 
 

@@ -67,8 +67,8 @@ def read_roster(path: Path) -> list[Student]:
             column["canvas_id"] = heading.index("id")
     if "id" not in column:
         raise LabError(
-            f"{path} has no column with the students' ids (found {', '.join(heading) or 'no heading'}); expected one of "
-            f"{', '.join(_COLUMNS['id'])}: the account's name, as nbgrader's exchange knows it"
+            f"{path} has no column with the students' ids (found {', '.join(heading) or 'no heading'}); expected one "
+            f"of {', '.join(_COLUMNS['id'])}: the account's name, as nbgrader's exchange knows it"
         )
     students: dict[str, Student] = {}
     faults = []

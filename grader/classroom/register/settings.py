@@ -23,7 +23,7 @@ def class_folder(root: Path | None = None) -> Path:
 
 @dataclass(frozen=True)
 class LatePolicy:
-    """`percent_per_day` of the earned points are lost for each day begun after the grace period, at most `most_percent`.
+    """`percent_per_day` of the points are lost for each day begun after the grace period, at most `most_percent`.
 
     Work more than `closes_days` late earns nothing; None: it is accepted at any time.
     """
