@@ -73,7 +73,7 @@ def set_reflection_points(book: Gradebook, slug: str, points: float) -> None:
         return
     if _has_submissions(book, slug):
         raise LabError(
-            f"the reflection of {slug} has {present:g} points and there are submissions; it cannot have {points:g} now. "
+            f"the reflection of {slug} has {present:g} points and there are submissions; {points:g} is too late. "
             f"Run `threeloops class init` with --reflection {present:g}"
         )
     if points:
