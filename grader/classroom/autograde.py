@@ -6,10 +6,11 @@ skips every student who has a folder in `autograded/`. `nbgrader_config.py` inst
 
 import glob
 import os
-import shutil
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import api, autogradeapp
 from nbgrader.converters import Autograde
 from nbgrader.converters.base import BaseConverter
-from nbgrader.utils import rmtree
+from nbgrader.utils import parse_utc, rmtree
 from traitlets import Type
 
 from grader.authoring.labs import LabError, find_lab
@@ -35,6 +36,8 @@ from grader.submissions.reading import Submission, read
 from grader.submissions.rebuild import rebuild
 
 __all__ = ["install"]
+
+_OFFSET = re.compile(r"(?P<time>\S+ [0-9:.]+) ?(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)", re.ASCII)
 
 _NOT_RUN, _NOT_RUN_TEXT = "NotRun", "this test was not executed"
 """The error that a test cell carries until it is executed."""
@@ -74,6 +77,15 @@ class _LeavesFiles(BaseConverter):
             if stat.S_ISREG(found.st_mode) and name not in known and not name.startswith("."):
                 told = student_name(student_id), student_name(name)
                 self.log.warning("%s: %s is not graded and stays in submitted/", *told)
+
+
+def _with_offset(text: str) -> datetime | None:
+    """A time with a numeric offset, in UTC; None for any other. nbgrader takes the offset +0100 for 100 seconds."""
+    found = _OFFSET.fullmatch(text.strip())
+    if not found:
+        return None
+    hours, minutes = int(found["sign"] + found["hours"]), int(found["sign"] + found["minutes"])
+    return parse_utc(found["time"]) - timedelta(hours=hours, minutes=minutes)
 
 
 class _GuardedAutograde(Autograde, _LeavesFiles):
@@ -119,6 +131,10 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
     def init_assignment(self, assignment_id: str, student_id: str) -> None:
         with self._stopping():
             super().init_assignment(assignment_id, student_id)
+            stamp = Path(self._format_source(assignment_id, student_id), TIMESTAMP)
+            if stamp.is_file() and (time := _with_offset(stamp.read_text(encoding="ascii"))):
+                with self._gradebook() as gradebook:
+                    gradebook.update_or_create_submission(assignment_id, student_id, timestamp=time)
 
     def convert_single_notebook(self, notebook_filename: str) -> None:
         with self._stopping():

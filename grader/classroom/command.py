@@ -118,17 +118,20 @@ def collect(
 
 
 def grade(
-    lab: LabName, again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False
+    lab: LabName,
+    again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False,
+    sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
 ) -> None:
     """Grade through the wall (nbgrader autograde), late penalties included."""
-    _nbgrader("autograde", find_lab(lab).slug, *(["--force"] if again else []))
+    more = ["--force"] if again else []
+    _nbgrader("autograde", find_lab(lab).slug, f"--WalledExecute.sandbox={sandbox}", *more)
 
 
 def feedback(lab: LabName) -> None:
     """Write the feedback pages to feedback/, and hand them back through the exchange."""
     target = find_lab(lab)
     _nbgrader("generate_feedback", target.slug, "--force")
-    _nbgrader("release_feedback", target.slug, "--force")
+    _nbgrader("release_feedback", target.slug)
     print(f"{course_root() / 'feedback'} holds a page per student.")
 
 

@@ -14,6 +14,7 @@ from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets import Unicode
 
 from grader.authoring.labs import find_lab
+from grader.authoring.manifest import test_title
 from grader.authoring.regions import without
 from grader.grading.grade import Options, execute
 from grader.grading.records import WITHOUT_ISOLATION, short_notes
@@ -71,10 +72,13 @@ class ReflectionPoints(NbGraderPreprocessor):
 
 
 class HideTests(NbGraderPreprocessor):
-    """For feedback pages: hidden tests stay hidden, also after the grades are out."""
+    """For feedback pages: hidden tests stay hidden, also after the grades are out. Names each part as reports do."""
 
     def preprocess_cell(
         self, cell: NotebookNode, resources: ResourcesDict, cell_index: int
     ) -> tuple[NotebookNode, ResourcesDict]:
         cell.source = without(cell.source, "HIDDEN TESTS")
+        about = cell.metadata.get("nbgrader", {})
+        if about.get("grade") or about.get("solution"):
+            about["title"] = test_title(about["grade_id"]) + ("" if about.get("grade") else ", your answer")
         return cell, resources
