@@ -7,6 +7,7 @@ skips every student who has a folder in `autograded/`. `nbgrader_config.py` inst
 import glob
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -71,7 +72,7 @@ class _LeavesFiles(BaseConverter):
             (target / TIMESTAMP).unlink(missing_ok=True)  # that of an earlier run is read-only
             shutil.copyfile(source / TIMESTAMP, target / TIMESTAMP)
         of_lab = Path(self.coursedir.format_path(self.coursedir.source_directory, ".", assignment_id))
-        known = {f"{assignment_id}.ipynb", TIMESTAMP} | files_below(of_lab)
+        known = {f"{assignment_id}.ipynb", TIMESTAMP, "submission_secret.txt"} | files_below(of_lab)
         for path, found in below(source):  # few enough: `require_plain_files` has counted them
             name = path.relative_to(source).as_posix()
             if stat.S_ISREG(found.st_mode) and name not in known and not name.startswith("."):
