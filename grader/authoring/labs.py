@@ -91,7 +91,7 @@ class Lab:
     @property
     def folder(self) -> Path:
         """The lab's folder in `solutions/`; in a student bundle, which has none, that in `labs/`."""
-        return self.root / (SOLUTIONS if (self.root / SOLUTIONS).is_dir() else LABS) / self.slug
+        return self.root / _place(self.root) / self.slug
 
     @property
     def source(self) -> Path:
@@ -157,8 +157,7 @@ class Lab:
 def all_labs(root: Path | None = None) -> list[Lab]:
     """Every lab that has a source, in the order of the course."""
     root = root or course_root()
-    place = SOLUTIONS if (root / SOLUTIONS).is_dir() else LABS
-    folders = sorted(p for p in (root / place).glob("*") if _FOLDER.fullmatch(p.name))
+    folders = sorted(p for p in (root / _place(root)).glob("*") if _FOLDER.fullmatch(p.name))
     return [lab for lab in (Lab(p.name, root) for p in folders) if lab.source.is_file()]
 
 
@@ -175,6 +174,11 @@ def find_lab(name: str, root: Path | None = None) -> Lab:
             return lab
     known = ", ".join(lab.slug for lab in labs) or f"none: {root or course_root()} has neither solutions/ nor labs/"
     raise LabError(f"there is no lab {name!r}; the labs here are {known}. Use the number, the name, or both.")
+
+
+def _place(root: Path) -> str:
+    """A student bundle has labs alone; anywhere else, also where nothing is yet, sources are what makes a lab."""
+    return LABS if (root / LABS).is_dir() and not (root / SOLUTIONS).is_dir() else SOLUTIONS
 
 
 @cache

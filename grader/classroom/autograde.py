@@ -36,7 +36,12 @@ from grader.submissions.folder import TIMESTAMP, below, is_student, student_name
 from grader.submissions.reading import Submission, read
 from grader.submissions.rebuild import rebuild
 
-__all__ = ["install"]
+__all__ = ["SECRET", "install"]
+
+SECRET = "submission_secret.txt"
+"""The file by which the exchange hands feedback back to the student alone who submitted."""
+
+_MAX_SECRET = 1024
 
 _OFFSET = re.compile(r"(?P<time>\S+ [0-9:.]+) ?(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)", re.ASCII)
 
@@ -60,7 +65,7 @@ class _SubmissionExporter(NotebookExporter):
 
 
 class _LeavesFiles(BaseConverter):
-    """Copies the timestamp of a submission, where nbgrader would copy all of the student's files.
+    """Copies the timestamp and the secret of a submission, where nbgrader would copy all of the student's files.
 
     No graded cell sees those, and one of them can be in the place of a file of the lab.
     """
@@ -71,8 +76,10 @@ class _LeavesFiles(BaseConverter):
         if (source / TIMESTAMP).is_file():
             (target / TIMESTAMP).unlink(missing_ok=True)  # that of an earlier run is read-only
             shutil.copyfile(source / TIMESTAMP, target / TIMESTAMP)
+        if (source / SECRET).is_file() and (source / SECRET).stat().st_size <= _MAX_SECRET:
+            shutil.copyfile(source / SECRET, target / SECRET)  # `nbgrader release_feedback` needs it
         of_lab = Path(self.coursedir.format_path(self.coursedir.source_directory, ".", assignment_id))
-        known = {f"{assignment_id}.ipynb", TIMESTAMP, "submission_secret.txt"} | files_below(of_lab)
+        known = {f"{assignment_id}.ipynb", TIMESTAMP, SECRET} | files_below(of_lab)
         for path, found in below(source):  # few enough: `require_plain_files` has counted them
             name = path.relative_to(source).as_posix()
             if stat.S_ISREG(found.st_mode) and name not in known and not name.startswith("."):

@@ -128,11 +128,19 @@ def grade(
 
 
 def feedback(lab: LabName) -> None:
-    """Write the feedback pages to feedback/, and hand them back through the exchange."""
+    """Write the feedback pages to feedback/, and hand them back to those who used the exchange."""
+    from grader.classroom.autograde import SECRET
+    from grader.submissions.folder import TIMESTAMP
+
     target = find_lab(lab)
     _nbgrader("generate_feedback", target.slug, "--force")
-    _nbgrader("release_feedback", target.slug)
-    print(f"{course_root() / 'feedback'} holds a page per student.")
+    folder = course_root() / "feedback"
+    pages = sorted(folder.glob(f"*/{target.slug}/{target.slug}.html"))
+    sealed = [p for p in pages if (p.parent / SECRET).is_file() and (p.parent / TIMESTAMP).is_file()]
+    others = [page.parents[1].name for page in pages if page not in sealed]
+    if sealed:
+        _nbgrader("release_feedback", target.slug, f"--CourseDirectory.student_id_exclude={','.join(others)}")
+    print(f"{folder} holds {len(pages)} pages; {len(sealed)} were handed back through the exchange.")
 
 
 def export(
