@@ -196,6 +196,12 @@ def test_a_body_that_is_no_request_is_a_400(http, body, code):
     assert status == 400 and code in (found, None)
 
 
+@pytest.mark.parametrize("probe", ["/health", "/health/startup", "/ready"])
+def test_a_probe_may_ask_for_the_head_only(http, probe):
+    answer = http.head(probe)
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
 def test_paths_methods_and_types_that_there_are_not(http):
     assert refusal(http.get("/v1/nothing"))[::2] == (404, "not_found")
     assert refusal(http.get("/v1/completions"))[::2] == (405, "method_not_allowed")
@@ -226,6 +232,10 @@ def test_keys_are_asked_for_and_limits_are_a_clients_own(service, http, tmp_path
     with service.changed(keys=Keys.load(path)):
         for key in ("", "tl-wrong"):
             assert refusal(ask(key)) == (401, None, "invalid_api_key")
+        for path in ("/v1/completions", "/v1/nothing", "/admin/models/x"):
+            assert refusal(http.post(path, content=b"{" * 2_000_000))[::2] == (401, "invalid_api_key")
+        other = http.post("/admin/models/x", content=b"{", headers={"authorization": f"Bearer {rich}"})
+        assert refusal(other) == (403, None, "not_admin")
         assert ask(poor).status_code == 200
         late = ask(poor)
         assert refusal(late) == (429, None, "rate_limit_exceeded")
