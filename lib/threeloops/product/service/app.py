@@ -168,7 +168,7 @@ class Service:
             version = await asyncio.to_thread(registry.rollback)
             try:
                 await self.switch.to(version)
-            except SwitchFailedError:
+            except (SwitchFailedError, NotServingError):
                 await asyncio.to_thread(registry.activate, before.name)
                 raise
             return version
