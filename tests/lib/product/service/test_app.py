@@ -149,6 +149,11 @@ REFUSALS = [
     ({"stop": ["a"] * 5}, 400, "stop", "invalid_value"),
     ({"stop": [""]}, 400, "stop", "invalid_value"),
     ({"unheard_of": 1}, 400, "unheard_of", "unknown_parameter"),
+    ({"": 1}, 400, "", "unknown_parameter"),
+    ({"body": 1}, 400, "body", "unknown_parameter"),
+    ({"unheard_of": None}, 400, "unheard_of", "unknown_parameter"),
+    ({"x" * 5000: 1}, 400, "x" * 64 + "…", "unknown_parameter"),
+    ({"stream_options": {"x": 1}}, 400, "stream_options.x", "unknown_parameter"),
     ({"temperature": 3}, 400, "temperature", "invalid_value"),
     ({"stream_options": {"include_usage": "yes"}}, 400, "stream_options", "invalid_value"),
 ]
@@ -168,6 +173,12 @@ def refusal(answer):
 def test_a_request_that_cannot_be_answered_is_refused_by_name(http, changes, status, param, code):
     answer = http.post("/v1/completions", json={"model": "tiny", "prompt": "a", **changes})
     assert refusal(answer) == (status, param, code)
+    assert len(answer.content) < 500
+
+
+def test_what_a_client_sent_is_not_echoed_at_any_length(http):
+    for answer in (http.get(f"/v1/models/{'x' * 10_000}"), http.post("/v1/completions", json={"x" * 10_000: 1})):
+        assert refusal(answer)[0] in (400, 404) and len(answer.content) < 2000
 
 
 def test_openais_client_knows_our_errors(client):
