@@ -362,8 +362,8 @@ def test_a_killed_engine_gives_errors_and_comes_back(service, http):
 
 
 def test_a_reader_that_does_not_read_is_paused_and_starves_nobody(tmp_path):
-    asked = '{"model": "long", "prompt": "a", "max_tokens": 1800, "ignore_eos": true, "stream": true}'
-    with LocalService(model=str(long_model(tmp_path / "long")), blocks=120) as service:
+    asked = '{"model": "long", "prompt": "a", "max_tokens": 1000, "ignore_eos": true, "stream": true}'
+    with LocalService(model=str(long_model(tmp_path / "long")), blocks=70) as service:
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.settimeout(PATIENCE)
@@ -373,15 +373,15 @@ def test_a_reader_that_does_not_read_is_paused_and_starves_nobody(tmp_path):
 
             def is_paused():  # it goes on for a moment while buffers on the way still take something
                 stats = service.stats()
-                return (stats.paused, stats.blocks_free) == (1, 120)
+                return (stats.paused, stats.blocks_free) == (1, 70)
 
             eventually(is_paused, "the slow reader is paused and has given its blocks back")
             other = httpx.post(
                 f"{service.url}/v1/completions",
-                json={"model": "long", "prompt": "b", "max_tokens": 1900, "ignore_eos": True},
+                json={"model": "long", "prompt": "b", "max_tokens": 1100, "ignore_eos": True},
                 timeout=PATIENCE,
             )
-            assert other.json()["usage"]["completion_tokens"] == 1900
+            assert other.json()["usage"]["completion_tokens"] == 1100
             read = b""
             while b"[DONE]" not in read[-100:]:
                 read += slow.recv(1 << 16)
