@@ -1,6 +1,7 @@
 """Lab 17: the numbers of its prose, and that its service is the one that the course measures."""
 
 import functools
+import heapq
 import math
 import re
 
@@ -97,3 +98,14 @@ def test_the_model_answer_is_as_fast_as_its_debrief_says():
     stated = float(re.search(r"withstands\(1, model=([\d.]+)\)", "".join(SOURCE.tests["Server"]))[1])
     _, seconds = loaded(lambda model: lab()["Server"](model, 16, 0.010), 150.0, 600, 1)
     assert 1e3 * np.percentile(seconds, 95) == pytest.approx(stated, abs=0.05)
+
+
+def test_after_nine_seconds_nobody_wants_what_a_service_computes_that_accepts_everybody():
+    """8 seats, 1 s per request, twice as many arrivals; `overload` counts the same."""
+    free, late, in_time = [0.0] * 8, [], []
+    for moment in lab()["arrivals"](16.0, 960, 4):
+        end = max(moment, heapq.heappop(free)) + 1.0
+        heapq.heappush(free, end)
+        (in_time if end - moment <= 5 else late).append(end)
+    assert max(in_time) < 9 < min(late) and len(in_time) == 64
+    assert "nobody wants what it finishes after the first nine seconds" in prose()
