@@ -166,6 +166,12 @@ async def load_test(make_server, moments, leave=None, poison=(), **settings):
     return {"served": served, "calls": model.calls, "late": max(late, default=0.0), "report": report}
 
 
+async def after_a_call(percentile, replicas, q):
+    """The replicas after a call."""
+    percentile(replicas, q)
+    return replicas
+
+
 async def compares(find_client, authorization, keys, only=None):
     """The result, the arguments of each comparison, and whether digests were compared in another way. With `only`, `same`
     says yes for the stored key at this place and for no other, whatever it is compared with."""
@@ -531,9 +537,7 @@ with check("percentile", "one replica", part="one", hidden="other histograms"):
 with check("percentile", "several replicas, and the ends", part="merged", hidden="other replicas"):
 
     def merged(replicas, q, expected):
-        given = [dict(replica) for replica in replicas]
-        got = percentile(given, q)
-        require(given == replicas, f"percentile({replicas}, {q:g}) has changed the replicas to {given}")
+        got = percentile([dict(replica) for replica in replicas], q)
         each = [percentile([dict(replica)], q) for replica in replicas if replica[math.inf]]
         slips = {}
         if all(isinstance(one, (int, float)) for one in each):
@@ -549,6 +553,8 @@ with check("percentile", "several replicas, and the ends", part="merged", hidden
     merged([fast, slow], 95, 0.5)
     merged([fast, slow], 50, 0.3)
     merged([fast, slow, fast], 50, 0.1 * 150 / 180)
+    left = virtual(after_a_call, percentile, [dict(fast), dict(slow)], 95)
+    check.true(left == [fast, slow], f"percentile({[fast, slow]}, 95) has changed the replicas to {left}")
     check.returns(
         0.5, percentile, [slow], 95, rtol=1e-9, unit="s", hint="the last bucket has no end: return its beginning"
     )
@@ -1546,7 +1552,6 @@ with check("Lifecycle", "a drain", part="drain", hidden="other streams and limit
         3.0,
     )
     drains({"a": (60.0, 45.0, "")}, 10.0, {"a": cut}, 55.0)
-    drains({}, 10.0, {}, 0.0)
 
     def told(streams, limit):
         seen = virtual(drained, Lifecycle, streams, limit, late=0.5, begin=0.25)
@@ -1570,6 +1575,7 @@ with check("Lifecycle", "a drain", part="drain", hidden="other streams and limit
 
     told({"a": (1.0, 0.0, ""), "c": (60.0, 0.5, "")}, 10.0)
     told({"a": (1.0, 0.0, ""), "b": (60.0, 2.0, ""), "c": (60.0, 0.0, "")}, 2.5)
+    drains({}, 10.0, {}, 0.0)
     ### BEGIN HIDDEN TESTS
     for seed in range(5):
         rng = check.rng(seed)

@@ -4,6 +4,7 @@ import functools
 import heapq
 import math
 import re
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -109,3 +110,13 @@ def test_after_nine_seconds_nobody_wants_what_a_service_computes_that_accepts_ev
         (in_time if end - moment <= 5 else late).append(end)
     assert max(in_time) < 9 < min(late) and len(in_time) == 64
     assert "nobody wants what it finishes after the first nine seconds" in prose()
+
+
+def test_the_proxys_directives_stand_in_its_configuration():
+    dives = (SOURCE.folder / "17_production_service_dives.py").read_text()
+    table = re.search(r"# \| directive \| why \|\n# \|---\|---\|\n((?:# \|.*\n)+)", dives)[1]
+    named = [each for row in table.splitlines() for each in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    configuration = (files("threeloops.product") / "deploy" / "nginx" / "nginx.conf").read_text()
+    assert len(named) >= 10
+    for each in named:
+        assert re.search(rf"\b{re.escape(each)}\b", configuration), each
