@@ -1786,7 +1786,7 @@ with check("Server", "150 requests per second", part="load", hidden="other arriv
         }
         check.close(seen["report"], p95, rtol=1e-6, unit="s", what="report()", hint=cause_of(seen["report"], slips))
         if model is not None:
-            check.note("P95 at 150 requests per second", 1e3 * p95, model, "ms")
+            check.note("P95 at 150 requests per second", round(1e3 * p95, 1), model, "ms")
 
     def reports(moment):
         """One request is answered, two at `moment` get an error, and one leaves."""
