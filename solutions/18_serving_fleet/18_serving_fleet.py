@@ -28,6 +28,7 @@ import math
 import random
 from collections import deque
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import numpy as np
 from threeloops.lab import (
@@ -229,11 +230,23 @@ def restarts(events):
     return [second for second, what in events if what == "restart"]
 
 
+def has(value, names, what):
+    """Whether an answer is of the right kind: a message that says so is better than an AttributeError."""
+    check.true(all(hasattr(value, name) for name in names), f"{what}; it has no {', '.join(names)}")
+    return value
+
+
 def sound(probes, case):
+    has(
+        probes,
+        ("liveness", "readiness", "startup"),
+        f"{probes!r} for {case}: expected Probes(liveness, readiness, startup)",
+    )
     for kind in ("liveness", "readiness", "startup"):
         probe = getattr(probes, kind)
         if probe is None and kind == "startup":
             continue
+        has(probe, ("path", "period"), f"{kind} = {probe!r} for {case}: expected a Probe")
         for name in ("period", "timeout", "failures", "delay"):
             value = getattr(probe, name)
             least = int(name != "delay")
@@ -279,6 +292,10 @@ def require_day(choose_settings, name, seed, model=None):
     """A day of a service with the chosen settings: in time, and at a cost that is allowed. `model`: the model answer's."""
     service = next(each for each in SERVICES if each.name == name)
     settings = choose_settings(service)
+    has(settings, ("metric", "target", "window"), f"{settings!r} for {name}: expected Settings(metric, target, window)")
+    for field in ("target", "window"):
+        value = getattr(settings, field)
+        check.true(isinstance(value, Real), f"{field} = {value!r}: expected a number")
     check.true(settings.metric in ("cpu", "in_flight"), f"metric = {settings.metric!r}: expected 'cpu' or 'in_flight'")
     check.true(settings.target > 0, f"target = {settings.target!r}: expected more than 0")
     check.true(settings.window >= 0, f"window = {settings.window!r}: expected seconds, at least 0")
@@ -1317,8 +1334,7 @@ with check("cost_per_million", "what the replicas cost", part="replicas", hidden
             "this is the price of one token": seconds * price / 3600 / tokens,
             "this is the price of a thousand tokens": seconds * price / 3600 / tokens * 1e3,
         }
-        cause = "" if math.isclose(got, seconds * scale, rel_tol=1e-9) else cause_of(got, slips)
-        check.close(got, seconds * scale, rtol=1e-9, unit="$", what=f"cost, {case}", hint=cause)
+        check.close(got, seconds * scale, rtol=1e-9, unit="$", what=f"cost, {case}", hint=cause_of(got, slips))
 
     worked = [(0, 2), (600, 3), (3000, 1)]
     pays(worked, 3600, 2.5, 900, "the worked example, 900 tokens served")
@@ -1362,8 +1378,7 @@ with check("cost_per_million", "which tokens are served", part="tokens", hidden=
             slips["this counts the complete attempts, not their tokens"] = scale / len(complete)
             slips["two requests may have the same number of tokens"] = scale / sum(set(complete))
         expected = scale / tokens if tokens else math.inf
-        cause = "" if got == expected else cause_of(got, slips)
-        check.close(got, expected, rtol=1e-9, unit="$", what=f"cost, {case}", hint=cause)
+        check.close(got, expected, rtol=1e-9, unit="$", what=f"cost, {case}", hint=cause_of(got, slips))
 
     worked = [("a", 400, True), ("b", 300, False), ("b", 500, True), ("c", 200, False)]
     serves_tokens(worked, 900, "the attempts of the worked example")
