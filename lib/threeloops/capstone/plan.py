@@ -10,11 +10,13 @@ from threeloops.capstone.scenario import Scenario
 
 __all__ = [
     "Bars", "Change", "CostLine", "Decision", "Evidence", "Figure", "Gantt", "Lines", "Option", "Plan", "Quantity",
-    "Series", "Span",
+    "Series", "Span", "Topic",
 ]  # fmt: skip
 
 Evidence = Literal["given", "published", "estimate", "model"]
 """Where a number comes from: the scenario; a source with a date; a guess with its reason; a model of the library."""
+
+Topic = Literal["training", "serving", "prices", "cost"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Quantity:
     """The key of the scenario, the published source with its date, or the library's model, such as
     "threeloops.training.planning.step_time"."""
     formula: str = ""
-    topic: Literal["training", "serving", "cost"] = "training"
+    topic: Topic = "training"
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Change:
     """Total; None where the scenario is no longer feasible."""
     days: float | None
     decisions: tuple[str, ...]
-    """What is decided differently: "checkpoint interval: 42 min → 30 min"; or why it is not feasible. Empty if nothing."""
+    """What is decided differently: "checkpoint interval: 42 min → 30 min"; or why it is not feasible."""
 
 
 @dataclass(frozen=True)

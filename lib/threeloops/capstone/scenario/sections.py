@@ -35,7 +35,7 @@ _SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "vocabulary")
 class Model:
     """[model]: a `preset`, or all six sizes of a decoder-only transformer with a gated MLP."""
 
-    preset: Literal["", "llama-2-7b", "llama-3-8b", "llama-3-70b", "llama-3-405b"] = ""
+    preset: Literal["llama-2-7b", "llama-3-8b", "llama-3-70b", "llama-3-405b"] | None = None
     layers: _Count | None = None
     width: _Count | None = None
     heads: _Count | None = None
@@ -57,7 +57,7 @@ class Model:
     @property
     def transformer(self) -> Transformer:
         """As the planner of training sees it."""
-        return _PRESETS[self.preset] if self.preset else Transformer(*(getattr(self, name) for name in _SIZES))
+        return Transformer(*(getattr(self, name) for name in _SIZES)) if self.preset is None else _PRESETS[self.preset]
 
     def gpt(self, sequence: int) -> GPTConfig:
         """As the models of serving see it."""
@@ -77,11 +77,11 @@ class Training:
 
 @dataclass(frozen=True, config=_STRICT)
 class Cluster:
-    """[cluster]: nodes of equal GPUs. The first of `accelerators` is what the plan is for, and others are compared."""
+    """[cluster]: nodes of equal GPUs. All `accelerators` are candidates; the plan takes the cheapest that will do."""
 
     accelerators: Annotated[tuple[str, ...], Field(min_length=1)]
     """Names of `threeloops.hardware.accelerators`."""
-    gpus: _Count
+    gpus: _Count = 8
     """For training: how many there are."""
     gpus_per_node: _Count = 8
     link_gbits: _Positive = 400.0
@@ -115,7 +115,7 @@ class Cluster:
 
 @dataclass(frozen=True, config=_STRICT)
 class Budget:
-    """[budget]: the most that the plan may cost, and for how long the fleet is paid."""
+    """[budget]: the most that the plan may cost."""
 
     total: _Positive | None = None
     currency: Literal["USD"] = "USD"
@@ -123,7 +123,7 @@ class Budget:
 
 @dataclass(frozen=True, config=_STRICT)
 class Serving:
-    """[serving]: a bursty day of requests (`fleet.bursty_day`), repeated for `days`, and what its users are promised."""
+    """[serving]: a bursty day of requests (`fleet.bursty_day`), for `days`, and what its users are promised."""
 
     peak_requests_per_second: _Positive
     prompt_tokens: _Count
@@ -141,6 +141,8 @@ class Serving:
     """What a burst multiplies the rate by, at most."""
     seed: Annotated[int, Field(ge=0)] = 0
     maximum_replicas: _Count = 64
+    precision: Literal["bf16", "fp8", "int8"] = "bf16"
+    """Of weights, keys and values."""
     reached: _Share = 0.6
     """Of the data sheet's bandwidth and FLOP/s, what the engine reaches."""
     cold_start_seconds: _Amount = 180.0
@@ -182,5 +184,5 @@ class Scenario:
         found: list[tuple[str, Any]] = [("title", self.title)]
         for section in ("model", "training", "cluster", "budget", "serving", "prices"):
             if (part := getattr(self, section)) is not None:
-                found += [(f"{section}.{name}", value) for name, value in vars(part).items() if value not in ("", None)]
+                found += [(f"{section}.{name}", value) for name, value in vars(part).items() if value is not None]
         return found
