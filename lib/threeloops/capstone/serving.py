@@ -161,7 +161,7 @@ def _day(serving: Serving, gpu: Accelerator, replicas: tuple[Replica, ...], targ
 
 @lru_cache(maxsize=256)
 def _replicas(model: Model, serving: Serving, gpus_per_node: int, gpu: Accelerator) -> tuple[Replica, ...]:
-    """Every size of a replica that fits and keeps the TPOT, by the GPUs of the fleet. Raises Refusal if there is none."""
+    """Every size of a replica that fits and keeps the TPOT, by the GPUs of the fleet; Refusal if there is none."""
     config = model.gpt(serving.prompt_tokens + serving.output_tokens)
     if serving.precision not in gpu.rates:
         raise Refusal("memory", f"{gpu.name} has no {serving.precision} arithmetic")
