@@ -389,6 +389,12 @@ def outcome(ask: Ask, nodes: int, layout: Plan, interval: float) -> tuple[float,
     return days, days * 24 * layout.gpus * ask.price
 
 
+seventy = (LLAMA_70B, h100_node())
+FITS = Plan(512, 8192, dp=64, pp=2, tp=4, zero=2)
+FULL = Plan(512, 8192, dp=128, pp=1, tp=4, zero=1)
+SEVENTY = Ask(LLAMA_70B, h100_node(), 1024, 4096, 2e12, (16, 64, 256), 40, 1.2e6)
+
+
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "schedule",
@@ -466,16 +472,6 @@ def robust(model: Transformer, machines: list[Machine], gpus: int, batch: int, s
 
 
 # %% nbgrader={"grade": true, "grade_id": "robust_test_fits", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-def regrets_of(model, machines, gpus, batch, sequence):
-    """Worst regret by layout, from the planner."""
-    seconds = {
-        plan: [step_time(model, machine, plan).seconds for machine in machines]
-        for plan in layouts(model, machines[0], gpus, batch, sequence)
-    }
-    best = [min(row[n] for row in seconds.values()) for n in range(len(machines))]
-    return {plan: [each / least for each, least in zip(row, best, strict=True)] for plan, row in seconds.items()}
-
-
 with check("robust", "a layout that fits", part="fits", hidden="other models"):
 
     def is_layout(model, machine, gpus, batch, sequence):
@@ -496,7 +492,18 @@ with check("robust", "a layout that fits", part="fits", hidden="other models"):
     check.raises(ValueError, robust, LLAMA_70B, worlds(a100_node()), 8, 64, 8192, names=("gpus", "8"))
     ### END HIDDEN TESTS
 
+
 # %% nbgrader={"grade": true, "grade_id": "robust_test_regret", "locked": true, "points": 11, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+def regrets_of(model, machines, gpus, batch, sequence):
+    """Worst regret by layout, from the planner."""
+    seconds = {
+        plan: [step_time(model, machine, plan).seconds for machine in machines]
+        for plan in layouts(model, machines[0], gpus, batch, sequence)
+    }
+    best = [min(row[n] for row in seconds.values()) for n in range(len(machines))]
+    return {plan: [each / least for each, least in zip(row, best, strict=True)] for plan, row in seconds.items()}
+
+
 with check("robust", "its worst regret", part="regret", hidden="other models and machines"):
 
     def stands(model, machines, gpus, batch, sequence, name):
@@ -859,8 +866,6 @@ def review(proposal: Proposal) -> list[str]:
 
 
 # %% nbgrader={"grade": true, "grade_id": "review_test_machine", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-FITS = Plan(512, 8192, dp=64, pp=2, tp=4, zero=2)
-FULL = Plan(512, 8192, dp=128, pp=1, tp=4, zero=1)
 with check("review", "memory and links", part="machine", hidden="other layouts"):
 
     def names_of_machine(proposal, expected, why=""):
@@ -874,7 +879,6 @@ with check("review", "memory and links", part="machine", hidden="other layouts")
         )
         check.equal(got, expected, what=f'of "memory" and "links", those found for {case}', hint=why)
 
-    seventy = (LLAMA_70B, h100_node())
     names_of_machine(propose(*seventy, FITS, 2e12), [])
     names_of_machine(
         propose(*seventy, FULL, 2e12), ["memory"], "parameters, gradients and optimizer states, all of them"
@@ -951,7 +955,7 @@ debrief(
 # ## 7 · The plan
 #
 # *Worked example.* Somebody asks for 2·10¹² tokens on the 70B model, in 40 days, for 1.2 million, on 16, 64 or 256 nodes.
-# 16 nodes take 138 days. 64 take 35 days and cost 1.09 million, 256 take 9 days and cost 1.13. Offer 64; the next best is
+# 16 nodes take 138 days. 64 take 35 days and cost 1.08 million, 256 take 9 days and cost 1.13. Offer 64; the next best is
 # 256. If 30 days and 1.1 million were asked, nothing would do, and a good refusal says what would: 35 days at that
 # budget, or 1.13 million by that date.
 #
@@ -1007,7 +1011,6 @@ def said_of(ask):
     return f"asked: {ask.days} days, {ask.budget / 1e6:.3f} million; {rows or 'nothing fits'}"
 
 
-SEVENTY = Ask(LLAMA_70B, h100_node(), 1024, 4096, 2e12, (16, 64, 256), 40, 1.2e6)
 with check("answer", "what is offered", part="offers", hidden="other models, machines and failures"):
 
     def offers(ask):
@@ -1039,7 +1042,24 @@ with check("answer", "what is offered", part="offers", hidden="other models, mac
     offers(replace(SEVENTY, tokens=1e10, nodes=(4, 8), days=2, budget=1e6, save=300, recovery=3000))
     ### END HIDDEN TESTS
 
+
 # %% nbgrader={"grade": true, "grade_id": "answer_test_refusals", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+def options_of(ask):
+    """(cost, days, nodes) of every number of nodes on which something fits, cheapest first."""
+    rows = []
+    for nodes in ask.nodes:
+        found = layouts(ask.model, ask.machine, 8 * nodes, ask.batch, ask.sequence)
+        if found:
+            days, cost = outcome(ask, nodes, found[0], best_interval(ask.save, ask.node_mtbf / nodes))
+            rows.append((cost, days, nodes))
+    return sorted(rows)
+
+
+def said_of(ask):
+    rows = "; ".join(f"{nodes} nodes {days:.1f} days {cost / 1e6:.3f} million" for cost, days, nodes in options_of(ask))
+    return f"asked: {ask.days} days, {ask.budget / 1e6:.3f} million; {rows or 'nothing fits'}"
+
+
 with check("answer", "what is refused", part="refusals", hidden="other asks"):
 
     def refuses(ask):
@@ -1069,7 +1089,24 @@ with check("answer", "what is refused", part="refusals", hidden="other asks"):
     refuses(replace(SEVENTY, model=LLAMA_405B, nodes=(16, 32, 64, 128), days=100, budget=7e6))
     ### END HIDDEN TESTS
 
+
 # %% nbgrader={"grade": true, "grade_id": "answer_test_runner_up", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+def options_of(ask):
+    """(cost, days, nodes) of every number of nodes on which something fits, cheapest first."""
+    rows = []
+    for nodes in ask.nodes:
+        found = layouts(ask.model, ask.machine, 8 * nodes, ask.batch, ask.sequence)
+        if found:
+            days, cost = outcome(ask, nodes, found[0], best_interval(ask.save, ask.node_mtbf / nodes))
+            rows.append((cost, days, nodes))
+    return sorted(rows)
+
+
+def said_of(ask):
+    rows = "; ".join(f"{nodes} nodes {days:.1f} days {cost / 1e6:.3f} million" for cost, days, nodes in options_of(ask))
+    return f"asked: {ask.days} days, {ask.budget / 1e6:.3f} million; {rows or 'nothing fits'}"
+
+
 with check("answer", "the next best", part="runner_up", hidden="other asks"):
 
     def next_is(ask):
@@ -1185,3 +1222,7 @@ debrief(
 # mean time between failures with the one that I assumed. I tell the board which assumption was wrong and by how much, what it does to the date
 # and the cost if nothing changes, and what the smallest change is that keeps either of them: more nodes, another layout,
 # a shorter interval, or a later date.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+term("regret")
+calibration()

@@ -91,7 +91,7 @@ audit(
 # %% tags=["demo"]
 predict(
     "best_fleet",
-    "Replicas of four H100s serve a bursty day whose peak is 10 times its trough. With ever more replicas, the cost of a million "
+    "Replicas of four H100s serve a bursty day with a quiet night and bursts. With ever more replicas, the cost of a million "
     "tokens that were served within the objective …",
     options=("falls all the time", "rises all the time", "falls first and then rises"),
 )
@@ -128,3 +128,7 @@ with reveal("best_fleet"):
 # With too few replicas nearly everything is late, and what is late earns nothing. With too many, seats stand idle at
 # night. The best number for a constant fleet depends on the day's shape, and the space between the curve and a fleet
 # that follows the demand is what an autoscaler can earn (lab 18).
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+term("goodput")
+calibration()
