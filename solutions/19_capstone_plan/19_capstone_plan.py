@@ -800,15 +800,23 @@ def draw_break_even(years, rent):
 with reveal("owned_years"):
     show.against_prediction("owned_years", round(owned_hour(0, 2) / 2.4, 2), "", source="model")
 explore(draw_break_even, years=(1, 7, 1, 4), rent=(1.5, 8.0, 0.5, 2.5))
-EVEN = owned_hour(0) / 2.4
+from threeloops.capstone import make_plan, read_scenario
+
+PRICED = make_plan(read_scenario("7b_finetuning"))
+EVEN = PRICED["break_even_utilisation"]
+names = ("rent_per_gpu_hour", "purchase_per_gpu", "power_kw", "electricity_price", "own_per_gpu_hour")
+show.table(
+    [(q.label, f"{q.value:,.2f} {q.unit}", q.source) for q in PRICED.quantities if q.name in names],
+    header=("price of an H100", "value", "source"),
+)
 audit(
     "plan-1",
     round(EVEN, 2),
     "utilisation at break-even",
     "model",
     "corrected",
-    f"true above a utilisation that depends on prices: {EVEN:.0%} over the whole life in this scenario, and never if the GPU is used for "
-    "two years. The claim's word is 'high'; the number is what decides",
+    f"true from a utilisation of {EVEN:.0%} on, over 4 years and at the prices in the table, whose sources are named; in the example above it "
+    f"is {owned_hour(0) / 2.4:.0%}, and never if the GPU serves two years. The claim's word is 'high'; the number decides",
 )
 debrief(
     "break_even",
@@ -1224,5 +1232,11 @@ debrief(
 # a shorter interval, or a later date.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
+PLAN = make_plan(read_scenario("70b_pretraining"))
+show.table(
+    [(each.topic, each.choice, each.margin, each.runner_up) for each in PLAN.decisions],
+    header=("decision", "choice", "margin", "runner-up"),
+    caption=f"{PLAN.scenario.title}: {PLAN['training_days']:.1f} days, {PLAN['total_cost']:,.0f} USD",
+)
 term("regret")
 calibration()

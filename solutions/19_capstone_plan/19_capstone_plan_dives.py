@@ -129,6 +129,77 @@ with reveal("best_fleet"):
 # night. The best number for a constant fleet depends on the day's shape, and the space between the curve and a fleet
 # that follows the demand is what an autoscaler can earn (lab 18).
 
+# %% [markdown]
+# ## The same job on four accelerators
+#
+# Which accelerator is the right one? The data sheet's FLOP/s do not say: a faster one costs more per hour, may need no
+# recomputation because it has more memory, and loses more when its links are the same. The library plans the whole job
+# on each candidate and compares the bills.
+
+# %% tags=["demo"]
+predict(
+    "cheapest_accelerator",
+    "A 70B model, 10¹² tokens, 512 GPUs, within 60 days. An A100 costs 2.79 USD per hour, an H100 3.99, an H200 4.50, a B200 6.69. "
+    "Which makes the cheapest run?",
+    options=("A100 SXM 80GB", "H100 SXM", "H200 SXM", "B200"),
+)
+
 # %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.capstone import make_plan, read_scenario
+
+PLAN = make_plan(read_scenario("70b_pretraining"))
+feasible = [option for option in PLAN.options if option.cost is not None]
+with reveal("cheapest_accelerator"):
+    show.against_prediction("cheapest_accelerator", feasible[0].accelerator, source="model: the library's plan")
+    show.table(
+        [(each.accelerator, f"{each.days:.1f}", f"{each.cost:,.0f}", each.note) for each in feasible],
+        header=("accelerator", "days", "USD", "layout"),
+        caption="Rented or owned, whichever is cheaper for it; prices with source and date are in threeloops.capstone",
+    )
+
+# %% [markdown]
+# The dearest per hour is the cheapest per token, as long as its kernels reach the same share of its peak. That is an
+# assumption (`efficiency` in the scenario's `[cluster]`), and new hardware often starts below it. So ask how far it may
+# fall before the decision changes, which is what the last section does.
+#
+# ## What does the plan depend on?
+#
+# A plan is an argument, and a board attacks its weakest premise. Change one input at a time, plan again, and see what
+# changes: only the bill, or a decision?
+
+# %% tags=["demo"]
+predict(
+    "most_sensitive",
+    "Which of these changes raises the bill of that plan most?",
+    options=("the network between nodes is half as fast", "nodes fail twice as often", "kernels reach 20% less"),
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+changes = [each for each in PLAN.sensitivity if each.cost is not None]
+total = PLAN["total_cost"]
+with reveal("most_sensitive"):
+    show.against_prediction("most_sensitive", "kernels reach 20% less", source="model: the library's plan")
+    plot, axes = figure(width=9.0, height=3.0)
+    for place, each in enumerate(sorted(changes, key=lambda change: abs(change.cost - total))):
+        share = 100 * (each.cost / total - 1)
+        axes.barh(place, share, color=palette.vermillion if share > 0 else palette.green)
+        axes.text(
+            share + (0.4 if share >= 0 else -0.4),
+            place,
+            f"{share:+.1f}%",
+            va="center",
+            ha="left" if share >= 0 else "right",
+            size=9,
+        )
+    axes.set_yticks(
+        range(len(changes)), [each.change for each in sorted(changes, key=lambda change: abs(change.cost - total))]
+    )
+    axes.axvline(0, color=palette.grey, lw=0.8)
+    axes.set(xlabel="change of the bill, %", xlim=(-12, 26))
+    show.figure(plot, "How much each change of an input changes the bill")
+    show.table(
+        [(each.change, "; ".join(each.decisions) or "no decision changes") for each in changes],
+        header=("change", "what is decided differently"),
+    )
 term("goodput")
 calibration()
