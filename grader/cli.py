@@ -1,5 +1,5 @@
-"""The command line: `threeloops doctor · start · update · check · serve · run · grade · release · mutants · course ·
-evidence`.
+"""The command line: `threeloops doctor · start · update · check · plan · serve · run · grade · release · mutants ·
+course · evidence`.
 
 Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, which one sentence
 explains.
@@ -31,6 +31,7 @@ from rich.table import Table
 
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
 from grader.classroom import command as classroom
+from grader.course.plan_command import plan
 from grader.course.serve_command import serve
 from grader.machine.faults import MachineFault, cause
 
@@ -49,7 +50,6 @@ _app = typer.Typer(
 )
 _console = Console()
 _complain = Console(stderr=True)
-
 
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to measure.")]
 LabName = Annotated[str, typer.Argument(help="Number or name of the lab.")]
@@ -305,7 +305,7 @@ def course(device: Device = "auto") -> None:
     columns = ("lab", "seconds", "verified on", "reference", "untouched", "half done")
     table = Table(*columns, title=f"Three Loops on {report.device}, sandbox: {report.sandbox}", title_justify="left")
     for o in report.labs:
-        scores = [f"{r.score:g} / {r.max_score:g}" for r in o.grades.values()]
+        scores = (f"{r.score:g} / {r.max_score:g}" for r in o.grades.values())
         table.add_row(o.lab.slug, f"{o.seconds:.1f}", o.verified_on, *scores)
     _console.print(table)
     if report.sandbox == "none":
@@ -331,10 +331,10 @@ def evidence(
     """
     from grader.evidence.collect import collect
 
-    folder = out or course_root() / "benchmarks" / "evidence"
-    raise typer.Exit(collect(device, folder, _console, part or (), budget))
+    raise typer.Exit(collect(device, out or course_root() / "benchmarks" / "evidence", _console, part or (), budget))
 
 
+command(plan)
 command(serve)
 classroom.add_commands(_app, command)
 
