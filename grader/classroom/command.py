@@ -16,13 +16,13 @@ from grader.classroom.register import settings as register
 from grader.machine.child_process import environment
 from grader.machine.faults import MachineFault
 
-__all__ = ["add_commands"]
+__all__ = ["add_commands", "collect", "export", "feedback", "grade", "gradescope", "init", "release", "submit"]
 
-LabName = Annotated[str, typer.Argument(help="Number or name of the lab.")]
+_LabName = Annotated[str, typer.Argument(help="Number or name of the lab.")]
 
 
 def submit(
-    lab: LabName,
+    lab: _LabName,
     exchange: Annotated[bool, typer.Option("--exchange", help="Also hand it in at nbgrader's exchange.")] = False,
 ) -> None:
     """Make work/LAB.zip, the file to hand in at Gradescope, Canvas or Moodle."""
@@ -67,7 +67,7 @@ def init(
         print(f"{slug} has submissions: `threeloops class grade {slug[:2]} --again` applies the new date to them.")
 
 
-def release(lab: LabName) -> None:
+def release(lab: _LabName) -> None:
     """Enter a lab in the gradebook, put it to the exchange, and write the student bundle."""
     from grader.classroom.enrolment import apply_due_dates, gradebook, set_reflection_points
     from grader.classroom.handout.bundle import write_bundle
@@ -89,7 +89,7 @@ def release(lab: LabName) -> None:
 
 
 def collect(
-    lab: LabName,
+    lab: _LabName,
     source: Annotated[
         Path | None, typer.Option("--from", help="A download of Canvas or Moodle, or a folder; else the exchange.")
     ] = None,
@@ -118,7 +118,7 @@ def collect(
 
 
 def grade(
-    lab: LabName,
+    lab: _LabName,
     again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False,
     sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
 ) -> None:
@@ -127,7 +127,7 @@ def grade(
     _nbgrader("autograde", find_lab(lab).slug, f"--WalledExecute.sandbox={sandbox}", *more)
 
 
-def feedback(lab: LabName) -> None:
+def feedback(lab: _LabName) -> None:
     """Write the feedback pages to feedback/, and hand them back to those who used the exchange."""
     from grader.classroom.autograde import SECRET
     from grader.submissions.folder import TIMESTAMP
@@ -144,7 +144,7 @@ def feedback(lab: LabName) -> None:
 
 
 def export(
-    lab: LabName,
+    lab: _LabName,
     exercises: Annotated[bool, typer.Option(help="A column for each exercise beside the total.")] = True,
 ) -> None:
     """Write the scores for Gradescope, Canvas and Moodle, and the class report, to class/."""
@@ -178,7 +178,7 @@ def export(
         print(f"Handed in, not on the roster, and in no table: {', '.join(strangers)}")
 
 
-def gradescope(lab: LabName) -> None:
+def gradescope(lab: _LabName) -> None:
     """Write the zip file that Gradescope takes as the autograder of a lab."""
     from grader.classroom.handout.autograder import write_autograder
 
