@@ -1,6 +1,43 @@
 """Numbers formatted with a suitable unit."""
 
-__all__ = ["readable_bytes", "readable_count", "readable_seconds", "time_unit"]
+__all__ = ["readable", "readable_bytes", "readable_count", "readable_seconds", "time_unit"]
+
+
+def readable(value: float, unit: str) -> str:
+    """A number with its unit as a person prints it: (1234567.8, "USD") → "$1,234,568", (0.6, "share") → "60%".
+
+    Bytes, tokens, seconds, shares, dollars and dollars per something have forms of their own; any other unit follows
+    its number, which has four digits, or all digits before the point.
+    """
+    if value < 0:
+        return f"−{readable(-value, unit)}"
+    money, per, what = unit.partition("/")
+    if money == "USD":
+        return f"${_amount(value)}{per}{what}"
+    match unit:
+        case "bytes":
+            return readable_bytes(value)
+        case "tokens":
+            return f"{readable_count(value)} tokens"
+        case "share":
+            return f"{_digits(100 * value)}%"
+        case "s" if value >= 120:
+            scale, name = next((s, n) for s, n in ((86400, "days"), (3600, "h"), (60, "min")) if value >= 2 * s)
+            return f"{_digits(value / scale)} {name}"
+        case "s":
+            return readable_seconds(value)
+    return f"{_digits(value)} {unit}".rstrip()
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def _amount(value: float) -> str:
+    """Of money: cents below a thousand, and more digits where a cent is too coarse."""
+    if value >= 1000 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
 def readable_bytes(number: float) -> str:

@@ -1,0 +1,143 @@
+"""The figures of a plan, drawn: stacked bars, a pipeline's step, and curves, in the course's look on white paper."""
+
+import io
+from itertools import cycle
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+from threeloops.capstone.plan import Bars, Figure, Gantt, Lines
+from threeloops.figures import ON_LIGHT, fitting, text_inches
+from threeloops.figures import figure as new_figure
+from threeloops.palette import palette
+from threeloops.units import readable, time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawn
+
+__all__ = ["draw", "png"]
+
+_WIDTH, _DPI = 8.0, 200
+_PARTS = (palette.sky, palette.orange, palette.green, palette.purple, palette.yellow, palette.vermillion, palette.grey)
+_LINES = (palette.blue, palette.vermillion, palette.green, palette.orange, palette.purple, palette.sky)
+_DASHES = ("-", "--", "-.", ":")
+_SCALES = {"bytes": (2.0**-30, "GiB"), "share": (100.0, "%")}
+
+
+def draw(figure: Figure) -> "Drawn":
+    """A figure of a plan as matplotlib's, 8 inches wide."""
+    match figure:
+        case Bars():
+            return _bars(figure)
+        case Gantt():
+            return _gantt(figure)
+        case Lines():
+            return _lines(figure)
+
+
+def png(figure: Figure) -> tuple[bytes, int, int]:
+    """The figure as PNG at 200 dots per inch, and its width and height in pixels."""
+    from PIL import Image
+
+    drawn, buffer = io.BytesIO(), io.BytesIO()
+    draw(figure).savefig(drawn, dpi=_DPI, format="png")
+    image = Image.open(drawn).convert("RGB").quantize(256)  # a tenth of the bytes: a page of figures stays small
+    image.save(buffer, format="png", optimize=True, dpi=(_DPI, _DPI))
+    return buffer.getvalue(), *image.size
+
+
+def _title(text: str) -> str:
+    return fill(text, 80)
+
+
+def _bars(figure: Bars) -> "Drawn":
+    scale, unit = _SCALES.get(figure.unit, (1.0, figure.unit))
+    fig, axes = new_figure(width=_WIDTH, height=1.7 + 0.55 * len(figure.bars))
+    ends = [0.0] * len(figure.bars)
+    totals = [scale * sum(part.y[bar] for part in figure.parts) for bar in range(len(figure.bars))]
+    longest = max([*totals, scale * (figure.limit or 0), 1e-12])
+    for part, colour in zip(figure.parts, cycle(_PARTS), strict=False):
+        lengths = [scale * each for each in part.y]
+        axes.barh(range(len(ends)), lengths, left=ends, color=colour, edgecolor="white", lw=0.6, label=part.label)
+        for bar, length in enumerate(lengths):
+            inches = length / longest * 0.75 * _WIDTH
+            text = fitting(f"{length:.3g}", inches, 9) if inches > text_inches("000", 9) else ""
+            axes.text(ends[bar] + length / 2, bar, text, ha="center", va="center", fontsize=9, color=ON_LIGHT)
+            ends[bar] += length
+    for bar, end in enumerate(ends):
+        axes.text(end + longest * 0.01, bar, f"{end:.4g} {unit}", va="center", fontsize=10)
+    if figure.limit is not None:
+        axes.axvline(scale * figure.limit, color=palette.ink, ls="--", lw=1.5, label=figure.limit_label or "limit")
+    axes.set(xlim=(0, 1.16 * longest), ylim=(len(ends) - 0.4, -0.6), xlabel=unit)
+    axes.set_yticks(range(len(ends)), [fill(name, 26) for name in figure.bars])
+    axes.grid(axis="y", visible=False)
+    axes.set_title(_title(figure.title))
+    fig.legend(loc="outside lower center", ncols=min(4, len(figure.parts) + (figure.limit is not None)))
+    return fig
+
+
+def _gantt(figure: Gantt) -> "Drawn":
+    from matplotlib.collections import PolyCollection
+    from matplotlib.patches import Patch
+
+    rows = len(figure.rows)
+    fig, axes = new_figure(width=_WIDTH, height=1.5 + min(0.36, 4.5 / max(rows, 1)) * rows)
+    end = max((span.end for span in figure.spans), default=1.0)
+    colours = {"forward": palette.sky, "backward": palette.orange}
+    boxes: dict[tuple[str, bool], list[list[tuple[float, float]]]] = {}
+    for span in figure.spans:
+        low, high = span.row - 0.42, span.row + 0.42
+        corners = [(span.start, low), (span.start, high), (span.end, high), (span.end, low)]
+        boxes.setdefault((span.kind, span.chunk > 0), []).append(corners)
+        if text_inches(span.text, 8) + 0.02 < (span.end - span.start) / end * 0.85 * _WIDTH:
+            middle = (span.start + span.end) / 2
+            axes.text(middle, span.row, span.text, ha="center", va="center_baseline", fontsize=8, color=ON_LIGHT)
+    for (kind, later), bars in boxes.items():
+        faces, alpha = colours[kind], 0.5 if later else 1.0
+        axes.add_collection(PolyCollection(bars, facecolors=faces, edgecolors="white", lw=0.4, alpha=alpha))
+    scale, unit = time_unit(end)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{round(x * scale, 9):,.6g}")
+    axes.set(xlim=(0, end), ylim=(rows - 0.4, -0.6), xlabel=unit)
+    axes.set_yticks(range(rows), figure.rows)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+    axes.set_title(_title(figure.title))
+    keys = [Patch(color=colour, label=kind) for kind, colour in colours.items()]
+    fig.legend(handles=[*keys, Patch(fc="white", ec=palette.grey, label="bubble")], loc="outside lower center", ncols=3)
+    return fig
+
+
+def _lines(figure: Lines) -> "Drawn":
+    fig, axes = new_figure(width=_WIDTH, height=3.6)
+    for number, (series, colour) in enumerate(zip(figure.series, cycle(_LINES), strict=False)):
+        style = {"color": colour, "ls": _DASHES[number % len(_DASHES)], "label": series.label}
+        if series.step:
+            axes.step(series.x, series.y, where="post", **style)
+        else:
+            axes.plot(series.x, series.y, **style)
+    if figure.log_x:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.10g}")
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.10g}" if abs(y) < 1e7 else f"{y / 1e6:,.10g} M")
+    if figure.mark is not None:
+        axes.axvline(figure.mark, color=palette.ink, ls=":", lw=1.5)
+        _beside(axes, figure.mark, figure.mark_label or readable(figure.mark, ""))
+    lowest = min((min(series.y) for series in figure.series), default=0.0)
+    if lowest >= 0 and all(max(series.y) > 2 * lowest for series in figure.series):
+        axes.set_ylim(bottom=0)
+    axes.set(xlabel=figure.x_label, ylabel=figure.y_label)
+    axes.set_title(_title(figure.title))
+    if len(figure.series) > 1:
+        fig.legend(loc="outside lower center", ncols=min(3, len(figure.series)))
+    return fig
+
+
+def _beside(axes: "Axes", x: float, text: str) -> None:
+    """A text on the side of a vertical line that has more room."""
+    across, _ = axes.transAxes.inverted().transform(axes.transData.transform((x, 0)))
+    left = across > 0.6
+    axes.annotate(
+        fill(text, 34), (x, 0.04), xycoords=("data", "axes fraction"), xytext=(-5 if left else 5, 0),
+        textcoords="offset points", ha="right" if left else "left", va="bottom", fontsize=10,
+        bbox={"fc": "white", "ec": "none", "alpha": 0.85, "pad": 1.5},
+    )  # fmt: skip
