@@ -26,6 +26,8 @@ def readable(value: float, unit: str) -> str:
             return f"{_digits(value / scale)} {name}"
         case "s":
             return readable_seconds(value)
+        case "GPU" if value != 1:
+            unit = "GPUs"
     return f"{_digits(value)} {unit}".rstrip()
 
 

@@ -102,9 +102,9 @@ _SCHEDULE = Gantt(
     "schedule", "One step of the pipeline", "Four stages work on eight microbatches; 27% of the step is bubble.",
     tuple(f"stage {stage}" for stage in range(4)),
     tuple(
-        Span(stage, (stage + 3 * m) * 0.01, (stage + 3 * m + 1) * 0.01, "forward", str(m)) for stage in range(4) for m in range(8)
+        Span(stage, (stage + m) * 0.01, (stage + m + 1) * 0.01, "forward", str(m)) for stage in range(4) for m in range(8)
     ) + tuple(
-        Span(stage, (7 - stage + 3 * m) * 0.01, (9 - stage + 3 * m) * 0.01, "backward", str(m), 1)
+        Span(stage, (11 + 2 * (3 - stage + m)) * 0.01, (13 + 2 * (3 - stage + m)) * 0.01, "backward", str(m), m % 2)
         for stage in range(4) for m in range(8)
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from threeloops.capstone.plan import Plan
 
 __all__ = ["slides"]
 
-_ROWS = 5
+_ROWS = 7
 """Of a table on one slide, below its header."""
 _FIGURES = ("memory", "schedule", "goodput", "replicas", "ownership")
 
@@ -17,7 +17,7 @@ def slides(plan: Plan, pictures: Mapping[str, Picture], headline: Table, bill: T
     found = [Slide("The plan in numbers", table=headline)] if headline.rows else []
     decided = tuple((each.topic, each.choice, each.margin) for each in plan.decisions)
     reasons = {each.topic: f"{each.topic}: {each.reason} Runner-up: {each.runner_up}." for each in plan.decisions}
-    table = Table("Decisions", ("Topic", "Choice", "Margin"), decided, (0.2, 0.42, 0.38))
+    table = Table("Decisions", ("Topic", "Choice", "Margin"), decided, (0.22, 0.4, 0.38))
     for slide in _paged("What is decided", table):
         rows = slide.table.rows if slide.table else ()
         found.append(Slide(slide.title, table=slide.table, notes="\n".join(reasons[str(row[0])] for row in rows)))
@@ -60,9 +60,9 @@ def _origins(plan: Plan) -> list[str]:
         return sum(each.evidence == level for each in plan.quantities)
 
     return [
-        f"{count('given')} numbers are given by the scenario.",
-        f"{count('published')} are published, each with its source and date.",
-        f"{count('estimate')} are estimates, each with its reason.",
-        f"{count('model')} are computed by models of the library, or follow by arithmetic.",
+        f"Given by the scenario: {count('given')} numbers.",
+        f"Published, each with its source and date: {count('published')}.",
+        f"Estimated, each with its reason: {count('estimate')}.",
+        f"Computed by models of the library, or by arithmetic: {count('model')}.",
         "The document lists all of them; the workbook computes the bill from them again.",
     ]

@@ -24,30 +24,29 @@ _DASHES = ("-", "--", "-.", ":")
 _SCALES = {"bytes": (2.0**-30, "GiB"), "share": (100.0, "%")}
 
 
-def draw(figure: Figure) -> "Drawn":
-    """A figure of a plan as matplotlib's, 8 inches wide."""
+def draw(figure: Figure, titled: bool = True) -> "Drawn":
+    """A figure of a plan as matplotlib's, 8 inches wide. A page that has its title beside it needs none in it."""
     match figure:
         case Bars():
-            return _bars(figure)
+            drawn = _bars(figure)
         case Gantt():
-            return _gantt(figure)
+            drawn = _gantt(figure)
         case Lines():
-            return _lines(figure)
+            drawn = _lines(figure)
+    if titled:
+        drawn.axes[0].set_title(fill(figure.title, 80))
+    return drawn
 
 
 def png(figure: Figure) -> tuple[bytes, int, int]:
-    """The figure as PNG at 200 dots per inch, and its width and height in pixels."""
+    """The figure without its title as PNG at 200 dots per inch, and its width and height in pixels."""
     from PIL import Image
 
     drawn, buffer = io.BytesIO(), io.BytesIO()
-    draw(figure).savefig(drawn, dpi=_DPI, format="png")
+    draw(figure, titled=False).savefig(drawn, dpi=_DPI, format="png")
     image = Image.open(drawn).convert("RGB").quantize(256)  # a tenth of the bytes: a page of figures stays small
     image.save(buffer, format="png", optimize=True, dpi=(_DPI, _DPI))
     return buffer.getvalue(), *image.size
-
-
-def _title(text: str) -> str:
-    return fill(text, 80)
 
 
 def _bars(figure: Bars) -> "Drawn":
@@ -68,11 +67,14 @@ def _bars(figure: Bars) -> "Drawn":
         axes.text(end + longest * 0.01, bar, f"{end:.4g} {unit}", va="center", fontsize=10)
     if figure.limit is not None:
         axes.axvline(scale * figure.limit, color=palette.ink, ls="--", lw=1.5, label=figure.limit_label or "limit")
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda at: at < len(labels) - len(figure.parts))  # the limit comes last
     axes.set(xlim=(0, 1.16 * longest), ylim=(len(ends) - 0.4, -0.6), xlabel=unit)
     axes.set_yticks(range(len(ends)), [fill(name, 26) for name in figure.bars])
     axes.grid(axis="y", visible=False)
-    axes.set_title(_title(figure.title))
-    fig.legend(loc="outside lower center", ncols=min(4, len(figure.parts) + (figure.limit is not None)))
+    fig.legend(
+        [handles[at] for at in order], [labels[at] for at in order], loc="outside lower center", ncols=min(5, len(order))
+    )
     return fig
 
 
@@ -101,7 +103,6 @@ def _gantt(figure: Gantt) -> "Drawn":
     axes.set_yticks(range(rows), figure.rows)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
-    axes.set_title(_title(figure.title))
     keys = [Patch(color=colour, label=kind) for kind, colour in colours.items()]
     fig.legend(handles=[*keys, Patch(fc="white", ec=palette.grey, label="bubble")], loc="outside lower center", ncols=3)
     return fig
@@ -119,25 +120,30 @@ def _lines(figure: Lines) -> "Drawn":
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.10g}")
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.10g}" if abs(y) < 1e7 else f"{y / 1e6:,.10g} M")
-    if figure.mark is not None:
-        axes.axvline(figure.mark, color=palette.ink, ls=":", lw=1.5)
-        _beside(axes, figure.mark, figure.mark_label or readable(figure.mark, ""))
     lowest = min((min(series.y) for series in figure.series), default=0.0)
     if lowest >= 0 and all(max(series.y) > 2 * lowest for series in figure.series):
         axes.set_ylim(bottom=0)
+    if max((max(series.x) for series in figure.series), default=0.0) == 24 and not figure.log_x:
+        axes.set_xticks(range(0, 25, 3))  # hours of a day
     axes.set(xlabel=figure.x_label, ylabel=figure.y_label)
-    axes.set_title(_title(figure.title))
+    if figure.mark is not None:
+        axes.axvline(figure.mark, color=palette.ink, ls=":", lw=1.5)
+        _beside(axes, figure)
     if len(figure.series) > 1:
         fig.legend(loc="outside lower center", ncols=min(3, len(figure.series)))
     return fig
 
 
-def _beside(axes: "Axes", x: float, text: str) -> None:
-    """A text on the side of a vertical line that has more room."""
-    across, _ = axes.transAxes.inverted().transform(axes.transData.transform((x, 0)))
-    left = across > 0.6
+def _beside(axes: "Axes", figure: Lines) -> None:
+    """The label of the marked x, on the side of its line that has more room, and away from the curves."""
+    assert figure.mark is not None
+    near = [min(zip(each.x, each.y, strict=True), key=lambda at: abs(at[0] - figure.mark)) for each in figure.series]
+    places = [axes.transAxes.inverted().transform(axes.transData.transform(point)) for point in near]
+    left = places[0][0] > 0.6
+    low = sum(height for _, height in places) > 0.5 * len(places)
     axes.annotate(
-        fill(text, 34), (x, 0.04), xycoords=("data", "axes fraction"), xytext=(-5 if left else 5, 0),
-        textcoords="offset points", ha="right" if left else "left", va="bottom", fontsize=10,
+        fill(figure.mark_label or readable(figure.mark, ""), 34), (figure.mark, 0.04 if low else 0.96),
+        xycoords=("data", "axes fraction"), xytext=(-5 if left else 5, 0), textcoords="offset points",
+        ha="right" if left else "left", va="bottom" if low else "top", fontsize=10,
         bbox={"fc": "white", "ec": "none", "alpha": 0.85, "pad": 1.5},
     )  # fmt: skip

@@ -19,7 +19,7 @@ def _block(block: Block) -> str:
         case Paragraph(text=text):
             return _text(text)
         case Picture():
-            return f"![{_text(block.alt)}](plan-{block.name}.png)\n\n*{_text(block.title)}*"
+            return f"![{_text(block.alt)}](plan-{block.name}.png)\n\n**{_text(block.title)}.** {_text(block.alt)}"
         case Table():
             return f"**{_text(block.caption)}**\n\n" + _table(block)
 

@@ -18,6 +18,8 @@ _MARGIN, _WIDTH, _HEIGHT = 18.0, 174.0, 261.0
 """Millimetres of an A4 page, and of the text in it."""
 _TEXT, _TABLE, _SMALL = 9.5, 8.0, 8.5
 """Font sizes in points."""
+_ROWS_TOGETHER = 8
+"""A table of no more rows is not divided between pages, unless its cells are long."""
 _HEADER_FILL, _RULE = (232, 238, 243), (184, 196, 204)
 _LINE = 0.5
 """Millimetres of a line per point of its font."""
@@ -85,13 +87,15 @@ def _add(page: FPDF, block: Block) -> None:
             _write(page, text, _TEXT)
         case Picture():
             width, height = _picture_size(block)
-            if page.will_page_break(height + 10):
+            if page.will_page_break(height + 15):
                 page.add_page()
             page.image(io.BytesIO(block.png), w=width, h=height, alt_text=block.alt)
-            _write(page, block.title, _SMALL)
+            _write(page, block.title, _SMALL, "B")
+            _write(page, block.alt, _SMALL)
             page.ln(2)
         case Table():
-            if page.will_page_break(30):
+            rows = len(block.rows) if len(block.rows) <= _ROWS_TOGETHER else 2
+            if page.will_page_break(15 + 7 * rows):
                 page.add_page()
             _write(page, block.caption, _SMALL, "B")
             _table(page, block)

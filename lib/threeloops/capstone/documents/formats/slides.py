@@ -18,8 +18,12 @@ _FONT = "Arial"
 _PAGE = (13.333, 7.5)
 _LEFT, _TOP, _WIDTH, _BOTTOM = 0.7, 1.55, 11.93, 7.1
 """Inches of the slide, and of what stands below its title."""
-_TITLE, _TEXT, _TABLE = 28, 20, 16
+_TITLE, _TEXT = 28, 20
 """Font sizes in points."""
+_SIZES = (20, 18, 16)
+"""Font sizes of tables: the largest that fits is taken."""
+_PAD = 0.07
+"""Inches above and below a cell's text."""
 _CELL_LINES = 2
 """Of text in one cell: what is longer is cut at a word, and stands whole in the notes or in the document."""
 _EM = 0.54
@@ -90,7 +94,8 @@ def _add_picture(made: Any, picture: Picture) -> None:
 
 
 def _add_table(made: Any, table: Table) -> None:
-    heights = [_row_height(table, cells) for cells in (table.header, *table.rows)]
+    size = next((each for each in _SIZES if _fits(table, each)), _SIZES[-1])
+    heights = [_row_height(table, cells, size) for cells in (table.header, *table.rows)]
     place = (Inches(_LEFT), Inches(_TOP), Inches(_WIDTH), Inches(sum(heights)))
     shape = made.shapes.add_table(len(heights), len(table.header), *place)
     shape.name = table.caption
@@ -102,23 +107,30 @@ def _add_table(made: Any, table: Table) -> None:
         found.rows[number].height = Inches(heights[number])
         for column, text in enumerate(cells):
             cell = found.cell(number, column)
-            cell.margin_top = cell.margin_bottom = Inches(0.04)
+            cell.margin_top = cell.margin_bottom = Inches(_PAD)
             cell.fill.solid()
             cell.fill.fore_color.rgb = RGBColor.from_string("e8eef3" if number == 0 else "ffffff")
             bold = number == 0 or (table.total and number == len(table.rows))
-            short = _shortened(str(text), _text_width(table, column), _TABLE, _CELL_LINES)
-            _say(cell.text_frame, [short], _TABLE, palette.ink, bold, table.numeric(column))
+            short = _shortened(str(text), _text_width(table, column), size, _CELL_LINES)
+            _say(cell.text_frame, [short], size, palette.ink, bold, table.numeric(column))
 
 
 def _text_width(table: Table, column: int) -> float:
     return _WIDTH * table.widths[column] - 0.2
 
 
-def _row_height(table: Table, cells: Any) -> float:
-    lines = max(
-        min(_CELL_LINES, _lines(str(text), _text_width(table, column), _TABLE)) for column, text in enumerate(cells)
-    )
-    return 0.12 + lines * _TABLE * 1.2 / 72
+def _cell_lines(table: Table, cells: Any, size: float) -> int:
+    return max(_lines(str(text), _text_width(table, column), size) for column, text in enumerate(cells))
+
+
+def _row_height(table: Table, cells: Any, size: float) -> float:
+    return 2 * _PAD + 0.04 + min(_CELL_LINES, _cell_lines(table, cells, size)) * size * 1.2 / 72
+
+
+def _fits(table: Table, size: float) -> bool:
+    rows = (table.header, *table.rows)
+    whole = all(_cell_lines(table, cells, size) <= _CELL_LINES for cells in rows)
+    return whole and sum(_row_height(table, cells, size) for cells in rows) <= _BOTTOM - _TOP
 
 
 def _lines(text: str, width: float, size: float) -> int:

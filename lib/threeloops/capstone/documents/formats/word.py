@@ -19,6 +19,8 @@ _FONT = "Arial"
 _WIDTH, _TALLEST = 17.0, 20.0
 """Centimetres of the text, and of the tallest picture."""
 _HEADER_FILL, _RULE = "e8eef3", "b8c4cc"
+_ROWS_TOGETHER = 8
+"""A table of no more rows is not divided between pages."""
 _TEXT_POINTS, _TABLE_POINTS = 10.5, 9
 
 
@@ -32,6 +34,8 @@ def render(document: Document) -> bytes:
         made.add_heading(section.title, 1)
         for block in section.blocks:
             _add(made, block)
+    if isinstance(document.sections[-1].blocks[-1], Table):
+        made.add_paragraph()  # a body that ends in a table is not valid
     buffer = io.BytesIO()
     made.save(buffer)
     return buffer.getvalue()
@@ -78,7 +82,6 @@ def _add(made: Any, block: Block) -> None:
             caption = made.add_paragraph(block.caption, style="Caption")
             caption.paragraph_format.keep_with_next = True
             _add_table(made, block)
-            made.add_paragraph().paragraph_format.space_after = Pt(0)
 
 
 def _add_picture(made: Any, picture: Picture) -> None:
@@ -88,7 +91,9 @@ def _add_picture(made: Any, picture: Picture) -> None:
     shape._inline.docPr.set("descr", picture.alt)
     shape._inline.docPr.set("name", picture.name)
     paragraph.paragraph_format.keep_with_next = True
-    made.add_paragraph(picture.title, style="Caption")
+    caption = made.add_paragraph(f"{picture.title}. ", style="Caption")
+    caption.paragraph_format.space_before = Pt(0)
+    caption.add_run(picture.alt).bold = False
 
 
 def _add_table(made: Any, table: Table) -> None:
@@ -98,6 +103,7 @@ def _add_table(made: Any, table: Table) -> None:
     for column, share in zip(found.columns, table.widths, strict=True):
         column.width = Cm(_WIDTH * share)
     last = len(table.rows) - 1
+    whole = len(table.rows) <= _ROWS_TOGETHER
     for number, cells in enumerate([table.header, *table.rows], -1):
         row = found.add_row()
         properties = row._tr.get_or_add_trPr()
@@ -108,8 +114,9 @@ def _add_table(made: Any, table: Table) -> None:
             bold = number < 0 or (table.total and number == last)
             _fill(row.cells[column], str(cell), bold, table.numeric(column), header=number < 0)
             row.cells[column].width = Cm(_WIDTH * table.widths[column])
-            # A row alone on the next page, below a header that repeats, is hard to read: keep the last two together.
-            row.cells[column].paragraphs[0].paragraph_format.keep_with_next = number < 0 or number == last - 1
+            # No row stands alone at the end of a page, or below a header that repeats.
+            keep = number != last and (whole or number in (-1, 0, last - 1))
+            row.cells[column].paragraphs[0].paragraph_format.keep_with_next = keep
 
 
 def _fill(cell: Any, text: str, bold: bool, right: bool, header: bool) -> None:
@@ -140,10 +147,10 @@ def _frame(table: Any) -> None:
         margin.set(qn("w:w"), str(twips))
         margin.set(qn("w:type"), "dxa")
         margins.append(margin)
+    indent = OxmlElement("w:tblInd")  # so that the rules, and not the text, begin at the page's margin
+    indent.set(qn("w:w"), "80")
+    indent.set(qn("w:type"), "dxa")
     layout = properties.find(qn("w:tblLayout"))
-    if layout is None:
-        properties.append(borders)
-        properties.append(margins)
-    else:  # the schema's order: borders, layout, margins
-        layout.addprevious(borders)
-        layout.addnext(margins)
+    layout.addprevious(indent)  # the schema's order: indent, borders, layout, margins
+    layout.addprevious(borders)
+    layout.addnext(margins)

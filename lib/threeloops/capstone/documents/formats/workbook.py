@@ -8,18 +8,19 @@ import ast
 import io
 import math
 import re
+from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 import xlsxwriter
 
-from threeloops.capstone.documents.outline import Document, Number, Paragraph, Picture, Section, Table
+from threeloops.capstone.documents.outline import Cell, Document, Number, Paragraph, Picture, Section, Table
 from threeloops.capstone.plan import Quantity
 from threeloops.palette import palette
 
 __all__ = ["render"]
 
-_FORMATS = {"USD": "$#,##0.00", "share": "0.0%", "bytes": "#,##0", "tokens": "#,##0", "GPU": "#,##0.##"}
-_ANY = "#,##0.####"
+_PICTURE_PIXELS, _ROWS_PER_PAGE = 620, 46
 _WIDTH = 110
 """Characters of a page in landscape: what the columns of a table share."""
 _CHOSEN, _COMPUTED = "#fff8d6", "#eeeeee"
@@ -47,6 +48,7 @@ class _Writer:
         self.book, self.document = book, document
         self.sheet: Any = None
         self.row = 0
+        self.widths: list[float] = []
         self.formats: dict[tuple, Any] = {}
         self.quantities = {each.name: each for each in document.quantities}
 
@@ -90,13 +92,21 @@ class _Writer:
         self.row += 1
 
     def _columns(self, shares: tuple[float, ...]) -> None:
-        for column, share in enumerate(shares):
-            self.sheet.set_column(column, column, max(12.0, _WIDTH * share))
+        self.widths = [max(11.0, _WIDTH * share) for share in shares]
+        for column, width in enumerate(self.widths):
+            self.sheet.set_column(column, column, width)
+
+    def _end_row(self, cells: Sequence[Cell]) -> None:
+        """Make the row as high as its longest text needs: not every program does so when it opens a file."""
+        shown = zip(cells, self.widths, strict=False)
+        lines = max(max(1, len(wrap(str(cell), max(1, int(width / 1.1) - 2)))) for cell, width in shown)
+        self.sheet.set_row(self.row, 4 + 13 * lines)
+        self.row += 1
 
     def _header(self, names: tuple[str, ...], right: tuple[bool, ...]) -> None:
         for column, name in enumerate(names):
-            how = {"bold": True, "bg_color": "#e8eef3", "bottom": 1, "text_wrap": True}
-            self.sheet.write_string(self.row, column, name, self._style(align="right" if right[column] else "left", **how))
+            how = {"bold": True, "bg_color": "#e8eef3", "bottom": 1, "text_wrap": True, **_aligned(right[column])}
+            self.sheet.write_string(self.row, column, name, self._style(**how))
         self.row += 1
 
     def _section(self, section: Section) -> None:
@@ -122,14 +132,13 @@ class _Writer:
                 if isinstance(cell, Number):
                     self._number(column, cell, bold=bold, top=1 if bold else 0)
                 else:
-                    align = "right" if table.numeric(column) else "left"
-                    how = {"bold": bold, "top": 1 if bold else 0, "text_wrap": True, "align": align}
-                    self.sheet.write_string(self.row, column, cell, self._style(**how))
-            self.row += 1
+                    how = {"bold": bold, "top": 1 if bold else 0, "text_wrap": True}
+                    self.sheet.write_string(self.row, column, cell, self._style(**how, **_aligned(table.numeric(column))))
+            self._end_row(cells)
         self.row += 1
 
     def _number(self, column: int, cell: Number, **how: Any) -> None:
-        style = self._style(num_format=_number_format(cell.unit), align="right", **how)
+        style = self._style(num_format=_number_format(cell.unit, cell.value), align="right", **how)
         if cell.quantity in self.quantities:
             self.sheet.write_formula(self.row, column, f"={_name(cell.quantity)}", style, cell.value)
         else:
@@ -137,14 +146,14 @@ class _Writer:
 
     def _inputs(self, quantities: list[Quantity]) -> None:
         self._start("Inputs", "Inputs", (_INPUTS_NOTE,))
-        self._columns((0.34, 0.18, 0.12, 0.12, 0.44, 0.24))
+        self._columns((0.28, 0.16, 0.1, 0.1, 0.36, 0.22))
         self._header(("Quantity", "Value", "Unit", "Evidence", "Source", "Name"), (False, True, *[False] * 4))
         self.sheet.freeze_panes(self.row, 0)
         self.sheet.repeat_rows(self.row - 1)
         for each in quantities:
             chosen = each.evidence != "model"
             style = self._style(
-                num_format=_number_format(each.unit), bg_color=_CHOSEN if chosen else _COMPUTED, align="right", border=1
+                num_format=_number_format(each.unit, each.value), bg_color=_CHOSEN if chosen else _COMPUTED, align="right", border=1
             )
             self.sheet.write_number(self.row, 1, each.value, style)
             if chosen and each.value >= 0:
@@ -157,42 +166,60 @@ class _Writer:
         if not quantities:
             return
         self._start("Calculation", "Calculation", (_CALCULATION_NOTE,))
-        self._columns((0.4, 0.18, 0.12, 0.6, 0.26))
+        self._columns((0.3, 0.16, 0.1, 0.44, 0.22))
         self._header(("Quantity", "Value", "Unit", "Formula", "Name"), (False, True, *[False] * 3))
         self.sheet.freeze_panes(self.row, 0)
         self.sheet.repeat_rows(self.row - 1)
         for each in quantities:
-            style = self._style(num_format=_number_format(each.unit), align="right")
+            style = self._style(num_format=_number_format(each.unit, each.value), align="right")
             self.sheet.write_formula(self.row, 1, f"={_formula(each.formula)}", style, each.value)
             self._describe(each, "Calculation", (each.formula,))
 
     def _describe(self, quantity: Quantity, sheet: str, texts: tuple[str, ...]) -> None:
         """What stands beside a quantity's value, and the name of the cell."""
-        wrapped = self._style(text_wrap=True)
+        wrapped = self._style(text_wrap=True, **_aligned(False))
         self.book.define_name(_name(quantity.name), f"={sheet}!$B${self.row + 1}")
         self.sheet.write_string(self.row, 0, quantity.label, wrapped)
-        for column, text in enumerate((quantity.unit, *texts, _name(quantity.name)), 2):
+        beside = (quantity.unit, *texts, _name(quantity.name))
+        for column, text in enumerate(beside, 2):
             self.sheet.write_string(self.row, column, text, wrapped)
-        self.row += 1
+        self._end_row((quantity.label, "", *beside))
 
     def _pictures(self, pictures: list[Picture]) -> None:
         self._start("Figures", "Figures", (_FIXED_NOTE,))
-        self.sheet.set_column(0, 0, _WIDTH)
+        self.sheet.set_portrait()
+        self.sheet.set_print_scale(100)
+        self.sheet.set_column(0, 0, 88)
+        breaks, page = [], 0
         for picture in pictures:
+            scale = _PICTURE_PIXELS / picture.width
+            rows = math.ceil(picture.height * scale / 20) + 3
+            if self.row + rows - page > _ROWS_PER_PAGE:
+                breaks.append(self.row)
+                page = self.row
             self._line(picture.title, bold=True)
-            scale = 760 / picture.width
             how = {"x_scale": scale * 200 / 96, "y_scale": scale * 200 / 96, "description": picture.alt}
             self.sheet.insert_image(self.row, 0, f"{picture.name}.png", {"image_data": io.BytesIO(picture.png)} | how)
-            self.row += math.ceil(picture.height * scale / 20) + 2
+            self.row += rows - 1
+        self.sheet.set_h_pagebreaks(breaks)
 
 
 _REFUSED = "Expected a number that is not negative, in the unit of this row."
 
 
-def _number_format(unit: str) -> str:
-    if unit.startswith("USD/"):
-        return "$#,##0.00##"
-    return _FORMATS.get(unit, _ANY)
+def _number_format(unit: str, value: float) -> str:
+    """Four digits, and all that stand before the point; of money at least the cents."""
+    if unit == "share":
+        return "0.0%"
+    size = math.floor(math.log10(abs(value))) if value else 0
+    places = 0 if value == int(value) else min(9, max(0, 3 - size))
+    money = unit.partition("/")[0] == "USD"
+    places = max(places, 2) if money else places
+    return ("$" if money else "") + "#,##0" + ("." + "0" * places if places else "")
+
+
+def _aligned(right: bool) -> dict[str, Any]:
+    return {"align": "right"} if right else {"align": "left", "indent": 1}
 
 
 def _name(quantity: str) -> str:
