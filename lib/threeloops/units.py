@@ -1,45 +1,6 @@
 """Numbers formatted with a suitable unit."""
 
-__all__ = ["readable", "readable_bytes", "readable_count", "readable_seconds", "time_unit"]
-
-
-def readable(value: float, unit: str) -> str:
-    """A number with its unit as a person prints it: (1234567.8, "USD") → "$1,234,568", (0.6, "share") → "60%".
-
-    Bytes, tokens, seconds, shares, dollars and dollars per something have forms of their own; any other unit follows
-    its number, which has four digits, or all digits before the point.
-    """
-    if value < 0:
-        return f"−{readable(-value, unit)}"
-    money, per, what = unit.partition("/")
-    if money == "USD":
-        return f"${_amount(value)}{per}{what}"
-    match unit:
-        case "bytes":
-            return readable_bytes(value)
-        case "tokens":
-            return f"{readable_count(value)} tokens"
-        case "share":
-            return f"{_digits(100 * value)}%"
-        case "s" if value >= 120:
-            scale, name = next((s, n) for s, n in ((86400, "days"), (3600, "h"), (60, "min")) if value >= 2 * s)
-            return f"{_digits(value / scale)} {name}"
-        case "s":
-            return readable_seconds(value)
-        case "GPU" if value != 1:
-            unit = "GPUs"
-    return f"{_digits(value)} {unit}".rstrip()
-
-
-def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:.4g}"
-
-
-def _amount(value: float) -> str:
-    """Of money: cents below a thousand, and more digits where a cent is too coarse."""
-    if value >= 1000 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+__all__ = ["readable", "readable_bytes", "readable_count", "readable_duration", "readable_seconds", "time_unit"]
 
 
 def readable_bytes(number: float) -> str:
@@ -65,6 +26,50 @@ def readable_seconds(seconds: float) -> str:
     return f"{seconds * scale:.4g} {unit}"
 
 
+def readable_duration(seconds: float) -> str:
+    """5400 → "1.5 h": what people plan by, from minutes on; below two minutes like `readable_seconds`."""
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return readable_seconds(seconds)
+
+
 def time_unit(seconds: float) -> tuple[float, str]:
     """What to multiply seconds by for an axis of this length, and its unit: µs, ms or s."""
     return (1e6, "µs") if 0 < seconds < 1e-3 else (1e3, "ms") if 0 < seconds < 1 else (1.0, "s")
+
+
+def readable(value: float, unit: str) -> str:
+    """A number with its unit as a person prints it: (1234567.8, "USD") → "$1,234,568", (0.6, "share") → "60%".
+
+    Bytes, tokens, seconds, shares, dollars and dollars per something have forms of their own; any other unit follows
+    its number, which has four digits, or all digits before the point.
+    """
+    if value < 0:
+        return f"−{readable(-value, unit)}"
+    money, per, what = unit.partition("/")
+    if money == "USD":
+        return f"${_amount(value)}{per}{what}"
+    match unit:
+        case "bytes":
+            return readable_bytes(value)
+        case "tokens":
+            return f"{readable_count(value)} tokens"
+        case "share":
+            return f"{_digits(100 * value)}%"
+        case "s":
+            return readable_duration(value)
+        case "GPU" if value != 1:
+            unit = "GPUs"
+    return f"{_digits(value)} {unit}".rstrip()
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def _amount(value: float) -> str:
+    """Of money: cents below a thousand, and more digits where a cent is too coarse."""
+    if value >= 1000 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 1 else f"{value:.3g}"

@@ -53,21 +53,21 @@ class Sheet:
     def __getitem__(self, name: str) -> float:
         return self.rows[name].value
 
-    def put(
-        self, name: str, label: str, value: float, unit: str, evidence: Evidence, source: str, topic: Topic
-    ) -> float:
-        """Something that is given, published, estimated, or computed by a model of the library."""
-        return self._add(Quantity(name, label, float(value), unit, evidence, source, "", topic))
+    def put(self, topic: Topic, *rows: tuple[str, str, float, str, Evidence, str]) -> None:
+        """Name, label, value, unit, level of evidence and source of what is given, published, estimated, or computed by
+        a model of the library."""
+        for name, label, value, unit, evidence, source in rows:
+            self._add(Quantity(name, label, float(value), unit, evidence, source, "", topic))
 
-    def derive(self, name: str, label: str, formula: str, unit: str, topic: Topic) -> float:
-        """Something that follows from what is there."""
-        value = evaluate(formula, {each.name: each.value for each in self.rows.values()})
-        return self._add(Quantity(name, label, value, unit, "model", "arithmetic", formula, topic))
+    def derive(self, topic: Topic, *rows: tuple[str, str, str, str]) -> None:
+        """Name, label, unit and formula of what follows from what is there."""
+        for name, label, unit, formula in rows:
+            value = evaluate(formula, {each.name: each.value for each in self.rows.values()})
+            self._add(Quantity(name, label, value, unit, "model", "arithmetic", formula, topic))
 
-    def _add(self, quantity: Quantity) -> float:
+    def _add(self, quantity: Quantity) -> None:
         if quantity.name in self.rows or not quantity.name.isidentifier():
             raise ValueError(f"{quantity.name!r}: expected a name that is not taken, of letters and digits")
         if not math.isfinite(quantity.value):
             raise ValueError(f"{quantity.name} = {quantity.value}: expected a finite number")
         self.rows[quantity.name] = quantity
-        return quantity.value

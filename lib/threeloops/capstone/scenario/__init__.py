@@ -1,6 +1,6 @@
 """What a plan is asked for, and what things cost: read from TOML, and refused with the key that is wrong."""
 
-from threeloops.capstone.scenario.prices import Price, Prices
+from threeloops.capstone.scenario.prices import Item, Price, Prices
 from threeloops.capstone.scenario.reading import (
     ScenarioError,
     examples,
@@ -8,9 +8,10 @@ from threeloops.capstone.scenario.reading import (
     read_scenario,
     scenario_from,
 )
+from threeloops.capstone.scenario.refusal import Infeasible, Problem, Proposal, Refusal
 from threeloops.capstone.scenario.sections import Budget, Cluster, Model, Owning, Scenario, Serving, Training
 
 __all__ = [
-    "Budget", "Cluster", "Model", "Owning", "Price", "Prices", "Scenario", "ScenarioError", "Serving", "Training",
-    "examples", "read_prices", "read_scenario", "scenario_from",
+    "Budget", "Cluster", "Infeasible", "Item", "Model", "Owning", "Price", "Prices", "Problem", "Proposal", "Refusal",
+    "Scenario", "ScenarioError", "Serving", "Training", "examples", "read_prices", "read_scenario", "scenario_from",
 ]  # fmt: skip

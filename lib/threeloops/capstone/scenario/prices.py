@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from threeloops.hardware.accelerators import accelerator
 
-__all__ = ["Price", "Prices"]
+__all__ = ["Item", "Price", "Prices"]
 
 Item = Literal["cloud", "purchase", "power", "network", "hosting", "electricity", "pue", "support"]
 _OF_ACCELERATORS = ("cloud", "purchase", "power")
