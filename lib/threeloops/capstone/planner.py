@@ -149,12 +149,16 @@ def _training_precision(part: TrainingPart) -> Decision:
 
 def _interval(part: TrainingPart) -> Decision:
     interval, share = part.synchronous
+    size, stop, later = (
+        readable_bytes(part.checkpoint_bytes),
+        readable_seconds(part.save),
+        readable_duration(part.flush),
+    )
     return Decision(
         "checkpoint interval",
         f"every {readable_duration(part.interval)}, in the background",
-        f"the job fails every {readable_duration(part.mtbf)}; a save of {readable_bytes(part.checkpoint_bytes)} stops it "
-        f"for {readable_seconds(part.save)} and is on storage {readable_duration(part.flush)} later; "
-        f"{part.share:.2%} of the time is useful",
+        f"the job fails every {readable_duration(part.mtbf)}; a save of {size} stops it for {stop} and is on storage "
+        f"{later} later; {part.share:.2%} of the time is useful",
         f"{part.share - share:.2%} of the time",
         f"stop for each save, every {readable_duration(interval)}: {share:.2%} useful",
         "threeloops.training.elastic.goodput.best_interval",
@@ -178,16 +182,16 @@ def _spares(part: TrainingPart) -> Decision:
 
 def _replica(part: ServingPart) -> Decision:
     best, other = part.replica, part.others[0] if part.others else None
-    per = best.gpus / best.requests_per_second
-    why = "memory" if best.model.seats == best.room else "the promised time per token, or the engine's limit"
+    limit = "memory" if best.model.seats == best.room else "the promised time per token, or by what an engine runs"
     return Decision(
         "replica",
-        f"{best.gpus} {part.gpu.name}, {best.model.seats} seats",
-        f"{best.requests_per_second:.3g} requests/s, {per:.3g} GPU-seconds per request; the seats are limited by {why}",
-        f"{other.gpus / other.requests_per_second / per - 1:.0%} fewer GPU-seconds"
+        f"{best.gpus} × {part.gpu.name}, {best.model.seats} seats",
+        f"{best.requests_per_second:.3g} requests/s, {best.seconds_per_request:.3g} GPU-seconds per request; the seats "
+        f"are limited by {limit}",
+        f"{1 - best.seconds_per_request / other.seconds_per_request:.0%} fewer GPU-seconds"
         if other
-        else "the only size that does it",
-        f"{other.gpus} GPU(s) per replica" if other else "none",
+        else "the only size",
+        f"{other.gpus} × {part.gpu.name}" if other else "none",
         "threeloops.product.fleet.shared_model",
     )
 
@@ -209,13 +213,12 @@ def _serving_precision(best: Candidate) -> Decision:
 
 
 def _fleet(part: ServingPart) -> Decision:
-    needed = max(part.day.demand) / part.replica.requests_per_second
-    fixed = 24 * part.most_replicas
+    busy, fixed = max(part.day.demand) / part.replica.requests_per_second, 24 * part.most_replicas
     return Decision(
         "fleet",
         f"{part.autoscaler.minimum} to {part.most_replicas} replicas, {part.autoscaler.target:.0f} requests on each",
-        f"in the worst burst {part.attainment:.1%} of the requests get what was promised to {part.serving.slo_share:.0%}"
-        f"; the highest rate keeps {needed:.1f} replicas busy",
+        f"in the worst burst {part.attainment:.1%} of requests get what was promised to {part.serving.slo_share:.0%}; "
+        f"the highest rate keeps {busy:.1f} replicas busy",
         f"{1 - part.replica_hours / fixed:.0%} fewer replica-hours",
         f"{part.most_replicas} replicas all day: {fixed} replica-hours instead of {part.replica_hours:.0f}",
         "threeloops.product.fleet.simulate",

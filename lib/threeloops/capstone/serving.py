@@ -28,7 +28,7 @@ from threeloops.product.fleet import (
     simulate,
 )
 from threeloops.product.loadgen import SLO, Lengths, uniform
-from threeloops.training.collectives import Link, best_algorithm, predicted_seconds
+from threeloops.training.collectives import Link, recursive_doubling_all_reduce_cost, ring_all_reduce_cost
 from threeloops.training.planning import ALLOCATED_SHARE, node
 from threeloops.training.tensor_parallel import block_traffic
 from threeloops.units import readable_bytes
@@ -37,9 +37,9 @@ __all__ = ["BYTES", "Replica", "ServingPart", "plan_serving", "replicas_of"]
 
 BYTES = {"bf16": 2, "fp8": 1, "int8": 1}
 _MOST_SEATS = 256
-_TARGETS = (0.8, 0.65, 0.5, 0.35, 0.25, 0.15)
+_TARGETS = (0.8, 0.6, 0.4, 0.25, 0.15)
 """Shares of a replica's seats that the autoscaler aims at. The first that keeps the promise is the cheapest."""
-_SIMULATED_REQUESTS = 3000
+_SIMULATED_REQUESTS = 2000
 _PERIOD = 60.0
 """Seconds between two looks of the autoscaler in the flow of a day."""
 
@@ -59,6 +59,11 @@ class Replica:
     requests_per_second: float
     tpot: float
     """Seconds per output token with all seats taken."""
+
+    @property
+    def seconds_per_request(self) -> float:
+        """GPU-seconds with all seats taken: what a request costs."""
+        return self.gpus / self.requests_per_second
 
 
 @dataclass(frozen=True)
@@ -154,13 +159,15 @@ def replicas_of(model: Model, serving: Serving, gpus_per_node: int, gpu: Acceler
     found, slowest = [], math.inf
     sizes = [gpus for gpus in (1, 2, 4, 8, 16) if gpus <= gpus_per_node and config.kv_heads % gpus == 0]
     for gpus in sizes:
+        if len(found) > 1 and found[-1].seconds_per_request > found[-2].seconds_per_request:
+            break  # larger ones only wait more for each other
         for replica in _seated(serving, config, gpu, gpus, node(gpu.name, 1e9).inside):
             if replica.tpot <= serving.tpot_seconds:
                 found.append(replica)
                 break
             slowest = min(slowest, replica.tpot)
     if found:
-        return tuple(sorted(found, key=lambda each: each.gpus / each.requests_per_second))
+        return tuple(sorted(found, key=lambda each: each.seconds_per_request))
     weights = config.parameters_count() * BYTES[serving.precision]
     if math.isinf(slowest):
         usable = ALLOCATED_SHARE * gpu.memory_bytes * sizes[-1]
@@ -203,16 +210,16 @@ def _seated(serving: Serving, config: GPTConfig, gpu: Accelerator, gpus: int, li
 
 
 def _all_reduces(config: GPTConfig, tokens: int, gpus: int, link: Link) -> float:
-    """Seconds that tensor parallelism adds to a step: all-reduces of 16-bit activations in every block."""
+    """Seconds that tensor parallelism adds to a step: all-reduces of 16-bit activations in every block, by whichever of
+    two algorithms is faster for so many bytes."""
     if gpus == 1:
         return 0.0
     forward, _ = block_traffic(tokens, config.width, gpus, 2)
-    size = tokens * config.width * 2
-    return (
-        config.layers
-        * forward.collectives
-        * predicted_seconds(size, gpus, link, 2)[best_algorithm(size, gpus, link, 2)]
+    costs = (
+        cost(tokens * config.width, 2, gpus, link)
+        for cost in (ring_all_reduce_cost, recursive_doubling_all_reduce_cost)
     )
+    return config.layers * forward.collectives * min(each.seconds for each in costs)
 
 
 def _worst_burst(part: ServingPart) -> FleetRun:

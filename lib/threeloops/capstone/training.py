@@ -115,20 +115,22 @@ def plan_training(scenario: Scenario, name: str) -> TrainingPart:
             needed: useful_share(interval, copy, recovery, mtbf, flush),
             0: _or_nothing(interval, copy, recovery + repair, mtbf, flush),
         }
-        synchronous = blocking, useful_share(blocking, flush, recovery, mtbf)
     except (OverflowError, ValueError):
         shares = {0: 0.0}
     if max(shares.values()) < _LEAST_SHARE:
         raise Refusal(
             "failures",
-            f"the job fails every {readable_duration(mtbf)} and needs {readable_duration(recovery)} to recover: it would "
+            f"the job fails every {readable_duration(mtbf)} and recovers in {readable_duration(recovery)}: it would "
             "hardly ever work",
         )
     hours = {spares: (nodes + spares) / max(share, _LEAST_SHARE) for spares, share in shares.items()}
     spares, other = sorted(hours, key=lambda each: hours[each])
+    waits = recovery if spares else recovery + repair
+    synchronous = blocking, useful_share(blocking, flush, waits, mtbf)
+    saving = 1 - hours[spares] / hours[other]
     return TrainingPart(
-        scenario, gpu, machine, candidates, copy, flush, recovery + (0 if spares else repair), mtbf, interval,
-        shares[spares], synchronous, spares, other, shares[other], 1 - hours[spares] / hours[other],
+        scenario, gpu, machine, candidates, copy, flush, waits, mtbf, interval, shares[spares], synchronous, spares,
+        other, shares[other], saving,
     )  # fmt: skip
 
 

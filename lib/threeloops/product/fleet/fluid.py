@@ -8,6 +8,7 @@ probes, retries and chance are left out.
 """
 
 import math
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 
@@ -100,11 +101,8 @@ def _seconds(model: SharedModel, running: int, prompt: float, output: float) -> 
 
 def _running(rates: list[float], rate: float) -> float:
     """How many requests are on a replica that answers this many per second; all seats if it can do no more."""
-    if rate >= rates[-1]:
-        return float(len(rates))
-    before_rate = 0.0
-    for running, each in enumerate(rates, 1):
-        if rate < each:
-            return running - 1 + (rate - before_rate) / (each - before_rate)
-        before_rate = each
-    return float(len(rates))
+    running = bisect_right(rates, rate)
+    if running == len(rates):
+        return float(running)
+    below = rates[running - 1] if running else 0.0
+    return running + (rate - below) / (rates[running] - below)
