@@ -47,16 +47,16 @@ def readable(value: float, unit: str) -> str:
     """
     if value < 0:
         return f"−{readable(-value, unit)}"
-    money, per, what = unit.partition("/")
-    if money == "USD":
+    base, per, what = unit.partition("/")
+    if base == "USD":
         return f"${_amount(value)}{per}{what}"
+    if base == "share":
+        return f"{_digits(100 * value)}%{per}{what}"
     match unit:
         case "bytes":
             return readable_bytes(value)
-        case "tokens":
+        case "tokens" if value >= 1e6:
             return f"{readable_count(value)} tokens"
-        case "share":
-            return f"{_digits(100 * value)}%"
         case "s":
             return readable_duration(value)
         case "GPU" if value != 1:

@@ -36,22 +36,34 @@ def scenario(gpus: int = 64) -> Scenario:
 def hand_made_plan(price: float = 3.99, gpus: int = 64) -> Plan:
     """Costs are linear in `price` (USD per GPU-hour), and days fall with `gpus`."""
     sheet = Sheet()
-    sheet.put("training_gpus", "GPUs of training", gpus, "GPU", "given", "cluster.gpus", "training")
-    sheet.put("tokens", "Tokens", 2e11, "tokens", "given", "training.tokens", "training")
-    sheet.put("rate", "Tokens per GPU and second", 9876.5, "tokens/s", "model", "training.planning.step_time", "training")
-    sheet.put("goodput", "Goodput", 0.9731, "share", "model", "training.elastic.goodput", "training")
-    sheet.put("h100", "Price of a GPU-hour", price, "USD/h", "published", "Lambda, instances, 2026-09-20", "cost")
-    sheet.put("R2", "Power of a GPU", 0.7, "kW", "estimate", "data sheet, 2024-01-01; estimate: all of it", "cost")
-    sheet.put("kwh", "Price of electricity", 0.083, "USD/kWh", "published", "EIA, 2026-08-25", "cost")
-    sheet.put("replica_hours", "Replica hours", 1234.5, "h", "model", "product.fleet", "serving")
-    sheet.put("spare", "A number below zero", -2.5, "", "given", "nowhere", "cost")
-    sheet.derive("seconds", "Training, if nothing fails", "tokens / (rate * training_gpus)", "s", "training")
-    sheet.derive("training_days", "Training", "seconds / goodput / 86400", "days", "training")
-    sheet.derive("gpu_hours", "GPU-hours of training", "training_days * 24 * training_gpus", "h", "training")
-    sheet.derive("training_cost", "Cost of training", "gpu_hours * h100", "USD", "cost")
-    sheet.derive("energy_cost", "Electricity", "gpu_hours * R2 * kwh", "USD", "cost")
-    sheet.derive("serving_cost", "Cost of serving", "replica_hours * h100 - (spare - 1) * 2e0", "USD", "serving")
-    sheet.derive("total_cost", "Total cost", "training_cost + energy_cost + serving_cost", "USD", "cost")
+    sheet.put(
+        "training",
+        ("gpus", "GPUs that train", gpus, "GPU", "given", "cluster.gpus"),
+        ("tokens", "Tokens to train on", 2e11, "tokens", "given", "training.tokens"),
+        ("rate", "Tokens per GPU and second", 9876.5, "tokens/s", "model", "threeloops.training.planning.step_time"),
+        ("useful_share", "Useful share of the time", 0.9731, "share", "model", "threeloops.training.elastic.goodput"),
+    )
+    sheet.put(
+        "prices",
+        ("h100", "Price of a GPU-hour", price, "USD/h", "published", "Lambda, instances, 2026-09-20"),
+        ("R2", "Power of a GPU", 0.7, "kW", "estimate", "data sheet, 2024-01-01; estimate: all of it, always"),
+        ("kwh", "Price of electricity", 0.083, "USD/kWh", "published", "EIA, 2026-08-25"),
+        ("refund", "A number below zero", -2.5, "USD", "given", "nowhere"),
+    )
+    sheet.put("serving", ("replica_hours", "Replica hours", 1234.5, "h", "model", "threeloops.product.fleet"))
+    sheet.derive(
+        "training",
+        ("seconds", "Training, if nothing fails", "s", "tokens / (rate * gpus)"),
+        ("training_days", "Days of training", "days", "seconds / useful_share / 86400"),
+        ("gpu_hours", "GPU-hours of training", "GPU·h", "training_days * 24 * gpus"),
+    )
+    sheet.derive(
+        "cost",
+        ("training_cost", "Cost of training", "USD", "gpu_hours * h100"),
+        ("energy_cost", "Electricity", "USD", "gpu_hours * R2 * kwh"),
+        ("serving_cost", "Cost of serving", "USD", "replica_hours * h100 - (refund - 1) * 2e0"),
+        ("total_cost", "Total cost", "USD", "training_cost + energy_cost + serving_cost"),
+    )
     lines = ("training_cost", "energy_cost", "serving_cost")
     return Plan(
         scenario(gpus), _DECISIONS, tuple(sheet.rows.values()),
@@ -80,7 +92,14 @@ _LONG = (
 _DECISIONS = tuple(
     Decision(topic, choice, reason, margin, runner_up, f"threeloops.{model}")
     for topic, choice, reason, margin, runner_up, model in (
-        ("accelerator", "H100 SXM", "The cheapest that meets the deadline.", "21% cheaper", "A100 SXM 80GB", "capstone"),
+        (
+            "accelerator",
+            "H100 SXM",
+            "The cheapest that meets the deadline.",
+            "21% cheaper",
+            "A100 SXM 80GB",
+            "capstone",
+        ),
         ("parallelism", "tp 2, pp 1, dp 32, ZeRO 1", _LONG, "4% faster", "tp 4, pp 1, dp 16", "training.planning"),
         ("precision", "bfloat16, float32 sums", "Half the bytes.", "2.1× faster", "float32", "training.planning"),
         ("recomputation", "none", "All activations fit.", "17.5 GiB free", "selective", "training.planning"),
@@ -94,7 +113,9 @@ _MEMORY = Bars(
     ("ZeRO 1, chosen", "ZeRO 0, tp 2, recomputing all activations"), "bytes",
     tuple(
         Series(label, (0.0, 1.0), (a * 2**30, b * 2**30))
-        for label, a, b in (("weights", 6.3, 6.3), ("gradients", 6.3, 6.3), ("optimizer", 1.2, 38.0), ("activations", 34.7, 2))
+        for label, a, b in (
+            ("weights", 6.3, 6.3), ("gradients", 6.3, 6.3), ("optimizer", 1.2, 38.0), ("activations", 34.7, 2.0),
+        )
     ),
     74.5 * 2**30, "80 GB of the GPU",
 )  # fmt: skip
@@ -102,7 +123,8 @@ _SCHEDULE = Gantt(
     "schedule", "One step of the pipeline", "Four stages work on eight microbatches; 27% of the step is bubble.",
     tuple(f"stage {stage}" for stage in range(4)),
     tuple(
-        Span(stage, (stage + m) * 0.01, (stage + m + 1) * 0.01, "forward", str(m)) for stage in range(4) for m in range(8)
+        Span(stage, (stage + m) * 0.01, (stage + m + 1) * 0.01, "forward", str(m))
+        for stage in range(4) for m in range(8)
     ) + tuple(
         Span(stage, (11 + 2 * (3 - stage + m)) * 0.01, (13 + 2 * (3 - stage + m)) * 0.01, "backward", str(m), m % 2)
         for stage in range(4) for m in range(8)
@@ -114,7 +136,8 @@ _GOODPUT = Lines(
     tuple(
         Series(label, (1.0, 5.0, 20.0, 42.0, 120.0, 600.0), y)
         for label, y in (
-            ("MTBF as published", (61.0, 88.0, 96.5, 97.3, 95.8, 82.0)), ("MTBF halved", (60.0, 86.0, 94.4, 94.3, 91.9, 71.0)),
+            ("MTBF as published", (61.0, 88.0, 96.5, 97.3, 95.8, 82.0)),
+            ("MTBF halved", (60.0, 86.0, 94.4, 94.3, 91.9, 71.0)),
         )
     ),
     True, 42.0, "chosen: 42 min",

@@ -23,11 +23,11 @@ from threeloops.units import readable
 __all__ = ["document"]
 
 _PARTS = (
-    ("training", "Training", ("memory", "schedule", "goodput")),
-    ("serving", "Serving", ("replicas",)),
-    ("cost", "Cost", ("ownership",)),
+    ("Training", ("training",), ("memory", "schedule", "goodput")),
+    ("Serving", ("serving",), ("replicas",)),
+    ("Cost", ("prices", "cost"), ("ownership",)),
 )
-"""The topic of quantities, the section's title, and the names of its figures."""
+"""A section's title, the topics of its quantities, and the names of its figures."""
 _EVIDENCE = {
     "given": "the scenario says so",
     "published": "a source with a date says so",
@@ -50,10 +50,11 @@ def document(plan: Plan, date: str = "") -> Document:
     """What all formats render. `date` is printed as it is; a plan itself has none."""
     pictures = {each.name: Picture(each.name, each.title, each.alt, *png(each)) for each in plan.figures}
     placed = {name for _, _, names in _PARTS for name in names}
+    headline, bill = _headline(plan), _bill(plan)
     sections = [
-        Section("Summary", (Paragraph(_subtitle(plan) + "."), _headline(plan), _bill(plan))),
+        Section("Summary", (Paragraph(_subtitle(plan) + "."), headline, bill)),
         Section("Decisions", (Paragraph(_HOW_TO_READ), _decisions(plan))),
-        *(Section(title, tuple(_part(plan, topic, title, names, pictures))) for topic, title, names in _PARTS),
+        *(Section(title, tuple(_part(plan, title, topics, names, pictures))) for title, topics, names in _PARTS),
         Section("More figures", tuple(picture for name, picture in pictures.items() if name not in placed)),
         Section("Sensitivity", (Paragraph(_SENSITIVITY), _sensitivity(plan)) if plan.sensitivity else ()),
         Section("Evidence and sources", tuple(_evidence(plan))),
@@ -65,7 +66,7 @@ def document(plan: Plan, date: str = "") -> Document:
         _subtitle(plan),
         date,
         tuple(each for each in sections if each.blocks),
-        slides(plan, pictures, _headline(plan), _bill(plan)),
+        slides(plan, pictures, headline, bill),
         plan.quantities,
     )
     return cleaned(whole)
@@ -90,18 +91,31 @@ def _subtitle(plan: Plan) -> str:
 
 def _headline(plan: Plan) -> Table:
     """The few numbers that a reader looks for first, beside what was asked."""
-    scenario = plan.scenario
-    asked: dict[str, Cell] = {}
+    limits: dict[str, Cell] = {}
+    scenario, given = plan.scenario, {each.name: each for each in plan.quantities}
     if scenario.budget.total is not None:
-        asked["total_cost"] = Number(scenario.budget.total, scenario.budget.currency)
+        limits["total_cost"] = Number(scenario.budget.total, scenario.budget.currency)
     if scenario.training:
-        asked["training_days"] = Number(scenario.training.deadline_days, "days")
-    wanted = [each for each in plan.quantities if each.name in _HEADLINE]
-    rows = [(each.label, _number(each), asked.get(each.name, "–")) for each in wanted]
-    return Table("The plan in numbers", ("Quantity", "Plan", "Limit"), tuple(rows), (0.6, 0.2, 0.2))
+        limits["training_days"] = Number(scenario.training.deadline_days, "days")
+    if "memory_limit" in given:
+        limits["memory_per_gpu"] = _number(given["memory_limit"])
+    if scenario.serving:
+        limits |= {
+            "attainment": Number(scenario.serving.slo_share, "share"),
+            "tpot": Number(scenario.serving.tpot_seconds, "s"),
+            "most_replicas": Number(scenario.serving.maximum_replicas, "replicas"),
+        }
+    rows = tuple(
+        (given[name].label, _number(given[name]), limits.get(name, "–")) for name in _HEADLINE if name in given
+    )
+    return Table("The plan in numbers", ("Quantity", "Plan", "Limit"), rows, (0.6, 0.2, 0.2))
 
 
-_HEADLINE = ("training_days", "training_gpus", "goodput", "mfu", "replicas", "peak_replicas", "total_cost")
+_HEADLINE = (
+    "gpus", "training_days", "memory_per_gpu", "mfu", "useful_share", "most_replicas", "tpot", "attainment",
+    "cost_per_million_tokens", "gpu_hour_price", "total_cost",
+)  # fmt: skip
+"""Names of quantities, in the order in which they are shown."""
 
 
 def _bill(plan: Plan) -> Table:
@@ -119,14 +133,14 @@ def _decisions(plan: Plan) -> Table:
 
 
 def _part(
-    plan: Plan, topic: str, title: str, names: Iterable[str], pictures: dict[str, Picture]
+    plan: Plan, title: str, topics: tuple[str, ...], names: Iterable[str], pictures: dict[str, Picture]
 ) -> Iterable[Block]:
-    results = [each for each in plan.quantities if each.topic == topic and each.evidence == "model"]
+    results = [each for each in plan.quantities if each.topic in topics and each.evidence == "model"]
     if results:
         rows = tuple((each.label, _number(each)) for each in results)
         yield Table(f"{title} in numbers", ("Quantity", "Value"), rows, (0.75, 0.25))
     yield from (pictures[name] for name in names if name in pictures)
-    if topic == "cost" and plan.options:
+    if title == "Cost" and plan.options:
         rows = tuple(
             (each.accelerator, _maybe(each.cost, plan), _maybe(each.days, "days"), _maybe(each.gpus, ""), each.note)
             for each in plan.options
@@ -147,8 +161,8 @@ def _sensitivity(plan: Plan) -> Table:
 def _evidence(plan: Plan) -> Iterable[Block]:
     counts = Counter(each.evidence for each in plan.quantities)
     yield Paragraph(_LEVELS)
-    rows = tuple((level, what, Number(counts[level], "")) for level, what in _EVIDENCE.items())
-    yield Table("Levels of evidence", ("Level", "Meaning", "Quantities"), rows, (0.16, 0.66, 0.18))
+    rows = tuple((level, Number(counts[level], ""), what) for level, what in _EVIDENCE.items())
+    yield Table("Levels of evidence", ("Level", "Quantities", "Meaning"), rows, (0.16, 0.14, 0.7))
     computed = tuple((each.topic, each.model) for each in plan.decisions)
     yield Table("What computed each decision", ("Decision", "Model of the library"), computed, (0.3, 0.7))
     sourced = [each for each in plan.quantities if each.evidence in ("published", "estimate")]
@@ -193,6 +207,6 @@ def _typed(value: object) -> str:
 
 
 def _in_words(formula: str, labels: dict[str, str]) -> str:
-    """"price * (hours + spare_hours)" → "price per GPU-hour × (hours + hours of spares)"."""
+    """ "price * (hours + spare_hours)" → "price per GPU-hour × (hours + hours of spares)"."""
     parts = re.findall(r"[A-Za-z_]\w*|[\d.]+(?:[eE][+-]?\d+)?|[-+*/()]", formula)
     return "".join(labels.get(part, _OPERATORS.get(part, part)) for part in parts)

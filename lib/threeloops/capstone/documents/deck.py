@@ -9,20 +9,18 @@ __all__ = ["slides"]
 
 _ROWS = 7
 """Of a table on one slide, below its header."""
-_FIGURES = ("memory", "schedule", "goodput", "replicas", "ownership")
 
 
 def slides(plan: Plan, pictures: Mapping[str, Picture], headline: Table, bill: Table) -> tuple[Slide, ...]:
     """Behind the title: the numbers, the decisions, a slide for each figure, the bill, sensitivities and sources."""
-    found = [Slide("The plan in numbers", table=headline)] if headline.rows else []
+    found = _paged("The plan in numbers", headline)
     decided = tuple((each.topic, each.choice, each.margin) for each in plan.decisions)
     reasons = {each.topic: f"{each.topic}: {each.reason} Runner-up: {each.runner_up}." for each in plan.decisions}
     table = Table("Decisions", ("Topic", "Choice", "Margin"), decided, (0.22, 0.4, 0.38))
     for slide in _paged("What is decided", table):
         rows = slide.table.rows if slide.table else ()
         found.append(Slide(slide.title, table=slide.table, notes="\n".join(reasons[str(row[0])] for row in rows)))
-    ordered = [name for name in _FIGURES if name in pictures] + [name for name in pictures if name not in _FIGURES]
-    found += [Slide(pictures[name].title, picture=pictures[name], notes=pictures[name].alt) for name in ordered]
+    found += [Slide(each.title, picture=each, notes=each.alt) for each in pictures.values()]
     found += _paged("What it costs", bill)
     changes = tuple(
         (
@@ -51,7 +49,7 @@ def _paged(title: str, table: Table) -> list[Slide]:
 
 
 def _topics(decisions: tuple[str, ...]) -> str:
-    """"checkpoint interval: 42 min → 30 min" → "checkpoint interval"."""
+    """ "checkpoint interval: 42 min → 30 min" → "checkpoint interval"."""
     return ", ".join(each.partition(":")[0] for each in decisions) or "nothing"
 
 

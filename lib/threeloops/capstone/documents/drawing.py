@@ -72,9 +72,7 @@ def _bars(figure: Bars) -> "Drawn":
     axes.set(xlim=(0, 1.16 * longest), ylim=(len(ends) - 0.4, -0.6), xlabel=unit)
     axes.set_yticks(range(len(ends)), [fill(name, 26) for name in figure.bars])
     axes.grid(axis="y", visible=False)
-    fig.legend(
-        [handles[at] for at in order], [labels[at] for at in order], loc="outside lower center", ncols=min(5, len(order))
-    )
+    _legend(fig, [handles[at] for at in order], [labels[at] for at in order])
     return fig
 
 
@@ -104,7 +102,8 @@ def _gantt(figure: Gantt) -> "Drawn":
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     keys = [Patch(color=colour, label=kind) for kind, colour in colours.items()]
-    fig.legend(handles=[*keys, Patch(fc="white", ec=palette.grey, label="bubble")], loc="outside lower center", ncols=3)
+    keys.append(Patch(fc="white", ec=palette.grey, label="bubble"))
+    _legend(fig, keys, [str(key.get_label()) for key in keys])
     return fig
 
 
@@ -130,8 +129,14 @@ def _lines(figure: Lines) -> "Drawn":
         axes.axvline(figure.mark, color=palette.ink, ls=":", lw=1.5)
         _beside(axes, figure)
     if len(figure.series) > 1:
-        fig.legend(loc="outside lower center", ncols=min(3, len(figure.series)))
+        _legend(fig, *axes.get_legend_handles_labels())
     return fig
+
+
+def _legend(fig: "Drawn", handles: list, labels: list[str]) -> None:
+    """Below the axes, in as many columns as the longest label allows."""
+    column = max(text_inches(label, 10) for label in labels) + 0.7
+    fig.legend(handles, labels, loc="outside lower center", ncols=max(1, min(len(labels), int(_WIDTH / column))))
 
 
 def _beside(axes: "Axes", figure: Lines) -> None:

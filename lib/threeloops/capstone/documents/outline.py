@@ -56,6 +56,13 @@ class Table:
             if len(row) != len(self.header):
                 raise ValueError(f"{self.caption}: a row has {len(row)} cells, expected {len(self.header)}: {row}")
 
+    def lines(self, characters: int) -> int:
+        """About how many lines its rows take where a line of the page has so many characters."""
+        shares = [max(1, int(characters * width)) for width in self.widths]
+        return sum(
+            max(-(-len(str(cell)) // share) for cell, share in zip(row, shares, strict=True)) for row in self.rows
+        )
+
     def numeric(self, column: int) -> bool:
         cells = [row[column] for row in self.rows]
         return any(isinstance(cell, Number) for cell in cells) and all(

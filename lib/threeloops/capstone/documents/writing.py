@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from threeloops.capstone.documents.contents import document
-from threeloops.capstone.documents.outline import Document
+from threeloops.capstone.documents.outline import Document, Picture
 from threeloops.capstone.plan import Plan
 from threeloops.files import replacing
 
@@ -36,7 +36,7 @@ def write(plan: Plan, folder: Path | str, formats: Sequence[str] = FORMATS, *, d
     outline = document(plan, date)
     contents = {f"{_STEM}.{kind}": _rendered(kind, outline) for kind in chosen}
     if "md" in chosen:
-        pictures = [block for section in outline.sections for block in section.blocks if hasattr(block, "png")]
+        pictures = [block for section in outline.sections for block in section.blocks if isinstance(block, Picture)]
         contents |= {f"{_STEM}-{picture.name}.png": picture.png for picture in pictures}
     place = Path(folder)
     try:

@@ -18,8 +18,8 @@ _MARGIN, _WIDTH, _HEIGHT = 18.0, 174.0, 261.0
 """Millimetres of an A4 page, and of the text in it."""
 _TEXT, _TABLE, _SMALL = 9.5, 8.0, 8.5
 """Font sizes in points."""
-_ROWS_TOGETHER = 8
-"""A table of no more rows is not divided between pages, unless its cells are long."""
+_CHARACTERS, _LINES_TOGETHER = 95, 12
+"""Of a line of a table, and lines of a table that is not divided between pages."""
 _HEADER_FILL, _RULE = (232, 238, 243), (184, 196, 204)
 _LINE = 0.5
 """Millimetres of a line per point of its font."""
@@ -48,7 +48,7 @@ def render(document: Document) -> bytes:
     if document.date:
         _write(page, document.date, 11)
     for section in document.sections:
-        _heading(page, section.title, section.blocks[0])
+        _heading(page, section.title, section.blocks)
         for block in section.blocks:
             _add(page, block)
     return bytes(page.output())
@@ -69,9 +69,13 @@ def _write(page: FPDF, text: str, size: float, style: str = "", colour: str = pa
     page.ln(size * 0.15)
 
 
-def _heading(page: FPDF, title: str, first: Block) -> None:
+def _heading(page: FPDF, title: str, blocks: tuple[Block, ...]) -> None:
     """On the next page if what comes first in the section would not fit on this one."""
-    needed = 20 + (_picture_size(first)[1] if isinstance(first, Picture) else 25)
+    needed = 20.0
+    for block in blocks[:2]:  # an introduction stays with what it introduces
+        needed += 15 if isinstance(block, Paragraph) else _room(block)
+        if not isinstance(block, Paragraph):
+            break
     if page.will_page_break(needed) and page.get_y() > _MARGIN:
         page.add_page()
     else:
@@ -87,19 +91,27 @@ def _add(page: FPDF, block: Block) -> None:
             _write(page, text, _TEXT)
         case Picture():
             width, height = _picture_size(block)
-            if page.will_page_break(height + 15):
+            if page.will_page_break(_room(block)):
                 page.add_page()
             page.image(io.BytesIO(block.png), w=width, h=height, alt_text=block.alt)
             _write(page, block.title, _SMALL, "B")
             _write(page, block.alt, _SMALL)
             page.ln(2)
         case Table():
-            rows = len(block.rows) if len(block.rows) <= _ROWS_TOGETHER else 2
-            if page.will_page_break(15 + 7 * rows):
+            if page.will_page_break(_room(block)):
                 page.add_page()
             _write(page, block.caption, _SMALL, "B")
             _table(page, block)
             page.ln(4)
+
+
+def _room(block: Table | Picture) -> float:
+    """Millimetres that have to be free on the page: for a picture with its caption, a short table, or the first rows of
+    a long one."""
+    if isinstance(block, Picture):
+        return _picture_size(block)[1] + 15
+    lines = block.lines(_CHARACTERS)
+    return 15 + 4.5 * lines + 1.4 * len(block.rows) if lines <= _LINES_TOGETHER else 35
 
 
 def _picture_size(picture: Picture) -> tuple[float, float]:

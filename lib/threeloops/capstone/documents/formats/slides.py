@@ -26,8 +26,8 @@ _PAD = 0.07
 """Inches above and below a cell's text."""
 _CELL_LINES = 2
 """Of text in one cell: what is longer is cut at a word, and stands whole in the notes or in the document."""
-_EM = 0.54
-"""Width of an average character, as a share of the font's size: a little more than Arial's."""
+_EM = 0.5
+"""Width of an average character, as a share of the font's size, in Arial."""
 _TITLE_ONLY, _FIRST = 5, 0
 """Layouts of the library's template."""
 
@@ -130,7 +130,7 @@ def _row_height(table: Table, cells: Any, size: float) -> float:
 def _fits(table: Table, size: float) -> bool:
     rows = (table.header, *table.rows)
     whole = all(_cell_lines(table, cells, size) <= _CELL_LINES for cells in rows)
-    return whole and sum(_row_height(table, cells, size) for cells in rows) <= _BOTTOM - _TOP
+    return whole and sum(_row_height(table, cells, size) for cells in rows) <= 0.9 * (_BOTTOM - _TOP)
 
 
 def _lines(text: str, width: float, size: float) -> int:

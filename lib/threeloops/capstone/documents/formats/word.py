@@ -19,8 +19,8 @@ _FONT = "Arial"
 _WIDTH, _TALLEST = 17.0, 20.0
 """Centimetres of the text, and of the tallest picture."""
 _HEADER_FILL, _RULE = "e8eef3", "b8c4cc"
-_ROWS_TOGETHER = 8
-"""A table of no more rows is not divided between pages."""
+_CHARACTERS, _LINES_TOGETHER = 105, 12
+"""Of a line of a table, and lines of a table that is not divided between pages."""
 _TEXT_POINTS, _TABLE_POINTS = 10.5, 9
 
 
@@ -34,6 +34,8 @@ def render(document: Document) -> bytes:
         made.add_heading(section.title, 1)
         for block in section.blocks:
             _add(made, block)
+            if isinstance(block, Paragraph) and block is not section.blocks[-1]:
+                made.paragraphs[-1].paragraph_format.keep_with_next = True
     if isinstance(document.sections[-1].blocks[-1], Table):
         made.add_paragraph()  # a body that ends in a table is not valid
     buffer = io.BytesIO()
@@ -91,6 +93,7 @@ def _add_picture(made: Any, picture: Picture) -> None:
     shape._inline.docPr.set("descr", picture.alt)
     shape._inline.docPr.set("name", picture.name)
     paragraph.paragraph_format.keep_with_next = True
+    paragraph.paragraph_format.space_before = Pt(10)
     caption = made.add_paragraph(f"{picture.title}. ", style="Caption")
     caption.paragraph_format.space_before = Pt(0)
     caption.add_run(picture.alt).bold = False
@@ -103,7 +106,7 @@ def _add_table(made: Any, table: Table) -> None:
     for column, share in zip(found.columns, table.widths, strict=True):
         column.width = Cm(_WIDTH * share)
     last = len(table.rows) - 1
-    whole = len(table.rows) <= _ROWS_TOGETHER
+    whole = table.lines(_CHARACTERS) <= _LINES_TOGETHER
     for number, cells in enumerate([table.header, *table.rows], -1):
         row = found.add_row()
         properties = row._tr.get_or_add_trPr()

@@ -71,7 +71,7 @@ class _Writer:
         """One format object for each look: a workbook holds only so many."""
         key = tuple(sorted(how.items()))
         if key not in self.formats:
-            base = {"font_name": "Arial", "font_size": 10, "font_color": palette.ink, "valign": "top"}
+            base = {"font_name": "Arial", "font_size": 10, "font_color": palette.ink, "valign": "vcenter"}
             self.formats[key] = self.book.add_format(base | how)
         return self.formats[key]
 
@@ -96,18 +96,26 @@ class _Writer:
         for column, width in enumerate(self.widths):
             self.sheet.set_column(column, column, width)
 
-    def _end_row(self, cells: Sequence[Cell]) -> None:
-        """Make the row as high as its longest text needs: not every program does so when it opens a file."""
-        shown = zip(cells, self.widths, strict=False)
-        lines = max(max(1, len(wrap(str(cell), max(1, int(width / 1.1) - 2)))) for cell, width in shown)
-        self.sheet.set_row(self.row, 4 + 13 * lines)
+    def _end_row(self, cells: Sequence[Cell], last: int | None = None) -> None:
+        """Make the row as high as its longest text needs: not every program does so when it opens a file.
+
+        Column `last` is merged with those behind it.
+        """
+        widths = self.widths if last is None else [*self.widths[:last], sum(self.widths[last:])]
+        shown = zip(cells, widths, strict=False)
+        lines = max(max(1, len(wrap(str(cell), max(1, int(width) - 2)))) for cell, width in shown)
+        self.sheet.set_row(self.row, 5 + 13 * lines)
         self.row += 1
 
     def _header(self, names: tuple[str, ...], right: tuple[bool, ...]) -> None:
+        last = len(names) - 1
         for column, name in enumerate(names):
             how = {"bold": True, "bg_color": "#e8eef3", "bottom": 1, "text_wrap": True, **_aligned(right[column])}
-            self.sheet.write_string(self.row, column, name, self._style(**how))
-        self.row += 1
+            style = self._style(**how)
+            if column == last < len(self.widths) - 1:
+                self.sheet.merge_range(self.row, column, self.row, len(self.widths) - 1, "", style)
+            self.sheet.write_string(self.row, column, name, style)
+        self._end_row(names, last)
 
     def _section(self, section: Section) -> None:
         name = section.title.removeprefix("Appendix A: ").capitalize()
@@ -124,22 +132,28 @@ class _Writer:
             self.sheet.repeat_rows(self.row - len(tables[0].rows) - 2)
 
     def _table(self, table: Table) -> None:
+        """The last column takes what wider tables of the sheet leave."""
         self._line(table.caption, bold=True)
-        self._header(table.header, tuple(table.numeric(column) for column in range(len(table.header))))
+        right = tuple(table.numeric(column) for column in range(len(table.header)))
+        self._header(table.header, right)
+        last = len(table.header) - 1
         for number, cells in enumerate(table.rows):
-            bold = table.total and number == len(table.rows) - 1
+            total = table.total and number == len(table.rows) - 1
             for column, cell in enumerate(cells):
+                how = {"bold": total, "top": int(total), "text_wrap": True, **_aligned(right[column])}
                 if isinstance(cell, Number):
-                    self._number(column, cell, bold=bold, top=1 if bold else 0)
-                else:
-                    how = {"bold": bold, "top": 1 if bold else 0, "text_wrap": True}
-                    self.sheet.write_string(self.row, column, cell, self._style(**how, **_aligned(table.numeric(column))))
-            self._end_row(cells)
+                    how["num_format"] = _number_format(cell.unit, cell.value)
+                style = self._style(**how)
+                if column == last and last < len(self.widths) - 1:
+                    self.sheet.merge_range(self.row, column, self.row, len(self.widths) - 1, "", style)
+                self._cell(column, cell, style)
+            self._end_row(cells, last)
         self.row += 1
 
-    def _number(self, column: int, cell: Number, **how: Any) -> None:
-        style = self._style(num_format=_number_format(cell.unit, cell.value), align="right", **how)
-        if cell.quantity in self.quantities:
+    def _cell(self, column: int, cell: Cell, style: Any) -> None:
+        if not isinstance(cell, Number):
+            self.sheet.write_string(self.row, column, cell, style)
+        elif cell.quantity in self.quantities:
             self.sheet.write_formula(self.row, column, f"={_name(cell.quantity)}", style, cell.value)
         else:
             self.sheet.write_number(self.row, column, cell.value, style)
@@ -153,7 +167,10 @@ class _Writer:
         for each in quantities:
             chosen = each.evidence != "model"
             style = self._style(
-                num_format=_number_format(each.unit, each.value), bg_color=_CHOSEN if chosen else _COMPUTED, align="right", border=1
+                num_format=_number_format(each.unit, each.value),
+                bg_color=_CHOSEN if chosen else _COMPUTED,
+                align="right",
+                border=1,
             )
             self.sheet.write_number(self.row, 1, each.value, style)
             if chosen and each.value >= 0:
