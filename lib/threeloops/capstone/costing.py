@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from threeloops.capstone.plan import CostLine
-from threeloops.capstone.scenario import Item, Prices, Refusal, Scenario, ScenarioError
+from threeloops.capstone.scenario import Item, Prices, Refusal, Scenario, ScenarioError, Serving
 from threeloops.capstone.serving import ServingPart, plan_serving
 from threeloops.capstone.sheet import Sheet
 from threeloops.capstone.training import TrainingPart, plan_training
@@ -58,8 +58,8 @@ def candidate(scenario: Scenario, prices: Prices, name: str) -> Candidate:
     owned = _price(sheet, scenario, prices, name)
     if training is not None:
         _train(sheet, training)
-    if serving is not None:
-        _serve(sheet, serving)
+    if scenario.serving is not None and serving is not None:
+        _serve(sheet, scenario.serving, serving)
     lines = [(label, key) for label, key in _LINES if key in sheet.rows]
     sheet.derive("cost", ("total_cost", "Total cost", "USD", " + ".join(key for _, key in lines)))
     costs = tuple(CostLine(label, key, sheet[key]) for label, key in lines)
@@ -86,12 +86,14 @@ def _refused(scenario: Scenario, name: str, sheet: Sheet) -> Refusal | None:
             "deadline",
             f"{name}: training takes {sheet['training_days']:.4g} days on {scenario.cluster.gpus} GPUs, and the "
             f"deadline is in {training.deadline_days:g} days",
+            sheet["training_days"] / training.deadline_days,
         )
     if budget.total is not None and sheet["total_cost"] > budget.total:
         return Refusal(
             "budget",
             f"{name}: the plan costs {sheet['total_cost']:,.0f} {budget.currency}, and the budget is "
             f"{budget.total:,.0f} {budget.currency}",
+            sheet["total_cost"] / budget.total,
         )
     return None
 
@@ -230,8 +232,8 @@ _SERVING_COSTS = (
 )
 
 
-def _serve(sheet: Sheet, part: ServingPart) -> None:
-    serving, replica = part.serving, part.replica
+def _serve(sheet: Sheet, serving: Serving, part: ServingPart) -> None:
+    replica = part.replica
     fleet, roofline = "threeloops.product.fleet", "threeloops.product.batching.RooflineCost"
     sheet.put(
         "serving",

@@ -33,9 +33,9 @@ from threeloops.training.planning import ALLOCATED_SHARE, node
 from threeloops.training.tensor_parallel import block_traffic
 from threeloops.units import readable_bytes
 
-__all__ = ["BYTES", "Replica", "ServingPart", "plan_serving", "replicas_of"]
+__all__ = ["Replica", "ServingPart", "plan_serving"]
 
-BYTES = {"bf16": 2, "fp8": 1, "int8": 1}
+_BYTES = {"bf16": 2, "fp8": 1, "int8": 1}
 _MOST_SEATS = 256
 _TARGETS = (0.8, 0.6, 0.4, 0.25, 0.15)
 """Shares of a replica's seats that the autoscaler aims at. The first that keeps the promise is the cheapest."""
@@ -100,15 +100,10 @@ class ServingPart:
 
 def plan_serving(scenario: Scenario, name: str) -> ServingPart:
     """For the accelerator of this name. Raises Refusal if no replica fits, or the promise cannot be kept."""
-    assert scenario.serving is not None
-    return _plan(scenario.model, scenario.serving, scenario.cluster.gpus_per_node, accelerator(name))
-
-
-@lru_cache(maxsize=256)
-def _plan(model: Model, serving: Serving, gpus_per_node: int, gpu: Accelerator) -> ServingPart:
-    """Remembered, because prices and much else of a scenario can change without a change here."""
-    replicas = replicas_of(model, serving, gpus_per_node, gpu)
-    best = 0.0
+    serving = scenario.serving
+    assert serving is not None
+    gpu, best = accelerator(name), 0.0
+    replicas = _replicas(scenario.model, _without_promise(serving), scenario.cluster.gpus_per_node, gpu)
     for target in _TARGETS:
         found = _with_target(serving, gpu, replicas, target)
         if found.attainment >= serving.slo_share:
@@ -120,37 +115,51 @@ def _plan(model: Model, serving: Serving, gpus_per_node: int, gpu: Accelerator) 
         f"{serving.ttft_seconds:g} s and the others every {serving.tpot_seconds * 1e3:g} ms, and "
         f"{serving.slo_share:.1%} were promised; at most {serving.maximum_replicas} replicas of "
         f"{replicas[0].requests_per_second:.3g} requests/s each are allowed",
+        1 - best,
     )
+
+
+def _without_promise(serving: Serving) -> Serving:
+    """The same for scenarios that differ only in what their simulation does not depend on."""
+    return replace(serving, days=1.0, ttft_seconds=1.0, slo_share=1.0)
 
 
 def _with_target(serving: Serving, gpu: Accelerator, replicas: tuple[Replica, ...], target: float) -> ServingPart:
     """The fleet whose autoscaler aims at this share of the seats. Where already the flow of the day has too many
     requests wait, single requests are not looked at."""
+    part = _day(_without_promise(serving), gpu, replicas, target)
+    day, rate = part.day, part.replica.requests_per_second
+    late = [
+        waiting > serving.ttft_seconds * ready * rate for waiting, ready in zip(day.waiting, day.ready, strict=True)
+    ]
+    in_time = 1 - sum(each for each, is_late in zip(day.demand, late, strict=True) if is_late) / sum(day.demand)
+    part = replace(part, serving=serving, attainment=in_time)
+    if in_time < serving.slo_share:
+        return part
+    burst = _worst_burst(_without_promise(serving), gpu, replicas, target)
+    attainment = burst.attainment(SLO(serving.ttft_seconds, serving.tpot_seconds, serving.slo_share))
+    return replace(part, burst=burst, attainment=attainment)
+
+
+@lru_cache(maxsize=256)
+def _day(serving: Serving, gpu: Accelerator, replicas: tuple[Replica, ...], target: float) -> ServingPart:
+    """Remembered, because prices and promises can change without a change here."""
     demand = bursty_day(
         serving.peak_requests_per_second, trough=serving.trough, bursts=serving.bursts, height=serving.height,
         seed=serving.seed,
     )  # fmt: skip
-    model, rate = replicas[0].model, replicas[0].requests_per_second
+    model = replicas[0].model
     least = min(2, serving.maximum_replicas)  # one may fail
     autoscaler = Autoscaler(max(1.0, target * model.seats), least, serving.maximum_replicas)
     day = flow(
         demand, model, serving.prompt_tokens, serving.output_tokens, autoscaler,
         cold_start=serving.cold_start_seconds, period=_PERIOD,
     )  # fmt: skip
-    late = [
-        waiting > serving.ttft_seconds * ready * rate for waiting, ready in zip(day.waiting, day.ready, strict=True)
-    ]
-    in_time = 1 - sum(each for each, late_now in zip(day.demand, late, strict=True) if late_now) / sum(day.demand)
-    part = ServingPart(serving, gpu, replicas[0], replicas[1:], autoscaler, target, demand, day, None, in_time)
-    if in_time < serving.slo_share:
-        return part
-    burst = _worst_burst(part)
-    attainment = burst.attainment(SLO(serving.ttft_seconds, serving.tpot_seconds, serving.slo_share))
-    return replace(part, burst=burst, attainment=attainment)
+    return ServingPart(serving, gpu, replicas[0], replicas[1:], autoscaler, target, demand, day, None, 0.0)
 
 
 @lru_cache(maxsize=256)
-def replicas_of(model: Model, serving: Serving, gpus_per_node: int, gpu: Accelerator) -> tuple[Replica, ...]:
+def _replicas(model: Model, serving: Serving, gpus_per_node: int, gpu: Accelerator) -> tuple[Replica, ...]:
     """Every size of a replica that fits and keeps the TPOT, by GPU-seconds per request. Raises Refusal if there is
     none."""
     config = model.gpt(serving.prompt_tokens + serving.output_tokens)
@@ -168,7 +177,7 @@ def replicas_of(model: Model, serving: Serving, gpus_per_node: int, gpu: Acceler
             slowest = min(slowest, replica.tpot)
     if found:
         return tuple(sorted(found, key=lambda each: each.seconds_per_request))
-    weights = config.parameters_count() * BYTES[serving.precision]
+    weights = config.parameters_count() * _BYTES[serving.precision]
     if math.isinf(slowest):
         usable = ALLOCATED_SHARE * gpu.memory_bytes * sizes[-1]
         raise Refusal(
@@ -185,7 +194,7 @@ def replicas_of(model: Model, serving: Serving, gpus_per_node: int, gpu: Acceler
 
 def _seated(serving: Serving, config: GPTConfig, gpu: Accelerator, gpus: int, link: Link) -> Iterator[Replica]:
     """Replicas of so many GPUs, with as many seats as there is room for, and then fewer and fewer."""
-    size = BYTES[serving.precision]
+    size = _BYTES[serving.precision]
     device = replace(
         gpu,
         memory_bandwidth=gpus * gpu.memory_bandwidth,
@@ -222,11 +231,13 @@ def _all_reduces(config: GPTConfig, tokens: int, gpus: int, link: Link) -> float
     return config.layers * forward.collectives * min(each.seconds for each in costs)
 
 
-def _worst_burst(part: ServingPart) -> FleetRun:
+@lru_cache(maxsize=256)
+def _worst_burst(serving: Serving, gpu: Accelerator, replicas: tuple[Replica, ...], target: float) -> FleetRun:
     """Around the time at which replicas have most to do: from 5 minutes before, until those must be there that are
     asked for then. Where that is too much for a simulation of single requests, a part of the fleet gets as large a part
     of the requests; and of a fleet that is too small for that, a shorter time is simulated."""
-    serving, demand, day = part.serving, part.demand, part.day
+    part = _day(serving, gpu, replicas, target)
+    demand, day = part.demand, part.day
     load = [rate / max(1, ready) for rate, ready in zip(day.demand, day.ready, strict=True)]
     worst = max(range(len(load)), key=load.__getitem__)
     begin, end = day.at[worst] - 300, day.at[worst] + serving.cold_start_seconds + _PERIOD

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from threeloops.capstone.costing import Candidate, candidate
 from threeloops.capstone.plan import Change, Decision
-from threeloops.capstone.scenario import Infeasible, Prices, Problem, Proposal, Refusal, Scenario
+from threeloops.capstone.scenario import Infeasible, Prices, Problem, Proposal, Refusal, Scenario, ScenarioError
 from threeloops.capstone.training import checkpoint_bytes, machine_of
 from threeloops.training.planning import ALLOCATED_SHARE
 
@@ -15,9 +16,11 @@ __all__ = ["changed", "infeasible", "sensitivity"]
 Decide = Callable[[Candidate, dict[str, Candidate | Refusal]], tuple[Decision, ...]]
 
 
-def changed(scenario: Scenario, key: str, value: float) -> Scenario:
+def changed(scenario: Scenario, key: str, value: Any) -> Scenario:
     """The scenario with another value of a key such as "training.tokens"."""
     section, name = key.split(".")
+    if getattr(scenario, section, None) is None:
+        raise ScenarioError(f"{key}: the scenario has no section [{section}] to change; add it first")
     return replace(scenario, **{section: replace(getattr(scenario, section), **{name: value})})
 
 
@@ -36,8 +39,8 @@ def _variations(scenario: Scenario, prices: Prices) -> Iterator[tuple[str, Scena
             yield f"time between failures {word}", changed(scenario, "cluster.node_mtbf_days", mtbf), prices
         efficiency = 0.8 * cluster.efficiency
         yield "kernels reach 20% less", changed(scenario, "cluster.efficiency", efficiency), prices
-    yield "prices rise by 30%", scenario, prices.changed(1.3)
-    yield "prices fall by 30%", scenario, prices.changed(0.7)
+    yield "clouds are 30% dearer", scenario, prices.with_cloud(1.3)
+    yield "clouds are 30% cheaper", scenario, prices.with_cloud(0.7)
     if scenario.serving is not None:
         rate = 2 * scenario.serving.peak_requests_per_second
         yield "demand doubles", changed(scenario, "serving.peak_requests_per_second", rate), prices
@@ -66,7 +69,7 @@ _KEYS: dict[Problem, tuple[str, ...]] = {
     "slo": ("serving.maximum_replicas", "serving.ttft_seconds"),
     "tpot": ("serving.tpot_seconds",),
     "failures": ("cluster.node_mtbf_days", "cluster.storage_gbytes"),
-    "memory": ("cluster.gpus",),
+    "memory": ("cluster.gpus", "serving.precision"),
 }
 """What may be changed about each problem."""
 
@@ -84,12 +87,13 @@ _GRIDS = {
 """A proposal is a multiple of this, and the next multiple would not do; of negative ones the value is to fall."""
 
 _DOUBLINGS, _SIZES = 16, 400
+_SIMULATED_DOUBLINGS = 6
 
 
 def infeasible(scenario: Scenario, prices: Prices, found: dict[str, Candidate | Refusal]) -> Infeasible:
     """The error for a scenario that no accelerator can do: about the one that comes closest, with what would do."""
     refusals = {name: each for name, each in found.items() if isinstance(each, Refusal)}
-    name = min(refusals, key=lambda each: _MILDEST.index(refusals[each].problem))
+    name = min(refusals, key=lambda each: (_MILDEST.index(refusals[each].problem), refusals[each].excess))
     problem = refusals[name].problem
     proposals = [_proposal(scenario, prices, name, key) for key in _KEYS[problem]]
     return Infeasible(problem, refusals[name].message, tuple(each for each in proposals if each is not None))
@@ -98,35 +102,49 @@ def infeasible(scenario: Scenario, prices: Prices, found: dict[str, Candidate | 
 def _proposal(scenario: Scenario, prices: Prices, name: str, key: str) -> Proposal | None:
     """The smallest change of this key with which everything but the budget is kept; and the budget, if need be."""
     section, field = key.split(".")
-    if getattr(scenario, section) is None:
+    if getattr(scenario, section) is None or (key == "cluster.gpus" and scenario.training is None):
         return None
-    keeps_budget = key in ("training.tokens", "serving.days")
+    saves = key in ("budget.total", "training.tokens", "serving.days")
 
-    def good(value: float) -> bool:
+    def good(value: Any) -> bool:
         try:
             refused = candidate(changed(scenario, key, value), prices, name).refused
         except Refusal:
             return False
-        return refused is None or (refused.problem == "budget" and key != "budget.total" and not keeps_budget)
+        return refused is None or (refused.problem == "budget" and not saves)
 
-    before = getattr(getattr(scenario, section), field)
-    value = _gpus(scenario, name, good) if key == "cluster.gpus" else _least(before, _GRIDS[key], good)
+    value: float | str | None
+    if key == "cluster.gpus":
+        value = _gpus(scenario, name, good)
+    elif key == "serving.precision":
+        value = next((each for each in ("fp8", "int8") if good(each)), None)
+    else:
+        doublings = _SIMULATED_DOUBLINGS if key == "serving.maximum_replicas" else _DOUBLINGS
+        value = _least(getattr(getattr(scenario, section), field), _GRIDS[key], doublings, good)
     if value is None:
         return None
-    changes = [(key, value)]
+    changes: list[tuple[str, float | str]] = [(key, value)]
     there = candidate(changed(scenario, key, value), prices, name)
     if there.refused is not None:
         changes.append(("budget.total", float(math.ceil(there.total))))
     return Proposal(tuple(changes), " and ".join(_text(scenario, *change) for change in changes))
 
 
-def _text(scenario: Scenario, key: str, value: float) -> str:
+def _text(scenario: Scenario, key: str, value: float | str) -> str:
     section, field = key.split(".")
     before = getattr(getattr(scenario, section), field)
-    return f"{key} = {value:,.10g}".replace(",", "_") + f" instead of {before:,.10g}".replace(",", "_")
+    if isinstance(value, str):
+        return f"{key} = {value!r} instead of {before!r}"
+    share = f" ({abs(value / before - 1):.0%} {'more' if value > before else 'less'})"
+    return f"{key} = {_number(value)} instead of {_number(before)}{share}"
 
 
-def _least(before: float, grid: float, good: Callable[[float], bool]) -> float | None:
+def _number(value: float) -> str:
+    """As a TOML file has it: 690_908."""
+    return f"{value:_.0f}" if 1e4 <= value < 1e10 else f"{value:.6g}"
+
+
+def _least(before: float, grid: float, doublings: int, good: Callable[[float], bool]) -> float | None:
     """The multiple of the grid nearest to `before` in the grid's direction that is good, by doubling and bisection."""
     whole = isinstance(before, int)
     sign, unit = math.copysign(1, grid), abs(grid)
@@ -135,7 +153,7 @@ def _least(before: float, grid: float, good: Callable[[float], bool]) -> float |
         return int(step * unit) if whole else round(step * unit, 6)
 
     bad = math.floor(before / unit) if sign > 0 else math.ceil(before / unit)
-    for doubling in range(_DOUBLINGS):
+    for doubling in range(doublings):
         reach = bad + max(1, abs(bad) * (2**doubling - 1) // 64 + 2**doubling) if sign > 0 else bad >> (doubling + 1)
         if reach <= 0:
             return None

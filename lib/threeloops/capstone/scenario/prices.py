@@ -1,5 +1,6 @@
 """What things cost, each price with its source and its date."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -56,8 +57,8 @@ class Prices:
                 return row
         return None
 
-    def changed(self, factor: float) -> "Prices":
-        """All prices of a cloud, of hardware, hosting and electricity times `factor`; power, PUE and shares stay."""
-        fixed = ("power", "pue", "support")
-        rows = (row if row.item in fixed else Price(**{**vars(row), "value": row.value * factor}) for row in self.price)
-        return Prices(tuple(rows))
+    def with_cloud(self, factor: float) -> "Prices":
+        """The same table with clouds at `factor` times their price."""
+        return Prices(
+            tuple(replace(row, value=factor * row.value) if row.item == "cloud" else row for row in self.price)
+        )

@@ -1,5 +1,6 @@
 """Why a scenario cannot be planned as it stands, and the smallest change with which it can."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,18 +10,19 @@ Problem = Literal["memory", "failures", "deadline", "tpot", "slo", "budget"]
 
 
 class Refusal(Exception):
-    """One accelerator cannot do what is asked: the first problem that was found."""
+    """One accelerator cannot do what is asked: the first problem that was found. `excess` compares accelerators with
+    the same problem: how many times too much or too late."""
 
-    def __init__(self, problem: Problem, message: str):
+    def __init__(self, problem: Problem, message: str, excess: float = math.inf):
         super().__init__(message)
-        self.problem, self.message = problem, message
+        self.problem, self.message, self.excess = problem, message, excess
 
 
 @dataclass(frozen=True)
 class Proposal:
     """Keys of the scenario with the values that would make it feasible; the first is as small a change as will do."""
 
-    changes: tuple[tuple[str, float], ...]
+    changes: tuple[tuple[str, float | str], ...]
     text: str
 
 
