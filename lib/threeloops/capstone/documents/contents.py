@@ -17,7 +17,7 @@ from threeloops.capstone.documents.outline import (
     Table,
     cleaned,
 )
-from threeloops.capstone.plan import Plan, Quantity
+from threeloops.capstone.plan import Evidence, Plan, Quantity
 from threeloops.units import readable
 
 __all__ = ["document"]
@@ -28,7 +28,7 @@ _PARTS = (
     ("Cost", ("prices", "cost"), ("ownership",)),
 )
 """A section's title, the topics of its quantities, and the names of its figures."""
-_EVIDENCE = {
+_EVIDENCE: dict[Evidence, str] = {
     "given": "the scenario says so",
     "published": "a source with a date says so",
     "estimate": "nobody has published it; the source says how it was estimated",
@@ -73,7 +73,7 @@ def document(plan: Plan, date: str = "") -> Document:
 
 
 def _title(plan: Plan) -> str:
-    return " ".join(plan.scenario.title.split()) or "Plan"
+    return " ".join(cleaned(plan.scenario.title).split()) or "Plan"
 
 
 def _subtitle(plan: Plan) -> str:
@@ -141,12 +141,12 @@ def _part(
         yield Table(f"{title} in numbers", ("Quantity", "Value"), rows, (0.75, 0.25))
     yield from (pictures[name] for name in names if name in pictures)
     if title == "Cost" and plan.options:
-        rows = tuple(
+        options = tuple(
             (each.accelerator, _maybe(each.cost, plan), _maybe(each.days, "days"), _maybe(each.gpus, ""), each.note)
             for each in plan.options
         )
         header = ("Accelerator", "Cost", "Days", "GPUs", "Note")
-        yield Table("The same scenario on other accelerators", header, rows, (0.2, 0.16, 0.12, 0.1, 0.42))
+        yield Table("The same scenario on other accelerators", header, options, (0.2, 0.16, 0.12, 0.1, 0.42))
 
 
 def _sensitivity(plan: Plan) -> Table:

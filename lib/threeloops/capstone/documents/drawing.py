@@ -40,13 +40,10 @@ def draw(figure: Figure, titled: bool = True) -> "Drawn":
 
 def png(figure: Figure) -> tuple[bytes, int, int]:
     """The figure without its title as PNG at 200 dots per inch, and its width and height in pixels."""
-    from PIL import Image
-
-    drawn, buffer = io.BytesIO(), io.BytesIO()
-    draw(figure, titled=False).savefig(drawn, dpi=_DPI, format="png")
-    image = Image.open(drawn).convert("RGB").quantize(256)  # a tenth of the bytes: a page of figures stays small
-    image.save(buffer, format="png", optimize=True, dpi=(_DPI, _DPI))
-    return buffer.getvalue(), *image.size
+    drawn, buffer = draw(figure, titled=False), io.BytesIO()
+    drawn.savefig(buffer, dpi=_DPI, format="png")
+    width, height = (int(inches * _DPI) for inches in drawn.get_size_inches())
+    return buffer.getvalue(), width, height
 
 
 def _bars(figure: Bars) -> "Drawn":
@@ -127,7 +124,7 @@ def _lines(figure: Lines) -> "Drawn":
     axes.set(xlabel=figure.x_label, ylabel=figure.y_label)
     if figure.mark is not None:
         axes.axvline(figure.mark, color=palette.ink, ls=":", lw=1.5)
-        _beside(axes, figure)
+        _beside(axes, figure, figure.mark)
     if len(figure.series) > 1:
         _legend(fig, *axes.get_legend_handles_labels())
     return fig
@@ -139,15 +136,14 @@ def _legend(fig: "Drawn", handles: list, labels: list[str]) -> None:
     fig.legend(handles, labels, loc="outside lower center", ncols=max(1, min(len(labels), int(_WIDTH / column))))
 
 
-def _beside(axes: "Axes", figure: Lines) -> None:
+def _beside(axes: "Axes", figure: Lines, mark: float) -> None:
     """The label of the marked x, on the side of its line that has more room, and away from the curves."""
-    assert figure.mark is not None
-    near = [min(zip(each.x, each.y, strict=True), key=lambda at: abs(at[0] - figure.mark)) for each in figure.series]
+    near = [min(zip(each.x, each.y, strict=True), key=lambda at: abs(at[0] - mark)) for each in figure.series]
     places = [axes.transAxes.inverted().transform(axes.transData.transform(point)) for point in near]
     left = places[0][0] > 0.6
     low = sum(height for _, height in places) > 0.5 * len(places)
     axes.annotate(
-        fill(figure.mark_label or readable(figure.mark, ""), 34), (figure.mark, 0.04 if low else 0.96),
+        fill(figure.mark_label or readable(mark, ""), 34), (mark, 0.04 if low else 0.96),
         xycoords=("data", "axes fraction"), xytext=(-5 if left else 5, 0), textcoords="offset points",
         ha="right" if left else "left", va="bottom" if low else "top", fontsize=10,
         bbox={"fc": "white", "ec": "none", "alpha": 0.85, "pad": 1.5},

@@ -103,7 +103,7 @@ class _Writer:
         """
         widths = self.widths if last is None else [*self.widths[:last], sum(self.widths[last:])]
         shown = zip(cells, widths, strict=False)
-        lines = max(max(1, len(wrap(str(cell), max(1, int(width) - 2)))) for cell, width in shown)
+        lines = max(max(1, len(wrap(str(cell), max(1, int(1.25 * width))))) for cell, width in shown)
         self.sheet.set_row(self.row, 5 + 13 * lines)
         self.row += 1
 
@@ -226,7 +226,7 @@ _REFUSED = "Expected a number that is not negative, in the unit of this row."
 
 def _number_format(unit: str, value: float) -> str:
     """Four digits, and all that stand before the point; of money at least the cents."""
-    if unit == "share":
+    if unit.partition("/")[0] == "share":
         return "0.0%"
     size = math.floor(math.log10(abs(value))) if value else 0
     places = 0 if value == int(value) else min(9, max(0, 3 - size))
