@@ -28,7 +28,7 @@ class _PlanForm(Explorer):
 
     def _draw(self, **values: Any) -> Any:
         """The first figure of the plan; `_show` draws all of them."""
-        self.plan = make_plan(_asked(self.scenario, values), self.prices.changed(values["price_factor"]))
+        self.plan = make_plan(_asked(self.scenario, values), self.prices.with_cloud(values["cloud_price_factor"]))
         return draw(self._figures()[0])
 
     def _figures(self) -> list:
@@ -53,7 +53,7 @@ class _PlanForm(Explorer):
 
 
 def plan_form(scenario: Scenario, prices: Prices | None = None) -> _PlanForm:
-    """Plan a scenario in a form: model, GPUs, tokens, demand and prices can be changed, and what is decided follows.
+    """Plan a scenario in a form: model, GPUs, tokens, demand and the cloud's prices can be changed, and what is decided follows.
 
     One output holds the form and, for an exported page, the plan of the scenario as it is. A change that cannot be
     planned leaves the last plan there, and says what would make it feasible.
@@ -79,7 +79,7 @@ def _fields(scenario: Scenario) -> dict[str, Any]:
     if scenario.serving is not None:
         peak = scenario.serving.peak_requests_per_second
         fields["peak_requests_per_second"] = (peak / 10, 4 * peak, peak / 10, peak)
-    return fields | {"price_factor": (0.25, 3.0, 0.25, 1.0)}
+    return fields | {"cloud_price_factor": (0.25, 3.0, 0.25, 1.0)}
 
 
 def _asked(scenario: Scenario, values: dict[str, Any]) -> Scenario:

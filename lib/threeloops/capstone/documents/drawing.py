@@ -119,8 +119,10 @@ def _lines(figure: Lines) -> "Drawn":
     lowest = min((min(series.y) for series in figure.series), default=0.0)
     if lowest >= 0 and all(max(series.y) > 2 * lowest for series in figure.series):
         axes.set_ylim(bottom=0)
-    if max((max(series.x) for series in figure.series), default=0.0) == 24 and not figure.log_x:
-        axes.set_xticks(range(0, 25, 3))  # hours of a day
+    if "hour of the day" in figure.x_label:
+        axes.set_xticks(range(0, 25, 3))
+    if any(series.step for series in figure.series):  # which are counts
+        axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel=figure.x_label, ylabel=figure.y_label)
     if figure.mark is not None:
         axes.axvline(figure.mark, color=palette.ink, ls=":", lw=1.5)
@@ -131,9 +133,10 @@ def _lines(figure: Lines) -> "Drawn":
 
 
 def _legend(fig: "Drawn", handles: list, labels: list[str]) -> None:
-    """Below the axes, in as many columns as the longest label allows."""
-    column = max(text_inches(label, 10) for label in labels) + 0.7
-    fig.legend(handles, labels, loc="outside lower center", ncols=max(1, min(len(labels), int(_WIDTH / column))))
+    """Below the axes, in one row if it fits, else in as many columns as the longest label allows."""
+    widths = [text_inches(label, 10) + 0.7 for label in labels]
+    columns = len(labels) if sum(widths) < _WIDTH else max(1, int(_WIDTH / max(widths)))
+    fig.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def _beside(axes: "Axes", figure: Lines, mark: float) -> None:

@@ -64,10 +64,7 @@ class Table:
         )
 
     def numeric(self, column: int) -> bool:
-        cells = [row[column] for row in self.rows]
-        return any(isinstance(cell, Number) for cell in cells) and all(
-            isinstance(cell, Number) or cell == "–" for cell in cells
-        )
+        return bool(self.rows) and all(isinstance(row[column], Number) or row[column] == "–" for row in self.rows)
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def test_documents_have_their_pages_and_texts_and_nothing_leaves_a_page(office, 
         assert f"${plan['total_cost']:,.0f}" in said and "Lambda, instances" in said
         assert not words_outside(path)
     slides = found["slides.pptx"]
-    assert pages(slides) == 12
+    assert pages(slides) == 11
     assert not words_outside(slides)
     said = text(slides)
     for part in ("What is decided", "Replicas over the day", "checkpoint interval", "no longer feasible"):
