@@ -27,8 +27,8 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
 MINOR_VERSIONS = ["3.11", "3.12", "3.13"]
 IMPORTED_AS = {
-    "IPython": "ipython", "PIL": "pillow", "opentelemetry": "opentelemetry-api", "pydantic_core": "pydantic",
-    "yaml": "pyyaml",
+    "IPython": "ipython", "PIL": "pillow", "docx": "python-docx", "fpdf": "fpdf2",
+    "opentelemetry": "opentelemetry-api", "pptx": "python-pptx", "pydantic_core": "pydantic", "yaml": "pyyaml",
 }  # fmt: skip
 
 
