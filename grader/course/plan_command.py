@@ -56,6 +56,8 @@ def plan(
             written = write(made, output, chosen, date=datetime.date.today().isoformat())
         except ValueError as error:
             raise MachineFault(f"--formats {formats}: {error}") from None
+        except OSError as error:
+            raise MachineFault(f"--output {output}: {error.strerror}") from None
         console.print("\n".join(f"wrote {path}" for path in written), markup=False, soft_wrap=True)
 
 
@@ -71,8 +73,8 @@ def _show(made: "Plan", console: Console) -> None:
     console.print(table)
     table = Table("accelerator", "cost, USD", "days", "GPUs", "plan", expand=True)
     for option in made.options:
-        numbers = (option.cost, option.days, option.gpus)
-        table.add_row(option.accelerator, *("–" if n is None else _number(n) for n in numbers), escape(option.note))
+        numbers = map(_number, (option.cost, option.days, option.gpus))
+        table.add_row(option.accelerator, *numbers, escape(option.note))
     console.print(table)
     table = Table("bill", "USD", expand=True)
     for line in made.costs:
@@ -81,11 +83,12 @@ def _show(made: "Plan", console: Console) -> None:
     console.print(table)
     table = Table("if", "cost, USD", "days", "then", expand=True, show_lines=True)
     for change in made.sensitivity:
-        numbers = (change.cost, change.days)
         what = "; ".join(change.decisions) or "the same decisions"
-        table.add_row(change.change, *("–" if n is None else _number(n) for n in numbers), escape(what))
+        table.add_row(change.change, _number(change.cost), _number(change.days), escape(what))
     console.print(table)
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

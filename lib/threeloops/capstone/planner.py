@@ -183,14 +183,13 @@ def _spares(part: TrainingPart) -> Decision:
 def _replica(part: ServingPart) -> Decision:
     best, other = part.replica, part.others[0] if part.others else None
     limit = "memory" if best.model.seats == best.room else "the promised time per token, or by what an engine runs"
+    fewer = f"{1 - best.fleet_gpus / other.fleet_gpus:.0%} fewer GPUs" if other else "the only size"
     return Decision(
         "replica",
         f"{best.gpus} × {part.gpu.name}, {best.model.seats} seats",
-        f"{best.requests_per_second:.3g} requests/s, {best.seconds_per_request:.3g} GPU-seconds per request; the seats "
-        f"are limited by {limit}",
-        f"{1 - best.seconds_per_request / other.seconds_per_request:.0%} fewer GPU-seconds"
-        if other
-        else "the only size",
+        f"{best.requests_per_second:.3g} requests/s each; the highest rate keeps {best.fleet_gpus:.3g} GPUs busy, the "
+        f"fewest of all sizes; the seats are limited by {limit}",
+        fewer,
         f"{other.gpus} × {part.gpu.name}" if other else "none",
         "threeloops.product.fleet.shared_model",
     )

@@ -59,11 +59,8 @@ class Replica:
     requests_per_second: float
     tpot: float
     """Seconds per output token with all seats taken."""
-
-    @property
-    def seconds_per_request(self) -> float:
-        """GPU-seconds with all seats taken: what a request costs."""
-        return self.gpus / self.requests_per_second
+    fleet_gpus: float
+    """What the highest rate of the day would keep busy, but no fewer than the smallest fleet has."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class ServingPart:
     gpu: Accelerator
     replica: Replica
     others: tuple[Replica, ...]
-    """Other sizes of a replica, by GPU-seconds per request."""
+    """Other sizes of a replica, those first that need the fewest GPUs."""
     autoscaler: Autoscaler
     target: float
     """Share of the seats that the autoscaler aims at."""
@@ -119,6 +116,11 @@ def plan_serving(scenario: Scenario, name: str) -> ServingPart:
     )
 
 
+def _least(serving: Serving) -> int:
+    """Replicas at any time: one may fail."""
+    return min(2, serving.maximum_replicas)
+
+
 def _without_promise(serving: Serving) -> Serving:
     """The same for scenarios that differ only in what their simulation does not depend on."""
     return replace(serving, days=1.0, ttft_seconds=1.0, slo_share=1.0)
@@ -149,8 +151,7 @@ def _day(serving: Serving, gpu: Accelerator, replicas: tuple[Replica, ...], targ
         seed=serving.seed,
     )  # fmt: skip
     model = replicas[0].model
-    least = min(2, serving.maximum_replicas)  # one may fail
-    autoscaler = Autoscaler(max(1.0, target * model.seats), least, serving.maximum_replicas)
+    autoscaler = Autoscaler(max(1.0, target * model.seats), _least(serving), serving.maximum_replicas)
     day = flow(
         demand, model, serving.prompt_tokens, serving.output_tokens, autoscaler,
         cold_start=serving.cold_start_seconds, period=_PERIOD,
@@ -160,15 +161,15 @@ def _day(serving: Serving, gpu: Accelerator, replicas: tuple[Replica, ...], targ
 
 @lru_cache(maxsize=256)
 def _replicas(model: Model, serving: Serving, gpus_per_node: int, gpu: Accelerator) -> tuple[Replica, ...]:
-    """Every size of a replica that fits and keeps the TPOT, by GPU-seconds per request. Raises Refusal if there is
-    none."""
+    """Every size of a replica that fits and keeps the TPOT, by the GPUs of the fleet; Refusal if there is none."""
     config = model.gpt(serving.prompt_tokens + serving.output_tokens)
     if serving.precision not in gpu.rates:
         raise Refusal("memory", f"{gpu.name} has no {serving.precision} arithmetic")
-    found, slowest = [], math.inf
+    found: list[Replica] = []
+    slowest = math.inf
     sizes = [gpus for gpus in (1, 2, 4, 8, 16) if gpus <= gpus_per_node and config.kv_heads % gpus == 0]
     for gpus in sizes:
-        if len(found) > 1 and found[-1].seconds_per_request > found[-2].seconds_per_request:
+        if len(found) > 1 and found[-1].fleet_gpus > found[-2].fleet_gpus:
             break  # larger ones only wait more for each other
         for replica in _seated(serving, config, gpu, gpus, node(gpu.name, 1e9).inside):
             if replica.tpot <= serving.tpot_seconds:
@@ -176,7 +177,7 @@ def _replicas(model: Model, serving: Serving, gpus_per_node: int, gpu: Accelerat
                 break
             slowest = min(slowest, replica.tpot)
     if found:
-        return tuple(sorted(found, key=lambda each: each.seconds_per_request))
+        return tuple(sorted(found, key=lambda each: each.fleet_gpus))
     weights = config.parameters_count() * _BYTES[serving.precision]
     if math.isinf(slowest):
         usable = ALLOCATED_SHARE * gpu.memory_bytes * sizes[-1]
@@ -215,7 +216,8 @@ def _seated(serving: Serving, config: GPTConfig, gpu: Accelerator, gpus: int, li
         model = SharedModel(whole.step_seconds[:seats], whole.prompt_seconds)
         rate = model.requests_per_second(serving.prompt_tokens, serving.output_tokens)
         tpot = seats / (rate * serving.output_tokens)  # Little's law; prompts of others included
-        yield Replica(gpus, serving.precision, model, weights, seats * of_request, room, rate, tpot)
+        busy = max(_least(serving), serving.height * serving.peak_requests_per_second / rate)
+        yield Replica(gpus, serving.precision, model, weights, seats * of_request, room, rate, tpot, gpus * busy)
 
 
 def _all_reduces(config: GPTConfig, tokens: int, gpus: int, link: Link) -> float:

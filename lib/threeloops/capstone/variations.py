@@ -11,9 +11,9 @@ from threeloops.capstone.scenario import Infeasible, Prices, Problem, Proposal, 
 from threeloops.capstone.training import checkpoint_bytes, machine_of
 from threeloops.training.planning import ALLOCATED_SHARE
 
-__all__ = ["changed", "infeasible", "sensitivity"]
+__all__ = ["GRIDS", "changed", "infeasible", "sensitivity"]
 
-Decide = Callable[[Candidate, dict[str, Candidate | Refusal]], tuple[Decision, ...]]
+_Decide = Callable[[Candidate, dict[str, Candidate | Refusal]], tuple[Decision, ...]]
 
 
 def changed(scenario: Scenario, key: str, value: Any) -> Scenario:
@@ -24,7 +24,7 @@ def changed(scenario: Scenario, key: str, value: Any) -> Scenario:
     return replace(scenario, **{section: replace(getattr(scenario, section), **{name: value})})
 
 
-def sensitivity(best: Candidate, prices: Prices, decide: Decide) -> tuple[Change, ...]:
+def sensitivity(best: Candidate, prices: Prices, decide: _Decide) -> tuple[Change, ...]:
     """What changes in the decisions, the cost and the days on the chosen accelerator, one change at a time."""
     before = {each.topic: each.choice for each in decide(best, {best.name: best})}
     return tuple(_change(best, before, decide, *each) for each in _variations(best.scenario, prices))
@@ -49,7 +49,7 @@ def _variations(scenario: Scenario, prices: Prices) -> Iterator[tuple[str, Scena
 
 
 def _change(
-    best: Candidate, before: dict[str, str], decide: Decide, what: str, scenario: Scenario, prices: Prices
+    best: Candidate, before: dict[str, str], decide: _Decide, what: str, scenario: Scenario, prices: Prices
 ) -> Change:
     try:
         found = candidate(scenario, prices, best.name)
@@ -73,7 +73,7 @@ _KEYS: dict[Problem, tuple[str, ...]] = {
 }
 """What may be changed about each problem."""
 
-_GRIDS = {
+GRIDS = {
     "training.deadline_days": 0.1,
     "training.tokens": -1e6,
     "serving.days": -0.01,
@@ -120,7 +120,7 @@ def _proposal(scenario: Scenario, prices: Prices, name: str, key: str) -> Propos
         value = next((each for each in ("fp8", "int8") if good(each)), None)
     else:
         doublings = _SIMULATED_DOUBLINGS if key == "serving.maximum_replicas" else _DOUBLINGS
-        value = _least(getattr(getattr(scenario, section), field), _GRIDS[key], doublings, good)
+        value = _least(getattr(getattr(scenario, section), field), GRIDS[key], doublings, good)
     if value is None:
         return None
     changes: list[tuple[str, float | str]] = [(key, value)]

@@ -90,8 +90,14 @@ def flow(
                 gone = min(ready, -change)
                 ready -= gone
             change += gone
-    at, rate_column, ready_column, starting_column, waiting_column = zip(*columns, strict=True)
-    return Flow(period, at, rate_column, ready_column, starting_column, waiting_column)
+    return Flow(
+        period,
+        tuple(at for at, *_ in columns),
+        tuple(rate for _, rate, *_ in columns),
+        tuple(ready for _, _, ready, _, _ in columns),
+        tuple(starting for *_, starting, _ in columns),
+        tuple(waiting for *_, waiting in columns),
+    )
 
 
 def _seconds(model: SharedModel, running: int, prompt: float, output: float) -> float:
