@@ -53,7 +53,8 @@ class _PlanForm(Explorer):
 
 
 def plan_form(scenario: Scenario, prices: Prices | None = None) -> _PlanForm:
-    """Plan a scenario in a form: model, GPUs, tokens, demand and the cloud's prices can be changed, and what is decided follows.
+    """Plan a scenario in a form: model, GPUs, tokens, demand and the cloud's prices can be changed, and the decisions
+    follow.
 
     One output holds the form and, for an exported page, the plan of the scenario as it is. A change that cannot be
     planned leaves the last plan there, and says what would make it feasible.
