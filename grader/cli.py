@@ -30,6 +30,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
+from grader.classroom import command as classroom
 from grader.course.plan_command import plan
 from grader.course.serve_command import serve
 from grader.machine.faults import MachineFault, cause
@@ -50,7 +51,6 @@ _app = typer.Typer(
 _console = Console()
 _complain = Console(stderr=True)
 
-
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to measure.")]
 LabName = Annotated[str, typer.Argument(help="Number or name of the lab.")]
 LabNames = Annotated[list[str] | None, typer.Argument(help="Labs; all of them if none is named.")]
@@ -66,7 +66,7 @@ def _fail(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
+def command(function: Callable[..., None], app: typer.Typer = _app) -> Callable[..., None]:
     """Register a command whose faults, and the machine's, end it with one sentence and exit code 2."""
 
     @functools.wraps(function)
@@ -91,7 +91,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             traceback.print_exc()
             _fail(cause(error))
 
-    return _app.command()(guarded)
+    return app.command()(guarded)
 
 
 def _chosen(names: list[str] | None) -> list[Lab]:
@@ -305,7 +305,7 @@ def course(device: Device = "auto") -> None:
     columns = ("lab", "seconds", "verified on", "reference", "untouched", "half done")
     table = Table(*columns, title=f"Three Loops on {report.device}, sandbox: {report.sandbox}", title_justify="left")
     for o in report.labs:
-        scores = [f"{r.score:g} / {r.max_score:g}" for r in o.grades.values()]
+        scores = (f"{r.score:g} / {r.max_score:g}" for r in o.grades.values())
         table.add_row(o.lab.slug, f"{o.seconds:.1f}", o.verified_on, *scores)
     _console.print(table)
     if report.sandbox == "none":
@@ -331,12 +331,12 @@ def evidence(
     """
     from grader.evidence.collect import collect
 
-    folder = out or course_root() / "benchmarks" / "evidence"
-    raise typer.Exit(collect(device, folder, _console, part or (), budget))
+    raise typer.Exit(collect(device, out or course_root() / "benchmarks" / "evidence", _console, part or (), budget))
 
 
 command(plan)
 command(serve)
+classroom.add_commands(_app, command)
 
 
 def main() -> None:

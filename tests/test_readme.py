@@ -150,7 +150,12 @@ def edit(clone: Path) -> None:
     path.write_text(path.read_text().replace("arithmetic intensity", "arithmetic density"))
 
 
+def send_the_roster(clone: Path) -> None:
+    (clone / "roster.csv").write_text("student_id,first_name,last_name,email\nada,Ada,Lovelace,ada@example.org\n")
+
+
 BEFORE = {
+    "threeloops class init": send_the_roster,
     "threeloops check": lambda clone: put(clone, "reference", "work"),
     "nbgrader collect": lambda clone: put(clone, "half_done", "submitted/ada"),
     "jupytext --to": edit,
@@ -201,7 +206,13 @@ def the_edit_is_in_the_source(clone: Path, said: str) -> None:
     git(clone, "restore", "solutions")
 
 
+def the_class_is_there(clone: Path, said: str) -> None:
+    assert "01_roofline is due 2030-01-31T22:59:00+00:00" in said
+    assert (clone / "class/gradescope_01.zip").is_file()
+
+
 AFTER = {
+    "threeloops class init": the_class_is_there,
     "make lab": every_lab_was_started,
     "threeloops check": all_checks_pass,
     "nbgrader collect": both_students_are_graded,
