@@ -64,7 +64,7 @@ class Row:
 
 def rows(report: CourseReport) -> list[Row]:
     """A row per claim, in the order of the list; a claim whose lab was run without an audit of it has no record."""
-    found = {}
+    found: dict[str, tuple[dict[str, Any], str, str]] = {}
     for outcome in report.labs:
         for lab, executed in zip(outcome.lab.notebooks, outcome.executed, strict=True):
             for cell, record in audited_cells(executed.notebook):
@@ -72,11 +72,13 @@ def rows(report: CourseReport) -> list[Row]:
     titles = {f"{o.lab.number:02}": f"{o.lab.number:02} · {o.lab.title}" for o in report.labs}
     listed = []
     for claim in claims().values():
-        record, href, device = found.get(claim.id, (None, "", ""))
-        listed.append(Row(claim, record, href, titles.get(claim.lab, ""), device))
-    return sorted(
-        listed, key=lambda row: row.claim.lab
-    )  # a stable sort: claims about code stand at the end of the list
+        title = titles.get(claim.lab, "")
+        if claim.id in found:
+            record, href, device = found[claim.id]
+            listed.append(Row(claim, record, href, title, device))
+        else:
+            listed.append(Row(claim, lab=title))
+    return sorted(listed, key=lambda row: row.claim.lab)  # stable: claims about code stand at the end of the list
 
 
 def _summary(listed: Sequence[Row]) -> str:

@@ -138,7 +138,7 @@ def unsettled(lab: Lab, executed: Sequence[Executed]) -> list[str]:
     own = {claim.id: claim for claim in claims().values() if int(claim.lab) == lab.number}
     found = Counter(str(audit["id"]) for done in executed for audit in audits(done.notebook))
     faults = [
-        f"claim {claim.id} has no audit ({claim.claim}): call audit({claim.id!r}, …) in a cell of {lab.slug} or its dives"
+        f"claim {claim.id} has no audit: call audit({claim.id!r}, …) in {lab.slug} or its dives ({claim.claim})"
         for claim in own.values()
         if not found[claim.id]
     ]

@@ -1,7 +1,7 @@
 """The course on one page: what each lab needs, measures and takes, and the notation that all labs share."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -79,5 +79,5 @@ def page(minutes: Mapping[str, int]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(header: tuple[str, ...], body: list[tuple[str, ...]]) -> list[str]:
+def _table(header: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in [header, ("---",) * len(header), *body]]

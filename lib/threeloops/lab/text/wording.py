@@ -29,7 +29,7 @@ def number_pair(value: complex, expected: complex) -> tuple[str, str]:
 
 
 def printed(value: float) -> str:
-    """A number as a person prints it: 16896 → "16,896", 2.98e-08 → "2.98 × 10⁻⁸", 1234.5 → "1,234", 15.873 → "15.87"."""
+    """As a person prints it: 16896 → "16,896", 15.8732 → "15.87", 2.98e-08 → "2.98 × 10⁻⁸"."""
     size, sign = abs(value), "−" if value < 0 else ""
     if size and not 1e-3 <= size < 1e15:
         digits, _, exponent = f"{size:.2e}".partition("e")
