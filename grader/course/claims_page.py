@@ -26,7 +26,7 @@ table { table-layout: fixed; overflow-wrap: anywhere; } td.id { white-space: now
 .changed { color: #8a5a00; } @media (prefers-color-scheme: dark) { .changed { color: #f0b354; } }
 @media (max-width: 46rem) { thead { display: none; } table, tbody, tr, td { display: block; } tr { padding: .6rem 0;
   border-bottom: 1px solid var(--line); } td { border: 0; padding: .1rem 0; } dl { grid-template-columns: 1fr; }
-  td[data-label]::before { content: attr(data-label) ": "; color: var(--soft); } td.id { font-weight: 600; } }
+  td[data-label]::before { content: attr(data-label) ": "; color: var(--soft); } td.id, td.about { font-weight: 600; } }
 @media print { :root { color-scheme: light; --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --good: #145c37;
   --bad: #8c1d18; } .changed { color: #6b4600; } body { font-size: 10pt; max-width: none;
   margin: 0; } tr { break-inside: avoid; } h2 { break-after: avoid; } a { text-decoration: none; } }
@@ -49,7 +49,10 @@ class Row:
         if self.record is None:
             return "no audit" if self.lab else f"lab {self.claim.lab} was not run"
         number = self.record["number"]
-        return "no number" if number is None else with_unit(printed(number), self.record["unit"])
+        unit = str(self.record["unit"])
+        if number is None:
+            return "no number"
+        return f"{printed(number)}{unit}" if unit[:1] in ("%", "×") else with_unit(printed(number), unit)
 
     @property
     def level(self) -> str:
@@ -85,8 +88,9 @@ def _summary(listed: Sequence[Row]) -> str:
     """How many claims there are, and with which verdicts."""
     verdicts = Counter(row.verdict or row.found for row in listed)
     order = [*VERDICTS, *(verdict for verdict in verdicts if verdict not in VERDICTS)]
-    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in order if verdicts[verdict])
-    return f"{len(listed)} claims of five source texts, settled by the executed notebooks: {counts}."
+    counts = ", ".join(f"{verdict}: {verdicts[verdict]}" for verdict in order if verdicts[verdict])
+    whole = f"{len(listed)} claims of five source texts, audited by the executed notebooks."
+    return f"{whole} {counts[0].upper()}{counts[1:]}."
 
 
 def _contradictions(listed: Sequence[Row]) -> Iterable[tuple[Disagreement, list[Row]]]:
@@ -144,7 +148,9 @@ def _contradiction_table(listed: Sequence[Row]) -> str:
     for each, settled in _contradictions(listed):
         says = "<br>".join(f"<strong>{_text(letter)}</strong> {_text(said)}" for letter, said in each.says.items())
         found = "<br>".join(f"<a href='#{row.claim.id}'>{row.claim.id}</a> {_text(row.found)}" for row in settled)
-        body.append(f"<tr><td>{_text(each.about)}</td><td>{says}</td><td data-label='Found'>{found}</td></tr>")
+        body.append(
+            f"<tr><td class='about'>{_text(each.about)}</td><td>{says}</td><td data-label='Found'>{found}</td></tr>"
+        )
     return _table("contradictions", ["About", "The sources say", "Found"], body)
 
 

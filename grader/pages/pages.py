@@ -33,6 +33,7 @@ table { border-collapse: collapse; width: 100%; } td, th { text-align: left; pad
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 a { color: inherit; } pre { white-space: pre-wrap; margin: 0; font-size: .85rem; }
+@media (max-width: 46rem) { table { display: block; overflow-x: auto; } }
 """
 
 

@@ -125,4 +125,4 @@ def test_page_and_twin_hold_all_claims_sources_and_contradictions(tmp_path):
         assert title in html.unescape(page) and title in twin
     for each in disagreements():
         assert each.about in html.unescape(page) and each.about in twin
-    assert "2 corrected" in page and "2 corrected" in twin
+    assert "orrected: 2" in page and "orrected: 2" in twin
