@@ -1,5 +1,5 @@
-"""The command line: `threeloops doctor · start · update · check · serve · run · grade · release · mutants · course ·
-evidence`.
+"""The command line: `threeloops doctor · start · update · check · plan · serve · run · grade · release · mutants ·
+course · evidence`.
 
 Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, which one sentence
 explains.
@@ -30,6 +30,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
+from grader.course.plan_command import plan
 from grader.course.serve_command import serve
 from grader.machine.faults import MachineFault, cause
 
@@ -334,6 +335,7 @@ def evidence(
     raise typer.Exit(collect(device, folder, _console, part or (), budget))
 
 
+command(plan)
 command(serve)
 
 

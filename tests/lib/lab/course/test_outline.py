@@ -23,7 +23,7 @@ def test_a_lab_that_does_not_exist_yet_has_no_row():
     assert "capstone_plan" not in table and "90_toy" not in table
     assert len(table.splitlines()) == 2 + 19
     assert "| 03 triton_fusion | Why do fewer, fatter kernels win? |" in table
-    assert "| 19 capstone_plan | What would you buy, and would it work? |" in outline.readme_table(MINUTES)
+    assert "| 19 capstone_plan | Can you plan all of it? |" in outline.readme_table(MINUTES)
 
 
 def test_the_page_has_loops_hours_and_notation():
