@@ -1,6 +1,7 @@
 """`make course`: release the labs, execute every solution, grade three submissions of each through the wall, report."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -9,10 +10,11 @@ from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
+from threeloops.lab import claims
 
 from grader.authoring.labs import Lab
 from grader.authoring.manifest import manifest
-from grader.course.execute import Executed, execute_solution
+from grader.course.execute import Executed, audits, execute_solution
 from grader.grading.grade import Options, grade_notebook
 from grader.grading.records import Record, Test
 from grader.machine.faults import MachineFault
@@ -20,7 +22,7 @@ from grader.release.release import release
 from grader.sandbox import bwrap
 from grader.sandbox.pool import Sandbox, close_pools
 
-__all__ = ["CourseReport", "LabOutcome", "Step", "Watch", "execute_watched", "run_course", "submissions"]
+__all__ = ["CourseReport", "LabOutcome", "Step", "Watch", "execute_watched", "run_course", "submissions", "unsettled"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ def _run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch
     for notebook, done in zip(lab.notebooks, executed, strict=True):
         if done.error:
             outcome.faults.append(f"the solution notebook {notebook.stem} failed: {done.error}")
+    outcome.faults += unsettled(lab, executed)
     for name, (_, points) in given.items():
         outcome.expected[name] = points
         try:
@@ -123,6 +126,25 @@ def _run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch
             outcome.faults.append(f"{name} scored {record.score:g}, expected {points:g} ({why[:600]})")
     close_pools()
     return outcome
+
+
+def unsettled(lab: Lab, executed: Sequence[Executed]) -> list[str]:
+    """What is wrong with a lab's audits: each claim of the lab needs exactly one, and no other lab's claim has any.
+
+    Empty if a notebook failed: the audits after that cell are missing for a reason that is reported already.
+    """
+    if any(done.error for done in executed):
+        return []
+    own = {claim.id: claim for claim in claims().values() if int(claim.lab) == lab.number}
+    found = Counter(str(audit["id"]) for done in executed for audit in audits(done.notebook))
+    faults = [
+        f"claim {claim.id} has no audit: call audit({claim.id!r}, …) in {lab.slug} or its dives ({claim.claim})"
+        for claim in own.values()
+        if not found[claim.id]
+    ]
+    faults += [f"claim {name} has {times} audits: keep one" for name, times in found.items() if times > 1]
+    faults += [f"claim {name} is audited here and belongs to another lab" for name in found if name not in own]
+    return faults
 
 
 def execute_watched(lab: Lab, folder: Path, device: str, watch: Watch) -> Executed:

@@ -17,7 +17,7 @@ from threeloops.lab.predictions.audit import MIME
 from grader.authoring.labs import Lab
 from grader.machine.child_process import changed_environment
 
-__all__ = ["Executed", "OnCell", "audits", "execute_solution"]
+__all__ = ["Executed", "OnCell", "audited_cells", "audits", "execute_solution"]
 
 _CELL_SECONDS = 600
 OnCell = Callable[[int, int], None]
@@ -75,5 +75,10 @@ def execute_solution(
 
 def audits(notebook: NotebookNode) -> list[dict[str, Any]]:
     """The verdicts that an executed notebook printed, in order."""
-    outputs = [o for c in notebook.cells for o in c.get("outputs", [])]
-    return [o["data"][MIME] for o in outputs if MIME in o.get("data", {})]
+    return [record for _, record in audited_cells(notebook)]
+
+
+def audited_cells(notebook: NotebookNode) -> list[tuple[str, dict[str, Any]]]:
+    """The same, each with the id of its cell."""
+    outputs = [(cell.get("id", ""), output) for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [(cell, output["data"][MIME]) for cell, output in outputs if MIME in output.get("data", {})]
