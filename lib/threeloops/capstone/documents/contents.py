@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from threeloops.capstone.documents.deck import slides
 from threeloops.capstone.documents.drawing import png
-from threeloops.capstone.documents.outline import (
+from threeloops.capstone.documents.formats.outline import (
     Block,
     Cell,
     Document,

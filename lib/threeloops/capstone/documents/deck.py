@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from threeloops.capstone.documents.outline import Number, Picture, Slide, Table
+from threeloops.capstone.documents.formats.outline import Number, Picture, Slide, Table
 from threeloops.capstone.plan import Plan
 
 __all__ = ["slides"]

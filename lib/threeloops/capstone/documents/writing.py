@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from threeloops.capstone.documents.contents import document
-from threeloops.capstone.documents.outline import Document, Picture
+from threeloops.capstone.documents.formats.outline import Document, Picture
 from threeloops.capstone.plan import Plan
 from threeloops.files import replacing
 

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from pptx.util import Pt
 from threeloops.capstone.documents import FORMATS, write
 from threeloops.capstone.documents.contents import document
-from threeloops.capstone.documents.outline import Number, Paragraph, Picture, Table
+from threeloops.capstone.documents.formats.outline import Number, Paragraph, Picture, Table
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""One module per format: `render(document) -> bytes`."""
+"""The outline of a document, and one module per format that renders it: `render(document) -> bytes`."""

@@ -2,7 +2,7 @@
 
 import re
 
-from threeloops.capstone.documents.outline import Block, Cell, Document, Paragraph, Picture, Table
+from threeloops.capstone.documents.formats.outline import Block, Cell, Document, Paragraph, Picture, Table
 
 __all__ = ["render"]
 

@@ -8,7 +8,7 @@ from fpdf import FPDF
 from fpdf.enums import TableBordersLayout, XPos, YPos
 from fpdf.fonts import FontFace
 
-from threeloops.capstone.documents.outline import Block, Document, Paragraph, Picture, Table
+from threeloops.capstone.documents.formats.outline import Block, Document, Paragraph, Picture, Table
 from threeloops.palette import palette
 
 __all__ = ["render"]

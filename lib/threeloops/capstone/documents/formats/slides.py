@@ -9,7 +9,7 @@ from pptx.dml.color import RGBColor
 from pptx.enum.text import PP_ALIGN
 from pptx.util import Inches, Pt
 
-from threeloops.capstone.documents.outline import Document, Picture, Slide, Table
+from threeloops.capstone.documents.formats.outline import Document, Picture, Slide, Table
 from threeloops.palette import palette
 
 __all__ = ["render"]

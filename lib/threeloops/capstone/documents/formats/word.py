@@ -10,7 +10,7 @@ from docx.oxml import OxmlElement
 from docx.oxml.ns import qn
 from docx.shared import Cm, Pt, RGBColor
 
-from threeloops.capstone.documents.outline import Block, Document, Paragraph, Picture, Table
+from threeloops.capstone.documents.formats.outline import Block, Document, Paragraph, Picture, Table
 from threeloops.palette import palette
 
 __all__ = ["render"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import xlsxwriter
 
-from threeloops.capstone.documents.outline import Cell, Document, Number, Paragraph, Picture, Section, Table
+from threeloops.capstone.documents.formats.outline import Cell, Document, Number, Paragraph, Picture, Section, Table
 from threeloops.capstone.plan import Quantity
 from threeloops.palette import palette
 
