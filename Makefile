@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 JOBS ?= 2
-LAB ?= $(notdir $(wildcard labs/[0-9]*))
+LAB ?= 00
 BIN := .venv/bin
 VENV := @$(PYTHON) scripts/make_venv.py
 
@@ -25,9 +25,8 @@ test: test-environment ## the test-suite of every change
 test-all: test-environment ## the same, and the long runs
 	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
-lab: environment ## JupyterLab on your own copies of the labs (one of them: make lab LAB=01)
-	@for lab in $(LAB); do test -e work/$$lab/$$lab.ipynb || $(BIN)/threeloops start $$lab || exit; done
-	@$(BIN)/jupyter lab --ServerApp.root_dir=work $(ARGS)
+lab: environment ## the first lab in JupyterLab, in your own copy (another one: make lab LAB=03)
+	@$(BIN)/threeloops lab $(LAB) -- $(ARGS)
 
 model: environment ## train the models that the product loop serves: about a quarter of an hour on two cores
 	@$(BIN)/python -m threeloops.product.trained $(ARGS)

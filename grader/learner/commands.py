@@ -104,8 +104,8 @@ def status() -> None:
         table.add_row(each.lab.slug, f"{each.points:g} / {each.of:g}", str(each.minutes), left)
     _console.print(table, highlight=False)
     points, of = sum(each.points for each in found), sum(each.of for each in found)
-    left, minutes = sum(each.minutes_left for each in found), sum(each.minutes for each in found)
-    _say(f"{points:g} of {of:g} points; about {left / 60:.0f} of {minutes / 60:.0f} hours are left.")
+    ahead, minutes = sum(each.minutes_left for each in found), sum(each.minutes for each in found)
+    _say(f"{points:g} of {of:g} points; about {ahead / 60:.0f} of {minutes / 60:.0f} hours are left.")
     _say(next_step(found))
     _say("Points count visible checks that have passed in JupyterLab or in `threeloops check`.")
 

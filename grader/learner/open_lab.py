@@ -1,5 +1,6 @@
 """`threeloops lab`: a learner's copy of a lab in JupyterLab, with the learner's own menus."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -49,10 +50,8 @@ def _why_not_here() -> str:
     from jupyter_core.paths import jupyter_runtime_dir
 
     folder = Path(jupyter_runtime_dir())
-    try:
+    with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        pass
     if os.access(folder, os.W_OK):
         return ""
     return (

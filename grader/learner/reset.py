@@ -31,9 +31,8 @@ def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
     if released is None:
         raise LabError(f"lab {chosen.slug} was released without {exercise}; run `threeloops release`")
     if mine is None:
-        raise LabError(
-            f"{chosen.work} has no cell {exercise} any more; `threeloops update {chosen.slug}` gives it back"
-        )
+        back = f"`threeloops update {chosen.slug}` gives it back"
+        raise LabError(f"{chosen.work} has no cell {exercise} any more; {back}")
     if mine.source.rstrip() == released.source.rstrip():
         return chosen, None
     kept = _keep(chosen, exercise, mine.source)
@@ -47,13 +46,11 @@ def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
 def _lab_of(exercise: str, lab: str | None) -> Lab:
     labs = [find_lab(lab)] if lab is not None else all_labs()
     having = [each for each in labs if exercise in _exercises(manifest(each, visible=True))]
+    if not having and lab is not None:
+        known = ", ".join(_exercises(manifest(labs[0], visible=True)))
+        raise LabError(f"lab {labs[0].slug} has no exercise {exercise!r}; its exercises are {known}")
     if not having:
-        where = f"lab {labs[0].slug} has" if lab is not None else "no lab has"
-        known = _exercises(manifest(labs[0], visible=True)) if lab is not None else ()
-        more = (
-            f"; its exercises are {', '.join(known)}" if known else "; `threeloops status` names the next of each lab"
-        )
-        raise LabError(f"{where} no exercise {exercise!r}{more}" if lab else f"{where} an exercise {exercise!r}{more}")
+        raise LabError(f"no lab has an exercise {exercise!r}; `threeloops status` names the next one of each lab")
     begun = [each for each in having if each.work.is_file()]
     if not begun:
         raise LabError(f"you have not started lab {having[0].slug}, so there is nothing to reset")

@@ -1,7 +1,7 @@
 """The reader's own record: which checks passed and when, and what was predicted and found.
 
-Written from a Jupyter kernel in a lab's own folder and by `threeloops check`, never in a graded run. If it cannot be written, the course map
-lacks its colours and predictions are asked again, and nothing fails.
+Written from a Jupyter kernel in a lab's own folder and by `threeloops check`, never in a graded run. If it cannot be
+written, the course map lacks its colours and predictions are asked again, and nothing fails.
 """
 
 import fcntl
