@@ -16,8 +16,8 @@ MEASURE = $(shell $(BIN)/python -c "" 2>/dev/null && echo $(BIN)/python || echo 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-course: environment ## run and grade the whole course on this machine; reports/course.html
-	@$(BIN)/threeloops course
+course: environment ## run and grade what has changed in the course (FRESH=1: all of it); reports/course.html
+	@$(BIN)/threeloops course $(if $(FRESH),--fresh)
 
 test: test-environment ## the test-suite of every change
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)

@@ -27,7 +27,7 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from threeloops.hardware.probe import installed_version
 
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
@@ -234,27 +234,37 @@ def mutants(
 
 
 @command
-def course(device: Device = "auto") -> None:
-    """Run the whole course: release, execute, grade three submissions of each lab, report (what `make course` does)."""
-    from grader.course.course import run_course
+def course(
+    device: Device = "auto",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run every lab, also those that have not changed.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Labs side by side; 0: one for every two cores.")] = 0,
+) -> None:
+    """Run the whole course: release, execute, grade three submissions of each lab, report (what `make course` does).
+
+    A lab is passed over while nothing that it depends on has changed since it last went well; --fresh runs all.
+    """
+    from grader.course.course import labs_at_a_time, run_course
     from grader.course.course_report import write
     from grader.course.progress import watching
 
     _require_device(device)
     reports = course_root() / "reports"
     with watching(_console) as watch:
-        report = run_course(_chosen(None), reports, device, watch)
+        side_by_side = jobs or labs_at_a_time()
+        report = run_course(_chosen(None), reports, device, watch, fresh=fresh, at_a_time=side_by_side)
     write(report, reports)
-    columns = ("lab", "seconds", "verified on", "reference", "untouched", "half done")
-    table = Table(*columns, title=f"Three Loops on {report.device}, sandbox: {report.sandbox}", title_justify="left")
+    narrow = {"no_wrap": True, "justify": "right"}
+    columns = [Column(name, **narrow) for name in ("seconds", "reference", "untouched", "half done")]  # type: ignore[arg-type]
+    title = f"Three Loops on {report.device}, sandbox: {report.sandbox}"
+    table = Table(Column("lab", no_wrap=True), *columns, title=title, title_justify="left", box=None, pad_edge=False)
     for o in report.labs:
         scores = [f"{r.score:g} / {r.max_score:g}" for r in o.grades.values()]
-        table.add_row(o.lab.slug, f"{o.seconds:.1f}", o.verified_on, *scores)
+        table.add_row(o.lab.slug, "unchanged" if o.before else f"{o.seconds:.1f}", *scores)
     _console.print(table)
     if report.sandbox == "none":
         _console.print("[bold yellow]Graded without isolation (sandbox: none)[/]: bubblewrap does not work here.")
     for fault in report.faults:
-        _console.print(f"[red]✗[/] {escape(fault)}", highlight=False)
+        _console.print(f"[red]✗[/] {escape(fault)}", highlight=False, soft_wrap=True)
     _console.print(f"reports/course.html · reports/course.json · reports/junit.xml ({report.seconds:.0f} s)")
     raise typer.Exit(1 if report.faults else 0)
 

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 from threeloops.files import replace_text
 
-from grader.course.course import CourseReport
 from grader.course.execute import audits
+from grader.course.outcome import CourseReport
 from grader.grading import records
 from grader.pages import pages
 from grader.pages.pages import Cell
