@@ -1,5 +1,5 @@
 """The command line: `threeloops doctor · start · lab · check · status · reset · update · serve · run · grade ·
-release · mutants · course · evidence`.
+release · new · test · mutants · course · evidence`.
 
 Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, which one sentence
 explains.
@@ -30,6 +30,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from threeloops.hardware.probe import installed_version
 
+from grader.author import commands as author
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
 from grader.course.serve_command import serve
 from grader.learner import commands as learner
@@ -288,7 +289,7 @@ def evidence(
     raise typer.Exit(collect(device, folder, _console, part or (), budget))
 
 
-for _each in (learner.start, learner.lab, learner.check, learner.status, learner.reset, serve):
+for _each in (learner.start, learner.lab, learner.check, learner.status, learner.reset, author.new, author.test, serve):
     command(_each)
 
 
