@@ -1,4 +1,4 @@
-"""The command line: `threeloops doctor · start · lab · check · status · reset · update · serve · run · grade ·
+"""The command line: `threeloops doctor · start · lab · check · status · reset · update · plan · serve · run · grade ·
 release · new · test · mutants · course · evidence`.
 
 Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, which one sentence
@@ -32,6 +32,7 @@ from threeloops.hardware.probe import installed_version
 
 from grader.author import commands as author
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
+from grader.course.plan_command import plan
 from grader.course.serve_command import serve
 from grader.learner import commands as learner
 from grader.machine.faults import MachineFault, cause
@@ -289,8 +290,10 @@ def evidence(
     raise typer.Exit(collect(device, folder, _console, part or (), budget))
 
 
-for _each in (learner.start, learner.lab, learner.check, learner.status, learner.reset, author.new, author.test, serve):
+for _each in (learner.start, learner.lab, learner.check, learner.status, learner.reset, author.new, author.test):
     command(_each)
+command(plan)
+command(serve)
 
 
 def _print_version(wanted: bool) -> None:

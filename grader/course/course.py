@@ -12,9 +12,8 @@ from nbformat import NotebookNode
 
 from grader.authoring.labs import Lab
 from grader.authoring.manifest import manifest
-from grader.course.execute import Executed, execute_solution
+from grader.course.execute import CourseReport, Executed, LabOutcome, execute_solution
 from grader.course.kept import keep, kept, state
-from grader.course.outcome import CourseReport, LabOutcome
 from grader.grading.grade import Options, grade_notebook
 from grader.grading.records import Record, Test
 from grader.machine.faults import MachineFault

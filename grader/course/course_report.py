@@ -6,8 +6,7 @@ from xml.etree import ElementTree
 
 from threeloops.files import replace_text
 
-from grader.course.execute import audits
-from grader.course.outcome import CourseReport
+from grader.course.execute import CourseReport, audits
 from grader.grading import records
 from grader.pages import pages
 from grader.pages.pages import Cell

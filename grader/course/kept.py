@@ -13,8 +13,7 @@ from threeloops.files import replace_text
 from threeloops.hardware.inventory import read_cpu
 
 from grader.authoring.labs import Lab
-from grader.course.execute import Executed
-from grader.course.outcome import LabOutcome
+from grader.course.execute import Executed, LabOutcome
 from grader.grading.fingerprint import fingerprint
 from grader.grading.records import Record
 from grader.machine.child_process import CODE

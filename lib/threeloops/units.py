@@ -1,6 +1,6 @@
 """Numbers formatted with a suitable unit."""
 
-__all__ = ["readable_bytes", "readable_count", "readable_seconds", "time_unit"]
+__all__ = ["readable_bytes", "readable_count", "readable_duration", "readable_seconds", "time_unit"]
 
 
 def readable_bytes(number: float) -> str:
@@ -24,6 +24,14 @@ def readable_seconds(seconds: float) -> str:
     """0.0047357 → "4.736 ms"."""
     scale, unit = time_unit(seconds)
     return f"{seconds * scale:.4g} {unit}"
+
+
+def readable_duration(seconds: float) -> str:
+    """5400 → "1.5 h": what people plan by, from minutes on; below two minutes like `readable_seconds`."""
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return readable_seconds(seconds)
 
 
 def time_unit(seconds: float) -> tuple[float, str]:

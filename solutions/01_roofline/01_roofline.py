@@ -1898,8 +1898,8 @@ shutil.rmtree(folder)  # keep it by deleting this line
 #
 # No memory feeds a quarter of a million multipliers (528 tensor cores × 512 on an H100) one by one. The trick is from
 # 1979: a grid of multiply-adders that hand operands to their neighbours. A value that enters at the edge is used by a
-# whole row and never fetched again. Most TPUs are built of such arrays, 128 × 128 each. A tensor core reuses its
-# operands in the same spirit, inside a small matrix unit whose wiring NVIDIA does not publish.
+# whole row and never fetched again. TPUs are built of such arrays, 128 × 128 each from v2 to v5 and 256 × 256 in v6e. A
+# tensor core reuses its operands in the same spirit, inside a small matrix unit whose wiring NVIDIA does not publish.
 #
 # **Predict.** Two matrices of 6 × 8 and 8 × 6 meet in a 6 × 6 array. Each element must do 8 multiply-adds. After how
 # many cycles is the last one done?
@@ -2183,7 +2183,7 @@ audit(
     "GB as printed",
     "published",
     "corrected",
-    f"141 (C) is right. 192 is what an MI300X has: {card['MI300X'].memory_bytes / 2**30:.0f}",
+    f"141 (C) is right. An MI300X has {card['MI300X'].memory_bytes / 2**30:.0f}, and so had the first sheets of the B200",
 )
 
 # %% [markdown]

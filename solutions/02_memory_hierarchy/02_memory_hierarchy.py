@@ -395,9 +395,10 @@ show.figure(fig)
 # curve reaches the latency of memory at 2 MiB. It is a virtual machine that shares its L3 with strangers; what one of
 # its cores sees of that cache is what they leave. A curve tells what you get, a data sheet what there is.
 #
-# On a GPU the staircase is flatter at the top and as long at the bottom. Microbenchmarks of the H100
-# ([Luo et al. 2024](https://arxiv.org/abs/2402.13499), as published) put a dependent load at about 29 clocks in shared
-# memory, 41 in L1, 263 in L2 and 479 in HBM. One of the texts that this course audits promises "single-digit cycles"
+# On a GPU the staircase is flatter at the top and as long at the bottom. Microbenchmarks of an H800 PCIe, an H100 for
+# other markets ([Luo et al. 2024](https://arxiv.org/abs/2402.13499), as published), put a dependent load at about 29
+# clocks in shared memory, 41 in L1, 263 in L2 and 479 in HBM. Their [next paper](https://arxiv.org/abs/2501.12084) has
+# 656 clocks to HBM. One of the texts that this course audits promises "single-digit cycles"
 # for shared memory (claim mem-2, settled below): not even the fastest of these is.
 #
 # ### What the wait costs, and what pays for it
@@ -416,7 +417,7 @@ predict(
 # %% tags=["demo"]
 from math import ceil
 
-LATENCY_CLOCKS, CLOCK_HZ = 479, 1.755e9  # as published for the H100 PCIe
+LATENCY_CLOCKS, CLOCK_HZ = 479, 1.755e9  # as published for the H800 PCIe
 in_flight = h100.memory_bandwidth * LATENCY_CLOCKS / CLOCK_HZ
 show.against_prediction(
     "in_flight", round(in_flight / h100.multiprocessors / 1e3, 2), unit="kB", source="model: Little's law"
@@ -430,17 +431,17 @@ show.table(
 )
 
 # %% [markdown]
-# The latency was measured on the PCIe card, at its 1.755 GHz, and the bandwidth is the SXM card's: an estimate, good for
-# the size of the number.
+# The latency was measured on a PCIe card, at its 1.755 GHz, and the bandwidth is the SXM card's: an estimate, good for
+# the size of the number. With the 656 clocks of the later paper everything in the table grows by 37%.
 #
-# An SM holds at most 64 warps. With 32-bit loads it takes 55 of them with one load each, nearly full occupancy; with
-# 128-bit loads 14 are enough. So there are two ways to fill the pipe, more warps or more bytes an instruction, and the
+# An SM holds at most 64 warps. With 32-bit loads and one load each it takes 55 of them at 479 clocks, nearly full
+# occupancy, and 75 at 656 clocks, more than there are; with 128-bit loads 14 or 19 are enough. So there are two ways to fill the pipe, more warps or more bytes an instruction, and the
 # second costs a few registers.
 
 # %% [markdown]
 # ## 2 · 128 bits an instruction
 #
-# A GPU's load instruction moves 8, 16, 32, 64 or 128 bits for each lane. In CUDA one writes `float4` to get the widest.
+# A GPU's load instruction moves 8, 16, 32, 64 or 128 bits for each lane, and on Blackwell up to 256. In CUDA one writes `float4` to get the widest.
 # In Triton nobody writes a width: the compiler chooses it. It gives each thread a run of consecutive elements as long as
 # the block allows, up to 128 bits, and then needs proof of three things: the addresses in the run are contiguous, the
 # first of them is a multiple of 16 bytes, and the mask is the same for all of the run. The last two it gets from the *arguments*:

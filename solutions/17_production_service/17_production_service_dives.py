@@ -74,13 +74,13 @@ def running(command, port):
 
 
 # %% [markdown]
-# ## Answers that were given before
+# ## Answers given before
 #
-# At temperature 0 the same prompt has the same answer, so it can be kept. The key must contain all that shapes the answer: the
+# At temperature 0 the same prompt should have the same answer, so the answer can be kept. The key must contain all that shapes the answer: the
 # *version* of the model, the tokens of the prompt, and the parameters of sampling. If the version were missing, users would get
 # answers of yesterday's model after a switch.
 #
-# A cache may be gone, slow, or hold nonsense. None of that may fail a request, and none may slow down all of them. The course's
+# A cache may be gone, slow, or hold nonsense. None of that may make a request fail, or slow down all of them. The course's
 # `ResponseCache` therefore treats every error as a miss, waits 100 ms at most, and after three errors in a row it leaves Redis
 # alone for some seconds (a *circuit breaker*).
 #
@@ -157,7 +157,7 @@ else:
 #
 # ## A new version while requests run
 #
-# The plain way to change a model is to stop the old one and to start the new one. Loading takes a minute, and in this minute every
+# The plain way to change a model is to stop the old one and start the new one. Loading takes a minute, and in this minute every
 # request fails. A *rolling switch* starts the new engine beside the old one, sends new requests to it once it is ready, and stops
 # the old engine when its last request has ended. For a while that takes the memory of both. If there is no room for two, use a second
 # machine.
@@ -265,23 +265,24 @@ with reveal("refused"):
 
 # %% [markdown]
 # With a registry of versions (`threeloops.product.service.models.Registry`) the switch can go back as well: versions are folders with
-# a manifest of hashes, publishing one is atomic, half a model is refused by name, and a rollback names the version before.
+# a manifest of hashes, publishing one is atomic, an incomplete model is refused with the name of the file that is missing, and a rollback
+# makes the version before the active one.
 #
 # ## A proxy in front of replicas
 #
-# NGINX, Envoy or a cloud's load balancer stand in front. Their defaults are made for web pages, and several of them are wrong for streams of
-# tokens. Each of these lines of the course's `deploy/nginx/nginx.conf` prevents a failure:
+# NGINX, Envoy or a cloud's load balancer stands in front. Their defaults are made for web pages, and several of them are wrong for streams of
+# tokens. These lines of the course's `deploy/nginx/nginx.conf` matter:
 #
-# | directive | without it |
+# | directive | why |
 # |---|---|
-# | `proxy_buffering off` | tokens are collected into pages of 4 or 8 KiB, and the reader sees nothing for seconds |
-# | `least_conn` | round robin sends long and short streams alike, and one replica gets the long ones |
-# | `proxy_next_upstream error timeout` without `non_idempotent` | a POST is sent again after a replica has begun to answer it, and is computed and paid for twice |
-# | `max_fails`, `fail_timeout` | a dead replica is tried again with every request |
-# | `proxy_read_timeout` | its default of 60 s ends a stream whose first token takes longer; a heartbeat (exercise 5) also helps |
-# | `client_header_timeout`, `client_body_timeout` | a client that sends one byte per second holds a connection |
-# | `client_max_body_size` | a body of a gigabyte arrives at a replica |
-# | `limit_req` with `limit_req_status 429` | a flood reaches the service; the default status is 503, which blames the service |
+# | `proxy_buffering off` | otherwise tokens are collected into pages of 4 or 8 KiB, and the reader sees nothing for seconds |
+# | `least_conn` | round robin does not see how long streams are, so one replica may get many of the long ones |
+# | `proxy_next_upstream error timeout`, as by default | with `non_idempotent` a POST that a replica has received is sent to another one as well, and is computed and paid for twice |
+# | `max_fails=2`, `fail_timeout=5s` | by default a single failure keeps a replica out for 10 s |
+# | `proxy_read_timeout 150s` | the default of 60 s ends a stream whose first token takes longer; a heartbeat (exercise 5) also helps |
+# | `client_header_timeout`, `client_body_timeout` | the first is for the whole header and the second for the gap between two reads of a body; by default a client that stops sending holds a connection for 60 s |
+# | `client_max_body_size 1m`, as by default | a larger body is refused here; the limit of the service must be the same |
+# | `limit_req` with `limit_req_status 429` | a flood stops here; the default status is 503, which blames the service |
 #
 # The cell starts real NGINX in front of two small replicas, sends 300 requests, and kills one replica after 100 of them.
 

@@ -64,7 +64,7 @@ def percentile(values, percent):
 #   no complete picture;
 # - **the prompt**: a *prefix-aware* router sends equal beginnings to the same replica, which has their keys and values in
 #   its cache (lab 16). If one beginning is popular, its replica is overloaded, so the router needs a bound: no replica
-#   gets above 1.25 times the mean, and what is too much goes to the next in a fixed order.
+#   gets more than 1.25 times the mean, and the excess goes to the next one in a fixed order.
 #
 # In every case the router skips replicas that are not ready or are draining. The next cell replays one trace in virtual
 # time: four H100s, and prompts of which each begins with one of twelve instructions of 2,000 tokens. The cache of a replica
@@ -127,13 +127,14 @@ with reveal("routing"):
     )
 
 # %% [markdown]
-# Looking at the load shortens the longest waits. Looking at the prompt makes most of the prefill superfluous, and that is
+# Looking at the load shortens the longest waits. Looking at the prompt saves most of the prefill, and that is
 # worth more. The bound costs few hits. Here it is hardly needed, because all instructions are equally popular; with one
 # that half of the users share, the router without a bound would send half of all requests to one replica.
 #
 # A router cannot see a replica's cache. It guesses from what it has sent, which is right as long as all requests pass
-# through it and no replica restarts. That is why such routers hash by *rendezvous*: a replica more or less moves only
-# the keys of that one.
+# through it and no replica restarts. When the number of replicas changes, it should not have to
+# guess anew for all prompts. So such routers use *rendezvous* hashing: adding or removing a replica moves only the keys of
+# that replica.
 
 # %% [markdown]
 # ## Prefill and decode on separate GPUs
@@ -148,7 +149,7 @@ with reveal("routing"):
 # - the keys and values have to move: 131,072 bytes per token for Llama-3-8B, so 0.5 GB for 4,000 tokens. That is 10 ms at
 #   50 GB/s and 0.4 s at 1.25 GB/s (10 Gbit/s);
 # - the pools have fixed sizes, and the load has to fit their ratio. Otherwise one waits for the other;
-# - each GPU holds the weights for one kind of work only, so at a low load half of them is idle.
+# - each GPU holds the weights for one kind of work only, so at a low load half of them are idle.
 #
 # The simulation below needs 50 lines: a heap of free prefill GPUs, and decode GPUs that make steps with whatever has
 # arrived.
@@ -253,12 +254,12 @@ with reveal("link"):
 # `threeloops.product.deploy` has what an operator needs to run the service elsewhere. The numbers in these files hang
 # together across files, so they are worth a check of their own. The next cell reads them and recomputes five relations:
 #
-# - **Startup**: period · failures has to cover the slowest load, with a margin of a half.
-# - **Drain**: Kubernetes sends SIGTERM after `preStop` and kills after `terminationGracePeriodSeconds`, so the grace has
-#   to cover the pause, the drain of the service, and its end.
+# - **Startup**: period · (failures − 1) has to cover the slowest load, with a margin of a half.
+# - **Drain**: Kubernetes sends SIGTERM after `preStop`, and kills the container `terminationGracePeriodSeconds` after
+#   the beginning of `preStop`. So this time has to cover the pause, the drain of the service, and its end.
 # - **Window**: a scale-down should wait longer than a load takes.
 # - **One target**: the HPA and KEDA scale on the same numbers, so a change from one to the other changes nothing.
-# - **Disruptions**: a PodDisruptionBudget must let somebody go, or no node can ever be emptied.
+# - **Disruptions**: a PodDisruptionBudget must allow at least one pod to be evicted, or no node can ever be emptied.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 
@@ -282,7 +283,11 @@ keda_targets = sorted(int(trigger["metadata"]["threshold"]) for trigger in keda[
 show.table(
     [
         ("startup probe", f"{startup['periodSeconds']} s · ({startup['failureThreshold']} − 1)", f"1.5 · {load} s"),
-        ("grace after SIGTERM", f"{pod['terminationGracePeriodSeconds']} s", f"pause of {pause} s, then the drain"),
+        (
+            "grace, from the start of preStop",
+            f"{pod['terminationGracePeriodSeconds']} s",
+            f"pause of {pause} s, then the drain",
+        ),
         ("window down", f"{window} s", f"a load of {load} s"),
         ("targets of the HPA (waiting, running)", str(hpa_targets), f"{keda_targets} for KEDA"),
         ("replicas that may be disrupted", str(budget["maxUnavailable"]), f"at least {autoscaler['minReplicas']} run"),
@@ -292,7 +297,7 @@ show.table(
 
 # %% [markdown]
 # A schema finds what such a table does not: misspelt fields, a number where text is needed, a field that a version of
-# Kubernetes does not have. Each tool that is installed here has its say; of the others the table says that they are missing.
+# Kubernetes does not have. The table has the verdict of each tool that is installed here, and names those that are missing.
 #
 # The **Slurm** script is one replica as one job: it takes a free port, waits for `/ready`, and announces itself in a
 # folder. **Prometheus** reads that folder, scrapes `/metrics` of each replica, and evaluates the alerts, which come with
@@ -303,7 +308,7 @@ show.table(
 
 
 def verdict(command):
-    """The first line that a tool prints, or that it is missing."""
+    """Whether a tool accepts its input, with the last line that it prints, or that it is missing."""
     if shutil.which(command[0]) is None:
         return f"SKIPPED: {command[0]} is not installed here"
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

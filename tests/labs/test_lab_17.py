@@ -1,8 +1,10 @@
 """Lab 17: the numbers of its prose, and that its service is the one that the course measures."""
 
 import functools
+import heapq
 import math
 import re
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -97,3 +99,24 @@ def test_the_model_answer_is_as_fast_as_its_debrief_says():
     stated = float(re.search(r"withstands\(1, model=([\d.]+)\)", "".join(SOURCE.tests["Server"]))[1])
     _, seconds = loaded(lambda model: lab()["Server"](model, 16, 0.010), 150.0, 600, 1)
     assert 1e3 * np.percentile(seconds, 95) == pytest.approx(stated, abs=0.05)
+
+
+def test_after_nine_seconds_nobody_wants_what_a_service_computes_that_accepts_everybody():
+    """8 seats, 1 s per request, twice as many arrivals; `overload` counts the same."""
+    free, late, in_time = [0.0] * 8, [], []
+    for moment in lab()["arrivals"](16.0, 960, 4):
+        end = max(moment, heapq.heappop(free)) + 1.0
+        heapq.heappush(free, end)
+        (in_time if end - moment <= 5 else late).append(end)
+    assert max(in_time) < 9 < min(late) and len(in_time) == 64
+    assert "nobody wants what it finishes after the first nine seconds" in prose()
+
+
+def test_the_proxys_directives_stand_in_its_configuration():
+    dives = (SOURCE.folder / "17_production_service_dives.py").read_text()
+    table = re.search(r"# \| directive \| why \|\n# \|---\|---\|\n((?:# \|.*\n)+)", dives)[1]
+    named = [each for row in table.splitlines() for each in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    configuration = (files("threeloops.product") / "deploy" / "nginx" / "nginx.conf").read_text()
+    assert len(named) >= 10
+    for each in named:
+        assert re.search(rf"\b{re.escape(each)}\b", configuration), each

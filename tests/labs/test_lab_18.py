@@ -1,6 +1,7 @@
 """Lab 18: the numbers of its prose, and that its small simulators agree with the course's fleet."""
 
 import functools
+import itertools
 import math
 
 import pytest
@@ -60,6 +61,30 @@ def test_a_window_helps_only_if_it_is_longer_than_the_pauses():
     assert usual.started > 0.7 * short.started > 100 * long_.started
     assert usual.cost > short.cost > long_.cost
     assert usual.in_time < short.in_time + 0.06 < long_.in_time == 1
+
+
+def test_the_waves_of_the_agents_are_two_to_eight_minutes_apart():
+    names = lab()
+    agents, chat = names["SERVICES"][1], names["SERVICES"][0]
+    rates = names["demand"](agents, 1)
+    normal = names["demand"](names["replace"](agents, factor=1.0), 1)
+    wave = [rate > 1.01 / agents.factor * most for rate, most in zip(rates, normal, strict=True)]
+    runs = [(inside, len(list(run)) * names["TICK"]) for inside, run in itertools.groupby(wave)]
+    pauses = [seconds for inside, seconds in runs[1:-1] if not inside]
+    assert 120 <= min(pauses) < 180 and 420 < max(pauses) <= 500
+    assert max(rates) == pytest.approx(agents.peak, rel=0.01) and min(rates) == pytest.approx(agents.peak / 30)
+    assert max(names["demand"](chat, 1)) <= chat.peak
+
+
+def test_what_the_settings_of_the_model_answer_cost():
+    names = lab()
+    for service in names["SERVICES"]:
+        settings = names["choose_settings"](service)
+        run = names["run_day"](service, settings, names["demand"](service, 1))
+        exact = next(
+            text for text in load("18_serving_fleet").tests["choose_settings"] if f'"{service.name}", 1' in text
+        )
+        assert f'"{service.name}", 1, model={run.cost:.2f})' in exact
 
 
 def test_a_cold_start_decides_what_a_target_is_worth():

@@ -128,6 +128,15 @@ POINTS = {
         "cost_per_million": 10,
         "choose_settings": 16,
     },
+    "19_capstone_plan": {
+        "gpu_hours": 12,
+        "schedule": 14,
+        "robust": 16,
+        "reserve": 12,
+        "break_even": 12,
+        "review": 16,
+        "answer": 18,
+    },
 }
 LABS = {name: load(name) for name in POINTS}
 EXERCISES = [(lab, exercise) for lab, points in POINTS.items() for exercise in points]
@@ -216,6 +225,7 @@ ONLY_HIDDEN = {
     "16_continuous_batching": {"find_prefix__separates_the_salt_as_a_token"},
     "17_production_service": set(),
     "18_serving_fleet": set(),
+    "19_capstone_plan": set(),
 }
 
 # Of these at least nine in ten known-wrong answers fail what a student sees.

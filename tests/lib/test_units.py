@@ -1,7 +1,7 @@
 """Numbers for people have a unit of fitting size."""
 
 import pytest
-from threeloops.units import readable_bytes, readable_count, readable_seconds, time_unit
+from threeloops.units import readable_bytes, readable_count, readable_duration, readable_seconds, time_unit
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,11 @@ def test_bytes_beyond_a_thousand_gibibytes_and_below_nothing():
 )
 def test_seconds_are_readable_in_the_unit_of_their_axis(seconds, text):
     assert readable_seconds(seconds) == text and time_unit(seconds)[1] == text.split()[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.5, "500 ms"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (5e5, "5.79 days")],
+)
+def test_durations_are_what_people_plan_by(seconds, text):
+    assert readable_duration(seconds) == text

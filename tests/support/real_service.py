@@ -81,7 +81,7 @@ class LocalService:
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 << 10)
         self.port = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        protocol = BoundedProtocol.within(self.settings.header_seconds, self.settings.request_seconds)
+        protocol = BoundedProtocol.within(self.settings.header_seconds, self.settings.request_seconds, 1000)
         config = uvicorn.Config(self.app, http=protocol, ws="none", log_config=None, timeout_graceful_shutdown=2)
         self.server = uvicorn.Server(config)
         self._task = asyncio.run_coroutine_threadsafe(self.server._serve([self.listener]), self._loop)
@@ -177,10 +177,11 @@ class LocalService:
 class ServiceProcess:
     """`python -m threeloops.product.service` with its output. `with` ends it, whatever it is doing."""
 
-    def __init__(self, *words, **settings):
+    def __init__(self, *words, open_files=None, **settings):
+        limit = ["bash", "-c", f'ulimit -n {open_files} && exec "$0" "$@"'] if open_files else []
         names = {f"THREELOOPS_SERVE_{name.upper()}": str(value) for name, value in {"threads": 1, **settings}.items()}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "threeloops.product.service", "--port", "0", *words],
+            [*limit, sys.executable, "-m", "threeloops.product.service", "--port", "0", *words],
             env={**os.environ, **names},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -34,7 +34,7 @@ class Server:
     async def compute(self, chosen):
         try:
             answers = await self.loop.run_in_executor(None, self.model, [prompt for _, prompt, _ in chosen])
-        except ValueError as error:
+        except Exception as error:
             for _, _, future in chosen:
                 if not future.cancelled():
                     future.set_exception(error)

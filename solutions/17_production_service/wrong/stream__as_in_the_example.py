@@ -1,4 +1,4 @@
-# expect: RuntimeError: out of memory
+# expect: EngineError: out of memory
 # fails: events, ahead, leaves, silence
 async def stream(tokens, ahead: int, heartbeat: float):
     async for token in tokens:

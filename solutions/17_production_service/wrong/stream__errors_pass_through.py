@@ -1,4 +1,4 @@
-# expect: has ended with RuntimeError: out of memory
+# expect: has ended with EngineError: out of memory
 # fails: events, silence
 async def stream(tokens, ahead: int, heartbeat: float):
     """Server-sent events of tokens, with a bounded buffer between the engine and the reader."""

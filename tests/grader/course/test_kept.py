@@ -11,8 +11,7 @@ from toy_course import make_course
 from grader.authoring.labs import Lab
 from grader.course import kept
 from grader.course.course import run_course
-from grader.course.execute import Executed
-from grader.course.outcome import LabOutcome
+from grader.course.execute import Executed, LabOutcome
 from grader.course.progress import watching
 from grader.grading.records import Record
 

@@ -80,8 +80,10 @@ def _bars(bars, unit: str, verdict: str):
     if 0 < 10 * min(values) < max(values):
         axes.set_xscale("log")
         axes.set_xlim(min(values) / 10, max(values) * 10)
-    else:
+    elif any(values):
         axes.margins(x=0.25)
+    else:
+        axes.set_xlim(0, 1)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(unit or "value")
     fig.suptitle(verdict[0].upper() + verdict[1:], x=0.01, ha="left", fontsize=11, fontweight="normal")

@@ -12,12 +12,14 @@
 >>> cost_of(run, Price(2.5, source="…", date="…"), SLO(ttft=1.0)).per_million
 
 `policies/` decides, the simulation acts in virtual time, and `threeloops.product.fleet.real` acts on processes of this
-machine behind NGINX. `EngineModel` is the course's own engine, step by step; `SharedModel` is a formula for long runs.
+machine behind NGINX. `EngineModel` is the course's own engine, step by step; `SharedModel` is a formula for long runs,
+and `flow` a whole day without single requests.
 """
 
 from threeloops.product.fleet.cost import Cost, Price, cost_of, cost_per_million
 from threeloops.product.fleet.demand import Demand, bursty_day
 from threeloops.product.fleet.description import ColdStart, Failure, Fleet, Retries
+from threeloops.product.fleet.fluid import Flow, flow
 from threeloops.product.fleet.policies import (
     Autoscaler,
     Decision,
@@ -43,8 +45,9 @@ from threeloops.product.fleet.servers import EngineModel, SharedModel, shared_mo
 from threeloops.product.fleet.simulation import simulate
 
 __all__ = [
-    "Autoscaler", "ColdStart", "Cost", "Decision", "Demand", "EngineModel", "Failure", "Fleet", "FleetRun", "History",
-    "Kubelet", "Life", "Load", "Outcome", "Price", "Probe", "ProbeEvent", "Probes", "Rate", "Retries", "Router",
-    "Sample", "ScalingRules", "SharedModel", "State", "bursty_day", "cost_of", "cost_per_million", "least_outstanding",
-    "prefix_aware", "prefix_key", "probe_timeline", "round_robin", "shared_model", "simulate", "two_choices",
+    "Autoscaler", "ColdStart", "Cost", "Decision", "Demand", "EngineModel", "Failure", "Fleet", "FleetRun", "Flow",
+    "History", "Kubelet", "Life", "Load", "Outcome", "Price", "Probe", "ProbeEvent", "Probes", "Rate", "Retries",
+    "Router", "Sample", "ScalingRules", "SharedModel", "State", "bursty_day", "cost_of", "cost_per_million", "flow",
+    "least_outstanding", "prefix_aware", "prefix_key", "probe_timeline", "round_robin", "shared_model", "simulate",
+    "two_choices",
 ]  # fmt: skip

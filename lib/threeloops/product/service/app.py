@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.types import Scope
 
 from threeloops.product.service.admission import Admission, Client, Keys, Refused
 from threeloops.product.service.completions import Answer, job_of
@@ -72,6 +74,15 @@ class Service:
         self._opening: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         """Held while switch and registry change together: two changes at once could leave them apart."""
+
+    def check(self, scope: Scope) -> None:
+        """Note whose request it is. Raises Refused, 401 or 403. Probes and metrics need no key."""
+        path = scope["path"]
+        if path.startswith(("/v1/", "/admin/")):
+            client = self.keys.client(Headers(scope=scope).get("authorization"))
+            if path.startswith("/admin/") and not client.admin:
+                raise Refused(403, "not_admin", "this API key may not switch models: use one with `admin = true`")
+            scope["state"]["client"] = client
 
     def open(self) -> None:
         self._opening = asyncio.create_task(self._open())
@@ -157,7 +168,7 @@ class Service:
             version = await asyncio.to_thread(registry.rollback)
             try:
                 await self.switch.to(version)
-            except SwitchFailedError:
+            except (SwitchFailedError, NotServingError):
                 await asyncio.to_thread(registry.activate, before.name)
                 raise
             return version
@@ -174,17 +185,9 @@ class Service:
 
     async def _start(self, version: Version) -> Supervisor:
         given = self.settings
-        spec = EngineSpec(
-            str(version.folder),
-            blocks=given.blocks,
-            block_size=given.block_size,
-            max_running=given.max_running,
-            token_budget=given.token_budget,
-            threads=given.threads,
-            device=given.device,
-            fingerprint=self.cache is not None,
-        )
-        return await Supervisor(spec).open()
+        same = given.model_dump(include={"blocks", "block_size", "max_running", "token_budget", "threads", "device"})
+        spec = EngineSpec(str(version.folder), **same, fingerprint=self.cache is not None)
+        return await Supervisor(spec, load_seconds=given.load_seconds, step_seconds=given.step_seconds).open()
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -208,7 +211,8 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.service = service
     install_error_handlers(app)
-    app.add_middleware(BoundedRequests, body_bytes=settings.body_bytes, body_seconds=settings.body_seconds)
+    limits: Any = {"body_bytes": settings.body_bytes, "body_seconds": settings.body_seconds}
+    app.add_middleware(BoundedRequests, **limits, check=service.check)
     app.add_middleware(Observed, refused=service.metrics.refused)
     _add_openai(app, service)
     _add_probes(app, service)
@@ -216,9 +220,8 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _client_of(request: Request) -> Client:
-    service: Service = request.app.state.service
-    return service.keys.client(request.headers.get("authorization"))
+def _client_of(request: Request) -> Any:
+    return request.state.client  # noted by `check`
 
 
 _Client = Annotated[Client, Depends(_client_of)]
@@ -255,21 +258,18 @@ def _add_openai(app: FastAPI, service: Service) -> None:
 class _Publish(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    folder: str
+    folder: str = Field(min_length=1)
     """Of the model's files, on the machine of the service."""
 
 
-def _admin_of(request: Request, client: _Client) -> Registry:
-    """The registry, for those who may change it."""
+def _registry_of(request: Request) -> Registry:
     service: Service = request.app.state.service
-    if not client.admin:
-        raise Refused(403, "not_admin", "this API key may not switch models: use one with `admin = true`")
     if service.registry is None:
         raise Refused(404, "no_registry", "this service has no registry of models: set `registry` to its folder")
     return service.registry
 
 
-_Admin = Annotated[Registry, Depends(_admin_of)]
+_Registry = Annotated[Registry, Depends(_registry_of)]
 
 
 def _add_admin(app: FastAPI, service: Service) -> None:
@@ -283,24 +283,26 @@ def _add_admin(app: FastAPI, service: Service) -> None:
         }
 
     @app.get("/admin/models")
-    async def versions(registry: _Admin) -> dict[str, Any]:
+    async def versions(registry: _Registry) -> dict[str, Any]:
         """All versions, and which one serves."""
         return described(registry)
 
     @app.post("/admin/models/rollback")
-    async def rollback(registry: _Admin) -> dict[str, Any]:
+    async def rollback(registry: _Registry, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Go back to the version before. Answers when it serves and the old engine has ended."""
+        if body and "folder" in body:
+            raise RegistryError("a version cannot be named 'rollback', which is a command: use another name")
         await service.rollback(registry)
         return described(registry)
 
     @app.post("/admin/models/{name}")
-    async def publish(name: str, body: _Publish, registry: _Admin) -> dict[str, Any]:
+    async def publish(name: str, body: _Publish, registry: _Registry) -> dict[str, Any]:
         """Copy a folder into the registry, as a version that does not serve yet."""
         await asyncio.to_thread(registry.publish, name, Path(body.folder))
         return described(registry)
 
     @app.post("/admin/models/{name}/activate")
-    async def activate(name: str, registry: _Admin) -> dict[str, Any]:
+    async def activate(name: str, registry: _Registry) -> dict[str, Any]:
         """Go over to a version, without dropping a request. Answers when it serves and the old engine has ended."""
         await service.activate(registry, name)
         return described(registry)
@@ -312,6 +314,7 @@ class _Probe(BaseModel):
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> dict[str, str]:
         """Liveness: this process answers."""
@@ -319,6 +322,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
 
     unready: Any = {503: {"model": _Probe, "description": "Not yet, or not any more."}}
 
+    @app.head("/health/startup", include_in_schema=False)
     @app.get("/health/startup", response_model=_Probe, responses=unready)
     async def startup() -> Response:
         """Startup: the first model has been loaded."""
@@ -326,6 +330,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
         status = "started" if is_loaded else "loading"
         return JSONResponse({"status": status, "reason": service.failure}, 200 if is_loaded else 503)
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", response_model=_Probe, responses=unready)
     async def ready() -> Response:
         """Readiness: a request that is sent now would be taken."""

@@ -106,6 +106,7 @@ class Answer(Response):
         self._version = ""
         self._started = False
         self._timeout: asyncio.Timeout | None = None
+        """It runs once the request is admitted: until then admission has a limit of its own."""
         self._cut: Refused | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -129,7 +130,7 @@ class Answer(Response):
     def cut(self, refusal: Refused) -> None:
         """End it now, and tell the client why."""
         self._cut = self._cut or refusal
-        if self._timeout is not None:
+        if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())
 
     @property
@@ -138,8 +139,9 @@ class Answer(Response):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         seconds = self._service.settings.request_seconds
+        self._end = asyncio.get_running_loop().time() + seconds
         try:
-            async with asyncio.timeout(0 if self._cut else seconds) as self._timeout:
+            async with asyncio.timeout(0 if self._cut else None) as self._timeout:
                 return await (self._stream(send) if self._job.asked.stream else self._whole(send))
         except TimeoutError:
             late = f"the answer was not complete within {seconds:g} s, which is this service's limit"
@@ -170,6 +172,8 @@ class Answer(Response):
             service.admission.admit(job.client, len(job.prompt) + job.max_tokens, limit),
             AsyncExitStack() as stack,
         ):
+            if self._timeout is not None and not self._cut:
+                self._timeout.reschedule(self._end)
             seen.admitted()
             self._log["queue_seconds"] = round(time.monotonic() - arrived, 4)
             self._span.event("prefill")

@@ -58,12 +58,32 @@ class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class _StreamOptions(_Wire):
+def _with_null(schema: dict[str, Any]) -> None:
+    for name, known in schema.get("properties", {}).items():
+        if name not in schema.get("required", ()) and {"type": "null"} not in known.get("anyOf", ()):
+            schema["properties"][name] = {"anyOf": [known, {"type": "null"}]}
+
+
+class _Sent(_Wire):
+    """What clients send. OpenAI's send null for what was not set, so null stands for the default."""
+
+    model_config = ConfigDict(json_schema_extra=_with_null)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {name: value for name, value in data.items() if value is not None or name not in optional}
+
+
+class _StreamOptions(_Sent):
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class _Generation(_Wire):
+class _Generation(_Sent):
     """What both kinds of requests say."""
 
     model: str = Field(max_length=200)
@@ -137,12 +157,12 @@ class CompletionRequest(_Generation):
         return tokens
 
 
-class TextPart(_Wire):
+class TextPart(_Sent):
     type: Literal["text"]
     text: str
 
 
-class Message(_Wire):
+class Message(_Sent):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     name: str | None = Field(None, max_length=64)

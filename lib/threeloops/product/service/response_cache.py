@@ -29,8 +29,9 @@ _log = logging.getLogger(__name__)
 class ResponseCache:
     """Answers of at most `largest_bytes`, kept for `seconds_to_live`. An operation waits at most `timeout` seconds.
 
-    Every lookup is one of `hits` or `misses`; `errors` counts what Redis failed at, or what it held instead of an
-    answer. After three failures in a row it is not asked for `pause` seconds; then one operation tries again.
+    Every lookup is one of `hits` or `misses`; `errors` counts what Redis failed at, what it took more than half of
+    `timeout` for, and what it held instead of an answer. After three failures in a row it is not asked for `pause`
+    seconds; then one operation tries again.
 
     >>> key = cache.key(version.digest, request.prompt, request.sampling)
     >>> if (answer := await cache.get(key)) is None:
@@ -110,14 +111,17 @@ class ResponseCache:
             async with asyncio.timeout(self._timeout):
                 answer = await operation()
         except Exception as error:  # a server that talks nonsense makes the client raise just about anything
-            self._fail(error)
+            self._fail(type(error).__name__)
             return None
+        if self._clock() - now > self._timeout / 2:
+            self._fail("slow")
+            return answer if isinstance(answer, bytes) else None
         if self._failures >= _FAILURES:
             _log.warning("Redis answers again: the response cache is used")
         self._failures = 0
         return answer if isinstance(answer, bytes) else None
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, why: str) -> None:
         """Counted always, logged once per outage; without the message, which may hold the address and the password."""
         self.errors += 1
         self._failures += 1
@@ -125,7 +129,7 @@ class ResponseCache:
             self._closed_until = self._clock() + self._pause
             _log.warning(
                 "Redis failed %d times in a row (%s): answers are not cached; it is tried again every %g s",
-                _FAILURES, type(error).__name__, self._pause,
+                _FAILURES, why, self._pause,
             )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ client, and to a load balancer that has not noticed yet.
 
 import asyncio
 import errno
-import logging
+import resource
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -15,6 +15,7 @@ import uvicorn
 
 from threeloops.product.service.app import Service, create_app
 from threeloops.product.service.http.protocol import BoundedProtocol
+from threeloops.product.service.models import RegistryError
 from threeloops.product.service.observability import configure_logs
 from threeloops.product.service.settings import Settings, SettingsError
 
@@ -23,6 +24,10 @@ __all__ = ["StartFailed", "run"]
 _SEND_BUFFER = 64 << 10
 """Bytes that the kernel keeps for a client that does not read. Its own choice of megabytes would hide slow readers from
 the engine, which pauses them."""
+_WAITING = 2048
+"""Connections that the kernel keeps until they are accepted."""
+_OTHER_FILES = 96
+"""File descriptors for Redis, two engines, the registry, logs, and what Python has open."""
 
 
 class StartFailed(RuntimeError):
@@ -33,10 +38,14 @@ def run(settings: Settings, announce: Callable[[str], None] = print) -> None:
     """Serve until a signal, then drain. `announce` is told the address once the port is open, before the model is
     loaded.
 
-    Raises SettingsError for a port in use or a host that is not this machine's, KeysFileError for bad keys, and
-    StartFailed if the model cannot be loaded.
+    Raises SettingsError for a port in use, a host that is not this machine's, a registry that cannot be used or too
+    small a limit of open files, KeysFileError for bad keys, and StartFailed if the model cannot be loaded.
     """
-    app = create_app(settings)
+    at_once, connections = _bounds(settings.max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    try:
+        app = create_app(settings)
+    except RegistryError as error:
+        raise SettingsError(f"registry = {str(settings.registry)!r}: {error}") from None
     service: Service = app.state.service
     listener = _listen(settings)
     try:
@@ -47,7 +56,8 @@ def run(settings: Settings, announce: Callable[[str], None] = print) -> None:
     host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
         app,
-        http=BoundedProtocol.within(settings.header_seconds, settings.request_seconds),
+        http=BoundedProtocol.within(settings.header_seconds, settings.request_seconds, connections),
+        backlog=at_once,
         ws="none",
         loop="asyncio",
         log_config=None,
@@ -56,10 +66,6 @@ def run(settings: Settings, announce: Callable[[str], None] = print) -> None:
         timeout_graceful_shutdown=5,
     )
     announce(f"{settings.name} on http://{f'[{host}]' if ':' in host else host}:{port}")
-    uvicorns = logging.getLogger("uvicorn")
-    uvicorns.addHandler(service.logs)
-    uvicorns.setLevel(logging.WARNING)
-    uvicorns.propagate = False
     with listener, service.logs:
         asyncio.run(_Server(config, service).serve(sockets=[listener]))
     if service.failure:
@@ -73,6 +79,12 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._signals = 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """asyncio has told the kernel to let no more connections wait than it accepts at once, which is few."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_WAITING)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -103,6 +115,24 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
+def _bounds(wanted: int, open_files: int) -> tuple[int, int]:
+    """How many connections are accepted at once, and how many may be open, where a process may have `open_files` open
+    (-1: any number). Raises SettingsError if it may have too few.
+
+    A connection counts a few turns of the event loop after it was accepted, and a refused one is closed a few turns
+    later, so room is kept for five times as many as are accepted in one turn.
+    """
+    if open_files < 0:
+        return 128, wanted
+    at_once = max(1, min(128, open_files // 32))
+    room = open_files - 5 * at_once - _OTHER_FILES
+    if room < 1:
+        raise SettingsError(
+            f"this process may have {open_files} files open: expected at least {_OTHER_FILES + 32}; raise `ulimit -n`"
+        )
+    return at_once, min(wanted, room)
+
+
 def _listen(settings: Settings) -> socket.socket:
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -114,7 +144,7 @@ def _listen(settings: Settings) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         listener.bind(address)
-        listener.listen(2048)  # now, so that whoever reads the announcement can connect
+        listener.listen(_WAITING)  # now, so that whoever reads the announcement can connect
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RedisDsn, SecretStr, TypeAdapter, ValidationError, field_validator
+from redis.asyncio import ConnectionPool
 
 __all__ = ["Settings", "SettingsError", "load_settings"]
 
@@ -44,6 +45,9 @@ class Settings(BaseModel):
     max_queued: int = Field(128, ge=0, le=1_000_000, description="requests that wait; more are refused")
     default_max_tokens: int = Field(64, ge=1, description="of a request that names none")
     largest_max_tokens: int = Field(4096, ge=1, description="that a request may name")
+    max_connections: int = Field(1000, ge=1, le=1_000_000, description="that are open; fewer if `ulimit -n` is small")
+    load_seconds: float = Field(600.0, gt=0, le=86400, description="for an engine to load its model")
+    step_seconds: float = Field(60.0, gt=0, le=86400, description="for a step of the engine; a silent one is replaced")
     request_seconds: float = Field(120.0, gt=0, le=86400, description="from a request to the end of its answer")
     header_seconds: float = Field(10.0, gt=0, le=3600, description="for a client to send the head of a request")
     body_seconds: float = Field(30.0, gt=0, le=3600, description="for a client to send its body")
@@ -61,9 +65,17 @@ class Settings(BaseModel):
         if url is not None:
             try:
                 TypeAdapter(RedisDsn).validate_python(url.get_secret_value())
-            except ValidationError:
+                ConnectionPool.from_url(url.get_secret_value()).make_connection()  # it connects to nothing yet
+            except Exception:  # it has many, and their messages quote the URL
                 raise ValueError("expected a URL such as redis://localhost:6379/0") from None
         return url
+
+    @field_validator("model", "served_name")
+    @classmethod
+    def _is_printable(cls, name: str) -> str:
+        if not name.isprintable():
+            raise ValueError("expected a name without control characters")
+        return name
 
     @property
     def name(self) -> str:

@@ -21,11 +21,12 @@ from threeloops.training.planning.published import (
     Run,
     a100_node,
     h100_node,
+    node,
 )
 from threeloops.training.planning.search import plans
 from threeloops.training.planning.time import StepTime, step_time
 
 __all__ = [
     "ALLOCATED_SHARE", "LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "Machine", "Memory", "PUBLISHED", "Plan", "Run",
-    "StepTime", "Transformer", "a100_node", "h100_node", "memory", "plans", "step_time",
+    "StepTime", "Transformer", "a100_node", "h100_node", "memory", "node", "plans", "step_time",
 ]  # fmt: skip

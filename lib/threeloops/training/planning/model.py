@@ -1,6 +1,7 @@
 """The sizes of a decoder-only transformer that its plan depends on: parameters, FLOPs, and what backward needs."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 __all__ = ["Recompute", "Transformer"]
@@ -39,14 +40,14 @@ class Transformer:
         """Of the keys of one token, and of its values."""
         return self.width // self.heads * self.kv_heads
 
-    @property
+    @cached_property
     def matrices(self) -> dict[str, int]:
         """Weights of each matmul of a layer, in the order in which it runs."""
         mlp = {"gate": self.hidden, "up": self.hidden} if self.gated else {"up": self.hidden}
         outputs = {"query": self.width, "key": self.kv_width, "value": self.kv_width, "output": self.width, **mlp}
         return {name: self.width * size for name, size in outputs.items()} | {"down": self.hidden * self.width}
 
-    @property
+    @cached_property
     def layer_parameters(self) -> int:
         return sum(self.matrices.values()) + 2 * self.width
 

@@ -17,27 +17,34 @@ from threeloops.training.collectives import Link
 from threeloops.training.planning.model import Transformer
 from threeloops.training.planning.plan import Machine, Plan
 
-__all__ = ["LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "PUBLISHED", "Run", "a100_node", "h100_node"]
+__all__ = ["LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "PUBLISHED", "Run", "a100_node", "h100_node", "node"]
 
 _NVLINK, _NETWORK = 3.4e-6, 14e-6  # seconds that NCCL 2.23 assumes for a hop of a ring (src/graph/tuning.cc)
 
 
 def h100_node(efficiency: float = 0.6) -> Machine:
     """8 H100 SXM, 400 Gb/s per GPU to other nodes. Kernels reach `efficiency` of the peak."""
-    return _node("H100 SXM", 50e9, efficiency)
+    return node("H100 SXM", 50e9, efficiency)
 
 
 def a100_node(efficiency: float = 0.6) -> Machine:
     """8 A100 SXM of 80 GB, 200 Gb/s per GPU to other nodes."""
-    return _node("A100 SXM 80GB", 25e9, efficiency)
+    return node("A100 SXM 80GB", 25e9, efficiency)
 
 
-def _node(name: str, between: float, efficiency: float) -> Machine:
+def node(name: str, between: float, efficiency: float = 0.6, gpus: int = 8) -> Machine:
+    """Nodes of `gpus` accelerators of this name, each with `between` bytes/s per direction to other nodes.
+
+    16-bit arithmetic is BF16, or FP16 where the hardware lacks that. Accelerators without a link of their own use their
+    host's. Raises LookupError if it has neither type, or no link at all is known.
+    """
     gpu = accelerator(name)
-    peak = gpu.rate("bf16")
-    assert gpu.link_bandwidth is not None
-    inside = Link(_NVLINK, gpu.link_bandwidth)
-    return Machine(8, gpu.memory_bytes, efficiency * peak, peak, inside, Link(_NETWORK, between))
+    peak = gpu.rates.get("bf16") or gpu.rate("fp16")
+    bandwidth = gpu.link_bandwidth or gpu.host_link_bandwidth
+    if bandwidth is None:
+        raise LookupError(f"{gpu.name}: no bandwidth of a link to its neighbours is known; leave it out")
+    inside = Link(_NVLINK, bandwidth)
+    return Machine(gpus, gpu.memory_bytes, efficiency * peak, peak, inside, Link(_NETWORK, between))
 
 
 @dataclass(frozen=True)

@@ -244,6 +244,11 @@ def test_bars_of_one_magnitude_start_at_zero():
     assert near.axes[0].get_xlim()[0] == 0
 
 
+def test_an_axis_of_nothing_but_zeros_starts_at_zero():
+    zeros = against._bars([("counted here", 0.0, "blue"), ("you", 0.0, "orange")], "", "Exactly as predicted")
+    assert zeros.axes[0].get_xlim() == (0, 1)
+
+
 @pytest.mark.parametrize("source", ["model", "recorded on one core of a 2-core x86-64 cloud machine, for the course"])
 def test_the_verdict_stays_inside_the_picture(source):
     predict("chain", question="how long?", unit="µs", guess=3000.0)

@@ -47,6 +47,20 @@ def test_other_prompts_are_refused(prompt):
         completion(prompt=prompt)
 
 
+def test_null_is_as_good_as_nothing_where_there_is_a_default():
+    """OpenAI's clients send it for parameters that were not set."""
+    defaults = [name for name, field in CompletionRequest.model_fields.items() if not field.is_required()]
+    assert completion(**dict.fromkeys([*defaults, "logprobs", "user", "best_of"])) == completion()
+    assert completion(stream_options={"include_usage": None}).stream_options.include_usage is False
+    turn = {"role": "user", "content": "a", "name": None}
+    assert ChatRequest.model_validate({"model": "tiny", "messages": [turn], "top_p": None}).top_p == 1
+    for name in ("model", "prompt", "unheard_of"):
+        with pytest.raises(ValidationError):
+            completion(**{name: None})
+    schema = CompletionRequest.model_json_schema()["properties"]
+    assert {"type": "null"} in schema["temperature"]["anyOf"] and "anyOf" not in schema["model"]
+
+
 @pytest.mark.parametrize("prompt", ["", [""]])
 def test_an_empty_prompt_is_refused_when_its_tokens_are_asked_for(prompt):
     with pytest.raises(ValueError, match="the prompt is empty"):

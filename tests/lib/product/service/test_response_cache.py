@@ -182,6 +182,41 @@ def test_redis_that_dies_costs_a_few_errors_and_is_used_again_when_it_is_back(ca
     ]
 
 
+def test_redis_that_is_nearly_too_slow_for_everybody_is_left_alone_too(caplog):
+    """Every answer comes in time, and every request would be later than without a cache."""
+    clock = Clock()
+
+    class Slow:
+        seconds, asked = 0.09, 0
+
+        async def getrange(self, *_):
+            clock.now += self.seconds
+            self.asked += 1
+            return b""
+
+    async def main():
+        async with cache_at("redis://127.0.0.1:1", timeout=0.1, pause=5, clock=clock) as cache:
+            real, cache._redis = cache._redis, Slow()
+            for _ in range(100):
+                assert await cache.get(KEY) is None
+            assert (cache._redis.asked, cache.errors) == (3, 3)
+            clock.now += 5
+            for _ in range(100):
+                await cache.get(KEY)
+            assert cache._redis.asked == 4, "one tries"
+            cache._redis.seconds, clock.now = 0.01, clock.now + 5
+            for _ in range(100):
+                await cache.get(KEY)
+            assert (cache._redis.asked, cache.errors) == (104, 4)
+            cache._redis = real
+
+    asyncio.run(main())
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "Redis failed 3 times in a row (slow)",
+        "Redis answers again",
+    ]
+
+
 def test_a_password_is_in_no_log_and_a_wrong_one_is_a_miss(server, direct, caplog):
     async def main():
         async with cache_at(f"redis://:hunter2@127.0.0.1:{server.port}/0") as cache:

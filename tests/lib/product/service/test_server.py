@@ -1,5 +1,6 @@
 """The service as an operator starts it: a process that loads, drains, and says in a sentence what is wrong."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,6 +12,8 @@ import httpx
 import pytest
 from real_service import PATIENCE, ServiceProcess, event_data, eventually, long_model
 from threeloops.product.service.__main__ import main
+from threeloops.product.service.server import _bounds
+from threeloops.product.service.settings import SettingsError
 
 ENDLESS = {"model": "long", "prompt": "a", "max_tokens": 16000, "ignore_eos": True, "stream": True}
 
@@ -72,13 +75,35 @@ def test_while_a_model_loads_probes_are_answered_and_requests_are_refused(folder
         assert server.ended()[0] == 0
 
 
-def test_a_service_that_still_loads_ends_at_once(tmp_path):
+def test_a_service_that_still_loads_and_has_no_file_descriptor_to_spare_ends_at_once(tmp_path):
     (tmp_path / "slow").mkdir()
     os.mkfifo(tmp_path / "slow" / "config.json")
-    with ServiceProcess(model=tmp_path / "slow") as server:
+    with ServiceProcess(model=tmp_path / "slow", open_files=256) as server:
         assert httpx.get(f"{server.url}/ready").status_code == 503
+        with contextlib.ExitStack() as stack:
+            address = "127.0.0.1", int(server.url.rpartition(":")[2])
+            for _ in range(400):
+                stack.enter_context(socket.create_connection(address, PATIENCE))
+
+            def answer():
+                with socket.create_connection(address, PATIENCE) as late:
+                    return b"too_many_connections" in late.recv(4096)
+
+            eventually(answer, "one more is told that it is one too many")
+        eventually(lambda: httpx.get(f"{server.url}/ready").status_code == 503, "it goes on afterwards")
         server.process.send_signal(signal.SIGTERM)
-        assert server.ended() == (0, "")
+        assert server.ended() == (0, ""), "each connection was a line in its log"
+
+
+def test_connections_leave_file_descriptors_for_everything_else():
+    assert _bounds(1000, 1024) == (32, 768)
+    assert _bounds(500, 1024) == (32, 500)
+    assert _bounds(1000, 1 << 20) == _bounds(1000, -1) == (128, 1000)
+    with pytest.raises(SettingsError, match="may have 64 files open: expected at least 128"):
+        _bounds(1000, 64)
+    for open_files in range(128, 3000):
+        at_once, most = _bounds(10_000, open_files)
+        assert 1 <= most <= open_files - 5 * at_once - 90
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_service_with_the_reason():
@@ -94,6 +119,8 @@ def test_a_model_that_cannot_be_loaded_ends_the_service_with_the_reason():
         ({"blocks": 0}, "THREELOOPS_SERVE_BLOCKS = 0: expected it to be greater than or equal to 1"),
         ({"host": "256.1.1.1"}, "host = '256.1.1.1'"),
         ({"keys_file": "none.toml"}, "none.toml: the file of API keys cannot be read"),
+        ({"registry": "/dev/null/registry"}, "registry = '/dev/null/registry'"),
+        ({"redis_url": "redis://localhost/0?db=abc"}, "THREELOOPS_SERVE_REDIS_URL = (not shown): expected a URL"),
         ({"log_file": "/nowhere/serve.log"}, "log_file = '/nowhere/serve.log': logs cannot be written here"),
     ],
 )

@@ -61,6 +61,25 @@ def test_a_mistake_in_the_file_is_named_with_its_place(tmp_path, text, sentence)
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "redis://localhost:6379/0?db=abc", "redis://localhost:6379/0?unheard=1", "redis://localhost/0?socket_timeout=x",
+    ],
+)  # fmt: skip
+def test_a_url_that_the_redis_client_cannot_use_is_found_at_the_start(url):
+    with pytest.raises(SettingsError, match=r"THREELOOPS_SERVE_REDIS_URL = \(not shown\): expected a URL such as"):
+        load_settings(environment={"THREELOOPS_SERVE_REDIS_URL": url})
+    load_settings(environment={"THREELOOPS_SERVE_REDIS_URL": "rediss://:hunter2@localhost:6379/3?socket_timeout=1"})
+
+
+@pytest.mark.parametrize("setting", ["served_name", "model"])
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "\x7f"])
+def test_a_name_that_would_write_into_a_terminal_is_refused(setting, name):
+    with pytest.raises(SettingsError, match=f"{setting} = .*: expected a name without control characters"):
+        load_settings(environment={}, given={setting: name})
+
+
+@pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
         ("PORT", "x", "THREELOOPS_SERVE_PORT = 'x': expected it to be a valid integer"),

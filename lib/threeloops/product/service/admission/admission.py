@@ -20,6 +20,7 @@ from threeloops.product.service.admission.token_bucket import TokenBucket
 
 __all__ = ["Admission"]
 
+_LONGEST_WAIT = 30 * 86400.0  # seconds; who would have to wait longer is not told to
 _UNMEASURED = 1.0  # seconds: Retry-After where nothing was measured
 
 
@@ -141,12 +142,13 @@ class Admission:
         scarce = max(waits, key=lambda name: waits[name])
         if (wait := waits[scarce]) > 0:
             rate = getattr(account.limits, f"{scarce}_per_second")
-            again = f"try again in {wait:.1f} s" if math.isfinite(wait) else "ask whoever runs this service for more"
+            is_worth_it = wait <= _LONGEST_WAIT
+            again = f"try again in {wait:.1f} s" if is_worth_it else "ask whoever runs this service for more"
             raise Refused(
                 429,
                 "rate_limit_exceeded",
                 f"client {client.name!r} may ask for {rate:g} {scarce} per second, and has used them up: {again}",
-                wait if math.isfinite(wait) else None,
+                wait if is_worth_it else None,
             )
 
     def _check_room(self, deadline: float, now: float) -> None:

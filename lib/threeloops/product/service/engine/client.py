@@ -157,20 +157,26 @@ class EngineClient:
             if not reader.done:
                 self._link.send(Cancel(number))
 
-    async def stats(self) -> EngineStats:
-        """Raises EngineStopped if the process is not ready, is gone, or does not answer within 2 s."""
+    async def stats(self, seconds: float = _STATS_SECONDS) -> EngineStats:
+        """Raises EngineStopped if the process is not ready, is gone, or does not answer within `seconds`."""
         if self._gone.is_set() or not self._ready.is_set():
             raise EngineStopped(self.reason or "the engine is loading its model")
         number = next(self._numbers)
         answer = self._questions[number] = asyncio.get_running_loop().create_future()
         self._link.send(AskStats(number))
         try:
-            async with asyncio.timeout(_STATS_SECONDS):
+            async with asyncio.timeout(seconds):
                 return await answer
         except TimeoutError:
-            raise EngineStopped(f"the engine's process {self.pid} gave no answer in {_STATS_SECONDS:g} s") from None
+            raise EngineStopped(f"the engine's process {self.pid} gave no answer in {seconds:g} s") from None
         finally:
             del self._questions[number]
+
+    def kill(self, reason: str) -> None:
+        """End the process at once, also one that is stopped. Readers get EngineStopped with the reason."""
+        self._reason = self._reason or reason
+        with suppress(ProcessLookupError):
+            self._process.kill()
 
     async def close(self) -> None:
         """End the process, whatever it is doing. Readers get EngineStopped."""
@@ -180,8 +186,7 @@ class EngineClient:
             async with asyncio.timeout(_END_SECONDS):
                 await self._process.wait()
         if self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
+            self.kill(self._reason)
             await self._process.wait()
         await self._gone.wait()
 

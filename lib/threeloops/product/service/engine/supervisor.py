@@ -1,7 +1,7 @@
-"""Keeps an engine's process running: one that has died is replaced, after a wait that grows with each failure."""
+"""Keeps an engine's process running: one that has died or says nothing any more is replaced, after a wait that grows
+with each failure."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 
@@ -13,6 +13,7 @@ from threeloops.product.service.engine.messages import EngineSpec, EngineStats, 
 __all__ = ["Supervisor"]
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 30.0
+_LOAD_SECONDS, _STEP_SECONDS = 600.0, 60.0
 
 
 class Supervisor:
@@ -20,6 +21,9 @@ class Supervisor:
 
     The wait before a restart is `first_wait` seconds, doubled with every failure up to `longest_wait`; a process that
     was ready for longer than `longest_wait` makes it start over.
+
+    A process answers between two steps. One that is silent for `step_seconds` hangs, or was stopped, and is killed; so
+    is one that has not loaded its model after `load_seconds`.
     """
 
     def __init__(
@@ -28,9 +32,12 @@ class Supervisor:
         *,
         first_wait: float = _FIRST_WAIT,
         longest_wait: float = _LONGEST_WAIT,
+        load_seconds: float = _LOAD_SECONDS,
+        step_seconds: float = _STEP_SECONDS,
         start: Callable[[EngineSpec], Awaitable[EngineClient]] = EngineClient.start,
     ) -> None:
         self.spec, self.first_wait, self.longest_wait, self._start = spec, first_wait, longest_wait, start
+        self.load_seconds, self.step_seconds = load_seconds, step_seconds
         self.restarts = 0
         self._reason = ""
         """Of the last failure; "" while there was none since it was ready."""
@@ -91,18 +98,29 @@ class Supervisor:
         return self._client
 
     async def _launch(self) -> None:
-        self._client = await self._start(self.spec)
-        await self._client.wait_ready()
+        self._client = client = await self._start(self.spec)
+        try:
+            async with asyncio.timeout(self.load_seconds):
+                await client.wait_ready()
+        except TimeoutError:
+            late = f"the model {self.spec.model!r} was not loaded within {self.load_seconds:g} s: see why, or raise "
+            client.kill(f"{late}load_seconds")
+            await client.wait_gone()
+            raise EngineStopped(client.reason) from None
         self._reason = ""
 
     async def _watch(self) -> None:
-        wait = self.first_wait
+        wait, clock = self.first_wait, asyncio.get_running_loop().time
         while True:
             assert self._client is not None
-            since = time.monotonic()
-            await self._client.wait_gone()
+            since = clock()
+            listening = asyncio.create_task(self._listen(self._client))
+            try:
+                await self._client.wait_gone()
+            finally:
+                listening.cancel()
             self._reason = self._client.reason
-            if time.monotonic() - since > self.longest_wait:
+            if clock() - since > self.longest_wait:
                 wait = self.first_wait
             while True:
                 await asyncio.sleep(wait)
@@ -113,3 +131,17 @@ class Supervisor:
                     break
                 except (EngineStopped, OSError) as error:
                     self._reason = str(error)
+
+    async def _listen(self, client: EngineClient) -> None:
+        """Kill the process when it has been silent for too long. It is asked twice: if this process was stopped too,
+        the first answer is late for no fault of the other's."""
+        while client.ready:
+            await asyncio.sleep(self.step_seconds / 4)
+            for _ in range(2):
+                with suppress(EngineStopped):
+                    await client.stats(self.step_seconds / 2)
+                    break
+            else:
+                silent = f"the engine's process {client.pid} gave no sign of life for {self.step_seconds:g} s"
+                client.kill(f"{silent}: it is replaced")
+                return

@@ -24,6 +24,8 @@ _TYPES = {
     408: "timeout_error",
     429: "rate_limit_error",
 }
+_LONGEST_MESSAGE, _LONGEST_NAME = 1000, 64
+"""Characters: a client's own words come back in an error, but not as many as it likes."""
 _OF_HTTP = {404: "not_found", 405: "method_not_allowed", 400: "bad_request"}
 
 
@@ -40,7 +42,12 @@ class ErrorBody(BaseModel):
 
 def error_json(refusal: Refused) -> bytes:
     kind = _TYPES.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "server_error")
-    error = {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}
+    error = {
+        "message": _short(refusal.message, _LONGEST_MESSAGE),
+        "type": kind,
+        "param": refusal.param,
+        "code": refusal.code,
+    }
     return json.dumps({"error": error}).encode()
 
 
@@ -111,7 +118,8 @@ def _of_validation(error: RequestValidationError) -> Refused:
     the kind that the value is of is the one to speak of, or else what was expected of the field."""
     errors = error.errors()
     first = errors[0]
-    place = [str(part) for part in first["loc"] if part not in ("body", "query", "path", "header")]
+    inside = first["loc"][first["loc"][:1] in (("body",), ("query",), ("path",), ("header",)) :]
+    place = [_short(str(part), _LONGEST_NAME) for part in inside]
     param = str(first.get("ctx", {}).get("param") or (place[0] if place else "")) or None
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", "")
@@ -121,6 +129,7 @@ def _of_validation(error: RequestValidationError) -> Refused:
     if first["type"] == "missing":
         said = "is missing"
     elif first["type"] == "extra_forbidden":
+        param = ".".join([parent, place[-1]] if (parent := _path(place[:-1])) else place[-1:])
         return Refused(400, "unknown_parameter", f"there is no parameter {param!r}", param=param)
     elif first["type"] == "unsupported":
         return Refused(400, "unsupported_parameter", _words(first), param=param)
@@ -139,6 +148,10 @@ def _path(place: list[str]) -> str:
         elif part.isidentifier() and part not in ("str", "constrained-str"):
             words += f".{part}" if words else part
     return words
+
+
+def _short(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def _words(error: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
-"""A request's body, whole and within its limits before anything looks at it; and work that ends with its client."""
+"""Who asks before a body is read; the body, whole and within its limits before anything looks at it; and work that ends
+with its client."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -11,23 +12,40 @@ from threeloops.product.service.http.errors import Refusal
 __all__ = ["BoundedRequests", "until_disconnected"]
 
 _CLOSE = {"connection": "close"}
-_LINGER_SECONDS = 2.0
-"""How long what is too much is still read: a client that is reset while it sends never sees why."""
+_LINGER_SECONDS, _PAUSE_SECONDS = 2.0, 0.2
+"""How long what is refused is still taken and thrown away, in all and from one piece to the next: a client that is
+reset while it sends never sees why."""
 
 
 class BoundedRequests:
-    """ASGI middleware. A body has at most `body_bytes` bytes (else 413) and takes at most `body_seconds` (else 408)."""
+    """ASGI middleware. A body has at most `body_bytes` bytes (else 413) and takes at most `body_seconds` (else 408).
 
-    def __init__(self, app: ASGIApp, body_bytes: int, body_seconds: float) -> None:
-        self.app, self.body_bytes, self.body_seconds = app, body_bytes, body_seconds
+    Before any of it is kept, `check` is called with the scope and may raise Refused: whoever may not ask can neither
+    fill the memory nor learn what a body does wrong.
+    """
+
+    def __init__(
+        self, app: ASGIApp, body_bytes: int, body_seconds: float, check: Callable[[Scope], None] = lambda scope: None
+    ) -> None:
+        self.app, self.body_bytes, self.body_seconds, self._check = app, body_bytes, body_seconds, check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        length = dict(scope["headers"]).get(b"content-length", b"")
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"")
+        has_body = length.strip(b"0") != b"" or b"transfer-encoding" in headers
+        try:
+            self._check(scope)
+            if length.isdigit() and int(length[:20]) > self.body_bytes:
+                raise self._too_large(int(length[:20]))
+        except Refused as refusal:
+            if has_body and b"expect" not in headers:
+                await self._linger(receive)
+            return await Refusal(refusal, _CLOSE if has_body else None)(scope, receive, send)
         try:
             async with asyncio.timeout(self.body_seconds):
-                body = await self._body(length, receive)
+                body = await self._body(receive)
         except TimeoutError:
             late = f"the body did not arrive within {self.body_seconds:g} s: send it faster, or in a smaller request"
             return await Refusal(Refused(408, "body_timeout", late), _CLOSE)(scope, receive, send)
@@ -42,11 +60,8 @@ class BoundedRequests:
 
         return await self.app(scope, replayed, send)
 
-    async def _body(self, length: bytes, receive: Receive) -> bytes | None:
+    async def _body(self, receive: Receive) -> bytes | None:
         """None if the client goes away before its end."""
-        if length.isdigit() and int(length[:20]) > self.body_bytes:
-            await self._linger(receive)
-            raise self._too_large(int(length[:20]))
         parts, size = [], 0
         while True:
             message = await receive()
@@ -60,10 +75,13 @@ class BoundedRequests:
                 return b"".join(parts)
 
     async def _linger(self, receive: Receive) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _LINGER_SECONDS
         try:
-            async with asyncio.timeout(_LINGER_SECONDS):
+            async with asyncio.timeout(_PAUSE_SECONDS) as pause:
                 for _ in range(1024):
                     message = await receive()
+                    pause.reschedule(min(end, loop.time() + _PAUSE_SECONDS))
                     if message["type"] == "http.disconnect" or not message.get("more_body", False):
                         return
         except TimeoutError:

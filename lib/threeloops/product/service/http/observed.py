@@ -1,5 +1,6 @@
 """What is written down of every request: a line in the log, and a count of those that were refused."""
 
+import asyncio
 import logging
 import re
 import time
@@ -7,6 +8,9 @@ import uuid
 from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from threeloops.product.service.admission import Refused
+from threeloops.product.service.http.errors import Refusal
 
 __all__ = ["Observed"]
 
@@ -24,6 +28,8 @@ class Observed:
     Each request has an id: the client's X-Request-Id if it is plain, or a new one. It stands in the answer's header of
     that name, and in scope["state"]["request_id"]. What is to be in the line besides, the application puts into
     scope["state"]["log"]; it never holds what a client sent, keys least of all.
+
+    A request that the server cancels when it ends is told so, if it has no answer yet.
     """
 
     def __init__(self, app: ASGIApp, refused: Callable[[str], None]) -> None:
@@ -48,6 +54,11 @@ class Observed:
         is_failure = False
         try:
             return await self.app(scope, receive, named)
+        except asyncio.CancelledError:
+            if status != _CLIENT_CLOSED:
+                raise
+            ending = Refused(503, "draining", "the service is shutting down: try again", 1.0)
+            return await Refusal(ending, {"connection": "close"})(scope, receive, named)
         except Exception:
             is_failure, status = True, 500
             raise

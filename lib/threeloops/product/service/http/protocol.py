@@ -1,10 +1,14 @@
-"""uvicorn's HTTP/1.1 with two limits that it lacks: for the head of a request, and for a reader that stands still.
+"""uvicorn's HTTP/1.1 with limits that it lacks: for the head of a request, for a reader that stands still, and for how
+many connections are open.
 
 Without the first, a client that sends a byte per second keeps a connection for ever, and a few thousand of them keep
-everybody else out (the "slowloris" attack). Without the second, so does a client that never reads its answer.
+everybody else out (the "slowloris" attack). Without the second, so does a client that never reads its answer. Without
+the third, the process runs out of file descriptors, and can start no engine and write no log.
 """
 
 import asyncio
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import h11
@@ -15,32 +19,52 @@ from threeloops.product.service.http.errors import error_json
 
 __all__ = ["BoundedProtocol"]
 
+_AHEAD = 1 << 16
+"""Bytes of further requests that are kept for a client that does not wait for its answer."""
+
 
 class BoundedProtocol(H11Protocol):
     """Give uvicorn a class made by `within`."""
 
     header_seconds: float
     stall_seconds: float
+    most_connections: int
 
     @classmethod
-    def within(cls, header_seconds: float, stall_seconds: float) -> type["BoundedProtocol"]:
+    def within(cls, header_seconds: float, stall_seconds: float, most_connections: int) -> type["BoundedProtocol"]:
         """The head of a request must be here after `header_seconds`, from the connection or its first byte (else 408);
-        a reader must take something within `stall_seconds`, or is cut off."""
-        return type(cls.__name__, (cls,), {"header_seconds": header_seconds, "stall_seconds": stall_seconds})
+        a reader must take something within `stall_seconds`, and all that is left within as many seconds of the end of
+        its connection, or is cut off; connections beyond `most_connections` are answered 503 and closed."""
+        limits = {
+            "header_seconds": header_seconds,
+            "stall_seconds": stall_seconds,
+            "most_connections": most_connections,
+        }
+        return type(cls.__name__, (cls,), limits)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
-        super().connection_made(transport)
+        self._is_deaf = False
+        self._closing = _Closing(transport, self.loop, self.stall_seconds)
+        super().connection_made(self._closing)  # type: ignore[arg-type]
+        if len(self.connections) > self.most_connections:
+            full = f"{self.most_connections} connections are open, which is all that this service takes: try again"
+            self._is_deaf = True
+            self._answer(503, error_json(Refused(503, "too_many_connections", full)), [("retry-after", "1")])
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch_head()
         self.resume_writing()
         super().connection_lost(exc)
+        self._closing.lost()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
         super().data_received(data)
+        self._read_on()
         self._watch_head()
 
     def on_response_complete(self) -> None:
@@ -58,8 +82,19 @@ class BoundedProtocol(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """What h11 cannot read, in the format of every other error."""
-        self._answer(400, error_json(Refused(400, "bad_request", "this is not an HTTP/1.1 request")))
+        """What h11 cannot read, in the format of every other error. uvicorn calls this where it has caught h11's."""
+        refusal = Refused(400, "bad_request", "this is not an HTTP/1.1 request")
+        if getattr(sys.exc_info()[1], "error_status_hint", 400) == 431:
+            refusal = Refused(431, "header_too_large", "the head of the request is too long: send fewer headers")
+        self._answer(refusal.status, error_json(refusal))
+
+    def _read_on(self) -> None:
+        """uvicorn stops reading when a request comes before the answer to the one before. Then nobody would notice that
+        the client has gone, so read on; if more comes than is kept, this answer is the last of its connection."""
+        if self.flow.read_paused and self.conn.their_state is h11.DONE:
+            if len(self.conn.trailing_data[0]) > _AHEAD:
+                self._is_deaf, self.cycle.keep_alive = True, False
+            self.flow.resume_reading()
 
     def _watch_head(self, is_idle: bool = False) -> None:
         """Start the clock where a head is being waited for, and stop it where none is. Between two requests uvicorn's
@@ -78,9 +113,10 @@ class BoundedProtocol(H11Protocol):
         late = f"the head of the request did not arrive within {self.header_seconds:g} s"
         self._answer(408, error_json(Refused(408, "header_timeout", late)))
 
-    def _answer(self, status: int, body: bytes) -> None:
+    def _answer(self, status: int, body: bytes, more: Sequence[tuple[str, str]] = ()) -> None:
         """Answer without the application, and hang up."""
         headers = [
+            *more,
             ("content-type", "application/json"),
             ("content-length", str(len(body))),
             ("connection", "close"),
@@ -92,3 +128,23 @@ class BoundedProtocol(H11Protocol):
         except h11.LocalProtocolError:
             pass  # an answer was under way already
         self.transport.close()
+
+
+class _Closing:
+    """A transport that is cut off if a client does not take within `seconds` what is left when it is closed."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._transport, self._loop, self._seconds = transport, loop, seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        self._transport.close()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._seconds, self._transport.abort)
+
+    def lost(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

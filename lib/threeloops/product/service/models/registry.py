@@ -3,7 +3,7 @@
     versions/<name>/files/…           a copy of what was published
     versions/<name>/manifest.json     sizes and hashes
     history.json                      every activation and rollback; the active version follows from it
-    lock                              held while any of this is changed
+    lock                              held while any of this is changed, by the process whose id it contains
 
 Nothing is ever half there: a version is copied under another name, flushed to the disk and then renamed. Processes may
 share the folder.
@@ -17,9 +17,12 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from threeloops.files import replace_text, sync
 from threeloops.product.service.models.version import RegistryError, Version, read_version, write_manifest
@@ -27,55 +30,86 @@ from threeloops.product.service.models.version import RegistryError, Version, re
 __all__ = ["Registry"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_COMMANDS = ("activate", "rollback")  # words of the service's addresses, where a version's name stands too
 _UNFINISHED = ".tmp"
+_LOCK_SECONDS, _LOOK_SECONDS = 10.0, 0.02
 
 
 @dataclass(frozen=True)
 class _Event:
     """`what` is "activate" or "rollback", after which `version` was the active one."""
 
-    what: str
+    what: Literal["activate", "rollback"]
     version: str
     at: float  # seconds since 1970
 
 
-class Registry:
-    """Whatever it returns is whole: each byte of a version was compared with its manifest."""
+@contextmanager
+def _reported() -> Iterator[None]:
+    """What the disk or a damaged file does, as a RegistryError."""
+    try:
+        yield
+    except RecursionError as error:
+        raise RegistryError(f"the registry holds something that is nested too deeply ({error})") from None
+    except OSError as error:
+        first = error.args[0]
+        if isinstance(error, shutil.Error) and isinstance(first, list) and first:  # of copytree: all that went wrong
+            where, _, why = first[0]
+        else:
+            where, why = error.filename or "the registry", error.strerror or error
+        raise RegistryError(f"{str(where)[:200]}: {str(why)[:200]}") from None
 
-    def __init__(self, folder: Path):
-        self.folder = Path(folder)
+
+class Registry:
+    """Whatever it returns is whole: each byte of a version was compared with its manifest.
+
+    Everything raises RegistryError if the disk does not do its part. Whoever changes something waits for others who do,
+    for at most `lock_seconds`.
+    """
+
+    @_reported()
+    def __init__(self, folder: Path, lock_seconds: float = _LOCK_SECONDS):
+        self.folder, self._lock_seconds = Path(folder), lock_seconds
         self._versions, self._history = self.folder / "versions", self.folder / "history.json"
         self._versions.mkdir(parents=True, exist_ok=True)
 
+    @_reported()
     def names(self) -> list[str]:
         """Of all versions, whether whole or not, in alphabetical order."""
         return sorted(path.name for path in self._versions.iterdir() if _NAME.fullmatch(path.name))
 
+    @_reported()
     def version(self, name: str) -> Version:
         """Raises RegistryError if there is no such version, or only half of it."""
         _check(name)
         return read_version(self._versions / name)
 
+    @_reported()
     def publish(self, name: str, folder: Path) -> Version:
         """Copy a folder of files as a new version, which is not active yet. Links are followed.
 
         The same files again are the same version. Raises RegistryError for a name that is taken by other files.
         """
         _check(name)
+        if name in _COMMANDS:
+            raise RegistryError(f"version {name!r} is a command of the service: use another name")
         source = Path(folder)
         if not source.is_dir():
-            raise RegistryError(f"{source}: expected the folder of a model")
+            raise RegistryError(f"{str(source)[:200]!r}: expected the folder of a model")
+        if self._versions.resolve().is_relative_to(source.resolve()):
+            raise RegistryError(f"{source}: the registry lies in this folder: publish the folder of one model")
         with self._unfinished(name) as place:
+            shutil.copytree(source, place / "files")
             try:
-                shutil.copytree(source, place / "files")
                 digest = write_manifest(place, time.time())
-            except (OSError, RegistryError) as error:
+            except RegistryError as error:
                 raise RegistryError(f"{source}: cannot be published: {error}") from None
             _flush(place)
             with self._locked():
                 self._put(place, name, digest)
         return self.version(name)
 
+    @_reported()
     def activate(self, name: str) -> Version:
         """Make it the current version. Raises RegistryError, and the current one stays, if it is not whole."""
         version = self.version(name)
@@ -85,6 +119,7 @@ class Registry:
                 self._write([*events, _Event("activate", name, time.time())])
         return version
 
+    @_reported()
     def rollback(self) -> Version:
         """Make the version that was active before the current one the current one.
 
@@ -99,6 +134,7 @@ class Registry:
             self._write([*events, _Event("rollback", version.name, time.time())])
         return version
 
+    @_reported()
     def current(self) -> Version:
         """Raises RegistryError if none is active, or if it is damaged."""
         active = _active(self._events())
@@ -107,45 +143,63 @@ class Registry:
             raise RegistryError(f"no version is active: activate one ({names})")
         return self.version(active[-1])
 
+    @_reported()
     def history(self) -> list[dict[str, str | float]]:
         """What was made active, the oldest first: {"what": "activate" or "rollback", "version", "at"}."""
         return [asdict(event) for event in self._events()]
 
     def _put(self, place: Path, name: str, digest: str) -> None:
         """Rename to the version's name. What is damaged there makes way; what is whole stays, and must be the same."""
-        target = self._versions / name
+        target, damaged = self._versions / name, None
         if target.exists():
             try:
                 there = read_version(target)
             except RegistryError:
-                target.rename(self._versions / f".{name}.{secrets.token_hex(4)}{_UNFINISHED}")
+                damaged = target.rename(self._versions / f".{name}.{secrets.token_hex(4)}{_UNFINISHED}")
             else:
                 if there.digest != digest:
                     raise RegistryError(f"version {name!r} is there already, with other files: use another name")
                 return
-        place.rename(target)
+        try:
+            place.rename(target)
+        except OSError:
+            if damaged is not None:
+                damaged.rename(target)
+            raise
         sync(self._versions)
 
     def _events(self) -> list[_Event]:
         try:
-            return [_Event(**event) for event in json.loads(self._history.read_text())]
+            return msgspec.json.decode(self._history.read_bytes(), type=list[_Event])
         except FileNotFoundError:
             return []
-        except (ValueError, TypeError) as error:
+        except (ValueError, RecursionError) as error:  # also msgspec's
             raise RegistryError(
                 f"{self._history} cannot be read ({error}): restore it, or remove it and activate a version"
             ) from None
 
     def _write(self, events: list[_Event]) -> None:
-        try:
-            replace_text(self._history, json.dumps([asdict(event) for event in events], indent=1) + "\n")
-        except OSError as error:
-            raise RegistryError(f"{self._history} cannot be written: {error}") from None
+        replace_text(self._history, json.dumps([asdict(event) for event in events], indent=1) + "\n")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with (self.folder / "lock").open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        path, end = self.folder / "lock", time.monotonic() + self._lock_seconds
+        with path.open("a") as file:
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                if time.monotonic() > end:
+                    holder = path.read_text(errors="replace")[:20].strip()
+                    process = f"process {holder}" if holder.isdigit() else "another process"
+                    raise RegistryError(
+                        f"{path} is held by {process} for {self._lock_seconds:g} s or longer: try again when it has "
+                        "ended what it does"
+                    )
+                time.sleep(_LOOK_SECONDS)
+            with suppress(OSError):  # a courtesy: a full disk is no reason to stop here
+                os.truncate(file.fileno(), 0)
+                os.write(file.fileno(), str(os.getpid()).encode())
             yield
 
     @contextmanager
@@ -154,19 +208,16 @@ class Registry:
 
         Each holds a lock on its own folder, which ends with its process, whereas a process id may be reused.
         """
-        with self._locked():
-            for path in self._versions.glob(f".*{_UNFINISHED}"):
-                with suppress(OSError), _folder_locked(path):
-                    shutil.rmtree(path)
-            place = self._versions / f".{name}.{secrets.token_hex(4)}{_UNFINISHED}"
-            place.mkdir()
-            lock = _folder_locked(place)
-            lock.__enter__()
-        try:
+        place = self._versions / f".{name}.{secrets.token_hex(4)}{_UNFINISHED}"
+        with ExitStack() as stack:
+            with self._locked():
+                for path in self._versions.glob(f".*{_UNFINISHED}"):
+                    with suppress(OSError), _folder_locked(path):
+                        shutil.rmtree(path)
+                place.mkdir()
+                stack.callback(shutil.rmtree, place, ignore_errors=True)
+                stack.enter_context(_folder_locked(place))
             yield place
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
-            lock.__exit__(None, None, None)
 
 
 def _active(events: list[_Event]) -> list[str]:
@@ -182,7 +233,9 @@ def _active(events: list[_Event]) -> list[str]:
 
 def _check(name: str) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise RegistryError(f"version {name!r}: expected up to 64 letters, digits, dots, hyphens or underscores")
+        raise RegistryError(
+            f"version {str(name)[:100]!r}: expected up to 64 letters, digits, dots, hyphens or underscores"
+        )
 
 
 @contextmanager

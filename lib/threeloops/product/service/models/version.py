@@ -15,7 +15,8 @@ _MANIFEST, _FILES = "manifest.json", "files"
 
 
 class RegistryError(RuntimeError):
-    """No such version, a version that is not whole, or a name that is taken. Nothing was changed."""
+    """No such version, a version that is not whole, a name that is taken, or a disk that does not do its part. Nothing
+    was changed."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def read_version(place: Path) -> Version:
     except FileNotFoundError:
         state = "there is no such version" if not place.exists() else f"it has no {_MANIFEST}: only half of it is there"
         raise RegistryError(f"version {name!r}: {state}; publish it again") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RegistryError(f"version {name!r}: its {_MANIFEST} cannot be read ({error}); publish it again") from None
     found = dict(_files(place / _FILES))
     if extra := found.keys() - files.keys():

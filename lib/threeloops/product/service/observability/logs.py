@@ -5,6 +5,10 @@
 What a client sent must not be in a log. So only fields of `_FIELDS` are written, whatever a caller passes; what looks
 like a key or a password is blotted out of the text; and of an exception the type and the places are written, but not
 the message, which often quotes the input.
+
+Warnings of other libraries (uvicorn, asyncio, …) go the same way: left to themselves they would be written to stderr by
+the event loop itself, which then waits for whoever reads it. A line of code of theirs that warns again and again is
+written ten times a minute at most; `repeated` in its next line counts what was left out.
 """
 
 import contextlib
@@ -17,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +29,7 @@ __all__ = ["Logs", "configure_logs"]
 
 _FIELDS = frozenset(
     "request_id trace_id client clients model version method path status code seconds queue_seconds ttft_seconds "
-    "prompt_tokens completion_tokens finish_reason stream cached pid restarts host port signal dropped".split()
+    "prompt_tokens completion_tokens finish_reason stream cached pid restarts host port signal dropped repeated".split()
 )
 _SECRET = re.compile(
     r"(?i)\b(?:authorization|api[-_ ]?key|password)[\"']?\s*[:=]\s*[\"']?(?:bearer\s+)?\S+"
@@ -33,10 +38,23 @@ _SECRET = re.compile(
 _LONGEST = 1000  # characters of a text
 _QUEUED = 10_000  # lines
 _BATCH = 1000
+_END_SECONDS = 5.0
+_REPEATS, _REPEAT_SECONDS = 10, 60.0
+_OURS = "threeloops"
+
+
+@dataclass
+class _Repeats:
+    """What one line of another library's code has logged since a moment."""
+
+    since: float
+    written: int = 0
+    left_out: int = 0
+    latest: logging.LogRecord | None = None
 
 
 class Logs(logging.Handler):
-    """Where the library's log lines go while this is open. Never raises, and never waits for the disk.
+    """Where log lines go while this is open. Never raises, and never waits for the disk.
 
     `dropped` counts lines that could not be written: the disk is full, the file is gone, or more come than it takes.
     A file that was moved away (logrotate) is made anew.
@@ -49,25 +67,35 @@ class Logs(logging.Handler):
         self._counting = threading.Lock()
         self._lines: queue.Queue[bytes | None] = queue.Queue(_QUEUED)
         self._broken_line = False
-        logger = logging.getLogger("threeloops")
-        self._before = logger.propagate, logger.level
+        self._repeats: dict[tuple[str, int, object], _Repeats] = {}
+        ours = logging.getLogger(_OURS)
+        self._before = ours.propagate, ours.level
         self._thread = threading.Thread(target=self._write_all, name="logs", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.put_nowait(_line(record))
+            if record.name.partition(".")[0] == _OURS or not self._is_repeated(record):
+                self._lines.put_nowait(_line(record))
         except Exception:  # a full queue; and whatever cannot be formatted must not end a request
             self._drop(1)
 
     def close(self) -> None:
         """Write what is queued, for at most 5 s, and end the thread. What comes later is dropped."""
-        logger = logging.getLogger("threeloops")
-        logger.removeHandler(self)
-        logger.propagate, logger.level = self._before
+        ours = logging.getLogger(_OURS)
+        for logger in (ours, logging.getLogger()):
+            logger.removeHandler(self)
+        ours.propagate = self._before[0]
+        ours.setLevel(self._before[1])
+        end = time.monotonic() + _END_SECONDS
         with contextlib.suppress(queue.Full):
-            self._lines.put(None, timeout=5)
-        self._thread.join(timeout=5)
+            for repeats in self._repeats.values():
+                if repeats.left_out and repeats.latest is not None:
+                    repeats.latest.repeated = repeats.left_out - 1
+                    self._lines.put_nowait(_line(repeats.latest))
+            self._lines.put(None, timeout=_END_SECONDS)
+        self._repeats.clear()
+        self._thread.join(timeout=max(0.0, end - time.monotonic()))
         super().close()
 
     def __enter__(self) -> "Logs":
@@ -75,6 +103,22 @@ class Logs(logging.Handler):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _is_repeated(self, record: logging.LogRecord) -> bool:
+        """Whether to leave it out. Told apart by the line of code and the exception's type: a message may differ each
+        time."""
+        kind = record.exc_info[0] if record.exc_info else None
+        key, now = (record.pathname, record.lineno, kind), time.monotonic()
+        seen = self._repeats.setdefault(key, _Repeats(now))
+        if now - seen.since >= _REPEAT_SECONDS:
+            if seen.left_out:
+                record.repeated = seen.left_out
+            seen = self._repeats[key] = _Repeats(now)
+        if seen.written >= _REPEATS:
+            seen.left_out, seen.latest = seen.left_out + 1, record
+            return True
+        seen.written += 1
+        return False
 
     def _write_all(self) -> None:
         while True:
@@ -120,7 +164,8 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 def configure_logs(path: Path | None = None, level: int = logging.INFO) -> Logs:
-    """Write what the library logs to a file, or to stderr. Close what is returned, at the end.
+    """Write what the library logs, from `level` on, and what all others warn of, to a file or to stderr. Close what is
+    returned, at the end.
 
     Raises OSError if the file cannot be opened now; later nothing is raised any more.
     """
@@ -130,19 +175,23 @@ def configure_logs(path: Path | None = None, level: int = logging.INFO) -> Logs:
         except OSError as error:
             raise OSError(error.errno, f"logs cannot be written here: {error.strerror}", str(path)) from None
     logs = Logs(path)
-    logger = logging.getLogger("threeloops")
-    logger.addHandler(logs)
-    logger.setLevel(level)
-    logger.propagate = False
+    ours = logging.getLogger(_OURS)
+    for logger in (ours, logging.getLogger()):
+        logger.addHandler(logs)
+    ours.setLevel(level)
+    ours.propagate = False
     return logs
 
 
 def _line(record: logging.LogRecord) -> bytes:
+    said = record.getMessage()
+    if record.name == "asyncio":  # the lines behind its first one are reprs, which hold whatever a task held
+        said = said.partition("\n")[0]
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     entry: dict[str, Any] = {
         "time": f"{seconds}.{int(record.created % 1 * 1000):03}Z",
         "level": record.levelname.lower(),
-        "event": _plain(record.getMessage()),
+        "event": _plain(said),
         "logger": record.name,
     }
     entry |= {name: _plain(value) for name, value in vars(record).items() if name in _FIELDS and value is not None}

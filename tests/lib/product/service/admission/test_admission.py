@@ -320,3 +320,15 @@ def test_a_deadline_that_cannot_be_is_refused(deadline):
                 pass
 
     run(main)
+
+
+def test_a_wait_that_nobody_lives_to_see_is_no_time_to_come_back():
+    async def main():
+        client = Client("c", Limits(requests_per_second=1e-300, request_burst=1))
+        admission = admission_of()
+        await work(admission, 0, client)
+        refused = await work(admission, 0, client)
+        assert (refused.status, refused.code, refused.retry_after) == (429, "rate_limit_exceeded", None)
+        assert "ask whoever runs this service" in refused.message and len(refused.message) < 200
+
+    run(main)

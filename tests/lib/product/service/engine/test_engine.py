@@ -1,6 +1,7 @@
 """An engine in a process of its own: its tokens, its ends, and that a reader is never left waiting."""
 
 import asyncio
+import functools
 import math
 import os
 import signal
@@ -13,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from threeloops.product.request import Finish, Request, Sampling
 from threeloops.product.service.engine import EngineClient, EngineSpec, EngineStopped, Supervisor
 from threeloops.product.service.engine.messages import Ready
+from threeloops.simulation import event_loop as virtual
+from threeloops.simulation.event_loop import now
 
 TINY = EngineSpec("tiny", blocks=64, threads=1, window=8)
 
@@ -151,7 +154,7 @@ async def close_ends_it_and_tells_whoever_reads(engine):
 
 def test_a_dead_process_is_told_to_every_reader_and_replaced():
     async def main():
-        engine = await Supervisor(TINY, first_wait=0.01, longest_wait=0.02).open()
+        engine = await Supervisor(TINY, first_wait=0.01, longest_wait=0.02, step_seconds=4).open()
         try:
             os.kill(engine.pid, signal.SIGSTOP)
             readers = [asyncio.create_task(read(engine, request(tokens=240))) for _ in range(5)]
@@ -169,6 +172,12 @@ def test_a_dead_process_is_told_to_every_reader_and_replaced():
             await until(is_ready, "another process is ready")
             assert engine.restarts == 1 and engine.reason == ""
             assert len(await read(engine, request(tokens=5))) == 5
+            before, engine.step_seconds = engine.pid, 0.5
+            engine.first_wait, engine.longest_wait = PATIENCE, 0  # no third process
+            os.kill(before, signal.SIGSTOP)
+            with pytest.raises(EngineStopped, match=rf"process {before} gave no sign of life for 0\.5 s"):
+                await read(engine, request(tokens=240))
+            assert not engine.ready
         finally:
             await engine.close()
         assert not engine.ready and not os.path.exists(f"/proc/{engine.pid}")
@@ -187,52 +196,104 @@ def test_a_model_that_cannot_be_loaded_says_why(tmp_path):
 
 
 class FakeClient:
-    """A process that is ready or not, and dies when the test says so."""
+    """A process that is ready, answers, and dies as the test says. `loads` is how long it takes to load."""
 
     pid = 1
 
-    def __init__(self, is_good):
-        self.is_good, self.gone, self.reason = is_good, asyncio.Event(), "" if is_good else "bad model"
-        self.ready = is_good
-        self.model = Ready(256, 256, 0.0)
+    def __init__(self, is_good=True, loads=0.0):
+        self.is_good, self.loads, self.started = is_good, loads, now()
+        self.gone, self.answers = asyncio.Event(), asyncio.Event()
+        self.reason, self.ready, self.model = "" if is_good else "bad model", False, Ready(256, 256, 0.0)
+        self.answers.set()
 
     async def wait_ready(self):
+        await asyncio.sleep(self.loads)
         if not self.is_good:
             raise EngineStopped(self.reason)
+        self.ready = True
 
     async def wait_gone(self):
         await self.gone.wait()
-        self.ready, self.reason = False, "killed"
+        self.ready, self.reason = False, self.reason or "killed"
+
+    async def stats(self, seconds):
+        try:
+            async with asyncio.timeout(seconds):
+                await self.answers.wait()
+        except TimeoutError:
+            raise EngineStopped("no answer") from None
+
+    def kill(self, reason):
+        self.reason = reason
+        self.gone.set()
 
     async def close(self):
         self.gone.set()
 
 
-def test_restarts_wait_longer_each_time_and_are_bounded(monkeypatch):
+def supervised(*clients, **options):
+    """A supervisor whose processes are these, one after another, and the list of those that were started."""
+    coming, started = iter(clients), []
+
+    async def start(spec):
+        started.append(next(coming)())
+        return started[-1]
+
+    return Supervisor(TINY, start=start, **options), started
+
+
+def test_restarts_wait_longer_each_time_and_are_bounded():
     async def main():
-        waits, started = [], []
-        are_good = iter([True, False, False, False, True])
-
-        async def start(spec):
-            started.append(FakeClient(next(are_good)))
-            return started[-1]
-
-        async def no_sleep(seconds, sleep=asyncio.sleep):
-            waits.append(seconds)
-            await sleep(0)
-
-        engine = await Supervisor(TINY, first_wait=1, longest_wait=5, start=start).open()
-        monkeypatch.setattr(asyncio, "sleep", no_sleep)
+        bad = functools.partial(FakeClient, is_good=False)
+        engine, started = supervised(FakeClient, bad, bad, bad, FakeClient, first_wait=1, longest_wait=5)
+        await engine.open()
         started[0].gone.set()
-        while len(started) < 5:
-            await no_sleep(0)
-        while engine.reason:
-            await no_sleep(0)
-        assert [seconds for seconds in waits if seconds] == [1, 2, 4, 5]
-        assert engine.restarts == 4 and engine.ready
+        await asyncio.sleep(100)
+        assert [client.started for client in started] == [0, 1, 1 + 2, 1 + 2 + 4, 1 + 2 + 4 + 5]
+        assert engine.restarts == 4 and engine.ready and engine.reason == ""
         await engine.close()
 
-    run(main())
+    virtual.run(main)
+
+
+def test_a_process_that_says_nothing_is_replaced_and_a_slow_one_is_not():
+    async def main():
+        engine, started = supervised(FakeClient, FakeClient, first_wait=1, step_seconds=60)
+        await engine.open()
+        for seconds in (1, 50, 1):  # each step takes nearly as long as it may
+            started[0].answers.clear()
+            await asyncio.sleep(seconds)
+            started[0].answers.set()
+            await asyncio.sleep(1)
+        assert (len(started), engine.ready) == (1, True)
+        started[0].answers.clear()
+        stopped = now()
+        await asyncio.sleep(200)
+        assert started[0].reason == "the engine's process 1 gave no sign of life for 60 s: it is replaced"
+        assert 60 <= started[1].started - 1 - stopped <= 75 and engine.ready
+        await engine.close()
+
+    virtual.run(main)
+
+
+def test_a_model_that_does_not_load_in_time_is_given_up():
+    async def main():
+        slow = functools.partial(FakeClient, loads=1e6)
+        engine, started = supervised(slow, load_seconds=30)
+        with pytest.raises(EngineStopped, match="the model 'tiny' was not loaded within 30 s: .*load_seconds"):
+            await engine.open()
+        assert now() == 30 and started[0].gone.is_set()
+        engine, started = supervised(FakeClient, slow, FakeClient, first_wait=1, load_seconds=30)
+        await engine.open()
+        began = now()
+        started[0].gone.set()
+        await asyncio.sleep(20)
+        assert not engine.ready
+        await asyncio.sleep(80)
+        assert started[1].gone.is_set() and started[2].started == began + 1 + 30 + 2 and engine.ready
+        await engine.close()
+
+    virtual.run(main)
 
 
 def test_a_model_that_gives_no_numbers_is_not_served(tmp_path):

@@ -1,8 +1,15 @@
+import contextlib
+import errno
+import fcntl
+import io
+import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from threeloops.product.service.models import Registry, RegistryError
@@ -206,6 +213,136 @@ def test_many_publishers_at_once(registry, model):
     assert {event["version"] for event in registry.history()} == {f"v{n}" for n in range(8)}
     assert len(registry.history()) == 8
     assert unfinished(registry) == []
+
+
+def test_who_holds_the_lock_is_named_and_not_waited_for_for_ever(registry, model):
+    registry.activate(registry.publish("v1", model()).name)
+    registry.activate(registry.publish("v2", model(weights="2")).name)
+    with registry._locked():
+        late = Registry(registry.folder, lock_seconds=0.02)
+        for act in (late.rollback, lambda: late.activate("v1"), lambda: late.publish("v3", model())):
+            with pytest.raises(RegistryError, match=rf"lock is held by process {os.getpid()} for 0.02 s .*: try again"):
+                act()
+        assert late.current().name == "v2", "looking needs no lock"
+    assert registry.rollback().name == "v1"
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("break_it", "act"),
+    [
+        (lambda folder: (folder / "history.json").mkdir(), lambda it, source: it.current()),
+        (lambda folder: (folder / "history.json").mkdir(), lambda it, source: it.activate("v1")),
+        (lambda folder: (folder / "history.json").write_text(DEEP), lambda it, source: it.history()),
+        (lambda folder: (folder / "history.json").write_text('[{"what": "activate", "version": 1, "at": 1}]'),
+         lambda it, source: it.current()),
+        (lambda folder: (folder / "history.json").write_text('[{"what": "activate", "version": "v1", "at": NaN}]'),
+         lambda it, source: it.history()),
+        (lambda folder: (folder / "versions" / "v1" / "manifest.json").write_text(DEEP),
+         lambda it, source: it.version("v1")),
+        (lambda folder: shutil.rmtree(folder / "versions"), lambda it, source: it.names()),
+        (lambda folder: shutil.rmtree(folder / "versions"), lambda it, source: it.publish("v2", source)),
+        (lambda folder: (folder / "lock").unlink() or (folder / "lock").mkdir(), lambda it, source: it.activate("v1")),
+        (lambda folder: None, lambda it, source: it.publish("v2", Path("x" * 5000))),
+        (lambda folder: None, lambda it, source: it.publish("v2", Path("/".join(["x" * 200] * 30)))),
+        (lambda folder: None, lambda it, source: it.publish("v2", Path("a\0b"))),
+    ],
+)  # fmt: skip
+def test_a_folder_that_is_not_as_it_should_be_is_an_error_of_the_registry(registry, model, break_it, act):
+    registry.publish("v1", model())
+    break_it(registry.folder)
+    with pytest.raises(RegistryError) as caught:
+        act(registry, model())
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_registry_that_cannot_be_made_is_an_error_of_the_registry(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RegistryError, match="file"):
+        Registry(tmp_path / "file" / "registry")
+
+
+@contextlib.contextmanager
+def disk_that_refuses(number):
+    """The call with this number that opens, makes, renames or flushes something fails; yields whether one did."""
+    calls, failed = itertools.count(), []
+
+    def refusing(function):
+        def call(*args, **more):
+            if next(calls) == number:
+                failed.append(function.__name__)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return function(*args, **more)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        for module, names in (
+            (os, "open mkdir rename replace fsync scandir stat write"),
+            (io, "open"),
+            (fcntl, "flock"),
+        ):
+            for name in names.split():
+                patch.setattr(module, name, refusing(getattr(module, name)))
+        yield failed
+
+
+@pytest.mark.parametrize("what", ["publish", "publish again", "mend", "activate", "rollback"])
+def test_whatever_the_disk_refuses_nothing_is_half_there(registry, model, what):
+    source, other = model(weights="a"), model(weights="b", name="other")
+    for name, folder in (("a", source), ("b", other)):
+        registry.activate(registry.publish(name, folder).name)
+    history = registry.history()
+    refusals = 0
+    for number in itertools.count():
+        if what == "mend":
+            flip(registry.folder / "versions" / "b" / "files" / "weights")
+        with disk_that_refuses(number) as failed:
+            try:
+                match what:
+                    case "publish":
+                        registry.publish("c", source)
+                    case "publish again" | "mend":
+                        registry.publish("b", other)
+                    case "activate":
+                        registry.activate("a")
+                    case "rollback":
+                        registry.rollback()
+            except RegistryError as error:
+                refusals += 1
+                assert "No space left" in str(error)
+        if not failed:
+            break
+        for name in registry.names():
+            assert what == "mend" or registry.version(name).name == name
+        assert set("ab") <= set(registry.names())
+        if what in ("activate", "rollback"):
+            assert registry.history() in (history, registry.history()[: len(history) + 1])
+        if registry.history() != history:
+            (registry.folder / "history.json").write_text(json.dumps(history))
+        if "c" in registry.names():
+            shutil.rmtree(registry.folder / "versions" / "c")
+    assert refusals >= 3
+    registry.publish("d", source)  # removes what could not be removed
+    assert unfinished(registry) == []
+
+
+def test_no_version_has_the_name_of_a_command(registry, model):
+    for name in ("rollback", "activate"):
+        with pytest.raises(RegistryError, match=f"'{name}' is a command of the service"):
+            registry.publish(name, model())
+
+
+def test_a_folder_is_not_published_into_itself(registry, model, tmp_path):
+    registry.publish("v1", model())
+    (tmp_path / "link").symlink_to(registry.folder)
+    for folder in (registry.folder, tmp_path, registry.folder / "versions", tmp_path / "link", Path("/")):
+        with pytest.raises(RegistryError, match="the registry lies in this folder"):
+            registry.publish("v2", folder)
+    assert registry.publish("v2", registry.version("v1").folder).digest == registry.version("v1").digest
 
 
 PUBLISHER = """

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from threeloops.product.service.observability import configure_logs
@@ -180,12 +181,61 @@ def test_many_threads_lose_no_line(path):
     assert logs.dropped == 0
 
 
-def test_afterwards_logging_is_as_it_was(path):
-    logger = logging.getLogger("threeloops")
-    before = logger.level, logger.propagate, logger.handlers[:]
+def test_warnings_of_other_libraries_go_the_same_way_without_what_they_quote(path):
+    """Else Python's last resort writes them to stderr, and waits for whoever reads it."""
+    with configure_logs(path):
+        logging.getLogger("asyncio").error("Task exception was never retrieved\nfuture: ValueError('my diary')")
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+        logging.getLogger("uvicorn.error").info("Started server process")
+    events = [(line["logger"], line["event"]) for line in lines(path)]
+    assert events == [
+        ("asyncio", "Task exception was never retrieved"), ("uvicorn.error", "Invalid HTTP request received."),
+    ]  # fmt: skip
+
+
+def test_a_warning_that_is_repeated_is_counted_instead_and_requests_never_are(path, monkeypatch):
+    def repeat(times):
+        for number in range(times):
+            logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+            log.warning("request", extra={"status": number})
+
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     with configure_logs(path) as logs:
-        assert logs in logger.handlers
-    assert (logger.level, logger.propagate, logger.handlers) == before
+        repeat(1000)
+        now += 61
+        repeat(1)
+        repeat(99)
+    others = [line.get("repeated", 0) for line in lines(path) if line["logger"] == "uvicorn.error"]
+    assert len(others) <= 21 and len(others) + sum(others) == 1100, "each line is written or counted"
+    assert [line["status"] for line in lines(path) if line["logger"] == "threeloops.test"] == [
+        *range(1000), 0, *range(99),
+    ]  # fmt: skip
+    assert logs.dropped == 0
+
+
+def test_a_stuck_reader_does_not_hold_up_the_end(monkeypatch):
+    monkeypatch.setattr("threeloops.product.service.observability.logs._END_SECONDS", 0.05)
+    read, write = os.pipe()
+    with open(write, "w") as stuck:
+        monkeypatch.setattr(sys, "stderr", stuck)
+        logs = configure_logs()
+        for number in range(30_000):
+            log.info("request %d", number)
+        began = time.monotonic()
+        logs.close()
+        assert time.monotonic() - began < 2
+        os.close(read)  # ends the write
+        logs._lines.put(None, timeout=60)
+        logs._thread.join(60)
+
+
+def test_afterwards_logging_is_as_it_was(path):
+    loggers = [logging.getLogger(name) for name in ("threeloops", None)]
+    before = [(logger.level, logger.propagate, logger.handlers[:]) for logger in loggers]
+    with configure_logs(path) as logs:
+        assert logs in logging.getLogger().handlers
+    assert [(logger.level, logger.propagate, logger.handlers) for logger in loggers] == before
     logs.close()
 
 

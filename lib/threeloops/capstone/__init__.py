@@ -1,0 +1,54 @@
+"""From a model, tokens, a cluster, a budget and an SLO to a plan that can be defended, by the library's own models.
+
+>>> plan = make_plan(read_scenario("70b_pretraining"))
+>>> plan.decision("parallelism").choice, plan["training_days"], plan["total_cost"]
+>>> [change.change for change in plan.sensitivity if change.decisions]
+
+Nothing is predicted here: parallelism and step time come from `training.planning`, failures from
+`training.elastic.goodput`, replicas and fleets from `product.fleet`, and accelerators from `hardware`. What this room
+adds is the chain of arithmetic from them to a bill, the reasons, and what would have to change.
+"""
+
+from threeloops.capstone.plan import (
+    Bars,
+    Change,
+    CostLine,
+    Decision,
+    Evidence,
+    Figure,
+    Gantt,
+    Lines,
+    Option,
+    Plan,
+    Quantity,
+    Series,
+    Span,
+    Topic,
+)
+from threeloops.capstone.planner import make_plan
+from threeloops.capstone.scenario import (
+    Budget,
+    Cluster,
+    Infeasible,
+    Model,
+    Owning,
+    Prices,
+    Proposal,
+    Scenario,
+    ScenarioError,
+    Serving,
+    Training,
+    examples,
+    read_prices,
+    read_scenario,
+    scenario_from,
+)
+from threeloops.capstone.sheet import evaluate
+from threeloops.capstone.variations import changed
+
+__all__ = [
+    "Bars", "Budget", "Change", "Cluster", "CostLine", "Decision", "Evidence", "Figure", "Gantt", "Infeasible", "Lines",
+    "Model", "Option", "Owning", "Plan", "Prices", "Proposal", "Quantity", "Scenario", "ScenarioError", "Series",
+    "Serving", "Span", "Topic", "Training", "changed", "evaluate", "examples", "make_plan", "read_prices",
+    "read_scenario", "scenario_from",
+]  # fmt: skip

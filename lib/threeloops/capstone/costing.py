@@ -1,0 +1,259 @@
+"""What one accelerator would cost in a scenario: the parts of a plan, and the arithmetic from them to the bill.
+
+Models say how long a step takes, how much of the time is useful, and how many replicas a day needs. From there on
+everything is sums and products in a `Sheet`, so that a spreadsheet can repeat it.
+"""
+
+import math
+from dataclasses import dataclass
+
+from threeloops.capstone.plan import CostLine
+from threeloops.capstone.scenario import Item, Prices, Refusal, Scenario, ScenarioError, Serving
+from threeloops.capstone.serving import ServingPart, plan_serving
+from threeloops.capstone.sheet import Sheet
+from threeloops.capstone.training import TrainingPart, plan_training
+from threeloops.hardware.accelerators import accelerator
+
+__all__ = ["Candidate", "candidate", "candidates"]
+
+_LINES = (
+    ("Training: useful steps", "training_useful_cost"),
+    ("Training: failures and checkpoints", "training_lost_cost"),
+    ("Training: spare nodes", "spare_cost"),
+    ("Serving: the fleet", "serving_cost"),
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A scenario on one accelerator, feasible or (with `refused`) at least computed."""
+
+    name: str
+    scenario: Scenario
+    training: TrainingPart | None
+    serving: ServingPart | None
+    sheet: Sheet
+    costs: tuple[CostLine, ...]
+    owned: bool
+    """Whether owning hardware is cheaper than renting it, at the scenario's utilisation."""
+    refused: Refusal | None
+    """That it comes too late, or costs too much."""
+
+    @property
+    def total(self) -> float:
+        return self.sheet["total_cost"]
+
+    @property
+    def days(self) -> float | None:
+        """Of training."""
+        return self.sheet["training_days"] if self.training is not None else None
+
+
+def candidate(scenario: Scenario, prices: Prices, name: str) -> Candidate:
+    """Raises Refusal where nothing can be computed (it does not fit, or no promise can be kept), and ScenarioError if
+    no price of a cloud is known."""
+    training = plan_training(scenario, name) if scenario.training is not None else None
+    serving = plan_serving(scenario, name) if scenario.serving is not None else None
+    sheet = Sheet()
+    owned = _price(sheet, scenario, prices, name)
+    if training is not None:
+        _train(sheet, training)
+    if scenario.serving is not None and serving is not None:
+        _serve(sheet, scenario.serving, serving)
+    lines = [(label, key) for label, key in _LINES if key in sheet.rows]
+    sheet.derive("cost", ("total_cost", "Total cost", "USD", " + ".join(key for _, key in lines)))
+    costs = tuple(CostLine(label, key, sheet[key]) for label, key in lines)
+    return Candidate(name, scenario, training, serving, sheet, costs, owned, _refused(scenario, name, sheet))
+
+
+def candidates(scenario: Scenario, prices: Prices) -> dict[str, Candidate | Refusal]:
+    """Of each accelerator of the scenario what it would cost, or why it cannot do it; those that do come first, and of
+    them the cheapest."""
+    found: dict[str, Candidate | Refusal] = {}
+    for name in scenario.cluster.accelerators:
+        try:
+            each = candidate(scenario, prices, name)
+            found[name] = each.refused or each
+        except Refusal as refusal:
+            found[name] = refusal
+    return dict(sorted(found.items(), key=lambda pair: getattr(pair[1], "total", math.inf)))
+
+
+def _refused(scenario: Scenario, name: str, sheet: Sheet) -> Refusal | None:
+    training, budget = scenario.training, scenario.budget
+    if training is not None and sheet["training_days"] > training.deadline_days:
+        return Refusal(
+            "deadline",
+            f"{name}: training takes {sheet['training_days']:.4g} days on {scenario.cluster.gpus} GPUs, and the "
+            f"deadline is in {training.deadline_days:g} days",
+            sheet["training_days"] / training.deadline_days,
+        )
+    if budget.total is not None and sheet["total_cost"] > budget.total:
+        return Refusal(
+            "budget",
+            f"{name}: the plan costs {sheet['total_cost']:,.0f} {budget.currency}, and the budget is "
+            f"{budget.total:,.0f} {budget.currency}",
+            sheet["total_cost"] / budget.total,
+        )
+    return None
+
+
+def _price(sheet: Sheet, scenario: Scenario, prices: Prices, name: str) -> bool:
+    """Prices of a GPU-hour, rented and owned, and whether owning is cheaper."""
+    gpu = accelerator(name).name
+    rent = prices.find("cloud", gpu)
+    if rent is None:
+        raise ScenarioError(
+            f"no price of item 'cloud' for {gpu!r}: expected USD per GPU-hour; add a [[price]] to a copy of the table "
+            "and give it with --prices"
+        )
+    sheet.put(
+        "prices",
+        ("cloud_list_price", f"{gpu} in a cloud, list price", rent.value, "USD/h", rent.level, rent.origin),
+        ("discount", "Discount of a reservation", scenario.prices.discount, "share", "given", "prices.discount"),
+    )
+    sheet.derive("prices", ("rent_per_gpu_hour", "A rented GPU-hour", "USD/h", "cloud_list_price * (1 - discount)"))
+    owned = _own(sheet, prices, gpu, scenario) and sheet["own_per_gpu_hour"] < sheet["rent_per_gpu_hour"]
+    chosen = "own_per_gpu_hour" if owned else "rent_per_gpu_hour"
+    sheet.derive("prices", ("gpu_hour_price", "A GPU-hour of this plan", "USD/h", chosen))
+    return owned
+
+
+_OWN_PRICES: tuple[tuple[Item, str, str], ...] = (
+    ("purchase", "purchase_per_gpu", "A GPU with its share of a server"),
+    ("network", "network_per_gpu", "Switches and cables, per GPU"),
+    ("power", "power_kw", "Power of a GPU with its share of a server"),
+    ("hosting", "hosting_per_kw_month", "Space and cooling in a data centre"),
+    ("electricity", "electricity_price", "Electricity"),
+    ("pue", "pue", "Power of the site per power of its computers (PUE)"),
+    ("support", "support_share", "Support and staff, as a share of the purchase"),
+)
+
+_OWN_FORMULAS = (
+    ("own_capital_per_year", "Written off per GPU and year", "USD/year",
+     "(purchase_per_gpu + network_per_gpu) / life_years"),
+    ("own_support_per_year", "Support per GPU and year", "USD/year", "purchase_per_gpu * support_share"),
+    ("own_hosting_per_year", "Hosting per GPU and year", "USD/year", "power_kw * hosting_per_kw_month * 12"),
+    ("own_fixed_per_hour", "An owned GPU per hour, busy or not", "USD/h",
+     "(own_capital_per_year + own_support_per_year + own_hosting_per_year) / 8760"),
+    ("own_energy_per_hour", "Electricity of a busy GPU", "USD/h", "power_kw * pue * electricity_price"),
+    ("own_per_gpu_hour", "An owned GPU-hour of work", "USD/h",
+     "own_fixed_per_hour / owned_utilisation + own_energy_per_hour"),
+)  # fmt: skip
+
+_BREAK_EVEN = (
+    "break_even_utilisation", "Utilisation from which owning is cheaper", "share",
+    "own_fixed_per_hour / (rent_per_gpu_hour - own_energy_per_hour)",
+)  # fmt: skip
+
+
+def _own(sheet: Sheet, prices: Prices, gpu: str, scenario: Scenario) -> bool:
+    """What an hour of owned hardware costs; False if a price is not known."""
+    found = [
+        (price, name, label)
+        for item, name, label in _OWN_PRICES
+        if (price := prices.find(item, gpu if item in ("purchase", "power") else "")) is not None
+    ]
+    if len(found) < len(_OWN_PRICES):
+        return False
+    terms = scenario.prices
+    sheet.put(
+        "prices",
+        *((name, label, price.value, price.unit, price.level, price.origin) for price, name, label in found),
+        ("life_years", "Over which a purchase is written off", terms.years, "years", "given", "prices.years"),
+        ("owned_utilisation", "Share of its life in which owned hardware has work", terms.utilisation, "share", "given",
+         "prices.utilisation"),
+    )  # fmt: skip
+    sheet.derive("prices", *_OWN_FORMULAS)
+    if sheet["rent_per_gpu_hour"] > sheet["own_energy_per_hour"]:  # otherwise renting is always cheaper
+        sheet.derive("prices", _BREAK_EVEN)
+    return True
+
+
+_TRAINING_FORMULAS = (
+    ("steps", "Steps", "steps", "tokens / (batch * sequence)"),
+    ("step_seconds", "Seconds of a step", "s", "gpu_seconds_per_step / gpus"),
+    ("training_useful_hours", "Hours of useful steps", "h", "steps * step_seconds / 3600"),
+    ("training_hours", "Hours with failures and checkpoints", "h", "training_useful_hours / useful_share"),
+    ("training_days", "Days of training", "days", "training_hours / 24"),
+    ("training_slack_days", "Days left before the deadline", "days", "deadline_days - training_days"),
+    ("training_gpu_hours", "GPU-hours of training", "GPU·h", "gpus * training_hours"),
+    ("spare_gpu_hours", "GPU-hours of spare nodes", "GPU·h", "spare_nodes * gpus_per_node * training_hours"),
+)
+_TRAINING_COSTS = (
+    ("training_useful_cost", "Useful steps", "USD", "gpus * training_useful_hours * gpu_hour_price"),
+    ("training_lost_cost", "Failures and checkpoints", "USD",
+     "gpus * (training_hours - training_useful_hours) * gpu_hour_price"),
+    ("spare_cost", "Spare nodes", "USD", "spare_gpu_hours * gpu_hour_price"),
+)  # fmt: skip
+
+
+def _train(sheet: Sheet, part: TrainingPart) -> None:
+    training, cluster = part.scenario.training, part.scenario.cluster
+    assert training is not None
+    planner, goodput = "threeloops.training.planning", "threeloops.training.elastic.goodput"
+    fullest = max(each.total for each in part.memory)
+    parameters = part.scenario.model.transformer.parameters
+    sheet.put(
+        "training",
+        ("parameters", "Parameters", parameters, "", "model", f"{planner}.Transformer"),
+        ("tokens", "Tokens to train on", training.tokens, "tokens", "given", "training.tokens"),
+        ("batch", "Sequences per step", training.batch, "sequences", "given", "training.batch"),
+        ("sequence", "Tokens per sequence", training.sequence, "tokens", "given", "training.sequence"),
+        ("gpus", "GPUs that train", cluster.gpus, "GPU", "given", "cluster.gpus"),
+        ("gpus_per_node", "GPUs per node", cluster.gpus_per_node, "GPU", "given", "cluster.gpus_per_node"),
+        ("deadline_days", "Deadline", training.deadline_days, "days", "given", "training.deadline_days"),
+        ("gpu_seconds_per_step", "GPU-seconds of a step", part.step.seconds * cluster.gpus, "GPU·s", "model",
+         f"{planner}.step_time"),
+        ("mfu", "Model FLOPs utilisation", part.step.mfu, "share", "model", f"{planner}.step_time"),
+        ("memory_per_gpu", "Memory of the fullest GPU at its peak", fullest, "bytes", "model", f"{planner}.memory"),
+        ("memory_limit", "Memory of a GPU", part.machine.memory_bytes, "bytes", "published",
+         part.gpu.sources["memory_bytes"]),
+        ("checkpoint_bytes", "A checkpoint", part.checkpoint_bytes, "bytes", "model",
+         "threeloops.training.sharded.cost.model_states"),
+        ("job_mtbf_hours", "Mean time between failures of the job", part.mtbf / 3600, "h", "model",
+         f"{goodput}.cluster_mtbf"),
+        ("checkpoint_interval", "Work between two checkpoints", part.interval, "s", "model",
+         f"{goodput}.best_interval"),
+        ("useful_share", "Useful share of the time", part.share, "share", "model", f"{goodput}.useful_share"),
+        ("spare_nodes", "Spare nodes", part.spares, "nodes", "model", f"{goodput}.spares_needed"),
+    )  # fmt: skip
+    sheet.derive("training", *_TRAINING_FORMULAS)
+    sheet.derive("cost", *_TRAINING_COSTS)
+
+
+_SERVING_FORMULAS = (
+    ("serving_gpu_hours", "GPU-hours of serving", "GPU·h", "replica_hours_per_day * gpus_per_replica * serving_days"),
+    ("served_tokens", "Output tokens in all", "tokens", "requests_per_day * output_tokens * serving_days"),
+)
+_SERVING_COSTS = (
+    ("serving_cost", "Serving", "USD", "serving_gpu_hours * gpu_hour_price"),
+    ("cost_per_million_tokens", "Per million output tokens", "USD", "serving_cost / served_tokens * 1000000"),
+)
+
+
+def _serve(sheet: Sheet, serving: Serving, part: ServingPart) -> None:
+    replica = part.replica
+    fleet, roofline = "threeloops.product.fleet", "threeloops.product.batching.RooflineCost"
+    sheet.put(
+        "serving",
+        ("serving_days", "Days of serving", serving.days, "days", "given", "serving.days"),
+        ("output_tokens", "Output tokens per request", serving.output_tokens, "tokens", "given",
+         "serving.output_tokens"),
+        ("requests_per_day", "Requests per day", part.demand.requests, "requests", "model", f"{fleet}.bursty_day"),
+        ("gpus_per_replica", "GPUs per replica", replica.gpus, "GPU", "model", roofline),
+        ("weights_bytes", "Weights of a replica", replica.weights_bytes, "bytes", "model",
+         "threeloops.models.gpt_config"),
+        ("cache_bytes", "Keys and values of all seats", replica.cache_bytes, "bytes", "model", roofline),
+        ("seats", "Requests that run together on a replica", replica.model.seats, "requests", "model",
+         f"{fleet}.shared_model"),
+        ("replica_rate", "Requests that a replica can do", replica.requests_per_second, "requests/s", "model",
+         f"{fleet}.SharedModel"),
+        ("tpot", "Seconds per output token, all seats taken", replica.tpot, "s", "model", f"{fleet}.SharedModel"),
+        ("attainment", "Requests of the worst burst within the promise", part.attainment, "share", "model",
+         f"{fleet}.simulate"),
+        ("replica_hours_per_day", "Replica-hours per day", part.replica_hours, "h", "model", f"{fleet}.flow"),
+        ("most_replicas", "Replicas at the busiest time", part.most_replicas, "replicas", "model", f"{fleet}.flow"),
+    )  # fmt: skip
+    sheet.derive("serving", *_SERVING_FORMULAS)
+    sheet.derive("cost", *_SERVING_COSTS)

@@ -1,0 +1,191 @@
+"""A plan as data: what is decided and why, every number with its unit and its origin, and what figures draw.
+
+Documents, the command line and the lab read a `Plan`; `make_plan` (`planner.py`) fills it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from threeloops.capstone.scenario import Scenario
+
+__all__ = [
+    "Bars", "Change", "CostLine", "Decision", "Evidence", "Figure", "Gantt", "Lines", "Option", "Plan", "Quantity",
+    "Series", "Span", "Topic",
+]  # fmt: skip
+
+Evidence = Literal["given", "published", "estimate", "model"]
+"""Where a number comes from: the scenario; a source with a date; a guess with its reason; a model of the library."""
+
+Topic = Literal["training", "serving", "prices", "cost"]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number. With a `formula` it follows from other quantities of the plan, by their names, in arithmetic that
+    Python and a spreadsheet share (+ − * / and parentheses): `value` is what the formula gives."""
+
+    name: str
+    """An identifier, such as "training_gpu_hours": unique in a plan, and fit to be a cell's name."""
+    label: str
+    value: float
+    unit: str
+    """"USD", "USD/h", "GPU", "h", "days", "tokens", "bytes", "s", "share"; "" for a plain count."""
+    evidence: Evidence
+    source: str
+    """The key of the scenario, the published source with its date, or the library's model, such as
+    "threeloops.training.planning.step_time"."""
+    formula: str = ""
+    topic: Topic = "training"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One choice. `margin` says how much better it is than the runner-up, or how far from its limit."""
+
+    topic: str
+    """"accelerator", "parallelism", "precision", "recomputation", "checkpoint interval", "spares", "fleet", "buy or
+    rent", ..."""
+    choice: str
+    reason: str
+    margin: str
+    runner_up: str
+    """"none" where there is no other."""
+    model: str
+    """What computed it: the dotted name in the library."""
+
+
+@dataclass(frozen=True)
+class CostLine:
+    """One line of the bill: `quantity` names the `Quantity` that is its amount in the budget's currency."""
+
+    label: str
+    quantity: str
+    amount: float
+
+
+@dataclass(frozen=True)
+class Option:
+    """One candidate accelerator under the same scenario."""
+
+    accelerator: str
+    cost: float | None
+    """In the budget's currency; None where it is not feasible."""
+    days: float | None
+    """Of training; None for serving alone, or where it is not feasible."""
+    gpus: float | None
+    note: str
+    """The plan's own words for it: its parallelism, or why it is out."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A row of the sensitivity table: what one change of the scenario does."""
+
+    change: str
+    """"MTBF halves"."""
+    cost: float | None
+    """Total; None where the scenario is no longer feasible."""
+    days: float | None
+    decisions: tuple[str, ...]
+    """What is decided differently: "checkpoint interval: 42 min → 30 min"; or why it is not feasible."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one line, or the lengths of one part of every bar."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    step: bool = False
+    """Whether y stays until the next x."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Stacked bars: series `y[i]` is the length of the part `label` of the bar `bars[i]`; `x` is 0, 1, 2, ..."""
+
+    name: str
+    title: str
+    alt: str
+    bars: tuple[str, ...]
+    unit: str
+    parts: tuple[Series, ...]
+    limit: float | None = None
+    limit_label: str = ""
+
+
+@dataclass(frozen=True)
+class Span:
+    row: int
+    start: float
+    end: float
+    kind: Literal["forward", "backward"]
+    text: str
+    """Of the microbatch."""
+    chunk: int = 0
+    """Of the rank's model chunks."""
+
+
+@dataclass(frozen=True)
+class Gantt:
+    """What each row does when, in seconds."""
+
+    name: str
+    title: str
+    alt: str
+    rows: tuple[str, ...]
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves over one axis. `mark` is the x at which the decision lies, or lines cross."""
+
+    name: str
+    title: str
+    alt: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    log_x: bool = False
+    mark: float | None = None
+    mark_label: str = ""
+
+
+Figure = Bars | Gantt | Lines
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Names of figures: "memory" (Bars), "schedule" (Gantt), "goodput", "ownership" and "replicas" (Lines); a plan
+    without training has no memory, schedule and goodput, and one without serving no replicas."""
+
+    scenario: Scenario
+    decisions: tuple[Decision, ...]
+    quantities: tuple[Quantity, ...]
+    costs: tuple[CostLine, ...]
+    """They add up to the quantity "total_cost"."""
+    options: tuple[Option, ...]
+    """The accelerators of the scenario, cheapest first; those that are not feasible last."""
+    sensitivity: tuple[Change, ...]
+    figures: tuple[Figure, ...]
+
+    def __getitem__(self, name: str) -> float:
+        """The value of the quantity of this name. Raises KeyError with the names that there are."""
+        for each in self.quantities:
+            if each.name == name:
+                return each.value
+        raise KeyError(f"{name!r}: expected one of {', '.join(each.name for each in self.quantities)}")
+
+    def decision(self, topic: str) -> Decision:
+        for each in self.decisions:
+            if each.topic == topic:
+                return each
+        raise KeyError(f"{topic!r}: expected one of {', '.join(each.topic for each in self.decisions)}")
+
+    def figure(self, name: str) -> Figure:
+        for each in self.figures:
+            if each.name == name:
+                return each
+        raise KeyError(f"{name!r}: expected one of {', '.join(each.name for each in self.figures)}")

@@ -1,0 +1,243 @@
+"""The plan: the cheapest accelerator that will do, what is decided on it, and why.
+
+>>> plan = make_plan(read_scenario("70b_pretraining"))
+>>> plan.decision("parallelism").choice, plan["training_days"], plan["total_cost"]
+"""
+
+from threeloops.capstone.costing import Candidate, candidates
+from threeloops.capstone.pictures import figures
+from threeloops.capstone.plan import Decision, Option, Plan
+from threeloops.capstone.scenario import Prices, Refusal, Scenario, read_prices
+from threeloops.capstone.serving import ServingPart
+from threeloops.capstone.training import TrainingPart
+from threeloops.capstone.variations import infeasible, sensitivity
+from threeloops.training.planning import ALLOCATED_SHARE, Machine, StepTime, memory, step_time
+from threeloops.training.planning import Plan as Parallelism
+from threeloops.units import readable_bytes, readable_duration, readable_seconds
+
+__all__ = ["decisions", "make_plan"]
+
+
+def make_plan(scenario: Scenario, prices: Prices | None = None) -> Plan:
+    """The plan for a scenario, at these prices or the library's own.
+
+    Raises:
+        Infeasible: no accelerator of the scenario can do it; with the smallest changes that would make it feasible.
+        ScenarioError: a price is missing.
+    """
+    prices = prices or read_prices()
+    found = candidates(scenario, prices)
+    best = next((each for each in found.values() if isinstance(each, Candidate)), None)
+    if best is None:
+        raise infeasible(scenario, prices, found)
+    return Plan(
+        scenario,
+        decisions(best, found),
+        tuple(best.sheet.rows.values()),
+        best.costs,
+        tuple(_option(name, each) for name, each in found.items()),
+        sensitivity(best, prices, decisions),
+        figures(best),
+    )
+
+
+def decisions(best: Candidate, found: dict[str, Candidate | Refusal]) -> tuple[Decision, ...]:
+    """Everything that the plan decides, in the order in which a reader asks."""
+    made = [_accelerator(best, found)]
+    if best.training is not None:
+        made += [_parallelism(best.training), _recomputation(best.training), _training_precision(best.training)]
+        made += [_interval(best.training), _spares(best.training)]
+    if best.serving is not None:
+        made += [_replica(best.serving), _serving_precision(best), _fleet(best.serving)]
+    return (*made, _ownership(best))
+
+
+def _option(name: str, found: Candidate | Refusal) -> Option:
+    if isinstance(found, Refusal):
+        return Option(name, None, None, None, found.message)
+    gpus, notes = 0.0, []
+    if found.training is not None:
+        gpus += found.scenario.cluster.gpus
+        notes.append(_words(found.training.step.plan))
+    if found.serving is not None:
+        gpus += found.serving.most_replicas * found.serving.replica.gpus
+        notes.append(f"{found.serving.replica.gpus} GPU(s) per replica, {found.serving.most_replicas} replicas at most")
+    return Option(name, found.total, found.days, gpus, "; ".join(notes))
+
+
+def _accelerator(best: Candidate, found: dict[str, Candidate | Refusal]) -> Decision:
+    others = [each for each in found.values() if isinstance(each, Candidate) and each.name != best.name]
+    refused = [f"{name} ({each.problem})" for name, each in found.items() if isinstance(each, Refusal)]
+    reason = f"the cheapest of {len(found)} that does it: {best.total:,.0f} USD"
+    reason += f"; not feasible: {', '.join(refused)}" if refused else ""
+    margin = f"{others[0].total / best.total - 1:.0%} cheaper than the next" if others else "the only one"
+    return Decision(
+        "accelerator", best.name, reason, margin, others[0].name if others else "none", "threeloops.capstone.costing"
+    )
+
+
+def _parallelism(part: TrainingPart) -> Decision:
+    step, plan = part.step, part.step.plan
+    axes = (plan.dp, plan.cp, plan.pp, plan.tp)
+    other = next((e for e in part.candidates if (e.plan.dp, e.plan.cp, e.plan.pp, e.plan.tp) != axes), None)
+    return Decision(
+        "parallelism",
+        _words(plan),
+        f"the fastest of {len(part.candidates)} that fit: {readable_seconds(step.seconds)} per step, MFU {step.mfu:.0%}"
+        f"; {_exposed(step)}",
+        f"{other.seconds / step.seconds - 1:.1%} faster" if other else "the only one that fits",
+        _words(other.plan) if other else "none",
+        "threeloops.training.planning.plans",
+    )
+
+
+def _exposed(step: StepTime) -> str:
+    """Where the time goes that is no computation."""
+    parts = {"tensor parallelism": step.tensor, "context parallelism": step.context, "the bubble": step.bubble}
+    parts |= {"gradients and parameters": step.data}
+    name = max(parts, key=lambda each: parts[each])
+    return f"{parts[name] / step.seconds:.1%} of it waits for {name}" if parts[name] else "nothing in it waits"
+
+
+def _words(plan: Parallelism) -> str:
+    axes = [f"{name.upper()} {size}" for name in ("dp", "cp", "pp", "tp") if (size := getattr(plan, name)) > 1]
+    chunks = f", {plan.chunks} chunks per stage" if plan.chunks > 1 else ""
+    return f"{' × '.join(axes) or 'one GPU'}, ZeRO-{plan.zero}{chunks}, recompute {plan.recompute}"
+
+
+def _recomputation(part: TrainingPart) -> Decision:
+    step, model = part.step, part.scenario.model.transformer
+    other = next((each for each in part.candidates if each.plan.recompute != step.plan.recompute), None)
+    most = max(each.total for each in part.memory)
+    usable = ALLOCATED_SHARE * part.machine.memory_bytes
+    runner_up = "none"
+    if other is not None:
+        need = max(each.total for each in memory(model, other.plan))
+        runner_up = f"{other.plan.recompute}: {readable_bytes(need)}, {other.seconds / step.seconds - 1:.1%} slower"
+    return Decision(
+        "recomputation",
+        step.plan.recompute,
+        f"the fastest parallelism needs {readable_bytes(most)} with it, and tensors can have {readable_bytes(usable)}",
+        f"{readable_bytes(usable - most)} are left",
+        runner_up,
+        "threeloops.training.planning.memory",
+    )
+
+
+def _training_precision(part: TrainingPart) -> Decision:
+    name = "BF16" if "bf16" in part.gpu.rates else "FP16"
+    reason = f"{name} matmuls with float32 masters and gradients"
+    reason += "; needs no loss scaling" if name == "BF16" else f"; {part.gpu.name} has no BF16, so the loss is scaled"
+    if "fp8" not in part.gpu.rates:
+        return Decision("training precision", name, reason, "the only one", "none", "threeloops.hardware.accelerators")
+    gain = part.gpu.rate("fp8") / part.machine.peak_flops
+    machine: Machine = part.machine
+    faster = Machine(
+        machine.gpus_per_node, machine.memory_bytes, gain * machine.flops, gain * machine.peak_flops, machine.inside,
+        machine.between,
+    )  # fmt: skip
+    best = step_time(part.scenario.model.transformer, faster, part.step.plan).seconds
+    return Decision(
+        "training precision",
+        name,
+        f"{reason}. The planner has no model of what FP8 does to the loss, so it is not chosen unasked",
+        f"FP8 would make a step at most {part.step.seconds / best:.2f} times as fast",
+        "FP8 matmuls",
+        "threeloops.training.planning.step_time",
+    )
+
+
+def _interval(part: TrainingPart) -> Decision:
+    interval, share = part.synchronous
+    size, stop, later = (
+        readable_bytes(part.checkpoint_bytes),
+        readable_seconds(part.save),
+        readable_duration(part.flush),
+    )
+    return Decision(
+        "checkpoint interval",
+        f"every {readable_duration(part.interval)}, in the background",
+        f"the job fails every {readable_duration(part.mtbf)}; a save of {size} stops it for {stop} and is on storage "
+        f"{later} later; {part.share:.2%} of the time is useful",
+        f"{part.share - share:.2%} of the time",
+        f"stop for each save, every {readable_duration(interval)}: {share:.2%} useful",
+        "threeloops.training.elastic.goodput.best_interval",
+    )
+
+
+def _spares(part: TrainingPart) -> Decision:
+    hours = part.scenario.cluster.repair_hours
+    reason = f"the job fails every {readable_duration(part.mtbf)}, and a node is repaired in {hours:g} h"
+    if part.spares:
+        reason += "; one failure in a hundred may find no spare"
+        other = f"none: the job waits for each repair, {part.other_share:.1%} useful"
+    else:
+        reason += "; waiting for that costs less than a node that stands by"
+        other = f"{part.other_spares}: {part.other_share:.2%} useful"
+    return Decision(
+        "spare nodes", str(part.spares), reason, f"{part.spares_saving:.1%} fewer GPU-hours", other,
+        "threeloops.training.elastic.goodput.spares_needed",
+    )  # fmt: skip
+
+
+def _replica(part: ServingPart) -> Decision:
+    best, other = part.replica, part.others[0] if part.others else None
+    limit = "memory" if best.model.seats == best.room else "the promised time per token, or by what an engine runs"
+    fewer = f"{1 - best.fleet_gpus / other.fleet_gpus:.0%} fewer GPUs" if other else "the only size"
+    return Decision(
+        "replica",
+        f"{best.gpus} × {part.gpu.name}, {best.model.seats} seats",
+        f"{best.requests_per_second:.3g} requests/s each; the highest rate keeps {best.fleet_gpus:.3g} GPUs busy, the "
+        f"fewest of all sizes; the seats are limited by {limit}",
+        fewer,
+        f"{other.gpus} × {part.gpu.name}" if other else "none",
+        "threeloops.product.fleet.shared_model",
+    )
+
+
+def _serving_precision(best: Candidate) -> Decision:
+    part = best.serving
+    assert part is not None
+    chosen = part.serving.precision
+    other = next((each for each in ("fp8", "int8", "bf16") if each != chosen and each in part.gpu.rates), None)
+    return Decision(
+        "serving precision",
+        chosen.upper(),
+        f"as asked for: weights take {readable_bytes(part.replica.weights_bytes)}, keys and values of all seats "
+        f"{readable_bytes(part.replica.cache_bytes)}",
+        "what a smaller type costs in quality has to be measured (threeloops.product.quantized)",
+        other.upper() if other else "none",
+        "threeloops.product.batching.RooflineCost",
+    )
+
+
+def _fleet(part: ServingPart) -> Decision:
+    busy, fixed = max(part.day.demand) / part.replica.requests_per_second, 24 * part.most_replicas
+    return Decision(
+        "fleet",
+        f"{part.autoscaler.minimum} to {part.most_replicas} replicas, {part.autoscaler.target:.0f} requests on each",
+        f"in the worst burst {part.attainment:.1%} of requests get what was promised to {part.serving.slo_share:.0%}; "
+        f"the highest rate keeps {busy:.1f} replicas busy",
+        f"{1 - part.replica_hours / fixed:.0%} fewer replica-hours",
+        f"{part.most_replicas} replicas all day: {fixed} replica-hours instead of {part.replica_hours:.0f}",
+        "threeloops.product.fleet.simulate",
+    )
+
+
+def _ownership(best: Candidate) -> Decision:
+    sheet = best.sheet
+    rent = sheet["rent_per_gpu_hour"]
+    if "own_per_gpu_hour" not in sheet.rows:
+        reason = f"{rent:.2f} USD per GPU-hour; no price of owning is known"
+        return Decision("rent or own", "rent", reason, "the only one", "none", "threeloops.capstone.costing")
+    own, use = sheet["own_per_gpu_hour"], sheet["owned_utilisation"]
+    even = f"{sheet['break_even_utilisation']:.0%}" if "break_even_utilisation" in sheet.rows else "no utilisation"
+    return Decision(
+        "rent or own",
+        "own" if best.owned else "rent",
+        f"an owned GPU-hour costs {own:.2f} USD if the hardware has work {use:.0%} of its life, a rented one {rent:.2f}"
+        f"; owning is cheaper from {even} on",
+        f"{abs(rent - own) / max(rent, own):.0%} per GPU-hour",
+        "rent" if best.owned else "own",
+        "threeloops.capstone.costing",
+    )

@@ -1,0 +1,35 @@
+"""Why a scenario cannot be planned as it stands, and the smallest change with which it can."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Infeasible", "Problem", "Proposal", "Refusal"]
+
+Problem = Literal["memory", "failures", "deadline", "tpot", "slo", "budget"]
+
+
+class Refusal(Exception):
+    """One accelerator cannot do what is asked: the first problem that was found. `excess` compares accelerators with
+    the same problem: how many times too much or too late."""
+
+    def __init__(self, problem: Problem, message: str, excess: float = math.inf):
+        super().__init__(message)
+        self.problem, self.message, self.excess = problem, message, excess
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Keys of the scenario with the values that would make it feasible; the first is as small a change as will do."""
+
+    changes: tuple[tuple[str, float | str], ...]
+    text: str
+
+
+class Infeasible(ValueError):
+    """No accelerator of the scenario can do what is asked. `proposals` were found with the same models, and checked."""
+
+    def __init__(self, problem: Problem, reason: str, proposals: tuple[Proposal, ...]):
+        ways = "; or ".join(each.text for each in proposals)
+        super().__init__(f"{reason}. " + (f"It would do with {ways}." if ways else "No single change would do."))
+        self.problem, self.reason, self.proposals = problem, reason, proposals

@@ -1,0 +1,166 @@
+"""The training half of a plan, for one accelerator: how the model is cut, and what failures cost, by the rooms
+`training.planning` and `training.elastic.goodput`."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from threeloops.capstone.scenario import Refusal, Scenario
+from threeloops.hardware.accelerators import Accelerator, accelerator
+from threeloops.training.elastic.goodput import (
+    Job,
+    best_interval,
+    cluster_mtbf,
+    simulate,
+    spares_needed,
+    useful_share,
+)
+from threeloops.training.planning import ALLOCATED_SHARE, Machine, Memory, StepTime, Transformer, memory, node, plans
+from threeloops.training.sharded.cost import model_states
+from threeloops.units import readable_bytes, readable_duration
+
+__all__ = ["TrainingPart", "checkpoint_bytes", "machine_of", "plan_training"]
+
+_HOST_COPY = 32e9
+"""Bytes/s from a GPU to its host where the table has no number: PCIe 4.0 × 16."""
+_LONGEST_CONTEXT_WITHOUT_CUTTING = 32_768
+_LEAST_SHARE = 0.01
+"""A job that is useful for less of its time is refused."""
+
+
+@dataclass(frozen=True)
+class TrainingPart:
+    """Times are seconds. `candidates` are all parallelisms that fit, fastest first."""
+
+    scenario: Scenario
+    gpu: Accelerator
+    machine: Machine
+    candidates: tuple[StepTime, ...]
+    save: float
+    """How long an asynchronous save stops the job: until each GPU's share of the state is in its host's memory."""
+    flush: float
+    """From there until the checkpoint is on storage."""
+    recovery: float
+    mtbf: float
+    """Of the job."""
+    interval: float
+    share: float
+    """Useful share of the time at this interval."""
+    synchronous: tuple[float, float]
+    """Best interval and useful share if a save stops the job until it is on storage."""
+    spares: int
+    """Nodes that stand by; without any, the job waits for each repair."""
+    other_spares: int
+    """What the number of spares was compared with: none, or as many as are needed so that hardly a failure waits."""
+    other_share: float
+    spares_saving: float
+    """GPU-hours, spares included, that are saved against that, as a share."""
+
+    @property
+    def step(self) -> StepTime:
+        return self.candidates[0]
+
+    @cached_property
+    def memory(self) -> list[Memory]:
+        """Of each pipeline rank."""
+        return memory(self.scenario.model.transformer, self.step.plan)
+
+    @property
+    def checkpoint_bytes(self) -> float:
+        return checkpoint_bytes(self.scenario.model.transformer)
+
+    def simulated_share(self, days: float) -> float:
+        """Useful share of a simulated run of this length, with as many spares as planned."""
+        cluster = self.scenario.cluster
+        job = Job(
+            cluster.nodes, cluster.node_mtbf_days * 86400, self.interval, self.save, self.recovery, self.flush,
+            spares=self.spares, repair=cluster.repair_hours * 3600,
+        )  # fmt: skip
+        return simulate(job, days * 86400).useful_share
+
+
+def checkpoint_bytes(model: Transformer) -> float:
+    """Masters and optimizer states in float32: what a run needs to go on, whatever it was cut into."""
+    states = model_states([model.parameters], 1, 0)
+    return states.masters + states.optimizer
+
+
+@lru_cache(maxsize=512)
+def _parallelisms(model: Transformer, machine: Machine, gpus: int, batch: int, sequence: int) -> tuple[StepTime, ...]:
+    """`plans`, remembered: a scenario and its variations ask the same again."""
+    cut = sequence > _LONGEST_CONTEXT_WITHOUT_CUTTING
+    return tuple(plans(model, machine, gpus, batch, sequence, context=cut))
+
+
+def plan_training(scenario: Scenario, name: str) -> TrainingPart:
+    """For the accelerator of this name. Raises Refusal if nothing fits, or failures leave no time to work."""
+    training, cluster = scenario.training, scenario.cluster
+    assert training is not None
+    gpu = accelerator(name)
+    machine = machine_of(scenario, name)
+    model = scenario.model.transformer
+    candidates = _parallelisms(model, machine, cluster.gpus, training.batch, training.sequence)
+    if not candidates:
+        raise Refusal("memory", _why_nothing_fits(scenario, machine, gpu))
+    size, nodes = checkpoint_bytes(model), cluster.nodes
+    copy = size / cluster.gpus / (gpu.host_link_bandwidth or _HOST_COPY)
+    flush = size / (cluster.storage_gbytes * 1e9)
+    recovery, repair = cluster.restart_seconds + flush, cluster.repair_hours * 3600
+    mtbf = cluster_mtbf(cluster.node_mtbf_days * 86400, nodes)
+    try:
+        interval = max(best_interval(copy, mtbf), flush, candidates[0].seconds)
+        blocking = best_interval(flush, mtbf)
+        needed = spares_needed(mtbf, repair)
+        shares = {
+            needed: useful_share(interval, copy, recovery, mtbf, flush),
+            0: _or_nothing(interval, copy, recovery + repair, mtbf, flush),
+        }
+    except (OverflowError, ValueError):
+        shares = {0: 0.0}
+    if max(shares.values()) < _LEAST_SHARE:
+        raise Refusal(
+            "failures",
+            f"the job fails every {readable_duration(mtbf)} and recovers in {readable_duration(recovery)}: it would "
+            "hardly ever work",
+        )
+    hours = {spares: (nodes + spares) / max(share, _LEAST_SHARE) for spares, share in shares.items()}
+    spares, other = sorted(hours, key=lambda each: hours[each])
+    waits = recovery if spares else recovery + repair
+    synchronous = blocking, useful_share(blocking, flush, waits, mtbf)
+    saving = 1 - hours[spares] / hours[other]
+    return TrainingPart(
+        scenario, gpu, machine, candidates, copy, flush, waits, mtbf, interval, shares[spares], synchronous, spares,
+        other, shares[other], saving,
+    )  # fmt: skip
+
+
+def _or_nothing(*times: float) -> float:
+    """`useful_share`, or 0 where failures come so much faster than recoveries that it is too small for a float."""
+    try:
+        return useful_share(*times)
+    except OverflowError:
+        return 0.0
+
+
+def machine_of(scenario: Scenario, name: str) -> Machine:
+    """Nodes of this accelerator with the links of the scenario's cluster."""
+    cluster = scenario.cluster
+    return node(name, cluster.link_gbits / 8 * 1e9, cluster.efficiency, cluster.gpus_per_node)
+
+
+def _why_nothing_fits(scenario: Scenario, machine: Machine, gpu: Accelerator) -> str:
+    training, cluster, model = scenario.training, scenario.cluster, scenario.model.transformer
+    assert training is not None
+    endless = replace(machine, memory_bytes=math.inf)
+    any_size = _parallelisms(model, endless, cluster.gpus, training.batch, training.sequence)
+    if not any_size:
+        return (
+            f"a batch of {training.batch} sequences of {training.sequence} tokens cannot be divided among "
+            f"{cluster.gpus} GPUs"
+        )
+    leanest = min(max(each.total for each in memory(model, found.plan)) for found in any_size)
+    usable = ALLOCATED_SHARE * machine.memory_bytes
+    return (
+        f"the model does not fit: on {cluster.gpus} GPUs the leanest of {len(any_size)} parallelisms needs "
+        f"{readable_bytes(leanest)} per GPU, and {readable_bytes(usable)} of a {gpu.name} can be used"
+    )

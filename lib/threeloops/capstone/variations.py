@@ -1,0 +1,188 @@
+"""A scenario with something changed: what a plan is sensitive to, and what would make an infeasible one feasible."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from threeloops.capstone.costing import Candidate, candidate
+from threeloops.capstone.plan import Change, Decision
+from threeloops.capstone.scenario import Infeasible, Prices, Problem, Proposal, Refusal, Scenario, ScenarioError
+from threeloops.capstone.training import checkpoint_bytes, machine_of
+from threeloops.training.planning import ALLOCATED_SHARE
+
+__all__ = ["GRIDS", "changed", "infeasible", "sensitivity"]
+
+_Decide = Callable[[Candidate, dict[str, Candidate | Refusal]], tuple[Decision, ...]]
+
+
+def changed(scenario: Scenario, key: str, value: Any) -> Scenario:
+    """The scenario with another value of a key such as "training.tokens"."""
+    section, name = key.split(".")
+    if getattr(scenario, section, None) is None:
+        raise ScenarioError(f"{key}: the scenario has no section [{section}] to change; add it first")
+    return replace(scenario, **{section: replace(getattr(scenario, section), **{name: value})})
+
+
+def sensitivity(best: Candidate, prices: Prices, decide: _Decide) -> tuple[Change, ...]:
+    """What changes in the decisions, the cost and the days on the chosen accelerator, one change at a time."""
+    before = {each.topic: each.choice for each in decide(best, {best.name: best})}
+    return tuple(_change(best, before, decide, *each) for each in _variations(best.scenario, prices))
+
+
+def _variations(scenario: Scenario, prices: Prices) -> Iterator[tuple[str, Scenario, Prices]]:
+    cluster = scenario.cluster
+    if scenario.training is not None:
+        yield "bandwidth between nodes halves", changed(scenario, "cluster.link_gbits", cluster.link_gbits / 2), prices
+        for word, factor in (("halves", 0.5), ("doubles", 2.0)):
+            mtbf = factor * cluster.node_mtbf_days
+            yield f"time between failures {word}", changed(scenario, "cluster.node_mtbf_days", mtbf), prices
+        efficiency = 0.8 * cluster.efficiency
+        yield "kernels reach 20% less", changed(scenario, "cluster.efficiency", efficiency), prices
+    yield "clouds are 30% dearer", scenario, prices.with_cloud(1.3)
+    yield "clouds are 30% cheaper", scenario, prices.with_cloud(0.7)
+    if scenario.serving is not None:
+        rate = 2 * scenario.serving.peak_requests_per_second
+        yield "demand doubles", changed(scenario, "serving.peak_requests_per_second", rate), prices
+        reached = 0.8 * scenario.serving.reached
+        yield "the engine reaches 20% less", changed(scenario, "serving.reached", reached), prices
+
+
+def _change(
+    best: Candidate, before: dict[str, str], decide: _Decide, what: str, scenario: Scenario, prices: Prices
+) -> Change:
+    try:
+        found = candidate(scenario, prices, best.name)
+    except Refusal as refusal:
+        return Change(what, None, None, (f"not feasible: {refusal.message}",))
+    after = {each.topic: each.choice for each in decide(found, {found.name: found})}
+    differ = [f"{topic}: {before[topic]} → {choice}" for topic, choice in after.items() if choice != before.get(topic)]
+    if found.refused:
+        differ.insert(0, f"not feasible: {found.refused.message}")
+    return Change(what, found.total, found.days, tuple(differ))
+
+
+_MILDEST: tuple[Problem, ...] = ("budget", "deadline", "slo", "tpot", "failures", "memory")
+_KEYS: dict[Problem, tuple[str, ...]] = {
+    "budget": ("budget.total", "training.tokens", "serving.days"),
+    "deadline": ("cluster.gpus", "training.deadline_days"),
+    "slo": ("serving.maximum_replicas", "serving.ttft_seconds"),
+    "tpot": ("serving.tpot_seconds",),
+    "failures": ("cluster.node_mtbf_days", "cluster.storage_gbytes"),
+    "memory": ("cluster.gpus", "serving.precision"),
+}
+"""What may be changed about each problem."""
+
+GRIDS = {
+    "training.deadline_days": 0.1,
+    "training.tokens": -1e6,
+    "serving.days": -0.01,
+    "serving.maximum_replicas": 1.0,
+    "serving.ttft_seconds": 0.01,
+    "serving.tpot_seconds": 0.001,
+    "cluster.node_mtbf_days": 0.01,
+    "cluster.storage_gbytes": 0.1,
+    "budget.total": 1.0,
+}
+"""A proposal is a multiple of this, and the next multiple would not do; of negative ones the value is to fall."""
+
+_DOUBLINGS, _SIZES = 16, 400
+_SIMULATED_DOUBLINGS = 6
+
+
+def infeasible(scenario: Scenario, prices: Prices, found: dict[str, Candidate | Refusal]) -> Infeasible:
+    """The error for a scenario that no accelerator can do: about the one that comes closest, with what would do."""
+    refusals = {name: each for name, each in found.items() if isinstance(each, Refusal)}
+    name = min(refusals, key=lambda each: (_MILDEST.index(refusals[each].problem), refusals[each].excess))
+    problem = refusals[name].problem
+    proposals = [_proposal(scenario, prices, name, key) for key in _KEYS[problem]]
+    return Infeasible(problem, refusals[name].message, tuple(each for each in proposals if each is not None))
+
+
+def _proposal(scenario: Scenario, prices: Prices, name: str, key: str) -> Proposal | None:
+    """The smallest change of this key with which everything but the budget is kept; and the budget, if need be."""
+    section, field = key.split(".")
+    if getattr(scenario, section) is None or (key == "cluster.gpus" and scenario.training is None):
+        return None
+    saves = key in ("budget.total", "training.tokens", "serving.days")
+
+    def good(value: Any) -> bool:
+        try:
+            refused = candidate(changed(scenario, key, value), prices, name).refused
+        except Refusal:
+            return False
+        return refused is None or (refused.problem == "budget" and not saves)
+
+    value: float | str | None
+    if key == "cluster.gpus":
+        value = _gpus(scenario, name, good)
+    elif key == "serving.precision":
+        value = next((each for each in ("fp8", "int8") if good(each)), None)
+    else:
+        doublings = _SIMULATED_DOUBLINGS if key == "serving.maximum_replicas" else _DOUBLINGS
+        value = _least(getattr(getattr(scenario, section), field), GRIDS[key], doublings, good)
+    if value is None:
+        return None
+    changes: list[tuple[str, float | str]] = [(key, value)]
+    there = candidate(changed(scenario, key, value), prices, name)
+    if there.refused is not None:
+        changes.append(("budget.total", float(math.ceil(there.total))))
+    return Proposal(tuple(changes), " and ".join(_text(scenario, *change) for change in changes))
+
+
+def _text(scenario: Scenario, key: str, value: float | str) -> str:
+    section, field = key.split(".")
+    before = getattr(getattr(scenario, section), field)
+    if isinstance(value, str):
+        return f"{key} = {value!r} instead of {before!r}"
+    share = f" ({abs(value / before - 1):.0%} {'more' if value > before else 'less'})"
+    return f"{key} = {_number(value)} instead of {_number(before)}{share}"
+
+
+def _number(value: float) -> str:
+    """As a TOML file has it: 690_908."""
+    return f"{value:_.0f}" if 1e4 <= value < 1e10 else f"{value:.6g}"
+
+
+def _least(before: float, grid: float, doublings: int, good: Callable[[float], bool]) -> float | None:
+    """The multiple of the grid nearest to `before` in the grid's direction that is good, by doubling and bisection."""
+    whole = isinstance(before, int)
+    sign, unit = math.copysign(1, grid), abs(grid)
+
+    def value(step: int) -> float:
+        return int(step * unit) if whole else round(step * unit, 6)
+
+    bad = math.floor(before / unit) if sign > 0 else math.ceil(before / unit)
+    for doubling in range(doublings):
+        reach = bad + max(1, abs(bad) * (2**doubling - 1) // 64 + 2**doubling) if sign > 0 else bad >> (doubling + 1)
+        if reach <= 0:
+            return None
+        if good(value(reach)):
+            break
+    else:
+        return None
+    while abs(reach - bad) > 1:
+        middle = (reach + bad) // 2
+        bad, reach = (bad, middle) if good(value(middle)) else (middle, reach)
+    return value(reach)
+
+
+def _gpus(scenario: Scenario, name: str, good: Callable[[float], bool]) -> int | None:
+    """The smallest number of GPUs above the present one that is good; or the largest below it."""
+    now, per_node = scenario.cluster.gpus, scenario.cluster.gpus_per_node
+    least = _fewest(scenario, name)
+    within = [size for size in range(now + 1, per_node + 1) if size >= least]
+    first = -(-max(now + 1, per_node + 1, least) // per_node)
+    above = [*within, *(nodes * per_node for nodes in range(first, first + _SIZES))]
+    below = [size for size in range(now - 1, 0, -1) if size <= per_node or size % per_node == 0]
+    return next((size for size in (*above, *below[:_SIZES]) if good(size)), None)
+
+
+def _fewest(scenario: Scenario, name: str) -> int:
+    """Fewer GPUs cannot do: masters and optimizer states fill them, or all their FLOPs are too few for the deadline."""
+    training, model, machine = scenario.training, scenario.model.transformer, machine_of(scenario, name)
+    assert training is not None
+    states = checkpoint_bytes(model) / (ALLOCATED_SHARE * machine.memory_bytes)
+    steps = training.tokens / (training.batch * training.sequence)
+    work = steps * model.step_flops(training.batch, training.sequence)
+    return max(1, math.floor(states), math.floor(work / machine.flops / (training.deadline_days * 86400)))

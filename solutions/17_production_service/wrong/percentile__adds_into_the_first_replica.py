@@ -1,0 +1,21 @@
+# expect: has changed the replicas
+# fails: merged
+def percentile(replicas: list[dict[float, int]], q: float) -> float | None:
+    bounds = list(replicas[0])
+    if any(list(r) != bounds for r in replicas):
+        raise ValueError("replicas have different bounds")
+    for r in replicas[1:]:
+        for b in r:
+            replicas[0][b] += r[b]
+    counts = list(replicas[0].values())
+    if counts[-1] == 0:
+        return None
+    rank = q / 100 * counts[-1]
+    lower, below = 0.0, 0
+    for bound, count in zip(bounds, counts, strict=True):
+        if count >= rank:
+            if bound == math.inf:
+                return lower
+            return lower + (bound - lower) * (rank - below) / (count - below)
+        lower, below = bound, count
+    return None

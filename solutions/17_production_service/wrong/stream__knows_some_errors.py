@@ -1,0 +1,31 @@
+# expect: has ended with EngineError
+# fails: events, silence
+async def stream(tokens, ahead: int, heartbeat: float):
+    queue = asyncio.Queue(ahead)
+
+    async def pump():
+        try:
+            async for token in tokens:
+                await queue.put((event(token), False))
+            last = DONE
+        except (OSError, RuntimeError, ValueError) as error:
+            last = event({"error": str(error)})
+        finally:
+            await tokens.aclose()
+        await queue.put((last, True))
+
+    task = asyncio.create_task(pump())
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(heartbeat):
+                    text, end = await queue.get()
+            except TimeoutError:
+                yield KEEP_ALIVE
+                continue
+            yield text
+            if end:
+                return
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -1,0 +1,115 @@
+"""When an answer ends, and with which status: in virtual time, with an engine that gives a token per second."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from threeloops.product.service.admission import Admission, Client, Refused
+from threeloops.product.service.completions import Answer, job_of
+from threeloops.product.service.observability import ServiceMetrics
+from threeloops.product.service.openai_protocol import CompletionRequest
+from threeloops.product.service.settings import Settings
+from threeloops.simulation.event_loop import now, run
+
+ENDING = Refused(503, "draining", "the service is shutting down", 1.0)
+
+
+class Service:
+    """One place, ten seconds per request, and an engine that takes `ends` seconds to let a request go."""
+
+    def __init__(self, ends=0.0):
+        self.settings = Settings(request_seconds=10, max_running=1)
+        self.admission = Admission(1, 5, clock=now)
+        self.metrics, self.cache, self.open_answers = ServiceMetrics("tiny"), None, set()
+        self.switch, self.current, self.ends = self, "v1", ends
+
+    @asynccontextmanager
+    async def lease(self):
+        yield self
+
+    async def generate(self, request):
+        try:
+            for _ in range(request.sampling.max_tokens):
+                await asyncio.sleep(1)
+                yield 97
+        finally:
+            await asyncio.sleep(self.ends)
+
+    async def busy(self, seconds):
+        async with self.admission.admit(Client("somebody else"), 1):
+            await asyncio.sleep(seconds)
+
+    async def answer(self, tokens=100, **asked):
+        """(status, headers, body, when)"""
+        asked = CompletionRequest(model="tiny", prompt="a", max_tokens=tokens, **asked)
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        async def receive():
+            await asyncio.Event().wait()
+
+        scope = {"type": "http", "headers": [], "state": {"request_id": "r", "log": {}}}
+        await Answer(self, job_of(asked, Client("c"), self.settings, 1000))(scope, receive, send)
+        start, *bodies = sent
+        return start["status"], dict(start["headers"]), b"".join(each["body"] for each in bodies), now()
+
+
+def code_of(body):
+    return json.loads(body)["error"]["code"]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_who_was_never_admitted_is_told_when_to_come_back_and_who_was_that_it_took_too_long(is_stream):
+    async def main():
+        service = Service()
+        queue = asyncio.create_task(service.busy(12))
+        await asyncio.sleep(0)
+        status, headers, body, when = await service.answer(stream=is_stream)
+        assert (status, code_of(body), when) == (503, "deadline_exceeded", 10)
+        assert int(headers[b"retry-after"]) >= 1
+        await queue
+        queue = asyncio.create_task(service.busy(9.5))
+        await asyncio.sleep(0)
+        status, headers, body, when = await service.answer(stream=is_stream)
+        assert (status, code_of(body), when) == (504, "deadline_exceeded", 12 + 10)
+        assert b"retry-after" not in headers
+        await queue
+        assert (await service.answer(tokens=9))[::3] == (200, 22 + 9)
+
+    run(main)
+
+
+@pytest.mark.parametrize("moment", [3, 10.5])
+def test_an_answer_may_be_cut_also_while_its_time_runs_out(moment):
+    """From 10 s on its timeout has fired, and the engine takes its time to let the request go."""
+
+    async def main():
+        service = Service(ends=1)
+        answering = asyncio.create_task(service.answer())
+        await asyncio.sleep(moment)
+        (answer,) = service.open_answers
+        answer.cut(ENDING)
+        answer.cut(ENDING)
+        status, _, body, when = await answering
+        assert (status, code_of(body), when) == (503, "draining", 1 + min(moment, 10))
+
+    run(main)
+
+
+def test_an_answer_that_still_queues_may_be_cut():
+    async def main():
+        service = Service()
+        queue = asyncio.create_task(service.busy(2))
+        await asyncio.sleep(0)
+        answering = asyncio.create_task(service.answer())
+        await asyncio.sleep(1)
+        (answer,) = service.open_answers
+        answer.cut(ENDING)
+        status, _, body, when = await answering
+        assert (status, code_of(body), when) == (503, "draining", 1)
+        await queue
+
+    run(main)
