@@ -10,8 +10,7 @@ from threeloops.lab.predictions.audit import LEVELS, VERDICTS
 from threeloops.lab.predictions.claims import Claim, Disagreement, claims, disagreements, sources
 from threeloops.lab.text.wording import printed, with_unit
 
-from grader.course.course import CourseReport
-from grader.course.execute import audited_cells
+from grader.course.execute import CourseReport, audited_cells
 from grader.pages import pages
 
 __all__ = ["Row", "html_page", "markdown", "rows"]

@@ -9,7 +9,8 @@ from threeloops.lab import claims
 from threeloops.lab.course import outline
 
 from grader.course import claims_page
-from grader.course.course import CourseReport, unsettled
+from grader.course.course import unsettled
+from grader.course.execute import CourseReport
 from grader.grading import records
 from grader.pages import pages
 from grader.pages.pages import Cell

@@ -11,9 +11,9 @@ from threeloops.lab.predictions.claims import claims, disagreements, sources
 
 from grader.authoring.labs import Lab
 from grader.course import claims_page
-from grader.course.course import CourseReport, LabOutcome, unsettled
+from grader.course.course import unsettled
 from grader.course.course_report import junit
-from grader.course.execute import Executed
+from grader.course.execute import CourseReport, Executed, LabOutcome
 from grader.pages import pages
 
 LAB_13 = ("ft-3", "ft-4")
