@@ -184,11 +184,16 @@ def test_every_make_command_that_is_written_down_is_a_target():
 def test_every_threeloops_command_that_is_written_down_exists():
     from grader.cli import _app
 
-    known = {command.name or command.callback.__name__ for command in _app.registered_commands}
+    def names(app):
+        return {command.name or command.callback.__name__ for command in app.registered_commands}
+
+    groups = {group.name: names(group.typer_instance) for group in _app.registered_groups}
+    known = names(_app) | groups.keys()
     for place in (*DOCUMENTS, "Makefile", ".pre-commit-config.yaml"):
         text = (ROOT / place).read_text()
-        for command in re.findall(r"(?:^|[`/])threeloops ([a-z]+)", text, re.MULTILINE):
+        for command, step in re.findall(r"(?:^|[`/])threeloops ([a-z]+)(?: ([a-z]+))?", text, re.MULTILINE):
             assert command in known, f"{place}: threeloops {command}"
+            assert command not in groups or not step or step in groups[command], f"{place}: threeloops {command} {step}"
 
 
 def test_the_documents_link_to_files_that_exist():

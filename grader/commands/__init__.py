@@ -1,0 +1,1 @@
+"""What `threeloops grade`, `plan` and `serve` print, and how they end."""
