@@ -16,7 +16,7 @@ from toy_course import make_course
 
 from grader.authoring.labs import LabError
 from grader.classroom.gradebook import feed
-from grader.commands.grade_command import _file_names
+from grader.course.grade_command import _file_names
 from grader.grading import records
 from grader.grading.grade import Options, grade_class
 from grader.grading.records import ClassReport, Record, gradescope, to_csv

@@ -1,1 +1,0 @@
-"""What `threeloops grade`, `plan` and `serve` print, and how they end."""
