@@ -94,7 +94,7 @@ def command(function: Callable[..., None], app: typer.Typer = _app) -> Callable[
             traceback.print_exc()
             _fail(cause(error))
 
-    return app.command()(guarded)
+    return app.command(function.__name__.strip("_"))(guarded)
 
 
 def _chosen(names: list[str] | None) -> list[Lab]:

@@ -138,7 +138,7 @@ def installed_with(module, monkeypatch, tmp_path, *, gpu, reachable):
 def test_without_a_gpu_the_small_wheel_is_taken_and_its_size_said_before(module, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(module, "_installed", lambda folder, pin: False)
     (only,) = installed_with(module, monkeypatch, tmp_path, gpu=False, reachable=True)
-    assert only[-3:] == ["--index-url", "https://download.pytorch.org/whl/cpu", "torch==2.13.0"]
+    assert only[-3:] == ["--index-url", module.CPU_WHEELS, "torch==2.13.0"]
     assert "no NVIDIA GPU is here: torch without CUDA, about 0.5 GB" in capsys.readouterr().out
 
 

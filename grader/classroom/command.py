@@ -18,11 +18,11 @@ from grader.machine.faults import MachineFault
 
 __all__ = ["add_commands"]
 
-LabName = Annotated[str, typer.Argument(help="Number or name of the lab.")]
+_LabName = Annotated[str, typer.Argument(help="Number or name of the lab.")]
 
 
-def submit(
-    lab: LabName,
+def _submit(
+    lab: _LabName,
     exchange: Annotated[bool, typer.Option("--exchange", help="Also hand it in at nbgrader's exchange.")] = False,
 ) -> None:
     """Make work/LAB.zip, the file to hand in at Gradescope, Canvas or Moodle."""
@@ -35,7 +35,7 @@ def submit(
     print(f"{path} is what you hand in.{' It is at the exchange as well.' if exchange else ''}")
 
 
-def init(
+def _init(
     roster: Annotated[Path, typer.Argument(help="CSV with a column student_id, or Canvas's, Gradescope's, Moodle's.")],
     due: Annotated[list[str] | None, typer.Option(help="A due date: '01=2030-01-31 23:59'. May be repeated.")] = None,
     timezone: Annotated[str, typer.Option(help="Time zone of due dates without an offset.")] = "UTC",
@@ -67,7 +67,7 @@ def init(
         print(f"{slug} has submissions: `threeloops class grade {slug[:2]} --again` applies the new date to them.")
 
 
-def release(lab: LabName) -> None:
+def _release(lab: _LabName) -> None:
     """Enter a lab in the gradebook, put it to the exchange, and write the student bundle."""
     from grader.classroom.enrolment import apply_due_dates, gradebook, set_reflection_points
     from grader.classroom.handout.bundle import write_bundle
@@ -88,8 +88,8 @@ def release(lab: LabName) -> None:
     print(f"{path} is the student bundle; {target.slug} is in the gradebook and at the exchange.")
 
 
-def collect(
-    lab: LabName,
+def _collect(
+    lab: _LabName,
     source: Annotated[
         Path | None, typer.Option("--from", help="A download of Canvas or Moodle, or a folder; else the exchange.")
     ] = None,
@@ -117,8 +117,8 @@ def collect(
         raise typer.Exit(1)
 
 
-def grade(
-    lab: LabName,
+def _grade(
+    lab: _LabName,
     again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False,
     sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
 ) -> None:
@@ -127,7 +127,7 @@ def grade(
     _nbgrader("autograde", find_lab(lab).slug, f"--WalledExecute.sandbox={sandbox}", *more)
 
 
-def feedback(lab: LabName) -> None:
+def _feedback(lab: _LabName) -> None:
     """Write the feedback pages to feedback/, and hand them back to those who used the exchange."""
     from grader.classroom.autograde import SECRET
     from grader.submissions.folder import TIMESTAMP
@@ -143,8 +143,8 @@ def feedback(lab: LabName) -> None:
     print(f"{folder} holds {len(pages)} pages; {len(sealed)} were handed back through the exchange.")
 
 
-def export(
-    lab: LabName,
+def _export(
+    lab: _LabName,
     exercises: Annotated[bool, typer.Option(help="A column for each exercise beside the total.")] = True,
 ) -> None:
     """Write the scores for Gradescope, Canvas and Moodle, and the class report, to class/."""
@@ -178,7 +178,7 @@ def export(
         print(f"Handed in, not on the roster, and in no table: {', '.join(strangers)}")
 
 
-def gradescope(lab: LabName) -> None:
+def _gradescope(lab: _LabName) -> None:
     """Write the zip file that Gradescope takes as the autograder of a lab."""
     from grader.classroom.handout.autograder import write_autograder
 
@@ -190,9 +190,9 @@ def gradescope(lab: LabName) -> None:
 
 def add_commands(app: typer.Typer, command: Callable[..., object]) -> None:
     """Add `submit` and the group `class` to the command line; `command(function, app)` registers one."""
-    command(submit, app)
+    command(_submit, app)
     steps = typer.Typer(no_args_is_help=True, help="Teach: roster, release, collect, grade, feedback, export.")
-    for step in (init, release, collect, grade, feedback, export, gradescope):
+    for step in (_init, _release, _collect, _grade, _feedback, _export, _gradescope):
         command(step, steps)
     app.add_typer(steps, name="class")
 

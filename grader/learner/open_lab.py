@@ -9,7 +9,7 @@ from pathlib import Path
 from grader.authoring.labs import WORK, Lab
 from grader.machine.faults import MachineFault
 
-__all__ = ["environment", "jupyter_lab", "open_lab"]
+__all__ = ["open_lab"]
 
 _SETTINGS = Path(__file__).resolve().parent / "jupyter"
 """Jupyter's configuration for learners: nbgrader's menus, sidebar and Validate button, and the news, are off."""
@@ -24,11 +24,11 @@ def open_lab(lab: Lab, more: Sequence[str]) -> None:
     if why := _why_not_here():
         raise MachineFault(why)
     os.chdir(lab.root / WORK)
-    command = jupyter_lab(lab, more)
-    os.execve(command[0], command, environment(dict(os.environ)))
+    command = _jupyter_lab(lab, more)
+    os.execve(command[0], command, _environment(dict(os.environ)))
 
 
-def jupyter_lab(lab: Lab, more: Sequence[str] = ()) -> list[str]:
+def _jupyter_lab(lab: Lab, more: Sequence[str] = ()) -> list[str]:
     """JupyterLab's command line: its files are those in `work/`, and the lab's notebook is open."""
     page = f"/lab/tree/{lab.work.relative_to(lab.root / WORK).as_posix()}"
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={lab.root / WORK}"]
@@ -38,7 +38,7 @@ def jupyter_lab(lab: Lab, more: Sequence[str] = ()) -> list[str]:
     return [*command, *more]
 
 
-def environment(variables: dict[str, str]) -> dict[str, str]:
+def _environment(variables: dict[str, str]) -> dict[str, str]:
     """With the learner's settings before whatever Jupyter configuration there is."""
     before = variables.get("JUPYTER_CONFIG_PATH")
     path = os.pathsep.join([str(_SETTINGS), *([before] if before else [])])
@@ -47,9 +47,8 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
 
 
 def _why_not_here() -> str:
-    from jupyter_core.paths import jupyter_runtime_dir
-
-    folder = Path(jupyter_runtime_dir())
+    data = os.environ.get("JUPYTER_DATA_DIR") or "~/.local/share/jupyter"
+    folder = Path(os.environ.get("JUPYTER_RUNTIME_DIR") or f"{data}/runtime").expanduser()
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     if os.access(folder, os.W_OK):

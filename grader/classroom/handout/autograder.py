@@ -19,7 +19,7 @@ from grader.machine.faults import MachineFault
 from grader.release.files import files_below
 from grader.sandbox import bwrap
 
-__all__ = ["grade_submission", "write_autograder"]
+__all__ = ["write_autograder"]
 
 _SETUP = """\
 #!/usr/bin/env bash
@@ -61,7 +61,7 @@ def write_autograder(path: Path, lab: Lab) -> None:
     write_zip(path, files, executable=("setup.sh", "run_autograder"))
 
 
-def grade_submission(lab: Lab, folder: Path) -> dict[str, Any]:
+def _grade_submission(lab: Lab, folder: Path) -> dict[str, Any]:
     """Grade the notebook in Gradescope's folder of a submission; returns the content of results.json.
 
     Where the container lets no sandbox be made, the submission is graded without one and the result says so.
@@ -84,7 +84,7 @@ def grade_submission(lab: Lab, folder: Path) -> dict[str, Any]:
 
 def _main(slug: str, submission: str, results: str) -> None:
     try:
-        result = grade_submission(find_lab(slug), Path(submission))
+        result = _grade_submission(find_lab(slug), Path(submission))
     except BadSubmission as error:
         result = {"score": 0.0, "output": str(error)}
     except (MachineFault, LabError, OSError) as error:  # without a score Gradescope shows a failed autograder

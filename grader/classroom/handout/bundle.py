@@ -8,9 +8,9 @@ from grader.classroom.handout.archive import write_zip
 from grader.release.files import files_below
 from grader.release.leaks import leaks
 
-__all__ = ["COURSE", "course_files", "write_bundle"]
+__all__ = ["course_files", "write_bundle"]
 
-COURSE = ("lib/threeloops", "grader", "scripts")
+_COURSE = ("lib/threeloops", "grader", "scripts")
 """Folders that a course needs to run; each is taken whole, without what Python compiled."""
 _FILES = ("LICENSE", "Makefile", "nbgrader_config.py", "pyproject.toml", "environment.yml")
 _TOP = "three_loops"
@@ -32,7 +32,7 @@ def course_files(root: Path) -> dict[str, Path | bytes]:
     """The library, the harness and the pins, by their names below `root`."""
     names = [name for name in _FILES if (root / name).is_file()]
     names += [path.name for path in root.glob("requirements*.txt") if "peers" not in path.name]
-    for folder in COURSE:
+    for folder in _COURSE:
         below = files_below(root / folder)
         names += [f"{folder}/{name}" for name in below if "__pycache__" not in name and not name.endswith(".tmp")]
     return {name: root / name for name in names}

@@ -13,14 +13,14 @@ from grader.pages import pages
 from grader.pages.pages import Cell
 from grader.pages.spreadsheet import to_csv
 
-__all__ = ["PartResult", "class_csv", "class_page", "part_results"]
+__all__ = ["class_csv", "class_page"]
 
 _BANDS = 10
 _MAX_MISTAKES, _MAX_MESSAGE = 30, 400
 
 
 @dataclass(frozen=True)
-class PartResult:
+class _PartResult:
     """How the graded students did in one part. `share` is their mean share of its points."""
 
     test: str
@@ -29,7 +29,7 @@ class PartResult:
     share: float
 
 
-def part_results(lab: Lab, rows: Sequence[Row]) -> list[PartResult]:
+def _part_results(lab: Lab, rows: Sequence[Row]) -> list[_PartResult]:
     """The parts, hardest first; none if nobody is graded."""
     graded = [row for row in rows if row.status == "graded"]
     if not graded:
@@ -39,14 +39,14 @@ def part_results(lab: Lab, rows: Sequence[Row]) -> list[PartResult]:
         scores = [row.parts.get(part.test, 0.0) for row in graded]
         full = sum(score >= part.points for score in scores)
         share = mean(score / part.points for score in scores) if part.points else 1.0
-        found.append(PartResult(part.test, part.points, full, share))
+        found.append(_PartResult(part.test, part.points, full, share))
     return sorted(found, key=lambda result: (result.share, result.full))
 
 
 def class_page(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> str:
     """The report as one page without scripts; it names no student."""
     graded = [row.score for row in rows if row.status == "graded" and row.score is not None]
-    parts = part_results(lab, rows)
+    parts = _part_results(lab, rows)
     late = sum(row.seconds_late > 0 for row in rows)
     lead = f"{len(rows)} students, {sum(row.status != 'missing' for row in rows)} handed in, {len(graded)} graded, "
     lead += f"{late} late."
@@ -91,7 +91,7 @@ def _distribution(scores: Sequence[float], most: float) -> str:
     )
 
 
-def _part(part: PartResult, graded: int) -> list[Cell | str]:
+def _part(part: _PartResult, graded: int) -> list[Cell | str]:
     kind = "number " + ("bad" if part.share < 0.5 else "good" if part.share >= 0.9 else "")
     full = Cell(f"{part.full} of {graded}", "number")
     return [test_title(part.test), Cell(f"{part.points:g}", "number"), full, Cell(f"{part.share:.0%}", kind)]
@@ -106,6 +106,8 @@ def _mistake(each: Mistake) -> list[Cell | str]:
 def class_csv(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> str:
     """Parts, then mistakes, in one table whose first column says which."""
     table: list[list[object]] = [["kind", "exercise or part", "points", "students", "share", "known as", "message"]]
-    table += [["part", test_title(p.test), p.points, p.full, f"{p.share:.4f}", "", ""] for p in part_results(lab, rows)]
+    table += [
+        ["part", test_title(p.test), p.points, p.full, f"{p.share:.4f}", "", ""] for p in _part_results(lab, rows)
+    ]
     table += [["mistake", m.exercise, "", m.students, "", m.known_as, m.message] for m in mistakes]
     return to_csv(table)

@@ -6,12 +6,12 @@ from grader.authoring.labs import Lab
 from grader.authoring.manifest import Manifest, manifest
 from grader.classroom.results.scores import Row
 
-__all__ = ["FORMATS", "Table"]
+__all__ = ["FORMATS"]
 
-Table = list[list[str]]
+_Table = list[list[str]]
 
 
-def _canvas(lab: Lab, rows: Sequence[Row], exercises: bool) -> Table:
+def _canvas(lab: Lab, rows: Sequence[Row], exercises: bool) -> _Table:
     """An import needs Canvas's own number or the SIS id of a student; both come from the roster."""
     columns, most, points = _columns(lab, rows, exercises)
     head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
@@ -23,7 +23,7 @@ def _canvas(lab: Lab, rows: Sequence[Row], exercises: bool) -> Table:
     return table
 
 
-def _moodle(lab: Lab, rows: Sequence[Row], exercises: bool) -> Table:
+def _moodle(lab: Lab, rows: Sequence[Row], exercises: bool) -> _Table:
     columns, _, points = _columns(lab, rows, exercises)
     table = [["Username", "ID number", "First name", "Surname", "Email address", *columns]]
     for row, scores in zip(rows, points, strict=True):
@@ -32,7 +32,7 @@ def _moodle(lab: Lab, rows: Sequence[Row], exercises: bool) -> Table:
     return table
 
 
-def _gradescope(lab: Lab, rows: Sequence[Row], exercises: bool) -> Table:
+def _gradescope(lab: Lab, rows: Sequence[Row], exercises: bool) -> _Table:
     columns, most, points = _columns(lab, rows, exercises)
     more = [f"{number}: {name} ({of} pts)" for number, (name, of) in enumerate(_pairs(columns, most)[1:], start=1)]
     head = ["First Name", "Last Name", "SID", "Email", lab.slug, f"{lab.slug} - Max Points"]
@@ -49,7 +49,7 @@ def _pairs(columns: list[str], most: list[str]) -> list[tuple[str, str]]:
     return list(zip(columns, most, strict=True))
 
 
-FORMATS: dict[str, Callable[[Lab, Sequence[Row], bool], Table]] = {
+FORMATS: dict[str, Callable[[Lab, Sequence[Row], bool], _Table]] = {
     "gradescope": _gradescope,
     "canvas": _canvas,
     "moodle": _moodle,

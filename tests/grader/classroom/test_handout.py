@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -16,7 +17,7 @@ from grader.authoring.labs import Lab, LabError, all_labs, find_lab
 from grader.authoring.manifest import manifest
 from grader.authoring.submitted import BadSubmission
 from grader.classroom.handout.archive import members, write_zip
-from grader.classroom.handout.autograder import grade_submission, write_autograder
+from grader.classroom.handout.autograder import write_autograder
 from grader.classroom.handout.bundle import write_bundle
 from grader.classroom.handout.downloads import read_download, store
 from grader.classroom.handout.submission import write_submission
@@ -188,7 +189,11 @@ def test_the_autograder_runs_as_gradescope_runs_it(released, autograder):
     assert result["stdout_visibility"] == "hidden"
 
 
-def test_gradescope_is_told_what_is_missing_in_a_submission(released, tmp_path):
-    (tmp_path / "essay.txt").write_text("")
-    with pytest.raises(BadSubmission, match=f"expected one file {released.slug}.ipynb, found 0 among essay.txt"):
-        grade_submission(released, tmp_path)
+def test_gradescope_is_told_what_is_missing_in_a_submission(released, autograder):
+    shutil.rmtree(autograder / "submission", ignore_errors=True)
+    (autograder / "submission").mkdir()
+    (autograder / "submission/essay.txt").write_text("")
+    assert run(autograder, "setup.sh").returncode == run(autograder, "run_autograder").returncode == 0
+    result = json.loads((autograder / "results/results.json").read_text())
+    assert result["score"] == 0
+    assert f"expected one file {released.slug}.ipynb, found 0 among essay.txt" in result["output"]

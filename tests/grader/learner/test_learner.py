@@ -132,7 +132,7 @@ def test_a_notebook_of_no_lab_names_the_labs_there_are(toy, tmp_path):
 @pytest.mark.parametrize(("user", "allowed"), [(0, True), (1000, False)])
 def test_jupyterlab_opens_the_lab_and_root_may_start_it(toy, monkeypatch, user, allowed):
     monkeypatch.setattr(open_lab.os, "geteuid", lambda: user)
-    command = open_lab.jupyter_lab(toy, ["--port=9000"])
+    command = open_lab._jupyter_lab(toy, ["--port=9000"])
     assert command[:3] == [sys.executable, "-m", "jupyterlab"] and command[-1] == "--port=9000"
     assert "--LabApp.default_url=/lab/tree/90_toy/90_toy.ipynb" in command
     assert ("--allow-root" in command) is allowed
@@ -140,7 +140,7 @@ def test_jupyterlab_opens_the_lab_and_root_may_start_it(toy, monkeypatch, user, 
 
 def test_a_learner_has_no_menus_of_nbgrader_and_no_news(toy):
     """As Jupyter itself reads the settings; those of the instructor's own Jupyter come after them."""
-    variables = open_lab.environment({"JUPYTER_CONFIG_PATH": "/theirs", "PATH": "/bin"})
+    variables = open_lab._environment({"JUPYTER_CONFIG_PATH": "/theirs", "PATH": "/bin"})
     ours, theirs = variables["JUPYTER_CONFIG_PATH"].split(":")
     assert theirs == "/theirs"
     with open(f"{ours}/labconfig/page_config.json") as file:
