@@ -33,8 +33,8 @@ from threeloops.hardware.probe import installed_version
 from grader.author import commands as author
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
 from grader.classroom import command as classroom
-from grader.course.plan_command import plan
-from grader.course.serve_command import serve
+from grader.course.commands.plan import plan
+from grader.course.commands.serve import serve
 from grader.learner import commands as learner
 from grader.machine.faults import MachineFault, cause
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 from threeloops.capstone import make_plan, read_prices, read_scenario
 
-from grader.course.plan_command import plan
+from grader.course.commands.plan import plan
 from grader.machine.faults import MachineFault
 
 
