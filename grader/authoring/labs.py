@@ -145,6 +145,11 @@ class Lab:
         return str(self.settings.get("title", self.name.replace("_", " ")))
 
     @property
+    def minutes(self) -> int:
+        """How long a reader is expected to take for the core notebook, by its header; 0 if that says nothing."""
+        return int(self.settings.get("minutes", 0))
+
+    @property
     def withholds(self) -> list[str]:
         """Modules that hold answers; the student's side of a graded run lacks them."""
         return list(self.settings.get("withholds", []))
