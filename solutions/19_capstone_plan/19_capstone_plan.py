@@ -867,7 +867,8 @@ debrief(
 # - `"cost"`: `proposal.cost` is less than the *proposed* days cost, for all GPUs at `price` per GPU-hour.
 #
 # "5% better" means: fewer than the library's number divided by 1.05, or for links more than 1.05 times it. The folded cell after exercise 2
-# has the class, and `run_days(work, nodes, node_mtbf, save, recovery, interval)`.
+# has the class, and `run_days(work, nodes, node_mtbf, save, recovery, interval)`. A layout has `gpus`, `batch` and `sequence`,
+# and a machine has `gpus_per_node`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "review", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1006,7 +1007,8 @@ debrief(
 # ### Exercise 7 (18 points)
 #
 # `answer(ask) -> Offer | Refusal`. For each of `ask.nodes`, take the fastest layout and the best interval; the board's
-# `outcome(ask, nodes, layout, interval) -> (days, cost)` is given.
+# `outcome(ask, nodes, layout, interval) -> (days, cost)` is given, in the same folded cell as `Ask`, `Offer` and `Refusal`.
+# A node has `ask.machine.gpus_per_node` GPUs.
 #
 # - If some meet both `ask.days` and `ask.budget`: `Offer(nodes, layout, interval, next_best)` of the cheapest. `next_best` is
 #   the number of nodes that is second cheapest among those that meet both, or `None`.
