@@ -75,6 +75,7 @@ def course(tmp_path_factory):
         shutil.copytree(mine, folder)
         nbformat.write(notebook, folder / f"{lab.slug}.ipynb")
         (folder / "timestamp.txt").write_text(stamp)
+        (folder / "submission_secret.txt").write_text(f"known to {student} alone")
     threeloops(root, "class", "collect", "90")
     threeloops(root, "class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto")
     said = threeloops(root, "class", "feedback", "90")

@@ -154,11 +154,11 @@ def test_a_bundle_with_an_answer_in_it_is_not_written(released, tmp_path):
 def autograder(released, tmp_path_factory):
     """The autograder as Gradescope unpacks it, with its paths in a temporary folder."""
     root = tmp_path_factory.mktemp("autograder")
-    for folder in ("lib/threeloops", "grader", "scripts"):  # the toy course has no harness of its own
+    for folder in ("lib/threeloops", "grader", "scripts", "pyproject.toml"):  # the toy course has no harness of its own
         (released.root / folder).parent.mkdir(exist_ok=True)
         (released.root / folder).symlink_to(REPOSITORY / folder)
     write_autograder(root / "zip.zip", released)
-    for folder in ("lib/threeloops", "grader", "scripts"):
+    for folder in ("lib/threeloops", "grader", "scripts", "pyproject.toml"):
         (released.root / folder).unlink()
     with zipfile.ZipFile(root / "zip.zip") as archive:
         archive.extractall(root / "source")
