@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 JOBS ?= 2
-LAB ?= $(notdir $(wildcard labs/[0-9]*))
+LAB ?= 00
 BIN := .venv/bin
 VENV := @$(PYTHON) scripts/make_venv.py
 
@@ -16,8 +16,8 @@ MEASURE = $(shell $(BIN)/python -c "" 2>/dev/null && echo $(BIN)/python || echo 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-course: environment ## run and grade the whole course on this machine; reports/course.html
-	@$(BIN)/threeloops course
+course: environment ## run and grade what has changed in the course (FRESH=1: all of it); reports/course.html
+	@$(BIN)/threeloops course $(if $(FRESH),--fresh)
 
 test: test-environment ## the test-suite of every change
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
@@ -25,9 +25,8 @@ test: test-environment ## the test-suite of every change
 test-all: test-environment ## the same, and the long runs
 	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
-lab: environment ## JupyterLab on your own copies of the labs (one of them: make lab LAB=01)
-	@for lab in $(LAB); do test -e work/$$lab/$$lab.ipynb || $(BIN)/threeloops start $$lab || exit; done
-	@$(BIN)/jupyter lab --ServerApp.root_dir=work $(ARGS)
+lab: environment ## the first lab in JupyterLab, in your own copy (another one: make lab LAB=03)
+	@$(BIN)/threeloops lab $(LAB) -- $(ARGS)
 
 model: environment ## train the models that the product loop serves: about a quarter of an hour on two cores
 	@$(BIN)/python -m threeloops.product.trained $(ARGS)

@@ -50,12 +50,15 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.IgnorePattern",
     "nbconvert.preprocessors.ClearMetadataPreprocessor",
     "nbgrader.preprocessors.LimitOutput",
+    "grader.classroom.nbgrader_plugin.ReflectionPoints",
     "nbgrader.preprocessors.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
     "grader.release.preprocessors.CheckCells",
 ]
 # What nbgrader does before the first preprocessor sees a submission, and after an exception, no option reaches.
 autograde.install()
+# `threeloops class init` sets the policy; without it nothing is taken for lateness.
+c.AssignLatePenalties.plugin_class = "grader.classroom.late_policy.ClassLatePolicy"
 c.ExportApp.plugin_class = "grader.classroom.export.SafeCsv"
 # Feedback, and formgrader's page, which runs in the instructor's own Jupyter server: what a student wrote
 # is sanitised after it was rendered, and the page's policy lets nothing run but formgrader's own scripts.

@@ -1,5 +1,5 @@
-"""The command line: `threeloops doctor · start · update · check · plan · serve · run · grade · release · mutants ·
-course · evidence`.
+"""The command line: `threeloops doctor · start · lab · check · status · reset · update · plan · serve · run · grade ·
+release · new · test · mutants · course · evidence`.
 
 Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, which one sentence
 explains.
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 __all__ = [
-    "Device", "LabName", "LabNames", "check", "command", "course", "doctor", "evidence", "grade", "main", "mutants",
-    "release", "run", "say", "start", "update",
+    "Device", "LabName", "LabNames", "command", "course", "doctor", "evidence", "grade", "main", "mutants", "release",
+    "run", "say", "update",
 ]  # fmt: skip
 
 # jsonschema, which nbformat imports, would compile a grammar of internationalised addresses. It takes two of the
@@ -27,11 +27,15 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
+from threeloops.hardware.probe import installed_version
 
+from grader.author import commands as author
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
-from grader.course.plan_command import plan
-from grader.course.serve_command import serve
+from grader.classroom import command as classroom
+from grader.course.commands.plan import plan
+from grader.course.commands.serve import serve
+from grader.learner import commands as learner
 from grader.machine.faults import MachineFault, cause
 
 if TYPE_CHECKING:
@@ -43,13 +47,12 @@ _app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Three Loops: an AI-infrastructure course that you execute.\n\n"
-    "Begin with [bold]threeloops doctor[/] (can this machine teach you?) and [bold]threeloops start 0[/] "
-    "(your own copy of the first lab); then [bold]make lab[/] opens JupyterLab.",
+    "Begin with [bold]threeloops doctor[/] (can this machine teach you?) and [bold]threeloops lab[/] "
+    "(the first lab, in your own copy); [bold]threeloops status[/] says how far you are.",
     epilog="A lab is named by its number, its name or both: 1, 01, roofline, 01_roofline.",
 )
 _console = Console()
 _complain = Console(stderr=True)
-
 
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to measure.")]
 LabName = Annotated[str, typer.Argument(help="Number or name of the lab.")]
@@ -66,7 +69,7 @@ def _fail(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
+def command(function: Callable[..., None], app: typer.Typer = _app) -> Callable[..., None]:
     """Register a command whose faults, and the machine's, end it with one sentence and exit code 2."""
 
     @functools.wraps(function)
@@ -91,7 +94,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             traceback.print_exc()
             _fail(cause(error))
 
-    return _app.command()(guarded)
+    return app.command(function.__name__.strip("_"))(guarded)
 
 
 def _chosen(names: list[str] | None) -> list[Lab]:
@@ -115,69 +118,11 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the diagn
 
 
 @command
-def start(lab: LabName) -> None:
-    """Make your own copy of a lab in work/. Never overwrites one that is there."""
-    from grader.release import student_copies
-
-    copy = find_lab(lab)
-    if student_copies.start(copy):
-        say(f"Your copy is {copy.work}. Open it with `make lab`; it is yours, no command overwrites it.")
-    else:
-        say(f"You have started this lab already; your copy is {copy.work} and was not touched.")
-
-
-@command
 def update(lab: LabName) -> None:
     """Merge a newer release of a lab into your copy; every answer, note and cell of yours is kept."""
     from grader.release import student_copies
 
     say(student_copies.update(find_lab(lab)).message)
-
-
-@command
-def check(
-    notebook: Annotated[str, typer.Argument(help="A lab (your copy in work/ is meant) or a notebook file.")],
-    full: Annotated[bool, typer.Option("--full", help="Grade it: hidden tests too, through the wall.")] = False,
-) -> None:
-    """Run your notebook's visible tests, as you would by hand, and say which exercises pass.
-
-    No sandbox and nothing withheld: it is your own code. With --full it is graded as a submission is, hidden tests
-    included, and you see the points that it earns.
-    """
-    from grader.authoring.manifest import test_title
-    from grader.authoring.submitted import BadSubmission
-    from grader.grading.grade import Options, grade_notebook
-    from grader.sandbox import bwrap
-    from grader.submissions.parse import parse
-
-    path = Path(notebook) if notebook.endswith(".ipynb") else find_lab(notebook).work
-    try:
-        content = parse(path.read_bytes())
-    except FileNotFoundError:
-        _fail(f"no file {path}; `threeloops start LAB` makes your copy of a lab")
-    except BadSubmission as error:
-        _fail(f"{path}: {error}")
-    lab = find_lab(content.metadata.threeloops.get("lab", path.stem))
-    how = Options("none" if bwrap.why_not() else "bwrap") if full else Options("none", visible=True)
-    record = grade_notebook(content, lab, "you", how)
-    if record.status == "failed":
-        _fail(f"{path}: {' '.join(record.notes)}")
-    for test in record.tests:
-        passed = test.score == test.max_score
-        mark = "[green]✓[/]" if passed else "[red]✗[/]"
-        points = f"  {test.score:g} / {test.max_score:g}" if full else ""
-        _console.print(f"{mark} {test_title(test.name)}{points}", highlight=False)
-        if not passed:
-            _console.print(f"    {test.output}".replace("\n", "\n    "), markup=False, highlight=False)
-    for note in record.notes:
-        _console.print(f"[dim]note: {escape(note)}[/]", highlight=False)
-    if record.reflection == "incomplete":
-        _console.print("[dim]the written reflection is still empty (it carries no points)[/]")
-    if full:
-        _console.print(f"{record.score:g} of {record.max_score:g} points", highlight=False)
-    elif record.score == record.max_score:
-        _console.print(f"All visible tests pass. `threeloops check {notebook} --full` tries the hidden ones too.")
-    raise typer.Exit(0 if record.score == record.max_score else 1)
 
 
 @command
@@ -291,27 +236,37 @@ def mutants(
 
 
 @command
-def course(device: Device = "auto") -> None:
-    """Run the whole course: release, execute, grade three submissions of each lab, report (what `make course` does)."""
-    from grader.course.course import run_course
+def course(
+    device: Device = "auto",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run every lab, also those that have not changed.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Labs side by side; 0: one for every two cores.")] = 0,
+) -> None:
+    """Run the whole course: release, execute, grade three submissions of each lab, report (what `make course` does).
+
+    A lab is passed over while nothing that it depends on has changed since it last went well; --fresh runs all.
+    """
+    from grader.course.course import labs_at_a_time, run_course
     from grader.course.course_report import write
     from grader.course.progress import watching
 
     _require_device(device)
     reports = course_root() / "reports"
     with watching(_console) as watch:
-        report = run_course(_chosen(None), reports, device, watch)
+        side_by_side = jobs or labs_at_a_time()
+        report = run_course(_chosen(None), reports, device, watch, fresh=fresh, at_a_time=side_by_side)
     write(report, reports)
-    columns = ("lab", "seconds", "verified on", "reference", "untouched", "half done")
-    table = Table(*columns, title=f"Three Loops on {report.device}, sandbox: {report.sandbox}", title_justify="left")
+    narrow = {"no_wrap": True, "justify": "right"}
+    columns = [Column(name, **narrow) for name in ("seconds", "reference", "untouched", "half done")]  # type: ignore[arg-type]
+    title = f"Three Loops on {report.device}, sandbox: {report.sandbox}"
+    table = Table(Column("lab", no_wrap=True), *columns, title=title, title_justify="left", box=None, pad_edge=False)
     for o in report.labs:
         scores = [f"{r.score:g} / {r.max_score:g}" for r in o.grades.values()]
-        table.add_row(o.lab.slug, f"{o.seconds:.1f}", o.verified_on, *scores)
+        table.add_row(o.lab.slug, "unchanged" if o.before else f"{o.seconds:.1f}", *scores)
     _console.print(table)
     if report.sandbox == "none":
         _console.print("[bold yellow]Graded without isolation (sandbox: none)[/]: bubblewrap does not work here.")
     for fault in report.faults:
-        _console.print(f"[red]✗[/] {escape(fault)}", highlight=False)
+        _console.print(f"[red]✗[/] {escape(fault)}", highlight=False, soft_wrap=True)
     _console.print(f"reports/course.html · reports/course.json · reports/junit.xml ({report.seconds:.0f} s)")
     raise typer.Exit(1 if report.faults else 0)
 
@@ -331,12 +286,29 @@ def evidence(
     """
     from grader.evidence.collect import collect
 
-    folder = out or course_root() / "benchmarks" / "evidence"
-    raise typer.Exit(collect(device, folder, _console, part or (), budget))
+    raise typer.Exit(collect(device, out or course_root() / "benchmarks" / "evidence", _console, part or (), budget))
 
 
+for _each in (learner.start, learner.lab, learner.check, learner.status, learner.reset, author.new, author.test):
+    command(_each)
 command(plan)
 command(serve)
+classroom.add_commands(_app, command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"threeloops {installed_version('threeloops') or '(a source that was not installed)'}")
+        raise typer.Exit(0)
+
+
+@_app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

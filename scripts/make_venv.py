@@ -7,19 +7,26 @@ run again, and pip keeps what is right already. An environment whose interpreter
 This file runs on any Python 3, so that an old one gets a sentence and not a syntax error.
 """
 
-import fcntl
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import time
+
+try:
+    import fcntl
+except ImportError:  # native Windows, which gets its sentence in main
+    fcntl = None
 
 OLDEST, NEWEST = (3, 11), (3, 13)
 OURS = {"bin", "include", "lib", "lib64", "share", "etc", "pyvenv.cfg", "pip.log", ".gitignore", ".lock"}
 """What an environment holds: a folder with anything else in it is someone's, and is not removed."""
 ROOM = 3 * 1024**3
 """Bytes that a fresh environment needs with the CPU wheel of torch, and some."""
+CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's own index of wheels without CUDA."""
 
 
 def main(arguments):
@@ -29,6 +36,9 @@ def main(arguments):
             f"Python {_version()} is too {'old' if sys.version_info < OLDEST else 'new'}: the course runs on 3.11, "
             "3.12 and 3.13. Name another one: make PYTHON=python3.12 …"
         )
+    if why := _unsupported(sys.platform, platform.machine()):
+        raise Trouble(why)
+    _require_writable(os.path.dirname(os.path.abspath(folder)))
     with open(requirements[0]) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two terminals, one environment: the second one waits
         stamp = os.path.join(folder, ".stamp-" + "-".join(_stem(name) for name in requirements))
@@ -40,15 +50,70 @@ def main(arguments):
             os.unlink(stamp)
         if not healthy:
             _create(folder)
+        _install_torch(folder, requirements[0], gpu=_has_nvidia_gpu())
         for command in _commands(requirements, editable="--editable" in arguments):
             _install(folder, *command)
         _write(stamp, wanted)
 
 
+def _unsupported(system, processor):
+    """Why this system cannot have an environment of the course, in one sentence with what to do; "" where it can."""
+    if system.startswith("linux"):
+        return (
+            ""
+            if processor in ("x86_64", "aarch64")
+            else (
+                f"PyTorch and Triton have no wheels for the processor {processor}: use a machine with x86_64 or aarch64"
+            )
+        )
+    name = {"darwin": "macOS", "win32": "native Windows"}.get(system, system)
+    instead = "in WSL2, or " if system == "win32" else ""
+    return (
+        f"Triton has no wheels for {name}: run the course {instead}in a container (open the folder in VS Code and "
+        "choose Reopen in Container)"
+    )
+
+
+def _require_writable(folder):
+    """Raises Trouble where the checkout, or the home that pip and Jupyter write to, is read-only."""
+    if not os.access(folder, os.W_OK):
+        raise Trouble(f"{folder} cannot be written: copy the course to a folder of yours, and run make there")
+    home = os.path.expanduser("~")
+    if not os.access(home, os.W_OK):
+        print(f'{home} cannot be written, and JupyterLab needs a home: start it with HOME="$PWD/work" make lab')
+
+
+def _has_nvidia_gpu():
+    return os.path.exists("/proc/driver/nvidia/version") or shutil.which("nvidia-smi") is not None
+
+
+def _install_torch(folder, requirements, gpu):
+    """torch goes alone: see the head of requirements.txt. Without an NVIDIA GPU, the small wheel is tried first."""
+    for pin in (line for line in _read(requirements).splitlines() if line.startswith("torch==")):
+        size = "with CUDA, about 2.9 GB" if gpu else "without CUDA, about 0.5 GB"
+        print(f"{'an' if gpu else 'no'} NVIDIA GPU is here: torch {size} to download with all that the course needs")
+        if not gpu:
+            if _installed(folder, pin):
+                continue
+            small = ["--no-deps", "--retries", "1", "--timeout", "15", "--index-url", CPU_WHEELS, pin]
+            try:
+                _install(folder, f"{pin} from {CPU_WHEELS}", small)
+                continue
+            except Trouble:
+                print("  PyTorch's index cannot be reached: taking the wheel of pip's own index (with CUDA, 2.9 GB)")
+        _install(folder, pin + ", the largest part", [pin])
+
+
+def _installed(folder, pin):
+    """Whether the environment has this version of torch already, with any local part (2.13.0+cpu)."""
+    name, _, version = pin.partition("==")
+    asked = f"from importlib.metadata import version; print(version({name!r}).partition('+')[0])"
+    done = subprocess.run([_python(folder), "-c", asked], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return done.stdout.decode().strip() == version.strip()
+
+
 def _commands(requirements, editable):
-    """(what is said, pip's arguments), in order. torch goes alone: see the head of requirements.txt."""
-    for pin in (line for line in _read(requirements[0]).splitlines() if line.startswith("torch==")):
-        yield pin + ", the largest part", [pin]
+    """(what is said, pip's arguments), in order."""
     files = [argument for name in requirements for argument in ("-r", name)]
     yield "the pins of " + " and ".join(requirements), files
     if editable:

@@ -1,5 +1,6 @@
 """scripts/make_venv.py: safe to run twice, after a first run that failed, and beside what is someone else's."""
 
+import importlib.metadata
 import importlib.util
 import shutil
 import subprocess
@@ -81,11 +82,81 @@ def test_a_folder_that_is_someone_elses_is_not_removed(tmp_path):
     assert (tmp_path / ".venv/thesis.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize(("version", "word"), [((3, 10, 4), "old"), ((3, 14, 0), "new")])
-def test_a_python_that_the_course_does_not_run_on_gets_one_sentence(monkeypatch, version, word):
+@pytest.fixture
+def module():
     spec = importlib.util.spec_from_file_location("make_venv", ROOT / "scripts/make_venv.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.mark.parametrize(("version", "word"), [((3, 10, 4), "old"), ((3, 14, 0), "new")])
+def test_a_python_that_the_course_does_not_run_on_gets_one_sentence(module, monkeypatch, version, word):
     monkeypatch.setattr(module.sys, "version_info", version)
     with pytest.raises(module.Trouble, match=rf"Python 3\.\d+ is too {word}: the course runs on 3.11, 3.12 and 3.13"):
         module.main([".venv", "requirements.txt"])
+
+
+@pytest.mark.parametrize(
+    ("system", "processor", "sentence"),
+    [
+        ("win32", "AMD64", "native Windows: run the course in WSL2, or in a container"),
+        ("darwin", "arm64", "macOS: run the course in a container (open the folder in VS Code"),
+        ("linux", "riscv64", "no wheels for the processor riscv64"),
+    ],
+)
+def test_a_system_without_wheels_gets_one_sentence_with_what_to_do(module, system, processor, sentence):
+    assert sentence in module._unsupported(system, processor)
+
+
+@pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
+def test_linux_on_both_processors_is_supported(module, processor):
+    assert module._unsupported("linux", processor) == ""
+
+
+def test_a_checkout_that_cannot_be_written_gets_one_sentence(module, monkeypatch):
+    monkeypatch.setattr(module.os, "access", lambda path, how: False)
+    with pytest.raises(module.Trouble, match="cannot be written: copy the course to a folder of yours"):
+        module._require_writable("/checkout")
+
+
+def installed_with(module, monkeypatch, tmp_path, *, gpu, reachable):
+    """pip's arguments for torch, in order, where PyTorch's index can be reached or not."""
+    calls = []
+
+    def install(folder, what, arguments):
+        calls.append(arguments)
+        if module.CPU_WHEELS in arguments and not reachable:
+            raise module.Trouble("no network")
+
+    monkeypatch.setattr(module, "_install", install)
+    (tmp_path / "requirements.txt").write_text("torch==2.13.0\nnumpy==2.4.6\n")
+    module._install_torch(tmp_path / ".venv", tmp_path / "requirements.txt", gpu)
+    return calls
+
+
+def test_without_a_gpu_the_small_wheel_is_taken_and_its_size_said_before(module, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(module, "_installed", lambda folder, pin: False)
+    (only,) = installed_with(module, monkeypatch, tmp_path, gpu=False, reachable=True)
+    assert only[-3:] == ["--index-url", module.CPU_WHEELS, "torch==2.13.0"]
+    assert "no NVIDIA GPU is here: torch without CUDA, about 0.5 GB" in capsys.readouterr().out
+
+
+def test_where_pytorchs_index_cannot_be_reached_pips_own_is_used_and_the_size_said(
+    module, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(module, "_installed", lambda folder, pin: False)
+    _, fallback = installed_with(module, monkeypatch, tmp_path, gpu=False, reachable=False)
+    assert fallback == ["torch==2.13.0"]
+    assert "cannot be reached: taking the wheel of pip's own index" in capsys.readouterr().out
+
+
+def test_with_a_gpu_torch_comes_with_cuda(module, monkeypatch, tmp_path, capsys):
+    assert installed_with(module, monkeypatch, tmp_path, gpu=True, reachable=True) == [["torch==2.13.0"]]
+    assert "about 2.9 GB" in capsys.readouterr().out
+
+
+def test_a_torch_that_is_there_is_not_fetched_again(module, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_python", lambda folder: sys.executable)
+    version = importlib.metadata.version("packaging")
+    assert module._installed(tmp_path, f"packaging=={version}") and not module._installed(tmp_path, "packaging==0.1")

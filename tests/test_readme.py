@@ -24,7 +24,7 @@ import pytest
 from markdown_it import MarkdownIt
 from threeloops.product.fleet.real.waiting import free_port
 
-from grader.authoring.labs import all_labs, find_lab
+from grader.authoring.labs import find_lab
 from grader.course.course import submissions
 from grader.release.release import stale
 
@@ -88,6 +88,7 @@ def environment(clone: Path) -> dict[str, str]:
     variables = {
         "PATH": os.pathsep.join([str(clone / ".venv/bin"), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join([str(clone), str(clone / "lib")]),
+        "THREELOOPS_HOME": str(clone.parent / "home"),
         "PRE_COMMIT_HOME": str(clone.parent / "pre-commit"),
         "COLUMNS": "200",
     }
@@ -150,21 +151,29 @@ def edit(clone: Path) -> None:
     path.write_text(path.read_text().replace("arithmetic intensity", "arithmetic density"))
 
 
+def send_the_roster(clone: Path) -> None:
+    (clone / "roster.csv").write_text("student_id,first_name,last_name,email\nada,Ada,Lovelace,ada@example.org\n")
+
+
 BEFORE = {
+    "threeloops class init": send_the_roster,
     "threeloops check": lambda clone: put(clone, "reference", "work"),
+    "nbgrader submit": lambda clone: put(clone, "reference", "work"),
     "nbgrader collect": lambda clone: put(clone, "half_done", "submitted/ada"),
     "jupytext --to": edit,
 }
 """What people do between the blocks: a student solves a lab, another one's notebook comes by mail, an author edits."""
 
 
-def every_lab_was_started(clone: Path, said: str) -> None:
-    expected = {notebook.work for lab in all_labs(clone) for notebook in lab.notebooks}
+def two_labs_were_started(clone: Path, said: str) -> None:
+    expected = {notebook.work for name in ("00", "01") for notebook in find_lab(name, clone).notebooks}
     assert set(clone.glob("work/[0-9]*/*.ipynb")) == expected
 
 
 def all_checks_pass(clone: Path, said: str) -> None:
-    assert re.findall(r"^(.) \w+$", said, re.MULTILINE) == ["✓"] * 4
+    assert re.findall(r"^(.) \w+  (\d+) / (\d+)$", said, re.MULTILINE) == [("✓", "25", "25")] * 8  # and with --full
+    assert "01_roofline" in said.partition("hours are left")[0]
+    assert (clone / f"work/{SLUG}/classify.before-reset.py").is_file()
     assert "What you wrote was kept" in said
 
 
@@ -201,8 +210,21 @@ def the_edit_is_in_the_source(clone: Path, said: str) -> None:
     git(clone, "restore", "solutions")
 
 
+def the_class_is_there(clone: Path, said: str) -> None:
+    assert "01_roofline is due 2030-01-31T22:59:00+00:00" in said
+    assert (clone / "class/gradescope_01.zip").is_file()
+
+
+def a_new_lab_passes(clone: Path, said: str) -> None:
+    assert "7 answers in" in said and "all as expected" in said
+    for folder in ("solutions", "labs"):
+        shutil.rmtree(clone / folder / "20_my_lab")
+
+
 AFTER = {
-    "make lab": every_lab_was_started,
+    "threeloops class init": the_class_is_there,
+    "threeloops new": a_new_lab_passes,
+    "make lab": two_labs_were_started,
     "threeloops check": all_checks_pass,
     "nbgrader collect": both_students_are_graded,
     "threeloops grade": both_are_graded_again,

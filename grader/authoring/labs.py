@@ -90,11 +90,14 @@ class Lab:
 
     @property
     def folder(self) -> Path:
-        return self.root / SOLUTIONS / self.slug
+        """The lab's folder in `solutions/`; in a student bundle, which has none, that in `labs/`."""
+        return self.root / _place(self.root) / self.slug
 
     @property
     def source(self) -> Path:
-        return self.folder / f"{self.stem}.py"
+        """The hand-written source; in a student bundle the released notebook, which holds neither answers nor hidden
+        tests."""
+        return self.folder / f"{self.stem}{'.py' if self.folder.parent.name == SOLUTIONS else '.ipynb'}"
 
     @property
     def data(self) -> Path:
@@ -142,6 +145,11 @@ class Lab:
         return str(self.settings.get("title", self.name.replace("_", " ")))
 
     @property
+    def minutes(self) -> int:
+        """How long a reader is expected to take for the core notebook, by its header; 0 if that says nothing."""
+        return int(self.settings.get("minutes", 0))
+
+    @property
     def withholds(self) -> list[str]:
         """Modules that hold answers; the student's side of a graded run lacks them."""
         return list(self.settings.get("withholds", []))
@@ -154,8 +162,8 @@ class Lab:
 def all_labs(root: Path | None = None) -> list[Lab]:
     """Every lab that has a source, in the order of the course."""
     root = root or course_root()
-    folders = sorted(p for p in (root / SOLUTIONS).glob("*") if _FOLDER.fullmatch(p.name))
-    return [Lab(p.name, root) for p in folders if (p / f"{p.name}.py").is_file()]
+    folders = sorted(p for p in (root / _place(root)).glob("*") if _FOLDER.fullmatch(p.name))
+    return [lab for lab in (Lab(p.name, root) for p in folders) if lab.source.is_file()]
 
 
 def find_lab(name: str, root: Path | None = None) -> Lab:
@@ -169,8 +177,13 @@ def find_lab(name: str, root: Path | None = None) -> Lab:
     for lab in labs:
         if wanted in (lab.slug, lab.name) or (wanted.isdecimal() and int(wanted) == lab.number):
             return lab
-    known = ", ".join(lab.slug for lab in labs) or f"none: {root or course_root()} has no solutions/"
+    known = ", ".join(lab.slug for lab in labs) or f"none: {root or course_root()} has neither solutions/ nor labs/"
     raise LabError(f"there is no lab {name!r}; the labs here are {known}. Use the number, the name, or both.")
+
+
+def _place(root: Path) -> str:
+    """A student bundle has labs alone; anywhere else, also where nothing is yet, sources are what makes a lab."""
+    return LABS if (root / LABS).is_dir() and not (root / SOLUTIONS).is_dir() else SOLUTIONS
 
 
 @cache
@@ -180,6 +193,10 @@ def _convert(source: Path, _modified: int, drawn: int) -> NotebookNode:
     Cell ids depend on content alone, so that an inserted paragraph changes no other id. The cell that shows
     `attachment:opening.png` gets the picture, where it is `drawn`.
     """
+    if source.suffix == ".ipynb":
+        import nbformat
+
+        return nbformat.read(source, as_version=4)
     import jupytext  # slow, and not needed to name a lab
 
     notebook = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")

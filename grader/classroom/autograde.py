@@ -6,10 +6,12 @@ skips every student who has a folder in `autograded/`. `nbgrader_config.py` inst
 
 import glob
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import api, autogradeapp
 from nbgrader.converters import Autograde
 from nbgrader.converters.base import BaseConverter
-from nbgrader.utils import rmtree
+from nbgrader.utils import parse_utc, rmtree
 from traitlets import Type
 
 from grader.authoring.labs import LabError, find_lab
@@ -34,7 +36,14 @@ from grader.submissions.folder import TIMESTAMP, below, is_student, student_name
 from grader.submissions.reading import Submission, read
 from grader.submissions.rebuild import rebuild
 
-__all__ = ["install"]
+__all__ = ["SECRET", "install"]
+
+SECRET = "submission_secret.txt"
+"""The file by which the exchange hands feedback back to the student alone who submitted."""
+
+_MAX_SECRET = 1024
+
+_OFFSET = re.compile(r"(?P<time>\S+ [0-9:.]+) ?(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)", re.ASCII)
 
 _NOT_RUN, _NOT_RUN_TEXT = "NotRun", "this test was not executed"
 """The error that a test cell carries until it is executed."""
@@ -56,7 +65,7 @@ class _SubmissionExporter(NotebookExporter):
 
 
 class _LeavesFiles(BaseConverter):
-    """Copies the timestamp of a submission, where nbgrader would copy all of the student's files.
+    """Copies the timestamp and the secret of a submission, where nbgrader would copy all of the student's files.
 
     No graded cell sees those, and one of them can be in the place of a file of the lab.
     """
@@ -67,13 +76,24 @@ class _LeavesFiles(BaseConverter):
         if (source / TIMESTAMP).is_file():
             (target / TIMESTAMP).unlink(missing_ok=True)  # that of an earlier run is read-only
             shutil.copyfile(source / TIMESTAMP, target / TIMESTAMP)
+        if (source / SECRET).is_file() and (source / SECRET).stat().st_size <= _MAX_SECRET:
+            shutil.copyfile(source / SECRET, target / SECRET)  # `nbgrader release_feedback` needs it
         of_lab = Path(self.coursedir.format_path(self.coursedir.source_directory, ".", assignment_id))
-        known = {f"{assignment_id}.ipynb", TIMESTAMP} | files_below(of_lab)
+        known = {f"{assignment_id}.ipynb", TIMESTAMP, SECRET} | files_below(of_lab)
         for path, found in below(source):  # few enough: `require_plain_files` has counted them
             name = path.relative_to(source).as_posix()
             if stat.S_ISREG(found.st_mode) and name not in known and not name.startswith("."):
                 told = student_name(student_id), student_name(name)
                 self.log.warning("%s: %s is not graded and stays in submitted/", *told)
+
+
+def _with_offset(text: str) -> datetime | None:
+    """A time with a numeric offset, in UTC; None for any other. nbgrader takes the offset +0100 for 100 seconds."""
+    found = _OFFSET.fullmatch(text.strip())
+    if not found:
+        return None
+    hours, minutes = int(found["sign"] + found["hours"]), int(found["sign"] + found["minutes"])
+    return parse_utc(found["time"]) - timedelta(hours=hours, minutes=minutes)
 
 
 class _GuardedAutograde(Autograde, _LeavesFiles):
@@ -119,6 +139,10 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
     def init_assignment(self, assignment_id: str, student_id: str) -> None:
         with self._stopping():
             super().init_assignment(assignment_id, student_id)
+            stamp = Path(self._format_source(assignment_id, student_id), TIMESTAMP)
+            if stamp.is_file() and (time := _with_offset(stamp.read_text(encoding="ascii"))):
+                with self._gradebook() as gradebook:
+                    gradebook.update_or_create_submission(assignment_id, student_id, timestamp=time)
 
     def convert_single_notebook(self, notebook_filename: str) -> None:
         with self._stopping():

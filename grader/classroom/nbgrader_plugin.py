@@ -3,22 +3,25 @@
 `nbgrader_config.py` names them; `WalledExecute` replaces nbgrader's Execute.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
+from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets import Unicode
 
 from grader.authoring.labs import find_lab
+from grader.authoring.manifest import test_title
 from grader.authoring.regions import without
 from grader.grading.grade import Options, execute
 from grader.grading.records import WITHOUT_ISOLATION, short_notes
 from grader.grading.scoring import Report
 from grader.sandbox.pool import choose
 
-__all__ = ["HideTests", "WalledExecute"]
+__all__ = ["HideTests", "ReflectionPoints", "WalledExecute"]
 
 
 class WalledExecute(Execute):
@@ -55,11 +58,27 @@ class WalledExecute(Execute):
                 cell.outputs.insert(0, new_output("stream", name="stdout", text=f"[{WITHOUT_ISOLATION}]\n"))
 
 
+class ReflectionPoints(NbGraderPreprocessor):
+    """Lets formgrader give manual points for the written reflection, where the gradebook has a maximum for it."""
+
+    def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
+        given = resources["nbgrader"]
+        with Gradebook(given["db_url"]) as book, suppress(MissingEntry):
+            grade = book.find_grade("reflection", given["notebook"], given["assignment"], given["student"])
+            for cell in nb.cells:
+                if cell.get("metadata", {}).get("nbgrader", {}).get("grade_id") == "reflection":
+                    cell.metadata.nbgrader.update(grade=True, points=grade.max_score)
+        return nb, resources
+
+
 class HideTests(NbGraderPreprocessor):
-    """For feedback pages: hidden tests stay hidden, also after the grades are out."""
+    """For feedback pages: hidden tests stay hidden, also after the grades are out. Names each part as reports do."""
 
     def preprocess_cell(
         self, cell: NotebookNode, resources: ResourcesDict, cell_index: int
     ) -> tuple[NotebookNode, ResourcesDict]:
         cell.source = without(cell.source, "HIDDEN TESTS")
+        about = cell.metadata.get("nbgrader", {})
+        if about.get("grade") or about.get("solution"):
+            about["title"] = test_title(about["grade_id"]) + ("" if about.get("grade") else ", your answer")
         return cell, resources

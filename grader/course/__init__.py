@@ -1,1 +1,1 @@
-"""Running and grading whole labs: the commands behind `course`, `run` and `grade`."""
+"""Running and grading whole labs: `make course`, its pages, and what it keeps of a green run."""

@@ -1,26 +1,30 @@
 """`make course`: release the labs, execute every solution, grade three submissions of each through the wall, report."""
 
+import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
+from threeloops.lab import claims
 
 from grader.authoring.labs import Lab
 from grader.authoring.manifest import manifest
-from grader.course.execute import Executed, execute_solution
+from grader.course.execute import CourseReport, Executed, LabOutcome, audits, execute_solution
+from grader.course.kept import keep, kept, state
 from grader.grading.grade import Options, grade_notebook
 from grader.grading.records import Record, Test
 from grader.machine.faults import MachineFault
+from grader.machine.side_by_side import side_by_side
 from grader.release.release import release
 from grader.sandbox import bwrap
 from grader.sandbox.pool import Sandbox, close_pools
 
-__all__ = ["CourseReport", "LabOutcome", "Step", "Watch", "execute_watched", "run_course", "submissions"]
+__all__ = ["Step", "Watch", "execute_watched", "labs_at_a_time", "run_course", "submissions", "unsettled"]
 
 
 @dataclass(frozen=True)
@@ -43,57 +47,43 @@ _CORES = 2
 """How many notebooks and submissions run at the same time, as on the smallest machine."""
 
 
-@dataclass
-class LabOutcome:
-    """Everything that a run of the course found out about one lab."""
-
-    lab: Lab
-    executed: list[Executed]
-    """The core notebook, and the deep dives where there are any, as in `Lab.notebooks`."""
-    verified_on: str
-    grades: dict[str, Record] = field(default_factory=dict)
-    expected: dict[str, float] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        return sum(e.seconds for e in self.executed) + sum(r.seconds for r in self.grades.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        scores = {k: {"score": r.score, "max_score": r.max_score} for k, r in self.grades.items()}
-        summary = {"lab": self.lab.slug, "seconds": round(self.seconds, 2), "verified_on": self.verified_on}
-        return {**summary, **scores, "faults": self.faults}
-
-
-@dataclass
-class CourseReport:
-    device: str
-    sandbox: Sandbox
-    labs: list[LabOutcome]
-    seconds: float
-
-    @property
-    def faults(self) -> list[str]:
-        return [f"{o.lab.slug}: {fault}" for o in self.labs for fault in o.faults]
-
-    def to_dict(self) -> dict[str, Any]:
-        labs = [o.to_dict() for o in self.labs]
-        return {"device": self.device, "sandbox": self.sandbox, "seconds": round(self.seconds, 2), "labs": labs}
-
-
 def run_course(
-    labs: Sequence[Lab], reports: Path, device: str = "auto", watch: Watch = lambda step: None
+    labs: Sequence[Lab],
+    reports: Path,
+    device: str = "auto",
+    watch: Watch = lambda step: None,
+    *,
+    fresh: bool = True,
+    at_a_time: int = 1,
 ) -> CourseReport:
     """Run all steps for each lab; the executed notebooks go into `reports/executed`.
 
-    The sandbox is bubblewrap if it works, else none, and the report says which. Faults are collected, not raised.
-    `course_report.write` makes pages of the result. Raises LabError where a source breaks a rule.
+    Unless it is to be `fresh`, a lab is passed over while nothing has changed since its last green run. `at_a_time`
+    labs run side by side, each in a process of its own. The sandbox is bubblewrap if it works, else none, and the
+    report says which. Faults are collected, not raised. `course_report.write` makes pages of the result. Raises
+    LabError where a source breaks a rule.
     """
     started = time.perf_counter()
     release(labs)
     sandbox: Sandbox = "none" if bwrap.why_not() else "bwrap"
-    outcomes = [_run_lab(lab, reports / "executed" / lab.slug, device, sandbox, watch) for lab in labs]
-    return CourseReport(_device_name(device), sandbox, outcomes, time.perf_counter() - started)
+    found: dict[str, LabOutcome] = {}
+    name = _device_name(device)
+    states = {lab.slug: state(lab, name, sandbox) for lab in labs}
+    folders = {lab.slug: reports / "executed" / lab.slug for lab in labs}
+    for lab in labs:
+        if not fresh and (before := kept(lab, folders[lab.slug], states[lab.slug])) is not None:
+            found[lab.slug] = before
+            watch(Step(lab.slug, "unchanged", seconds=before.seconds, done=True))
+    jobs = [(lab, folders[lab.slug], device, sandbox) for lab in labs if lab.slug not in found]
+    for outcome in side_by_side(_run_lab, jobs, watch, at_a_time):
+        keep(outcome, folders[outcome.lab.slug], states[outcome.lab.slug])
+        found[outcome.lab.slug] = outcome
+    return CourseReport(name, sandbox, [found[lab.slug] for lab in labs], time.perf_counter() - started)
+
+
+def labs_at_a_time() -> int:
+    """How many labs this machine's cores have room for: one for every two cores."""
+    return max(1, len(os.sched_getaffinity(0)) // _CORES)
 
 
 def _run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch) -> LabOutcome:
@@ -111,6 +101,7 @@ def _run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch
     for notebook, done in zip(lab.notebooks, executed, strict=True):
         if done.error:
             outcome.faults.append(f"the solution notebook {notebook.stem} failed: {done.error}")
+    outcome.faults += unsettled(lab, executed)
     for name, (_, points) in given.items():
         outcome.expected[name] = points
         try:
@@ -123,6 +114,25 @@ def _run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch
             outcome.faults.append(f"{name} scored {record.score:g}, expected {points:g} ({why[:600]})")
     close_pools()
     return outcome
+
+
+def unsettled(lab: Lab, executed: Sequence[Executed]) -> list[str]:
+    """What is wrong with a lab's audits: each claim of the lab needs exactly one, and no other lab's claim has any.
+
+    Empty if a notebook failed: the audits after that cell are missing for a reason that is reported already.
+    """
+    if any(done.error for done in executed):
+        return []
+    own = {claim.id: claim for claim in claims().values() if int(claim.lab) == lab.number}
+    found = Counter(str(audit["id"]) for done in executed for audit in audits(done.notebook))
+    faults = [
+        f"claim {claim.id} has no audit: call audit({claim.id!r}, …) in {lab.slug} or its dives ({claim.claim})"
+        for claim in own.values()
+        if not found[claim.id]
+    ]
+    faults += [f"claim {name} has {times} audits: keep one" for name, times in found.items() if times > 1]
+    faults += [f"claim {name} is audited here and belongs to another lab" for name in found if name not in own]
+    return faults
 
 
 def execute_watched(lab: Lab, folder: Path, device: str, watch: Watch) -> Executed:

@@ -1,13 +1,16 @@
-"""What `make course` writes: a page for each executed notebook, an index, JSON and JUnit XML."""
+"""What `make course` writes: a page for each executed notebook, the claims, an index, JSON and JUnit XML."""
 
 import platform
 from pathlib import Path
 from xml.etree import ElementTree
 
 from threeloops.files import replace_text
+from threeloops.lab import claims
+from threeloops.lab.course import outline
 
-from grader.course.course import CourseReport
-from grader.course.execute import audits
+from grader.course import claims_page
+from grader.course.course import unsettled
+from grader.course.execute import CourseReport
 from grader.grading import records
 from grader.pages import pages
 from grader.pages.pages import Cell
@@ -16,7 +19,7 @@ __all__ = ["junit", "write"]
 
 
 def write(report: CourseReport, reports: Path) -> None:
-    """Write the three reports and a page per executed notebook, each file whole or not at all."""
+    """Write the reports and a page per executed notebook, each file whole or not at all."""
     (reports / "labs").mkdir(parents=True, exist_ok=True)
     for outcome in report.labs:
         for lab, executed in zip(outcome.lab.notebooks, outcome.executed, strict=True):
@@ -24,6 +27,9 @@ def write(report: CourseReport, reports: Path) -> None:
             if remote := pages.remote_references(page):
                 outcome.faults.append(f"its page {lab.stem} would load from elsewhere: {remote[0]}")
             replace_text(reports / "labs" / f"{lab.stem}.html", page)
+    listed = claims_page.rows(report)
+    replace_text(reports / "claims.html", claims_page.html_page(listed))
+    replace_text(reports / "claims.md", claims_page.markdown(listed))
     replace_text(reports / "course.html", _index_page(report))
     replace_text(reports / "course.json", records.to_json(report.to_dict()))
     replace_text(reports / "junit.xml", junit(report))
@@ -48,21 +54,10 @@ def _index_page(report: CourseReport) -> str:
     if report.faults:
         faults = pages.table(["What fell short"], [[Cell(f, "bad")] for f in report.faults])
         sections.append(f"<h2>Faults</h2>{faults}")
-    claims = [
-        [
-            Cell(audit["id"], href=f"labs/{lab.stem}.html"),
-            str(audit.get("claim", "")),
-            Cell(f"{audit['number']} {audit['unit']}".strip(), "number"),
-            audit["level"],
-            audit["verdict"],
-        ]
-        for outcome in report.labs
-        for lab, executed in zip(outcome.lab.notebooks, outcome.executed, strict=True)
-        for audit in audits(executed.notebook)
-    ]
-    if claims:
-        table = pages.table(["Claim", "What the source asserts", "Found", "Level", "Verdict"], claims)
-        sections.append(f"<h2>Claims, audited by the executed notebooks</h2>{table}")
+    sections.append("<p><a href='claims.html'>What the source texts assert, and what these notebooks found</a></p>")
+    described = outline.rows({outcome.lab.slug: outcome.lab.minutes for outcome in report.labs})
+    sections.append(f"<h2>The course</h2>{pages.table(outline.COLUMNS, described)}")
+    sections.append(f"<h2>Notation and units</h2>{pages.table(outline.NOTATION_COLUMNS, outline.notation())}")
     return pages.page("Three Loops", lead, *sections)
 
 
@@ -77,6 +72,8 @@ def junit(report: CourseReport) -> str:
             expected = outcome.expected[name]
             wrong = "" if record.score == expected else f"scored {record.score:g}, expected {expected:g}"
             cases.append((name, record.seconds, wrong))
+        if any(int(claim.lab) == outcome.lab.number for claim in claims().values()):
+            cases.append(("claims", 0.0, "; ".join(unsettled(outcome.lab, outcome.executed))))
         failures = str(sum(bool(wrong) for *_, wrong in cases))
         suite = ElementTree.SubElement(root, "testsuite", name=slug, time=f"{outcome.seconds:.3f}")
         suite.attrib.update(tests=str(len(cases)), failures=failures)

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from papermill.exceptions import PapermillExecutionError
 from threeloops.lab.predictions.audit import MIME
 
 from grader.authoring.labs import Lab
+from grader.grading.records import Record
 from grader.machine.child_process import changed_environment
+from grader.sandbox.pool import Sandbox
 
-__all__ = ["Executed", "OnCell", "audits", "execute_solution"]
+__all__ = ["CourseReport", "Executed", "LabOutcome", "OnCell", "audited_cells", "audits", "execute_solution"]
 
 _CELL_SECONDS = 600
 OnCell = Callable[[int, int], None]
@@ -30,6 +32,46 @@ class Executed:
     notebook: NotebookNode
     seconds: float
     error: str = ""
+
+
+@dataclass
+class LabOutcome:
+    """Everything that a run of the course found out about one lab."""
+
+    lab: Lab
+    executed: list[Executed]
+    """The core notebook, and the deep dives where there are any, as in `Lab.notebooks`."""
+    verified_on: str
+    grades: dict[str, Record] = field(default_factory=dict)
+    expected: dict[str, float] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    before: bool = False
+    """An earlier run found it, and nothing that it depends on has changed since."""
+
+    @property
+    def seconds(self) -> float:
+        return sum(e.seconds for e in self.executed) + sum(r.seconds for r in self.grades.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        scores = {k: {"score": r.score, "max_score": r.max_score} for k, r in self.grades.items()}
+        summary = {"lab": self.lab.slug, "seconds": round(self.seconds, 2), "verified_on": self.verified_on}
+        return {**summary, **scores, "faults": self.faults, "before": self.before}
+
+
+@dataclass
+class CourseReport:
+    device: str
+    sandbox: Sandbox
+    labs: list[LabOutcome]
+    seconds: float
+
+    @property
+    def faults(self) -> list[str]:
+        return [f"{o.lab.slug}: {fault}" for o in self.labs for fault in o.faults]
+
+    def to_dict(self) -> dict[str, Any]:
+        labs = [o.to_dict() for o in self.labs]
+        return {"device": self.device, "sandbox": self.sandbox, "seconds": round(self.seconds, 2), "labs": labs}
 
 
 def execute_solution(
@@ -75,5 +117,10 @@ def execute_solution(
 
 def audits(notebook: NotebookNode) -> list[dict[str, Any]]:
     """The verdicts that an executed notebook printed, in order."""
-    outputs = [o for c in notebook.cells for o in c.get("outputs", [])]
-    return [o["data"][MIME] for o in outputs if MIME in o.get("data", {})]
+    return [record for _, record in audited_cells(notebook)]
+
+
+def audited_cells(notebook: NotebookNode) -> list[tuple[str, dict[str, Any]]]:
+    """The same, each with the id of its cell."""
+    outputs = [(cell.get("id", ""), output) for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [(cell, output["data"][MIME]) for cell, output in outputs if MIME in output.get("data", {})]

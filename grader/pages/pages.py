@@ -33,6 +33,7 @@ table { border-collapse: collapse; width: 100%; } td, th { text-align: left; pad
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 a { color: inherit; } pre { white-space: pre-wrap; margin: 0; font-size: .85rem; }
+@media (max-width: 46rem) { table { display: block; overflow-x: auto; } }
 """
 
 
@@ -77,12 +78,12 @@ def remote_references(page: str) -> list[str]:
     return [m.group(0)[:120] for m in _LOADS.finditer(page)]
 
 
-def page(title: str, lead: str, *sections: str) -> str:
-    """A report page around finished HTML sections."""
+def page(title: str, lead: str, *sections: str, style: str = "") -> str:
+    """A report page around finished HTML sections; `style` is CSS of its own."""
     return (
         f"<!doctype html>\n<html lang='en'><head>{static_page()}<meta charset='utf-8'>"
         f"<title>{html.escape(title)}</title><meta name='viewport' content='width=device-width'>"
-        f"<style>{_STYLE}</style></head><body>"
+        f"<style>{_STYLE}{style}</style></head><body>"
         f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>{''.join(sections)}</body></html>\n"
     )
 

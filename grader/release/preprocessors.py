@@ -9,10 +9,14 @@ from nbgrader.nbgraderformat import MetadataValidator
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from grader.authoring.labs import KERNELSPEC, OPENING
+from grader.authoring.manifest import Kind, kind_of
+from grader.authoring.names import bound, used
 
 __all__ = ["CheckCells", "ForStudents", "content_hash"]
 
 _ROLE = ("grade", "grade_id", "locked", "points", "solution", "task")
+_GOES_ON = "raises-exception"
+"""Jupyter's own tag: what a cell raises is shown, and the cells after it are run."""
 _CELL_METADATA = ("tags", "nbgrader", "deletable", "editable", "jupyter")
 
 
@@ -40,10 +44,27 @@ class ForStudents(NbGraderPreprocessor):
         nb.cells = [cell for cell in nb.cells if OPENING not in cell.metadata.get("tags", [])]
         for cell in nb.cells:
             cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in _CELL_METADATA})
+        _let_run_all_go_on(nb)
         lab = resources.get("nbgrader", {}).get("assignment", "")
         nb.metadata = NotebookNode(kernelspec=dict(KERNELSPEC), threeloops={"lab": lab, "release": content_hash(nb)})
         nb.nbformat, nb.nbformat_minor = 4, 5
         return nb, resources
+
+
+def _let_run_all_go_on(nb: NotebookNode) -> None:
+    """Tag what a wrong answer breaks: its own cell, and demonstrations that use it. JupyterLab goes on past them."""
+    answers = [cell for cell in nb.cells if kind_of(cell) is Kind.SOLUTION]
+    names = {name for cell in answers for name in bound(cell.source, imports=False)}
+    for cell in nb.cells:
+        if cell in answers or (kind_of(cell) is Kind.DEMO and _names(cell) & names):
+            cell.metadata.tags = [*cell.metadata.get("tags", []), _GOES_ON]
+
+
+def _names(cell: NotebookNode) -> set[str]:
+    try:
+        return used(cell.source)
+    except SyntaxError:  # a line of IPython's own: what it uses is not known
+        return set()
 
 
 def content_hash(notebook: NotebookNode) -> str:

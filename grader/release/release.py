@@ -7,6 +7,7 @@ last step (`ForStudents`) is one of its preprocessors.
 
 import io
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ from nbgrader.converters import GenerateAssignment
 from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from threeloops.files import replace_text
-from threeloops.lab.course import glossary
+from threeloops.lab.course import glossary, outline
 from traitlets.config import Config
 
 from grader.authoring.data_files import data_files
@@ -34,7 +35,11 @@ __all__ = ["IGNORE", "PREPROCESSORS", "release", "stale"]
 _GENERATED = "threeloops_generated"
 """Key in a solution notebook's metadata: the hash of what was generated, which reveals a later edit."""
 
-_GLOSSARY = Path(LABS) / "glossary.md"
+_README = "README.md"
+_TABLE = re.compile(
+    r"(?<=<!-- the labs, written by `threeloops release` -->\n\n).*?(?=\n<!-- end of the labs -->)", re.DOTALL
+)
+"""Where the README, if there is one, has the table of the labs."""
 
 IGNORE = ["*.py", "*.pyc", "opening.png", "wrong", "right", "__pycache__", ".*", "*.tmp", "feedback"]
 """What nbgrader must never copy to students: sources, wrong answers and other right ones hold the answers. The
@@ -59,10 +64,10 @@ in place of nbgrader's own check and ForStudents at the end."""
 
 
 def release(labs: Sequence[Lab]) -> list[Path]:
-    """Generate `solutions/NN/NN.ipynb` and `labs/NN/` of each lab, and the glossary; return the released notebooks.
+    """Generate `solutions/NN/NN.ipynb` and `labs/NN/` of each lab, and the pages about all labs.
 
-    No gradebook is read or made. All labs are built beside the old ones first and then moved into place, so a fault in
-    one leaves every lab as it was.
+    Returns the released notebooks. No gradebook is read or made. All labs are built beside the old ones first and then
+    moved into place, so a fault in one leaves every lab as it was.
 
     Raises:
         LabError: a source breaks a rule, a solution notebook was edited by hand, or a release would hold an answer.
@@ -85,7 +90,8 @@ def release(labs: Sequence[Lab]) -> list[Path]:
         for lab in labs:
             if differences(built / lab.slug, lab.released.parent):
                 _exchange(built / lab.slug, lab.released.parent, Path(scratch) / f"{lab.slug}.old")
-    replace_text(root / _GLOSSARY, glossary.page())
+    for path, text in _written(root).items():
+        replace_text(path, text)
     return [lab.released for lab in labs]
 
 
@@ -104,13 +110,27 @@ def stale(labs: Sequence[Lab]) -> list[str]:
         if not opening.is_current(lab)
     ]
     for root in {lab.root for lab in labs}:
-        known = {lab.slug for lab in all_labs(root)} | {".gitkeep", _GLOSSARY.name}
+        written = _written(root)
+        known = {lab.slug for lab in all_labs(root)} | {".gitkeep"} | {path.name for path in written}
         names = sorted(path.name for path in (root / LABS).glob("*"))
-        page = root / _GLOSSARY
-        if not page.is_file() or page.read_text(encoding="utf-8") != glossary.page():
-            found.append(f"{_GLOSSARY} differs from the library's glossary")
+        found += [
+            f"{path.relative_to(root)} differs from what the library says of the course"
+            for path, text in written.items()
+            if not path.is_file() or path.read_text(encoding="utf-8") != text
+        ]
         found += [f"{LABS}/{name} has no source in {SOLUTIONS}/" for name in names if name not in known]
     return found
+
+
+def _written(root: Path) -> dict[Path, str]:
+    """What is written about all labs of a course: glossary, the page of the course, the README's table."""
+    minutes = {lab.slug: lab.minutes for lab in all_labs(root)}
+    pages = {root / LABS / "glossary.md": glossary.page(), root / LABS / "course.md": outline.page(minutes)}
+    readme = root / _README
+    if readme.is_file():
+        table = outline.readme_table(minutes)
+        pages[readme] = _TABLE.sub(lambda _: table, readme.read_text(encoding="utf-8"))
+    return pages
 
 
 def _new_solution(lab: Lab) -> NotebookNode | None:

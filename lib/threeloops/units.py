@@ -1,6 +1,6 @@
 """Numbers formatted with a suitable unit."""
 
-__all__ = ["readable_bytes", "readable_count", "readable_duration", "readable_seconds", "time_unit"]
+__all__ = ["readable", "readable_bytes", "readable_count", "readable_duration", "readable_seconds", "time_unit"]
 
 
 def readable_bytes(number: float) -> str:
@@ -37,3 +37,39 @@ def readable_duration(seconds: float) -> str:
 def time_unit(seconds: float) -> tuple[float, str]:
     """What to multiply seconds by for an axis of this length, and its unit: µs, ms or s."""
     return (1e6, "µs") if 0 < seconds < 1e-3 else (1e3, "ms") if 0 < seconds < 1 else (1.0, "s")
+
+
+def readable(value: float, unit: str) -> str:
+    """A number with its unit as a person prints it: (1234567.8, "USD") → "$1,234,568", (0.6, "share") → "60%".
+
+    Bytes, tokens, seconds, shares, dollars and dollars per something have forms of their own; any other unit follows
+    its number, which has four digits, or all digits before the point.
+    """
+    if value < 0:
+        return f"−{readable(-value, unit)}"
+    base, per, what = unit.partition("/")
+    if base == "USD":
+        return f"${_amount(value)}{per}{what}"
+    if base == "share":
+        return f"{_digits(100 * value)}%{per}{what}"
+    match unit:
+        case "bytes":
+            return readable_bytes(value)
+        case "tokens" if value >= 1e6:
+            return f"{readable_count(value)} tokens"
+        case "s":
+            return readable_duration(value)
+        case "GPU" if value != 1:
+            unit = "GPUs"
+    return f"{_digits(value)} {unit}".rstrip()
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def _amount(value: float) -> str:
+    """Of money: cents below a thousand, and more digits where a cent is too coarse."""
+    if value >= 1000 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 1 else f"{value:.3g}"

@@ -297,7 +297,7 @@ predict(
 # can open it. If a word is new to you, `term("overhead")` in a cell of your own shows what it means.
 #
 # In a terminal, `threeloops check 00 --full` grades this lab with its hidden tests, `threeloops doctor` reports on the
-# machine, and `threeloops start 01` makes your copy of the next lab.
+# machine, and `threeloops lab 01` opens the next lab.
 #
 # ## 1 · Count the bytes
 #
@@ -322,7 +322,7 @@ predict(
 # ```
 #
 # `saxpy_bytes(n: int, element_bytes: int) -> int` returns the bytes it moves on vectors of `n` elements of
-# `element_bytes` bytes each. Empty vectors move 0 bytes.
+# `element_bytes` bytes each. Empty vectors move 0 bytes. One line is enough, and the picture below the check shows your count.
 
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -380,7 +380,31 @@ with check("saxpy_bytes", "the bytes that SAXPY moves", hidden="other sizes"):
             check.returns(moved, saxpy_bytes, n, size, unit="B")
     ### END HIDDEN TESTS
 
+
 # %% tags=["demo"] jupyter={"source_hidden": true}
+def draw_count(answer):
+    """A box for each 16 bytes that the answer counts on 4 float32 elements, named once the count is right."""
+    try:
+        counted = float(answer(4, 4))
+    except Exception:
+        counted = float("nan")
+    right = counted == 48
+    vectors = min(counted / 16, 6) if counted > 0 else 0
+    plot, axes = figure(width=7.5, height=1.8)
+    for box in range(math.ceil(vectors)):
+        width, colour = min(1, vectors - box), palette.green if right else palette.orange
+        axes.fill_between([1.1 * box, 1.1 * box + width], 0, 0.8, color=colour, alpha=0.6, lw=0)
+        axes.text(
+            1.1 * box + width / 2, 0.4, ("read x", "read y", "write y")[box] if right else "?", ha="center", va="center"
+        )
+    said = "your function counts nothing yet" if math.isnan(counted) else f"your function counts {counted:g} bytes"
+    axes.text(0, 1.0, f"4 float32 elements are 16 bytes, which is one box. {said[0].upper()}{said[1:]}.", size=11)
+    axes.set(xlim=(-0.1, 6.7), ylim=(-0.2, 1.4))
+    axes.axis("off")
+    return plot
+
+
+show.figure(draw_count(saxpy_bytes), "What your function counts for SAXPY on four elements, in boxes of 16 bytes")
 hint(
     "saxpy_bytes",
     "Write down every array access in the body of the loop. How many are reads, how many are writes?",

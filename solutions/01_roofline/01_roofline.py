@@ -2334,7 +2334,7 @@ show.table(
 audit(
     "roof-9",
     round(per_clock["H100 SXM"]),
-    "FMA a clock (H100)",
+    "FMA per clock (H100)",
     "model",
     "corrected",
     f"a V100 tensor core does {per_clock['V100 SXM2']:.0f}, a 4 × 4 × 4 product (C means that one); A100 {per_clock['A100 SXM 80GB']:.0f}, H100 {per_clock['H100 SXM']:.0f}. "

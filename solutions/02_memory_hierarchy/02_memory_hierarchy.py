@@ -1700,7 +1700,7 @@ audit(
 audit(
     "mem-3",
     a100.caches.shared_memory_bytes / 1024,
-    "KiB a multiprocessor (A100)",
+    "KiB per multiprocessor (A100)",
     "published",
     "holds",
     how=f"164 KiB is the A100's, {h100.caches.shared_memory_bytes / 1024:.0f} KiB the H100's: both texts are right, about different GPUs; a single block may use {h100.caches.shared_memory_per_block_bytes / 1024:.0f} KiB",

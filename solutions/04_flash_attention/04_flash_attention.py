@@ -350,7 +350,7 @@ show.against_prediction("kv_reads", 4096 // 128, unit="times", source="model: co
 audit(
     "att-1",
     scores * 2 / 2**20,
-    "MiB a head in BF16",
+    "MiB per head in BF16",
     "model",
     "corrected",
     how="4,096² scores × 2 bytes; 64 MiB in FP32. 128 MiB is S and P together in FP32, or S alone for four heads in BF16: the text does not say which",

@@ -1453,7 +1453,7 @@ audit(
     "of the memory in float32 (GPU policy, emulated)",
     "CPU",
     "corrected",
-    how=f"counted in a small MLP: activations shrink to {100 * on_gpu / full:.0f}% under the GPU policy, whose layer norms run in float32, and to {100 * on_cpu / full:.0f}% under the CPU policy ({(states + on_cpu) / (states + full):.2f} in all); the 16 bytes a parameter of weights, gradients and Adam stay; autocast adds 16-bit copies of the weights while it runs. The factor of two in speed needs a GPU and is not measured here",
+    how=f"counted in a small MLP: activations shrink to {100 * on_gpu / full:.0f}% under the GPU policy, whose layer norms run in float32, and to {100 * on_cpu / full:.0f}% under the CPU policy ({(states + on_cpu) / (states + full):.2f} in all); the 16 bytes per parameter of weights, gradients and Adam stay; autocast adds 16-bit copies of the weights while it runs. The factor of two in speed needs a GPU and is not measured here",
 )
 adam_weight = nn.Parameter(torch.ones(1000, dtype=torch.bfloat16))
 adam = torch.optim.AdamW([adam_weight], lr=1e-4, weight_decay=0.0)

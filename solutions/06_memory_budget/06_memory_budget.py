@@ -1956,10 +1956,10 @@ with_gradients = by_format["FP32, Adam"].per_parameter
 audit(
     "budg-1",
     with_gradients,
-    "bytes a parameter",
+    "bytes per parameter",
     "model",
     "corrected",
-    how=f"FP32 weights and two moments are 12 (D: without gradients), with gradients 16, and BF16 with FP32 masters comes to {by_format['BF16 with FP32 masters, Adam'].per_parameter:.0f} as well (E). A checkpoint needs no gradients: 12 × 7 billion = 84 GB; 56 GB is 8 bytes a parameter: FP32 weights and one number more, where Adam has two",
+    how=f"FP32 weights and two moments are 12 (D: without gradients), with gradients 16, and BF16 with FP32 masters comes to {by_format['BF16 with FP32 masters, Adam'].per_parameter:.0f} as well (E). A checkpoint needs no gradients: 12 × 7 billion = 84 GB; 56 GB is 8 bytes per parameter: FP32 weights and one number more, where Adam has two",
 )
 audit(
     "budg-2",
@@ -2039,7 +2039,7 @@ show.figure(fig)
 audit(
     "budg-6",
     round(CROSSOVER["6.7 billion", None]),
-    "tokens a step",
+    "tokens per step",
     "model",
     "corrected",
     how="from that many tokens on, in the 6.7 billion model in BF16 with FP32 masters and fused attention; "
@@ -2056,7 +2056,8 @@ audit(
 # ### The list of a layer's activations (budg-7)
 #
 # The list in the texts is that of Korthikanti et al. 2022 for a layer of GPT-2's kind (layer-norm, GELU, dropout, scores in
-# memory): 34·s·b·h + 5·a·s²·b bytes in 16 bits. Here is that layer, in BF16, and what autograd packs away for it:
+# memory): 34·s·b·h + 5·a·s²·b bytes in 16 bits, with s tokens, a batch of b (not the bytes b of exercise 3), width h and a
+# heads. Here is that layer, in BF16, and what autograd packs away for it:
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 s_, b_, h_, a_ = 128, 4, 64, 4
@@ -2106,7 +2107,7 @@ audit(
     "of the formula, masks counted as they are",
     "CPU",
     "holds" if abs(packed / wide_masks - 1) < 0.05 else "corrected",
-    how=f"{packed:,} bytes packed by autograd for s = {s_}, b = {b_}, h = {h_}, a = {a_}; the formula gives {published:,}, with dropout masks of one byte an element. On a CPU they are BF16, two bytes: {wide_masks:,}. The course's own layer has no dropout, no scores in memory and a gated MLP: {sum(layer.values()) / layer['input'] * 2:.0f}·s·b·h",
+    how=f"{packed:,} bytes packed by autograd for s = {s_}, b = {b_}, h = {h_}, a = {a_}; the formula gives {published:,}, with dropout masks of one byte per element. On a CPU they are BF16, two bytes: {wide_masks:,}. The course's own layer has no dropout, no scores in memory and a gated MLP: {sum(layer.values()) / layer['input'] * 2:.0f}·s·b·h",
 )
 
 # %% [markdown]

@@ -300,7 +300,7 @@ audit(
     "×, per direction",
     "published",
     "corrected",
-    how="the 900 GB/s of an H100's NVLink count both directions, 450 GB/s each. A port of 400 Gbit/s InfiniBand carries 50 GB/s each way. 900/50 compares two directions with one",
+    how="the 900 GB/s of an H100's NVLink count both directions, 450 GB/s each. A port of 400 Gbit/s InfiniBand carries 50 GB/s each way. 900/50 compares two directions with one. The factor is 9, so it is not even one order of magnitude",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -313,7 +313,7 @@ audit(
     "Gbit/s per NDR port of four lanes",
     "published",
     "corrected",
-    how="a port of four lanes has 200 Gbit/s in HDR, 400 in NDR and 800 in XDR: the claim is one generation off",
+    how="a port of four lanes has 200 Gbit/s in HDR, 400 in NDR and 800 in XDR: the claim is one generation off. NVLink 4.0 has 18 links of 50 GB/s, so 900 GB/s in both directions together; 600 GB/s is NVLink 3.0, the A100's",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

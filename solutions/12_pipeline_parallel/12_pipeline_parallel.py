@@ -369,11 +369,11 @@ debrief(
 )
 audit(
     "pipe-1",
-    46.7,
-    "% with 8 stages and 8 microbatches; 12.5% needs 49 microbatches",
+    round(100 * 7 / (8 + 7), 1),
+    f"% with 8 stages and 8 microbatches; 12.5% needs {7**2} microbatches",
     "model",
     "corrected",
-    how="(p − 1)/(m + p − 1) is 1/p only if m = (p − 1)². For 10–20% with 8 stages, 28 to 63 microbatches are needed",
+    how="the bubble is (p − 1)/(m + p − 1) of a step. Stage s waits for s forwards at its beginning, so with 4 stages they wait for 0, 1, 2 and 3. The share is 1/p only if m = (p − 1)². For 10–20% with 8 stages, 28 to 63 microbatches are needed",
 )
 
 # %% [markdown]

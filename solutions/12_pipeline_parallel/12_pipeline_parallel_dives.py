@@ -302,7 +302,7 @@ with reveal("scale"):
     axes.plot(list(best), [100 * each.mfu for each in best.values()], marker="o", color=palette.blue)
     axes.set(xscale="log", ylim=(0, 70), xlabel="GPUs", ylabel="MFU (%)", xticks=list(best), xticklabels=list(best))
     axes.minorticks_off()
-    axes.set_title("70 B parameters, 16.8 million tokens per step, the best plan for each number of GPUs")
+    axes.set_title("70 billion parameters, 16.8 million tokens per step, the best plan for each number of GPUs")
     show.figure(plot)
     rows = [
         (
@@ -325,7 +325,7 @@ audit(
     f"GPUs keep at least 95% of the MFU of 1,024, {2 * boundary:,} keep {best[2 * boundary].mfu / best[1024].mfu:.0%}",
     "model",
     "corrected",
-    how="the best of all plans that fit, for 70 B parameters and a fixed batch of 2,048 sequences. There is a boundary, and beyond it efficiency falls step by step: no collapse. It moves with the batch, so it is not a property of the cluster. With too few GPUs the curve falls as well, since memory then forces recomputation",
+    how="the best of all plans that fit, for 70 billion parameters and a fixed batch of 2,048 sequences. There is a boundary, and beyond it efficiency falls step by step: no collapse. It moves with the batch, so it is not a property of the cluster. With too few GPUs the curve falls as well, since memory then forces recomputation",
 )
 
 # %% [markdown]
@@ -369,7 +369,7 @@ show.table(
 # best plans are 12% and 16% faster, since they also shard weights or cut sequences. But the first would need 83 GiB,
 # more than an H100 has: the authors write that they freed tensors early to fit. `python -m benchmarks parallel`
 # prints all 22 runs, and with them where the model fails. Small models take longer than predicted, because small
-# matrices do not reach 60% of the peak: Megatron-LM's 1.7 B model takes 1.5 times as long, and torchtitan's 8 B on 8
+# matrices do not reach 60% of the peak: Megatron-LM's 1.7B model takes 1.5 times as long, and torchtitan's 8 B on 8
 # GPUs with long sequences up to 3.2 times. The largest run up to 15% faster than predicted. And torchtitan's runs of
 # 70 and 405 billion parameters reserved up to 36% more memory than predicted.
 

@@ -26,13 +26,14 @@ def toy(tmp_path_factory):
 
 
 def threeloops(root: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    course = {"THREELOOPS_ROOT": str(root), "THREELOOPS_HOME": str(root / ".home")}
     return subprocess.run(
         [sys.executable, "-m", "grader.cli", *words],
         capture_output=True,
         text=True,
         timeout=900,
         cwd=root,
-        env={**os.environ, "THREELOOPS_ROOT": str(root), "COLUMNS": "200", "NO_COLOR": "1", **environment},
+        env={**os.environ, **course, "COLUMNS": "200", "NO_COLOR": "1", **environment},
         check=False,
     )
 
@@ -50,7 +51,7 @@ def classroom(toy, tmp_path):
 def test_help_teaches(toy):
     done = threeloops(toy.root, "--help")
     assert done.returncode == 0
-    for command in "doctor start update check run grade release course evidence".split():
+    for command in "doctor start lab check status reset update run grade release course evidence".split():
         assert command in done.stdout
 
 
@@ -63,6 +64,11 @@ def test_help_teaches(toy):
         (["grade", "--lab", "toy", "--submissions", ".", "--jobs", "0"], "--jobs"),
         (["check", "nothing.ipynb"], "no file nothing.ipynb"),
         (["check", "nothing"], "there is no lab 'nothing'"),
+        (["check", "solutions"], "solutions is a folder; it holds no notebook"),
+        (["check", "labs/90_toy"], "name the notebook in it: labs/90_toy/90_toy.ipynb"),
+        (["check", "solutions/90_toy/data/MANIFEST.json"], "the file holds a JSON list, not a notebook"),
+        (["reset", "median"], "no lab has an exercise 'median'"),
+        (["reset", "median", "--lab", "90"], "lab 90_toy has no exercise 'median'; its exercises are mean, rescale"),
         (["bogus"], "No such command 'bogus'"),
     ],
 )

@@ -1,7 +1,7 @@
 """Numbers for people have a unit of fitting size."""
 
 import pytest
-from threeloops.units import readable_bytes, readable_count, readable_duration, readable_seconds, time_unit
+from threeloops.units import readable, readable_bytes, readable_count, readable_duration, readable_seconds, time_unit
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,22 @@ def test_seconds_are_readable_in_the_unit_of_their_axis(seconds, text):
 )
 def test_durations_are_what_people_plan_by(seconds, text):
     assert readable_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "said"),
+    [
+        (1234567.8, "USD", "$1,234,568"), (999.5, "USD", "$999.50"),
+        (0.0904, "USD/kWh", "$0.0904/kWh"),
+        (0, "USD", "$0"),
+        (-31000, "USD", "−$31,000"), (0.6, "share", "60%"), (0.1, "share/year", "10%/year"),
+        (0.99645, "share", "99.64%"),
+        (512, "GPU", "512 GPUs"), (1, "GPU", "1 GPU"), (4096, "tokens", "4,096 tokens"),
+        (2e12, "tokens", "2 T tokens"),
+        (0.0233, "s", "23.3 ms"), (5400, "s", "90 min"), (8388608, "bytes", "8 MiB"),
+        (31.4159, "days", "31.42 days"),
+        (70553706496, "", "70,553,706,496"), (0.00012, "", "0.00012"),
+    ],
+)  # fmt: skip
+def test_a_number_with_its_unit(value, unit, said):
+    assert readable(value, unit) == said

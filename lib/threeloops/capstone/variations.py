@@ -11,7 +11,7 @@ from threeloops.capstone.scenario import Infeasible, Prices, Problem, Proposal, 
 from threeloops.capstone.training import checkpoint_bytes, machine_of
 from threeloops.training.planning import ALLOCATED_SHARE
 
-__all__ = ["GRIDS", "changed", "infeasible", "sensitivity"]
+__all__ = ["changed", "infeasible", "sensitivity"]
 
 _Decide = Callable[[Candidate, dict[str, Candidate | Refusal]], tuple[Decision, ...]]
 
@@ -73,7 +73,7 @@ _KEYS: dict[Problem, tuple[str, ...]] = {
 }
 """What may be changed about each problem."""
 
-GRIDS = {
+_GRIDS = {
     "training.deadline_days": 0.1,
     "training.tokens": -1e6,
     "serving.days": -0.01,
@@ -120,7 +120,7 @@ def _proposal(scenario: Scenario, prices: Prices, name: str, key: str) -> Propos
         value = next((each for each in ("fp8", "int8") if good(each)), None)
     else:
         doublings = _SIMULATED_DOUBLINGS if key == "serving.maximum_replicas" else _DOUBLINGS
-        value = _least(getattr(getattr(scenario, section), field), GRIDS[key], doublings, good)
+        value = _least(getattr(getattr(scenario, section), field), _GRIDS[key], doublings, good)
     if value is None:
         return None
     changes: list[tuple[str, float | str]] = [(key, value)]

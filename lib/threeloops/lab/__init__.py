@@ -14,7 +14,8 @@ from threeloops.lab.course.course_map import course_map
 from threeloops.lab.course.glossary import term
 from threeloops.lab.course.loops import labs
 from threeloops.lab.predictions.against import calibration
-from threeloops.lab.predictions.audit import audit, claims, myth
+from threeloops.lab.predictions.audit import audit, myth
+from threeloops.lab.predictions.claims import claims
 from threeloops.lab.predictions.predict import predict, reveal
 from threeloops.lab.widgets.animate import animate
 from threeloops.lab.widgets.explore import explore

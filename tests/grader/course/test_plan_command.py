@@ -9,7 +9,7 @@ import pytest
 import typer
 from threeloops.capstone import make_plan, read_prices, read_scenario
 
-from grader.course.plan_command import plan
+from grader.course.commands.plan import plan
 from grader.machine.faults import MachineFault
 
 
@@ -81,3 +81,12 @@ def test_other_prices_change_the_bill(tmp_path, capsys):
     made = make_plan(read_scenario("7b_finetuning"), read_prices(tmp_path / "mine.toml"))
     assert f"{made['total_cost']:,.0f}" in capsys.readouterr().out and made["gpu_hour_price"] == 2.0
     assert made.decision("rent or own").choice == "rent"
+
+
+def test_documents_are_written_where_they_are_wanted(tmp_path, capsys):
+    plan("7b_finetuning", tmp_path / "plans" / "mine", "md, xlsx")
+    names = {path.name for path in (tmp_path / "plans" / "mine").iterdir()}
+    assert {"plan.md", "plan.xlsx"} <= names and not [name for name in names if name.endswith((".docx", ".tmp"))]
+    assert f"wrote {tmp_path / 'plans' / 'mine' / 'plan.md'}" in capsys.readouterr().out
+    with pytest.raises(MachineFault, match="--formats doc: format 'doc': did you mean 'docx'"):
+        plan("7b_finetuning", tmp_path, "doc")

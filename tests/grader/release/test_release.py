@@ -102,7 +102,27 @@ def test_releasing_again_touches_no_file(toy):
 def test_releasing_makes_no_gradebook_and_leaves_no_scratch(toy):
     release([toy])
     assert sorted(p.name for p in toy.root.iterdir()) == ["labs", "solutions"]
-    assert sorted(p.name for p in (toy.root / "labs").iterdir()) == ["90_toy", "glossary.md"]
+    assert sorted(p.name for p in (toy.root / "labs").iterdir()) == ["90_toy", "course.md", "glossary.md"]
+
+
+def test_the_readme_gets_the_table_of_the_labs_that_there_are(tmp_path):
+    lab = make_course(tmp_path)
+    readme = tmp_path / "README.md"
+    start, end = "<!-- the labs, written by `threeloops release` -->", "<!-- end of the labs -->"
+    readme.write_text(f"before\n\n{start}\n\nsomething old\n{end}\n\nafter\n")
+    assert "README.md differs from what the library says of the course" in stale([lab])
+    release([lab])
+    assert stale([lab]) == []
+    text = readme.read_text()
+    assert "something old" not in text and "| lab | question | what you measure |" in text
+    assert text.startswith(f"before\n\n{start}\n\n|") and text.endswith(f"|\n\n{end}\n\nafter\n")
+
+
+def test_a_readme_without_a_place_for_the_table_stays_as_it_is(tmp_path):
+    lab = make_course(tmp_path)
+    (tmp_path / "README.md").write_text("my course\n")
+    release([lab])
+    assert (tmp_path / "README.md").read_text() == "my course\n" and stale([lab]) == []
 
 
 def test_the_release_hash_moves_with_what_students_see_and_not_with_hidden_tests(toy):
@@ -122,7 +142,8 @@ def test_stale_names_each_file_that_is_not_what_the_sources_generate(toy):
         "labs/90_toy/90_toy.ipynb is missing",
         "labs/90_toy/data/MANIFEST.json is missing",
         "labs/90_toy/data/samples.txt is missing",
-        "labs/glossary.md differs from the library's glossary",
+        "labs/glossary.md differs from what the library says of the course",
+        "labs/course.md differs from what the library says of the course",
     ]
     release([toy])
     assert stale([toy]) == []

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.capstone import Infeasible, Model, changed, make_plan, read_prices, read_scenario
 from threeloops.capstone.costing import Candidate, candidates
-from threeloops.capstone.variations import GRIDS
+from threeloops.capstone.variations import _GRIDS
 
 PRICES = read_prices()
 
@@ -28,7 +28,7 @@ def slightly_less(scenario, key, value):
         before = scenario.cluster.gpus
         sizes = [n for n in range(before, value) if n <= 8 or n % 8 == 0]
         return sizes[-1]
-    return type(value)(round(value - GRIDS[key], 6))
+    return type(value)(round(value - _GRIDS[key], 6))
 
 
 def check(scenario, *keys):
@@ -40,7 +40,7 @@ def check(scenario, *keys):
         for key, value in each.changes:
             better = changed(better, key, value)
         assert is_feasible(better), each
-        if any(name in GRIDS or name == "cluster.gpus" for name, _ in each.changes[:1]):
+        if any(name in _GRIDS or name == "cluster.gpus" for name, _ in each.changes[:1]):
             key, value = each.changes[0]
             assert not is_feasible(changed(better, key, slightly_less(scenario, key, value))), each
         assert all(f"{key} = " in str(found) for key, _ in each.changes)

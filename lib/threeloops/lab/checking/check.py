@@ -13,7 +13,7 @@ from typing import Any
 
 from threeloops.lab.checking import debrief, wall
 from threeloops.lab.checking.compare import Mismatch, Tolerance, compare
-from threeloops.lab.checking.failure import CheckFailed, is_unwritten, own_frames
+from threeloops.lab.checking.failure import CheckFailed, is_unwritten, own_frames, said
 from threeloops.lab.text.plain import is_array, is_tensor
 from threeloops.lab.text.wording import describe
 from threeloops.lab.widgets import cards
@@ -40,6 +40,9 @@ class _Block:
         if error is not None and is_unwritten(error) and wall.connection is None and live():
             cards.unwritten(self.title, self._unwritten)  # so that an untouched lab runs to its end
             return True
+        if isinstance(error, Exception) and wall.connection is None and live():
+            cards.failed(*said(self._failure(error)))  # nothing is raised, so that Run All goes on past a wrong answer
+            return True
         if error is not None:
             self._explain(error)
         elif not self.held:
@@ -55,6 +58,17 @@ class _Block:
     @property
     def _unwritten(self) -> str:
         return f"{self.grade_id} is not written yet: replace `raise NotImplementedError()` in its cell"
+
+    def _failure(self, error: Exception) -> CheckFailed:
+        """The failure as a card: an exception of the test's own lines is one, too."""
+        try:
+            self._explain(error)
+        except CheckFailed as failure:
+            return failure
+        if isinstance(error, CheckFailed):
+            return error
+        raised = f"{type(error).__name__}: {error}".rstrip(": ")
+        return CheckFailed(f"{self.title}\n  raised     {raised}").with_traceback(error.__traceback__)
 
     def _explain(self, error: BaseException) -> None:
         """Say which check an answer's own exception interrupted, and with which input; behind the wall it goes on."""

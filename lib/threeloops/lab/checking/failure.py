@@ -7,7 +7,7 @@ from types import CodeType, FrameType, TracebackType
 
 from threeloops.lab.text.wording import describe
 
-__all__ = ["CheckFailed", "is_unwritten", "own_frames"]
+__all__ = ["CheckFailed", "is_unwritten", "own_frames", "said"]
 
 
 class CheckFailed(AssertionError):
@@ -15,9 +15,14 @@ class CheckFailed(AssertionError):
 
     def _render_traceback_(self) -> list[str]:
         """What IPython prints instead of a traceback: the card, and the line of the cell that checked."""
-        title, *lines = str(self).split("\n")
-        asked = _asking_line(self.__traceback__)
+        title, lines, asked = said(self)
         return [f"\x1b[1m✗ {title}\x1b[0m", *lines, *([f"\x1b[2m  {asked}\x1b[0m"] if asked else [])]
+
+
+def said(failure: CheckFailed) -> tuple[str, list[str], str]:
+    """The title of a failure, its lines, and the line of the cell that checked ("" where there is none)."""
+    title, *lines = str(failure).split("\n")
+    return title, lines, _asking_line(failure.__traceback__)
 
 
 def _asking_line(trace: TracebackType | None) -> str:

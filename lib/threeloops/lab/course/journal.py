@@ -1,13 +1,13 @@
 """The reader's own record: which checks passed and when, and what was predicted and found.
 
-Written only from a Jupyter kernel in a lab's own folder, never in a graded run. If it cannot be written, the course map
-lacks its colours and predictions are asked again, and nothing fails.
+Written from a Jupyter kernel in a lab's own folder and by `threeloops check`, never in a graded run. If it cannot be
+written, the course map lacks its colours and predictions are asked again, and nothing fails.
 """
 
 import fcntl
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from threeloops.files import replace_text
 from threeloops.lab.course.loops import labs
 from threeloops.lab.widgets.display import in_kernel
 
-__all__ = ["current_lab", "note_prediction", "passed", "predictions", "record"]
+__all__ = ["current_lab", "note_checked", "note_prediction", "passed", "predictions", "record"]
 
 _VERSION = 1
 _Journal = dict[str, dict[str, Any]]
@@ -30,8 +30,24 @@ def passed() -> dict[str, set[str]]:
 
 def record(exercise: str, part: str = "") -> bool:
     """Note that a check passed, with the time of the first pass; True if it was written."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return _write("passed", lambda kept: kept.setdefault(f"{exercise}/{part}" if part else exercise, now))
+    if not in_kernel() or "NBGRADER_EXECUTION" in os.environ:  # nbgrader sets it while it autogrades or validates
+        return False
+    key, now = f"{exercise}/{part}" if part else exercise, _now()
+    return _write("passed", current_lab(), lambda kept: kept.setdefault(key, now))
+
+
+def note_checked(lab: str, results: Mapping[str, bool]) -> bool:
+    """Note what a command has found of a lab's checks: those that pass are kept, the others are not passed any more."""
+    now = _now()
+
+    def change(kept: dict[str, Any]) -> None:
+        for key, holds in results.items():
+            if holds:
+                kept.setdefault(key, now)
+            else:
+                kept.pop(key, None)
+
+    return _write("passed", lab, change)
 
 
 def predictions() -> dict[str, dict[str, Any]]:
@@ -42,7 +58,9 @@ def predictions() -> dict[str, dict[str, Any]]:
 
 def note_prediction(key: str, **fields: Any) -> bool:
     """Note a question, its unit, a guess, what was found; fields noted earlier stay. True if it was written."""
-    return _write("predictions", lambda kept: kept.__setitem__(key, {**kept.get(key, {}), **fields}))
+    if not in_kernel() or "NBGRADER_EXECUTION" in os.environ:
+        return False
+    return _write("predictions", current_lab(), lambda kept: kept.__setitem__(key, {**kept.get(key, {}), **fields}))
 
 
 def current_lab() -> str | None:
@@ -57,13 +75,15 @@ def _home() -> Path:
     return Path(os.environ.get("THREELOOPS_HOME") or "~/.local/state/threeloops").expanduser()
 
 
-def _write(kind: str, change: Callable[[dict[str, Any]], Any]) -> bool:
-    """Apply `change` to this lab's part of a journal; True if it was written."""
-    if not in_kernel() or "NBGRADER_EXECUTION" in os.environ:  # nbgrader sets it while it autogrades or validates
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _write(kind: str, lab: str | None, change: Callable[[dict[str, Any]], Any]) -> bool:
+    """Apply `change` to a lab's part of a journal; True if it was written."""
+    if lab is None:
         return False
     try:
-        if (lab := current_lab()) is None:
-            return False
         _home().mkdir(parents=True, exist_ok=True)
         with (_home() / "progress.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # two notebooks may write at once: neither note may be lost

@@ -1,51 +1,34 @@
 """Claims of the course's source texts: myth or fact? Then the audit: a number, how it was obtained and a verdict."""
 
-import functools
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 
 from threeloops.lab.predictions import questions
+from threeloops.lab.predictions.claims import Claim, claims, sources
 from threeloops.lab.predictions.predict import predict, reveal
 from threeloops.lab.predictions.questions import single_number
-from threeloops.lab.text.wording import number as as_text
-from threeloops.lab.text.wording import with_unit
+from threeloops.lab.text.wording import printed, with_unit
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import publish
 
-__all__ = ["Claim", "MIME", "audit", "claims", "myth"]
+__all__ = ["LEVELS", "MIME", "VERDICTS", "audit", "myth"]
 
 MIME = "application/vnd.threeloops.audit+json"
-_LEVELS = {
+LEVELS = {
     "model": "derived from a model",
     "compiled": "counted in compiled code",
     "CPU": "measured on a CPU",
     "GPU": "measured on a GPU",
     "published": "as published",
 }
-_VERDICTS = {"holds": "passed", "corrected": "hint", "needs a GPU": "plain", "cannot be tested here": "plain"}
+VERDICTS = {
+    "holds": "the claim is right as it stands",
+    "corrected": "the claim is wrong, or right only under conditions that it does not name",
+    "needs a GPU": "what could be counted without a GPU is given; the claim itself must be measured on one",
+    "cannot be tested here": "the course has no means to test it, and says why",
+}
+_CARDS = {"holds": "passed", "corrected": "hint", "needs a GPU": "plain", "cannot be tested here": "plain"}
 
 _ANSWERS = {"holds": "fact", "corrected": "myth"}
-
-
-@dataclass(frozen=True)
-class Claim:
-    """`source` holds letters of the file's "sources", separated by commas; `lab` is a two-digit number."""
-
-    id: str
-    lab: str
-    source: str
-    claim: str
-
-
-@functools.cache
-def _file() -> dict:
-    return json.loads(Path(__file__).with_name("claims.json").read_text(encoding="utf-8"))
-
-
-def claims() -> dict[str, Claim]:
-    """Every claim that an audit may settle, by id."""
-    return {row["id"]: Claim(**row) for row in _file()["claims"]}
 
 
 def myth(claim_id: str) -> None:
@@ -79,7 +62,7 @@ def audit(claim_id: str, number: float | None, unit: str, level: str, verdict: s
 def _settle(claim_id: str, value: float | None, unit: str, level: str, verdict: str, how: str) -> dict:
     """The audit as plain data: what is collected from the executed notebooks."""
     claim = _known(claim_id)
-    for name, given, possible in (("level", level, _LEVELS), ("verdict", verdict, _VERDICTS)):
+    for name, given, possible in (("level", level, LEVELS), ("verdict", verdict, VERDICTS)):
         if given not in possible:
             raise ValueError(f"{name} = {given!r}: expected one of {', '.join(possible)}")
     if not how.strip():
@@ -97,14 +80,14 @@ def _settle(claim_id: str, value: float | None, unit: str, level: str, verdict: 
 
 
 def _show(record: dict) -> None:
-    verdict, level = record["verdict"], _LEVELS[record["level"]]
-    found = "no number" if record["number"] is None else with_unit(as_text(record["number"]), record["unit"])
+    verdict, level = record["verdict"], LEVELS[record["level"]]
+    found = "no number" if record["number"] is None else with_unit(printed(record["number"]), record["unit"])
     text = (
         f"audit {record['id']} (source {record['source']}): {record['claim']}\n"
         f"  {verdict}: {found}, {level}\n  how: {record['how']}"
     )
-    cite = ", ".join(f"{letter}: {_file()['sources'][letter]}" for letter in record["source"].split(","))
-    inline, kind = cards.inline, _VERDICTS[verdict]
+    cite = ", ".join(f"{letter}: {sources()[letter]}" for letter in record["source"].split(","))
+    inline, kind = cards.inline, _CARDS[verdict]
     body = (
         f"<b>Claim {inline(record['id'])}</b> · {inline(record['claim'])} {cards.small(f'({cite})')}<br>"
         f'<b style="color:{cards.MARK[kind]}">{inline(verdict)}</b>: <b>{inline(found)}</b> '

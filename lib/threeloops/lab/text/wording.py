@@ -6,7 +6,9 @@ import numpy as np
 
 from threeloops.lab.text.plain import MAPPINGS, SEQUENCES, SETS, foreign, is_array, is_tensor
 
-__all__ = ["article", "describe", "number", "number_pair", "with_unit"]
+__all__ = ["article", "describe", "number", "number_pair", "printed", "with_unit"]
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def article(noun: str) -> str:
@@ -24,6 +26,17 @@ def number_pair(value: complex, expected: complex) -> tuple[str, str]:
     """Both numbers with as few digits as still show that they differ."""
     pairs = [(number(value, digits), number(expected, digits)) for digits in (6, 9, 13, 17)]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
+
+
+def printed(value: float) -> str:
+    """As a person prints it: 16896 → "16,896", 15.8732 → "15.87", 2.98e-08 → "2.98 × 10⁻⁸"."""
+    size, sign = abs(value), "−" if value < 0 else ""
+    if size and not 1e-3 <= size < 1e15:
+        digits, _, exponent = f"{size:.2e}".partition("e")
+        return f"{sign}{digits.rstrip('0').rstrip('.')} × 10{str(int(exponent)).translate(_SUPERSCRIPT)}"
+    if size == int(size) or size >= 1000:
+        return f"{sign}{size:,.0f}"
+    return f"{sign}{float(f'{size:.4g}'):,.15g}"
 
 
 def with_unit(text: str, unit: str) -> str:

@@ -10,13 +10,19 @@ from html import escape
 from threeloops.lab.widgets.display import publish
 from threeloops.lab.widgets.style import palette
 
-__all__ = ["MARK", "frame", "inline", "passed", "small", "unwritten"]
+__all__ = ["MARK", "failed", "frame", "inline", "passed", "small", "unwritten"]
 
 _FRAME = (
     "border-left:4px solid {0};background:{0}1f;border-radius:4px;padding:.55em .9em;margin:.3em 0;"
     "max-width:56em;line-height:1.5"
 )
-MARK = {"passed": palette.green, "question": palette.blue, "hint": palette.orange, "plain": palette.grey}
+MARK = {
+    "passed": palette.green,
+    "failed": palette.vermillion,
+    "question": palette.blue,
+    "hint": palette.orange,
+    "plain": palette.grey,
+}
 
 
 def inline(text: str) -> str:
@@ -45,6 +51,15 @@ def passed(title: str, times: str) -> None:
     tick = f'<span style="color:{MARK["passed"]};font-weight:bold">✓</span>'
     html = f"{tick} <b>{inline(title)}</b> {small('· ' + times)}"
     publish(f"✓ {title} ({times})", {"text/html": frame("passed", html)})
+
+
+def failed(title: str, lines: list[str], asked: str) -> None:
+    """Show a check that does not hold: what was seen, line by line, and the line of the cell that `asked`."""
+    cross = f'<span style="color:{MARK["failed"]};font-weight:bold">✗</span>'
+    seen = f'<pre style="margin:.4em 0 0;white-space:pre-wrap;background:none">{escape(chr(10).join(lines))}</pre>'
+    html = f"{cross} <b>{inline(title)}</b>{seen}{small(asked) if asked else ''}"
+    text = "\n".join([f"✗ {title}", *lines, *([f"  {asked}"] if asked else [])])
+    publish(text, {"text/html": frame("failed", html)})
 
 
 def unwritten(title: str, why: str) -> None:

@@ -47,8 +47,9 @@ def _widget(kind: str, name: str, **how: Any) -> Any:
 class Explorer:
     """The handle that `explore` returns: `.values`, `.figure()`, `.html`, `.png`, `.error`, `.widgets`."""
 
-    def __init__(self, draw: Callable, sliders: dict[str, tuple[Any, Callable[[], Any]]]) -> None:
+    def __init__(self, draw: Callable, specifications: dict[str, Any]) -> None:
         self.draw = draw
+        sliders = {name: _slider(name, spec) for name, spec in specifications.items()}
         self.values = {name: start for name, (start, _) in sliders.items()}
         self.error = ""
         self.widgets: dict[str, Any] = {}
@@ -63,8 +64,18 @@ class Explorer:
         return fig
 
     def _show(self, figure) -> None:
-        self.html = style.html(figure, f"explorer at {self.state()}")
+        self.html = style.html(figure, self.said())
         self.png, self.size = style.png(figure)
+
+    def publish(self) -> None:
+        """One output: the live view, and the picture of the start state for an exported page."""
+        bundle = {"text/html": self.html, "image/png": base64.b64encode(self.png).decode()}
+        widget = self.attach() if in_kernel() else None
+        publish(self.said(), bundle, {"image/png": self.size | {"alt": self.said()}}, widget)
+
+    def said(self) -> str:
+        """What stands for the picture in plain text."""
+        return f"explorer at {self.state()}"
 
     def attach(self):
         """Build the live widgets and return the box that holds them; only where a kernel can speak to a front end."""
@@ -109,9 +120,6 @@ def explore(draw: Callable, **sliders: Any) -> Explorer:
     """
     if not sliders:
         raise ValueError("explore: expected at least one slider; a figure that never changes needs show.figure")
-    explorer = Explorer(draw, {name: _slider(name, spec) for name, spec in sliders.items()})
-    bundle = {"text/html": explorer.html, "image/png": base64.b64encode(explorer.png).decode()}
-    said = f"explorer at {explorer.state()}"
-    widget = explorer.attach() if in_kernel() else None
-    publish(said, bundle, {"image/png": explorer.size | {"alt": said}}, widget)
+    explorer = Explorer(draw, sliders)
+    explorer.publish()
     return explorer

@@ -98,11 +98,38 @@ def test_before_a_reader_an_unwritten_answer_stops_nothing_and_passes_nothing(mo
     with check("chain_time", "the time of a chain"):
         check.close(raiser(NotImplementedError()), 1.0)
     assert capsys.readouterr().out.startswith("○ the time of a chain: chain_time is not written yet")
-    with pytest.raises(NotImplementedError, match="on this device"), check("chain_time", "the time of a chain"):
+    with check("chain_time", "the time of a chain"):
         raiser(NotImplementedError("on this device"))
+    assert capsys.readouterr().out.startswith("✗ the time of a chain\n  raised     NotImplementedError: on this device")
     monkeypatch.setattr(module.wall, "connection", object())
     with pytest.raises(CheckFailed, match="chain_time is not written yet"), check("chain_time", "the time of a chain"):
         raiser(NotImplementedError())
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [
+        (lambda: check.close(1.0, 2.0, hint="no overlap"), "value      1\n  expected   2\n"),
+        (lambda: raiser(KeyError("x")), "raised     KeyError: 'x'"),
+        (lambda: check.returns(1.0, raiser, ValueError("n = -1")), "raised ValueError: n = -1"),
+    ],
+)
+def test_before_a_reader_a_failing_check_is_a_red_card_and_stops_nothing(monkeypatch, capsys, fault, seen):
+    """Run All goes on; papermill, CI and the wall, where nobody reads along, meet the exception."""
+    module = sys.modules["threeloops.lab.checking.check"]
+    monkeypatch.setattr(module.debrief, "passed", lambda *_: pytest.fail("it counts as passed"))
+    with pytest.raises((CheckFailed, KeyError)), check("chain_time", "the time of a chain"):
+        fault()
+    monkeypatch.setattr(module, "live", lambda: True)
+    with check("chain_time", "the time of a chain"):
+        fault()
+    said = capsys.readouterr().out
+    assert said.startswith("✗ the time of a chain\n") and seen in said
+    with pytest.raises(KeyboardInterrupt), check("chain_time", "the time of a chain"):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(module.wall, "connection", object())
+    with pytest.raises((CheckFailed, KeyError)), check("chain_time", "the time of a chain"):
+        fault()
 
 
 def test_an_exception_of_the_answer_goes_on_and_says_what_was_checked():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from threeloops.lab import audit, claims
 from threeloops.lab.course.loops import labs
-from threeloops.lab.predictions.audit import _LEVELS, _VERDICTS, _file, _settle
+from threeloops.lab.predictions.audit import LEVELS, VERDICTS, _settle
+from threeloops.lab.predictions.claims import disagreements, sources
 
 
 def test_the_list_of_claims_is_whole():
@@ -14,11 +15,17 @@ def test_the_list_of_claims_is_whole():
     assert len(known) == 96
     assert all(claim.id == name and claim.claim.strip() for name, claim in known.items())
     assert {claim.lab for claim in known.values()} <= {f"{lab.number:02d}" for lab in labs()}
-    assert (
-        {letter for claim in known.values() for letter in claim.source.split(",")}
-        == set(_file()["sources"])
-        == set("ABCDE")
-    )
+    assert {letter for claim in known.values() for letter in claim.source.split(",")} == set(sources()) == set("ABCDE")
+
+
+def test_a_contradiction_is_between_the_sources_of_its_claims_or_of_one_with_itself():
+    known = claims()
+    for each in disagreements():
+        letters = {letter for name in each.claims for letter in known[name].source.split(",")}
+        assert each.says and set(each.says) <= letters and all(each.says.values()), each
+        assert len(each.says) == 1 or len(set(each.says.values())) > 1, each
+    named = {name for each in disagreements() for name in each.claims}
+    assert {"roof-5", "roof-6", "mem-3", "budg-1", "zero-2", "coll-3"} <= named
 
 
 def test_the_file_holds_nothing_but_the_claim():
@@ -29,12 +36,12 @@ def test_the_file_holds_nothing_but_the_claim():
     assert len({row["id"] for row in rows}) == len(rows)
 
 
-@pytest.mark.parametrize("level", _LEVELS)
-@pytest.mark.parametrize("verdict", _VERDICTS)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("verdict", VERDICTS)
 def test_an_audit_says_the_claim_the_number_the_level_the_verdict_and_the_way(capsys, level, verdict):
     audit("roof-2", np.float64(0.99), "PFLOP/s", level, verdict, how="from the data sheet")
     out = capsys.readouterr().out
-    for part in ("roof-2", claims()["roof-2"].claim, verdict, "0.99 PFLOP/s", _LEVELS[level], "from the data sheet"):
+    for part in ("roof-2", claims()["roof-2"].claim, verdict, "0.99 PFLOP/s", LEVELS[level], "from the data sheet"):
         assert part in out
 
 

@@ -56,6 +56,8 @@ def plan(
             written = write(made, output, chosen, date=datetime.date.today().isoformat())
         except ValueError as error:
             raise MachineFault(f"--formats {formats}: {error}") from None
+        except OSError as error:
+            raise MachineFault(f"--output {output}: {error.strerror}") from None
         console.print("\n".join(f"wrote {path}" for path in written), markup=False, soft_wrap=True)
 
 

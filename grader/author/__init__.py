@@ -1,0 +1,1 @@
+"""What an author of a lab does: begin one, and try its answers."""

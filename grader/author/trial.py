@@ -1,0 +1,97 @@
+"""`threeloops test`: the right, wrong and half-done answers of a lab, graded together in few submissions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from grader.authoring.labs import Lab
+from grader.authoring.lint import require_sound
+from grader.authoring.manifest import Manifest, manifest
+from grader.grading.grade import Options, grade_notebook
+from grader.grading.records import Record
+from grader.release.release import release
+from grader.sandbox.pool import Sandbox
+
+__all__ = ["Trial", "trials"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One submission: what it holds, how many answers that are tried, and what is not as it must be."""
+
+    name: str
+    answers: int
+    faults: tuple[str, ...]
+
+
+def trials(lab: Lab, sandbox: Sandbox) -> Iterator[Trial]:
+    """Release the lab, then grade its reference, the untouched and the half-done lab, and the answers of `right/` and
+    `wrong/`: one of each exercise per submission, because exercises do not depend on each other.
+
+    Raises LabError where the source breaks a rule; the message has all of them.
+    """
+    require_sound(lab)
+    release([lab])
+    trusted = manifest(lab)
+    first = {each.id for each in trusted.exercises[: len(trusted.exercises) // 2]}
+    untouched = {cell.id: cell.source for cell in nbformat.read(lab.released, as_version=4).cells}
+    for name, done in (("the reference", None), ("the untouched lab", set()), ("the lab half done", first)):
+        left = {each.id for each in trusted.exercises if done is not None and each.id not in done}
+        notebook = _submission(trusted, {exercise: untouched[exercise] for exercise in left})
+        lost = {test for each in trusted.exercises if each.id in left for test in each.tests}
+        yield Trial(name, 1, tuple(_faults(trusted, _grade(trusted, notebook, sandbox), lost)))
+    for kind in ("right", "wrong"):
+        for number, chosen in enumerate(_together(trusted, lab.folder / kind), start=1):
+            texts = {exercise: path.read_text(encoding="utf-8") for exercise, path in chosen.items()}
+            record = _grade(trusted, _submission(trusted, texts), sandbox)
+            lost = set() if kind == "right" else {t for e, text in texts.items() for t in _fails(trusted, e, text)}
+            faults = list(_faults(trusted, record, lost))
+            if kind == "wrong":
+                faults += [fault for e, path in chosen.items() if (fault := _unsaid(trusted, record, e, path))]
+            yield Trial(f"{kind} answers {number}", len(chosen), tuple(faults))
+
+
+def _together(trusted: Manifest, folder: Path) -> Iterator[dict[str, Path]]:
+    files = [[(each.id, path) for path in sorted(folder.glob(f"{each.id}__*.py"))] for each in trusted.exercises]
+    for row in zip_longest(*files):
+        yield dict(found for found in row if found is not None)
+
+
+def _submission(trusted: Manifest, texts: dict[str, str]) -> NotebookNode:
+    notebook = nbformat.from_dict(trusted.lab.master())
+    for cell in notebook.cells:
+        cell.source = texts.get(cell.id, cell.source)
+    return notebook
+
+
+def _grade(trusted: Manifest, notebook: NotebookNode, sandbox: Sandbox) -> Record:
+    return grade_notebook(notebook, trusted.lab, "trial", Options(sandbox))
+
+
+def _faults(trusted: Manifest, record: Record, lost: set[str]) -> Iterator[str]:
+    """Tests that gave points and should not have, or did not and should have."""
+    for test in record.tests:
+        if test.name in lost and test.score:
+            yield f"{test.name} gives {test.score:g} points, expected none"
+        elif test.name not in lost and test.score != test.max_score:
+            yield f"{test.name} gives {test.score:g} of {test.max_score:g} points: {test.output}"
+
+
+def _fails(trusted: Manifest, exercise: str, text: str) -> list[str]:
+    """The tests that a wrong answer must lose: the parts of its line `# fails:`, or all of the exercise."""
+    tests = list(trusted.exercise(exercise).tests)
+    line = next((line for line in text.splitlines()[:2] if line.startswith("# fails: ")), None)
+    if line is None:
+        return tests
+    parts = [part.strip() for part in line.removeprefix("# fails: ").split(",")]
+    return [f"{exercise}_test_{part}" for part in parts]
+
+
+def _unsaid(trusted: Manifest, record: Record, exercise: str, path: Path) -> str:
+    words = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# expect: ").strip()
+    said = "\n".join(test.output for test in record.tests if test.name in trusted.exercise(exercise).tests)
+    return "" if words in said else f"{path.name} expects {words!r}, and the tests said: {said.strip() or 'nothing'}"

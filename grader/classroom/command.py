@@ -1,0 +1,212 @@
+"""`threeloops class …` and `threeloops submit`: a term in six steps, each a thin layer over nbgrader's own command."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from threeloops.files import replace_text
+
+from grader.authoring.labs import LabError, course_root, find_lab
+from grader.classroom.register import settings as register
+from grader.machine.child_process import environment
+from grader.machine.faults import MachineFault
+
+__all__ = ["add_commands"]
+
+_LabName = Annotated[str, typer.Argument(help="Number or name of the lab.")]
+
+
+def _submit(
+    lab: _LabName,
+    exchange: Annotated[bool, typer.Option("--exchange", help="Also hand it in at nbgrader's exchange.")] = False,
+) -> None:
+    """Make work/LAB.zip, the file to hand in at Gradescope, Canvas or Moodle."""
+    from grader.classroom.handout.submission import write_submission
+
+    target = find_lab(lab)
+    path = write_submission(target)
+    if exchange:
+        _nbgrader("submit", target.slug)
+    print(f"{path} is what you hand in.{' It is at the exchange as well.' if exchange else ''}")
+
+
+def _init(
+    roster: Annotated[Path, typer.Argument(help="CSV with a column student_id, or Canvas's, Gradescope's, Moodle's.")],
+    due: Annotated[list[str] | None, typer.Option(help="A due date: '01=2030-01-31 23:59'. May be repeated.")] = None,
+    timezone: Annotated[str, typer.Option(help="Time zone of due dates without an offset.")] = "UTC",
+    late_percent: Annotated[float, typer.Option(help="Percent of the points lost per day begun.")] = 0.0,
+    late_most: Annotated[float, typer.Option(help="Most percent that lateness costs.")] = 100.0,
+    grace_minutes: Annotated[float, typer.Option(help="Minutes after the due date that cost nothing.")] = 0.0,
+    closes_days: Annotated[float | None, typer.Option(help="Days after which late work earns nothing.")] = None,
+    reflection: Annotated[float, typer.Option(min=0, help="Manual points for the written reflection.")] = 0.0,
+) -> None:
+    """Enter roster, due dates and late policy. Run it again to change them; nobody is removed."""
+    from grader.classroom.enrolment import apply_due_dates, enrol, gradebook
+    from grader.classroom.register.roster import read_roster, save_roster
+
+    late = register.LatePolicy(late_percent, late_most, grace_minutes, closes_days)
+    dates = dict(register.parse_due(text, timezone) for text in due or [])
+    students, before = read_roster(roster), register.load()
+    chosen = replace(before, late=late, due={**before.due, **dates}, reflection_points=reflection)
+    with gradebook() as book:
+        strangers = enrol(book, students)
+        graded = apply_due_dates(book, chosen)
+    register.save(chosen)
+    save_roster(_roster(), students)
+    print(f"{len(students)} students are in the gradebook.")
+    for slug, when in sorted(chosen.due.items()):
+        print(f"{slug} is due {when}")
+    if strangers:
+        print(f"In the gradebook and not on the roster: {', '.join(strangers)}. They stay there.")
+    for slug in graded:
+        print(f"{slug} has submissions: `threeloops class grade {slug[:2]} --again` applies the new date to them.")
+
+
+def _release(lab: _LabName) -> None:
+    """Enter a lab in the gradebook, put it to the exchange, and write the student bundle."""
+    from grader.classroom.enrolment import apply_due_dates, gradebook, set_reflection_points
+    from grader.classroom.handout.bundle import write_bundle
+    from grader.release.release import release as generate
+
+    target = find_lab(lab)
+    generate([target])
+    _nbgrader("generate_assignment", target.slug, "--force")
+    chosen = register.load().with_released(target.slug)
+    with gradebook() as book:
+        apply_due_dates(book, chosen)
+        set_reflection_points(book, target.slug, chosen.reflection_points)
+    path = register.class_folder() / f"three_loops_{target.number:02d}.zip"
+    others = [find_lab(slug) for slug in chosen.released if slug != target.slug]
+    write_bundle(path, [*others, target])
+    _nbgrader("release_assignment", target.slug, "--force")
+    register.save(chosen)
+    print(f"{path} is the student bundle; {target.slug} is in the gradebook and at the exchange.")
+
+
+def _collect(
+    lab: _LabName,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A download of Canvas or Moodle, or a folder; else the exchange.")
+    ] = None,
+    handed_in: Annotated[
+        datetime | None, typer.Option(help="When all of them were handed in (UTC): downloads do not say it.")
+    ] = None,
+) -> None:
+    """Fetch submissions into submitted/, newer ones in place of older ones."""
+    target = find_lab(lab)
+    if source is None:
+        _nbgrader("collect", target.slug, "--update")
+        return
+    from grader.classroom.handout.downloads import read_download, store
+    from grader.classroom.register.roster import saved_roster
+
+    found = read_download(source, target, saved_roster(_roster()))
+    when = handed_in.replace(tzinfo=UTC) if handed_in else None
+    changed = store(found, target, course_root() / "submitted", when)
+    print(f"{len(found.notebooks)} submissions found, {changed} new or changed.")
+    for fault in found.faults:
+        print(f"not collected: {fault.encode('ascii', 'backslashreplace').decode()}")
+    if when is None and target.slug in register.load().due:
+        print("Without --handed-in these carry no time, and no late penalty applies to them.")
+    if found.faults:
+        raise typer.Exit(1)
+
+
+def _grade(
+    lab: _LabName,
+    again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False,
+    sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
+) -> None:
+    """Grade through the wall (nbgrader autograde), late penalties included."""
+    more = ["--force"] if again else []
+    _nbgrader("autograde", find_lab(lab).slug, f"--WalledExecute.sandbox={sandbox}", *more)
+
+
+def _feedback(lab: _LabName) -> None:
+    """Write the feedback pages to feedback/, and hand them back to those who used the exchange."""
+    from grader.classroom.autograde import SECRET
+    from grader.submissions.folder import TIMESTAMP
+
+    target = find_lab(lab)
+    _nbgrader("generate_feedback", target.slug, "--force")
+    folder = course_root() / "feedback"
+    pages = sorted(folder.glob(f"*/{target.slug}/{target.slug}.html"))
+    sealed = [p for p in pages if (p.parent / SECRET).is_file() and (p.parent / TIMESTAMP).is_file()]
+    others = [page.parents[1].name for page in pages if page not in sealed]
+    if sealed:
+        _nbgrader("release_feedback", target.slug, f"--CourseDirectory.student_id_exclude={','.join(others)}")
+    print(f"{folder} holds {len(pages)} pages; {len(sealed)} were handed back through the exchange.")
+
+
+def _export(
+    lab: _LabName,
+    exercises: Annotated[bool, typer.Option(help="A column for each exercise beside the total.")] = True,
+) -> None:
+    """Write the scores for Gradescope, Canvas and Moodle, and the class report, to class/."""
+    from grader.classroom.enrolment import gradebook
+    from grader.classroom.register.roster import saved_roster
+    from grader.classroom.results.report import class_csv, class_page
+    from grader.classroom.results.scores import class_scores
+    from grader.classroom.results.tables import FORMATS
+    from grader.classroom.results.wrong_answers import common_mistakes, signatures
+    from grader.pages.spreadsheet import to_csv
+    from grader.sandbox import bwrap
+
+    target, folder = find_lab(lab), register.class_folder()
+    with gradebook() as book:
+        rows, strangers = class_scores(book, target, saved_roster(_roster()))
+    texts = {f"{target.slug}_{name}.csv": to_csv(make(target, rows, exercises)) for name, make in FORMATS.items()}
+    known = {}
+    if any(row.messages for row in rows):
+        kept = folder / f"wrong_answers_{target.number:02d}.json"
+        known = signatures(target, "none" if bwrap.why_not() else "bwrap", kept)  # our own answers
+    mistakes = common_mistakes(target, rows, known)
+    texts[f"{target.slug}_report.html"] = class_page(target, rows, mistakes)
+    texts[f"{target.slug}_report.csv"] = class_csv(target, rows, mistakes)
+    for name, text in texts.items():
+        replace_text(folder / name, text.encode("utf-8", "backslashreplace").decode())
+        print(folder / name)
+    ungraded = [row.student.id for row in rows if row.status == "ungraded"]
+    if ungraded:
+        print(f"Handed in, not graded, and without a score here: {', '.join(ungraded)}")
+    if strangers:
+        print(f"Handed in, not on the roster, and in no table: {', '.join(strangers)}")
+
+
+def _gradescope(lab: _LabName) -> None:
+    """Write the zip file that Gradescope takes as the autograder of a lab."""
+    from grader.classroom.handout.autograder import write_autograder
+
+    target = find_lab(lab)
+    path = register.class_folder() / f"gradescope_{target.number:02d}.zip"
+    write_autograder(path, target)
+    print(f"{path} is the autograder. It holds the solutions: give it to Gradescope alone.")
+
+
+def add_commands(app: typer.Typer, command: Callable[..., object]) -> None:
+    """Add `submit` and the group `class` to the command line; `command(function, app)` registers one."""
+    command(_submit, app)
+    steps = typer.Typer(no_args_is_help=True, help="Teach: roster, release, collect, grade, feedback, export.")
+    for step in (_init, _release, _collect, _grade, _feedback, _export, _gradescope):
+        command(step, steps)
+    app.add_typer(steps, name="class")
+
+
+def _roster() -> Path:
+    return register.class_folder() / "roster.json"
+
+
+def _nbgrader(*words: str) -> None:
+    """Run nbgrader's command in the course. Raises MachineFault, which shows what it said, if it fails."""
+    root = course_root()
+    if not (root / "nbgrader_config.py").is_file():
+        raise LabError(f"{root} is no course folder: it has no nbgrader_config.py")
+    command = [sys.executable, "-m", "nbgrader", *words]
+    sys.stdout.flush()
+    if subprocess.run(command, cwd=root, env=environment()).returncode:
+        raise MachineFault(f"`nbgrader {' '.join(words)}` failed; what it said stands above")

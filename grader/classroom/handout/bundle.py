@@ -1,0 +1,59 @@
+"""The student bundle: released labs, the library and the harness, without anything from `solutions/`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from grader.authoring.labs import LABS, Lab, LabError
+from grader.classroom.handout.archive import write_zip
+from grader.release.files import files_below
+from grader.release.leaks import leaks
+
+__all__ = ["course_files", "write_bundle"]
+
+_COURSE = ("lib/threeloops", "grader", "scripts")
+"""Folders that a course needs to run; each is taken whole, without what Python compiled."""
+_FILES = ("LICENSE", "Makefile", "nbgrader_config.py", "pyproject.toml", "environment.yml")
+_TOP = "three_loops"
+
+_README = """# Three Loops
+
+```sh
+make lab                          # JupyterLab on your own copies of the labs, in work/
+.venv/bin/threeloops check {number:02d}     # all visible checks of lab {number:02d}
+.venv/bin/threeloops submit {number:02d}    # work/{slug}.zip, to hand in
+```
+
+You need Linux or WSL2, Python 3.11, 3.12 or 3.13 with `venv`, and make. A later bundle may be unpacked over this
+folder: `work/` is yours, and `threeloops update {number:02d}` brings a newer release of a lab into your copy.
+"""
+
+
+def course_files(root: Path) -> dict[str, Path | bytes]:
+    """The library, the harness and the pins, by their names below `root`."""
+    names = [name for name in _FILES if (root / name).is_file()]
+    names += [path.name for path in root.glob("requirements*.txt") if "peers" not in path.name]
+    for folder in _COURSE:
+        below = files_below(root / folder)
+        names += [f"{folder}/{name}" for name in below if "__pycache__" not in name and not name.endswith(".tmp")]
+    return {name: root / name for name in names}
+
+
+def write_bundle(path: Path, labs: Sequence[Lab]) -> None:
+    """Write the bundle with `labs`, the last of which the README names. The library is whole: later labs use what
+    earlier ones let students write, so it holds implementations of its own, as the public repository does.
+
+    Raises LabError: a lab was not released, or its release holds an answer.
+    """
+    root = labs[-1].root
+    files = course_files(root)
+    for lab in labs:
+        folder = lab.released.parent
+        if not lab.released.is_file():
+            raise LabError(f"{lab.released} is missing; run `threeloops release {lab.number:02d}` first")
+        if found := leaks(lab, folder):
+            raise LabError(f"lab {lab.slug} would be given out with answers:\n" + "\n".join(found))
+        files |= {f"{LABS}/{lab.slug}/{name}": folder / name for name in files_below(folder)}
+    glossary = root / LABS / "glossary.md"
+    files |= {f"{LABS}/{glossary.name}": glossary} if glossary.is_file() else {}
+    files["README.md"] = _README.format(number=labs[-1].number, slug=labs[-1].slug).encode()
+    write_zip(path, {f"{_TOP}/{name}": content for name, content in files.items()})

@@ -1,0 +1,104 @@
+"""Which known-wrong answer did a student give? The one that fails in the same parts with the same messages."""
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from threeloops.files import replace_text
+
+from grader.authoring.labs import Lab
+from grader.authoring.manifest import Exercise, manifest
+from grader.classroom.results.scores import Row
+from grader.grading.fingerprint import fingerprint
+from grader.grading.grade import Options, grade_notebook
+from grader.sandbox.pool import Sandbox
+
+__all__ = ["Mistake", "Signatures", "common_mistakes", "signatures"]
+
+_COMPARED = 300
+"""Characters of a message that are compared: nbgrader cuts long outputs."""
+
+Signatures = dict[str, dict[str, str]]
+"""Per exercise: the names of the known-wrong answers that fail in one way, joined, by a hash of that way."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A way in which an exercise failed, and how many did. `known_as` names wrong answers of the lab; "" if none."""
+
+    exercise: str
+    students: int
+    known_as: str
+    parts: tuple[str, ...]
+    message: str
+
+
+def common_mistakes(lab: Lab, rows: Sequence[Row], known: Signatures) -> list[Mistake]:
+    """The ways in which exercises failed, the commonest first. An untouched exercise is no answer, and is left out."""
+    found: dict[tuple[str, str], Mistake] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        for exercise in manifest(lab).exercises:
+            failed = {test: row.messages[test] for test in exercise.tests if test in row.messages}
+            if not failed or all("NotImplementedError" in text for text in failed.values()):
+                continue
+            key = exercise.id, _signature(failed)
+            counts[key] += 1
+            name = known.get(exercise.id, {}).get(key[1], "")
+            found[key] = Mistake(exercise.id, counts[key], name, tuple(failed), next(iter(failed.values())))
+    return sorted(found.values(), key=lambda mistake: (-mistake.students, mistake.exercise, mistake.message))
+
+
+def signatures(lab: Lab, sandbox: Sandbox, kept: Path) -> Signatures:
+    """How each answer in `wrong/` fails. They are graded once for each version of the lab, and kept in `kept`.
+
+    Exercises do not depend on each other, so one submission holds a wrong answer to each of them.
+    """
+    answers = sorted(lab.wrong.glob("*.py"))
+    decides = hashlib.sha256(fingerprint(lab, None, sandbox, None, False).encode())
+    for path in answers:
+        decides.update(path.name.encode() + path.read_bytes())
+    try:
+        data = json.loads(kept.read_text(encoding="utf-8"))
+        if data["decides"] == decides.hexdigest():
+            return data["signatures"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    found = _graded(lab, sandbox, answers)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(kept, json.dumps({"decides": decides.hexdigest(), "signatures": found}, indent=1) + "\n")
+    return found
+
+
+def _graded(lab: Lab, sandbox: Sandbox, answers: list[Path]) -> Signatures:
+    of_exercise: dict[str, list[Path]] = defaultdict(list)
+    for path in answers:
+        of_exercise[path.stem.partition("__")[0]].append(path)
+    found: Signatures = defaultdict(dict)
+    for together in zip_longest(*of_exercise.values()):
+        chosen = {path.stem.partition("__")[0]: path for path in together if path is not None}
+        notebook = lab.master()
+        for cell in notebook.cells:
+            if cell.id in chosen:
+                cell.source = chosen[cell.id].read_text(encoding="utf-8")
+        record = grade_notebook(notebook, lab, "wrong", Options(sandbox))
+        outputs = {test.name: test.output for test in record.tests if test.score < test.max_score}
+        for exercise in manifest(lab).exercises:
+            if exercise.id in chosen and (failed := _of(exercise, outputs)):
+                name = chosen[exercise.id].stem.partition("__")[2].replace("_", " ")
+                names = found[exercise.id]
+                names[_signature(failed)] = " or ".join(filter(None, [names.get(_signature(failed), ""), name]))
+    return dict(found)
+
+
+def _of(exercise: Exercise, outputs: dict[str, str]) -> dict[str, str]:
+    return {test: outputs[test] for test in exercise.tests if test in outputs}
+
+
+def _signature(failed: dict[str, str]) -> str:
+    text = json.dumps({test: " ".join(message.split())[:_COMPARED] for test, message in sorted(failed.items())})
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -1,0 +1,129 @@
+"""The learner's commands: `threeloops start · lab · check · status · reset`."""
+
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from grader.authoring.labs import LabError, all_labs, find_lab
+
+__all__ = ["check", "lab", "reset", "start", "status"]
+
+_console = Console()
+_Name = Annotated[str, typer.Argument(help="Number or name of the lab.")]
+
+
+def _say(message: str) -> None:
+    _console.print(escape(message), highlight=False, soft_wrap=True)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise LabError(message)
+
+
+def start(lab: _Name) -> None:
+    """Make your own copy of a lab in work/. Never overwrites one that is there."""
+    from grader.release import student_copies
+
+    chosen = find_lab(lab)
+    if student_copies.start(chosen):
+        _say(f"Your copy is {chosen.work}. Open it with `threeloops lab {lab}`; no command overwrites it.")
+    else:
+        _say(f"You have started this lab already; your copy is {chosen.work} and was not touched.")
+
+
+def lab(
+    name: Annotated[str, typer.Argument(metavar="[LAB]", help="Number or name of the lab.")] = "00",
+    more: Annotated[list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Go to JupyterLab.")] = None,
+) -> None:
+    """Open a lab in JupyterLab, in your own copy, which is made where there is none."""
+    from grader.learner.open_lab import open_lab
+    from grader.release import student_copies
+
+    chosen = find_lab(name)
+    student_copies.start(chosen)
+    open_lab(chosen, more or [])
+
+
+def check(
+    notebook: Annotated[str, typer.Argument(help="A lab (your copy in work/ is meant) or a notebook file.")],
+    full: Annotated[bool, typer.Option("--full", help="Grade it: hidden tests too, through the wall.")] = False,
+) -> None:
+    """Run your notebook's visible tests, as you would by hand, and say which exercises pass and what they are worth.
+
+    No sandbox and nothing withheld: it is your own code. With --full it is graded as a submission is, hidden tests
+    included.
+    """
+    from threeloops.lab.course import journal
+
+    from grader.authoring.manifest import test_title
+    from grader.grading.grade import Options, grade_notebook
+    from grader.learner.notebooks import own_notebook
+    from grader.learner.progress import key
+    from grader.sandbox import bwrap
+
+    path, content, chosen = own_notebook(notebook)
+    how = Options("none" if bwrap.why_not() else "bwrap") if full else Options("none", visible=True)
+    record = grade_notebook(content, chosen, "you", how)
+    if record.status == "failed":
+        _refuse(f"{path}: {' '.join(record.notes)}")
+    for test in record.tests:
+        passed = test.score == test.max_score
+        mark = "[green]✓[/]" if passed else "[red]✗[/]"
+        _console.print(f"{mark} {test_title(test.name)}  {test.score:g} / {test.max_score:g}", highlight=False)
+        if not passed:
+            _console.print(f"    {test.output}".replace("\n", "\n    "), markup=False, highlight=False)
+    for note in record.notes:
+        _console.print(f"[dim]note: {escape(note)}[/]", highlight=False)
+    if record.reflection == "incomplete":
+        _console.print("[dim]the written reflection is still empty (it carries no points)[/]")
+    journal.note_checked(chosen.slug, {key(test.name): test.score == test.max_score for test in record.tests})
+    by = "" if full else " by the visible checks"
+    _console.print(f"{record.score:g} of {record.max_score:g} points{by}", highlight=False)
+    if record.score == record.max_score and not full:
+        _say(f"All visible tests pass. `threeloops check {notebook} --full` tries the hidden ones too.")
+    raise typer.Exit(0 if record.score == record.max_score else 1)
+
+
+def status() -> None:
+    """Say how far you are: points, minutes and the next step, for each lab and in all."""
+    from threeloops.lab.course import journal
+
+    from grader.learner.progress import next_step, standing
+
+    passed = journal.passed()
+    found = [standing(each, passed.get(each.slug, set())) for each in all_labs()]
+    right = {"justify": "right", "no_wrap": True}
+    columns = (Column("lab", no_wrap=True), Column("points", **right), Column("minutes", **right))  # type: ignore[arg-type]
+    table = Table(*columns, Column("next", no_wrap=True), box=None, pad_edge=False)
+    for each in found:
+        left = "done" if each.done else each.next_exercise if each.started or each.points else "not started"
+        table.add_row(each.lab.slug, f"{each.points:g} / {each.of:g}", str(each.minutes), left)
+    _console.print(table, highlight=False)
+    points, of = sum(each.points for each in found), sum(each.of for each in found)
+    ahead, minutes = sum(each.minutes_left for each in found), sum(each.minutes for each in found)
+    _say(f"{points:g} of {of:g} points; about {ahead / 60:.0f} of {minutes / 60:.0f} hours are left.")
+    _say(next_step(found))
+    _say("Points count visible checks that have passed in JupyterLab or in `threeloops check`.")
+
+
+def reset(
+    exercise: Annotated[str, typer.Argument(help="The exercise, as `threeloops status` calls it.")],
+    lab: Annotated[str | None, typer.Option("--lab", help="The lab, where several have such an exercise.")] = None,
+) -> None:
+    """Put one exercise of your copy back to the released cell. Your answer is kept in a file beside the notebook."""
+    from grader.learner.reset import reset as put_back
+
+    chosen, kept = put_back(exercise, lab)
+    if kept is None:
+        _say(f"{exercise} of {chosen.slug} is as it was released; nothing was changed.")
+    else:
+        _say(f"{exercise} of {chosen.slug} is as it was released. Your answer is in {_relative(kept)}.")
+        _say("If the notebook is open in JupyterLab: File, Reload Notebook from Disk.")
+
+
+def _relative(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,0 +1,61 @@
+"""How far a learner is: points and minutes of each lab, and what comes next."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from grader.authoring.labs import Lab
+from grader.authoring.manifest import Exercise, manifest, split_test_id
+
+__all__ = ["Standing", "key", "next_step", "standing"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One lab: points whose visible checks have passed, of how many, and the minutes that its header states."""
+
+    lab: Lab
+    points: float
+    of: float
+    minutes: int
+    started: bool
+    next_exercise: str
+    """The first exercise with a check that has not passed; "" where all have."""
+
+    @property
+    def done(self) -> bool:
+        return self.points == self.of
+
+    @property
+    def minutes_left(self) -> int:
+        return round(self.minutes * (1 - self.points / self.of)) if self.of else 0
+
+
+def standing(lab: Lab, passed: Collection[str]) -> Standing:
+    """`passed` are the checks in the learner's record, as `exercise` or `exercise/part`."""
+    trusted = manifest(lab, visible=True)
+    left = [exercise.id for exercise in trusted.exercises if not set(_keys(exercise)) <= set(passed)]
+    points = sum(part.points for part in trusted.parts if key(part.test) in passed)
+    minutes = int(lab.settings.get("minutes", 0))
+    return Standing(lab, points, trusted.max_score, minutes, lab.work.is_file(), left[0] if left else "")
+
+
+def next_step(standings: Collection[Standing]) -> str:
+    """What to do next, in one sentence: go on with what was begun, else start the first lab that is left."""
+    begun = [each for each in standings if each.started and not each.done]
+    if begun:
+        at = begun[0]
+        return f"Next: {at.next_exercise} in lab {at.lab.slug} (`threeloops lab {at.lab.slug[:2]}`)."
+    new = [each for each in standings if not each.done]
+    if new:
+        return f"Next: lab {new[0].lab.slug}, about {new[0].minutes} minutes (`threeloops lab {new[0].lab.slug[:2]}`)."
+    return "Every visible check of every lab has passed; `threeloops check LAB --full` also tries the hidden ones."
+
+
+def key(test: str) -> str:
+    """What the learner's record calls a test cell: `softmax_test_edges` is `softmax/edges`."""
+    exercise, part = split_test_id(test)
+    return f"{exercise}/{part}" if part else exercise
+
+
+def _keys(exercise: Exercise) -> Iterator[str]:
+    return map(key, exercise.tests)

@@ -1,0 +1,81 @@
+"""Puts one exercise of a learner's copy back to the released cell, and keeps the answer."""
+
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from threeloops.files import replace_text
+from threeloops.lab.course import journal
+
+from grader.authoring.labs import Lab, LabError, all_labs, find_lab, grade_id
+from grader.authoring.manifest import Manifest, manifest
+from grader.learner.notebooks import own_notebook
+from grader.learner.progress import key
+
+__all__ = ["reset"]
+
+
+def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
+    """The lab, and the file with the answer that was there; None where the cell was as released already.
+
+    The answer is written before the notebook is touched, so that a run that is cut short loses nothing.
+
+    Raises:
+        LabError: no started lab has this exercise, or several do; or the cell is not in the notebook any more.
+    """
+    chosen = _lab_of(exercise, lab)
+    own_notebook(chosen.slug)  # refuses what is no notebook, with its sentence
+    released = _cell(nbformat.read(chosen.released, as_version=4), exercise)
+    notebook = nbformat.read(chosen.work, as_version=4)
+    mine = _cell(notebook, exercise)
+    if released is None:
+        raise LabError(f"lab {chosen.slug} was released without {exercise}; run `threeloops release`")
+    if mine is None:
+        back = f"`threeloops update {chosen.slug}` gives it back"
+        raise LabError(f"{chosen.work} has no cell {exercise} any more; {back}")
+    if mine.source.rstrip() == released.source.rstrip():
+        return chosen, None
+    kept = _keep(chosen, exercise, mine.source)
+    mine.source, mine.outputs, mine.execution_count = released.source, [], None
+    replace_text(chosen.work, nbformat.writes(notebook) + "\n")
+    tests = manifest(chosen, visible=True).exercise(exercise).tests
+    journal.note_checked(chosen.slug, {key(test): False for test in tests})
+    return chosen, kept
+
+
+def _lab_of(exercise: str, lab: str | None) -> Lab:
+    labs = [find_lab(lab)] if lab is not None else all_labs()
+    having = [each for each in labs if exercise in _exercises(manifest(each, visible=True))]
+    if not having and lab is not None:
+        known = ", ".join(_exercises(manifest(labs[0], visible=True)))
+        raise LabError(f"lab {labs[0].slug} has no exercise {exercise!r}; its exercises are {known}")
+    if not having:
+        raise LabError(f"no lab has an exercise {exercise!r}; `threeloops status` names the next one of each lab")
+    begun = [each for each in having if each.work.is_file()]
+    if not begun:
+        raise LabError(f"you have not started lab {having[0].slug}, so there is nothing to reset")
+    if len(begun) > 1:
+        names = ", ".join(each.slug for each in begun)
+        raise LabError(f"several of your labs have an exercise {exercise!r} ({names}): say which one with --lab")
+    return begun[0]
+
+
+def _exercises(trusted: Manifest) -> tuple[str, ...]:
+    return tuple(exercise.id for exercise in trusted.exercises)
+
+
+def _cell(notebook: NotebookNode, exercise: str) -> NotebookNode | None:
+    return next((cell for cell in notebook.cells if grade_id(cell) == exercise), None)
+
+
+def _keep(lab: Lab, exercise: str, answer: str) -> Path:
+    """Write the answer to the first name that is free, or holds the same."""
+    number = 1
+    while True:
+        kept = lab.work.parent / f"{exercise}.before-reset{'' if number == 1 else f'-{number}'}.py"
+        if not kept.exists():
+            replace_text(kept, answer.rstrip() + "\n")
+            return kept
+        if kept.read_text(encoding="utf-8") == answer.rstrip() + "\n":
+            return kept
+        number += 1

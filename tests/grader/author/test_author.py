@@ -1,0 +1,54 @@
+"""`threeloops new` makes a lab that passes, and `threeloops test` says what of a lab does not do what it must."""
+
+import pytest
+
+from grader.author.new_lab import begin
+from grader.author.trial import trials
+from grader.authoring.labs import LabError
+from grader.sandbox.pool import close_pools
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    yield begin("20_my_lab", tmp_path_factory.mktemp("course"))
+    close_pools()
+
+
+def test_a_new_lab_passes_as_it_is(lab):
+    found = {trial.name: trial for trial in trials(lab, "none")}
+    assert {name: trial.faults for name, trial in found.items()} == dict.fromkeys(
+        [
+            "the reference",
+            "the untouched lab",
+            "the lab half done",
+            "right answers 1",
+            *(f"wrong answers {n}" for n in (1, 2, 3)),
+        ],
+        (),
+    )
+
+
+def test_each_kind_of_answer_that_does_not_do_what_it_must_is_named(lab):
+    (lab.right / "tensor_bytes__a_loop.py").write_text("def tensor_bytes(shape, element_bytes):\n    return 24\n")
+    (lab.wrong / "tensor_bytes__counts_elements.py").write_text(
+        "# expect: elements\ndef tensor_bytes(shape, element_bytes):\n    return math.prod(shape) * element_bytes\n"
+    )
+    (lab.wrong / "tensor_bytes__adds_the_dimensions.py").write_text(
+        "# expect: the moon\ndef tensor_bytes(shape, element_bytes):\n    return 1\n"
+    )
+    faults = "\n".join(fault for trial in trials(lab, "none") for fault in trial.faults)
+    assert "tensor_bytes_test gives 0 of 100 points" in faults
+    assert "tensor_bytes_test gives 100 points, expected none" in faults
+    assert "adds_the_dimensions.py expects 'the moon', and the tests said:" in faults
+
+
+@pytest.mark.parametrize("name", ["my_lab", "1_x", "20_My", "20_../x", "20_"])
+def test_a_name_that_is_none_changes_nothing(tmp_path, name):
+    with pytest.raises(LabError, match="expected two digits and words"):
+        begin(name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_number_that_is_taken_is_refused(lab):
+    with pytest.raises(LabError, match="lab 20 is there already: 20_my_lab"):
+        begin("20_other", lab.root)

@@ -1,0 +1,159 @@
+"""`threeloops class …` from the roster to the exports: real nbgrader commands, a real exchange, five students."""
+
+import csv
+import io
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from grading import REPOSITORY
+from nbgrader.api import Gradebook
+from toy_course import make_course
+
+from grader.classroom.enrolment import gradebook
+from grader.classroom.register.roster import saved_roster
+from grader.classroom.results.report import class_csv, class_page
+from grader.classroom.results.scores import class_scores
+from grader.classroom.results.tables import FORMATS
+from grader.classroom.results.wrong_answers import common_mistakes, signatures
+from grader.course.course import submissions
+from grader.sandbox import bwrap
+
+ME = pwd.getpwuid(os.getuid()).pw_name
+ROSTER = f"""student_id;first_name;last_name;email
+{ME};=HYPERLINK("x");@Slash/Name;me@example.org
+early;Ada;"Lovelace; Countess";-1@example.org
+late;Zoë;O'Neil;
+wrong;Bob;B;
+missing;Eve;E;
+"""
+DUE, IN_TIME, LATE = "90=2030-01-31 23:59", "2030-01-31 23:58:59 +0100", "2030-02-02 00:00:00 +0100"
+"""Berlin's time; nbgrader alone would read +0100 as an offset of 100 seconds, and call both of them late."""
+
+
+def threeloops(root: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "grader.cli", *words],
+        cwd=root,
+        env={**os.environ, "THREELOOPS_ROOT": str(root), "THREELOOPS_EXCHANGE": str(root / "exchange")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    lab = make_course(tmp_path_factory.mktemp("course"))
+    root = lab.root
+    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+    for folder in ("lib/threeloops", "grader", "scripts"):  # what a bundle holds
+        (root / folder).parent.mkdir(exist_ok=True)
+        (root / folder).symlink_to(REPOSITORY / folder)
+    (root / "roster.csv").write_text("\ufeff" + ROSTER)
+    late = ("--late-percent", "10", "--grace-minutes", "15", "--reflection", "5")
+    threeloops(root, "class", "init", "roster.csv", "--due", DUE, "--timezone", "Europe/Berlin", *late)
+    threeloops(root, "class", "release", "90")
+    threeloops(root, "start", "90")
+    threeloops(root, "submit", "90", "--exchange")
+    inbound = root / "exchange/three_loops/inbound"
+    mine = next(inbound.iterdir())
+    reference, _ = submissions(lab)["reference"]
+    mistaken = nbformat.from_dict(reference)
+    answer = next(lab.wrong.glob("mean__*.py"))
+    next(cell for cell in mistaken.cells if cell.id == "mean").source = answer.read_text()
+    for student, stamp, notebook in (("early", IN_TIME, reference), ("late", LATE, reference), ("wrong", "", mistaken)):
+        folder = inbound / f"{student}+{lab.slug}+2030-01-31 20:00:00 UTC+secret"
+        shutil.copytree(mine, folder)
+        nbformat.write(notebook, folder / f"{lab.slug}.ipynb")
+        (folder / "timestamp.txt").write_text(stamp)
+        (folder / "submission_secret.txt").write_text(f"known to {student} alone")
+    threeloops(root, "class", "collect", "90")
+    threeloops(root, "class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto")
+    said = threeloops(root, "class", "feedback", "90")
+    return lab, answer, said
+
+
+@pytest.fixture(scope="module")
+def rows(course):
+    lab, _, _ = course
+    with gradebook(lab.root) as book:
+        found, strangers = class_scores(book, lab, saved_roster(lab.root / "class/roster.json"))
+    assert strangers == []
+    return {row.student.id: row for row in found}
+
+
+def test_late_work_loses_what_the_policy_says_and_no_more(rows):
+    assert {name: row.score for name, row in rows.items()} == {
+        ME: 0.0,
+        "early": 100.0,
+        "late": 90.0,  # one day after the grace period of a quarter of an hour
+        "wrong": 60.0,
+        "missing": 0.0,
+    }
+    assert (rows["early"].seconds_late, rows["late"].seconds_late) == (0, 24 * 3600 + 60)
+
+
+def test_the_reflection_has_manual_points_beside_the_hundred(course, rows):
+    lab, _, _ = course
+    assert rows["early"].max_score == 105.0
+    with Gradebook(f"sqlite:///{lab.root}/gradebook.db", "three_loops") as book:
+        grade = book.find_grade("reflection", lab.slug, lab.slug, "early")
+        assert (grade.max_score, grade.auto_score, grade.needs_manual_grade) == (5.0, None, True)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_table_holds_a_formula_and_all_have_a_column_per_exercise(course, rows, name):
+    from grader.pages.spreadsheet import to_csv
+
+    lab, _, _ = course
+    table = list(csv.reader(io.StringIO(to_csv(FORMATS[name](lab, list(rows.values()), True)))))
+    assert len({len(row) for row in table}) == 1
+    assert not [cell for row in table for cell in row if cell[:1] in ("=", "+", "-", "@")]
+    assert sum("mean" in cell for cell in table[0]) == sum("rescale" in cell for cell in table[0]) == 1
+    assert len(table) == 1 + len(rows) + (name == "canvas")
+    total = table[0].index(lab.slug)
+    late = next(row for row in table if "O'Neil" in "".join(row))
+    assert late[total] == "90"
+
+
+def test_a_known_wrong_answer_is_recognised(course, rows):
+    lab, answer, _ = course
+    kept = lab.root / "class/known.json"
+    known = signatures(lab, "none" if bwrap.why_not() else "bwrap", kept)
+    assert signatures(lab, "none" if bwrap.why_not() else "bwrap", kept) == known, "read back, not graded again"
+    mistakes = common_mistakes(lab, list(rows.values()), known)
+    name = answer.stem.partition("__")[2].replace("_", " ")
+    assert [(m.exercise, m.students, name in m.known_as) for m in mistakes if m.exercise == "mean"] == [
+        ("mean", 1, True)
+    ]
+    page, table = class_page(lab, list(rows.values()), mistakes), class_csv(lab, list(rows.values()), mistakes)
+    assert name in page and name in table
+    assert "<script" not in page and "O'Neil" not in page
+
+
+def test_feedback_is_small_and_goes_back_through_the_exchange(course):
+    lab, _, said = course
+    assert "4 pages" in said
+    page = (lab.root / "feedback/wrong" / lab.slug / f"{lab.slug}.html").read_text()
+    assert len(page) < 150_000
+    assert "<details><summary>code</summary>" in page and 'href="#mean_test"' in page
+    handed_back = list((lab.root / "exchange/three_loops/feedback").glob("*.html"))
+    assert len(handed_back) == 4
+
+
+def test_git_ignores_what_a_class_leaves_behind():
+    private = [f"{n}/a" for n in ("class", "submitted", "autograded", "feedback", "exchange")]
+    private += ["roster.csv", "gradebook.db", "grades.csv"]
+    listed = subprocess.run(
+        ["git", "check-ignore", *private], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert listed.stdout.split() == private

@@ -1,0 +1,199 @@
+"""What travels as a file: the student's zip, downloads of other platforms, the bundle, and Gradescope's autograder."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from datetime import UTC, datetime
+
+import nbformat
+import pytest
+from grading import REPOSITORY
+
+from grader.authoring.labs import Lab, LabError, all_labs, find_lab
+from grader.authoring.manifest import manifest
+from grader.authoring.submitted import BadSubmission
+from grader.classroom.handout.archive import members, write_zip
+from grader.classroom.handout.autograder import write_autograder
+from grader.classroom.handout.bundle import write_bundle
+from grader.classroom.handout.downloads import read_download, store
+from grader.classroom.handout.submission import write_submission
+from grader.classroom.register.roster import Student
+from grader.course.course import submissions
+from grader.release.release import release
+from grader.release.student_copies import start
+
+CLASS = [
+    Student("ada", "Ada", "Lovelace", canvas_id="7"),
+    Student("zoë", "Zoë", "Ünal O'Neil"),
+    Student("twin1", "Ann", "Lee"),
+    Student("twin2", "Ann", "Lee"),
+]
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    from toy_course import make_course
+
+    lab = make_course(tmp_path_factory.mktemp("course"))
+    release([lab])
+    return lab
+
+
+def zipped(**files: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def test_a_students_zip_holds_the_notebook_and_says_what_is_missing(released):
+    with pytest.raises(LabError, match="threeloops start"):
+        write_submission(released)
+    start(released)
+    path = write_submission(released)
+    assert dict(members(path, 1 << 20)) == {f"{released.slug}.ipynb": released.work.read_bytes()}
+    whole = released.work.read_bytes()
+    for damaged in (b"{", whole.replace(released.slug.encode(), b"01_roofline")):
+        released.work.write_bytes(damaged)
+        with pytest.raises(LabError, match="cannot be handed in"):
+            write_submission(released)
+    released.work.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "student"),
+    [
+        ("lovelaceada_7_4711_90_toy.zip", "ada"),
+        ("lovelaceada_LATE_7_4711_90_toy-1.zip", "ada"),
+        ("whoever_7_4711_90_toy.ipynb", "ada"),
+        ("Zoë Ünal O'Neil_99_assignsubmission_file/90_toy.zip", "zoë"),
+        ("Zoe\u0308 U\u0308nal O'Neil_99_assignsubmission_file_90_toy.ipynb", "zoë"),
+        ("ada/90_toy/90_toy.ipynb", "ada"),
+        ("Zoe\u0308.zip", "zoë"),
+        ("twin2_90_toy.zip", "twin2"),
+    ],
+)
+def test_whose_file_it_is_stands_in_its_name(released, tmp_path, name, student):
+    content = b"{}" if name.endswith(".ipynb") else zipped(**{f"{released.slug}.ipynb": b"{}"})
+    write_zip(tmp_path / "download.zip", {name: content})
+    found = read_download(tmp_path / "download.zip", released, CLASS)
+    assert (found.notebooks, found.faults) == ({student: b"{}"}, [])
+
+
+def test_what_cannot_be_told_is_named_and_the_rest_is_collected(released, tmp_path):
+    wanted = f"{released.slug}.ipynb"
+    files = {
+        "Ann Lee_1_assignsubmission_file/90_toy.ipynb": b"{}",
+        "mallory/90_toy.ipynb": b"{}",
+        "../../etc/ada/90_toy.zip": zipped(**{wanted: b"{1}"}),
+        "twin1.zip": b"no zip",
+        "twin2.zip": zipped(other=b""),
+        "zoë/90_toy.ipynb": b"{2}",
+        "zoë/again/90_toy.ipynb": b"{3}",
+    }
+    write_zip(tmp_path / "download.zip", files)
+    found = read_download(tmp_path / "download.zip", released, CLASS)
+    assert found.notebooks == {"ada": b"{1}", "zoë": b"{2}"} or found.notebooks == {"ada": b"{1}", "zoë": b"{3}"}
+    said = "\n".join(found.faults)
+    for fault in ("twin1, twin2 all fit", "nobody of the roster fits", "cannot be read", "holds 0 files", "a second"):
+        assert fault in said
+    assert store(found, released, tmp_path / "submitted", datetime(2030, 1, 31, 12, tzinfo=UTC)) == 2
+    assert store(found, released, tmp_path / "submitted", None) == 0, "nothing is new"
+    folder = tmp_path / "submitted" / "ada" / released.slug
+    assert (folder / "timestamp.txt").read_text() == "2030-01-31 12:00:00 UTC"
+    assert sorted(p.name for p in (tmp_path / "submitted").iterdir()) == ["ada", "zoë"]
+
+
+def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path):
+    write_zip(tmp_path / "bomb.zip", {"a": bytes(2 << 20)})
+    with pytest.raises(BadSubmission, match="unpacks to more than 1 MiB"):
+        list(members(tmp_path / "bomb.zip", 1 << 20))
+
+
+@pytest.fixture(scope="module")
+def in_repository():
+    """The smallest lab of this repository: a bundle is made of a whole course."""
+    return find_lab("01", REPOSITORY)
+
+
+def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path):
+    write_bundle(tmp_path / "bundle.zip", [in_repository])
+    with zipfile.ZipFile(tmp_path / "bundle.zip") as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path)
+    root = tmp_path / "three_loops"
+    assert not [n for n in names if "solutions/" in n or "/wrong/" in n or "/right/" in n or "/tests/" in n]
+    notebook = nbformat.read(root / f"labs/{in_repository.slug}/{in_repository.slug}.ipynb", as_version=4)
+    assert not [c.id for c in notebook.cells if "HIDDEN TESTS" in c.source or "BEGIN SOLUTION" in c.source]
+    lab = find_lab("01", root)
+    assert all_labs(root) == [Lab(in_repository.slug, root)]
+    assert start(lab) and lab.work.is_file()
+    assert write_submission(lab).name == "01_roofline.zip"
+    ours, theirs = manifest(in_repository), manifest(lab, visible=True)
+    assert theirs.exercises == ours.exercises
+    assert set(theirs.exports) < set(ours.exports), "helpers of the model answers are not there"
+
+
+def test_a_bundle_with_an_answer_in_it_is_not_written(released, tmp_path):
+    leak = released.released.parent / "notes.ipynb"
+    nbformat.write(released.master(), leak)
+    try:
+        with pytest.raises(LabError, match="given out with answers"):
+            write_bundle(tmp_path / "bundle.zip", [released])
+        assert not (tmp_path / "bundle.zip").exists()
+    finally:
+        leak.unlink()
+
+
+@pytest.fixture(scope="module")
+def autograder(released, tmp_path_factory):
+    """The autograder as Gradescope unpacks it, with its paths in a temporary folder."""
+    root = tmp_path_factory.mktemp("autograder")
+    for folder in ("lib/threeloops", "grader", "scripts", "pyproject.toml"):  # the toy course has no harness of its own
+        (released.root / folder).parent.mkdir(exist_ok=True)
+        (released.root / folder).symlink_to(REPOSITORY / folder)
+    write_autograder(root / "zip.zip", released)
+    for folder in ("lib/threeloops", "grader", "scripts", "pyproject.toml"):
+        (released.root / folder).unlink()
+    with zipfile.ZipFile(root / "zip.zip") as archive:
+        archive.extractall(root / "source")
+        modes = {name: archive.getinfo(name).external_attr >> 16 & 0o777 for name in ("setup.sh", "run_autograder")}
+    assert set(modes.values()) == {0o755}
+    return root
+
+
+def run(root, script):
+    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "THREELOOPS_ROOT")}
+    variables |= {"AUTOGRADER": str(root), "THREELOOPS_PYTHON": sys.executable}
+    command = ["bash", str(root / "source" / script)]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_the_autograder_runs_as_gradescope_runs_it(released, autograder):
+    source = autograder / "source/course/solutions" / released.slug
+    assert not {"wrong", "right"} & {path.name for path in source.iterdir()}
+    assert run(autograder, "setup.sh").returncode == 0
+    (autograder / "submission").mkdir()
+    nbformat.write(submissions(released)["half_done"][0], autograder / "submission" / f"{released.slug}.ipynb")
+    done = run(autograder, "run_autograder")
+    assert done.returncode == 0, done.stderr
+    result = json.loads((autograder / "results/results.json").read_text())
+    assert result["score"] == 40.0
+    assert [(t["name"], t["score"], t["max_score"]) for t in result["tests"]][0] == ("mean", 40.0, 40.0)
+    assert "a median is not a mean" not in json.dumps(result)
+    assert result["stdout_visibility"] == "hidden"
+
+
+def test_gradescope_is_told_what_is_missing_in_a_submission(released, autograder):
+    shutil.rmtree(autograder / "submission", ignore_errors=True)
+    (autograder / "submission").mkdir()
+    (autograder / "submission/essay.txt").write_text("")
+    assert run(autograder, "setup.sh").returncode == run(autograder, "run_autograder").returncode == 0
+    result = json.loads((autograder / "results/results.json").read_text())
+    assert result["score"] == 0
+    assert f"expected one file {released.slug}.ipynb, found 0 among essay.txt" in result["output"]
