@@ -1245,7 +1245,7 @@ debrief(
 # At work the same questions are asked of more parts: precision, storage, a serving fleet, the choice of accelerator. The library
 # has all of it in one place, `threeloops.capstone`. It reads a scenario from a file, calls the models of labs 06, 12, 14, 16
 # and 18, and gives each decision a reason, a margin and a runner-up. Prices are data with source and date:
-# `threeloops plan 70b_pretraining` writes the plan as Markdown, Word, Excel, PDF and slides. The last cell makes that plan
+# `threeloops plan 70b_pretraining --output plan` writes it as Markdown, Word, Excel, PDF and slides. The last cell makes that plan
 # and puts it into a form: change the model, the GPUs or the prices, and it plans again. It takes about 5 seconds.
 #
 # ## What to remember
