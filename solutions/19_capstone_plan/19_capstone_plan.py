@@ -1247,8 +1247,8 @@ debrief(
 # At work the same questions are asked of more parts: precision, storage, a serving fleet, the choice of accelerator. The library
 # has all of it in one place, `threeloops.capstone`. It reads a scenario from a file, calls the models of labs 06, 12, 14, 16
 # and 18, and gives each decision a reason, a margin and a runner-up. Prices are data with source and date:
-# `threeloops plan 70b_pretraining` writes the plan as Markdown, Word, Excel, PDF and slides. The cell below makes that plan, and
-# takes about 5 seconds.
+# `threeloops plan 70b_pretraining --output plan` writes it as Markdown, Word, Excel, PDF and slides. The last cell makes that plan
+# and puts it into a form: change the model, the GPUs or the prices, and it plans again. It takes about 5 seconds.
 #
 # ## What to remember
 #
@@ -1274,11 +1274,14 @@ debrief(
 # a shorter interval, or a later date.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.lab.plan_form import plan_form
+
 PLAN = make_plan(read_scenario("70b_pretraining"))
 show.table(
     [(each.topic, each.choice, each.margin, each.runner_up) for each in PLAN.decisions],
     header=("decision", "choice", "margin", "runner-up"),
     caption=f"{PLAN.scenario.title}: {PLAN['training_days']:.1f} days, {PLAN['total_cost']:,.0f} USD",
 )
+plan_form(read_scenario("70b_pretraining"))
 term("regret")
 calibration()
