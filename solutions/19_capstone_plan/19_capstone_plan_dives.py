@@ -75,13 +75,14 @@ audit(
     "model",
     "corrected",
     f"weights are {WEIGHTS / 1e9:.0f} GB, so two GPUs hold them, with room for {fits[2]} requests of 4,096 tokens; four have room for "
-    f"{fits[4]}. Two start the model, four serve it",
+    f"{fits[4]}. The model runs on two, but serves few requests there",
 )
 
 # %% [markdown]
 # Both statements describe something true. The weights fit on two, and with so little left for the cache each step reads
 # 141 GB for a handful of tokens. On four, the same read serves many times as many requests, so a GPU earns more tokens
-# per second although twice as many are paid for. Memory for the cache is what throughput is made of.
+# per second although twice as many are paid for. So throughput depends on the
+# memory that is left for the cache.
 #
 # ## A fleet for a bursty day
 #
@@ -120,7 +121,7 @@ with reveal("best_fleet"):
     costs = [each.per_million_within_slo for each in runs.values()]
     right.plot(numbers, costs, "o-", color=palette.blue)
     best = int(np.argmin(costs))
-    right.text(numbers[best], costs[best] * 0.7, f"{numbers[best]} replicas", ha="center", va="top")
+    right.text(numbers[best], costs[best] * 1.25, f"{numbers[best]} replicas", ha="center", va="bottom")
     right.set(xlabel="replicas", ylabel="per million tokens in time", yscale="log")
     show.figure(plot, "Requests within the objective, and the cost per million tokens in time, for 1 to 6 replicas")
 
@@ -159,8 +160,8 @@ with reveal("cheapest_accelerator"):
 
 # %% [markdown]
 # The dearest per hour is the cheapest per token, as long as its kernels reach the same share of its peak. That is an
-# assumption (`efficiency` in the scenario's `[cluster]`), and new hardware often starts below it. So ask how far it may
-# fall before the decision changes, which is what the last section does.
+# assumption (`efficiency` in the scenario's `[cluster]`), and new hardware often starts below it. So ask whether the decision
+# would change if kernels reached less, as the last section does.
 #
 # ## What does the plan depend on?
 #
