@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from grader.authoring.submitted import nested
 
 __all__ = [
-    "KERNELSPEC", "LABS", "Lab", "LabError", "Limits", "OPENING", "SOLUTIONS", "WORK", "all_labs", "course_root",
-    "find_lab", "grade_id", "text_id",
+    "GOES_ON", "KERNELSPEC", "LABS", "Lab", "LabError", "Limits", "OPENING", "SOLUTIONS", "WORK", "all_labs",
+    "course_root", "find_lab", "grade_id", "text_id",
 ]  # fmt: skip
 
 if TYPE_CHECKING:  # a machine that only measures may have no nbformat, and must still be able to name a lab
@@ -31,6 +31,8 @@ SOLUTIONS, LABS, WORK = "solutions", "labs", "work"
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 OPENING = "opening"
 """The tag of the cell that draws the picture in the title."""
+GOES_ON = "raises-exception"
+"""Jupyter's own tag, which release gives to answers: what a cell raises is shown, and the cells after it are run."""
 _PICTURE = f"{OPENING}.png"
 _FOLDER = re.compile(r"(\d\d)_([a-z0-9_]+)")
 

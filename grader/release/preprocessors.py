@@ -8,15 +8,13 @@ from nbformat import NotebookNode
 from nbgrader.nbgraderformat import MetadataValidator
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from grader.authoring.labs import KERNELSPEC, OPENING
+from grader.authoring.labs import GOES_ON, KERNELSPEC, OPENING
 from grader.authoring.manifest import Kind, kind_of
 from grader.authoring.names import bound, used
 
 __all__ = ["CheckCells", "ForStudents", "content_hash"]
 
 _ROLE = ("grade", "grade_id", "locked", "points", "solution", "task")
-_GOES_ON = "raises-exception"
-"""Jupyter's own tag: what a cell raises is shown, and the cells after it are run."""
 _CELL_METADATA = ("tags", "nbgrader", "deletable", "editable", "jupyter")
 
 
@@ -57,7 +55,7 @@ def _let_run_all_go_on(nb: NotebookNode) -> None:
     names = {name for cell in answers for name in bound(cell.source, imports=False)}
     for cell in nb.cells:
         if cell in answers or (kind_of(cell) is Kind.DEMO and _names(cell) & names):
-            cell.metadata.tags = [*cell.metadata.get("tags", []), _GOES_ON]
+            cell.metadata.tags = [*cell.metadata.get("tags", []), GOES_ON]
 
 
 def _names(cell: NotebookNode) -> set[str]:

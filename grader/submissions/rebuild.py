@@ -13,7 +13,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from grader.authoring.labs import KERNELSPEC, grade_id
+from grader.authoring.labs import GOES_ON, KERNELSPEC, grade_id
 from grader.authoring.manifest import Kind, Manifest
 from grader.authoring.regions import without
 from grader.authoring.submitted import NotThisLab, essentials
@@ -132,7 +132,8 @@ def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNo
     if changed or grade_id(cell) is None:
         what = ", ".join(changed) or "its nbgrader metadata is gone"
         notes.append(f"{name}: the cell's grading metadata was changed ({what}); the lab's own was used")
-    if cell["metadata"].get("tags", []) != master.metadata.get("tags", []):
+    given_tags = [tag for tag in cell["metadata"].get("tags", []) if tag != GOES_ON]  # release adds it
+    if given_tags != master.metadata.get("tags", []):
         notes.append(f"{name}: the cell's tags were changed; the lab's own were used")
     return notes
 
