@@ -96,10 +96,15 @@ class Lab:
         return self.root / _place(self.root) / self.slug
 
     @property
+    def has_answers(self) -> bool:
+        """False in a student bundle."""
+        return self.folder.parent.name == SOLUTIONS
+
+    @property
     def source(self) -> Path:
         """The hand-written source; in a student bundle the released notebook, which holds neither answers nor hidden
         tests."""
-        return self.folder / f"{self.stem}{'.py' if self.folder.parent.name == SOLUTIONS else '.ipynb'}"
+        return self.folder / f"{self.stem}{'.py' if self.has_answers else '.ipynb'}"
 
     @property
     def data(self) -> Path:

@@ -66,6 +66,10 @@ def check(
     from grader.sandbox import bwrap
 
     path, content, chosen = own_notebook(notebook)
+    if full and not chosen.has_answers:
+        _refuse(
+            "--full: the hidden tests are with your instructor; run it without, and hand in with `threeloops submit`"
+        )
     how = Options("none" if bwrap.why_not() else "bwrap") if full else Options("none", visible=True)
     record = grade_notebook(content, chosen, "you", how)
     if record.status == "failed":
@@ -83,7 +87,7 @@ def check(
     journal.note_checked(chosen.slug, {key(test.name): test.score == test.max_score for test in record.tests})
     by = "" if full else " by the visible checks"
     _console.print(f"{record.score:g} of {record.max_score:g} points{by}", highlight=False)
-    if record.score == record.max_score and not full:
+    if record.score == record.max_score and not full and chosen.has_answers:
         _say(f"All visible tests pass. `threeloops check {notebook} --full` tries the hidden ones too.")
     raise typer.Exit(0 if record.score == record.max_score else 1)
 

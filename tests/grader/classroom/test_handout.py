@@ -23,6 +23,7 @@ from grader.classroom.handout.downloads import read_download, store
 from grader.classroom.handout.submission import write_submission
 from grader.classroom.register.roster import Student
 from grader.course.course import submissions
+from grader.learner.commands import check
 from grader.release.release import release
 from grader.release.student_copies import start
 
@@ -121,7 +122,7 @@ def in_repository():
     return find_lab("01", REPOSITORY)
 
 
-def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path):
+def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path, monkeypatch):
     write_bundle(tmp_path / "bundle.zip", [in_repository])
     with zipfile.ZipFile(tmp_path / "bundle.zip") as archive:
         names = archive.namelist()
@@ -134,6 +135,10 @@ def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path)
     assert all_labs(root) == [Lab(in_repository.slug, root)]
     assert start(lab) and lab.work.is_file()
     assert write_submission(lab).name == "01_roofline.zip"
+    with monkeypatch.context() as patch:
+        patch.setenv("THREELOOPS_ROOT", str(root))
+        with pytest.raises(LabError, match="the hidden tests are with your instructor"):
+            check("01", full=True)
     ours, theirs = manifest(in_repository), manifest(lab, visible=True)
     assert theirs.exercises == ours.exercises
     assert set(theirs.exports) < set(ours.exports), "helpers of the model answers are not there"
