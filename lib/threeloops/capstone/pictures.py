@@ -9,6 +9,7 @@ from threeloops.capstone.sheet import evaluate
 from threeloops.capstone.training import TrainingPart
 from threeloops.training.elastic.goodput import useful_share
 from threeloops.training.pipeline import Durations, Timeline, interleaved, one_f_one_b, simulate
+from threeloops.units import readable_duration
 
 __all__ = ["figures"]
 
@@ -75,7 +76,7 @@ def _schedule(part: TrainingPart) -> Gantt:
     return Gantt(
         "schedule", f"{what[0].upper()}{what[1:]} on {plan.pp} pipeline stage{'s' if plan.pp > 1 else ''}",
         f"Forward and backward passes of {count} microbatches on {len(rows)} of {plan.pp} stages; a step takes "
-        f"{step.seconds:.3g} s.",
+        f"{readable_duration(step.seconds)}.",
         tuple(f"stage {rank}" for rank in rows), spans,
     )  # fmt: skip
 
@@ -91,8 +92,9 @@ def _goodput(part: TrainingPart) -> Lines:
         blocking.append((interval, useful_share(interval, part.flush, part.recovery, part.mtbf)))
     return Lines(
         "goodput", "Useful share of the time",
-        f"Two curves over the time between checkpoints; saving in the background is best at {part.interval:.3g} s with "
-        f"{part.share:.2%}, and stopping the job for it at {part.synchronous[0]:.3g} s with {part.synchronous[1]:.2%}.",
+        f"Two curves over the time between checkpoints; saving in the background is best at "
+        f"{readable_duration(part.interval)} with {part.share:.2%}, and stopping the job for it at "
+        f"{readable_duration(part.synchronous[0])} with {part.synchronous[1]:.2%}.",
         "seconds of work between two checkpoints", "useful share",
         (_series("saved in the background", background), _series("saved while the job stops", blocking)),
         log_x=True, mark=part.interval, mark_label="planned",

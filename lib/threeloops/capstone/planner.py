@@ -70,7 +70,7 @@ def _accelerator(best: Candidate, found: dict[str, Candidate | Refusal]) -> Deci
     refused = [f"{name} ({each.problem})" for name, each in found.items() if isinstance(each, Refusal)]
     reason = f"the cheapest of {len(found)} that does it: {best.total:,.0f} USD"
     reason += f"; not feasible: {', '.join(refused)}" if refused else ""
-    margin = f"{others[0].total / best.total - 1:.0%} cheaper than the next" if others else "the only one"
+    margin = f"the next costs {others[0].total / best.total - 1:.0%} more" if others else "the only one"
     return Decision(
         "accelerator", best.name, reason, margin, others[0].name if others else "none", "threeloops.capstone.costing"
     )

@@ -8,10 +8,8 @@ from functools import cached_property, lru_cache
 from threeloops.capstone.scenario import Refusal, Scenario
 from threeloops.hardware.accelerators import Accelerator, accelerator
 from threeloops.training.elastic.goodput import (
-    Job,
     best_interval,
     cluster_mtbf,
-    simulate,
     spares_needed,
     useful_share,
 )
@@ -68,15 +66,6 @@ class TrainingPart:
     @property
     def checkpoint_bytes(self) -> float:
         return checkpoint_bytes(self.scenario.model.transformer)
-
-    def simulated_share(self, days: float) -> float:
-        """Useful share of a simulated run of this length, with as many spares as planned."""
-        cluster = self.scenario.cluster
-        job = Job(
-            cluster.nodes, cluster.node_mtbf_days * 86400, self.interval, self.save, self.recovery, self.flush,
-            spares=self.spares, repair=cluster.repair_hours * 3600,
-        )  # fmt: skip
-        return simulate(job, days * 86400).useful_share
 
 
 def checkpoint_bytes(model: Transformer) -> float:
