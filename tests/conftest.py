@@ -1,8 +1,8 @@
 """What every test shares: GPU tests say that they were skipped; CI accepts the absence of nothing installable.
 
-A part that a machine lacks (bubblewrap, Chromium, g++, Slurm, strace, Redis, NGINX, Prometheus) skips its tests with
-the reason. Where THREELOOPS_CI is set, as in .ci/run, that is a failure: CI installs all parts, so a skip there means
-that something was not tested.
+A part that a machine lacks (bubblewrap, Chromium, g++, Slurm, strace, Redis, NGINX, Prometheus, LibreOffice, poppler)
+skips its tests with the reason. Where THREELOOPS_CI is set, as in .ci/run, that is a failure: CI installs all parts, so
+a skip there means that something was not tested.
 """
 
 import os
