@@ -37,7 +37,7 @@ from threeloops.inner.profiling.trace import Event as TraceEvent
 from threeloops.inner.roofline import Roofline, attention, elementwise, layernorm, matmul, softmax
 from threeloops.inner.timing import Samples, benchmark, median_band
 from threeloops.lab import audit, calibration, figure, myth, palette, predict, reveal, show, term
-from threeloops.models.resnet import BasicBlock, resnet50
+from threeloops.models.resnet import resnet50
 
 DEVICE = device()
 h100 = Roofline(accelerator("H100 SXM"), "bf16")
@@ -526,36 +526,6 @@ print(
 )
 print("TensorBoard: pip install tensorboard torch-tb-profiler, then tensorboard --logdir on the folder 'tensorboard'")
 shutil.rmtree(folder)  # keep it by deleting this line
-
-# %% [markdown]
-# `torch.compile` on one residual block of it; compiling takes some seconds.
-
-# %% tags=["demo"]
-
-
-def compiled_against_eager():
-    """Times of one residual block, eager and compiled, and how far the results are apart; compiling takes seconds."""
-    block, features = BasicBlock(16, 16, 1).eval().to(DEVICE), torch.randn(4, 16, 48, 48, device=DEVICE)
-    compiled = torch.compile(block)
-    with torch.no_grad():
-        difference = (compiled(features) - block(features)).abs().max().item()
-        times = [
-            benchmark(f, lambda: (features,), device=DEVICE, samples=41, flush_cache=False) for f in (block, compiled)
-        ]
-    return times, difference
-
-
-if DEVICE == "cpu" and shutil.which("g++") is None and shutil.which("clang++") is None:
-    print(
-        "torch.compile: SKIPPED. On a CPU it generates C++ and needs a compiler, and neither g++ nor clang++ is on the PATH. The recorded traces above stand in for it."
-    )
-else:
-    (plain, faster), difference = compiled_against_eager()
-    ratio = plain.ratio(faster)
-    print(
-        f"one residual block: eager {plain.median * 1e3:.2f} ms, compiled {faster.median * 1e3:.2f} ms: {ratio.value:.2f} times faster, "
-        f"{ratio.low:.2f} to {ratio.high:.2f} with 90% confidence; results differ by at most {difference:.1e}"
-    )
 
 # %% [markdown]
 # ## Where the 989 trillion come from
