@@ -912,6 +912,7 @@ with check("classify", "what limits a span", part="rules", hidden="other spans a
         "floors of 0.4 and 0.3 µs overlap: no sum",
     )
     judges(classify, Verdict("host", 0.2, 0.1), Span(2e8, 0, 2.0, 40.0), ROUND, "the second rule comes before the last")
+    judges(classify, Verdict("impossible", 1.2, 1.2), Span(0, 2.4e6, 1.0, 1.0), ROUND, "20% faster than the floor")
     judges(
         classify,
         Verdict("memory", 4.1, 1.025),
@@ -1231,6 +1232,8 @@ with check("peak_memory", "the peak and the operator at it", hidden="random prof
     peaks((8, ""), takes((1.0, 8)), "8 bytes at 1 µs, before any operator works", "no operator has done work by then")
     peaks((0, ""), takes((10.0, -8)), "an allocation of −8 bytes", "the sum is never positive")
     peaks((0, ""), takes(), "no allocations", "nothing was allocated")
+    byte = [replace(SMALL.events[1], bytes=1)]
+    peaks((8, "addmm"), takes((7.0, 8), events=byte), "an operator of 1 byte", "it does work: its bytes are not 0")
     peaks((6, "relu"), takes((7.0, -5), (61.0, 11)), "−5 bytes, then 11", "sums may be negative on the way")
     ### BEGIN HIDDEN TESTS
     for seed in range(10, 16):
