@@ -986,9 +986,9 @@ hint(
 )
 debrief(
     "classify",
-    """Each verdict asks for something else. *Compute*: a faster format, less arithmetic, more GPUs. *Memory*: fusion, smaller
-    elements, better reuse. *Host*: fewer launches, CUDA graphs, no waiting, larger batches; a faster kernel changes nothing. *Unexplained*:
-    look inside the kernel. *Impossible*: recount, read the asterisk on the data sheet, or ask whether the data
+    """Each verdict asks for something else. `compute`: a faster format, less arithmetic, more GPUs. `memory`: fusion, smaller
+    elements, better reuse. `host`: fewer launches, CUDA graphs, no waiting, larger batches; a faster kernel changes nothing. `unexplained`:
+    look inside the kernel. `impossible`: recount, read the asterisk on the data sheet, or ask whether the data
     came from a cache.
 
     The 60% is a convention. NVIDIA's Nsight Compute draws its line there, too: its analysis says that less than 60% of both
@@ -1166,10 +1166,10 @@ debrief(
     """On the CPU the recorded pass took 493 ms eager and 364 ms compiled. Of the 129 ms between them, 70 are in the convolutions,
     whose arithmetic is the same, and a max-pool of 42 ms became part of a fused kernel of 5 ms.
 
-    Two verdicts deserve suspicion. Batch norm, and further down the list ReLU, are *impossible*: they moved their bytes up to 2.4 times faster than
+    Two verdicts deserve suspicion. Batch norm, and further down the list ReLU, are `impossible`: they moved their bytes up to 2.4 times faster than
     the copy that measured this machine's bandwidth. Either the bytes came from a cache, or the copy was a poor probe. And that
     the compiled convolutions explain 0.99 is nearly circular, because the peak in this trace is the best rate that a
-    *convolution* reached there. It shows that they are as fast as the fastest one that was measured, and not that no faster one exists. A peak
+    convolution reached there. It shows that they are as fast as the fastest one that was measured, and not that no faster one exists. A peak
     should come from elsewhere: cores · FLOPs per clock · clock.
 
     The synthetic H100 is busy for 36% of the eager pass, so its limit is the host, although each kernel by itself has

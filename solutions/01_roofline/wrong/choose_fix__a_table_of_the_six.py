@@ -1,4 +1,5 @@
 # expect: like
+# caught: hidden
 def choose_fix(trace: list[Call], roof: Roof) -> str:
     """The fix that saves most of the wall time."""
     fixes = {60: "CUDA graph", 24: "better kernels"}
