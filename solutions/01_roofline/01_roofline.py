@@ -987,9 +987,9 @@ hint(
 debrief(
     "classify",
     """Each verdict asks for something else. `compute`: a faster format, less arithmetic, more GPUs. `memory`: fusion, smaller
-    elements, better reuse. `host`: fewer launches, CUDA graphs, no waiting, larger batches; a faster kernel changes nothing. `unexplained`:
-    look inside the kernel. `impossible`: recount, read the asterisk on the data sheet, or ask whether the data
-    came from a cache.
+    elements, better reuse. `host`: fewer launches, CUDA graphs, no waiting, larger batches; a faster kernel changes nothing.
+    `unexplained`: look inside the kernel. `impossible`: recount, read the asterisk on the data sheet, or ask whether the
+    data came from a cache.
 
     The 60% is a convention. NVIDIA's Nsight Compute draws its line there, too: its analysis says that less than 60% of both
     peaks typically means latency.""",
@@ -1258,10 +1258,8 @@ for kind, colour in (("cpu_eager", palette.vermillion), ("cpu_compiled", palette
     axes.step(times, levels, where="post", color=colour, lw=1.2)
     at = int(levels.argmax())
     axes.plot(times[at], levels[at], "o", color=colour)
-    word = kind.removeprefix("cpu_")
-    axes.annotate(
-        f"{word}: {levels[at]:.0f} MB", (times[at], levels[at]), (8, 2), textcoords="offset points", color=colour
-    )
+    label = f"{kind.removeprefix('cpu_')}: peak of {levels[at]:.0f} MB"
+    axes.text(300, 205 if kind == "cpu_eager" else 175, label, color=colour)
 axes.set(xlabel="ms", ylabel="MB held", title="Memory of the recorded passes", ylim=(0, None))
 show.figure(plot, "Memory held during the eager and the compiled pass, with both peaks early")
 debrief(
