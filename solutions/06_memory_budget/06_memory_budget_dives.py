@@ -543,7 +543,7 @@ audit(
     f"times less activations ({LAYERS} layers)",
     "CPU",
     "corrected",
-    how=f"every layer recomputed holds L·b + c: linear in L, not √L. √L is segments of √L layers, and these hold more until L = (c/b)² = {(c / b) ** 2:.0f} in this stack, {bf16_ratio**2:.0f} in the 7B model of the first picture. The tracked peaks agree with (L/k)·b + k·c within 5%. What is kept are the inputs at the boundaries; what is discarded lies between them",
+    how=f"every layer recomputed holds L·b + c: linear in L, not √L. √L is segments of √L layers, and these hold more until L = (c/b)² = {(c / b) ** 2:.0f} in this stack, {bf16_ratio**2:.0f} in the 7B model of the core notebook. The tracked peaks agree with (L/k)·b + k·c within 5%. What is kept are the inputs at the boundaries; what is discarded lies between them",
 )
 audit(
     "budg-8",
