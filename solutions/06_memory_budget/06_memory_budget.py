@@ -280,7 +280,6 @@ predict(
 predict(
     "best_segment",
     "24 layers, each keeps 24 times its input. Only the input of every k-th layer is kept, and k layers are recomputed at a time. Which k holds the least?",
-    unit="layers",
 )
 
 # %% [markdown]
@@ -527,7 +526,7 @@ with reveal("kept_by_a_layer"):
     }
     fig, axes = figure(width=11.5, height=3.2)
     draw_bars(axes, bars, unit=1e9)
-    for share, level, name in ((1.0, 3.25, "an H100: 86 GB"), (0.9, 2.75, "less a tenth")):
+    for share, level, name in ((1.0, 3.25, "dashed: an H100, 86 GB"), (0.9, 2.75, "dotted: a tenth less")):
         axes.axvline(share * h100.memory_bytes / 1e9, color=palette.ink, lw=1.5, ls="--" if share == 1 else ":")
         axes.text(h100.memory_bytes / 1e9 + 1.5, level, name, fontsize=10, va="center")
     for row, parts in enumerate(bars.values()):
@@ -1047,7 +1046,7 @@ everything = activations(stack)
 measured = {k: activations(Segments(stack, k)) for k in (1, 2, 4, 6, 12)}
 formula = {k: segment_peak(LAYERS, k, b, c) for k in divisors(LAYERS)}
 assert all(abs(measured[k] / formula[k] - 1) < 0.05 for k in measured)
-show.against_prediction("best_segment", best_segment(LAYERS, b, c), unit="layers", source="CPU: tracked")
+show.against_prediction("best_segment", best_segment(LAYERS, b, c), source="CPU: tracked")
 with reveal("best_segment"):
     fig, axes = figure(width=9.5, height=3.4)
     at = range(len(formula))
@@ -1657,7 +1656,9 @@ shades = {"fetch": palette.sky, "update": palette.orange, "write": palette.green
 for axes, buffers in zip(panels, (1, 2, 3), strict=True):
     drawn = lanes(buffers)
     for what, chunk, begin, taken in drawn:
-        axes.barh(what == "update", taken, left=begin, color=shades[what], edgecolor="none", height=0.8, alpha=0.85)
+        axes.barh(
+            what == "update", taken - 0.06, left=begin, color=shades[what], edgecolor="none", height=0.8, alpha=0.85
+        )
         axes.text(begin + taken / 2, what == "update", f"{what[0]}{chunk}", ha="center", va="center", fontsize=8)
     end = max(begin + taken for _, _, begin, taken in drawn)
     axes.set(yticks=[0, 1], yticklabels=["link", "update"], xlim=(0, 25))
