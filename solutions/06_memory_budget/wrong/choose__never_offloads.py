@@ -1,4 +1,4 @@
-# expect: 6.7B
+# expect: no plan fits with a margin of 10%
 # fails: outcome
 def choose_plan(job: Job, margin: float) -> Plan:
     """A plan that fits with the margin, and takes hardly longer than the fastest that does."""
