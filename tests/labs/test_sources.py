@@ -43,7 +43,15 @@ POINTS = {
     },
     "04_flash_attention": {"traffic": 20, "merging": 25, "flash": 30, "window": 25},
     "05_mixed_precision": {"formats": 25, "scaler": 25, "masters": 25, "fp8": 25},
-    "06_memory_budget": {"account": 20, "tracker": 20, "recompute": 20, "accumulate": 20, "offload": 20},
+    "06_memory_budget": {
+        "account": 18,
+        "tracker": 16,
+        "recompute": 12,
+        "accumulate": 16,
+        "offload": 16,
+        "overlap": 10,
+        "choose": 12,
+    },
     "07_feeding_the_gpu": {"diagnose": 25, "prefetch": 25, "shards": 25, "resume": 25},
     "08_collectives": {
         "sum_through_rank_0": 15,

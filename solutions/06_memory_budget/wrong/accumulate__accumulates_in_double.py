@@ -1,5 +1,5 @@
-# expect: float32
-# caught: hidden
+# expect: gradient of a float32 weight
+# fails: values
 def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: int) -> tuple[Tensor, list[Tensor]]:
     """Mean loss of a batch and its gradients, `micro` sequences at a time."""
     if micro < 1:

@@ -1,4 +1,5 @@
 # expect: the last, shorter part is missing
+# fails: values
 def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: int) -> tuple[Tensor, list[Tensor]]:
     """Mean loss of a batch and its gradients, `micro` sequences at a time."""
     if micro < 1:
@@ -10,7 +11,7 @@ def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: i
         raise ValueError("targets: all are -100, so there is no mean to take")
     loss = torch.zeros((), dtype=weights[0].dtype)
     gradients = [torch.zeros_like(weight) for weight in weights]
-    for first in range(0, len(tokens) - len(tokens) % micro, micro):
+    for first in range(0, len(tokens) - micro + 1, micro):
         part = targets[first : first + micro]
         counted = int((part != -100).sum())
         if not counted:

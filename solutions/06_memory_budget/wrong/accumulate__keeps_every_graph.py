@@ -1,4 +1,5 @@
 # expect: activations of
+# fails: values
 def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: int) -> tuple[Tensor, list[Tensor]]:
     """Mean loss of a batch and its gradients, `micro` sequences at a time."""
     if micro < 1:
@@ -12,8 +13,6 @@ def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: i
     for first in range(0, len(tokens), micro):
         part = targets[first : first + micro]
         counted = int((part != -100).sum())
-        if not counted:
-            continue
-        share = mean_loss(weights, tokens[first : first + micro], part) * (counted / total)
-        loss = loss + share
+        if counted:
+            loss = loss + mean_loss(weights, tokens[first : first + micro], part) * (counted / total)
     return loss.detach(), list(torch.autograd.grad(loss, weights))

@@ -1,4 +1,5 @@
-# expect: loss of 6 sequences
+# expect: this is the mean of the parts' means
+# fails: values
 def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: int) -> tuple[Tensor, list[Tensor]]:
     """Mean loss of a batch and its gradients, `micro` sequences at a time."""
     if micro < 1:
@@ -15,7 +16,7 @@ def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: i
         counted = int((part != -100).sum())
         if not counted:
             continue
-        share = mean_loss(weights, tokens[first : first + micro], part) / -(-len(tokens) // micro)
+        share = mean_loss(weights, tokens[first : first + micro], part) * (micro / len(tokens))
         for gradient, more in zip(gradients, torch.autograd.grad(share, weights), strict=True):
             gradient += more
         loss += share.detach()

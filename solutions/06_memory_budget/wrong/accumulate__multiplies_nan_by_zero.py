@@ -1,4 +1,5 @@
-# expect: all of the first 2 sequences
+# expect: NaN · 0 is NaN
+# fails: values
 def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: int) -> tuple[Tensor, list[Tensor]]:
     """Mean loss of a batch and its gradients, `micro` sequences at a time."""
     if micro < 1:

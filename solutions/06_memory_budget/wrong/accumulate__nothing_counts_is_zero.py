@@ -1,5 +1,5 @@
 # expect: targets
-# caught: hidden
+# fails: errors
 def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: int) -> tuple[Tensor, list[Tensor]]:
     """Mean loss of a batch and its gradients, `micro` sequences at a time."""
     if micro < 1:
@@ -7,7 +7,8 @@ def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: i
     if tokens.shape != targets.shape:
         raise ValueError(f"targets has shape {tuple(targets.shape)}: expected {tuple(tokens.shape)}, that of tokens")
     total = int((targets != -100).sum())
-    total = max(total, 1)
+    if not total:
+        return torch.zeros((), dtype=weights[0].dtype), [torch.zeros_like(weight) for weight in weights]
     loss = torch.zeros((), dtype=weights[0].dtype)
     gradients = [torch.zeros_like(weight) for weight in weights]
     for first in range(0, len(tokens), micro):

@@ -1,4 +1,5 @@
-# expect: after step 1
+# expect: without the bias corrections
+# fails: values
 def adamw_from_files(folder: str, parameter: Tensor, gradient: Tensor, step: int, chunk: int, options: AdamW) -> Tensor:
     """The parameter after one AdamW step whose moments lie in `folder`."""
     for name, value in (("step", step), ("chunk", chunk)):
@@ -35,24 +36,3 @@ def mapped(path, elements, new):
     if path.stat().st_size != 4 * elements:
         raise ValueError(f"{path.name} has {path.stat().st_size} bytes: expected {4 * elements}")
     return np.memmap(path, np.float32, "r+", shape=(elements,))
-
-
-def step_seconds(fetch: list[float], update: list[float], write: list[float], buffers: int) -> float:
-    """Seconds of a step that fetches, updates and writes chunk after chunk through `buffers` buffers."""
-    if not len(fetch) == len(update) == len(write):
-        raise ValueError(
-            f"{len(fetch)} fetches, {len(update)} updates and {len(write)} writes: expected as many of each"
-        )
-    if buffers < 1:
-        raise ValueError(f"buffers = {buffers}: expected at least 1")
-    channel, done, arrived = 0.0, 0.0, []
-    for seconds in fetch[:buffers]:
-        channel += seconds
-        arrived.append(channel)
-    for i in range(len(fetch)):
-        done = max(done, arrived[i]) + update[i]
-        channel = max(channel, done) + write[i]
-        if i + buffers < len(fetch):
-            channel += fetch[i + buffers]
-            arrived.append(channel)
-    return max(channel, done)

@@ -1,7 +1,11 @@
 # expect: k = 5
+# fails: errors
 def schedule(layers: int, k: int) -> list[tuple[str, int]]:
     """Actions of a training step that keeps the inputs of segments of k layers and computes the rest again."""
-    require(layers, k)
+    if layers < 1:
+        raise ValueError(f"layers = {layers}: expected at least 1")
+    if k < 1:
+        raise ValueError(f"k = {k}: expected at least 1")
     actions = []
     for layer in range(layers):
         actions += [("keep", layer)] if layer % k == 0 else []
@@ -11,22 +15,3 @@ def schedule(layers: int, k: int) -> list[tuple[str, int]]:
         actions += [("record", layer) for layer in range(first, min(first + k, layers))]
         actions += [("backward", layer) for layer in reversed(range(first, min(first + k, layers)))]
     return actions
-
-
-def require(layers, k):
-    if layers < 1:
-        raise ValueError(f"layers = {layers}: expected at least 1")
-    if k < 1:
-        raise ValueError(f"k = {k}: expected a positive number")
-
-
-def peak(layers: int, k: int, b: float, c: float) -> float:
-    """The most bytes held: the inputs of all segments, and everything of one."""
-    require(layers, k)
-    return layers // k * b + k * c
-
-
-def best_k(layers: int, b: float, c: float) -> int:
-    """The divisor of `layers` with the least peak."""
-    require(layers, 1)
-    return min((k for k in range(1, layers + 1) if layers % k == 0), key=lambda k: peak(layers, k, b, c))

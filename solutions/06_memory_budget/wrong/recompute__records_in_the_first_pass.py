@@ -1,30 +1,9 @@
-# expect: expected at most 36
+# expect: expected at most
+# fails: schedule
 def schedule(layers: int, k: int) -> list[tuple[str, int]]:
     """Actions of a training step that keeps the inputs of segments of k layers and computes the rest again."""
-    require(layers, k)
-    actions = []
-    for layer in range(layers):
-        actions += [("keep", layer)] if layer % k == 0 else []
-        actions.append(("record", layer))
-    for first in reversed(range(0, layers, k)):
-        actions += [("backward", layer) for layer in reversed(range(first, first + k))]
-    return actions
-
-
-def require(layers, k):
     if layers < 1:
         raise ValueError(f"layers = {layers}: expected at least 1")
     if k < 1 or layers % k:
         raise ValueError(f"k = {k}: expected a divisor of layers = {layers}")
-
-
-def peak(layers: int, k: int, b: float, c: float) -> float:
-    """The most bytes held: the inputs of all segments, and everything of one."""
-    require(layers, k)
-    return layers // k * b + k * c
-
-
-def best_k(layers: int, b: float, c: float) -> int:
-    """The divisor of `layers` with the least peak."""
-    require(layers, 1)
-    return min((k for k in range(1, layers + 1) if layers % k == 0), key=lambda k: peak(layers, k, b, c))
+    return [("record", layer) for layer in range(layers)] + [("backward", layer) for layer in reversed(range(layers))]

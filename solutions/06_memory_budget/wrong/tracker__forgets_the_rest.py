@@ -1,5 +1,5 @@
 # expect: outlives the call
-# caught: hidden
+# fails: outside
 def live_bytes(run) -> Live:
     """Peak and rest of the storages that operators make while `run()` runs."""
     watching = Watching()

@@ -1,4 +1,5 @@
 # expect: the weak reference itself was not kept
+# fails: lifetimes, outside
 def live_bytes(run) -> Live:
     """Peak and rest of the storages that operators make while `run()` runs."""
     watching = Watching()

@@ -1,4 +1,5 @@
-# expect: three vectors
+# expect: a storage must not be kept alive
+# fails: lifetimes, outside
 def live_bytes(run) -> Live:
     """Peak and rest of the storages that operators make while `run()` runs."""
     watching = Watching()

@@ -1,5 +1,5 @@
 # expect: tuples and lists
-# caught: hidden
+# fails: lifetimes
 def live_bytes(run) -> Live:
     """Peak and rest of the storages that operators make while `run()` runs."""
     watching = Watching()
@@ -20,8 +20,9 @@ class Watching(TorchDispatchMode):
             if isinstance(leaf, Tensor):
                 self.see(leaf.untyped_storage(), counts=False)
         result = function(*args, **(kwargs or {}))
-        if isinstance(result, Tensor):
-            self.see(result.untyped_storage(), counts=True)
+        for leaf in [result]:
+            if isinstance(leaf, Tensor):
+                self.see(leaf.untyped_storage(), counts=True)
         return result
 
     def see(self, storage, counts):

@@ -1,4 +1,5 @@
-# expect: three chunks
+# expect: parameter after step
+# fails: values
 def adamw_from_files(folder: str, parameter: Tensor, gradient: Tensor, step: int, chunk: int, options: AdamW) -> Tensor:
     """The parameter after one AdamW step whose moments lie in `folder`."""
     for name, value in (("step", step), ("chunk", chunk)):
@@ -17,7 +18,7 @@ def adamw_from_files(folder: str, parameter: Tensor, gradient: Tensor, step: int
         p.mul_(1 - options.lr * options.weight_decay)
         m.lerp_(g, 1 - options.beta1)
         v.mul_(options.beta2).addcmul_(g, g, value=1 - options.beta2)
-        denominator = (v.sqrt() / (1 - options.beta2**step) ** 0.5).add_(options.eps)
+        denominator = v.sqrt().add_(options.eps) / (1 - options.beta2**step) ** 0.5
         p.addcdiv_(m, denominator, value=-options.lr / (1 - options.beta1**step))
         for moment, changed in zip(moments, (m, v), strict=True):
             moment[here] = changed.numpy()
@@ -35,16 +36,3 @@ def mapped(path, elements, new):
     if path.stat().st_size != 4 * elements:
         raise ValueError(f"{path.name} has {path.stat().st_size} bytes: expected {4 * elements}")
     return np.memmap(path, np.float32, "r+", shape=(elements,))
-
-
-def step_seconds(fetch: list[float], update: list[float], write: list[float], buffers: int) -> float:
-    """Seconds of a step that fetches, updates and writes chunk after chunk through `buffers` buffers."""
-    if not len(fetch) == len(update) == len(write):
-        raise ValueError(
-            f"{len(fetch)} fetches, {len(update)} updates and {len(write)} writes: expected as many of each"
-        )
-    if buffers < 1:
-        raise ValueError(f"buffers = {buffers}: expected at least 1")
-    if buffers == 1:
-        return float(sum(fetch) + sum(update) + sum(write))
-    return float(max(sum(fetch) + sum(write), sum(update)))

@@ -1,0 +1,21 @@
+# expect: targets
+# fails: errors
+def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: int) -> tuple[Tensor, list[Tensor]]:
+    """Mean loss of a batch and its gradients, `micro` sequences at a time."""
+    if micro < 1:
+        raise ValueError(f"micro = {micro}: expected at least 1 sequence at a time")
+    total = int((targets != -100).sum())
+    if not total:
+        raise ValueError("targets: all are -100, so there is no mean to take")
+    loss = torch.zeros((), dtype=weights[0].dtype)
+    gradients = [torch.zeros_like(weight) for weight in weights]
+    for first in range(0, len(tokens), micro):
+        part = targets[first : first + micro]
+        counted = int((part != -100).sum())
+        if not counted:
+            continue
+        share = mean_loss(weights, tokens[first : first + micro], part) * (counted / total)
+        for gradient, more in zip(gradients, torch.autograd.grad(share, weights), strict=True):
+            gradient += more
+        loss += share.detach()
+    return loss, gradients
