@@ -259,6 +259,7 @@ with check("decode", "the values of codes", part="values", hidden="other formats
     decoded(BFLOAT16, 0x3F81, 1.0078125, {"that is float16's division of the bits": 1.8759765625})
     lead = "that has a leading 1: a subnormal number (E = 0) has none"
     decoded(FLOAT16, 0x0001, 2.0**-24, {lead: (1 + 2.0**-10) * 2.0**-14, "its exponent is 1 − b, not −b": 2.0**-25})
+    decoded(FLOAT16, 0x0400, 2.0**-14, {"the smallest normal number (E = 1) has a leading 1": 0.0})
     decoded(E4M3FN, 0x07, 7 * 2.0**-9, {lead: (1 + 7 / 8) * 2.0**-6, "its exponent is 1 − b, not −b": 7 * 2.0**-10})
     decoded(FLOAT16, 0xC0B1, -2.345703125, {"the highest bit is the sign": 2.345703125})
     decoded(E5M2, 0xFB, -57344.0, {"the highest bit is the sign": 57344.0})
@@ -511,6 +512,7 @@ with check("encode", "numbers that are too large", part="overflow", hidden="othe
         FLOAT16, 65520.0, 0x7C00, {"half-way between 65504 and 65536 the even code wins, that of infinity": 0x7BFF}
     )
     overflowed(FLOAT16, math.inf, 0x7C00)
+    overflowed(FLOAT32, 1e300, 0x7F800000)
     overflowed(E4M3FN, 450.0, 0x7E)
     overflowed(E4M3FN, 1e9, 0x7E, {"without infinities what is too large becomes the largest finite number": 0x7F})
     overflowed(E4M3FN, math.inf, 0x7E, {"without infinities, infinity becomes the largest finite number": 0x7F})
@@ -835,9 +837,9 @@ with check("scaled_step", "steps that are skipped", part="skips", hidden="other 
 
     good = torch.tensor([4.0, -8.0])
     skips([good, torch.tensor([[1.0]])], False, "finite gradients")
-    for bad, name in ((math.inf, "infinite"), (math.nan, "NaN"), (-math.inf, "negative infinite")):
-        skips([good, torch.tensor([[bad]])], True, f"a {name} element in the second tensor")
-        skips([torch.tensor([1.0, bad]), good], True, f"a {name} element in the first tensor")
+    for bad, name in ((math.inf, "an infinite"), (math.nan, "a NaN"), (-math.inf, "a negative infinite")):
+        skips([good, torch.tensor([[bad]])], True, f"{name} element in the second tensor")
+        skips([torch.tensor([1.0, bad]), good], True, f"{name} element in the first tensor")
     skips([torch.tensor([3e38, 3e38])], False, "the finite gradients 3e38 and 3e38, whose sum is infinite")
     large = torch.tensor([6e4, 6e4], dtype=torch.float16)
     skips([large], False, "the finite float16 gradients 60000 and 60000, whose sum float16 cannot hold")
@@ -854,7 +856,12 @@ with check("scaled_step", "steps that are skipped", part="skips", hidden="other 
 with check("scaled_step", "the scale that follows", part="scale", hidden="500 steps beside torch's"):
 
     def next_of(scaler, overflow):
-        return scaled_step(scaler, [torch.zeros(1)], [torch.tensor([math.inf if overflow else 0.0])], 1.0)[0]
+        gradient = torch.tensor([math.inf if overflow else 0.0])
+        new, _, skipped = scaled_step(scaler, [torch.zeros(1)], [gradient], 1.0)
+        check.equal(
+            skipped, overflow, what=f"whether a step with the gradient {gradient.item():g} and {scaler} is skipped"
+        )
+        return new
 
     check.equal(next_of(Scaler(1024.0), False), Scaler(1024.0, clean=1), what="the scaler after a clean step")
     check.equal(
@@ -1069,9 +1076,9 @@ hint(
 )
 debrief(
     "lost",
-    """An update is kept if it is larger than half the distance to the next number. That distance is 2⁻⁷ to 2⁻⁸ of a bfloat16
-    weight, so updates below about 0.2% of the weight are lost. Adam moves a weight by about the learning rate per step, so a
-    weight of 0.1 stops feeling it somewhere below a rate of 4·10⁻⁴.
+    """An update is kept if it is larger than half the distance to the next number. That distance is 2⁻⁸ to 2⁻⁷ of a bfloat16
+    weight, so updates below 0.2% to 0.4% of the weight are lost. Adam moves a weight by about the learning rate per step, so a
+    weight of 0.1 no longer feels a rate below 2.4·10⁻⁴, half of its spacing of 2⁻¹¹.
 
     In the training of the dives, nine updates of ten are lost in the last epoch.""",
     parts=("values", "shapes"),
@@ -1471,14 +1478,12 @@ with check("choose_recipe", "the cheapest recipe that is good enough", hidden="o
     chosen(plain, (amax / 4, amax / 8), 0.1, "tokens four times as large as any before")
     chosen(outlier, (3000.0,), 0.1, "tokens of which one has an outlier")
     chosen(quiet, (amax,), 0.1, "tokens of which some are 100,000 times as small")
+    chosen(torch.ones(2, 128), (1.0,), 0.1, "tokens of ones, which every recipe keeps exactly")
+    exactly = worst(plain, WEIGHT, "current", (amax,))
+    chosen(plain, (amax,), exactly, "plain tokens and exactly the error of current scaling")
+    chosen(plain, (amax,), 0.05, "plain tokens")
     chosen(plain, (amax,), 0.005, "plain tokens")
     chosen(plain, (amax,), 0.0, "plain tokens")
-    chosen(
-        plain,
-        (amax,),
-        worst(plain, WEIGHT, "current", (amax,)),
-        "plain tokens and exactly the error of current scaling",
-    )
     ### BEGIN HIDDEN TESTS
     for seed in range(4):
         x, weight = drawn(7, 64, seed=10 + seed), drawn(9, 64, seed=20 + seed) * 10.0 ** drawn(9, 1, seed=seed)
@@ -1608,5 +1613,6 @@ audit(
     how=f"torch.optim.AdamW on 1,000 bfloat16 weights of 1, one step of 10⁻⁴: its state is {', '.join(kept)}, there is no master copy, and the update is lost. Frameworks that promise masters (Megatron, DeepSpeed) add them themselves",
 )
 term("FP8")
+term("amax")
 term("loss scaling")
 calibration()

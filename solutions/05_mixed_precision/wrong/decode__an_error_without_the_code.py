@@ -4,7 +4,7 @@ def decode(codes: np.ndarray, format: Format) -> np.ndarray:
     """The exact values of codes, float64."""
     m, ones = format.mantissa_bits, 2 ** (format.bits - 1) - 1
     codes = np.asarray(codes).astype(np.int64)
-    for code in codes[(codes < 0) | (codes > 2 * ones + 1)]:
+    for _code in codes[(codes < 0) | (codes > 2 * ones + 1)]:
         raise ValueError("a code does not fit")
     magnitude = codes & ones
     field, mantissa = magnitude >> m, magnitude & (2**m - 1)

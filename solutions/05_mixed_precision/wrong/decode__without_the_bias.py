@@ -9,7 +9,7 @@ def decode(codes: np.ndarray, format: Format) -> np.ndarray:
     magnitude = codes & ones
     field, mantissa = magnitude >> m, magnitude & (2**m - 1)
     significand = np.where(field > 0, 2**m, 0) + mantissa
-    values = np.ldexp(significand.astype(np.float64), np.maximum(field, 1)  - m)
+    values = np.ldexp(significand.astype(np.float64), np.maximum(field, 1) - m)
     if format.infinities:
         values = np.where(field == 2**format.exponent_bits - 1, np.where(mantissa == 0, np.inf, np.nan), values)
     else:

@@ -6,7 +6,11 @@ def encode(values: np.ndarray, format: Format) -> np.ndarray:
     magnitude = np.where(np.isfinite(values), np.abs(values), 0.0)
     smallest = 1 - format.bias
     exponent = np.where(magnitude > 0, np.maximum(np.frexp(magnitude)[1] - 1, smallest), smallest)
-    steps = np.where((magnitude > 0) & (exponent == format.bias), np.ceil(np.ldexp(magnitude, m - exponent) - 0.5), np.rint(np.ldexp(magnitude, m - exponent))).astype(np.int64)
+    steps = np.where(
+        (magnitude > 0) & (exponent == format.bias),
+        np.ceil(np.ldexp(magnitude, m - exponent) - 0.5),
+        np.rint(np.ldexp(magnitude, m - exponent)),
+    ).astype(np.int64)
     codes = (exponent - smallest).astype(np.int64) * 2**m + steps  # a carry runs into the exponent, as it should
     largest = ones - 2**m if format.infinities else ones - 1
     codes = np.where((codes > largest) | np.isinf(values), largest + format.infinities, codes)

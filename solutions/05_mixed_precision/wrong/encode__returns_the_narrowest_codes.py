@@ -11,4 +11,6 @@ def encode(values: np.ndarray, format: Format) -> np.ndarray:
     largest = ones - 2**m if format.infinities else ones - 1
     codes = np.where((codes > largest) | np.isinf(values), largest + format.infinities, codes)
     codes = codes + np.where(np.signbit(values), ones + 1, 0)
-    return np.where(np.isnan(values), ones, codes).astype(np.uint8 if format.bits <= 8 else np.uint16 if format.bits <= 16 else np.uint32)
+    return np.where(np.isnan(values), ones, codes).astype(
+        np.uint8 if format.bits <= 8 else np.uint16 if format.bits <= 16 else np.uint32
+    )

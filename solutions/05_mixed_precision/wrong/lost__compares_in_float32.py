@@ -1,4 +1,4 @@
-# expect: the sum rounds to 1
+# expect: is lost: your answer says that it is kept
 # fails: values
 def lost(weights: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
     """Where an update that is not zero leaves a 16-bit weight as it was."""

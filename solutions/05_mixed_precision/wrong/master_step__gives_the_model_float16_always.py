@@ -1,4 +1,4 @@
-# expect: torch.float16
+# expect: 1 + 3 · 2⁻⁸ rounded to bfloat16
 # fails: precision
 def master_step(
     state: Masters, gradients: torch.Tensor, learning_rate: float, momentum: float, dtype: torch.dtype

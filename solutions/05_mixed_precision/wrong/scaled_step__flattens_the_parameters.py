@@ -1,4 +1,4 @@
-# expect: shape (3,)
+# expect: shape (1,)
 # fails: step
 def scaled_step(
     scaler: Scaler, parameters: list[torch.Tensor], gradients: list[torch.Tensor], learning_rate: float

@@ -5,7 +5,11 @@ def scaled_step(
 ) -> tuple[Scaler, list[torch.Tensor], bool]:
     """One step of SGD on the gradients of a scaled loss, or none."""
     if not all(bool(torch.isfinite(g).all()) for g in gradients):
-        return replace(scaler, scale=float(np.float32(scaler.scale * scaler.backoff)), clean=scaler.clean + 1), list(parameters), True
+        return (
+            replace(scaler, scale=float(np.float32(scaler.scale * scaler.backoff)), clean=scaler.clean + 1),
+            list(parameters),
+            True,
+        )
     inverse = float(np.float32(1 / scaler.scale))
     new = [p - learning_rate * (g.float() * inverse) for p, g in zip(parameters, gradients, strict=True)]
     if scaler.clean + 1 < scaler.interval:

@@ -1,4 +1,4 @@
-# expect: a infinite element in the second tensor
+# expect: an infinite element in the second tensor
 # fails: skips
 def scaled_step(
     scaler: Scaler, parameters: list[torch.Tensor], gradients: list[torch.Tensor], learning_rate: float

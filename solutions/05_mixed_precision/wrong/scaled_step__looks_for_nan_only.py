@@ -1,4 +1,4 @@
-# expect: a infinite element
+# expect: an infinite element
 # fails: skips, scale
 def scaled_step(
     scaler: Scaler, parameters: list[torch.Tensor], gradients: list[torch.Tensor], learning_rate: float

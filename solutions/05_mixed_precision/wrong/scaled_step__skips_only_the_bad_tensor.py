@@ -6,7 +6,10 @@ def scaled_step(
     """One step of SGD on the gradients of a scaled loss, or none."""
     if not all(bool(torch.isfinite(g).all()) for g in gradients):
         inverse = float(np.float32(1 / scaler.scale))
-        some = [p - learning_rate * (g.float() * inverse) if g.isfinite().all() else p for p, g in zip(parameters, gradients, strict=True)]
+        some = [
+            p - learning_rate * (g.float() * inverse) if g.isfinite().all() else p
+            for p, g in zip(parameters, gradients, strict=True)
+        ]
         return replace(scaler, scale=float(np.float32(scaler.scale * scaler.backoff)), clean=0), some, True
     inverse = float(np.float32(1 / scaler.scale))
     new = [p - learning_rate * (g.float() * inverse) for p, g in zip(parameters, gradients, strict=True)]
