@@ -1137,7 +1137,7 @@ with reveal("stuck_masters"):
 # - The new momentum is *momentum · old momentum + gradient*, and the new masters are *masters − learning_rate · new
 #   momentum*.
 # - The second result is what the model gets: the new masters, rounded to `dtype`.
-# - Everything else happens in float32, and the state holds float32 only. The tensors that you were given do not change.
+# - Everything else happens in float32, and the state holds float32 only.
 #
 # It follows `torch.optim.SGD` on float32 weights bit for bit. Learning rates are powers of two.
 
@@ -1168,9 +1168,6 @@ with check("master_step", "a step on the masters", part="values", hidden="other 
         for place, name in enumerate(("momentum", "master", "weight of the model")):
             cause = first_cause(found[place], {key: values[place] for key, values in slips.items()})
             check.close(found[place], expected[place], rtol=0, what=f"{name} {case}", hint=cause)
-        check.equal(
-            [state.weights.item(), state.momentum.item()], [weight, moment], what="the state that was given, after it"
-        )
 
     after(
         1.0, 4.0, 2.0, 0.5, 0.25,
@@ -1256,7 +1253,7 @@ with check("master_step", "nothing is lost", part="precision", hidden="40 steps 
 hint(
     "master_step",
     "Three lines: the new momentum, the new masters, and the copy. `gradients.float()` comes first.",
-    "Write `momentum * state.momentum + …`, which makes a new tensor. `mul_` and `+=` would change the one that you were given.",
+    "The learning rate is in the masters' step only, and the factor `momentum` multiplies the old momentum only.",
     "Neither the old 16-bit weights nor the model's copy are ever read: whatever is computed from them has lost what the masters are there to keep.",
 )
 debrief(

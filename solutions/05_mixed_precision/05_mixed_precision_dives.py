@@ -524,6 +524,8 @@ assert 0.8 < final.std() / deviation < 1.2
 #
 # Sixty tensors have an amax that wanders by 5% per step, with one outlier and one lasting jump. Delayed scaling takes the scale
 # from a history of 16 amaxes, or of one.
+# In the library, `fp8.Scaler` does the same on the device, because a host that asked for an amax would wait for all kernels
+# before it. It keeps its scales between `SMALLEST_SCALE` and `LARGEST_SCALE`, which both have a finite reciprocal.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict("clipped_16", "Of 60 tensors, how many are clipped with a history of 16?")
