@@ -1389,7 +1389,7 @@ hint(
 )
 debrief(
     "next_delayed",
-    """The recipe takes the *largest* amax because the two mistakes differ. A scale that is too small costs little, since
+    """The recipe takes the largest amax because the two mistakes differ. A scale that is too small costs little, since
     floating point keeps its relative precision until the small elements become subnormal. A scale that is too large clips
     the largest elements, which carry most of the product.""",
     parts=("values", "limits"),
