@@ -42,7 +42,15 @@ POINTS = {
         "cross_entropy": 24,
     },
     "04_flash_attention": {"traffic": 20, "merging": 25, "flash": 30, "window": 25},
-    "05_mixed_precision": {"formats": 25, "scaler": 25, "masters": 25, "fp8": 25},
+    "05_mixed_precision": {
+        "decode": 12,
+        "encode": 20,
+        "scaled_step": 20,
+        "lost": 10,
+        "master_step": 14,
+        "next_delayed": 12,
+        "choose_recipe": 12,
+    },
     "06_memory_budget": {
         "account": 18,
         "tracker": 16,

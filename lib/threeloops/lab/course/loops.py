@@ -40,7 +40,7 @@ _LABS = (
     Lab(2, "memory_hierarchy", "The memory hierarchy", "Why do kernels stall?", "inner"),
     Lab(3, "triton_fusion", "Fusion in Triton", "Why do fewer, fatter kernels win?", "inner", checks=14),
     Lab(4, "flash_attention", "FlashAttention", "Can an algorithm move less memory?", "inner"),
-    Lab(5, "mixed_precision", "Mixed precision", "How few bits can you train with?", "inner"),
+    Lab(5, "mixed_precision", "Mixed precision", "How few bits can you train with?", "inner", checks=15),
     Lab(6, "memory_budget", "The memory budget", "Will it fit?", "inner", checks=15),
     Lab(7, "feeding_the_gpu", "Feeding the GPU", "Is the GPU hungry?", "inner"),
     Lab(8, "collectives", "Collectives", "How do many GPUs sum their gradients?", "training", checks=12),

@@ -1,0 +1,13 @@
+# expect: history
+# fails: values, limits
+def next_delayed(state: Delayed, amax: float, largest: float, margin: int, window: int) -> Delayed:
+    """The state after a tensor whose largest magnitude was `amax`."""
+    if not math.isfinite(amax):
+        return state
+    history = (float(np.float32(amax)), *state.history)[:window]
+    reference = max(history)
+    if reference == 0:
+        return Delayed(state.scale, history)
+    with np.errstate(over="ignore"):
+        scale = float(np.float32(largest * 2.0**-margin) / np.float32(reference))
+    return Delayed(min(scale, LARGEST_SCALE), history)

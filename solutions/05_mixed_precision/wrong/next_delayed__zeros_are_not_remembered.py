@@ -1,0 +1,13 @@
+# expect: after an amax of 0
+# fails: limits
+def next_delayed(state: Delayed, amax: float, largest: float, margin: int, window: int) -> Delayed:
+    """The state after a tensor whose largest magnitude was `amax`."""
+    if not math.isfinite(amax):
+        return state
+    history = (*state.history, float(np.float32(amax)))[-window:]
+    reference = max(history)
+    if reference == 0:
+        return state
+    with np.errstate(over="ignore"):
+        scale = float(np.float32(largest * 2.0**-margin) / np.float32(reference))
+    return Delayed(min(scale, LARGEST_SCALE), history)
