@@ -234,7 +234,7 @@ with reveal("column_waste"):
     animate(
         draw_warp, REQUESTS, seconds=2.0, caption="A warp's load, and the sectors that travel to answer it.", still=2
     )
-for name in ("SM", "warp", "sector", "cache line"):
+for name in ("SM", "warp", "lane", "sector"):
     term(name)
 
 # %% [markdown]

@@ -22,7 +22,15 @@ POINTS = {
         "capability_report": 18,
     },
     "01_roofline": {"intensity": 25, "roofline": 25, "classify": 25, "account": 25},
-    "02_memory_hierarchy": {"latency": 25, "vector_width": 25, "coalescing": 25, "tiles": 25},
+    "02_memory_hierarchy": {
+        "build_ring": 12,
+        "plateaus": 12,
+        "saxpy": 18,
+        "transpose": 18,
+        "matmul_traffic": 10,
+        "tile_of": 10,
+        "matmul": 20,
+    },
     "03_triton_fusion": {
         "bias_gelu": 12,
         "dropout_backward": 20,
@@ -163,12 +171,7 @@ ONLY_HIDDEN = {
         "account__peak_at_its_last_moment",
         "account__compares_only_the_names_of_both",
     },
-    "02_memory_hierarchy": {
-        "latency__only_rotations_of_one_shuffle",
-        "vector_width__allocates_the_default_dtype",
-        "coalescing__eight_elements_whatever_their_size",
-        "tiles__sums_in_float16",
-    },
+    "02_memory_hierarchy": set(),
     "03_triton_fusion": {
         "bias_gelu__eight_programs",
         "dropout_backward__a_block_for_each_row",

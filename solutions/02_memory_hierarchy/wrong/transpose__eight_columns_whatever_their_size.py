@@ -2,9 +2,9 @@
 # fails: sectors
 @triton.jit
 def transpose_kernel(x, out, rows, columns, TILE: tl.constexpr):
-    """out[c, r] = x[r, c] for one square tile a program."""
+    """out[c, r] = x[r, c]."""
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    column = tl.program_id(1) * 8 + tl.arange(0, 8)
     inside = (row[:, None] < rows) & (column[None, :] < columns)
     values = tl.load(x + row[:, None] * columns + column[None, :], mask=inside)
     tl.store(out + column[:, None] * rows + row[None, :], tl.trans(values), mask=tl.trans(inside))
@@ -15,6 +15,5 @@ def transpose(x: torch.Tensor) -> torch.Tensor:
     rows, columns = x.shape
     out = torch.empty((columns, rows), dtype=x.dtype, device=x.device)
     if x.numel():
-        tile = 32
-        transpose_kernel[(triton.cdiv(rows, tile), triton.cdiv(columns, tile))](x, out, rows, columns, TILE=tile)
+        transpose_kernel[(triton.cdiv(rows, 32), triton.cdiv(columns, 8))](x, out, rows, columns, TILE=32)
     return out
