@@ -536,10 +536,9 @@ with reveal("in_flight"):
 # ## 2 · Triton in six steps
 #
 # A Triton **kernel** is the text of one program. A **launch** starts a **grid** of programs, and each of them learns its
-# number from `tl.program_id(0)`. Run the next cell, then change a number in each step and say before you run it what will
-# come out.
+# number from `tl.program_id(0)`. Run the next cell. Then change a number in each step, and say first what will come out.
 #
-# When a kernel is wrong, the **meter** helps: it runs the kernel in Triton's interpreter and sees every address. Step 2
+# When a kernel is wrong, the **meter** helps: it runs the kernel in Triton's interpreter and sees all addresses. Step 2
 # without its mask is shown at the end. On a machine without a GPU a plain `print(at)` inside a kernel works, too.
 
 
@@ -598,8 +597,8 @@ if INTERPRETED:
 
 # %% [markdown]
 # A load instruction moves up to 128 bits per lane, on Blackwell 256. Nobody writes that width in Triton. The compiler gives
-# each thread a run of neighbouring elements, BLOCK / (32 · `num_warps`) of them, and makes one load of the run, up to 128
-# bits, if it can prove two things: the run starts at a multiple of 16 bytes, and the mask is the same for all of it. It
+# each thread BLOCK / (32 · `num_warps`) neighbouring elements, and makes one load of the run, up to 128
+# bits, if it can prove two things: it starts at a multiple of 16 bytes, and the mask is the same for all of it. It
 # can where pointers and lengths are divisible by 16, for which Triton compiles a kernel of its own.
 #
 # With `num_warps=4` a program has 128 threads. For float32 a block of 256 gives each thread 2 elements: 64 bits. For float16
