@@ -3,7 +3,9 @@ def saxpy_kernel(x, y, out, a, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     left = tl.load(x + at, mask=at < n, other=0.0).to(tl.float32)
     right = tl.load(y + at, mask=at < n, other=0.0).to(tl.float32)
-    tl.store(out + at, tl.fma(left, tl.full((BLOCK,), 0.0, tl.float32) + a, right).to(out.dtype.element_ty), mask=at < n)
+    tl.store(
+        out + at, tl.fma(left, tl.full((BLOCK,), 0.0, tl.float32) + a, right).to(out.dtype.element_ty), mask=at < n
+    )
 
 
 def saxpy(a: float, x: torch.Tensor, y: torch.Tensor, bits: int) -> torch.Tensor:

@@ -15,9 +15,7 @@ def matmul_kernel(a, b, c, m, k, n, BLOCK: tl.constexpr, GROUP_M: tl.constexpr):
     for start in range(0, k, BLOCK):
         inner = start + tl.arange(0, BLOCK)
         left = tl.load(a + row[:, None] * k + inner[None, :], mask=(row[:, None] < m), other=0.0)
-        right = tl.load(
-            b + inner[:, None] * n + column[None, :], mask=(column[None, :] < n), other=0.0
-        )
+        right = tl.load(b + inner[:, None] * n + column[None, :], mask=(column[None, :] < n), other=0.0)
         total = tl.dot(left, right, total, input_precision="ieee")
     at = c + row[:, None] * n + column[None, :]
     tl.store(at, total.to(c.dtype.element_ty), mask=(row[:, None] < m) & (column[None, :] < n))

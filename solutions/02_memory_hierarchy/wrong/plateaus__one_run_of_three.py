@@ -5,7 +5,11 @@ def plateaus(sizes: list[int], nanoseconds: list[float]) -> list[Plateau]:
     found, first = [], 0
     while first < len(sizes):
         end = first + 1
-        while end < len(sizes) and end - first < 3 and max(nanoseconds[first : end + 1]) <= 1.25 * min(nanoseconds[first : end + 1]):
+        while (
+            end < len(sizes)
+            and end - first < 3
+            and max(nanoseconds[first : end + 1]) <= 1.25 * min(nanoseconds[first : end + 1])
+        ):
             end += 1
         if end - first >= 3:
             found.append(Plateau(float(np.median(nanoseconds[first:end])), sizes[end - 1]))
