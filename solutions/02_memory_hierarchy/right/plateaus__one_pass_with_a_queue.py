@@ -7,7 +7,7 @@ def plateaus(sizes: list[int], nanoseconds: list[float]) -> list[Plateau]:
         found.append(Plateau(float(np.median(latencies)), run[-1][0]))
         run.clear()
 
-    for pair in zip(sizes, nanoseconds):
+    for pair in zip(sizes, nanoseconds, strict=True):
         while run and max(each for _, each in [*run, pair]) > 1.25 * min(each for _, each in [*run, pair]):
             if len(run) >= 3:
                 close()

@@ -16,7 +16,7 @@ def saxpy_kernel(x, y, out, a, n, BLOCK: tl.constexpr):
 
 def saxpy(a: float, x: torch.Tensor, y: torch.Tensor, bits: int) -> torch.Tensor:
     """a · x + y by accesses of `bits` bits."""
-    if not (bits in (32, 64, 128)):
+    if bits not in [32, 64, 128]:
         raise ValueError(f"bits = {bits}: choose 32, 64 or 128")
     out = x.new_empty(x.shape)
     if len(x) == 0:

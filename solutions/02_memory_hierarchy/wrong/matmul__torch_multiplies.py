@@ -28,5 +28,5 @@ def matmul(a: torch.Tensor, b: torch.Tensor, block: int, group_m: int) -> torch.
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), dtype=a.dtype, device=a.device)
     grid = (triton.cdiv(m, block) * triton.cdiv(n, block),)
-    c = a @ b
+    c.copy_(a @ b)
     return c
