@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grader.authoring.submitted import nested
+from grader.submissions.submitted import nested
 
 __all__ = [
     "GOES_ON", "KERNELSPEC", "LABS", "Lab", "LabError", "Limits", "OPENING", "SOLUTIONS", "WORK", "all_labs",

@@ -28,13 +28,13 @@ from traitlets import Type
 
 from grader.authoring.labs import LabError, find_lab
 from grader.authoring.manifest import Kind, manifest
-from grader.authoring.submitted import BadSubmission
 from grader.grading.records import short_notes
 from grader.machine.faults import MachineFault, cause
 from grader.release.files import files_below
 from grader.submissions.folder import TIMESTAMP, below, is_student, student_name
 from grader.submissions.reading import Submission, read
 from grader.submissions.rebuild import rebuild
+from grader.submissions.submitted import BadSubmission
 
 __all__ = ["SECRET", "install"]
 

@@ -17,7 +17,6 @@ from threeloops.files import replace_text
 
 from grader.authoring.labs import Lab, LabError, Limits
 from grader.authoring.manifest import manifest
-from grader.authoring.submitted import NotThisLab
 from grader.grading import records
 from grader.grading.fingerprint import fingerprint
 from grader.grading.papermill_engine import WalledEngine
@@ -27,6 +26,7 @@ from grader.machine.faults import MachineFault, cause
 from grader.sandbox.pool import Sandbox
 from grader.submissions import reading as submissions
 from grader.submissions.reading import BadSubmission, Submission
+from grader.submissions.submitted import NotThisLab
 
 __all__ = ["Options", "execute", "grade_class", "grade_notebook"]
 

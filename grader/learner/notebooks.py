@@ -5,8 +5,8 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from grader.authoring.labs import Lab, LabError, find_lab
-from grader.authoring.submitted import BadSubmission
 from grader.submissions.parse import parse
+from grader.submissions.submitted import BadSubmission
 
 __all__ = ["own_notebook"]
 

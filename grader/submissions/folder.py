@@ -6,8 +6,8 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
-from grader.authoring.submitted import BadSubmission
 from grader.machine.faults import is_machines
+from grader.submissions.submitted import BadSubmission
 
 __all__ = [
     "TIMESTAMP", "below", "is_student", "require_plain_files", "require_small_notebook", "require_student",

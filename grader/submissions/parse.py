@@ -6,8 +6,8 @@ import re
 import nbformat
 from nbformat import NotebookNode
 
-from grader.authoring.submitted import BadSubmission, essentials
 from grader.submissions.folder import require_small_notebook
+from grader.submissions.submitted import BadSubmission, essentials
 
 __all__ = ["parse"]
 

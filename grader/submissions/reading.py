@@ -6,7 +6,6 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from grader.authoring.labs import Lab, LabError
-from grader.authoring.submitted import BadSubmission
 from grader.machine.faults import is_machines
 from grader.submissions.folder import (
     require_plain_files,
@@ -17,6 +16,7 @@ from grader.submissions.folder import (
     student_name,
 )
 from grader.submissions.parse import parse
+from grader.submissions.submitted import BadSubmission
 
 __all__ = ["Submission", "content", "find", "read"]
 

@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 from grader.authoring.labs import GOES_ON, KERNELSPEC, grade_id
 from grader.authoring.manifest import Kind, Manifest
 from grader.authoring.regions import without
-from grader.authoring.submitted import NotThisLab, essentials
+from grader.submissions.submitted import NotThisLab, essentials
 
 __all__ = ["Rebuilt", "rebuild"]
 

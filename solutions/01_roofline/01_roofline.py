@@ -10,28 +10,41 @@
 #     name: python3
 #   threeloops:
 #     title: Is the GPU doing useful math?
-#     minutes: 180
+#     minutes: 175
 #     withholds: [threeloops.inner.costs, threeloops.inner.roofline, threeloops.inner.profiling.operators, threeloops.inner.profiling.peak_memory, threeloops.inner.profiling.profiler]
+#     edition: 2
 # ---
 
 # %% [markdown]
 # # Is the GPU doing useful math?
 #
-# An H100 can do 989 trillion floating-point operations a second. `nvidia-smi` shows a utilisation of 100%, which
-# means that *some* kernel was running, not that it was multiplying. Between the two lies most of the money spent
-# on AI hardware.
+# ![Memory feeds a chip through a pipe of 3.35 TB/s; six operations wait, and how busy each keeps the chip is unknown](attachment:opening.png)
 #
-# One picture separates them. Every operation moves some bytes and does some arithmetic; their quotient, the
-# **arithmetic intensity**, decides how much of the machine it can use at best. Six operations of the same
-# transformer layer, on the same GPU:
+# An H100 can do 989 trillion floating-point operations per second, and `nvidia-smi` shows a utilisation of 100%. That
+# means that *some* kernel was running. Was it doing math, or waiting for bytes, or for the host?
 
-# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import json
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-from threeloops.lab import audit, check, explore, hint, predict, show
+from threeloops.lab import (
+    animate,
+    calibration,
+    check,
+    debrief,
+    explore,
+    figure,
+    hint,
+    palette,
+    predict,
+    reveal,
+    show,
+    term,
+)
 
 
 @dataclass(frozen=True)
@@ -41,393 +54,7 @@ class Work:
     bytes: float
     flops: float
 
-    @property
-    def intensity(self) -> float:
-        """FLOP per byte."""
-        return self.flops / self.bytes
 
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.hardware import accelerator
-from threeloops.inner.roofline import Roofline, attention, elementwise, layernorm, matmul, softmax
-from threeloops.lab import figure, palette
-
-BATCH, LENGTH, WIDTH, HEADS = 8, 4096, 4096, 32  # a layer of a 7B-class model, 8 sequences of 4,096 tokens
-OPERATIONS = {
-    "matmul, all tokens": matmul(BATCH * LENGTH, WIDTH, WIDTH),
-    "matmul, one token": matmul(1, WIDTH, WIDTH),
-    "attention, scores in memory": attention(BATCH, HEADS, LENGTH, LENGTH, WIDTH // HEADS),
-    "attention, fused": attention(BATCH, HEADS, LENGTH, LENGTH, WIDTH // HEADS, fused=True),
-    "softmax": softmax(BATCH * HEADS * LENGTH, LENGTH),
-    "layernorm": layernorm(BATCH * LENGTH, WIDTH),
-}
-PLACE = {
-    "matmul, all tokens": (-8, 8, "right"),
-    "attention, fused": (6, -17, "center"),
-    "matmul, one token": (12, -14, "left"),
-    "attention, scores in memory": (12, -12, "left"),
-    "softmax": (-12, 6, "right"),
-    "layernorm": (12, -8, "left"),
-}
-h100 = Roofline(accelerator("H100 SXM"), "bf16")
-fig, (left, right) = figure(1, 2, width=12.5, height=4.9, width_ratios=[3, 2])
-intensities = np.geomspace(0.3, 2e4, 400)
-left.plot(intensities, [h100.attainable(i) / 1e12 for i in intensities], color=palette.ink, lw=2.5, zorder=2)
-left.axvspan(0.3, h100.ridge_point, color=palette.orange, alpha=0.10, lw=0)
-left.axvspan(h100.ridge_point, 2e4, color=palette.blue, alpha=0.10, lw=0)
-left.text(0.45, 2300, "memory-bound: waits for bytes", color="#9a6a00", weight="bold", va="center")
-left.text(420, 0.75, "compute-bound:\nwaits for math", color=palette.blue, weight="bold", va="center")
-left.text(6, 24, "3.35 TB/s", rotation=36, ha="center", va="bottom")
-left.text(1.9e4, 1150, "989 TFLOP/s", ha="right", va="bottom")
-shares = {name: h100.attainable(work) / h100.peak_flops for name, work in OPERATIONS.items()}
-for name, work in OPERATIONS.items():
-    colour = palette.blue if work.intensity >= h100.ridge_point else palette.vermillion
-    left.plot(work.intensity, h100.attainable(work) / 1e12, "o", color=colour, ms=9, zorder=4)
-    dx, dy, side = PLACE[name]
-    left.annotate(
-        name, (work.intensity, h100.attainable(work) / 1e12), (dx, dy), textcoords="offset points", ha=side, fontsize=10
-    )
-left.set(
-    xscale="log",
-    yscale="log",
-    xlim=(0.3, 2e4),
-    ylim=(0.4, 4000),
-    xlabel="arithmetic intensity, FLOP per byte moved",
-    ylabel="TFLOP/s within reach",
-    title="The roofline of an H100 (BF16)",
-)
-names = sorted(shares, key=shares.get)
-bars = right.barh(
-    names,
-    [100 * shares[n] for n in names],
-    color=[palette.blue if shares[n] > 0.999 else palette.vermillion for n in names],
-)
-right.bar_label(bars, [f" {100 * shares[n]:.3g}%" for n in names])
-right.set(
-    xlim=(0, 118),
-    xlabel="% of the math units that it can keep busy, at best",
-    title="The same six, as a share of the peak",
-)
-right.grid(axis="y", visible=False)
-show.figure(fig)
-
-# %% [markdown]
-# The blue bars can fill the machine. The orange ones cannot, however well they are written: the bytes do not
-# arrive fast enough. No tuning changes that. Only moving fewer bytes does, which is the subject of labs 03 and 04.
-#
-# In this lab you build the picture from nothing and then use it in anger:
-#
-# 1. count the bytes and the arithmetic of five operations;
-# 2. turn a data sheet into two roofs, and find where they meet;
-# 3. decide from a measurement what limits an operation: math, memory, the host, or none of them;
-# 4. account for a whole ResNet-50 forward pass from its recorded trace.
-#
-# Between them you measure the roofs of the machine under your hands. Everything here runs on a CPU.
-
-# %% tags=["demo"]
-predict(
-    "layernorm_percent",
-    "A LayerNorm in BF16 on an H100, perfectly written: what percentage of the 989 TFLOP/s can it reach?",
-    unit="%",
-    guess=None,
-)
-predict(
-    "copy",
-    "How many GB/s does a plain copy move on the machine you are sitting at (bytes read plus bytes written)?",
-    unit="GB/s",
-    guess=None,
-)
-predict("matmul", "And how many GFLOP/s does its FP32 matrix multiplication reach?", unit="GFLOP/s", guess=None)
-
-# %% [markdown]
-# ## 1 · What does an operation cost?
-#
-# Two numbers, both of them facts about the *mathematics* and not about a kernel.
-#
-# **Bytes**: the least traffic between memory and chip. Every input is read once, every output is written once, and
-# whatever fits in between never leaves the chip. A real kernel moves at least this much.
-#
-# **FLOPs**: floating-point operations, by the convention of every data sheet: a multiply-add is two.
-#
-# Their quotient is the intensity. It has a unit, FLOP per byte, and a habit of surprising people: it depends on the
-# *shape*. A matrix multiplication of 4096 × 4096 × 4096 does 1365 FLOPs for each byte in BF16. With one row instead
-# of 4,096 it does one.
-#
-# ### Exercise 1 (25 points)
-#
-# Write five functions. Each returns a `Work(bytes, flops)`. `bytes_per_element` is the size of one element of every
-# tensor but the indices: 4 for FP32, 2 for BF16, 1 for FP8, 0.5 for INT4.
-#
-# | function | reads, once each | writes, once each | FLOPs |
-# |---|---|---|---|
-# | `matmul_work(m, k, n, bytes_per_element)` | A (m × k), B (k × n) | C (m × n) | 2·m·k·n |
-# | `layernorm_work(rows, columns, bytes_per_element)` | input (rows × columns), scale and shift (`columns` each) | output (rows × columns) | 7 an element: sum, subtract the mean, square, sum of squares, divide by the deviation, scale, shift |
-# | `softmax_work(rows, columns, bytes_per_element)` | input (rows × columns) | output (rows × columns) | 5 an element: maximum, subtract, exponential, sum, divide |
-# | `attention_work(batch, heads, kv_heads, queries, keys, head_dim, bytes_per_element)` | see below | see below | see below |
-# | `embedding_work(tokens, distinct, width, bytes_per_element)` | one 8-byte index a token; a row of `width` elements for each of the `distinct` different indices | a row of `width` elements for each token | 0 |
-#
-# The few operations that a LayerNorm or a softmax does once a *row* are left out.
-#
-# **Attention** is the naive one, three kernels with the scores in memory between them. Q and the output have shape
-# (batch, heads, queries, head_dim); K and V have shape (batch, `kv_heads`, keys, head_dim); the scores S and the
-# probabilities P have shape (batch, heads, queries, keys).
-#
-# | kernel | reads | writes | FLOPs |
-# |---|---|---|---|
-# | scores | Q, K | S | 2·head_dim for each score, and 1 to multiply it by 1/√head_dim |
-# | softmax | S | P | 5 for each score |
-# | values | P, V | output | 2·head_dim for each score |
-#
-# With `kv_heads < heads` several query heads share one K and V (grouped-query attention): a shared K is still read
-# once. There is no mask, no dropout and no batch dimension other than the one named.
-#
-# **Errors.** An argument that is not positive, `bytes_per_element` included, raises `ValueError` whose message contains
-# its name and value, as `columns = 0`. `heads` that is not a multiple of `kv_heads` raises one that names `kv_heads`,
-# and `distinct` greater than `tokens` one that names `distinct`.
-
-
-# %% nbgrader={"grade": false, "grade_id": "intensity", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def matmul_work(m: int, k: int, n: int, bytes_per_element: float) -> Work:
-    """(m, k) @ (k, n) → (m, n)."""
-    ### BEGIN SOLUTION
-    require_positive(m=m, k=k, n=n, bytes_per_element=bytes_per_element)
-    return Work((m * k + k * n + m * n) * bytes_per_element, 2 * m * k * n)
-    ### END SOLUTION
-
-
-def layernorm_work(rows: int, columns: int, bytes_per_element: float) -> Work:
-    """LayerNorm of each row, with a scale and a shift for each column."""
-    ### BEGIN SOLUTION
-    require_positive(rows=rows, columns=columns, bytes_per_element=bytes_per_element)
-    return Work((2 * rows * columns + 2 * columns) * bytes_per_element, 7 * rows * columns)
-    ### END SOLUTION
-
-
-def softmax_work(rows: int, columns: int, bytes_per_element: float) -> Work:
-    """Softmax of each row."""
-    ### BEGIN SOLUTION
-    require_positive(rows=rows, columns=columns, bytes_per_element=bytes_per_element)
-    return Work(2 * rows * columns * bytes_per_element, 5 * rows * columns)
-    ### END SOLUTION
-
-
-def attention_work(
-    batch: int, heads: int, kv_heads: int, queries: int, keys: int, head_dim: int, bytes_per_element: float
-) -> Work:
-    """softmax(Q Kᵀ / √head_dim) V in three kernels, scores and probabilities written to memory."""
-    ### BEGIN SOLUTION
-    require_positive(
-        batch=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        queries=queries,
-        keys=keys,
-        head_dim=head_dim,
-        bytes_per_element=bytes_per_element,
-    )
-    if heads % kv_heads:
-        raise ValueError(f"kv_heads = {kv_heads}: expected a divisor of heads = {heads}")
-    query_elements = batch * heads * queries * head_dim
-    key_elements = batch * kv_heads * keys * head_dim
-    scores = batch * heads * queries * keys
-    elements = 2 * query_elements + 2 * key_elements + 4 * scores
-    return Work(elements * bytes_per_element, scores * (4 * head_dim + 6))
-    ### END SOLUTION
-
-
-def embedding_work(tokens: int, distinct: int, width: int, bytes_per_element: float) -> Work:
-    """Look up `tokens` rows of a table, of which `distinct` are different."""
-    ### BEGIN SOLUTION
-    require_positive(tokens=tokens, distinct=distinct, width=width, bytes_per_element=bytes_per_element)
-    if distinct > tokens:
-        raise ValueError(f"distinct = {distinct}: expected at most tokens = {tokens}")
-    return Work(8 * tokens + (distinct + tokens) * width * bytes_per_element, 0)
-
-
-def require_positive(**sizes: float) -> None:
-    for name, size in sizes.items():
-        if not size > 0:
-            raise ValueError(f"{name} = {size}: expected a positive number")
-    ### END SOLUTION
-
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-hint(
-    "intensity",
-    "Draw a box around the chip. Every arrow that crosses the line is traffic, once for each tensor; nothing inside counts. For attention draw the box three times: S leaves the first, enters the second, and so on.",
-    "The score matrix crosses the line four times: S out, S in, P out, P in. Q, K, V and the output cross it once each. With grouped heads K and V are smaller than Q.",
-    "A small helper `require_positive(**sizes)` that loops over `sizes.items()` gives all five functions their errors in one line each. Define it in the same cell.",
-)
-
-# %% nbgrader={"grade": true, "grade_id": "intensity_test", "locked": true, "points": 25, "schema_version": 3, "solution": false, "task": false}
-with check("intensity", "bytes and FLOPs of five operations"):
-    check.close(
-        matmul_work(127, 129, 65, 2),
-        Work(2 * (127 * 129 + 129 * 65 + 127 * 65), 2 * 127 * 129 * 65),
-        what="matmul_work(127, 129, 65, 2)",
-        hint={
-            "bytes": "A and B are read once each, C is written once: no operand twice, none left out",
-            "flops": "m·n sums of k products each; a multiply-add is two FLOPs",
-        },
-    )
-    check.close(
-        matmul_work(1, 4096, 4096, 2).intensity,
-        0.99951,
-        rtol=1e-4,
-        unit="FLOP/byte",
-        what="intensity of a one-row matmul",
-        hint="nearly all of its traffic is the weight matrix, read for a single row",
-    )
-    check.close(
-        layernorm_work(33, 129, 4),
-        Work(4 * (2 * 33 * 129 + 2 * 129), 7 * 33 * 129),
-        what="layernorm_work(33, 129, 4)",
-        hint={
-            "bytes": "scale and shift are read once for all rows, and they are two vectors of `columns` elements",
-            "flops": "seven an element, as the table lists them",
-        },
-    )
-    check.close(
-        softmax_work(3, 1000, 2),
-        Work(2 * 2 * 3000, 5 * 3000),
-        what="softmax_work(3, 1000, 2)",
-        hint={
-            "bytes": "one read and one write: a row stays on the chip between the maximum, the sum and the division",
-            "flops": "five an element, as the table lists them",
-        },
-    )
-    check.close(
-        attention_work(2, 4, 4, 100, 100, 64, 2),
-        Work(2 * (4 * 2 * 4 * 100 * 64 + 4 * 2 * 4 * 100 * 100), 2 * 4 * 100 * 100 * (4 * 64 + 6)),
-        what="attention_work(2, 4, 4, 100, 100, 64, 2)",
-        hint={
-            "bytes": "the scores cross four times: S written, S read, P written, P read",
-            "flops": "for each score 2·head_dim in either product, 1 for the scale and 5 for the softmax",
-        },
-    )
-    check.close(
-        embedding_work(512, 512, 768, 2),
-        Work(512 * 8 + 2 * 512 * 768 * 2, 0),
-        what="embedding_work(512, 512, 768, 2)",
-        hint={
-            "bytes": "only the rows that are looked up move, not the table; indices are 8 bytes whatever the elements are",
-            "flops": "a lookup computes nothing",
-        },
-    )
-    check.raises(ValueError, softmax_work, 3, 0, 2, names="columns = 0")
-    ### BEGIN HIDDEN TESTS
-    from fractions import Fraction
-
-    def traffic(bytes_per_element, *shapes):
-        elements = 0
-        for shape in shapes:
-            count = 1
-            for size in shape:
-                count *= size
-            elements += count
-        return elements * Fraction(bytes_per_element)
-
-    for seed in range(6):
-        rng = check.rng(seed)
-        m, k, n = (int(v) for v in rng.integers(1, 3000, 3))
-        size = [4, 2, 1, 0.5, 8, 2][seed]
-        check.close(
-            matmul_work(m, k, n, size),
-            Work(float(traffic(size, (m, k), (k, n), (m, n))), 2 * m * k * n),
-            what=f"matmul_work({m}, {k}, {n}, {size})",
-            hint="bytes_per_element may be 0.5 (INT4): nothing is rounded",
-        )
-        check.close(
-            layernorm_work(m, n, size),
-            Work(float(traffic(size, (m, n), (m, n), (n,), (n,))), 7 * m * n),
-            what=f"layernorm_work({m}, {n}, {size})",
-            hint="scale and shift belong to columns, not to rows",
-        )
-        check.close(
-            softmax_work(m, n, size),
-            Work(float(traffic(size, (m, n), (m, n))), 5 * m * n),
-            what=f"softmax_work({m}, {n}, {size})",
-            hint="input once, output once",
-        )
-        distinct = 1 + m // 3
-        check.close(
-            embedding_work(m, distinct, n, size),
-            Work(float(8 * m + traffic(size, (distinct, n), (m, n))), 0),
-            what=f"embedding_work({m}, {distinct}, {n}, {size})",
-            hint="a row that is looked up twice is read once, but written for every token",
-        )
-        batch, groups, kv_heads, queries, keys = (int(v) for v in rng.integers(1, 9, 5))
-        heads, q, s = (
-            groups * kv_heads,
-            (batch, groups * kv_heads, queries, 80),
-            (batch, groups * kv_heads, queries, keys),
-        )
-        kv = (batch, kv_heads, keys, 80)
-        scores = batch * heads * queries * keys
-        check.close(
-            attention_work(batch, heads, kv_heads, queries, keys, 80, size),
-            Work(
-                float(traffic(size, q, kv, s) + traffic(size, s, s) + traffic(size, s, kv, q)),
-                scores * (2 * 80 + 1) + 5 * scores + scores * 2 * 80,
-            ),
-            what=f"attention_work({batch}, {heads}, {kv_heads}, {queries}, {keys}, 80, {size})",
-            hint="K and V have kv_heads heads (a shared K is read once) and `keys` rows; Q and the output have heads and `queries`",
-        )
-    check.raises(ValueError, matmul_work, 4, -1, 4, 2, names="k = -1")
-    check.raises(ValueError, layernorm_work, 0, 8, 2, names="rows")
-    check.raises(ValueError, embedding_work, 4, 5, 8, 2, names="distinct")
-    check.raises(ValueError, attention_work, 1, 6, 4, 8, 8, 64, 2, names="kv_heads")
-    check.raises(ValueError, matmul_work, 4, 4, 4, 0, names="bytes_per_element")
-    ### END HIDDEN TESTS
-
-# %% [markdown]
-# The prediction about LayerNorm can be settled now. Seven operations for each four bytes it moves is 1.75 FLOP per
-# byte, and that is all an H100 needs to know.
-
-# %% tags=["demo"]
-norm = layernorm(BATCH * LENGTH, WIDTH)
-show.against_prediction(
-    "layernorm_percent", round(100 * h100.attainable(norm) / h100.peak_flops, 2), unit="%", source="model"
-)
-
-# %% [markdown]
-# ## 2 · Two roofs
-#
-# A machine has two limits: `peak_flops`, the most arithmetic it can do in a second, and `bandwidth`, the most bytes
-# it can move. An operation of intensity *I* that is limited by its bytes runs at *I* · bandwidth. So
-#
-# > **attainable(I) = min(peak, I · bandwidth)** and **ridge point = peak / bandwidth**
-#
-# Left of the ridge point, more math units change nothing. Right of it, more bandwidth changes nothing
-# ([Williams, Waterman and Patterson 2009](https://doi.org/10.1145/1498765.1498785)).
-#
-# The formula is the easy part. The numbers come from data sheets, and data sheets are written to impress. The
-# largest rate on the page is often one that you can only reach if two of every four weights are zero (the asterisk
-# says "with sparsity"). Read a sheet wrong by that factor of two and every later conclusion is wrong by it.
-#
-# ### Exercise 2 (25 points)
-#
-# `read_row(row: DatasheetRow) -> Roof`
-#
-# A row holds what is printed. Return `Roof(peak_flops, bandwidth)` in FLOP/s and bytes/s.
-#
-# - `rate_unit` is `"TFLOP/s"` or `"PFLOP/s"`, `bandwidth_unit` is `"GB/s"` or `"TB/s"`. These are decimal: 1 GB is 10⁹ bytes.
-# - Where `sparse` is true the rate counts the skipped zeros; a dense operation gets **half**.
-# - Any other unit raises `ValueError` that contains the unit.
-#
-# `ridge_point(peak_flops, bandwidth) -> float`, in FLOP per byte.
-#
-# `attainable(intensity, peak_flops, bandwidth) -> np.ndarray`
-#
-# - `intensity`: a number, a list, or an array of **any** shape and any integer or float type, in FLOP per byte.
-# - Returns a float64 array of the same shape (shape `()` for a number), in FLOP/s.
-# - Intensity 0 attains 0; intensity infinity attains the peak.
-# - A negative or NaN intensity raises `ValueError` with the word `intensity`.
-#
-# `ridge_point` and `attainable` raise `ValueError` that names `peak_flops` or `bandwidth` where it is not positive and finite.
-
-
-# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_roofs", "locked": true, "schema_version": 3, "solution": false, "task": false}
 @dataclass(frozen=True)
 class DatasheetRow:
     """One line of a data sheet, as printed."""
@@ -450,680 +77,23 @@ class Roof:
     bandwidth: float
 
 
-DATASHEETS = [DatasheetRow(**row) for row in json.loads(Path("data/datasheets.json").read_text(encoding="utf-8"))]
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-show.table(
-    [
-        [
-            r.product,
-            r.dtype,
-            f"{r.rate:g} {r.rate_unit}{'*' if r.sparse else ''}",
-            f"{r.bandwidth:g} {r.bandwidth_unit}",
-        ]
-        for r in DATASHEETS
-    ],
-    ["product", "type", "rate as printed (* with sparsity)", "memory bandwidth as printed"],
-)
-
-
-# %% nbgrader={"grade": false, "grade_id": "roofline", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def read_row(row: DatasheetRow) -> Roof:
-    """The dense rate in FLOP/s and the bandwidth in bytes/s behind a printed row."""
-    ### BEGIN SOLUTION
-    rates, bandwidths = {"TFLOP/s": 1e12, "PFLOP/s": 1e15}, {"GB/s": 1e9, "TB/s": 1e12}
-    for unit, known in ((row.rate_unit, rates), (row.bandwidth_unit, bandwidths)):
-        if unit not in known:
-            raise ValueError(f"unit {unit!r} in the row of {row.product}: expected one of {', '.join(known)}")
-    peak = row.rate * rates[row.rate_unit]
-    return Roof(peak / 2 if row.sparse else peak, row.bandwidth * bandwidths[row.bandwidth_unit])
-    ### END SOLUTION
-
-
-def ridge_point(peak_flops: float, bandwidth: float) -> float:
-    """The intensity, in FLOP per byte, at which the two roofs meet."""
-    ### BEGIN SOLUTION
-    require_rates(peak_flops, bandwidth)
-    return peak_flops / bandwidth
-    ### END SOLUTION
-
-
-def attainable(intensity, peak_flops: float, bandwidth: float) -> np.ndarray:
-    """FLOP/s within reach at each intensity; the shape of `intensity`, float64."""
-    ### BEGIN SOLUTION
-    require_rates(peak_flops, bandwidth)
-    intensity = np.asarray(intensity, dtype=np.float64)
-    if not (intensity >= 0).all():
-        raise ValueError(
-            f"intensity holds {intensity[~(intensity >= 0)].flat[0]}: expected numbers of at least 0 FLOP/byte"
-        )
-    return np.minimum(peak_flops, intensity * bandwidth)
-
-
-def require_rates(peak_flops: float, bandwidth: float) -> None:
-    for name, rate in (("peak_flops", peak_flops), ("bandwidth", bandwidth)):
-        if not 0 < rate < float("inf"):
-            raise ValueError(f"{name} = {rate}: expected a positive, finite rate")
-    ### END SOLUTION
-
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-hint(
-    "roofline",
-    "Two dictionaries, one from rate units to factors, one from bandwidth units to factors, are both the conversion and the test for unknown units.",
-    "`np.asarray(intensity, dtype=np.float64)` makes one array of a number, a list or an integer array; `np.minimum` then works on any shape.",
-    "`(x < 0).any()` is False for NaN, and so is every comparison with it. `not (x >= 0).all()` catches both.",
-)
-
-# %% nbgrader={"grade": true, "grade_id": "roofline_test", "locked": true, "points": 25, "schema_version": 3, "solution": false, "task": false}
-with check("roofline", "two roofs and where they meet"):
-    v100, h100_fp8 = DATASHEETS[0], DATASHEETS[3]
-    check.close(
-        read_row(v100),
-        Roof(125e12, 900e9),
-        what=f"read_row of the {v100.product}",
-        hint={
-            "peak_flops": "1 TFLOP/s is 1e12 FLOP/s, and this rate is printed dense",
-            "bandwidth": "a terabyte and a gigabyte on a data sheet are decimal: GB/s is 1e9, not 2**30",
-        },
-    )
-    check.close(
-        read_row(h100_fp8),
-        Roof(1979e12, 3.35e12),
-        what=f"read_row of the {h100_fp8.product}, {h100_fp8.dtype}",
-        hint={
-            "peak_flops": "this rate is printed with sparsity: a dense matmul gets half of it",
-            "bandwidth": "1 TB/s is 1e12 bytes/s; sparsity does not change it",
-        },
-    )
-    check.close(
-        ridge_point(125e12, 900e9),
-        138.8889,
-        rtol=1e-5,
-        unit="FLOP/byte",
-        what="the ridge point of a V100",
-        hint="peak over bandwidth",
-    )
-    check.close(
-        attainable([0.0, 1.0, 100.0, 138.0, 140.0, 1e6], 125e12, 900e9),
-        [0.0, 9e11, 9e13, 1.242e14, 1.25e14, 1.25e14],
-        unit="FLOP/s",
-        what="what a V100 attains",
-        hint="the lower of the two roofs: they do not add up, and there is no round corner",
-    )
-    check.raises(ValueError, attainable, [1.0, -2.0], 125e12, 900e9, names="intensity")
-    check.raises(ValueError, ridge_point, 125e12, 0.0, names="bandwidth")
-    ### BEGIN HIDDEN TESTS
-    import math
-
-    odd = DatasheetRow("made-up", "FP4", 9.0, "PFLOP/s", True, 7.7, "TB/s")
-    check.close(
-        read_row(odd),
-        Roof(4.5e15, 7.7e12),
-        what="read_row of a row in PFLOP/s",
-        hint="the row names its unit: 1 PFLOP/s is 1e15",
-    )
-    for row in DATASHEETS:
-        rate = row.rate * {"T": 10**12, "P": 10**15}[row.rate_unit[0]] * (0.5 if row.sparse else 1.0)
-        check.close(
-            read_row(row),
-            Roof(rate, row.bandwidth * {"G": 10**9, "T": 10**12}[row.bandwidth_unit[0]]),
-            what=f"read_row of the {row.product}",
-        )
-    check.raises(ValueError, read_row, DatasheetRow("made-up", "FP16", 1.0, "TOPS", False, 1.0, "TB/s"), names="TOPS")
-    check.raises(
-        ValueError, read_row, DatasheetRow("made-up", "FP16", 1.0, "TFLOP/s", False, 1.0, "GiB/s"), names="GiB/s"
-    )
-    for seed in range(4):
-        rng = check.rng(seed)
-        peak, bandwidth = float(10 ** rng.uniform(9, 16)), float(10 ** rng.uniform(8, 13))
-        grid = 10 ** rng.uniform(-3, 6, (3, 5))
-        expected = np.array([[peak if i > peak / bandwidth else bandwidth * i for i in line] for line in grid])
-        got = attainable(grid, peak, bandwidth)
-        check.shape(got, (3, 5), what="attainable of a 3 × 5 array")
-        check.close(
-            got,
-            expected,
-            unit="FLOP/s",
-            what="attainable of a 3 × 5 array",
-            hint="the shape of the intensities is kept",
-        )
-        check.close(ridge_point(peak, bandwidth), peak / bandwidth, unit="FLOP/byte")
-    check.close(
-        attainable(np.array([1, 2, 4]), 10.0, 2.5),
-        [2.5, 5.0, 10.0],
-        unit="FLOP/s",
-        what="attainable of integers",
-        hint="integer intensities: convert to float64 before you multiply, or the answer is truncated",
-    )
-    check.shape(attainable(3.0, 10.0, 2.5), (), what="attainable of one number")
-    check.dtype(attainable(np.float32([1.0]), 10.0, 2.5), np.dtype("float64"), what="attainable of a float32 array")
-    check.close(attainable([math.inf], 7e12, 1e12), [7e12], what="attainable at infinite intensity")
-    check.raises(ValueError, attainable, [1.0, math.nan], 1e12, 1e12, names="intensity")
-    check.raises(ValueError, attainable, [1.0], -1e12, 1e12, names="peak_flops")
-    check.raises(ValueError, ridge_point, math.inf, 1e12, names="peak_flops")
-    check.raises(ValueError, ridge_point, 1e12, math.nan, names="bandwidth")
-    ### END HIDDEN TESTS
-
-# %% [markdown]
-# ### Explore
-#
-# Choose a machine, a number format, an operation and its size, and watch the point move. Three things worth finding:
-# the smallest power of two at which a matmul of width 4,096 becomes compute-bound on an H100, whether FP8 makes a
-# *memory-bound* operation faster, and whether any size of LayerNorm ever reaches the ridge.
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-MACHINES = ["H100 SXM", "V100 SXM2", "A100 SXM 80GB", "H200 SXM", "B200", "L40S", "RTX 4090", "MI300X", "TPU v5p"]
-BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
-SIZED = {
-    "matmul (tokens × 4096 × 4096)": lambda tokens, b: matmul(tokens, 4096, 4096, b),
-    "attention, scores in memory": lambda tokens, b: attention(1, 32, tokens, tokens, 128, b),
-    "attention, fused": lambda tokens, b: attention(1, 32, tokens, tokens, 128, b, fused=True),
-    "softmax (tokens × tokens)": lambda tokens, b: softmax(tokens, tokens, b),
-    "layernorm (tokens × 4096)": lambda tokens, b: layernorm(tokens, 4096, b),
-    "GELU (tokens × 4096)": lambda tokens, b: elementwise(tokens * 4096, b, flops_per_element=8),
-}
-
-
-def draw_roofline(machine, dtype, operation, log2_tokens):
-    fig, axes = figure(width=8.6, height=4.6)
-    tokens, card = 2**log2_tokens, accelerator(machine)
-    try:
-        roof = Roofline(card, dtype)
-    except LookupError as reason:
-        axes.text(
-            0.5, 0.5, str(reason).replace("; ", ";\n"), ha="center", va="center", transform=axes.transAxes, wrap=True
-        )
-        axes.set_axis_off()
-        return fig
-    grid = np.geomspace(0.1, 1e5, 300)
-    for name in MACHINES:
-        other = accelerator(name)
-        if dtype in other.rates:
-            axes.plot(
-                grid, [Roofline(other, dtype).attainable(i) / 1e12 for i in grid], color="#d5d5d5", lw=1, zorder=1
-            )
-    axes.plot(grid, [roof.attainable(i) / 1e12 for i in grid], color=palette.ink, zorder=2)
-    axes.axvline(roof.ridge_point, color=palette.grey, ls=":", lw=1.2)
-    axes.text(roof.ridge_point * 1.1, 0.12, f"ridge {roof.ridge_point:.0f} FLOP/byte", color=palette.grey)
-    trail = [SIZED[operation](2**t, BYTES[dtype]) for t in range(15)]
-    axes.plot(
-        [w.intensity for w in trail], [roof.attainable(w) / 1e12 for w in trail], ".", color=palette.sky, ms=5, zorder=3
-    )
-    work = SIZED[operation](tokens, BYTES[dtype])
-    bound, seconds = roof.bound(work), roof.time_floor(work)
-    colour = palette.blue if bound == "compute" else palette.vermillion
-    axes.plot(work.intensity, roof.attainable(work) / 1e12, "o", color=colour, ms=11, zorder=4)
-    took = f"{seconds * 1e6:.3g} µs" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlim=(0.1, 1e5),
-        ylim=(0.08, 6000),
-        xlabel="FLOP per byte",
-        ylabel="TFLOP/s within reach",
-        title=f"{operation}, {tokens:,} tokens on {machine} in {dtype.upper()}\n"
-        f"{work.intensity:.3g} FLOP/byte: {bound}-bound, {100 * roof.attainable(work) / roof.peak_flops:.3g}% of peak, at least {took}",
-    )
-    return fig
-
-
-explore(draw_roofline, machine=MACHINES, dtype=list(BYTES), operation=list(SIZED), log2_tokens=(0, 14, 1, 6))
-
-# %% [markdown]
-# The pale lines are the other machines, the small dots the same operation at other sizes. Rates are dense and come
-# from the library's table of accelerators, where each number names its document.
-
-# %% [markdown]
-# ## Measure it: the roofs of this machine
-#
-# A data sheet is a promise. The machine you sit at has the same two roofs, and a probe can find them: copy a buffer
-# much larger than the last cache, and multiply two matrices that are large enough to keep every unit busy.
-#
-# Which of many runs is the roof? The **best**. Other programs, the clock and the operating system only ever add
-# time, so the fastest run is the closest to what the machine can do. (When you compare two *programs*, the median
-# is the honest number. That is the third deep dive.)
-
-# %% tags=["demo"]
-import dataclasses
-
-from threeloops.hardware import device, measure_copy_bandwidth, measure_matmul_rate, this_machine
-
-DEVICE = device()
-dtype = "fp32" if DEVICE == "cpu" else "bf16"
-copies = measure_copy_bandwidth(DEVICE, runs=15)
-products = measure_matmul_rate(dtype, DEVICE, size=1024 if DEVICE == "cpu" else 8192, runs=15)
-probed = this_machine(DEVICE)
-here = dataclasses.replace(
-    probed,
-    name="this machine",
-    memory_bandwidth=max(copies.samples),
-    rates=probed.rates | {dtype: max(products.samples)},
-)
-mine = Roofline(here, dtype)
-show.against_prediction("copy", round(mine.bandwidth / 1e9, 1), unit="GB/s")
-show.against_prediction("matmul", round(mine.peak_flops / 1e9), unit="GFLOP/s")
-show.table(
-    [
-        [
-            "copy",
-            f"{min(copies.samples) / 1e9:.3g}",
-            f"{copies.value / 1e9:.3g}",
-            f"{max(copies.samples) / 1e9:.3g} GB/s",
-            copies.how,
-        ],
-        [
-            "matmul",
-            f"{min(products.samples) / 1e9:.4g}",
-            f"{products.value / 1e9:.4g}",
-            f"{max(products.samples) / 1e9:.4g} GFLOP/s",
-            products.how,
-        ],
-    ],
-    ["probe", "worst", "median", "best: the roof", "how"],
-)
-
-# %% [markdown]
-# **Predict first.** The ridge point of an H100 in BF16 is 295 FLOP per byte. Is that of a CPU higher or lower? And
-# what share of *its* roof do six ordinary operations reach here, when the library that you use every day runs it?
-
-# %% tags=["demo"]
-predict("ridge_here", "What is the ridge point of this machine, in FLOP per byte?", unit="FLOP/byte", guess=None)
-
-# %% tags=["demo"]
-show.against_prediction("ridge_here", round(mine.ridge_point, 1), unit="FLOP/byte")
-
-# %% tags=["demo"]
-import torch
-import torch.nn.functional as F
-from threeloops.inner.timing import benchmark
-
-torch_dtype, element = (torch.float32, 4) if DEVICE == "cpu" else (torch.bfloat16, 2)
-scale = 1 if DEVICE == "cpu" else 8
-
-
-def tensor(*shape):
-    return torch.randn(*shape, device=DEVICE, dtype=torch_dtype)
-
-
-def naive_attention(q, k, v):
-    return torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1) @ v
-
-
-n, t = 1024 * scale, 512 * scale
-MEASURED = {
-    "matmul": (torch.matmul, lambda: (tensor(n, n), tensor(n, n)), matmul(n, n, n, element)),
-    "matmul, one row": (torch.matmul, lambda: (tensor(1, 4 * n), tensor(4 * n, n)), matmul(1, 4 * n, n, element)),
-    "attention, scores in memory": (
-        naive_attention,
-        lambda: tuple(tensor(1, 8, t, 64) for _ in range(3)),
-        attention(1, 8, t, t, 64, element),
-    ),
-    "softmax": (lambda x: torch.softmax(x, -1), lambda: (tensor(4 * n, n),), softmax(4 * n, n, element)),
-    "layernorm": (lambda x: F.layer_norm(x, x.shape[-1:]), lambda: (tensor(4 * n, n),), layernorm(4 * n, n, element)),
-    "GELU": (
-        lambda x: F.gelu(x, approximate="tanh"),
-        lambda: (tensor(4 * n, n),),
-        elementwise(4 * n * n, element, flops_per_element=8),
-    ),
-}
-with torch.no_grad():
-    TIMES = {name: benchmark(f, inputs, device=DEVICE, samples=9) for name, (f, inputs, _) in MEASURED.items()}
-rows = []
-for name, (_, _, work) in MEASURED.items():
-    seconds, floor = TIMES[name].median, mine.time_floor(work)
-    rows.append(
-        [
-            name,
-            f"{work.intensity:.3g}",
-            mine.bound(work),
-            f"{floor * 1e3:.2f}",
-            f"{seconds * 1e3:.2f}",
-            f"{TIMES[name].low * 1e3:.2f}–{TIMES[name].high * 1e3:.2f}",
-            f"{100 * floor / seconds:.0f}%",
-        ]
-    )
-show.table(
-    rows, ["operation", "FLOP/byte", "roof above it", "floor, ms", "median, ms", "noise band, ms", "of the roof"]
-)
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-fig, axes = figure(width=9.5, height=4.8)
-mine.plot(axes, {name: (work, TIMES[name].median) for name, (_, _, work) in MEASURED.items()})
-for name, (_, _, work) in MEASURED.items():
-    reached, possible = work.flops / TIMES[name].median, mine.attainable(work)
-    axes.plot([work.intensity] * 2, [reached, possible], color=palette.vermillion, lw=1.2, alpha=0.6, zorder=1)
-axes.set_title(f"Measured on this machine, {dtype.upper()}", loc="left")
-show.figure(fig)
-
-# %% [markdown]
-# What to read off it. The orange line from a point to the roof above it is the room for a better *kernel*; the slope
-# of the roof there says what kind of kernel. A point **above** the roof is not a miracle. Either its bytes came from
-# a cache, or the probe behind the roof was a poor kernel itself. The trace in exercise 4 shows the second case: on
-# the CPU where it was recorded the convolutions of one library ran twice as fast as the matrix multiplications of
-# another, so the roof in that trace was measured with a convolution.
-#
-# The same comparison on a GPU: not measured by the course yet. On a machine with one, the two cells above use it.
-
-# %% [markdown]
-# ## 3 · Which limit is it?
-#
-# A roofline says what is possible. A profile says what happened. Between them there are three floors under the time
-# of an operation, and one of them is usually holding it up:
-#
-# - **compute**: flops / peak_flops;
-# - **memory**: bytes / bandwidth;
-# - **overhead**: launches × the time the host needs for one launch. While the device works on one kernel the host
-#   already launches the next, so launches cost nothing as long as they take less time than the kernels.
-#
-# A verdict needs one more thing that most tools leave out: the courage to say *none of them*. A kernel that takes
-# three times its highest floor is limited by something that the roofline does not know (latency, bank conflicts, a
-# tail of half-empty waves), and calling it "memory-bound" sends an engineer to the wrong place. NVIDIA's Nsight
-# Compute draws that line at 60% of either roof, and so do we.
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-EXAMPLES = {  # flops, bytes, device µs, launches: on an H100 in BF16, launches of 5 µs
-    "a large matmul": (1.1e12, 1.0e8, 1530.0, 1),
-    "LayerNorm": (9.4e8, 5.4e8, 190.0, 1),
-    "60 small kernels": (1e7, 6e6, 110.0, 60),
-    "a badly coalesced copy": (0.0, 2.7e8, 700.0, 1),
-}
-fig, panels = figure(1, 4, width=12.5, height=3.1)
-for axes, (name, (flops, moved, took, launches)) in zip(panels, EXAMPLES.items(), strict=True):
-    bars = {
-        "compute": flops / h100.peak_flops * 1e6,
-        "memory": moved / h100.bandwidth * 1e6,
-        "launches": launches * 5.0,
-    }
-    axes.barh(list(bars), list(bars.values()), color=[palette.blue, palette.orange, palette.purple])
-    axes.axvline(took, color=palette.ink, lw=2)
-    axes.axvline(0.6 * took, color=palette.ink, lw=1, ls=":")
-    axes.set(title=name, xlabel="µs", xlim=(0, 1.12 * max(took, *bars.values())))
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-fig.suptitle(
-    "Bars: the three floors. Solid line: device time. Dotted: 60% of it. Which verdict would you sign?",
-    x=0.01,
-    ha="left",
-    fontsize=11,
-)
-show.figure(fig)
-
-# %% [markdown]
-# ### Exercise 3 (25 points)
-#
-# `classify(measured: Measured, machine: Machine) -> Verdict`
-#
-# Let *compute*, *memory* and *launch* be the three floors in **µs**. Apply these rules in this order; the first that
-# fits decides:
-#
-# | | rule | `bound` | `floor_us` |
-# |---|---|---|---|
-# | 1 | the larger of compute and memory is **more than** 1.05 × `device_us`: no machine is that fast, so a count or a peak is wrong | `"impossible"` | the larger of the two |
-# | 2 | launch is **more than** `device_us`: the device waits for the host | `"overhead"` | launch |
-# | 3 | the larger of compute and memory is **at least** 0.6 × `device_us` | `"compute"` or `"memory"`, whichever is larger; `"compute"` on a tie | the larger of the two |
-# | 4 | otherwise none of the three explains the time | `"unexplained"` | the larger of the two |
-#
-# `explains` is `floor_us / device_us`.
-#
-# Zero FLOPs (a copy) and zero bytes (a kernel on registers alone) are legal, and so are both at once (an empty
-# kernel: floors of zero).
-#
-# **Errors**, each a `ValueError` that names the field: `device_us` not positive; `launches` below 1; `flops` or
-# `bytes` negative.
-
-
-# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_classify", "locked": true, "schema_version": 3, "solution": false, "task": false}
 @dataclass(frozen=True)
-class Machine:
-    """FLOP/s, bytes/s, and what the host needs to launch one kernel (on a CPU: to call one operator), in µs."""
+class Span:
+    """A stretch of a program: its least work, how long the device worked, and how long all of it took, in µs."""
 
-    name: str
-    peak_flops: float
-    bandwidth: float
-    launch_us: float
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One operation in a profile: its least work, the time its kernels ran, how many kernels there were."""
-
-    name: str
     flops: float
     bytes: float
-    device_us: float
-    launches: int
+    busy_us: float
+    wall_us: float
 
 
 @dataclass(frozen=True)
 class Verdict:
-    bound: str  # "compute", "memory", "overhead", "unexplained" or "impossible"
+    bound: str  # "impossible", "host", "compute", "memory" or "unexplained"
     floor_us: float
     explains: float
 
 
-# %% nbgrader={"grade": false, "grade_id": "classify", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def classify(measured: Measured, machine: Machine) -> Verdict:
-    """What limits the operation on this machine, by the four rules."""
-    ### BEGIN SOLUTION
-    if not measured.device_us > 0:
-        raise ValueError(f"device_us = {measured.device_us}: expected a positive time in µs")
-    if measured.launches < 1:
-        raise ValueError(f"launches = {measured.launches}: expected at least one")
-    for name, count in (("flops", measured.flops), ("bytes", measured.bytes)):
-        if count < 0:
-            raise ValueError(f"{name} = {count}: expected at least 0")
-
-    compute = measured.flops / machine.peak_flops * 1e6
-    memory = measured.bytes / machine.bandwidth * 1e6
-    launch = measured.launches * machine.launch_us
-    roof, floor = ("compute", compute) if compute >= memory else ("memory", memory)
-    if floor > 1.05 * measured.device_us:
-        bound = "impossible"
-    elif launch > measured.device_us:
-        bound, floor = "overhead", launch
-    elif floor >= 0.6 * measured.device_us:
-        bound = roof
-    else:
-        bound = "unexplained"
-    return Verdict(bound, floor, floor / measured.device_us)
-    ### END SOLUTION
-
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-hint(
-    "classify",
-    "Put all three floors and the device time into µs first. Most wrong verdicts are unit errors.",
-    "The host and the device work at the same time. Compare the launches with the time that the device was busy, not with the other two floors.",
-    "Decide which of compute and memory is larger once, before the rules. Then the four rules are one `if`/`elif` chain.",
-)
-
-# %% nbgrader={"grade": true, "grade_id": "classify_test", "locked": true, "points": 25, "schema_version": 3, "solution": false, "task": false}
-with check("classify", "what limits an operation"):
-    machine = Machine("round numbers", peak_flops=1e15, bandwidth=2e12, launch_us=5.0)
-    check.close(
-        classify(Measured("matmul", 1e12, 1e8, 1250.0, 1), machine),
-        Verdict("compute", 1000.0, 0.8),
-        what="a large matmul",
-        hint={"": "1e12 FLOP at 1e15 FLOP/s are 1000 µs: floors are in µs", "explains": "floor_us / device_us"},
-    )
-    check.close(
-        classify(Measured("layernorm", 1e9, 4e8, 250.0, 1), machine),
-        Verdict("memory", 200.0, 0.8),
-        what="a LayerNorm",
-        hint="bytes over bandwidth, in µs, is the higher floor here",
-    )
-    check.close(
-        classify(Measured("small kernels", 1e7, 1e6, 100.0, 60), machine),
-        Verdict("overhead", 300.0, 3.0),
-        what="60 small kernels",
-        hint={
-            "bound": "launches × launch_us is 300 µs here, more than device_us; rule 1 does not look at launches",
-            "floor_us": "when the verdict is overhead, the floor is launches × launch_us",
-        },
-    )
-    check.close(
-        classify(Measured("slow copy", 0, 4e8, 1000.0, 1), machine),
-        Verdict("unexplained", 200.0, 0.2),
-        what="a copy at 20% of the roof",
-        hint="the highest floor explains only a fifth of the time: naming the higher roof is not enough, see rule 4",
-    )
-    check.close(
-        classify(Measured("miscounted", 1e12, 1e8, 400.0, 1), machine),
-        Verdict("impossible", 1000.0, 2.5),
-        what="a matmul at 2.5 times the peak",
-        hint="faster than the floor: the count or the peak is wrong, and rule 1 comes first",
-    )
-    check.raises(ValueError, classify, Measured("nothing", 1.0, 1.0, 0.0, 1), machine, names="device_us")
-
-    ### BEGIN HIDDEN TESTS
-    def judge(flops, moved, took, count, peak, bandwidth, launch_us):  # the four rules in seconds, and in another order
-        floors = {"memory": moved / bandwidth, "compute": flops / peak}
-        seconds, issue = took / 1e6, count * launch_us / 1e6
-        best = max(floors.values())
-        name = "memory" if floors["memory"] > floors["compute"] else "compute"
-        verdict, floor = ("unexplained", best) if best < 0.6 * seconds else (name, best)
-        if issue > seconds:
-            verdict, floor = "overhead", issue
-        if best > 1.05 * seconds:
-            verdict, floor = "impossible", best
-        return Verdict(verdict, floor * 1e6, floor / seconds)
-
-    check.close(
-        classify(Measured("launches hidden", 0, 2e7, 16.0, 3), machine),
-        Verdict("memory", 10.0, 0.625),
-        what="launches hidden behind the kernel",
-        hint="15 µs of launches run while the device is busy for 16: the largest of three floors is the wrong question",
-    )
-    check.close(
-        classify(Measured("both roofs", 6.5e8, 6e5, 1.0, 1), Machine("slow host", 1e15, 2e12, 0.5)),
-        Verdict("compute", 0.65, 0.65),
-        what="a kernel near 60% of the roof with a second floor below it",
-        hint="arithmetic and traffic overlap: their floors are not added up",
-    )
-    check.close(
-        classify(Measured("not the sum", 4e8, 6e5, 1.0, 1), Machine("slow host", 1e15, 2e12, 0.5)),
-        Verdict("unexplained", 0.4, 0.4),
-        what="two floors of 0.4 and 0.3 of the time",
-        hint="arithmetic and traffic overlap: their floors are not added up",
-    )
-    check.close(
-        classify(Measured("tie", 5e8, 1e6, 0.75, 1), Machine("ridge", 1e15, 2e12, 0.25)),
-        Verdict("compute", 0.5, 0.5 / 0.75),
-        what="a tie of compute and memory",
-        hint="on a tie the verdict is compute",
-    )
-    check.close(
-        classify(Measured("host and device tie", 0, 8e6, 5.0, 1), machine),
-        Verdict("memory", 4.0, 0.8),
-        what="launch time equal to device time",
-        hint="overhead only where launches take more than the device time",
-    )
-    check.close(
-        classify(Measured("empty kernel", 0, 0, 2.0, 1), machine), Verdict("overhead", 5.0, 2.5), what="an empty kernel"
-    )
-    check.close(
-        classify(Measured("a barrier", 0, 0, 50.0, 1), machine),
-        Verdict("unexplained", 0.0, 0.0),
-        what="a long kernel without work",
-    )
-    check.close(
-        classify(Measured("from the cache", 0, 8.2e6, 4.0, 1), machine),
-        Verdict("overhead", 5.0, 1.25),
-        what="2.5% faster than the floor",
-        hint="up to 5% above the roof is within what data sheets and clocks leave open",
-    )
-    for seed in range(60):
-        rng = check.rng(seed)
-        peak, bandwidth, launch_us = (
-            float(10 ** rng.uniform(11, 15.5)),
-            float(10 ** rng.uniform(10, 13)),
-            float(rng.uniform(1, 12)),
-        )
-        took, count = float(10 ** rng.uniform(0, 4)), int(rng.integers(1, 40))
-        flops, moved = (
-            took / 1e6 * peak * float(rng.uniform(0, 1.15)),
-            took / 1e6 * bandwidth * float(rng.uniform(0, 1.15)),
-        )
-        check.close(
-            classify(
-                Measured(f"case {seed}", flops, moved, took, count), Machine("random", peak, bandwidth, launch_us)
-            ),
-            judge(flops, moved, took, count, peak, bandwidth, launch_us),
-            what=f"random case {seed}",
-            hint="apply the rules in the order of the table",
-        )
-    check.raises(ValueError, classify, Measured("x", 1.0, 1.0, -2.0, 1), machine, names="device_us")
-    check.raises(ValueError, classify, Measured("x", 1.0, 1.0, 1.0, 0), machine, names="launches")
-    check.raises(ValueError, classify, Measured("x", -1.0, 1.0, 1.0, 1), machine, names="flops")
-    check.raises(ValueError, classify, Measured("x", 1.0, -1.0, 1.0, 1), machine, names="bytes")
-    ### END HIDDEN TESTS
-
-# %% tags=["demo"]
-host_and_h100 = Machine("H100 SXM", h100.peak_flops, h100.bandwidth, 5.0)
-verdicts = {name: classify(Measured(name, f, b, t, n), host_and_h100) for name, (f, b, t, n) in EXAMPLES.items()}
-show.table(
-    [[name, v.bound, f"{v.floor_us:.0f}", f"{v.explains:.2f}"] for name, v in verdicts.items()],
-    ["the four panels above", "verdict", "floor, µs", "floor / device time"],
-)
-
-# %% [markdown]
-# What to do about each verdict is different, which is why the verdict matters:
-#
-# | verdict | what helps | what does not |
-# |---|---|---|
-# | compute | a faster number format, less arithmetic, more GPUs | fusion, more bandwidth |
-# | memory | fusion, smaller elements, better reuse | more math units |
-# | overhead | larger batches, fusion, CUDA graphs, `torch.compile` | any faster kernel |
-# | unexplained | look *inside* the kernel: occupancy, coalescing, bank conflicts (lab 02) | a faster machine, perhaps not even that |
-# | impossible | recount; read the asterisk on the data sheet; ask whether the data sat in a cache | publishing it |
-
-# %% [markdown]
-# ## 4 · Account for a forward pass
-#
-# Now a whole network. ResNet-50 has been profiled a million times, mostly by looking at the longest bar. You will
-# account for it: which operations cost the time, what limits each, when the memory peaks, and what `torch.compile`
-# changed.
-#
-# **Predict first.**
-
-# %% tags=["demo"]
-predict(
-    "convolution_share",
-    "ResNet-50 forward on a 2-core CPU, 16 images, eager: what percentage of the time do the convolutions take?",
-    unit="%",
-    guess=None,
-)
-predict("compile_gain", "How many times faster is the same pass after torch.compile on that CPU?", unit="×", guess=None)
-predict(
-    "peak",
-    "And its peak activation memory in eager mode, in MB (an image's first feature map is 64 × 112 × 112 in FP32, 3.2 MB)?",
-    unit="MB",
-    guess=None,
-)
-
-# %% [markdown]
-# ### What a trace holds
-#
-# The profiler writes an event whenever an operator is called, and a record whenever memory is allocated or freed.
-# Operators call operators: `aten::conv2d` calls `aten::convolution`, which calls `aten::_convolution`, which calls
-# `aten::mkldnn_convolution`, which does the work. Each event's time **includes the operators it called**. Add all of
-# them up and every convolution counts four times.
-#
-# Four traces are shipped in `data/`:
-#
-# | file | what it is |
-# |---|---|
-# | `resnet50_cpu_eager.json` | **recorded**: 16 images, FP32, on a 2-core CPU |
-# | `resnet50_cpu_compiled.json` | **recorded**: the same pass under `torch.compile`; kernels that it generated are called `fused::…` |
-# | `resnet50_gpu_eager_synthetic.json` | **synthetic**: the same calls as a timing model puts them on an H100 in FP16. Nothing in it was measured on a GPU. |
-# | `resnet50_gpu_compiled_synthetic.json` | **synthetic**, likewise |
-#
-# The profiler knows times, not work. `bytes` and `flops` were added to each event that does the work itself, as in
-# exercise 1: every tensor read once and written once. An event that only calls others has 0 of both.
-
-
-# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_account", "locked": true, "schema_version": 3, "solution": false, "task": false}
 @dataclass(frozen=True)
 class Event:
     """One call of one operator."""
@@ -1133,7 +103,7 @@ class Event:
     start_us: float
     cpu_us: float  # from entry to exit on the host, the operators it called included
     device_us: float  # the kernels that it launched itself; 0 everywhere in a CPU profile
-    bytes: int  # least traffic and arithmetic of its own work, 0 for an operator that only calls others
+    bytes: int  # least traffic and arithmetic of its own work; 0 for an operator that only calls others
     flops: int
 
 
@@ -1152,1234 +122,1366 @@ class Profile:
     title: str
     source: str  # "recorded" or "synthetic"
     device: str  # "cpu" or "cuda"
-    machine: Machine
+    roof: Roof
     wall_us: float  # from the call to its last result
-    events: list
-    allocations: list
+    events: list[Event]
+    allocations: list[Allocation]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """All calls of the operators of one name. `cpu_us` is self time on the host."""
+    """All calls of the operators of one name: how long they worked themselves, and their least work."""
 
     name: str
     calls: int
-    cpu_us: float
-    device_us: float
-    bound: str  # "compute", "memory" or "overhead"
+    busy_us: float
+    flops: int
+    bytes: int
 
 
 @dataclass(frozen=True)
-class Account:
-    costliest: list  # of Cost, at most three, the costliest first
-    peak_bytes: int
-    peak_after: str
+class Call:
+    """One launch of a kernel: the host's µs before it, the kernel's µs and least work, and whether the host waits for it."""
+
+    issue_us: float
+    busy_us: float
+    flops: float
+    bytes: float
+    waits: bool = False
 
 
-@dataclass(frozen=True)
-class Comparison:
-    speedup: float
-    passes_saved: int
-    bytes_saved: int
-    peak_saved: int
-    largest_saving: str
+def wall_us(trace):
+    """µs until host and device are done. Kernels run one after another, each after its launch."""
+    host = device = 0.0
+    for call in trace:
+        host += call.issue_us
+        device = max(device, host) + call.busy_us
+        if call.waits:
+            host = max(host, device)
+    return max(host, device)
 
 
-def load_profile(path: str) -> Profile:
-    """Read a trace of `data/`."""
-    raw = json.loads(Path(path).read_text(encoding="utf-8"))
+def repeated(times, *calls):
+    return [Call(*call) for _ in range(times) for call in calls]
+
+
+ROUND = Roof(1e15, 2e12)  # a machine of round numbers: 1e9 FLOP or 2e6 bytes per µs
+TRACES = {  # (issue µs, busy µs, FLOP, bytes, whether the host waits)
+    "A": repeated(30, (7.0, 3.0, 2e9, 4e6), (7.0, 2.0, 1e6, 3e6)),
+    "B": repeated(8, (80.0, 20.0, 3e9, 3.2e7), *[(6.0, 20.0, 3e9, 3.2e7)] * 4, (6.0, 20.0, 3e9, 3.2e7, True)),
+    "C": repeated(8, (6.0, 60.0, 5e10, 3e7), *[(6.0, 50.0, 4e7, 8e7)] * 5),
+    "D": repeated(8, (6.0, 600.0, 5e11, 1e8), *[(6.0, 20.0, 2e7, 3.2e7)] * 4),
+    "E": repeated(8, (6.0, 300.0, 3e7, 1.2e8), (6.0, 100.0, 8e10, 3e7), (6.0, 40.0, 3e7, 6.6e7)),
+    "F": repeated(8, (6.0, 60.0, 5e10, 3e7, True), *[(6.0, 90.0, 7e7, 1.5e8)] * 4),
+}
+FIXES = ("CUDA graph", "no waiting", "fusion", "faster format", "better kernels")
+
+
+def load_profile(kind):
+    """Read a trace of `data/`, such as "cpu_eager"."""
+    raw = json.loads(Path(f"data/resnet50_{kind}.json").read_text(encoding="utf-8"))
+    roof = Roof(raw["machine"]["peak_flops"], raw["machine"]["bandwidth"])
     events, allocations = [Event(*row) for row in raw["events"]], [Allocation(*row) for row in raw["allocations"]]
-    return Profile(
-        raw["title"], raw["source"], raw["device"], Machine(**raw["machine"]), raw["wall_us"], events, allocations
-    )
+    return Profile(raw["title"], raw["source"], raw["device"], roof, raw["wall_us"], events, allocations)
 
+
+DATASHEETS = [DatasheetRow(**row) for row in json.loads(Path("data/datasheets.json").read_text(encoding="utf-8"))]
+SMALL = Profile(  # made by hand
+    "by hand",
+    "synthetic",
+    "cpu",
+    Roof(1e9, 1e9),
+    100.0,
+    [
+        Event("linear", -1, 0.0, 50.0, 0.0, 0, 0),
+        Event("addmm", 0, 5.0, 40.0, 0.0, 1000, 30000),
+        Event("empty", 1, 6.0, 10.0, 0.0, 0, 0),
+        Event("relu", -1, 60.0, 20.0, 0.0, 8000, 1000),
+        Event("empty", 3, 60.5, 2.0, 0.0, 0, 0),
+        Event("relu", -1, 85.0, 4.0, 0.0, 2000, 250),
+        Event("empty", -1, 90.0, 1.0, 0.0, 0, 0),
+    ],
+    [Allocation(7.0, 400), Allocation(61.0, 500), Allocation(80.0, -400), Allocation(90.5, 300)],
+)
+
+# What the test cells share.
+
+
+def slip(got, slips):
+    """The slip that gives this number."""
+    if isinstance(got, bool) or not isinstance(got, (int, float)) or not math.isfinite(got):
+        return ""
+    return next((cause for value, cause in slips.items() if math.isclose(got, value, rel_tol=1e-9)), "")
+
+
+def require_work(got, moved, flops, what, moved_slips=(), flop_slips=()):
+    """Bytes and FLOPs, each with a cause where one was recognised."""
+    check.true(hasattr(got, "bytes") and hasattr(got, "flops"), f"{what} = {got!r}: expected a Work(bytes, flops)")
+    check.close(got.bytes, float(moved), unit="B", what=f"bytes of {what}", hint=slip(got.bytes, dict(moved_slips)))
+    check.close(got.flops, flops, unit="FLOP", what=f"flops of {what}", hint=slip(got.flops, dict(flop_slips)))
+
+
+def judges(classify, expected, span, roof, why=""):
+    """The verdict, with a cause for a wrong bound."""
+    hints = {"bound": why, "floor_us": "the longer of two floors, in µs", "explains": "floor_us / busy_us"}
+    check.returns(expected, classify, span, roof, rtol=1e-9, hint=hints)
+
+
+def made_profile(seed, device):
+    """A profile of random calls, up to five deep, and random allocations."""
+    rng = np.random.default_rng(seed)
+    events, clock = [], 0.0
+
+    def call(parent, level):
+        nonlocal clock
+        index, start = len(events), clock
+        events.append(None)
+        clock += float(rng.exponential(6.0)) + 0.01
+        works = bool(rng.random() < 0.6)
+        for _ in range(int(rng.integers(0, 4)) if level < 4 else 0):
+            call(index, level + 1)
+            clock += float(rng.exponential(2.0))
+        ran = float(rng.exponential(20.0)) if device == "cuda" and works else 0.0
+        moved, done = (int(10 ** rng.uniform(1, 5)), int(10 ** rng.uniform(0, 6))) if works else (0, 0)
+        events[index] = Event(f"op {rng.integers(8)}", parent, start, clock - start, ran, moved, done)
+
+    for _ in range(4):
+        call(-1, 0)
+        clock += float(rng.exponential(5.0))
+    live, allocations = [], []
+    for moment in np.sort(rng.uniform(0.0, clock, 40)):
+        size = -live.pop(int(rng.integers(len(live)))) if live and rng.random() < 0.48 else int(rng.integers(1, 10**6))
+        live += [size] * (size > 0)
+        allocations.append(Allocation(float(moment), size))
+    return Profile(f"random {seed}", "synthetic", device, Roof(1e10, 1e9), clock + 1.0, events, allocations)
+
+
+# %% tags=["demo", "opening"] jupyter={"source_hidden": true}
+def draw_question():
+    fig, axes = figure(width=9.5, height=3.3)
+    for left, name in ((0.0, "memory"), (4.6, "chip")):
+        axes.barh([2.6], [2.4], left=left, height=0.9, color="none", edgecolor=palette.ink)
+        axes.text(left + 1.2, 2.6, name, ha="center", va="center", weight="bold")
+    axes.annotate("", (4.5, 2.6), (2.5, 2.6), arrowprops={"arrowstyle": "-|>", "color": palette.orange, "linewidth": 4})
+    axes.text(3.5, 2.75, "3.35 TB/s", ha="center", va="bottom")
+    axes.text(7.2, 2.6, "989 TFLOP/s in BF16", va="center")
+    names = ("matmul, 32,768 tokens", "matmul, one token", "attention", "softmax", "LayerNorm")
+    for row, name in enumerate(names):
+        level = 1.6 - 0.5 * row
+        axes.text(2.4, level, name, ha="right", va="center")
+        axes.barh([level], [7.5], left=2.6, height=0.3, color="none", edgecolor=palette.grey)
+        axes.text(6.35, level, "?", ha="center", va="center", color=palette.vermillion, weight="bold")
+    axes.set(
+        xlim=(-0.4, 11),
+        ylim=(-0.8, 3.2),
+        xticks=[],
+        yticks=[],
+        title="How much of an H100's math can each operation keep busy?",
+    )
+    axes.grid(visible=False)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return fig
+
+
+show.figure(
+    draw_question(), "memory, a pipe of 3.35 TB/s, a chip of 989 TFLOP/s, and five operations with a question mark"
+)
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-eager = load_profile("data/resnet50_cpu_eager.json")
-
-
-def depth(event):
-    return 0 if event.parent < 0 else 1 + depth(eager.events[event.parent])
-
-
-begin, end = 0, next(i for i, e in enumerate(eager.events) if e.name == "aten::max_pool2d")
-fig, axes = figure(width=12.5, height=3.3)
-for event in eager.events[begin:end]:
-    level, working = depth(event), event.bytes > 0
-    axes.barh(
-        level,
-        event.cpu_us / 1e3,
-        left=event.start_us / 1e3,
-        height=0.86,
-        color=palette.vermillion if working else palette.sky,
-        edgecolor="white",
-        lw=0.6,
-    )
-    if event.cpu_us > 3000:
-        axes.text(
-            (event.start_us + 0.5 * event.cpu_us) / 1e3,
-            level,
-            event.name.removeprefix("aten::"),
-            ha="center",
-            va="center",
-            fontsize=9,
-        )
-axes.invert_yaxis()
-axes.set(
-    yticks=range(5),
-    ylabel="depth of the call",
-    xlabel="ms",
-    title="The first three layers of the recorded pass: who calls whom (orange does the work)",
+predict(
+    "layernorm_percent",
+    "A LayerNorm in BF16, perfectly written: what percentage of an H100's 989 TFLOP/s can it reach?",
+    unit="%",
 )
-axes.grid(axis="y", visible=False)
-show.figure(fig)
-print(
-    f"{len(eager.events):,} events, {len(eager.allocations):,} allocations and frees, {eager.wall_us / 1e3:.0f} ms; roofs of that machine: "
-    f"{eager.machine.peak_flops / 1e9:.0f} GFLOP/s, {eager.machine.bandwidth / 1e9:.0f} GB/s, {eager.machine.launch_us:.1f} µs a call"
+predict(
+    "rows",
+    "x @ W in BF16 on an H100, W of 4,096 × 4,096: from how many rows of x on does the math take longer than the bytes?",
+    unit="rows",
 )
 
 # %% [markdown]
-# ### Exercise 4 (25 points)
+# ## 1 · What an operation costs
 #
-# **`account(profile: Profile) -> Account`**
+# Two numbers describe an operation before anybody writes a kernel:
 #
-# 1. *Self time.* The self time of an event on the host is its `cpu_us` minus the `cpu_us` of its **direct** children
-#    (the events whose `parent` is its index). `device_us` is already its own.
-# 2. *Aggregate by name.* For each name: `calls`, the number of events; `cpu_us`, the sum of self times; `device_us`,
-#    the sum; and, for the next step, the sums of `bytes` and `flops`.
-# 3. *Bound.* Three floors for each name, in µs: *compute* = flops / peak, *memory* = bytes / bandwidth, *overhead* =
-#    calls × `launch_us`, with the rates of `profile.machine`. `bound` is the name of the largest; on a tie, the one
-#    named first in this sentence: compute, memory, overhead. (This is the short form of exercise 3, without its fourth rule.)
-# 4. *`costliest`*: the three names with the largest total `device_us` where `profile.device` is `"cuda"`, with the
-#    largest total self `cpu_us` where it is `"cpu"`. Costliest first; on a tie, alphabetically. Fewer names give a shorter list.
-# 5. *Peak.* Start at 0, add the allocations in their order; `peak_bytes` is the largest value that the sum takes
-#    (0 if it is never positive).
-# 6. *`peak_after`*: of the events that do work (`bytes > 0`) and whose `start_us` is at or before the **first** moment
-#    of the peak, the name of the one that started last. `""` if there is none, or if `peak_bytes` is 0.
+# - **Bytes**: the least traffic between memory and chip. Each input is read once, each output is written once, and what
+#   lies between stays on the chip.
+# - **FLOPs**: floating-point operations. A multiply-add counts as two, as on data sheets.
 #
-# **`compare(eager: Profile, compiled: Profile) -> Comparison`**
+# FLOPs per byte are the **arithmetic intensity**.
 #
-# | field | meaning |
-# |---|---|
-# | `speedup` | `wall_us` of eager over that of compiled |
-# | `passes_saved` | events with `bytes > 0` in eager minus those in compiled |
-# | `bytes_saved` | sum of `bytes` of all events, eager minus compiled |
-# | `peak_saved` | `peak_bytes`, eager minus compiled |
-# | `largest_saving` | the name whose total cost (as in step 4) fell the most; a name that is missing in one profile costs 0 there; on a tie, alphabetically |
+# *Worked example.* A LayerNorm of 2 rows and 3 columns in FP32 reads 6 elements, a scale and a shift of 3 each, and
+# writes 6. That is 18 elements or 72 bytes. It does 7 FLOPs per element (sum, subtract the mean, square, sum of squares,
+# divide by the deviation, scale, shift), 42 in all. What it does once per row is left out.
+#
+# ### Exercise 1 (10 points)
+#
+# `matmul_work(m, k, n, bytes_per_element) -> Work` for (m, k) @ (k, n): `Work(bytes, flops)`.
+#
+# - `bytes_per_element` is 4 for FP32, 2 for BF16, 1 for FP8 and 0.5 for INT4. Nothing is rounded.
+# - Each of the m · n results is a sum of k products: k multiply-adds.
+# - An argument that is not positive raises `ValueError`, whose message has its name and value, as in `k = -1`.
 
 
-# %% nbgrader={"grade": false, "grade_id": "account", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def account(profile: Profile) -> Account:
-    """The three costliest operators, what bounds each, and the peak of activation memory."""
+# %% nbgrader={"grade": false, "grade_id": "matmul_work", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def matmul_work(m: int, k: int, n: int, bytes_per_element: float) -> Work:
+    """(m, k) @ (k, n) → (m, n)."""
     ### BEGIN SOLUTION
-    totals = totals_by_name(profile)
-    ranked = sorted(totals, key=lambda name: (-totals[name]["cost"], name))
-    costliest = []
-    for name in ranked[:3]:
-        total = totals[name]
-        floors = {
-            "compute": total["flops"] / profile.machine.peak_flops * 1e6,
-            "memory": total["bytes"] / profile.machine.bandwidth * 1e6,
-            "overhead": total["calls"] * profile.machine.launch_us,
+    for name, value in {"m": m, "k": k, "n": n, "bytes_per_element": bytes_per_element}.items():
+        if not value > 0:
+            raise ValueError(f"{name} = {value}: expected a positive number")
+    return Work((m * k + k * n + m * n) * bytes_per_element, 2 * m * k * n)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "matmul_work_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("matmul_work", "bytes and FLOPs of a matmul", part="values", hidden="other sizes and formats"):
+
+    def works(m, k, n, size):
+        a, b, c = (Fraction(x) * Fraction(size) for x in (m * k, k * n, m * n))
+        slips = {
+            float(a + b): "that is A and B only: the product is written, too",
+            float(a + 2 * b + c): "that counts B twice: it is read once",
+            float(a + b + 2 * c): "that counts the product twice: it is written once",
+            float((a + b + c) / Fraction(size)): "those are elements, not bytes",
         }
-        costliest.append(Cost(name, total["calls"], total["cpu_us"], total["device_us"], max(floors, key=floors.get)))
-    return Account(costliest, *peak_memory(profile))
-    ### END SOLUTION
+        require_work(
+            matmul_work(m, k, n, size),
+            a + b + c,
+            2 * m * k * n,
+            f"matmul_work({m}, {k}, {n}, {size})",
+            {value: cause for value, cause in slips.items() if value != float(a + b + c)},
+            {m * k * n: "a multiply-add is two FLOPs", m * n * (2 * k - 1): "count k multiply-adds per result"},
+        )
 
-
-def compare(eager: Profile, compiled: Profile) -> Comparison:
-    """What compiling changed."""
-    ### BEGIN SOLUTION
-    before, after = totals_by_name(eager), totals_by_name(compiled)
-    saved = {
-        name: before.get(name, {"cost": 0})["cost"] - after.get(name, {"cost": 0})["cost"] for name in before | after
-    }
-    return Comparison(
-        speedup=eager.wall_us / compiled.wall_us,
-        passes_saved=sum(e.bytes > 0 for e in eager.events) - sum(e.bytes > 0 for e in compiled.events),
-        bytes_saved=sum(e.bytes for e in eager.events) - sum(e.bytes for e in compiled.events),
-        peak_saved=peak_memory(eager)[0] - peak_memory(compiled)[0],
-        largest_saving=min(saved, key=lambda name: (-saved[name], name)),
-    )
-
-
-def totals_by_name(profile: Profile) -> dict:
-    own = [event.cpu_us for event in profile.events]
-    for event in profile.events:
-        if event.parent >= 0:
-            own[event.parent] -= event.cpu_us
-    totals = {}
-    for event, own_us in zip(profile.events, own, strict=True):
-        total = totals.setdefault(event.name, dict.fromkeys(("calls", "cpu_us", "device_us", "bytes", "flops"), 0))
-        total["calls"] += 1
-        total["cpu_us"] += own_us
-        for field in ("device_us", "bytes", "flops"):
-            total[field] += getattr(event, field)
-    for total in totals.values():
-        total["cost"] = total["device_us"] if profile.device == "cuda" else total["cpu_us"]
-    return totals
-
-
-def peak_memory(profile: Profile) -> tuple:
-    held = peak = 0
-    when = None
-    for allocation in profile.allocations:
-        held += allocation.bytes
-        if held > peak:
-            peak, when = held, allocation.time_us
-    working = [event for event in profile.events if event.bytes > 0 and when is not None and event.start_us <= when]
-    return peak, max(working, key=lambda event: event.start_us).name if working else ""
-    ### END SOLUTION
-
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-hint(
-    "account",
-    "One pass gives all self times: start from a list of every `cpu_us`, then let each event subtract its own `cpu_us` from its parent's entry.",
-    "`compare` needs the totals by name and the peak of both profiles: write two helpers in the same cell, one for totals, one for the peak, and both functions become short.",
-    "`sorted(names, key=lambda name: (-cost[name], name))` ranks by cost and settles ties alphabetically. `max` over a dict whose keys stand in the order compute, memory, overhead settles the other tie.",
-)
-
-# %% nbgrader={"grade": true, "grade_id": "account_test", "locked": true, "points": 25, "schema_version": 3, "solution": false, "task": false}
-with check("account", "accounting for a forward pass"):
-    tiny = Profile(
-        "by hand",
-        "synthetic",
-        "cpu",
-        Machine("small", 1e9, 1e9, 2.0),
-        100.0,
-        events=[
-            Event("linear", -1, 0.0, 50.0, 0.0, 0, 0),
-            Event("addmm", 0, 5.0, 40.0, 0.0, 1000, 30000),
-            Event("empty", 1, 6.0, 10.0, 0.0, 0, 0),
-            Event("relu", -1, 60.0, 20.0, 0.0, 8000, 1000),
-            Event("empty", 3, 60.5, 2.0, 0.0, 0, 0),
-            Event("relu", -1, 85.0, 4.0, 0.0, 2000, 250),
-            Event("empty", -1, 90.0, 1.0, 0.0, 0, 0),
-        ],
-        allocations=[Allocation(7.0, 400), Allocation(61.0, 500), Allocation(80.0, -400), Allocation(90.5, 300)],
-    )
-    got = account(tiny)
-    check.close(
-        got.costliest[0],
-        Cost("addmm", 1, 30.0, 0.0, "compute"),
-        what="the costliest operator of a trace made by hand",
-        hint={
-            "": "self time: its own 40 µs less the 10 µs of the `empty` that it called",
-            "bound": "floors in µs: 30,000 FLOP at 1e9 FLOP/s take 30 µs, 1,000 bytes at 1e9 bytes/s 1 µs, one call 2 µs",
-        },
-    )
-    check.close(
-        got.costliest,
-        [
-            Cost("addmm", 1, 30.0, 0.0, "compute"),
-            Cost("relu", 2, 22.0, 0.0, "memory"),
-            Cost("empty", 3, 13.0, 0.0, "overhead"),
-        ],
-        what="the three costliest",
-        hint={
-            "": "totals over all calls of a name, not means; `linear` itself takes only 10 µs",
-            "bound": "each floor is a total over all calls of the name too: the three `empty` cost 3 × launch_us",
-        },
-    )
-    check.equal(got.peak_bytes, 900, what="peak_bytes of a trace made by hand", hint="what is freed no longer counts")
-    check.equal(
-        got.peak_after,
-        "relu",
-        what="peak_after of a trace made by hand",
-        hint="the last event that does work (bytes > 0) and has started when the peak is first reached",
-    )
-    recorded, synthetic = (
-        load_profile("data/resnet50_cpu_eager.json"),
-        load_profile("data/resnet50_gpu_eager_synthetic.json"),
-    )
-    check.equal(
-        [cost.name for cost in account(recorded).costliest],
-        ["aten::mkldnn_convolution", "aten::max_pool2d_with_indices", "aten::native_batch_norm"],
-        what="the three costliest of the recorded pass",
-        hint="ranked by total self time on the host; a caller's time includes its callees",
-    )
-    check.close(
-        account(recorded).peak_bytes / 1e6,
-        218.366,
-        rtol=1e-5,
-        unit="MB",
-        what="the peak of the recorded pass",
-        hint="what is freed no longer counts",
-    )
-    check.equal(
-        [(cost.name, cost.bound) for cost in account(synthetic).costliest],
-        [
-            ("aten::cudnn_convolution", "overhead"),
-            ("aten::native_batch_norm", "overhead"),
-            ("aten::clamp_min", "overhead"),
-        ],
-        what="the three costliest of the synthetic GPU pass",
-        hint="in a GPU profile the cost is device_us, and every call has a launch",
-    )
-    check.equal(
-        compare(recorded, load_profile("data/resnet50_cpu_compiled.json")).passes_saved,
-        70,
-        what="passes_saved",
-        hint="events with bytes > 0, eager minus compiled",
-    )
-
+    works(2, 3, 5, 4)
+    works(127, 129, 65, 2)
+    works(1, 4096, 4096, 1)
+    works(3, 3, 3, 0.5)
     ### BEGIN HIDDEN TESTS
-    def oracle(profile):
-        table = {}
-        for i, event in enumerate(profile.events):
-            children = [other.cpu_us for other in profile.events if other.parent == i]
-            table.setdefault(event.name, []).append(
-                (event.cpu_us - sum(children), event.device_us, event.bytes, event.flops)
-            )
-        costs = {}
-        for name, calls in table.items():
-            own, ran, moved, done = (float(sum(column)) for column in zip(*calls, strict=True))
-            floors = [
-                ("compute", done / profile.machine.peak_flops),
-                ("memory", moved / profile.machine.bandwidth),
-                ("overhead", len(calls) * profile.machine.launch_us / 1e6),
-            ]
-            bound = next(name for name, seconds in floors if seconds == max(s for _, s in floors))
-            costs[name] = (ran if profile.device == "cuda" else own, Cost(name, len(calls), own, ran, bound))
-        levels = np.cumsum([0] + [a.bytes for a in profile.allocations])
-        peak, after = int(levels.max()), ""
-        if peak > 0:
-            moment = profile.allocations[int(levels.argmax()) - 1].time_us
-            after = (
-                [""]
-                + [
-                    e.name
-                    for e in sorted(profile.events, key=lambda e: e.start_us)
-                    if e.bytes > 0 and e.start_us <= moment
-                ]
-            )[-1]
-        order = sorted(costs.values(), key=lambda pair: (-pair[0], pair[1].name))
-        return Account([cost for _, cost in order[:3]], peak, after), {name: cost for name, (cost, _) in costs.items()}
+    for seed in range(6):
+        m, k, n = (int(v) for v in check.rng(seed).integers(1, 3000, 3))
+        works(m, k, n, [4, 2, 1, 0.5, 8, 0.75][seed])
+    ### END HIDDEN TESTS
 
-    def random_profile(seed, device):
-        rng = check.rng(seed)
-        names = [f"op::{letter}" for letter in "abcdefgh"]
-        events, clock = [], 0.0
-
-        def call(parent, level):
-            nonlocal clock
-            index, start = len(events), clock
-            events.append(None)
-            clock += float(rng.exponential(6.0)) + 0.01
-            works = bool(rng.random() < 0.6)
-            for _ in range(int(rng.integers(0, 4)) if level < 4 else 0):
-                call(index, level + 1)
-                clock += float(rng.exponential(2.0))
-            ran = float(rng.exponential(20.0)) if device == "cuda" and works else 0.0
-            moved, done = (int(10 ** rng.uniform(1, 5)), int(10 ** rng.uniform(0, 6))) if works else (0, 0)
-            events[index] = Event(str(rng.choice(names)), parent, start, clock - start, ran, moved, done)
-
-        for _ in range(6):
-            call(-1, 0)
-            clock += float(rng.exponential(5.0))
-        live, allocations = [], []
-        for moment in np.sort(rng.uniform(0.0, clock, 60)):
-            if live and rng.random() < 0.48:
-                allocations.append(Allocation(float(moment), -live.pop(int(rng.integers(len(live))))))
-            else:
-                live.append(int(rng.integers(1, 10**6)))
-                allocations.append(Allocation(float(moment), live[-1]))
-        machine = Machine(
-            "random", float(10 ** rng.uniform(9, 11)), float(10 ** rng.uniform(8, 10)), float(rng.uniform(0.5, 8.0))
-        )
-        return Profile(f"random {seed}", "synthetic", device, machine, clock + 1.0, events, allocations)
-
-    shipped = [
-        load_profile(f"data/resnet50_{kind}.json")
-        for kind in ("cpu_eager", "cpu_compiled", "gpu_eager_synthetic", "gpu_compiled_synthetic")
-    ]
-    made = [random_profile(seed, "cuda" if seed % 2 else "cpu") for seed in range(10)]
-    for profile in shipped + made:
-        expected, _ = oracle(profile)
-        got = account(profile)
-        check.close(
-            got.costliest,
-            expected.costliest,
-            rtol=1e-5,
-            atol=1e-3,
-            what=f"costliest of {profile.title}",
-            hint="subtract the direct children only: a grandchild's time is already in its parent's",
-        )
-        check.equal(
-            got.peak_bytes,
-            expected.peak_bytes,
-            what=f"peak_bytes of {profile.title}",
-            hint="what is freed no longer counts",
-        )
-        check.equal(
-            got.peak_after,
-            expected.peak_after,
-            what=f"peak_after of {profile.title}",
-            hint="the last event with bytes > 0 that started at or before the first moment of the peak",
-        )
-    for before, after in [shipped[:2], shipped[2:], made[0:4:2], made[1:5:2]]:
-        (first, costs), (second, lower) = oracle(before), oracle(after)
-        drops = sorted((lower.get(name, 0.0) - costs.get(name, 0.0), name) for name in {*costs, *lower})
-        working = [[e.bytes for e in p.events if e.bytes > 0] for p in (before, after)]
-        check.close(
-            compare(before, after),
-            Comparison(
-                before.wall_us / after.wall_us,
-                len(working[0]) - len(working[1]),
-                sum(working[0]) - sum(working[1]),
-                first.peak_bytes - second.peak_bytes,
-                drops[0][1],
-            ),
-            rtol=1e-9,
-            what=f"compare({before.title}, {after.title})",
-            hint="eager minus compiled; a name that is missing costs 0; wall_us is the whole pass, not the sum of events",
-        )
-    bare = Profile(
-        "bare",
-        "synthetic",
-        "cpu",
-        Machine("small", 1e9, 1e9, 2.0),
-        5.0,
-        [Event("view", -1, 0.0, 1.0, 0.0, 0, 0)],
-        [Allocation(0.5, -8)],
-    )
-    check.close(
-        account(bare),
-        Account([Cost("view", 1, 1.0, 0.0, "overhead")], 0, ""),
-        what="account of a profile with one view and nothing allocated",
-        hint="fewer than three names give a shorter list; a sum that is never positive peaks at 0",
-    )
-    twins = [Event(name, -1, float(i), 1.0, 0.0, 1000, 1000) for i, name in enumerate("dbca")]
-    check.close(
-        account(
-            Profile(
-                "twins",
-                "synthetic",
-                "cpu",
-                Machine("small", 1e9, 1e9, 1.0),
-                5.0,
-                twins,
-                [Allocation(0.5, 8), Allocation(1.5, -8), Allocation(3.5, 8)],
-            )
-        ),
-        Account([Cost(name, 1, 1.0, 0.0, "compute") for name in "abc"], 8, "d"),
-        what="account of a profile full of ties",
-        hint="ties: costs alphabetically, bounds in the order compute, memory, overhead, the peak at its first moment",
-    )
+# %% nbgrader={"grade": true, "grade_id": "matmul_work_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("matmul_work", "arguments that are not positive", part="errors", hidden="other arguments"):
+    check.raises(ValueError, matmul_work, 4, -1, 4, 2, names="k = -1")
+    check.raises(ValueError, matmul_work, 0, 4, 4, 2, names="m = 0")
+    check.raises(ValueError, matmul_work, 4, 4, 0, 2, names="n = 0")
+    check.raises(ValueError, matmul_work, 4, 4, 4, 0, names="bytes_per_element = 0")
+    ### BEGIN HIDDEN TESTS
+    check.raises(ValueError, matmul_work, 4, 0, 4, 2, names="k = 0")
+    check.raises(ValueError, matmul_work, 4, 4, -3, 2, names="n = -3")
+    check.raises(ValueError, matmul_work, 4, 4, 4, -0.5, names="bytes_per_element = -0.5")
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-profiles = {
-    kind: load_profile(f"data/resnet50_{kind}.json")
-    for kind in ("cpu_eager", "cpu_compiled", "gpu_eager_synthetic", "gpu_compiled_synthetic")
-}
-accounts = {kind: account(profile) for kind, profile in profiles.items()}
-rows = []
-for kind, found in accounts.items():
-    profile = profiles[kind]
-    for place, cost in enumerate(found.costliest, 1):
-        head = (
-            [
-                f"{kind.replace('_', ' ')}, {profile.wall_us / 1e3:.3g} ms",
-                f"{found.peak_bytes / 1e6:.0f} MB after {found.peak_after}",
-            ]
-            if place == 1
-            else ["", ""]
-        )
-        device_us = f"{cost.device_us / 1e3:.2f}" if profile.device == "cuda" else "–"
-        rows.append(
-            [
-                head[0],
-                f"{place}. {cost.name}",
-                f"{cost.calls}",
-                f"{cost.cpu_us / 1e3:.2f}",
-                device_us,
-                cost.bound,
-                head[1],
-            ]
-        )
-show.table(rows, ["pass", "operator", "calls", "CPU self, ms", "GPU, ms", "bound", "peak of activations"])
-convolution = accounts["cpu_eager"].costliest[0]
-gained = compare(profiles["cpu_eager"], profiles["cpu_compiled"])
-recorded_on = "recorded on 2 cores"
+from threeloops.hardware import accelerator
+from threeloops.inner.roofline import Roofline, attention, elementwise, layernorm, matmul, softmax
+
+h100 = Roofline(accelerator("H100 SXM"), "bf16")
+hint(
+    "matmul_work",
+    "Draw a box around the chip. A and B cross its border inwards, the product crosses it outwards, each once.",
+    "`for name, value in {'m': m, …}.items():` checks all arguments in one loop. `not value > 0` also refuses NaN.",
+)
+
+
+def draw_rows(m):
+    fig, axes = figure(width=9.5, height=2.3)
+    work = matmul(m, 4096, 4096)
+    times = {"bytes": work.bytes / h100.bandwidth * 1e6, "math": work.flops / h100.peak_flops * 1e6}
+    for name, took in times.items():
+        axes.barh([name], [took], height=0.55, color=palette.orange if name == "bytes" else palette.blue)
+        axes.text(took + 1, name, f"{took:.3g} µs", va="center")
+    axes.set(xlim=(0, 160), ylim=(-0.6, 1.6), xlabel="µs at an H100's rates (model)")
+    axes.set_title(
+        f"{m:,} row{'s' * (m > 1)}: {work.intensity:.3g} FLOP per byte, limited by {max(times, key=times.get)}"
+    )
+    axes.grid(axis="y", visible=False)
+    return fig
+
+
+with reveal("rows"):
+    animate(
+        draw_rows,
+        [2**i for i in range(13)],
+        seconds=0.9,
+        caption="x @ W with more and more rows: the bytes of W are read anyway, and only the math grows.",
+    )
 show.against_prediction(
-    "convolution_share",
-    round(100 * convolution.cpu_us / profiles["cpu_eager"].wall_us, 1),
-    unit="%",
-    source=recorded_on,
+    "rows",
+    next(m for m in range(1, 4096) if h100.bound(matmul(m, 4096, 4096)) == "compute"),
+    unit="rows",
+    source="model: rates of the data sheet",
 )
-show.against_prediction("compile_gain", round(gained.speedup, 2), unit="×", source=recorded_on)
-show.against_prediction("peak", round(accounts["cpu_eager"].peak_bytes / 1e6), unit="MB", source=recorded_on)
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-fig, (left, right) = figure(1, 2, width=12.5, height=4.2)
-for kind, colour in (("cpu_eager", palette.vermillion), ("cpu_compiled", palette.blue)):
-    profile = profiles[kind]
-    times = [0.0] + [a.time_us / 1e3 for a in profile.allocations]
-    levels = np.cumsum([0] + [a.bytes for a in profile.allocations]) / 1e6
-    left.step(
-        times,
-        levels,
-        where="post",
-        color=colour,
-        lw=1.2,
-        label=f"{kind.removeprefix('cpu_')}: peak {levels.max():.0f} MB",
-    )
-    left.plot(times[int(levels.argmax())], levels.max(), "o", color=colour)
-left.set(xlabel="ms", ylabel="MB held", title="Activations in memory (recorded)", ylim=(0, None))
-left.legend(loc="upper right")
-for row, kind in enumerate(("gpu_eager_synthetic", "gpu_compiled_synthetic")):
-    profile = profiles[kind]
-    busy = sum(e.device_us for e in profile.events)
-    right.barh(1.5 * row, profile.wall_us / 1e3, color=palette.purple, height=0.55)
-    right.barh(1.5 * row + 0.6, busy / 1e3, color=palette.blue, height=0.55)
-    right.text(profile.wall_us / 1e3 + 0.05, 1.5 * row, "until the pass is done", va="center")
-    right.text(busy / 1e3 + 0.05, 1.5 * row + 0.6, f"GPU busy: {100 * busy / profile.wall_us:.0f}%", va="center")
-right.set(
-    yticks=[0.3, 1.8],
-    yticklabels=["eager", "compiled"],
-    xlabel="ms",
-    xlim=(0, 5.2),
-    title="The same pass on an H100: synthetic, not measured",
+debrief(
+    "matmul_work",
+    """Intensity belongs to the shape. A matmul of 4096 × 4096 × 4096 in BF16 does 1,365 FLOPs per byte, and with a single row
+    it does one, because nearly all of its traffic is the weights. That is why a model that generates one token at a time
+    leaves its GPU idle, and why serving systems batch requests (lab 16).""",
+    parts=("values", "errors"),
 )
-right.grid(axis="y", visible=False)
-right.invert_yaxis()
-show.figure(fig)
+term("arithmetic intensity")
 
 # %% [markdown]
-# Four things that the longest bar would not have told you.
+# ## 2 · Attention without fusion
 #
-# **On the CPU the compiled convolutions are at their roof.** They take 322 ms where their compute floor is 320. Nobody
-# will make that pass twice as fast by writing a better convolution.
+# Written out in PyTorch, attention is three kernels with the scores in memory between them. Q and the output have shape
+# (batch, heads, queries, head_dim), K and V (batch, **kv_heads**, keys, head_dim), the scores S and the probabilities P
+# (batch, heads, queries, keys).
 #
-# **Compiling did not only fuse.** Of the 129 ms that it saved, 70 came off the convolutions (`largest_saving` names
-# them): the same multiplications, so eager mode lost that time on something that no count of FLOPs shows. Most of
-# the rest was a max-pool of 42 ms that was fused away. Batch norm, ReLU and addition became one pass over memory, and
-# each fused pass is one buffer fewer to hold at the peak.
+# | kernel | reads | writes | FLOPs |
+# |---|---|---|---|
+# | scores | Q, K | S | 2 · head_dim + 1 per score (the 1 is the factor 1/√head_dim) |
+# | softmax | S | P | 5 per score (maximum, subtract, exponential, sum, divide) |
+# | values | P, V | output | 2 · head_dim per score |
 #
-# **On a large GPU the same network is limited by the host.** With 16 images the synthetic H100 waits most of the
-# time. Every one of its three costliest operators would need fewer launches, not faster kernels. That conclusion
-# holds as far as the model behind those two traces holds: 5 µs for a launch, 2.5 µs for each call. It has not been
-# measured on a GPU by the course yet.
+# With kv_heads < heads, several query heads share one K and V (**grouped-query attention**). A shared K is read once.
 #
-# **The peak is early.** Feature maps are largest in the first stage, so a network that "does not fit" fails in its
-# first third, not at its end. (In *training* activations are kept for the backward pass, and the peak moves to the
-# end of the forward pass. Lab 06 is about that.)
+# *Worked example.* One sequence, 4 heads, 2 kv_heads, 3 queries, 5 keys, head_dim 8: Q and the output have 96 elements
+# each, K and V 80, S and P 60. S is written and read, and so is P: 2 · 96 + 2 · 80 + 4 · 60 = 592 elements, 1,184 bytes in
+# BF16. The 60 scores take 60 · (17 + 5 + 16) = 2,280 FLOPs.
 #
-# ### The live run
+# ### Exercise 2 (16 points)
 #
-# The same, here and now, on a network small enough to wait for: a ResNet-50 of a quarter of
-# the width, on four images of 96 × 96 and one thread.
-
-# %% tags=["demo"]
-from threeloops.inner.profiling.profiler import annotate_modules, profile
-from threeloops.models.resnet import resnet50
-
-torch.set_num_threads(1)  # too small a network to share: on a busy machine two threads would mostly wait for each other
-torch.manual_seed(0)
-network = resnet50(width=16).eval().to(DEVICE)
-pictures = torch.randn(4, 3, 96, 96, device=DEVICE)
-with torch.no_grad(), annotate_modules(network):
-    live = profile(network, pictures)
-limits = live.classify(here, "fp32")
-show.table(
-    [
-        [
-            op.name,
-            str(op.calls),
-            f"{op.cpu_us / 1e3:.2f}",
-            f"{op.device_us / 1e3:.2f}" if DEVICE == "cuda" else "–",
-            limits[op.name],
-        ]
-        for op in live.top(5)
-    ],
-    ["operator", "calls", "CPU, ms", "GPU, ms", "bound"],
-    caption=f"live on this machine: {live.wall_us / 1e3:.1f} ms; peak {live.peak_memory.bytes / 1e6:.2f} MB in {live.peak_memory.operator}, {' › '.join(live.peak_memory.within)}",
-)
-
-# %% tags=["demo"]
-import shutil
-
-from threeloops.models.resnet import BasicBlock
-
-
-def compiled_against_eager():
-    """Times of one residual block, eager and compiled, and how far the results are apart; compiling takes seconds."""
-    block, features = BasicBlock(16, 16, 1).eval().to(DEVICE), torch.randn(4, 16, 48, 48, device=DEVICE)
-    compiled = torch.compile(block)
-    with torch.no_grad():
-        difference = (compiled(features) - block(features)).abs().max().item()
-        times = [
-            benchmark(f, lambda: (features,), device=DEVICE, samples=41, flush_cache=False) for f in (block, compiled)
-        ]
-    return times, difference
-
-
-if DEVICE == "cpu" and shutil.which("g++") is None and shutil.which("clang++") is None:
-    print(
-        "torch.compile: SKIPPED. On a CPU it generates C++ and needs a compiler, and neither g++ nor clang++ is on the PATH. The recorded traces above stand in for it."
-    )
-else:
-    (plain, faster), difference = compiled_against_eager()
-    ratio = plain.ratio(faster)
-    print(
-        f"one residual block: eager {plain.median * 1e3:.2f} ms, compiled {faster.median * 1e3:.2f} ms: {ratio.value:.2f} times faster, "
-        f"{ratio.low:.2f} to {ratio.high:.2f} with 90% confidence; results differ by at most {difference:.1e}"
-    )
-
-# %% [markdown]
-# ## Deep dive A · The gaps in a trace
+# `attention_work(batch, heads, kv_heads, queries, keys, head_dim, bytes_per_element) -> Work`, without mask and dropout.
 #
-# An operator that is not there costs time too. A GPU works off a queue; when the queue runs dry it idles, and the
-# trace shows whose fault that was. Here is a trace made by hand, with one gap of each kind. The library reads it as
-# it would read a recorded one.
-
-# %% tags=["demo"]
-from threeloops.inner.profiling.gaps import find_gaps
-from threeloops.inner.profiling.trace import Event as TraceEvent
-
-HOST, STREAM = 1, 7
+# - An argument that is not positive raises `ValueError` with its name and value.
+# - If `heads` is not a multiple of `kv_heads`, a `ValueError` names `kv_heads`.
 
 
-def issue(number, name, host_at, takes, device_at, runs):
-    """One operator: its event on the host, the launch at its end, and the kernel on the device."""
-    return [
-        TraceEvent(f"aten::{name}", "cpu_op", host_at, takes, HOST),
-        TraceEvent("cudaLaunchKernel", "cuda_runtime", host_at + takes - 3, 3, HOST, args={"correlation": number}),
-        TraceEvent(name, "kernel", device_at, runs, STREAM, args={"correlation": number, "device": 0}),
-    ]
+# %% nbgrader={"grade": false, "grade_id": "attention_work", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def attention_work(
+    batch: int, heads: int, kv_heads: int, queries: int, keys: int, head_dim: int, bytes_per_element: float
+) -> Work:
+    """softmax(Q Kᵀ / √head_dim) V in three kernels, scores and probabilities written to memory."""
+    ### BEGIN SOLUTION
+    for name, value in {
+        "batch": batch,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "queries": queries,
+        "keys": keys,
+        "head_dim": head_dim,
+        "bytes_per_element": bytes_per_element,
+    }.items():
+        if not value > 0:
+            raise ValueError(f"{name} = {value}: expected a positive number")
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads = {kv_heads}: expected a divisor of heads = {heads}")
+    scores = batch * heads * queries * keys
+    elements = 2 * batch * heads * queries * head_dim + 2 * batch * kv_heads * keys * head_dim + 4 * scores
+    return Work(elements * bytes_per_element, scores * (4 * head_dim + 6))
+    ### END SOLUTION
 
 
-trace = [
-    *issue(1, "mm", 0, 10, 12, 60),
-    *issue(2, "gelu", 10, 10, 72, 12),
-    *issue(3, "mm", 20, 10, 84, 40),
-    TraceEvent("aten::item", "cpu_op", 32, 100, HOST),
-    TraceEvent("cudaStreamSynchronize", "cuda_runtime", 34, 96, HOST),
-    *issue(4, "add", 134, 10, 146, 4),
-    *issue(5, "mul", 146, 10, 158, 4),
-    *issue(6, "add", 158, 10, 170, 4),
-    *issue(7, "mm", 330, 10, 342, 60),
-]
-gaps = find_gaps(trace, "cuda")
+# %% nbgrader={"grade": true, "grade_id": "attention_work_test_values", "locked": true, "points": 13, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("attention_work", "bytes and FLOPs of attention", part="values", hidden="other shapes and formats"):
 
-# %% tags=["demo"] jupyter={"source_hidden": true}
-COLOURS = {"launch-bound": palette.purple, "host synchronisation": palette.orange, "other": palette.vermillion}
-fig, axes = figure(width=12.5, height=2.7)
-for event in trace:
-    lane = {"cpu_op": 1.0, "kernel": 0.0}.get(event.category)
-    if lane is not None:
-        axes.barh(
-            lane,
-            event.duration_us,
-            left=event.start_us,
-            height=0.5,
-            color=palette.sky if lane else palette.blue,
-            edgecolor="white",
+    def attends(*arguments):
+        batch, heads, kv_heads, queries, keys, head_dim, size = arguments
+        q, kv, s = (
+            batch * heads * queries * head_dim,
+            batch * kv_heads * keys * head_dim,
+            batch * heads * queries * keys,
         )
-        if event.duration_us > 9:
-            axes.text(
-                event.start_us + event.duration_us / 2,
-                lane,
-                event.name.removeprefix("aten::"),
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="white" if not lane else palette.ink,
-            )
-for gap in gaps:
-    axes.barh(
-        0.0,
-        gap.duration_us,
-        left=gap.start_us,
-        height=0.5,
-        color=COLOURS[gap.cause],
-        alpha=0.35,
-        hatch="//",
-        edgecolor=COLOURS[gap.cause],
-        lw=0,
-    )
-for cause, colour in COLOURS.items():
-    axes.barh(
-        0, 0, color=colour, alpha=0.5, label=f"{cause}: {sum(g.duration_us for g in gaps if g.cause == cause):.0f} µs"
-    )
-axes.set(
-    yticks=[0, 1], yticklabels=["device", "host"], xlabel="µs", ylim=(-0.5, 1.9), title="A device that idles, and why"
-)
-axes.legend(loc="upper right", ncols=3)
-axes.grid(axis="y", visible=False)
-show.figure(fig)
-for gap in gaps:
-    print(f"{gap.start_us:5.0f} µs  {gap.duration_us:5.1f} µs  {gap.reason}")
-assert {gap.cause for gap in gaps} == set(COLOURS)
+        expected = Fraction(size) * (2 * q + 2 * kv + 4 * s)
+        moved = {
+            2 * q + 2 * kv + 2 * s: "S is written and read, and so is P: the scores cross four times",
+            2 * q + 2 * kv: "the scores stand in memory between the kernels: they cross four times",
+            2 * q + 2 * batch * heads * keys * head_dim + 4 * s: "a shared K or V is read once, not per query head",
+            q + 2 * kv + 4 * s: "Q is read and the output is written",
+        }
+        flops = {
+            s * (4 * head_dim + 1): "that leaves out the 5 FLOPs per score of the softmax",
+            s * (4 * head_dim + 5): "that leaves out the factor 1/√head_dim, 1 FLOP per score",
+            s * (2 * head_dim + 6): "there are two products: one for the scores, one for the values",
+            s * (2 * head_dim + 5): "a multiply-add is two FLOPs, and there are two products",
+            s * (4 * head_dim + 1)
+            + 5 * queries * keys: "that has the softmax of one head only: it has batch · heads · queries rows",
+            s * (4 * head_dim + 1)
+            + 5 * batch * heads * keys: "a row of the softmax is a query: there are batch · heads · queries rows",
+        }
+        require_work(
+            attention_work(*arguments),
+            expected,
+            s * (4 * head_dim + 6),
+            f"attention_work{arguments}",
+            {float(Fraction(size) * k): why for k, why in moved.items() if Fraction(size) * k != expected},
+            {k: why for k, why in flops.items() if k != s * (4 * head_dim + 6)},
+        )
 
-# %% [markdown]
-# The last gap is the one that hides best: the host ran no operator at all. In Python a common reason is the **GIL**,
-# the lock that lets one thread execute bytecode at a time. A data-loading thread that computes in Python takes turns
-# with the thread that launches kernels, five milliseconds a turn. **Predict**: a small ResNet takes some
-# milliseconds in Python and C++. How much longer does it take while another thread counts?
+    attends(1, 4, 2, 3, 5, 8, 2)
+    attends(1, 1, 1, 10, 10, 64, 4)
+    attends(2, 8, 1, 7, 9, 16, 2)
+    attends(2, 4, 4, 1, 300, 64, 1)
+    attends(3, 6, 2, 5, 4, 32, 0.5)
+    ### BEGIN HIDDEN TESTS
+    for seed in range(8):
+        batch, groups, kv_heads, queries, keys = (int(v) for v in check.rng(seed).integers(1, 9, 5))
+        attends(batch, groups * kv_heads, kv_heads, queries, keys, 40 + 8 * seed, [4, 2, 1, 0.5][seed % 4])
+    ### END HIDDEN TESTS
 
-# %% tags=["demo"]
-predict(
-    "gil",
-    "A thread that only counts runs beside a small ResNet forward pass: by what factor does the pass get longer?",
-    unit="×",
-    guess=None,
-)
-
-# %% tags=["demo"]
-import sys
-import threading
-
-
-class Counting:
-    """A thread that holds the GIL whenever it can."""
-
-    def __enter__(self):
-        self.running, self.thread = True, threading.Thread(target=self.count, daemon=True)
-        self.thread.start()
-
-    def count(self):
-        number = 0
-        while self.running:
-            number += 1
-
-    def __exit__(self, *_):
-        self.running = False
-        self.thread.join()
-
-
-few = torch.randn(1, 3, 64, 64, device=DEVICE)
-with torch.no_grad():
-    alone = benchmark(network, lambda: (few,), device=DEVICE, samples=11, flush_cache=False)
-    with Counting():
-        crowded = benchmark(network, lambda: (few,), device=DEVICE, samples=5, flush_cache=False, warmup=1)
-show.against_prediction("gil", round(crowded.median / alone.median, 1), unit="×")
-print(
-    f"alone {alone.median * 1e3:.1f} ms, beside a counting thread {crowded.median * 1e3:.1f} ms; the switch interval is {sys.getswitchinterval() * 1e3:.0f} ms. "
-    "Worker processes have a GIL each: that is why data loaders use processes (lab 07)."
-)
-
-# %% [markdown]
-# To see gaps in your own program, mark its parts. `annotate("data")` opens a range in the profile and, where there
-# is CUDA, an NVTX range that Nsight Systems shows. `annotate_modules(model)` marks each submodule. Then save the
-# trace for a viewer: Perfetto for the timeline, TensorBoard for the summary.
-
-# %% tags=["demo"]
-import tempfile
-
-from threeloops.inner.profiling.profiler import annotate
-
-folder = Path(tempfile.mkdtemp(prefix="threeloops_trace_"))
-
-
-def step(images):
-    with annotate("data"):
-        images = (images - images.mean()) / images.std()
-    with annotate("forward"):
-        return network(images)
-
-
-with torch.no_grad():
-    marked = profile(step, pictures)
-chrome, board = marked.save_chrome(folder / "trace.json"), marked.save_tensorboard(folder / "tensorboard")
-ranges = {event.name: event.duration_us for event in marked.events if event.name in ("data", "forward")}
-assert set(ranges) == {"data", "forward"}
-print(", ".join(f"{name} {duration / 1e3:.2f} ms" for name, duration in ranges.items()))
-print(
-    f"Perfetto:    open {chrome.name} ({chrome.stat().st_size // 1024} KiB) at https://ui.perfetto.dev: the file stays in your browser"
-)
-print("TensorBoard: pip install tensorboard torch-tb-profiler, then tensorboard --logdir on the folder 'tensorboard'")
-shutil.rmtree(folder)  # keep it by deleting this line
-
-# %% [markdown]
-# ## Deep dive B · Where the 989 trillion come from
-#
-# No memory feeds a quarter of a million multipliers (528 tensor cores × 512 on an H100) one by one. The trick is from
-# 1979: a grid of multiply-adders that hand operands to their neighbours. A value that enters at the edge is used by a
-# whole row and never fetched again. TPUs are built of such arrays, 128 × 128 each from v2 to v5 and 256 × 256 in v6e. A
-# tensor core reuses its operands in the same spirit, inside a small matrix unit whose wiring NVIDIA does not publish.
-#
-# **Predict.** Two matrices of 6 × 8 and 8 × 6 meet in a 6 × 6 array. Each element must do 8 multiply-adds. After how
-# many cycles is the last one done?
-
-# %% tags=["demo"]
-predict("systolic", "6 × 8 times 8 × 6 in a 6 × 6 systolic array: how many cycles?", unit="cycles", guess=None)
-
-# %% tags=["demo"]
-from threeloops.inner.machine_models.systolic import cycles, output_stationary, tile
-
-rng = np.random.default_rng(0)
-a, b = rng.normal(size=(6, 8)), rng.normal(size=(8, 6))
-run = output_stationary(a, b)
-assert np.allclose(run.product, a @ b) and run.cycles == cycles(6, 6, 8) == 6 + 6 + 8 - 2
-show.against_prediction("systolic", run.cycles, unit="cycles", source="model")
+# %% nbgrader={"grade": true, "grade_id": "attention_work_test_errors", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("attention_work", "arguments that fit no attention", part="errors", hidden="other arguments"):
+    names = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "bytes_per_element")
+    for place, name in enumerate(names):
+        check.raises(ValueError, attention_work, *[4 * (i != place) for i in range(7)], names=f"{name} = 0")
+    check.raises(ValueError, attention_work, 1, 6, 4, 8, 8, 64, 2, names="kv_heads")
+    ### BEGIN HIDDEN TESTS
+    for place, name in enumerate(names):
+        check.raises(ValueError, attention_work, *[2 if i != place else -2 for i in range(7)], names=f"{name} = -2")
+    check.raises(ValueError, attention_work, 1, 4, 8, 8, 8, 64, 2, names="kv_heads")
+    ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-fig, panels = figure(1, 7, width=12.5, height=2.3)
-for axes, cycle in zip(panels, (0, 3, 6, 9, 12, 15, 17), strict=True):
-    axes.imshow(run.occupancy[cycle], cmap="Blues", vmin=0, vmax=1.4)
-    axes.set(xticks=np.arange(-0.5, 6), yticks=np.arange(-0.5, 6), xticklabels=[], yticklabels=[])
-    axes.tick_params(length=0)
-    axes.grid(color="white", lw=2)
-    axes.set_title(f"cycle {cycle + 1}: {run.busy[cycle]}/36", fontsize=9, fontweight="normal")
-fig.suptitle(
-    "Which elements multiply: a wavefront enters at a corner and leaves at the other", x=0.01, ha="left", fontsize=11
+hint(
+    "attention_work",
+    "Count elements first: those of Q (the output has as many), of K (V has as many) and of S (P has as many).",
+    "Only K and V have kv_heads heads. The scores cross the border of the chip four times.",
+    "FLOPs: (2 · head_dim + 1) + 5 + 2 · head_dim per score, and there are batch · heads · queries · keys scores.",
 )
-show.figure(fig)
+debrief(
+    "attention_work",
+    """With 4,096 queries and keys the scores of one head have 16.8 million elements, and Q, K, V and the output together 2.1
+    million. Four passes over the scores are 97% of the traffic. That is why attention written out is limited by memory,
+    although it does as much arithmetic as a matmul: a kernel that keeps the scores on the chip moves 33 times less (lab 04).
+
+    Grouped heads shrink K and V only. They matter when the queries are few and the keys many, as in decoding (lab 15).""",
+    parts=("values", "errors"),
+)
+term("grouped-query attention")
 
 # %% [markdown]
-# The corner elements start late and end early: M + N + K − 2 cycles instead of K. A long K hides the slant, and so
-# does the next tile when it enters right behind this one. What nothing hides is a matrix that does not **fill** the
-# array.
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-fig, (left, right) = figure(1, 2, width=12.5, height=3.6)
-depths = [2**i for i in range(3, 13)]
-for size in (16, 128):
-    left.plot(
-        depths,
-        [100 * depth / cycles(size, size, depth) for depth in depths],
-        marker="o",
-        label=f"{size} × {size} array, one tile",
-    )
-left.set(
-    xscale="log",
-    xlabel="K, multiply-adds in each element",
-    ylabel="% of the multipliers at work",
-    title="The slant costs less when K is long",
-    ylim=(0, 105),
-)
-left.legend()
-tokens = np.unique(np.geomspace(1, 2048, 60).astype(int))
-use = [100 * tile(int(t), 4096, 4096, (128, 128)).utilisation for t in tokens]
-right.plot(tokens, use, color=palette.green)
-right.set(
-    xscale="log",
-    xlabel="rows of the left matrix (tokens in the batch)",
-    ylabel="% of the multipliers at work",
-    title="Few tokens leave a 128 × 128 array idle",
-    ylim=(0, 105),
-)
-show.figure(fig)
-narrow, full = tile(8000, 129, 128), tile(8000, 128, 128)
-assert narrow.cycles > 1.9 * full.cycles
-print(
-    f"8000 × 128 times 128 × 128: {full.utilisation:.0%} of the multipliers, {full.cycles:,} cycles. One more column: {narrow.utilisation:.0%}, {narrow.cycles:,} cycles."
-)
-
-# %% [markdown]
-# The last line is why model dimensions are multiples of 128, and the right plot is the roofline again from inside the
-# chip: with one token the array must load 128 × 128 weights for 128 × 128 multiply-adds.
+# ## 3 · Read a data sheet
 #
-# ## Deep dive C · How well do you know that number?
+# The other half of the picture is the machine: its peak rate of arithmetic and the bandwidth of its memory. Both stand on
+# a data sheet, and data sheets are written to impress. The largest rate on the page often holds only if two of every four
+# weights are zero; an asterisk says "with sparsity". A dense operation gets half of it.
 #
-# Someone shows you a kernel that is 2% faster. Run times have a hard floor and a long tail: interrupts, clocks, other
-# programs. So the mean follows the tail, and the minimum forgets it. The median of *n* runs, with the band in which
-# the true median lies, is the number to print; two programs differ when their bands do not touch.
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.inner.timing import Samples, median_band
-
-x = torch.randn(256, 256, device=DEVICE)
-raw = benchmark(torch.matmul, lambda: (x, x), device=DEVICE, samples=600, flush_cache=False)
-micro = 1e6 * np.array(raw.seconds)
-fig, (left, right) = figure(1, 2, width=12.5, height=3.7)
-cut = 3 * np.median(micro)
-left.hist(micro[micro <= cut], bins=60, color=palette.sky)
-marks = (
-    ("minimum", micro.min(), palette.green),
-    ("median", np.median(micro), palette.blue),
-    ("mean", micro.mean(), palette.vermillion),
-)
-for name, value, colour in marks:
-    left.axvline(
-        min(value, cut), color=colour, lw=2, label=f"{name} {value:.0f} µs" + (" (off the axis)" if value > cut else "")
-    )
-left.set(xlabel="µs", ylabel="runs", title="600 runs of one 256 × 256 matmul, one thread")
-left.legend(title=f"slowest: {micro.max() / np.median(micro):.0f} medians")
-counts = [6, 10, 20, 40, 80, 160, 320, 600]
-bands = [Samples(raw.seconds[:n]) for n in counts]
-right.fill_between(
-    counts,
-    [1e6 * b.low for b in bands],
-    [1e6 * b.high for b in bands],
-    color=palette.blue,
-    alpha=0.25,
-    label="noise band of the median",
-)
-right.plot(counts, [1e6 * b.median for b in bands], "o-", color=palette.blue, label="median")
-right.plot(counts, [1e6 * np.mean(b.seconds) for b in bands], "s--", color=palette.vermillion, label="mean")
-right.set(
-    xscale="log",
-    xticks=counts,
-    xticklabels=counts,
-    xlabel="runs",
-    ylabel="µs",
-    title="What you would have reported after n runs",
-)
-right.minorticks_off()
-right.set_ylim(0.9 * micro.min(), max(2 * np.median(micro), 1.1e6 * bands[1].high))
-right.legend()
-show.figure(fig)
-
-# %% [markdown]
-# **Predict.** On this machine, today: how many runs of each program does it take until a true difference of 2% is
-# seen nine times out of ten?
-
-# %% tags=["demo"]
-predict(
-    "runs", "Runs of each program until a 2% difference is resolved in 9 of 10 experiments?", unit="runs", guess=None
-)
-
-
-# %% tags=["demo"]
-def power(n, slower, trials=200):
-    """How often two groups of n runs, drawn from the measured ones, are told apart when one program is `slower`."""
-    rng, band = np.random.default_rng(n), median_band(n)
-    first = np.sort(rng.choice(raw.seconds, (trials, n)), axis=1)
-    second = np.sort(slower * rng.choice(raw.seconds, (trials, n)), axis=1)
-    low, high = band.low_rank - 1, band.high_rank - 1
-    return np.mean((first[:, high] < second[:, low]) | (second[:, high] < first[:, low]))
-
-
-sizes = [10, 30, 100, 300, 1000]
-curves = {percent: [power(n, 1 + percent / 100) for n in sizes] for percent in (0, 2, 10)}
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-fig, axes = figure(width=8.5, height=3.6)
-for percent, values in curves.items():
-    axes.plot(sizes, [100 * v for v in values], "o-", label=f"true difference {percent}%")
-axes.set(
-    xscale="log",
-    xlabel="runs of each program",
-    ylabel="% of experiments that see it",
-    ylim=(-3, 103),
-    title="How many runs does a claim of 2% need on this machine?",
-)
-axes.legend()
-show.figure(fig)
-enough = next((n for n, seen in zip(sizes, curves[2], strict=True) if seen >= 0.9), None)
-assert curves[0][0] <= 0.1
-if enough:
-    show.against_prediction("runs", enough, unit="runs")
-else:
-    print(f"Not even {sizes[-1]:,} runs are enough here: this machine cannot resolve 2% in this operation.")
-
-# %% [markdown]
-# The curve for 0% is the one to check first: bands that do not touch must not lie. And the resampling is optimistic,
-# because it assumes that runs are independent. Clocks drift and neighbours come and go, so in a real comparison
-# **interleave** the two programs (A B A B …) instead of running all of A before all of B.
-
-# %% [markdown]
-# ## What the sources claim
+# *Worked example.* An A100's sheet prints 624 TFLOP/s* in BF16 and 2,039 GB/s. Dense, that is 312 · 10¹² FLOP/s, and
+# 2.039 · 10¹² bytes/s: units are decimal, so 1 GB is 10⁹ bytes and not 2³⁰.
 #
-# The texts that this course grew from assert things about hardware. Each assertion is recomputed here, from the table
-# of accelerators or from a model, and gets a verdict.
+# ### Exercise 3 (12 points)
+#
+# `read_row(row: DatasheetRow) -> Roof`: `Roof(peak_flops, bandwidth)` for dense operations, in FLOP/s and bytes/s.
+#
+# - A row has `product`, `rate`, `rate_unit` ("TFLOP/s" or "PFLOP/s"), `sparse`, `bandwidth` and `bandwidth_unit` ("GB/s" or
+#   "TB/s").
+# - `sparse` tells whether the printed rate is one with sparsity.
+# - Any other unit raises `ValueError`, whose message has that unit.
+
+
+# %% nbgrader={"grade": false, "grade_id": "read_row", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def read_row(row: DatasheetRow) -> Roof:
+    """The dense rate in FLOP/s and the bandwidth in bytes/s behind a printed row."""
+    ### BEGIN SOLUTION
+    rates, bandwidths = {"TFLOP/s": 1e12, "PFLOP/s": 1e15}, {"GB/s": 1e9, "TB/s": 1e12}
+    for unit, known in ((row.rate_unit, rates), (row.bandwidth_unit, bandwidths)):
+        if unit not in known:
+            raise ValueError(f"unit {unit!r} in the row of {row.product}: expected one of {', '.join(known)}")
+    peak = row.rate * rates[row.rate_unit]
+    return Roof(peak / 2 if row.sparse else peak, row.bandwidth * bandwidths[row.bandwidth_unit])
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "read_row_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("read_row", "what a row of a data sheet promises", part="values", hidden="other rows"):
+
+    def reads(row):
+        got = read_row(row)
+        rate, bandwidth = row.rate * 10 ** {"T": 12, "P": 15}[row.rate_unit[0]], row.bandwidth
+        peak, unit = rate / 2 if row.sparse else rate, {"G": 9, "T": 12}[row.bandwidth_unit[0]]
+        check.true(hasattr(got, "peak_flops") and hasattr(got, "bandwidth"), f"{got!r}: expected a Roof")
+        rates = {2 * peak: "that is the rate with sparsity", peak / 2: "this rate is dense as printed"}
+        rates |= {peak / 1000: "1 PFLOP/s is 10**15", peak * 1000: "1 TFLOP/s is 10**12"}
+        moved = {bandwidth * 2**30: "1 GB/s is 10**9 bytes/s", bandwidth * 2**40: "1 TB/s is 10**12 bytes/s"}
+        moved |= {bandwidth * 10**unit / 2: "sparsity does not change the bandwidth"}
+        check.close(got.peak_flops, peak, unit="FLOP/s", what=f"peak_flops of {row}", hint=slip(got.peak_flops, rates))
+        check.close(
+            got.bandwidth,
+            bandwidth * 10**unit,
+            unit="bytes/s",
+            what=f"bandwidth of {row}",
+            hint=slip(got.bandwidth, moved),
+        )
+
+    for row in DATASHEETS:
+        reads(row)
+    reads(DatasheetRow("made up", "FP4", 9.0, "PFLOP/s", True, 7.7, "TB/s"))
+    reads(DatasheetRow("made up", "FP8", 1.5, "PFLOP/s", False, 800, "GB/s"))
+    ### BEGIN HIDDEN TESTS
+    for seed in range(8):
+        rng = check.rng(seed)
+        rate, bandwidth = round(float(rng.uniform(0.5, 900)), 2), round(float(rng.uniform(0.5, 5000)), 1)
+        units = ("TFLOP/s", "PFLOP/s")[seed % 2], ("GB/s", "TB/s")[seed // 2 % 2]
+        reads(DatasheetRow(f"made up {seed}", "FP16", rate, units[0], seed > 3, bandwidth, units[1]))
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "read_row_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("read_row", "units that no row should have", part="errors", hidden="other units"):
+
+    def refuses(rate_unit, bandwidth_unit, unit):
+        check.raises(
+            ValueError, read_row, DatasheetRow("made up", "", 1.0, rate_unit, False, 1.0, bandwidth_unit), names=unit
+        )
+
+    refuses("TOPS", "TB/s", "TOPS")
+    refuses("TFLOP/s", "GiB/s", "GiB/s")
+    ### BEGIN HIDDEN TESTS
+    refuses("GFLOP/s", "GB/s", "GFLOP/s")
+    refuses("PFLOP/s", "Tb/s", "Tb/s")
+    ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-card = {
-    name: accelerator(name)
-    for name in (
-        "V100 SXM2",
-        "A100 SXM 80GB",
-        "H100 SXM",
-        "H200 SXM",
-        "B200",
-        "L40S",
-        "RTX 4090",
-        "MI300X",
-        "TPU v4",
-        "TPU v5p",
-    )
-}
-CLAIMED = {
-    "V100 SXM2": (125, 900),
-    "A100 SXM 80GB": (312, 2000),
-    "H100 SXM": (990, 3350),
-    "H200 SXM": (990, 4800),
-    "B200": (2200, 8000),
-}
-off = {
-    f"{name} {what}": abs(said / actual - 1)
-    for name, (rate, bandwidth) in CLAIMED.items()
-    for what, said, actual in (
-        ("rate", rate * 1e12, card[name].rate("fp16")),
-        ("bandwidth", bandwidth * 1e9, card[name].memory_bandwidth),
-    )
-}
-worst = max(off, key=off.get)
+hint(
+    "read_row",
+    "Two dictionaries, from units of rates to factors and from units of bandwidth to factors, do the conversion and also know which units exist.",
+    "Check the units before you compute, so that the message names the unit.",
+)
 show.table(
     [
-        [
-            name,
-            f"{card[name].rate('fp16') / 1e12:.0f}",
-            f"{card[name].memory_bandwidth / 1e9:.0f}",
-            f"{card[name].rate('fp16') / card[name].memory_bandwidth:.0f}",
-        ]
-        for name in CLAIMED
+        (
+            row.product,
+            row.dtype,
+            f"{row.rate:g} {row.rate_unit}{' *' * row.sparse}",
+            f"{row.bandwidth:g} {row.bandwidth_unit}",
+        )
+        for row in DATASHEETS
     ],
-    ["FP16, dense", "TFLOP/s", "GB/s", "ridge point, FLOP/byte"],
+    header=("product", "type", "rate as printed (* with sparsity)", "memory bandwidth as printed"),
 )
-audit(
-    "roof-1",
-    round(100 * off[worst], 1),
-    "% off at worst",
-    "published",
-    "holds" if off[worst] < 0.05 else "corrected",
-    f"all ten numbers against the data sheets; the worst is the {worst}. They are dense rates. The ridge point has about doubled since the V100: math grew faster than memory, until the H200 moved it back to 206",
-)
-h = card["H100 SXM"]
-audit(
-    "roof-2",
-    round(h.rate("bf16") / 1e15, 3),
-    "PFLOP/s",
-    "published",
-    "corrected",
-    f"dense BF16. 3.9 is {2 * h.rate('fp8') / 1e15:.2f} PFLOP/s of FP8 with sparsity: one factor of two for the format, one for skipped zeros",
-)
-ratios = {
-    "H100 TF32": 989e12 / h.rate("tf32"),
-    "H100 FP16": 1979e12 / h.rate("fp16"),
-    "A100 TF32": 312e12 / card["A100 SXM 80GB"].rate("tf32"),
-    "A100 FP16": 624e12 / card["A100 SXM 80GB"].rate("fp16"),
-    "L40S TF32": 362e12 / card["L40S"].rate("tf32"),
-}
-audit(
-    "roof-3",
-    round(float(np.mean(list(ratios.values()))), 2),
-    "times the dense rate, on average",
-    "published",
-    "corrected",
-    "claimed over dense: "
-    + ", ".join(f"{k} {v:.2f}" for k, v in ratios.items())
-    + ". Sparse rates; as dense ones: H100 495 and 989, A100 156 and 312, L40S 183",
-)
-try:
-    volta = card["V100 SXM2"].rate("tf32") / 1e12
-except LookupError as reason:
-    volta, why = 0.0, str(reason)
-audit(
-    "roof-4",
-    volta,
-    "TFLOP/s in TF32",
-    "published",
-    "corrected",
-    f"{why}. The tensor cores of a V100 do {card['V100 SXM2'].rate('fp16') / 1e12:.0f} TFLOP/s, in FP16",
-)
-ada = card["RTX 4090"]
-audit(
-    "roof-5",
-    round(ada.rate("fp16_fp16_accumulate") / ada.rate("fp16"), 2),
-    "times faster with FP16 accumulation",
-    "published",
-    "holds",
-    f"both numbers are right: {ada.rate('fp16_fp16_accumulate') / 1e12:.0f} TFLOP/s when sums are kept in FP16, {ada.rate('fp16') / 1e12:.0f} when in FP32, which is what training uses",
-)
-audit(
-    "roof-6",
-    card["H200 SXM"].memory_bytes / 2**30,
-    "GB as printed",
-    "published",
-    "corrected",
-    f"141 (C) is right. An MI300X has {card['MI300X'].memory_bytes / 2**30:.0f}, and so had the first sheets of the B200",
+debrief(
+    "read_row",
+    """Sparsity, the format and the accumulator are each worth a factor of two, so always ask which peak a percentage refers
+    to. A model at 40% of the dense peak is at 20% of the number in large print. The dives judge eleven such claims.""",
+    parts=("values", "errors"),
 )
 
 # %% [markdown]
-# ### Are most operations of a transformer memory-bound? (roof-7)
+# ## 4 · Two roofs
 #
-# "Most" of what, and with which attention? Count the operations of one training step of a layer, forward and backward
-# and update, and add up their time at the roof.
+# In one second a machine does at most `peak_flops` operations, and moves at most `bandwidth` bytes. An operation with
+# intensity *I* that moves all these bytes does *I* · bandwidth FLOPs with them. So
+#
+# > **attainable(*I*) = min(peak, *I* · bandwidth)**
+#
+# Both roofs meet at the **ridge point**, peak / bandwidth. Left of it, more math units change nothing; right of it, more
+# bandwidth changes nothing ([Williams, Waterman and Patterson 2009](https://doi.org/10.1145/1498765.1498785)).
+#
+# *Worked example.* A V100 has 125 TFLOP/s and 900 GB/s, so its ridge point is 139 FLOP per byte. At 10 FLOP per byte it
+# reaches 9 TFLOP/s, at 138 FLOP per byte 124.2 and at 140 the full 125.
+#
+# ### Exercise 4 (12 points)
+#
+# `attainable(intensity, peak_flops: float, bandwidth: float) -> np.ndarray`, in FLOP/s.
+#
+# - `intensity`, in FLOP per byte, is a number, a list, or an array of any shape, of integers or floats. The result is a
+#   float64 array of the same shape, `()` for a number.
+# - An infinite intensity attains the peak.
+# - A `ValueError` names `intensity` if one is negative or NaN, and `peak_flops` or `bandwidth` if it is not positive and
+#   finite.
 
-# %% tags=["demo"]
-from threeloops.inner import costs
+
+# %% nbgrader={"grade": false, "grade_id": "attainable", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def attainable(intensity, peak_flops: float, bandwidth: float) -> np.ndarray:
+    """FLOP/s within reach at each intensity; the shape of `intensity`, float64."""
+    ### BEGIN SOLUTION
+    for name, rate in (("peak_flops", peak_flops), ("bandwidth", bandwidth)):
+        if not 0 < rate < math.inf:
+            raise ValueError(f"{name} = {rate}: expected a positive, finite rate")
+    intensity = np.asarray(intensity, dtype=np.float64)
+    if not (intensity >= 0).all():
+        raise ValueError(f"intensity = {intensity}: expected numbers of at least 0 FLOP per byte")
+    return np.minimum(peak_flops, intensity * bandwidth)
+    ### END SOLUTION
 
 
-def layer_operations(tokens, length, width, heads, fused):
-    """(name, Work) of one GPT layer in BF16, forward and backward, each at its least traffic."""
-    batch, hidden = tokens // length, 4 * width
-    matmuls = {"qkv": (width, 3 * width), "projection": (width, width), "up": (width, hidden), "down": (hidden, width)}
-    point = {
-        "rotary": 2 * tokens * width,
-        "residual 1": tokens * width,
-        "residual 2": tokens * width,
-        "GELU": tokens * hidden,
-    }
-    rows = []
-    for name, (inner, outer) in matmuls.items():
-        rows += [
-            (name, matmul(tokens, inner, outer)),
-            (f"{name}, gradient of input", matmul(tokens, outer, inner)),
-            (f"{name}, gradient of weight", matmul(inner, tokens, outer)),
-        ]
-    for name, elements in point.items():
-        rows += [
-            (name, elementwise(elements, inputs=2 if "residual" in name else 1, flops_per_element=8)),
-            (f"{name}, backward", elementwise(elements, inputs=1 if "residual" in name else 2, flops_per_element=8)),
-        ]
-    for name in ("norm 1", "norm 2"):
-        rows += [
-            (name, layernorm(tokens, width)),
-            (f"{name}, backward", costs.Work(3 * tokens * width * 2, 12 * tokens * width)),
-        ]
-    head, scores = width // heads, batch * heads * length * length
-    if fused:
-        forward = attention(batch, heads, length, length, head, fused=True)
-        rows += [("attention", forward), ("attention, backward", costs.Work(2 * forward.bytes, 2.5 * forward.flops))]
+# %% nbgrader={"grade": true, "grade_id": "attainable_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("attainable", "the lower of two roofs", part="values", hidden="other machines, shapes and types"):
+
+    def attains(intensity, peak, bandwidth):
+        got, given = attainable(intensity, peak, bandwidth), np.asarray(intensity, dtype=np.float64)
+        case = f"attainable({intensity}, {peak:g}, {bandwidth:g})"
+        check.shape(got, given.shape, what=case)
+        check.dtype(got, np.dtype("float64"), what=case)
+        roofs = [[peak if i * bandwidth > peak else i * bandwidth] for i in given.flat]
+        check.close(got, np.array(roofs).reshape(given.shape), unit="FLOP/s", what=case)
+
+    attains([0.0, 10.0, 138.0, 140.0, 1e6], 125e12, 900e9)
+    attains(3.0, 10.0, 2.5)
+    attains(np.array([1, 2, 4, 8]), 10.0, 2.5)
+    attains(np.float32([[0.1, 5.0, 9.0]]), 10.0, 2.5)
+    attains(math.inf, 7e12, 1e12)
+    ### BEGIN HIDDEN TESTS
+    for seed in range(4):
+        rng = check.rng(seed)
+        attains(10 ** rng.uniform(-3, 6, (3, 5)), float(10 ** rng.uniform(9, 16)), float(10 ** rng.uniform(8, 13)))
+    attains(np.zeros((0, 2)), 1.0, 1.0)
+    attains(np.arange(24).reshape(2, 3, 4), 11.0, 0.7)
+    attains([[1, math.inf], [0, 2]], 3.0, 2.0)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "attainable_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("attainable", "numbers that no machine has", part="errors", hidden="other numbers"):
+    check.raises(ValueError, attainable, [1.0, -2.0], 125e12, 900e9, names="intensity")
+    check.raises(ValueError, attainable, [1.0, math.nan], 1e12, 1e12, names="intensity")
+    for rate in (0.0, -1e12, math.inf, math.nan):
+        check.raises(ValueError, attainable, [1.0], rate, 1e12, names="peak_flops")
+        check.raises(ValueError, attainable, [1.0], 1e12, rate, names="bandwidth")
+    ### BEGIN HIDDEN TESTS
+    check.raises(ValueError, attainable, -1e-300, 1e12, 1e12, names="intensity")
+    check.raises(ValueError, attainable, math.nan, 1e12, 1e12, names="intensity")
+    check.raises(ValueError, attainable, 1, 1, 0, names="bandwidth")
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "attainable",
+    "`np.asarray(intensity, dtype=np.float64)` makes one array of a number, a list or an integer array; `np.minimum` works on any shape.",
+    "`(x < 0).any()` is False for NaN, and so is every comparison with NaN. `not (x >= 0).all()` catches both.",
+    "`not 0 < rate < math.inf` catches zero, negative numbers, infinity and NaN.",
+)
+norm = layernorm(8 * 4096, 4096)
+MACHINES = ["H100 SXM", "V100 SXM2", "A100 SXM 80GB", "H200 SXM", "B200", "L40S", "RTX 4090", "MI300X", "TPU v5p"]
+BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
+SIZED = {
+    "matmul (tokens × 4096 × 4096)": lambda tokens, b: matmul(tokens, 4096, 4096, b),
+    "attention, scores in memory": lambda tokens, b: attention(1, 32, tokens, tokens, 128, b),
+    "attention, fused": lambda tokens, b: attention(1, 32, tokens, tokens, 128, b, fused=True),
+    "softmax (tokens × tokens)": lambda tokens, b: softmax(tokens, tokens, b),
+    "LayerNorm (tokens × 4096)": lambda tokens, b: layernorm(tokens, 4096, b),
+    "GELU (tokens × 4096)": lambda tokens, b: elementwise(tokens * 4096, b, flops_per_element=8),
+}
+
+
+def draw_roofline(machine, dtype, operation, log2_tokens):
+    fig, axes = figure(width=8.6, height=4.4)
+    tokens, card = 2**log2_tokens, accelerator(machine)
+    try:
+        roof = Roofline(card, dtype)
+    except LookupError as reason:
+        axes.text(0.5, 0.5, str(reason).replace("; ", ";\n"), ha="center", va="center", transform=axes.transAxes)
+        axes.set_axis_off()
+        return fig
+    for other in [*(name for name in MACHINES if dtype in accelerator(name).rates), machine]:
+        line = Roofline(accelerator(other), dtype)
+        grid = (0.1, line.ridge_point, 1e5)
+        style = {"color": palette.ink} if other == machine else {"color": palette.grey, "lw": 1, "alpha": 0.4}
+        axes.plot(grid, [line.attainable(i) / 1e12 for i in grid], **style)
+    axes.axvline(roof.ridge_point, color=palette.grey, ls=":", lw=1.2)
+    axes.text(roof.ridge_point * 1.1, 0.12, f"ridge {roof.ridge_point:.0f} FLOP per byte")
+    trail = [SIZED[operation](2**t, BYTES[dtype]) for t in range(15)]
+    axes.plot([w.intensity for w in trail], [roof.attainable(w) / 1e12 for w in trail], ".", color=palette.sky, ms=5)
+    work = SIZED[operation](tokens, BYTES[dtype])
+    bound, seconds = roof.bound(work), roof.time_floor(work)
+    colour = palette.blue if bound == "compute" else palette.vermillion
+    axes.plot(work.intensity, roof.attainable(work) / 1e12, "o", color=colour, ms=11, zorder=4)
+    took = f"{seconds * 1e6:.3g} µs" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
+    share = f"{100 * roof.attainable(work) / roof.peak_flops:.3g}% of peak, at least {took}"
+    axes.set(xscale="log", yscale="log", xlim=(0.1, 1e5), ylim=(0.08, 6000))
+    axes.set(xlabel="FLOP per byte", ylabel="TFLOP/s within reach")
+    axes.set_title(
+        f"{operation}, {tokens:,} tokens on {machine} in {dtype.upper()}\n"
+        f"{work.intensity:.3g} FLOP per byte: {bound}-bound, {share}"
+    )
+    return fig
+
+
+with reveal("layernorm_percent"):
+    show.against_prediction(
+        "layernorm_percent",
+        round(100 * h100.attainable(norm) / h100.peak_flops, 2),
+        unit="%",
+        source="model: rates of the data sheet",
+    )
+    explore(draw_roofline, machine=MACHINES, dtype=list(BYTES), operation=list(SIZED), log2_tokens=(0, 14, 1, 6))
+    print("Grey lines: the other machines. Dots: the same operation at other sizes. Does FP8 make LayerNorm faster?")
+debrief(
+    "attainable",
+    """LayerNorm does 7 FLOPs per 4 bytes, so an H100 can keep 0.6% of its math units busy with it, however well the kernel is
+    written. Only moving fewer bytes helps, by fusion (lab 03) or smaller elements. FP8 halves its time, because it halves
+    the bytes and not because the math is faster.
+
+    The ridge point was 139 on a V100 and is 295 on an H100: math has grown faster than memory. An operation that was
+    limited by compute on the old machine may be limited by memory on the new one.""",
+    parts=("values", "errors"),
+)
+term("ridge point")
+
+# %% [markdown]
+# ## 5 · Which limit is it?
+#
+# A roofline says what is possible, a profile says what happened. From both follows what limits a **span**, a stretch of a
+# program: a kernel, or a whole training step.
+#
+# - While the device is *busy*, its time is at least flops / peak, and at least bytes / bandwidth. Arithmetic and transfers
+#   overlap, so the **floor** is the longer of the two and not their sum. If the floor explains most of the busy time, you
+#   know the limit. If it does not, the limit is one that the roofline does not know, such as latency or bank conflicts
+#   (lab 02), and "memory-bound" would send an engineer to the wrong place.
+# - While it is *idle*, it waits for the host. Compare the busy time with the **wall** time, from start to end of the span.
+#
+# *Worked example.* On `ROUND`, with 10¹⁵ FLOP/s and 2 · 10¹² bytes/s, a LayerNorm does 10⁹ FLOP and moves 4 · 10⁸ bytes. Its
+# floors are 1 and 200 µs. If it was busy for 250 of 260 µs, memory explains 200 / 250 = 0.8. If it was busy for 250 of
+# 600 µs, the host is the limit.
+#
+# ### Exercise 5 (18 points)
+#
+# `classify(span: Span, roof: Roof) -> Verdict`, where a span has `flops`, `bytes`, `busy_us` and `wall_us`:
+# `Verdict(bound, floor_us, explains)`, with the floor in µs and explains = floor_us / busy_us. The first rule that fits
+# decides:
+#
+# | rule | `bound` |
+# |---|---|
+# | explains is **more than** 1.05: a count or a rate is wrong | `"impossible"` |
+# | busy_us is **less than** 0.6 · wall_us | `"host"` |
+# | explains is **at least** 0.6 | `"compute"` if flops / peak is at least bytes / bandwidth, else `"memory"` |
+# | otherwise | `"unexplained"` |
+#
+# FLOPs or bytes may be 0, and so may both. A `ValueError` names `busy_us` if it is not positive, `wall_us` if it is less
+# than `busy_us`, `flops` or `bytes` if negative.
+
+
+# %% nbgrader={"grade": false, "grade_id": "classify", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def classify(span: Span, roof: Roof) -> Verdict:
+    """What limits the span on a machine of these rates."""
+    ### BEGIN SOLUTION
+    if not span.busy_us > 0:
+        raise ValueError(f"busy_us = {span.busy_us}: expected a positive time in µs")
+    if not span.wall_us >= span.busy_us:
+        raise ValueError(f"wall_us = {span.wall_us}: expected at least busy_us = {span.busy_us}")
+    for name, count in (("flops", span.flops), ("bytes", span.bytes)):
+        if not count >= 0:
+            raise ValueError(f"{name} = {count}: expected at least 0")
+    compute = span.flops / roof.peak_flops * 1e6
+    memory = span.bytes / roof.bandwidth * 1e6
+    floor = max(compute, memory)
+    explains = floor / span.busy_us
+    if explains > 1.05:
+        bound = "impossible"
+    elif span.busy_us < 0.6 * span.wall_us:
+        bound = "host"
+    elif explains >= 0.6:
+        bound = "compute" if compute >= memory else "memory"
     else:
-        product = batch * heads * matmul(length, head, length)
-        rows += [(name, product) for name in ("scores", "values", "d scores", "d values", "d queries", "d keys")]
-        rows += [
-            ("softmax", softmax(batch * heads * length, length)),
-            ("softmax, backward", elementwise(scores, inputs=2, flops_per_element=4)),
-            ("scale and mask", elementwise(scores, flops_per_element=2)),
-            ("scale and mask, backward", elementwise(scores, flops_per_element=1)),
-        ]
-    parameters = 12 * width * width
-    rows += [
-        ("optimiser", costs.Work(parameters * (2 + 6 * 4 + 2), 12 * parameters))
-    ]  # reads gradient, weight, two moments; writes three, and the BF16 copy
+        bound = "unexplained"
+    return Verdict(bound, floor, explains)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "classify_test_rules", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("classify", "what limits a span", part="rules", hidden="other spans and machines"):
+    judges(
+        classify,
+        Verdict("compute", 1000.0, 0.8),
+        Span(1e12, 1e8, 1250.0, 1300.0),
+        ROUND,
+        "10¹² FLOP take 1,000 of 1,250 µs",
+    )
+    judges(classify, Verdict("memory", 200.0, 0.8), Span(1e9, 4e8, 250.0, 260.0), ROUND, "the bytes take 200 of 250 µs")
+    judges(
+        classify,
+        Verdict("host", 200.0, 0.8),
+        Span(1e9, 4e8, 250.0, 600.0),
+        ROUND,
+        "the device was idle for 350 of 600 µs",
+    )
+    judges(
+        classify,
+        Verdict("unexplained", 200.0, 0.2),
+        Span(0, 4e8, 1000.0, 1000.0),
+        ROUND,
+        "the longer floor explains a fifth",
+    )
+    judges(classify, Verdict("impossible", 1000.0, 2.5), Span(1e12, 1e8, 400.0, 400.0), ROUND, "faster than the floor")
+    judges(
+        classify,
+        Verdict("impossible", 1000.0, 2.5),
+        Span(1e12, 1e8, 400.0, 4000.0),
+        ROUND,
+        "the first rule that fits decides",
+    )
+    judges(
+        classify,
+        Verdict("unexplained", 0.4, 0.4),
+        Span(4e8, 6e5, 1.0, 1.0),
+        ROUND,
+        "floors of 0.4 and 0.3 µs overlap: no sum",
+    )
+    judges(classify, Verdict("host", 0.2, 0.1), Span(2e8, 0, 2.0, 40.0), ROUND, "the second rule comes before the last")
+    judges(classify, Verdict("impossible", 1.2, 1.2), Span(0, 2.4e6, 1.0, 1.0), ROUND, "20% faster than the floor")
+    judges(
+        classify,
+        Verdict("memory", 4.1, 1.025),
+        Span(0, 8.2e6, 4.0, 4.0),
+        ROUND,
+        "up to 5% above the roof is not impossible",
+    )
+    ### BEGIN HIDDEN TESTS
+    for seed in range(40):
+        rng = check.rng(seed)
+        roof = Roof(float(10 ** rng.uniform(11, 15.5)), float(10 ** rng.uniform(10, 13)))
+        busy, (x, y, idle) = float(10 ** rng.uniform(0, 4)), (float(v) for v in rng.uniform(0, 1.15, 3))
+        best = max(x, y)
+        name = "unexplained" if best < 0.6 else "memory" if y > x else "compute"
+        name = "host" if 1 / (1 + idle) < 0.6 else name
+        name = "impossible" if best > 1.05 else name
+        span = Span(x * busy * roof.peak_flops / 1e6, y * busy * roof.bandwidth / 1e6, busy, busy * (1 + idle))
+        judges(classify, Verdict(name, best * busy, best), span, roof)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "classify_test_ties", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("classify", "ties and nothing", part="ties", hidden="other ties"):
+    judges(classify, Verdict("memory", 600.0, 0.6), Span(0, 1.2e9, 1000.0, 1000.0), ROUND, "0.6 is at least 0.6")
+    judges(
+        classify,
+        Verdict("compute", 1050.0, 1.05),
+        Span(1.05e12, 0, 1000.0, 1000.0),
+        ROUND,
+        "1.05 is not more than 1.05",
+    )
+    judges(
+        classify,
+        Verdict("memory", 450.0, 0.75),
+        Span(0, 9e8, 600.0, 1000.0),
+        ROUND,
+        "600 µs are not less than 0.6 · 1,000",
+    )
+    judges(
+        classify,
+        Verdict("compute", 0.5, 0.5 / 0.75),
+        Span(5e8, 1e6, 0.75, 0.75),
+        ROUND,
+        "compute on a tie of the roofs",
+    )
+    judges(classify, Verdict("compute", 3.0, 0.75), Span(3e9, 0, 4.0, 4.0), ROUND, "FLOPs without bytes")
+    judges(classify, Verdict("unexplained", 0.0, 0.0), Span(0, 0, 50.0, 50.0), ROUND, "no work explains nothing")
+    judges(classify, Verdict("host", 0.0, 0.0), Span(0, 0, 2.0, 5.0), ROUND, "no work, and the device idles")
+    ### BEGIN HIDDEN TESTS
+    judges(classify, Verdict("compute", 60.0, 0.6), Span(6e10, 1e8, 100.0, 100.0), ROUND)
+    judges(classify, Verdict("memory", 105.0, 1.05), Span(0, 2.1e8, 100.0, 100.0), ROUND)
+    judges(classify, Verdict("unexplained", 3.0, 0.5), Span(3e9, 0, 6.0, 10.0), ROUND)
+    judges(classify, Verdict("unexplained", 0.0, 0.0), Span(0.0, 0.0, 3.0, 5.0), ROUND)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "classify_test_errors", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("classify", "spans that cannot be", part="errors", hidden="other spans"):
+    check.raises(ValueError, classify, Span(1.0, 1.0, 0.0, 1.0), ROUND, names="busy_us")
+    check.raises(ValueError, classify, Span(1.0, 1.0, 2.0, 1.0), ROUND, names="wall_us")
+    check.raises(ValueError, classify, Span(-1.0, 1.0, 1.0, 1.0), ROUND, names="flops")
+    check.raises(ValueError, classify, Span(1.0, -1.0, 1.0, 1.0), ROUND, names="bytes")
+    ### BEGIN HIDDEN TESTS
+    check.raises(ValueError, classify, Span(1.0, 1.0, -2.0, 1.0), ROUND, names="busy_us")
+    check.raises(ValueError, classify, Span(1.0, 1.0, 1.0, 0.99), ROUND, names="wall_us")
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "classify",
+    "Put both floors into µs first: seconds times 10⁶. Most wrong verdicts are errors of units.",
+    "Compute `explains` once; then the four rules are one `if`/`elif` chain in the order of the table.",
+)
+debrief(
+    "classify",
+    """Each verdict asks for something else. `compute`: a faster format, less arithmetic, more GPUs. `memory`: fusion, smaller
+    elements, better reuse. `host`: fewer launches, CUDA graphs, no waiting, larger batches; a faster kernel changes nothing.
+    `unexplained`: look inside the kernel. `impossible`: recount, read the asterisk on the data sheet, or ask whether the
+    data came from a cache.
+
+    The 60% is a convention. NVIDIA's Nsight Compute draws its line there, too: its analysis says that less than 60% of both
+    peaks typically means latency.""",
+    parts=("rules", "ties", "errors"),
+)
+term("memory-bound")
+
+# %% [markdown]
+# ## 6 · Account for a forward pass
+#
+# `data/` has traces of ResNet-50 on 16 images, eager and under `torch.compile`: **recorded** ones on a 2-core CPU in FP32,
+# and **synthetic** ones, in which a timing model puts the same calls on an H100 in FP16. Nothing in the latter was measured
+# on a GPU.
+#
+# An operator's event includes the operators that it called: `aten::conv2d` calls `aten::convolution`, which calls
+# `aten::_convolution`, which calls `aten::mkldnn_convolution`, which does the work. If you add up all events, every
+# convolution counts four times. What an event did itself is its **self time**: its `cpu_us` minus the `cpu_us` of its
+# *direct* children.
+#
+# *Worked example.* `linear` (50 µs) calls `addmm` (40 µs), which calls `empty` (10 µs). Their self times are 10, 30 and 10 µs,
+# together 50. `SMALL` begins with these three.
+#
+# ### Exercise 6 (12 points)
+#
+# `costliest(profile: Profile) -> list[Cost]`: the three names that worked longest, `Cost(name, calls, busy_us, flops, bytes)`.
+#
+# - All events of one name are one `Cost`: `calls` is their number, the rest are sums.
+# - `busy_us` sums self times if `profile.device` is `"cpu"`, and `device_us`, which is each event's own already, if it is
+#   `"cuda"`.
+# - The largest `busy_us` comes first; on a tie, names are in alphabetical order. Fewer names give a shorter list.
+#
+# The children of event *i* are the events whose `parent` is *i*.
+
+
+# %% nbgrader={"grade": false, "grade_id": "costliest", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def costliest(profile: Profile) -> list[Cost]:
+    """The three operators that worked longest, the costliest first."""
+    ### BEGIN SOLUTION
+    own = [event.device_us if profile.device == "cuda" else event.cpu_us for event in profile.events]
+    if profile.device == "cpu":
+        for event in profile.events:
+            if event.parent >= 0:
+                own[event.parent] -= event.cpu_us
+    totals = {}
+    for event, busy in zip(profile.events, own, strict=True):
+        calls, busy_us, flops, moved = totals.get(event.name, (0, 0.0, 0, 0))
+        totals[event.name] = (calls + 1, busy_us + busy, flops + event.flops, moved + event.bytes)
+    costs = [Cost(name, *total) for name, total in totals.items()]
+    return sorted(costs, key=lambda cost: (-cost.busy_us, cost.name))[:3]
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "costliest_test_times", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("costliest", "how long each operator worked itself", part="times", hidden="random and synthetic profiles"):
+
+    def own_costs(profile, children="direct"):
+        """Cost by name; the slips count all descendants, or none."""
+
+        def below(i):
+            return [k for k, e in enumerate(profile.events) if e.parent == i]
+
+        def inside(i):
+            if children == "none":
+                return 0.0
+            deeper = [inside(k) for k in below(i)] if children == "all" else []
+            return sum(profile.events[k].cpu_us for k in below(i)) + sum(deeper)
+
+        found = {}
+        for i, event in enumerate(profile.events):
+            busy = event.device_us if profile.device == "cuda" else event.cpu_us - inside(i)
+            found.setdefault(event.name, []).append((busy, event.flops, event.bytes))
+        return [Cost(name, len(each), *(sum(v) for v in zip(*each, strict=True))) for name, each in found.items()]
+
+    def accounts(profile):
+        ranked = sorted(own_costs(profile), key=lambda cost: (-cost.busy_us, cost.name))[:3]
+        check.returns(ranked, costliest, profile, rtol=1e-6, atol=1e-6, hint=confused(profile, ranked))
+
+    def confused(profile, ranked):
+        """Why the answer has a wrong time, if it is one of the usual ones."""
+        got = [(cost.name, cost.busy_us) for cost in list(costliest(profile)) if hasattr(cost, "busy_us")]
+        if got == [(cost.name, cost.busy_us) for cost in ranked]:
+            return ""
+        slips = {
+            "none": "a caller's time includes its callees: subtract its direct children",
+            "all": "subtract direct children only: a grandchild is already in its parent's time",
+        }
+        for children, why in slips.items() if profile.device == "cpu" else ():
+            times = {cost.name: cost.busy_us for cost in own_costs(profile, children)}
+            if got and all(math.isclose(busy, times.get(name, math.nan), abs_tol=1e-6) for name, busy in got):
+                return why
+        return "totals over all calls of a name; device_us on a GPU, self time on a CPU"
+
+    ran = {"addmm": 3.0, "relu": 2.0, "empty": 0.5}
+    launched = [replace(event, device_us=ran.get(event.name, 0.0)) for event in SMALL.events]
+    accounts(SMALL)
+    accounts(replace(SMALL, device="cuda", events=launched))
+    accounts(made_profile(1, "cpu"))
+    accounts(made_profile(2, "cuda"))
+    ### BEGIN HIDDEN TESTS
+    for seed in range(3, 7):
+        accounts(made_profile(seed, "cuda" if seed % 2 else "cpu"))
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "costliest_test_order", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("costliest", "ties, short profiles, and the recorded pass", part="order", hidden="other profiles"):
+
+    def flat(names, device="cpu"):
+        """One event of 2 µs for each name, one after another."""
+        events = [Event(name, -1, 2.0 * i, 2.0, 2.0 * (device == "cuda"), 8, 4) for i, name in enumerate(names)]
+        return replace(SMALL, device=device, events=events)
+
+    def ranks(profile, *names):
+        found = list(costliest(profile))
+        check.true(all(hasattr(cost, "name") for cost in found), f"{found!r}: expected a list of Cost")
+        events = ", ".join(f"{e.name} {e.cpu_us:g} µs" for e in profile.events[:6])
+        every = [event.name for event in profile.events]
+        alike = [every.count(cost.name) for cost in found] == [every.count(name) for name in names]
+        why = "on a tie the names are in alphabetical order" if alike else ""
+        check.equal([cost.name for cost in found], list(names), what=f"names, costliest first, of {events} …", hint=why)
+
+    ranks(flat("dbca"), "a", "b", "c")
+    ranks(flat("dbcad"), "d", "a", "b")
+    ranks(flat("yx", "cuda"), "x", "y")
+    ranks(flat(""))
+    recorded = load_profile("cpu_eager")
+    ranks(recorded, "aten::mkldnn_convolution", "aten::max_pool2d_with_indices", "aten::native_batch_norm")
+    ### BEGIN HIDDEN TESTS
+    ranks(flat("zzyxyx", "cuda"), "x", "y", "z")
+    ranks(flat("q"), "q")
+    synthetic = load_profile("gpu_compiled_synthetic")
+    ranks(synthetic, "aten::cudnn_convolution", "triton::batch_norm_add_relu", "triton::batch_norm_convolution_relu")
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "costliest",
+    "Start from a list of every `cpu_us`. Then let each event subtract its own `cpu_us` from its parent's entry.",
+    "`sorted(costs, key=lambda cost: (-cost.busy_us, cost.name))[:3]` ranks by time and settles ties by name.",
+)
+PASSES = {
+    kind: load_profile(kind) for kind in ("cpu_eager", "cpu_compiled", "gpu_eager_synthetic", "gpu_compiled_synthetic")
+}
+
+
+def judged():
+    """What your functions say about the four passes."""
+    rows = []
+    for kind, profile in PASSES.items():
+        top = costliest(profile)
+        own = [event.cpu_us if profile.device == "cpu" else event.device_us for event in profile.events]
+        for event in profile.events:
+            if profile.device == "cpu" and event.parent >= 0:
+                own[event.parent] -= event.cpu_us
+        flops, moved = sum(e.flops for e in profile.events), sum(e.bytes for e in profile.events)
+        spans = [("the whole pass", Span(flops, moved, min(sum(own), profile.wall_us), profile.wall_us))]
+        spans += [(f"{c.calls} × {c.name}", Span(c.flops, c.bytes, c.busy_us, c.busy_us)) for c in top]
+        for name, span in spans:
+            verdict = classify(span, profile.roof)
+            times = (f"{span.busy_us / 1e3:.2f}", f"{span.wall_us / 1e3:.2f}")
+            rows.append((kind.replace("_", " "), name, *times, f"{verdict.explains:.2f}", verdict.bound))
     return rows
 
 
-shares = {}
-for fused in (False, True):
-    rows = layer_operations(8 * 4096, 4096, 4096, 32, fused)
-    memory = [work for _, work in rows if h100.bound(work) == "memory"]
-    shares[fused] = (
-        len(memory) / len(rows),
-        sum(map(h100.time_floor, memory)) / sum(h100.time_floor(work) for _, work in rows),
-        len(rows),
+try:
+    show.table(
+        judged(),
+        header=("pass", "span", "busy, ms", "wall, ms", "explains", "verdict of your classify"),
+        caption="An operator is judged over the time in which it worked, a pass over all of its time",
     )
+except Exception:
+    print("The table of all verdicts comes alive when exercises 5 and 6 pass.")
+debrief(
+    "costliest",
+    """On the CPU the recorded pass took 493 ms eager and 364 ms compiled. Of the 129 ms between them, 70 are in the convolutions,
+    whose arithmetic is the same, and a max-pool of 42 ms became part of a fused kernel of 5 ms.
 
-# %% tags=["demo"] jupyter={"source_hidden": true}
-fig, axes = figure(width=9.5, height=2.9)
-labels, values = [], []
-for fused, (by_count, by_time, total) in shares.items():
-    kind = "fused attention" if fused else "scores in memory"
-    labels += [f"{kind}: of {total} operations", f"{kind}: of the time"]
-    values += [100 * by_count, 100 * by_time]
-axes.barh(labels, values, color=[palette.orange, palette.vermillion] * 2)
-axes.barh(labels, [100 - v for v in values], left=values, color=palette.blue, alpha=0.35)
-for row, v in enumerate(values):
-    axes.text(v + 1, row, f"{v:.0f}% memory-bound", va="center", fontsize=9)
-axes.set(xlim=(0, 100), xlabel="%", title="A layer in training (width 4,096; 8 × 4,096 tokens), H100, at the roof")
-axes.invert_yaxis()
-axes.grid(axis="y", visible=False)
-show.figure(fig)
-audit(
-    "roof-7",
-    round(100 * shares[True][1]),
-    "% of the time is memory-bound (fused attention)",
-    "model",
-    "corrected",
-    f"with scores in memory the claim holds: {100 * shares[False][0]:.0f}% of the operations and {100 * shares[False][1]:.0f}% of the time. "
-    f"With fused attention it is {100 * shares[True][0]:.0f}% of the operations, and the compute-bound rest takes {100 - 100 * shares[True][1]:.0f}% of the time",
+    Two verdicts deserve suspicion. Batch norm, and further down the list ReLU, are `impossible`: they moved their bytes up to 2.4 times faster than
+    the copy that measured this machine's bandwidth. Either the bytes came from a cache, or the copy was a poor probe. And that
+    the compiled convolutions explain 0.99 is nearly circular, because the peak in this trace is the best rate that a
+    convolution reached there. It shows that they are as fast as the fastest one that was measured, and not that no faster one exists. A peak
+    should come from elsewhere: cores · FLOPs per clock · clock.
+
+    The synthetic H100 is busy for 36% of the eager pass, so its limit is the host, although each kernel by itself has
+    another limit. That holds as far as its timing model does.""",
+    parts=("times", "order"),
 )
 
 # %% [markdown]
-# ### Memory at 90%, tensor cores at 20% (roof-8)
+# ## 7 · When memory peaks
 #
-# A profiler shows both numbers. To ask whether they *mean* memory-bound, build the machine that shows them: a loader
-# and a tensor core working on tiles, with two buffers between them and some latency. Then improve one part at a time.
+# A profile also records when memory is taken and given back. The peak of a pass decides whether it fits, and the operator at
+# the peak tells where to save.
+#
+# *Worked example.* `SMALL` takes 400 bytes at 7 µs and 500 at 61 µs, gives 400 back at 80 µs, and takes 300 at 90.5 µs. Its
+# levels are 400, 900, 500 and 800, so the peak is 900 bytes, reached at 61 µs. The last operator before that moment is
+# `empty`, which only calls or allocates: its `bytes` are 0. The last one that does work is `relu`, which started at 60 µs.
+#
+# ### Exercise 7 (8 points)
+#
+# `peak_memory(profile: Profile) -> tuple[int, str]`: the peak in bytes, and the operator.
+#
+# - Start at 0 and add the allocations in their order. The peak is the largest sum, or 0 if none is positive.
+# - The operator is the one that started last among the events with `bytes > 0` that started **at or before** the moment at
+#   which the peak is **first** reached. If there is no such event, or the peak is 0, it is `""`.
 
 
-# %% tags=["demo"]
-def pipeline(load, latency, compute, buffers=2, tiles=400):
-    """Time for all tiles, and the shares of it in which memory and tensor cores are busy."""
-    loaded, computed = [], []
-    for i in range(tiles):
-        free = computed[i - buffers] if i >= buffers else 0.0  # a buffer is free when its last tile has been used
-        loaded.append(max(free, loaded[-1] if loaded else 0.0) + load)
-        computed.append(max(loaded[-1] + latency, computed[-1] if computed else 0.0) + compute)
-    return computed[-1], tiles * load / computed[-1], tiles * compute / computed[-1]
+# %% nbgrader={"grade": false, "grade_id": "peak_memory", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def peak_memory(profile: Profile) -> tuple[int, str]:
+    """The most bytes that are held at one time, and the operator that was at work then."""
+    ### BEGIN SOLUTION
+    held, peak, moment = 0, 0, -math.inf
+    for allocation in profile.allocations:
+        held += allocation.bytes
+        if held > peak:
+            peak, moment = held, allocation.time_us
+    started = [event for event in profile.events if event.bytes > 0 and event.start_us <= moment]
+    return peak, max(started, key=lambda event: event.start_us).name if started else ""
+    ### END SOLUTION
 
 
-base, memory_busy, math_busy = pipeline(load=1.0, latency=1.0, compute=2 / 9)
-assert abs(memory_busy - 0.90) < 0.01 and abs(math_busy - 0.20) < 0.01
-saved = {
-    "tensor cores twice as fast": pipeline(1.0, 1.0, 1 / 9)[0],
-    "memory twice as fast": pipeline(0.5, 1.0, 2 / 9)[0],
-    "a third buffer": pipeline(1.0, 1.0, 2 / 9, buffers=3)[0],
-    "half the bytes (fusion), a third buffer": pipeline(0.5, 1.0, 2 / 9, buffers=3)[0],
-}
-show.table(
-    [[change, f"{100 * (1 - t / base):.0f}%"] for change, t in saved.items()],
-    [f"change (memory busy {100 * memory_busy:.0f}%, tensor cores {100 * math_busy:.0f}%)", "time saved"],
-)
-audit(
-    "roof-8",
-    round(100 * (1 - saved["memory twice as fast"] / base)),
-    "% of the time saved by twice the bandwidth",
-    "model",
-    "holds",
-    f"in a pipeline model that shows 90% and 20%; twice the tensor cores save {100 * (1 - saved['tensor cores twice as fast'] / base):.0f}%. "
-    "Two cautions: the missing 10% are latency, which a third buffer hides; and busy memory may be moving bytes that nobody needs, so compare the traffic with the least possible before you buy bandwidth",
-)
+# %% nbgrader={"grade": true, "grade_id": "peak_memory_test", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("peak_memory", "the peak and the operator at it", hidden="random profiles"):
 
+    def peaks(expected, profile, case, why=""):
+        found = peak_memory(profile)
+        check.equal(len(found), 2, what=f"number of results for {case}")
+        size, name = found
+        taken = sum(a.bytes for a in profile.allocations if a.bytes > 0)
+        freed = "what was given back no longer counts" if size == taken != expected[0] else ""
+        check.equal(size, expected[0], what=f"peak in bytes of {case}", hint=freed)
+        check.equal(name, expected[1], what=f"operator at the peak of {case}", hint=why)
+
+    def takes(*allocations, events=SMALL.events):
+        return replace(SMALL, events=events, allocations=[Allocation(*each) for each in allocations])
+
+    peaks((900, "relu"), SMALL, "SMALL", "`empty` does no work: its bytes are 0")
+    first = "the peak is first reached at 10 µs, before `relu` began"
+    peaks((8, "addmm"), takes((10.0, 8), (70.0, -8), (88.0, 8)), "8 bytes at 10 µs, freed, and again at 88 µs", first)
+    peaks((8, "relu"), takes((60.0, 8)), "8 bytes at 60 µs, when `relu` starts", "at or before: this counts")
+    peaks((8, ""), takes((1.0, 8)), "8 bytes at 1 µs, before any operator works", "no operator has done work by then")
+    peaks((0, ""), takes((10.0, -8)), "an allocation of −8 bytes", "the sum is never positive")
+    peaks((0, ""), takes(), "no allocations", "nothing was allocated")
+    byte = [replace(SMALL.events[1], bytes=1)]
+    peaks((8, "addmm"), takes((7.0, 8), events=byte), "an operator of 1 byte", "it does work: its bytes are not 0")
+    peaks((6, "relu"), takes((7.0, -5), (61.0, 11)), "−5 bytes, then 11", "sums may be negative on the way")
+    ### BEGIN HIDDEN TESTS
+    for seed in range(10, 16):
+        profile = made_profile(seed, "cpu")
+        levels = np.cumsum([0] + [a.bytes for a in profile.allocations])
+        moment = profile.allocations[int(levels.argmax()) - 1].time_us
+        names = [e.name for e in profile.events if e.bytes > 0 and e.start_us <= moment]
+        peaks((int(levels.max()), [*[""], *names][-1]), profile, f"random profile {seed}")
+    peaks((218365952, "aten::clamp_min"), load_profile("cpu_eager"), "the recorded pass")
+    ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-def matrix_fma(name):
-    """Multiply-adds of one matrix unit in one clock, from the peak rate, the number of units and the clock."""
-    c = accelerator(name)
-    return c.rate("fp16") / (2 * c.multiprocessors * c.matrix_units * (c.matrix_clock_hz or c.clock_hz))
-
-
-per_clock = {name: matrix_fma(name) for name in ("V100 SXM2", "A100 SXM 80GB", "H100 SXM")}
-show.table(
-    [[name, f"{value:.1f}", f"{value ** (1 / 3):.1f}"] for name, value in per_clock.items()],
-    ["derived from peak, units and clock", "FMA per tensor core and clock", "cube root"],
+hint(
+    "peak_memory",
+    "Keep three variables in one loop over the allocations: what is held now, the peak, and the moment of the peak.",
+    "`if held > peak` finds the first moment of the peak, `>=` the last. Let the moment begin at −∞, before every event.",
 )
-audit(
-    "roof-9",
-    round(per_clock["H100 SXM"]),
-    "FMA per clock (H100)",
-    "model",
-    "corrected",
-    f"a V100 tensor core does {per_clock['V100 SXM2']:.0f}, a 4 × 4 × 4 product (C means that one); A100 {per_clock['A100 SXM 80GB']:.0f}, H100 {per_clock['H100 SXM']:.0f}. "
-    "16 × 16 (E) is the shape of the programming interface: one such product is 4,096 multiply-adds and takes many clocks",
-)
-pods = {"TPU v4": 4096, "TPU v5p": 8960}
-exa = {name: chips * card[name].rate("bf16") / 1e18 for name, chips in pods.items()}
-audit(
-    "roof-10",
-    round(exa["TPU v5p"], 2),
-    "EFLOP/s (v5p pod)",
-    "published",
-    "corrected",
-    f"v4: 4,096 chips × 275 TFLOP/s = {exa['TPU v4']:.2f} EFLOP/s, as claimed. v5p: 8,960 chips × 459 TFLOP/s = {exa['TPU v5p']:.2f}, four times exascale (BF16; exascale usually means FP64)",
-)
-lonely = card["L40S"]
-audit(
-    "roof-11",
-    (lonely.link_bandwidth or 0.0) / 1e9,
-    "GB/s over NVLink",
-    "published",
-    "corrected",
-    lonely.sources["link_name"],
+plot, axes = figure(width=9.5, height=3.2)
+for kind, colour in (("cpu_eager", palette.vermillion), ("cpu_compiled", palette.blue)):
+    held = PASSES[kind].allocations
+    times, levels = [0.0] + [a.time_us / 1e3 for a in held], np.cumsum([0] + [a.bytes for a in held]) / 1e6
+    axes.step(times, levels, where="post", color=colour, lw=1.2)
+    at = int(levels.argmax())
+    axes.plot(times[at], levels[at], "o", color=colour)
+    label = f"{kind.removeprefix('cpu_')}: peak of {levels[at]:.0f} MB"
+    axes.text(300, 205 if kind == "cpu_eager" else 175, label, color=colour)
+axes.set(xlabel="ms", ylabel="MB held", title="Memory of the recorded passes", ylim=(0, None))
+show.figure(plot, "Memory held during the eager and the compiled pass, with both peaks early")
+debrief(
+    "peak_memory",
+    """The peak is early, because feature maps are largest in the first stage: a network that does not fit fails in its first
+    third. Each fused pass is one buffer fewer, and so compiling lowers the peak. In training, activations are kept for the
+    backward pass, and the peak moves to the end of the forward pass (lab 06).""",
+    parts=("",),
 )
 
 # %% [markdown]
+# ## 8 · You choose the fix
+#
+# Six traces of programs on `ROUND` have no labels (`TRACES`, "A" to "F"), and there is time for one fix each. A trace is a list of calls
+# with `issue_us` (the host's time before the launch), `busy_us`, `flops`, `bytes`, and `waits`, which tells whether the host
+# then waits until the device is done, as `.item()` does. `wall_us(trace)` computes how long all of it takes.
+#
+# | fix | what it changes |
+# |---|---|
+# | `"CUDA graph"` | `issue_us` is 0.5 µs, except in the first call and after waits |
+# | `"no waiting"` | the host never waits |
+# | `"fusion"` | neighbours of less than 10 FLOP per byte, with no wait between them, become one kernel: it is as long as the longest of them, and is launched once |
+# | `"faster format"` | kernels whose compute floor is the longer one and explains at least 60% take half as long |
+# | `"better kernels"` | kernels whose floor explains less than 60% now reach 80% of it |
+#
+# *Worked example.* 100 times a kernel of 2 µs that takes 7 µs to launch: it is busy for 200 of 702 µs. With a CUDA graph, all
+# of it takes 207 µs.
+#
+# ### Exercise 8 (12 points)
+#
+# `choose_fix(trace: list[Call], roof: Roof) -> str` returns one of `FIXES`. Grading applies it: the wall time must be at most 1.1
+# times that of the best fix. Hidden traces differ.
+
+
+# %% nbgrader={"grade": false, "grade_id": "choose_fix", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def choose_fix(trace: list[Call], roof: Roof) -> str:
+    """The fix that saves most of the wall time."""
+    ### BEGIN SOLUTION
+    wall, busy = wall_us(trace), sum(call.busy_us for call in trace)
+    if busy < 0.7 * wall:
+        without_waits = wall_us([replace(call, waits=False) for call in trace])
+        return "no waiting" if without_waits < 0.8 * wall else "CUDA graph"
+    held = {"faster format": 0.0, "fusion": 0.0, "better kernels": 0.0}
+    for call in trace:
+        compute, memory = call.flops / roof.peak_flops * 1e6, call.bytes / roof.bandwidth * 1e6
+        if max(compute, memory) < 0.6 * call.busy_us:
+            held["better kernels"] += call.busy_us
+        else:
+            held["faster format" if compute >= memory else "fusion"] += call.busy_us
+    return max(held, key=held.get)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "choose_fix_test", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("choose_fix", "the fix that saves most", hidden="other traces and machines"):
+
+    def after_fix(trace, fix, roof):
+        """The trace with one fix applied."""
+        floors = [(call.flops / roof.peak_flops * 1e6, call.bytes / roof.bandwidth * 1e6) for call in trace]
+        if fix == "CUDA graph":  # the host's own work after a wait stays
+            before = [True, *(call.waits for call in trace)]
+            return [c if after else replace(c, issue_us=0.5) for c, after in zip(trace, before, strict=False)]
+        if fix == "no waiting":
+            return [replace(call, waits=False) for call in trace]
+        if fix == "faster format":
+            return [
+                replace(c, busy_us=c.busy_us / 2) if compute >= max(memory, 0.6 * c.busy_us) else c
+                for c, (compute, memory) in zip(trace, floors, strict=True)
+            ]
+        if fix == "better kernels":
+            return [
+                replace(c, busy_us=max(both) / 0.8) if max(both) < 0.6 * c.busy_us else c
+                for c, both in zip(trace, floors, strict=True)
+            ]
+        fused = []
+        for call in trace:
+            if fused and max(fused[-1].flops / fused[-1].bytes, call.flops / call.bytes) < 10 and not fused[-1].waits:
+                last = fused.pop()
+                call = Call(
+                    last.issue_us,
+                    max(last.busy_us, call.busy_us),
+                    last.flops + call.flops,
+                    max(last.bytes, call.bytes),
+                    call.waits,
+                )
+            fused.append(call)
+        return fused
+
+    def chooses(name, trace, roof):
+        fix = choose_fix(list(trace), roof)
+        check.true(fix in FIXES, f"trace {name}: {fix!r}, expected one of {', '.join(FIXES)}")
+        after = {each: wall_us(after_fix(trace, each, roof)) for each in FIXES}
+        wall, busy = wall_us(trace), sum(call.busy_us for call in trace)
+        check.true(
+            after[fix] <= 1.1 * min(after.values()),
+            f"trace {name} takes {wall:,.0f} µs (device busy {busy / wall:.0%}), and {after[fix]:,.0f} µs with {fix!r}: "
+            f"expected at most {1.1 * min(after.values()):,.0f} µs, 1.1 times what the best fix leaves",
+        )
+        check.note(f"trace {name}, wall time after the fix", after[fix], min(after.values()), "µs")
+
+    for name, trace in TRACES.items():
+        chooses(name, trace, ROUND)
+    ### BEGIN HIDDEN TESTS
+    for seed in range(12):
+        rng = check.rng(seed)
+        name, scale = "ABCDEF"[seed % 6], float(10 ** rng.uniform(-1, 1))
+        trace = TRACES[name][: len(TRACES[name]) // 2 + int(rng.integers(4))]
+        stretched = [
+            Call(c.issue_us * s, c.busy_us * s, c.flops * s * scale, c.bytes * s * scale, c.waits)
+            for c, s in zip(trace, rng.uniform(0.9, 1.1, len(trace)).tolist(), strict=True)
+        ]
+        chooses(f"like {name}", stretched, Roof(1e15 * scale, 2e12 * scale))
+    rare = repeated(4, *[(7.0, 3.0, 2e9, 4e6)] * 19, (7.0, 3.0, 2e9, 4e6, True))
+    chooses("with few waits", rare, ROUND)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "choose_fix",
+    "Begin with the wall time against the busy time. A device that is mostly busy needs no fix on the host, however often the host waits.",
+    "If it idles: do the waits make it idle, or the launches? `wall_us` of the trace without waits tells.",
+    "If it is busy: add up the busy time of the kernels by their verdict. It is time that counts, not the number of kernels.",
+)
+debrief(
+    "choose_fix",
+    """Two measurements decide. Wall against busy time tells whether kernels matter at all; then the time by verdict, not the
+    number of kernels, tells which ones. In D four of five kernels are limited by memory, and the fifth takes 88% of the time. In F the host waits
+    for every fifth kernel, which looks alarming and costs little.
+
+    Applying every fix to a model of the trace is just as good a way. Performance engineers do it with simulators, and check
+    with a measurement.""",
+    parts=("",),
+)
+
+# %% [markdown]
+# ## In practice
+#
+# At work the picture comes from `torch.profiler` (`key_averages()`, a trace for Perfetto), from Nsight Systems for wall
+# against busy time, and from Nsight Compute's roofline for one kernel. `nvidia-smi`'s utilisation tells only that a
+# kernel ran. Training teams report **MFU**, the model's FLOPs over peak and wall time.
+#
+# The last cell measures the two roofs of *this* machine, with a large copy and a large matmul, and then places operations
+# of PyTorch below them. Of many runs the **best** is the roof, because other programs only ever add time. A point above the
+# roof is not a miracle: its bytes came from a cache, or the probe was poor. Make your predictions in it before you look. It
+# takes about 10 seconds.
+#
+# ## What to remember
+#
+# - Intensity belongs to the shape: the same matmul is limited by compute for a batch, and by memory for one token.
+# - Dense or sparse, which accumulator, which unit: each is a factor on a data sheet.
+# - Compare wall with busy time first, then the busy time with its floors. "Unexplained" is an answer.
+# - Count self time, and rank by total time.
+#
+# The deep dives (`01_roofline_dives.ipynb`) judge eleven claims, and cover gaps in a trace, a systolic array, the
+# statistics of a benchmark and a live profile. Next: `02_memory_hierarchy`.
+#
 # ## Reflection
 #
-# Your team runs a model of your choice at 31% of the peak of its GPUs, and `nvidia-smi` shows 98% utilisation. A
-# colleague proposes to buy the next generation, with 2.5 times the math and 1.4 times the bandwidth. In about 200
-# words: which three measurements would you take first, what would each have to show for the purchase to be a good
-# idea, and what would you try if it were not? Name one number in your argument that you do not trust, and why.
+# Your team's model runs at 31% of the peak of its GPUs, with 98% in `nvidia-smi`. A colleague proposes the next generation,
+# with 2.5 times the math and 1.4 times the bandwidth. Which three measurements would you take first, and what would each have
+# to show?
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # *Write your answer here.*
 
-# %% [markdown]
-# ## What to remember
-#
-# - **Intensity is a property of the shape.** The same matmul is compute-bound for a batch and memory-bound for a token.
-# - **Two roofs, one ridge.** peak / bandwidth: 139 FLOP per byte on a V100, 295 on an H100. It moves with every generation: look it up.
-# - **Read the asterisk.** Dense or sparse, which accumulator, which direction of a link: each is a factor of two.
-# - **Five verdicts, not two.** Compute, memory, overhead, none of these, and *you miscounted*.
-# - **Self time, totals, and the peak after frees.** Or every convolution counts four times.
-# - **Most of what?** Half of the operations of a layer are memory-bound, and with fused attention they take a tenth of its time.
-# - **Utilisation says that a kernel ran.** The share of the roof says whether it was worth running.
-#
-# Next: lab 02 goes below the roof. Why does a kernel with the right bytes still take three times its floor?
+# %% tags=["demo"] jupyter={"source_hidden": true}
+import torch
+import torch.nn.functional as F
+from threeloops.hardware import device, measure_copy_bandwidth, measure_matmul_rate, this_machine
+from threeloops.inner.timing import benchmark
+
+predict("copy", "How many GB/s does a plain copy move on this machine, bytes read plus bytes written?", unit="GB/s")
+predict("ridge_here", "An H100's ridge point in BF16 is 295 FLOP per byte. What is this machine's?", unit="FLOP/byte")
+DEVICE = device()
+dtype = "fp32" if DEVICE == "cpu" else "bf16"
+copies = measure_copy_bandwidth(DEVICE, runs=9)
+products = measure_matmul_rate(dtype, DEVICE, size=1024 if DEVICE == "cpu" else 8192, runs=9)
+probed = this_machine(DEVICE)
+rates = probed.rates | {dtype: max(products.samples)}
+mine = Roofline(replace(probed, name="this machine", memory_bandwidth=max(copies.samples), rates=rates), dtype)
+torch_dtype, element, scale = (torch.float32, 4, 1) if DEVICE == "cpu" else (torch.bfloat16, 2, 8)
+
+
+def tensor(*shape):
+    return torch.randn(*shape, device=DEVICE, dtype=torch_dtype)
+
+
+def written_out(q, k, v):
+    return torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1) @ v
+
+
+n, t = 1024 * scale, 512 * scale
+MEASURED = {  # function, inputs, least work
+    "matmul": (torch.matmul, lambda: (tensor(n, n), tensor(n, n)), matmul(n, n, n, element)),
+    "matmul, one row": (torch.matmul, lambda: (tensor(1, 4 * n), tensor(4 * n, n)), matmul(1, 4 * n, n, element)),
+    "attention": (
+        written_out,
+        lambda: tuple(tensor(1, 8, t, 64) for _ in range(3)),
+        attention(1, 8, t, t, 64, element),
+    ),
+    "softmax": (lambda x: torch.softmax(x, -1), lambda: (tensor(4 * n, n),), softmax(4 * n, n, element)),
+    "LayerNorm": (lambda x: F.layer_norm(x, x.shape[-1:]), lambda: (tensor(4 * n, n),), layernorm(4 * n, n, element)),
+}
+with torch.no_grad():
+    TIMES = {name: benchmark(f, inputs, device=DEVICE, samples=7) for name, (f, inputs, _) in MEASURED.items()}
+show.against_prediction("copy", round(mine.bandwidth / 1e9, 1), unit="GB/s")
+show.against_prediction("ridge_here", round(mine.ridge_point, 1), unit="FLOP/byte")
+with reveal("ridge_here"):
+    show.table(
+        [
+            (
+                name,
+                f"{work.intensity:.3g}",
+                mine.bound(work),
+                f"{1e3 * mine.time_floor(work):.2f}",
+                f"{1e3 * TIMES[name].median:.2f}",
+                f"{100 * mine.time_floor(work) / TIMES[name].median:.0f}%",
+            )
+            for name, (_, _, work) in MEASURED.items()
+        ],
+        header=("operation", "FLOP per byte", "roof above it", "floor, ms", "median, ms", "explains"),
+        caption=f"{mine.peak_flops / 1e9:,.0f} GFLOP/s in {dtype.upper()}, {mine.bandwidth / 1e9:.1f} GB/s, measured here",
+    )
+    show.busy_notice()
+calibration()

@@ -23,7 +23,16 @@ POINTS = {
         "throughput": 15,
         "capability_report": 18,
     },
-    "01_roofline": {"intensity": 25, "roofline": 25, "classify": 25, "account": 25},
+    "01_roofline": {
+        "matmul_work": 10,
+        "attention_work": 16,
+        "read_row": 12,
+        "attainable": 12,
+        "classify": 18,
+        "costliest": 12,
+        "peak_memory": 8,
+        "choose_fix": 12,
+    },
     "02_memory_hierarchy": {
         "build_ring": 12,
         "plateaus": 12,

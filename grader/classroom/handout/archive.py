@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from threeloops.files import replacing
 
-from grader.authoring.submitted import BadSubmission
+from grader.submissions.submitted import BadSubmission
 
 __all__ = ["members", "write_zip"]
 

@@ -10,7 +10,6 @@ from threeloops.files import replace_text
 
 from grader.authoring.labs import SOLUTIONS, Lab, LabError, find_lab
 from grader.authoring.manifest import test_title
-from grader.authoring.submitted import BadSubmission
 from grader.classroom.handout.archive import write_zip
 from grader.classroom.handout.bundle import course_files
 from grader.grading import records
@@ -18,6 +17,7 @@ from grader.grading.grade import Options, grade_class
 from grader.machine.faults import MachineFault
 from grader.release.files import files_below
 from grader.sandbox import bwrap
+from grader.submissions.submitted import BadSubmission
 
 __all__ = ["write_autograder"]
 

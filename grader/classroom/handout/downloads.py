@@ -11,10 +11,10 @@ from pathlib import Path
 from threeloops.files import replacing
 
 from grader.authoring.labs import Lab, LabError
-from grader.authoring.submitted import BadSubmission
 from grader.classroom.handout.archive import members
 from grader.classroom.register.roster import Student
 from grader.submissions.folder import TIMESTAMP, below
+from grader.submissions.submitted import BadSubmission
 
 __all__ = ["Download", "read_download", "store"]
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from grader.authoring.labs import WORK, Lab, LabError
-from grader.authoring.submitted import BadSubmission
 from grader.classroom.handout.archive import write_zip
 from grader.submissions.folder import require_small_notebook
 from grader.submissions.parse import parse
+from grader.submissions.submitted import BadSubmission
 
 __all__ = ["write_submission"]
 

@@ -1,25 +1,24 @@
-# expect: their floors are not added up
-# caught: hidden
-def classify(measured: Measured, machine: Machine) -> Verdict:
-    """What limits the operation on this machine, by the four rules."""
-    if not measured.device_us > 0:
-        raise ValueError(f"device_us = {measured.device_us}: expected a positive time in µs")
-    if measured.launches < 1:
-        raise ValueError(f"launches = {measured.launches}: expected at least one")
-    for name, count in (("flops", measured.flops), ("bytes", measured.bytes)):
-        if count < 0:
+# expect: the longer of two floors
+# fails: rules, ties
+def classify(span: Span, roof: Roof) -> Verdict:
+    """What limits the span on a machine of these rates."""
+    if not span.busy_us > 0:
+        raise ValueError(f"busy_us = {span.busy_us}: expected a positive time in µs")
+    if not span.wall_us >= span.busy_us:
+        raise ValueError(f"wall_us = {span.wall_us}: expected at least busy_us = {span.busy_us}")
+    for name, count in (("flops", span.flops), ("bytes", span.bytes)):
+        if not count >= 0:
             raise ValueError(f"{name} = {count}: expected at least 0")
-
-    compute = measured.flops / machine.peak_flops * 1e6
-    memory = measured.bytes / machine.bandwidth * 1e6
-    launch = measured.launches * machine.launch_us
-    roof, floor = ("compute", compute) if compute >= memory else ("memory", memory)
-    if floor > 1.05 * measured.device_us:
+    compute = span.flops / roof.peak_flops * 1e6
+    memory = span.bytes / roof.bandwidth * 1e6
+    floor = compute + memory
+    explains = floor / span.busy_us
+    if explains > 1.05:
         bound = "impossible"
-    elif launch > measured.device_us:
-        bound, floor = "overhead", launch
-    elif compute + memory >= 0.6 * measured.device_us:
-        bound = roof
+    elif span.busy_us < 0.6 * span.wall_us:
+        bound = "host"
+    elif explains >= 0.6:
+        bound = "compute" if compute >= memory else "memory"
     else:
         bound = "unexplained"
-    return Verdict(bound, floor, floor / measured.device_us)
+    return Verdict(bound, floor, explains)

@@ -1,22 +1,22 @@
-# expect: naming the higher roof is not enough
-def classify(measured: Measured, machine: Machine) -> Verdict:
-    """What limits the operation on this machine, by the four rules."""
-    if not measured.device_us > 0:
-        raise ValueError(f"device_us = {measured.device_us}: expected a positive time in µs")
-    if measured.launches < 1:
-        raise ValueError(f"launches = {measured.launches}: expected at least one")
-    for name, count in (("flops", measured.flops), ("bytes", measured.bytes)):
-        if count < 0:
+# expect: the longer floor explains a fifth
+# fails: rules, ties
+def classify(span: Span, roof: Roof) -> Verdict:
+    """What limits the span on a machine of these rates."""
+    if not span.busy_us > 0:
+        raise ValueError(f"busy_us = {span.busy_us}: expected a positive time in µs")
+    if not span.wall_us >= span.busy_us:
+        raise ValueError(f"wall_us = {span.wall_us}: expected at least busy_us = {span.busy_us}")
+    for name, count in (("flops", span.flops), ("bytes", span.bytes)):
+        if not count >= 0:
             raise ValueError(f"{name} = {count}: expected at least 0")
-
-    compute = measured.flops / machine.peak_flops * 1e6
-    memory = measured.bytes / machine.bandwidth * 1e6
-    launch = measured.launches * machine.launch_us
-    roof, floor = ("compute", compute) if compute >= memory else ("memory", memory)
-    if floor > 1.05 * measured.device_us:
+    compute = span.flops / roof.peak_flops * 1e6
+    memory = span.bytes / roof.bandwidth * 1e6
+    floor = max(compute, memory)
+    explains = floor / span.busy_us
+    if explains > 1.05:
         bound = "impossible"
-    elif launch > measured.device_us:
-        bound, floor = "overhead", launch
+    elif span.busy_us < 0.6 * span.wall_us:
+        bound = "host"
     else:
-        bound = roof
-    return Verdict(bound, floor, floor / measured.device_us)
+        bound = "compute" if compute >= memory else "memory"
+    return Verdict(bound, floor, explains)

@@ -15,7 +15,6 @@ from grading import REPOSITORY
 
 from grader.authoring.labs import Lab, LabError, all_labs, find_lab
 from grader.authoring.manifest import manifest
-from grader.authoring.submitted import BadSubmission
 from grader.classroom.handout.archive import members, write_zip
 from grader.classroom.handout.autograder import write_autograder
 from grader.classroom.handout.bundle import write_bundle
@@ -26,6 +25,7 @@ from grader.course.course import submissions
 from grader.learner.commands import check
 from grader.release.release import release
 from grader.release.student_copies import start
+from grader.submissions.submitted import BadSubmission
 
 CLASS = [
     Student("ada", "Ada", "Lovelace", canvas_id="7"),

@@ -9,10 +9,10 @@ from grading import submission
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from grader.authoring.manifest import manifest
-from grader.authoring.submitted import NotThisLab
 from grader.grading.output_limits import _MAX_DISPLAYS, _MAX_PICTURES, _MAX_TEXT, Allowance
 from grader.processes.grader_process import _shown
 from grader.submissions.rebuild import _MAX_CELL_TEXT, rebuild
+from grader.submissions.submitted import NotThisLab
 from grader.wall.outcome import Outcome
 
 

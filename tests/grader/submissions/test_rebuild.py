@@ -11,9 +11,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 from toy_course import make_course
 
 from grader.authoring.manifest import Kind, manifest
-from grader.authoring.submitted import _MAX_CELLS, NotThisLab
 from grader.submissions.reading import parse
 from grader.submissions.rebuild import _MAX_FREE_CELLS, rebuild
+from grader.submissions.submitted import _MAX_CELLS, NotThisLab
 
 LOCKED = {"grade": True, "locked": True, "points": 40, "schema_version": 3, "solution": False, "task": False}
 

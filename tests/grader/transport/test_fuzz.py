@@ -22,11 +22,11 @@ import pytest
 from toy_course import make_course
 
 from grader.authoring.manifest import Kind, manifest
-from grader.authoring.submitted import NotThisLab
 from grader.grading import records
 from grader.grading.grade import _kept
 from grader.submissions.reading import BadSubmission, parse
 from grader.submissions.rebuild import rebuild
+from grader.submissions.submitted import NotThisLab
 from grader.transport.link import Link, LinkDead, WallError
 from grader.wall.proxy import Proxy
 from grader.wall.wall import Wall

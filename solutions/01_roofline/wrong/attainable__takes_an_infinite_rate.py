@@ -1,0 +1,11 @@
+# expect: peak_flops
+# fails: errors
+def attainable(intensity, peak_flops: float, bandwidth: float) -> np.ndarray:
+    """FLOP/s within reach at each intensity; the shape of `intensity`, float64."""
+    for name, rate in (("peak_flops", peak_flops), ("bandwidth", bandwidth)):
+        if not rate > 0:
+            raise ValueError(f"{name} = {rate}: expected a positive, finite rate")
+    intensity = np.asarray(intensity, dtype=np.float64)
+    if not (intensity >= 0).all():
+        raise ValueError(f"intensity = {intensity}: expected numbers of at least 0 FLOP per byte")
+    return np.minimum(peak_flops, intensity * bandwidth)

@@ -1,0 +1,15 @@
+# expect: trace D takes
+def choose_fix(trace: list[Call], roof: Roof) -> str:
+    """The fix that saves most of the wall time."""
+    wall, busy = wall_us(trace), sum(call.busy_us for call in trace)
+    if busy < 0.7 * wall:
+        without_waits = wall_us([replace(call, waits=False) for call in trace])
+        return "no waiting" if without_waits < 0.8 * wall else "CUDA graph"
+    held = {"faster format": 0.0, "fusion": 0.0, "better kernels": 0.0}
+    for call in trace:
+        compute, memory = call.flops / roof.peak_flops * 1e6, call.bytes / roof.bandwidth * 1e6
+        if max(compute, memory) < 0.6 * call.busy_us:
+            held["better kernels"] += 1
+        else:
+            held["faster format" if compute >= memory else "fusion"] += 1
+    return max(held, key=held.get)
