@@ -33,7 +33,15 @@ POINTS = {
         "peak_memory": 8,
         "choose_fix": 12,
     },
-    "02_memory_hierarchy": {"latency": 25, "vector_width": 25, "coalescing": 25, "tiles": 25},
+    "02_memory_hierarchy": {
+        "build_ring": 12,
+        "plateaus": 12,
+        "saxpy": 18,
+        "transpose": 18,
+        "matmul_traffic": 10,
+        "tile_of": 10,
+        "matmul": 20,
+    },
     "03_triton_fusion": {
         "bias_gelu": 12,
         "dropout_backward": 20,

@@ -1,0 +1,296 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+#   threeloops:
+#     title: Why do kernels stall? Deep dives
+#     minutes: 60
+# ---
+
+# %% [markdown]
+# # Why do kernels stall? Deep dives
+#
+# These sections are complete and ungraded, and can be read in any order. They show the levels of a GPU's memory with their
+# sizes, the banks of shared memory, the TLB, and what the compiler does about banks of registers. They settle eight claims.
+
+# %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
+import re
+from statistics import median
+
+import numpy as np
+import torch
+from threeloops.hardware import accelerator
+from threeloops.inner import interpreter
+from threeloops.lab import audit, calibration, figure, myth, palette, predict, progress, reveal, show, term
+
+INTERPRETED = interpreter.enable_without_gpu()
+
+# %% [markdown]
+# ## The levels of an H100
+#
+# Each level is larger and slower than the one before. The first cell asks five questions about sizes and rates.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+for claim in ("mem-1", "mem-3", "mem-8", "mem-9", "mem-10"):
+    myth(claim)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+h100, a100 = accelerator("H100 SXM"), accelerator("A100 SXM 80GB")
+REGISTER_FILE_BYTES = 256 * 1024
+"""Of one SM: 65,536 registers of 32 bits (CUDA C++ Programming Guide, technical specifications)."""
+SHARED_BYTES_PER_CLOCK = 128
+"""Of one SM: 32 banks of 4 bytes."""
+shared_bandwidth = h100.multiprocessors * SHARED_BYTES_PER_CLOCK * h100.clock_hz
+STEPS = {  # capacity in bytes, bandwidth in bytes/s, None where no data sheet has it
+    "registers": (h100.multiprocessors * REGISTER_FILE_BYTES, None),
+    "shared memory and L1": (h100.multiprocessors * h100.caches.l1_bytes, shared_bandwidth),
+    "L2 cache": (h100.caches.l2_bytes, None),
+    "HBM3": (h100.memory_bytes, h100.memory_bandwidth),
+    "NVLink, to another GPU": (None, h100.link_bandwidth),
+    "PCIe, to the host": (None, h100.host_link_bandwidth),
+}
+fig, (left, right) = figure(1, 2, width=12.5, height=3.9)
+names = list(STEPS)
+for axes, which, scale, unit in ((left, 0, 2**20, "MiB"), (right, 1, 1e12, "TB/s")):
+    values = [(i, STEPS[name][which] / scale) for i, name in enumerate(names) if STEPS[name][which]]
+    bars = axes.barh([i for i, _ in values], [v for _, v in values], color=palette.blue)
+    axes.bar_label(bars, [f" {v:,.0f} {unit}" if v > 100 else f" {v:.3g} {unit}" for _, v in values])
+    axes.set(xscale="log", yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
+    axes.set_xlim(min(v for _, v in values) / 3, max(v for _, v in values) * 12)
+    axes.grid(axis="y", visible=False)
+left.set(title="How much fits", xlabel="capacity, all SMs together, MiB")
+right.set(title="How much it delivers", xlabel="bandwidth, TB/s", yticklabels=[])
+with reveal("mem-9"):
+    show.figure(fig)
+audit(
+    "mem-1",
+    h100.multiprocessors * h100.fp32_lanes,
+    "FP32 lanes",
+    "published",
+    "corrected",
+    how=f"{h100.multiprocessors} SMs × {h100.fp32_lanes} lanes on the SXM5; 14,592 = 114 × 128 is the PCIe card",
+)
+audit(
+    "mem-3",
+    a100.caches.shared_memory_bytes / 1024,
+    "KiB per SM (A100)",
+    "published",
+    "holds",
+    how=f"164 KiB is the A100's, {h100.caches.shared_memory_bytes / 1024:.0f} KiB the H100's: both texts are right, about different GPUs. A single block may use {h100.caches.shared_memory_per_block_bytes / 1024:.0f} KiB on the H100",
+)
+audit(
+    "mem-8",
+    round(h100.memory_bandwidth / h100.host_link_bandwidth, 1),
+    "× slower than HBM",
+    "model",
+    "corrected",
+    how=f"the 63 GB/s hold: 32 GT/s × 16 lanes × 128/130 / 8 = {h100.host_link_bandwidth / 1e9:.1f} GB/s each way. Two orders of magnitude are 100×; an H100 has 53×, an H200 {accelerator('H200 SXM').memory_bandwidth / h100.host_link_bandwidth:.0f}×",
+)
+audit(
+    "mem-9",
+    round(shared_bandwidth / 1e12, 1),
+    "TB/s",
+    "model",
+    "corrected",
+    how=f"132 SMs × 128 bytes × 1.98 GHz. 19 TB/s is the A100: 108 × 128 × 1.41 GHz = {a100.multiprocessors * 128 * a100.clock_hz / 1e12:.1f}",
+)
+audit(
+    "mem-10",
+    round(h100.multiprocessors * h100.caches.shared_memory_bytes / 2**20, 1),
+    "MiB",
+    "model",
+    "corrected",
+    how="132 × 228 KiB. 33 MiB is 132 × 256 KiB, which counts the part that only L1 can use",
+)
+
+# %% [markdown]
+# ## How long is a clock count?
+#
+# The next two claims are about latency. They are settled by published measurements: no such GPU was at hand.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+myth("mem-2")
+audit(
+    "mem-2",
+    29,
+    "clocks to shared memory",
+    "published",
+    "corrected",
+    how=f"Luo et al. 2024 (arXiv:2402.13499), measured on an H800 PCIe: not single digits. The bandwidth holds: 132 SMs × 128 bytes × 1.98 GHz are {shared_bandwidth / h100.memory_bandwidth:.1f}× the 3.35 TB/s of HBM",
+)
+myth("mem-5")
+audit(
+    "mem-5",
+    82,
+    "clocks on Pascal",
+    "published",
+    "corrected",
+    how="Jia et al. 2018 (arXiv:1804.06826), table of the memory hierarchy: 28 clocks on V100 and 82, not 84, on P100",
+)
+
+# %% [markdown]
+# ## Banks of shared memory
+#
+# Shared memory is 32 **banks**, each of which delivers one 4-byte word per clock. If the 32 lanes of a warp want words from 32
+# different banks, they are served in one round, a **wavefront**. If two lanes want different words of one bank, that takes
+# two. Triton shows neither lanes nor banks, so `threeloops/inner/machine_models/warp.py` is a warp in NumPy, which moves real
+# values and counts.
+#
+# A warp transposes a 32 × 32 tile through shared memory: rows in, columns out. Where the tile lies decides everything.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict(
+    "column_wavefronts",
+    "Rows of 32 float32 values, stored one after another. How many wavefronts does it take to read one column?",
+    unit="wavefronts",
+)
+term("bank conflict")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from matplotlib.patches import Rectangle
+from threeloops.inner.machine_models.warp import padded, plain, swizzled, triton_swizzle, wavefronts
+from threeloops.inner.machine_models.warp import transpose as warp_transpose
+
+LANES = np.arange(32)
+show.against_prediction(
+    "column_wavefronts", wavefronts(plain(LANES, np.full(32, 5)) * 4, 4), unit="wavefronts", source="simulated"
+)
+PLACEMENTS = {"row after row": plain, "padded: 33 elements per row": padded, "swizzled: column XOR row": swizzled}
+tile = np.random.default_rng(0).normal(size=(32, 32)).astype(np.float32)
+fig, panels = figure(1, 3, width=12.5, height=4.4)
+for axes, (name, place) in zip(panels, PLACEMENTS.items(), strict=True):
+    result, counts = warp_transpose(tile, place)
+    assert np.array_equal(result, tile.T)
+    row, column = np.indices((32, 32))
+    bank = (place(row.reshape(-1), column.reshape(-1)) % 32).reshape(32, 32)
+    axes.imshow(bank, cmap="twilight", interpolation="nearest")
+    axes.add_patch(Rectangle((4.5, -0.5), 1, 32, fill=False, edgecolor=palette.vermillion, lw=2))
+    reading = wavefronts(place(LANES, np.full(32, 5)) * 4, 4)
+    axes.set_title(f"{name}\na column: {reading} wavefront{'s' if reading > 1 else ''}", fontsize=11)
+    axes.set(xlabel="column of the tile", xticks=[0, 8, 16, 24, 31], yticks=[0, 8, 16, 24, 31])
+    axes.grid(visible=False)
+panels[0].set_ylabel("row of the tile")
+with reveal("column_wavefronts"):
+    show.figure(fig, "colour: the bank of an element; framed: the column that 32 lanes read at once")
+
+# %% [markdown]
+# The colour is the bank in which an element lies, and the framed column is what 32 lanes read at once. In the first picture it
+# has one colour, so 32 lanes queue at one bank. Padding shifts each row by one bank, for one wasted column. The swizzle
+# permutes columns by an XOR with the row: each column has all colours, and nothing is wasted.
+#
+# Compilers swizzle too. The next cell reads the layout that Triton chose for the operands of an FP16 matmul on an A100 out of
+# the compiler's own intermediate code, and asks our warp about it. Tensor cores fetch such a tile as rows of 16 bytes, eight
+# rows at a time (`ldmatrix`), so that is the access to count.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.inner.codegen import inspect
+from threeloops.inner.kernels.matmul.matmul import matmul as library_matmul
+
+A_META, B_META = (torch.empty(1024, 1024, dtype=torch.float16, device="meta") for _ in range(2))
+(ampere,) = inspect(lambda: library_matmul(A_META, B_META), "sm_80")
+layouts = sorted(
+    set(re.findall(r"#ttg\.swizzled_shared<\{vec = (\d+), perPhase = (\d+), maxPhase = (\d+)", ampere.ttgir))
+)
+tile_rows, block_k = map(int, re.search(r"memdesc<(\d+)x(\d+)xf16, #shared", ampere.ttgir).groups())
+rows = []
+for vec, per_phase, max_phase in (tuple(map(int, layout)) for layout in layouts):
+    for name, place in (
+        ("as compiled", triton_swizzle(vec, per_phase, max_phase, block_k)),
+        ("without the swizzle", triton_swizzle(1, 1, 1, block_k)),
+    ):
+        eight_rows = place(np.arange(8), np.zeros(8, int)) * 2  # the 16-byte rows of one 8 × 8 block of FP16
+        rows.append(
+            [f"vec {vec}, perPhase {per_phase}, maxPhase {max_phase}", name, wavefronts(eight_rows // 16 * 16, 16)]
+        )
+show.table(rows, [f"layout of a tile of {tile_rows} × {block_k} FP16 values", "", "wavefronts for one 8 × 8 block"])
+
+# %% [markdown]
+# On Hopper, with tensor descriptors, the tensor memory accelerator writes the tile into shared memory in a swizzle of 32, 64
+# or 128 bytes (`#ttg.nvmma_shared`), and `wgmma` reads it from there: operands need not enter registers.
+#
+# ## The other cache, the TLB
+#
+# An address is translated before it is fetched, page by page, and the translations have a cache of their own, the **TLB**.
+# The pointer chase of the lab visits a new page almost every time, so part of its last step is translation. To see it, chase
+# the *same number of lines* three times: next to each other; one in every 64, which on a CPU are 4,096 bytes apart, one per
+# page; and one in every 65, 4,160 bytes apart, one per page as well. The cell takes a few seconds.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict(
+    "one_line_per_page",
+    "4,096 lines, a quarter of a megabyte on a CPU. One in every 65 instead of next to each other: how many times longer does a load take on this machine?",
+    unit="×",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.inner.machine_models.pointer_chase import NotMeasurable, latency_of_spread
+
+try:
+    LINES = [2**k for k in range(4, 13)]
+    SPACINGS = {64: "one line in every 64", 65: "one line in every 65", 1: "lines next to each other"}
+    curves = {
+        spacing: [median(latency_of_spread(lines, spacing, repeats=5)) * 1e9 for lines in progress(LINES, name)]
+        for spacing, name in SPACINGS.items()
+    }
+    show.against_prediction(
+        "one_line_per_page", round(curves[65][-1] / curves[1][-1], 1), unit="×", source="measured here"
+    )
+    fig, axes = figure(width=9.5, height=3.6)
+    for (spacing, name), shade in zip(
+        SPACINGS.items(), (palette.vermillion, palette.orange, palette.blue), strict=True
+    ):
+        axes.plot(LINES, curves[spacing], "o-", color=shade, ms=4)
+        axes.text(LINES[-1] * 1.1, curves[spacing][-1], name, color=shade, va="center")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="lines visited",
+        ylabel="ns per dependent load",
+        title="The same number of lines, in more pages",
+    )
+    axes.set_xlim(right=LINES[-1] * 6)
+    with reveal("one_line_per_page"):
+        show.figure(fig)
+        show.busy_notice()
+except NotMeasurable as reason:
+    print(f"not measured here: {reason}")
+
+# %% [markdown]
+# The same number of lines would fit the same caches. From lines next to each other to one in every 65, only the pages are
+# more: that is translation, and it begins where the TLB ends. One line in every 64 has as many pages as one in every 65,
+# but addresses a power of two apart fall into the same few sets of every set-associative cache, and 16 lines can be too
+# many for those. That is why a leading dimension of exactly 4,096 bytes can be slower than one of 4,160.
+#
+# ## Registers have banks too
+#
+# Each scheduler of an SM reads operands from a register file in banks, and a multiply-add needs three of them. The compiler
+# places operands so that they seldom meet in one bank, and leaves a trace: the `.reuse` flag in the machine code says "keep
+# this operand in the operand cache, the next instruction wants it too". Uniform registers (`UR`) hold what is the same for
+# the whole warp, such as the base address of a tile, and live in a file of their own.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+myth("mem-7")
+(ieee,) = inspect(lambda: library_matmul(A_META.float(), B_META.float(), input_precision="ieee"), "sm_80")
+body = [line for line in ieee.sass.splitlines() if "FFMA" in line]
+flagged = sum(".reuse" in line for line in body)
+uniform = sum(bool(re.search(r"\bUR\d+", line)) for line in ieee.sass.splitlines())
+print(
+    f"FP32 matmul without tensor cores, sm_80: {len(body)} FFMA instructions, {flagged} with a .reuse flag; "
+    f"{uniform} instructions use a uniform register\n"
+)
+print(*[re.sub(r"/\*[0-9a-fx]+\*/", "", line).strip() for line in body[:6]], sep="\n")
+audit(
+    "mem-7",
+    round(100 * flagged / max(len(body), 1), 1),
+    "% of FFMA with .reuse",
+    "compiled",
+    "cannot be tested here",
+    how="Jia et al. 2018 (arXiv:1804.06826) placed registers by hand. The gain needs such machine code, and Triton emits none. The compiler's own answer, the .reuse flag, is counted in an FP32 matmul compiled for sm_80",
+)
+calibration()
