@@ -13,11 +13,11 @@ import psutil
 
 from grader.doctor.finding import Finding
 
-__all__ = ["CACHES", "Cache", "judge_surroundings", "survey"]
+__all__ = ["judge_surroundings", "survey"]
 
 
 @dataclass(frozen=True)
-class Cache:
+class _Cache:
     """A folder that a program writes to: the variable that names it, else its place, and what is lost without it."""
 
     program: str
@@ -31,11 +31,11 @@ class Cache:
         return Path(os.environ.get(self.variable) or self.default).expanduser()
 
 
-CACHES = (
-    Cache("Jupyter", "JUPYTER_DATA_DIR", "~/.local/share/jupyter", "it does not start"),
-    Cache("Triton", "TRITON_CACHE_DIR", "~/.triton/cache", "it compiles no kernel"),
-    Cache("matplotlib", "MPLCONFIGDIR", "~/.cache/matplotlib", "it looks for fonts in every process anew"),
-    Cache("threeloops", "THREELOOPS_HOME", "~/.local/state/threeloops", "`status` forgets which checks have passed"),
+_CACHES = (
+    _Cache("Jupyter", "JUPYTER_DATA_DIR", "~/.local/share/jupyter", "it does not start"),
+    _Cache("Triton", "TRITON_CACHE_DIR", "~/.triton/cache", "it compiles no kernel"),
+    _Cache("matplotlib", "MPLCONFIGDIR", "~/.cache/matplotlib", "it looks for fonts in every process anew"),
+    _Cache("threeloops", "THREELOOPS_HOME", "~/.local/state/threeloops", "`status` forgets which checks have passed"),
 )
 
 _BROWSERS = ("chromium", "google-chrome", "chromium-browser")
@@ -46,7 +46,7 @@ _DEFAULT_ROUTE = "00000000"
 def survey() -> dict[str, Any]:
     """The record that `judge_surroundings` reads; plain data, so that it crosses from the process that looks."""
     return {
-        "unwritable": [cache.program for cache in CACHES if not _can_write(cache)],
+        "unwritable": [cache.program for cache in _CACHES if not _can_write(cache)],
         "git": shutil.which("git") is not None,
         "network": _has_default_route(),
         "browser": next((name for name in _BROWSERS if shutil.which(name)), None),
@@ -54,7 +54,7 @@ def survey() -> dict[str, Any]:
     }
 
 
-def _can_write(cache: Cache) -> bool:
+def _can_write(cache: _Cache) -> bool:
     """Whether the folder, or the nearest one above it that is there, can be written. Makes nothing."""
     try:
         folder = cache.folder
@@ -96,8 +96,8 @@ def judge_surroundings(seen: dict[str, Any]) -> list[Finding]:
 
 def _home(unwritable: list[str]) -> Finding:
     if not unwritable:
-        return Finding("home", "ok", f"{', '.join(cache.program for cache in CACHES)} can write their folders")
-    lost = [f"{c.program} ({c.variable}): {c.lost}" for c in CACHES if c.program in unwritable]
+        return Finding("home", "ok", f"{', '.join(cache.program for cache in _CACHES)} can write their folders")
+    lost = [f"{c.program} ({c.variable}): {c.lost}" for c in _CACHES if c.program in unwritable]
     step = 'name a home that can be written: export HOME="$PWD/work"'
     return Finding("home", "broken", f"cannot be written by {'; '.join(lost)}", step)
 

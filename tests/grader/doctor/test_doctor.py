@@ -253,7 +253,7 @@ def test_what_the_course_can_do_without_is_said_with_a_next_step_and_stops_nothi
 
 def test_a_folder_that_cannot_be_written_is_found_and_none_is_made(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    for cache in surroundings.CACHES:
+    for cache in surroundings._CACHES:
         monkeypatch.setenv(cache.variable, str(tmp_path / "not there yet" / cache.program))
     assert surroundings.survey()["unwritable"] == []
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
@@ -262,10 +262,10 @@ def test_a_folder_that_cannot_be_written_is_found_and_none_is_made(tmp_path, mon
 
 
 def test_without_any_home_folder_all_is_unwritable_that_no_variable_names(monkeypatch):
-    for cache in surroundings.CACHES:
+    for cache in surroundings._CACHES:
         monkeypatch.delenv(cache.variable, raising=False)
     monkeypatch.setenv("HOME", "/dev/null")
-    assert surroundings.survey()["unwritable"] == [cache.program for cache in surroundings.CACHES]
+    assert surroundings.survey()["unwritable"] == [cache.program for cache in surroundings._CACHES]
 
 
 def test_without_git_and_browser_on_the_path_neither_is_found(monkeypatch, tmp_path):
