@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.table import Column, Table
 from threeloops.hardware.capability import Gpu, Machine, capabilities
 
+from grader.authoring.labs import course_root
 from grader.doctor.finding import Finding
 from grader.doctor.findings import Answer, judge
-from grader.machine.child_process import CODE, run_child
+from grader.machine.child_process import run_child
 from grader.machine.installed import requirements
 
 __all__ = ["Diagnosis", "diagnose", "render"]
@@ -71,7 +72,7 @@ def diagnose(seconds: float = _SECONDS, ask: Callable[[str, float], Answer] | No
         answers["gpu"] = tried("gpu")
     wanted = requirements()
     return Diagnosis(
-        findings=tuple(judge(answers, machine, report, wanted, shutil.disk_usage(CODE).free)),
+        findings=tuple(judge(answers, machine, report, wanted, shutil.disk_usage(course_root()).free)),
         versions={r.name: r.installed for r in wanted},
         machine=machine,
         usable_gpus=report.usable_devices if report else (),
