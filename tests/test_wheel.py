@@ -141,6 +141,7 @@ def test_a_lab_is_started_and_checked_where_there_is_no_checkout(theirs, machine
     below = copy.parent  # the course is found from inside of a lab, too
     checked = theirs("-m", "grader.cli", "check", "00", folder=below)
     assert checked.returncode == 1 and "is not written yet" in checked.stdout, checked.stdout + checked.stderr
+    assert "changed" not in checked.stdout, "an untouched copy was said to be changed"
     (machine / "folder/work/00_start_here/00_start_here.ipynb").write_text(nbformat.writes(solved(machine)))
     checked = theirs("-m", "grader.cli", "check", "00", folder=below)
     assert "100 of 100 points by the visible checks" in checked.stdout, checked.stdout + checked.stderr

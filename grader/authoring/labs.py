@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from grader.authoring.submitted import nested
 
 __all__ = [
-    "GOES_ON", "BASE", "KERNELSPEC", "LABS", "Lab", "LabError", "Limits", "OPENING", "SOLUTIONS", "WORK", "all_labs",
+    "BASE", "GOES_ON", "KERNELSPEC", "LABS", "Lab", "LabError", "Limits", "OPENING", "SOLUTIONS", "WORK", "all_labs",
     "course_root", "find_lab", "grade_id", "text_id",
 ]  # fmt: skip
 
