@@ -17,7 +17,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 course: environment ## run and grade what has changed in the course (FRESH=1: all of it); reports/course.html
-	@$(BIN)/threeloops course $(if $(FRESH),--fresh)
+	@$(BIN)/threeloops course $(if $(FRESH),--fresh) $(ARGS)
 
 test: test-environment ## the test-suite of every change
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)

@@ -41,19 +41,26 @@ def main(arguments):
     _require_writable(os.path.dirname(os.path.abspath(folder)))
     with open(requirements[0]) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two terminals, one environment: the second one waits
-        stamp = os.path.join(folder, ".stamp-" + "-".join(_stem(name) for name in requirements))
-        wanted = _hash([*requirements, "pyproject.toml"])
+        # What is installed for the tests is also what the course needs: a stamp for each beginning of the list.
+        begun = [requirements[: n + 1] for n in range(len(requirements))]
+        stamps = {
+            os.path.join(folder, ".stamp-" + "-".join(map(_stem, names))): _hash([*names, "pyproject.toml"])
+            for names in begun
+        }
+        stamp, wanted = list(stamps.items())[-1]
         healthy = _runs(_python(folder))
         if healthy and os.path.exists(stamp) and _read(stamp) == wanted:
             return
-        if os.path.exists(stamp):
-            os.unlink(stamp)
+        for old in stamps:
+            if os.path.exists(old):
+                os.unlink(old)
         if not healthy:
             _create(folder)
         _install_torch(folder, requirements[0], gpu=_has_nvidia_gpu())
         for command in _commands(requirements, editable="--editable" in arguments):
             _install(folder, *command)
-        _write(stamp, wanted)
+        for path, text in stamps.items():
+            _write(path, text)
 
 
 def _unsupported(system, processor):

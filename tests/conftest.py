@@ -6,9 +6,11 @@ a skip there means that something was not tested.
 """
 
 import os
+import re
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # As many tests run at a time as there are cores, and OpenMP's threads wait for each other by spinning: with two each,
 # the interpreter's tests took four times as long. Set before anything imports torch; processes inherit it.
@@ -24,9 +26,35 @@ NOT_INSTALLABLE = ("gpu", "cgroup")
 STRICT = bool(os.environ.get("THREELOOPS_CI"))
 
 
+LONGEST_FIRST = ("test_readme.py", "test_graded.py", "test_answers.py")
+"""Nothing else would run beside these at the end."""
+
+
 def pytest_collection_modifyitems(items):
-    """The README's blocks first: they execute the whole course, and nothing else would run beside them at the end."""
-    items.sort(key=lambda item: item.path.name != "test_readme.py")
+    items.sort(key=lambda item: LONGEST_FIRST.index(item.path.name) if item.path.name in LONGEST_FIRST else 99)
+
+
+def runs_with(nodeid: str) -> str:
+    """What tests share: their file with its fixtures; of the largest files one document, one lab, or one sandbox."""
+    file, _, test = nodeid.partition("::")
+    if file.endswith(("test_graded.py", "test_sources.py")):
+        return " ".join([file, *re.findall(r"\[(\d\d_\w+)", test)])
+    if file.endswith(("test_answers.py", "test_readme.py")):
+        return " ".join([file, *re.findall(r"[-[](\w+|\w+\.md)\]$", test)])
+    return file
+
+
+class Together(LoadScopeScheduling):
+    """One worker runs all tests that share something, so that it is made once. The next group goes to who is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return runs_with(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    config.option.loadscopereorder = False  # the order is that of the collection: longest first
+    return Together(config, log)
 
 
 def pytest_runtest_setup(item):

@@ -29,9 +29,9 @@ def requirements(project):
     (project / "requirements.txt").write_text("")
 
 
-def make_venv(folder):
+def make_venv(folder, *more):
     """Run scripts/make_venv.py; returns its exit code and what it said."""
-    command = [sys.executable, ROOT / "scripts/make_venv.py", ".venv", "requirements.txt"]
+    command = [sys.executable, ROOT / "scripts/make_venv.py", ".venv", "requirements.txt", *more]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
@@ -69,6 +69,14 @@ def test_changed_pins_run_pip_again(project, requirements):
     requirements.write_text("# changed\n")
     code, said = make_venv(project)
     assert code == 0 and "installing the pins of requirements.txt" in said
+
+
+def test_what_was_installed_for_the_tests_is_enough_for_the_course(project):
+    (project / "requirements-test.txt").write_text("")
+    (project / ".venv/.stamp-requirements").unlink(missing_ok=True)
+    code, said = make_venv(project, "requirements-test.txt")
+    assert code == 0 and "requirements.txt and requirements-test.txt" in said
+    assert make_venv(project) == (0, "")
 
 
 def test_a_folder_that_is_someone_elses_is_not_removed(tmp_path):

@@ -225,7 +225,7 @@ def test_ci_runs_both_commands_on_every_python_that_the_package_admits():
     assert "make evidence" in [step.get("run") for step in gpu["steps"]]
     script = (ROOT / ".ci/run").read_text()
     assert os.access(ROOT / ".ci/run", os.X_OK)
-    assert re.search(r"^make course FRESH=1$", script, re.M) and re.search(r"^make test$", script, re.M)
+    assert re.search(r"^make course FRESH=1 ARGS=\"--jobs 2\"", script, re.M) and re.search(r"^make test$", script, re.M)
     assert subprocess.run(["bash", "-n", ROOT / ".ci/run"]).returncode == 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from grader.authoring.known_wrong import KnownWrong
 from grader.authoring.labs import Lab
 from grader.authoring.lint import require_sound
 from grader.authoring.manifest import Manifest, manifest
@@ -47,11 +48,11 @@ def trials(lab: Lab, sandbox: Sandbox) -> Iterator[Trial]:
     for kind in ("right", "wrong"):
         for number, chosen in enumerate(_together(trusted, lab.folder / kind), start=1):
             texts = {exercise: path.read_text(encoding="utf-8") for exercise, path in chosen.items()}
+            wrong = [KnownWrong.read(path) for path in chosen.values()] if kind == "wrong" else []
             record = _grade(trusted, _submission(trusted, texts), sandbox)
-            lost = set() if kind == "right" else {t for e, text in texts.items() for t in _fails(trusted, e, text)}
+            lost = {test for each in wrong for test in each.lost(trusted.exercise(each.exercise).tests)}
             faults = list(_faults(trusted, record, lost))
-            if kind == "wrong":
-                faults += [fault for e, path in chosen.items() if (fault := _unsaid(trusted, record, e, path))]
+            faults += [fault for each in wrong if (fault := _unsaid(trusted, record, each))]
             yield Trial(f"{kind} answers {number}", len(chosen), tuple(faults))
 
 
@@ -81,17 +82,14 @@ def _faults(trusted: Manifest, record: Record, lost: set[str]) -> Iterator[str]:
             yield f"{test.name} gives {test.score:g} of {test.max_score:g} points: {test.output}"
 
 
-def _fails(trusted: Manifest, exercise: str, text: str) -> list[str]:
-    """The tests that a wrong answer must lose: the parts of its line `# fails:`, or all of the exercise."""
-    tests = list(trusted.exercise(exercise).tests)
-    line = next((line for line in text.splitlines()[:2] if line.startswith("# fails: ")), None)
-    if line is None:
-        return tests
-    parts = [part.strip() for part in line.removeprefix("# fails: ").split(",")]
-    return [f"{exercise}_test_{part}" for part in parts]
-
-
-def _unsaid(trusted: Manifest, record: Record, exercise: str, path: Path) -> str:
-    words = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# expect: ").strip()
-    said = "\n".join(test.output for test in record.tests if test.name in trusted.exercise(exercise).tests)
-    return "" if words in said else f"{path.name} expects {words!r}, and the tests said: {said.strip() or 'nothing'}"
+def _unsaid(trusted: Manifest, record: Record, wrong: KnownWrong) -> str:
+    tests = [test for test in record.tests if test.name in trusted.exercise(wrong.exercise).tests]
+    said = "\n".join(test.output for test in tests)
+    if wrong.expect not in said:
+        return f"{wrong.path.name} expects {wrong.expect!r}, and the tests said: {said.strip() or 'nothing'}"
+    hidden = all(test.in_hidden for test in tests if test.score < test.max_score)
+    if hidden and not wrong.only_hidden:
+        return f"{wrong.path.name} fails no visible test: show its case, or say '# caught: hidden' in its first lines"
+    if wrong.only_hidden and not hidden:
+        return f"{wrong.path.name} says '# caught: hidden', and fails a visible test: take the line out"
+    return ""

@@ -15,6 +15,7 @@ from nbformat import NotebookNode
 from threeloops.inner.replay.allowlist.admit import NotAdmitted, admit
 
 from grader.authoring.data_files import data_files
+from grader.authoring.known_wrong import KnownWrong
 from grader.authoring.labs import Lab, LabError, Limits, grade_id
 from grader.authoring.manifest import Kind, kind_of, split_test_id
 from grader.authoring.names import bound, imported_modules, replays, texts, used
@@ -287,8 +288,10 @@ def _wrong_answers(source: _Source) -> Iterator[str]:
             yield f"{where}: expected <exercise>__<what_is_wrong>.py, where the exercises are {', '.join(answers)}"
             continue
         counted[exercise] += 1
-        if not text.startswith("# expect: ") or not text.splitlines()[0].removeprefix("# expect: ").strip():
-            yield f"{where}: line 1 must be '# expect: <words of the failing check's message>'"
+        try:
+            KnownWrong.read(path)
+        except ValueError as error:
+            yield f"wrong/{error}"
         try:
             missing = sorted(bound(answers[exercise].source, imports=False) - bound(text, imports=False))
         except SyntaxError as error:

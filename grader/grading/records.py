@@ -20,12 +20,13 @@ WITHOUT_ISOLATION = "graded without isolation (sandbox: none): the submission co
 
 @dataclass
 class Test:
-    """The verdict on one test cell."""
+    """The verdict on one test cell. `in_hidden`: it failed in the cell's hidden part, after all that a student sees."""
 
     name: str
     score: _Amount
     max_score: _Amount
     output: str
+    in_hidden: bool = False
 
 
 @dataclass
@@ -85,7 +86,11 @@ def short_notes(notes: list[str]) -> list[str]:
 
 def gradescope(record: Record, sandbox: str = "") -> dict[str, Any]:
     """The record as Gradescope's results.json. `sandbox` is the class report's."""
-    tests = [{**asdict(t), "status": "passed" if t.score == t.max_score else "failed"} for t in record.tests]
+    tests = [
+        {"name": t.name, "score": t.score, "max_score": t.max_score, "output": t.output}
+        | {"status": "passed" if t.score == t.max_score else "failed"}
+        for t in record.tests
+    ]
     notes = [*record.notes, f"reflection: {record.reflection}", f"verified on: {record.verified_on}"]
     if sandbox == "none":
         notes.insert(0, WITHOUT_ISOLATION)

@@ -77,7 +77,8 @@ def run(
             cell.outputs, cell.execution_count = outputs(outcome, maximum, at + 1, is_test=is_test), at + 1
             if is_test:
                 text = outcome.printed.strip() if outcome.ok else outcome.reason
-                report.tests.append(Test(cell.id, _points(outcome, maximum), maximum, text[:_MAX_VERDICT]))
+                late = not outcome.ok and hidden_from is not None and (outcome.line or 0) > hidden_from
+                report.tests.append(Test(cell.id, _points(outcome, maximum), maximum, text[:_MAX_VERDICT], late))
                 if on_test:
                     on_test(report.tests[-1])
             elif not outcome.ok and kind in (Kind.SOLUTION, Kind.SETUP):

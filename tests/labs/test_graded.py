@@ -9,8 +9,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from lab_source import expected_words, failing_tests
 
+from grader.authoring.known_wrong import KnownWrong
 from grader.authoring.labs import Lab, all_labs
 from grader.authoring.lint import lint
 from grader.authoring.manifest import manifest
@@ -18,7 +18,7 @@ from grader.course.course import submissions
 from grader.grading.grade import Options, grade_notebook
 from grader.release.release import stale
 from grader.sandbox import bwrap
-from grader.sandbox.pool import Sandbox
+from grader.sandbox.pool import Sandbox, close_pools
 
 LABS = {lab.slug: lab for lab in all_labs()}
 BOUNDED = {
@@ -27,6 +27,8 @@ BOUNDED = {
     "04_flash_attention": ("flash", "window"),
 }
 """Exercises whose checks ask how a kernel works, not only what it returns."""
+OF_EACH_KIND = ("00_start_here", "04_flash_attention", "09_data_parallel", "13_durable_checkpoints")
+"""Labs of plain functions, of kernels, of programs with many ranks, and of files that survive power cuts."""
 
 
 def together(lab: Lab, folder: Path) -> Iterator[dict[str, Path]]:
@@ -58,6 +60,18 @@ def options(lab: Lab, sandbox: Sandbox) -> Options:
     own = lab.limits
     seconds = {name: 10 * getattr(own, name) for name in ("cell_seconds", "test_seconds", "notebook_seconds")}
     return Options(sandbox, limits=replace(own, **seconds))
+
+
+@pytest.fixture(autouse=True)
+def one_lab_at_a_time(request):
+    """End the warm processes of the lab before: one worker gets all tests of a lab (conftest.py), in one stretch."""
+    slug = request.node.callspec.params.get("slug") if hasattr(request.node, "callspec") else None
+    if slug is not None and slug != warm.get("lab"):
+        close_pools()
+        warm["lab"] = slug
+
+
+warm: dict[str, str] = {}
 
 
 WRONG, RIGHT = (
@@ -97,11 +111,12 @@ def test_labs_is_exactly_what_solutions_generates():
     assert stale(list(LABS.values())) == []
 
 
+@pytest.mark.slow  # `make course` grades these two, and the reference, in every run of CI
 @pytest.mark.parametrize("kind", ["untouched", "half_done"])
 @pytest.mark.parametrize("slug", LABS)
 def test_an_unfinished_submission_earns_exactly_its_points(slug, kind, sandbox):
-    """`make course` grades the reference in a sandbox. Here each of its exercises stands among wrong and among other
-    right answers in turn, and has to earn its points there."""
+    """Here each exercise of the reference stands among wrong and among other right answers in turn, and has to earn
+    its points there."""
     lab = LABS[slug]
     notebook, points = submissions(lab)[kind]
     record = grade_notebook(notebook, lab, kind, options(lab, sandbox))
@@ -109,7 +124,9 @@ def test_an_unfinished_submission_earns_exactly_its_points(slug, kind, sandbox):
     assert record.notes == []
 
 
-@pytest.mark.parametrize("slug", LABS)
+@pytest.mark.parametrize(
+    "slug", [slug if slug in OF_EACH_KIND else pytest.param(slug, marks=pytest.mark.slow) for slug in LABS]
+)
 def test_the_reference_also_earns_everything_without_a_sandbox(slug):
     lab = LABS[slug]
     assert grade_notebook(lab.master(), lab, "reference", options(lab, "none")).score == 100.0
@@ -120,13 +137,16 @@ def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug: str, wrong: di
     lab = LABS[slug]
     trusted = manifest(lab)
     record = grade_notebook(submission(lab, wrong), lab, "wrong", options(lab, sandbox))
-    lost = {test for name, path in wrong.items() for test in failing_tests(path, trusted.exercise(name).tests)}
+    answers = [KnownWrong.read(path) for path in wrong.values()]
+    lost = {test for each in answers for test in each.lost(trusted.exercise(each.exercise).tests)}
     assert {test.name: test.score for test in record.tests} == {
         part.test: (0.0 if part.test in lost else part.points) for each in trusted.exercises for part in each.parts
     }, [str(path.name) for path in wrong.values()]
-    for name, path in wrong.items():
-        said = [test.output for test in record.tests if test.name in trusted.exercise(name).tests]
-        assert expected_words(path) in "\n".join(said), path.name
+    for each in answers:
+        tests = [test for test in record.tests if test.name in trusted.exercise(each.exercise).tests]
+        assert each.expect in "\n".join(test.output for test in tests), each.path.name
+        only_hidden = all(test.in_hidden for test in tests if test.name in lost)
+        assert only_hidden == each.only_hidden, f"{each.path.name}: whether only hidden tests catch it"
 
 
 @pytest.mark.parametrize(("slug", "right"), RIGHT)

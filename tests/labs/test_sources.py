@@ -8,8 +8,10 @@ import hashlib
 import json
 
 import pytest
-from lab_source import SOLUTIONS, exercise_of, load, run_exercise
+from lab_source import SOLUTIONS, load, run_exercise
 from threeloops.lab.predictions.audit import claims
+
+from grader.authoring.known_wrong import KnownWrong
 
 POINTS = {
     "00_start_here": {
@@ -141,114 +143,14 @@ POINTS = {
 LABS = {name: load(name) for name in POINTS}
 EXERCISES = [(lab, exercise) for lab, points in POINTS.items() for exercise in points]
 
-# Known-wrong answers that pass what a student sees.
-ONLY_HIDDEN = {
-    "00_start_here": {
-        "saxpy_bytes__computes_in_float32",
-        "saxpy_work__any_float_will_do",
-        "call_seconds__rounds_to_nanoseconds",
-        "predict_seconds__one_to_three_levels",
-        "capability_report__ptx_runs_everywhere",
-    },
-    "01_roofline": {
-        "intensity__reads_the_shared_keys_for_every_head",
-        "intensity__reads_repeated_rows_again",
-        "roofline__ignores_the_unit_of_the_rate",
-        "roofline__lets_nan_pass",
-        "roofline__keeps_the_integer_type",
-        "classify__largest_of_three_floors",
-        "classify__adds_the_floors",
-        "classify__no_tolerance_at_the_roof",
-        "account__subtracts_all_descendants",
-        "account__peak_at_its_last_moment",
-        "account__compares_only_the_names_of_both",
-    },
-    "02_memory_hierarchy": {
-        "latency__only_rotations_of_one_shuffle",
-        "vector_width__allocates_the_default_dtype",
-        "coalescing__eight_elements_whatever_their_size",
-        "tiles__sums_in_float16",
-    },
-    "03_triton_fusion": {
-        "bias_gelu__eight_programs",
-        "dropout_backward__a_block_for_each_row",
-        "rmsnorm_backward__a_block_of_1024",
-    },
-    "04_flash_attention": {
-        "flash__groups_are_interleaved",
-        "flash__rounds_to_tf32",
-        "merging__computes_in_float64",
-        "traffic__forgets_the_batch",
-        "window__does_not_round_to_a_tile",
-        "window__forgets_the_groups",
-    },
-    "05_mixed_precision": {
-        "formats__a_carry_wraps_around",
-        "formats__rounds_twice",
-        "fp8__remembers_infinities",
-        "masters__threshold_of_half_a_spacing",
-        "scaler__no_new_count_at_the_top",
-    },
-    "06_memory_budget": {
-        "account__divides_for_the_largest_batch",
-        "account__two_states_whatever_the_optimiser",
-        "accumulate__accumulates_in_double",
-        "accumulate__nothing_counts_is_zero",
-        "offload__another_order_of_rounding",
-        "offload__counts_gradients_of_half_as_float",
-        "offload__fetches_into_a_buffer_in_use",
-        "offload__goes_on_with_an_older_run",
-        "recompute__square_root_of_the_layers",
-        "recompute__the_larger_of_two_alike",
-        "tracker__forgets_the_rest",
-        "tracker__looks_at_single_results_only",
-    },
-    "07_feeding_the_gpu": {
-        "diagnose__compares_neighbouring_stages_only",
-        "diagnose__the_last_of_equals",
-        "prefetch__cancels_only_when_the_store_fails",
-        "resume__counts_a_refused_step",
-        "resume__the_last_worker_comes_first",
-        "shards__follows_links",
-        "shards__groups_by_key_wherever_it_comes",
-        "shards__reads_what_only_ustar_has",
-        "shards__takes_a_sign_in_a_size",
-    },
-    "08_collectives": set(),
-    "09_data_parallel": set(),
-    "10_sharded_data_parallel": set(),
-    "11_tensor_and_expert_parallel": set(),
-    "12_pipeline_parallel": set(),
-    "13_durable_checkpoints": set(),
-    "14_elastic_training": set(),
-    "15_decode_path": set(),
-    "16_continuous_batching": {"find_prefix__separates_the_salt_as_a_token"},
-    "17_production_service": set(),
-    "18_serving_fleet": set(),
-    "19_capstone_plan": set(),
-}
-
 # Of these at least nine in ten known-wrong answers fail what a student sees.
 SECOND_EDITION = [name for name, lab in LABS.items() if lab.metadata.get("threeloops", {}).get("edition") == 2]
 
-# These interpret kernels. That their other wrong answers fail visibly is a kindness: it is looked at in the long runs.
-KERNEL_LABS = {"02_memory_hierarchy", "03_triton_fusion", "04_flash_attention"}
-WRONG = [
-    pytest.param(
-        name,
-        path,
-        id=f"{name}-{path.stem}",
-        marks=[pytest.mark.slow] if name in KERNEL_LABS and path.stem not in ONLY_HIDDEN[name] else [],
-    )
-    for name, lab in LABS.items()
-    for path in lab.wrong_answers
-]
+WRONG = {name: [KnownWrong.read(path) for path in lab.wrong_answers] for name, lab in LABS.items()}
 
 
-def test_every_lab_and_no_other_answer_stands_in_the_tables():
-    assert set(POINTS) == set(ONLY_HIDDEN) == {path.parent.name for path in SOLUTIONS.glob("*/*.py")}
-    for name, stems in ONLY_HIDDEN.items():
-        assert stems <= {path.stem for path in LABS[name].wrong_answers}
+def test_every_lab_stands_in_the_table():
+    assert set(POINTS) == {path.parent.name for path in SOLUTIONS.glob("*/*.py")}
 
 
 @pytest.mark.parametrize("name", LABS)
@@ -271,23 +173,18 @@ def test_the_released_check_refuses_the_stub_which_says_that_it_is_one(name, exe
     assert "is not written yet" in str(run_exercise(lab, exercise, lab.stubs[exercise], hidden=False))
 
 
-@pytest.mark.parametrize(("name", "wrong"), WRONG)
-def test_what_only_the_hidden_part_catches(name, wrong):
-    passes_visible = run_exercise(LABS[name], exercise_of(wrong), wrong.read_text(), hidden=False) is None
-    assert passes_visible == (wrong.stem in ONLY_HIDDEN[name])
-
-
 @pytest.mark.parametrize(("name", "exercise"), EXERCISES)
 def test_every_exercise_has_wrong_answers_of_both_kinds(name, exercise):
     """In the second edition nearly all are caught visibly: an exercise need not have one that only hidden tests do."""
-    stems = {path.stem for path in LABS[name].wrong_answers if exercise_of(path) == exercise}
-    assert len(stems) >= 3 and stems - ONLY_HIDDEN[name]
-    assert stems & ONLY_HIDDEN[name] or name in SECOND_EDITION
+    only_hidden = [each.only_hidden for each in WRONG[name] if each.exercise == exercise]
+    assert len(only_hidden) >= 3 and not all(only_hidden)
+    assert any(only_hidden) or name in SECOND_EDITION
 
 
 @pytest.mark.parametrize("name", SECOND_EDITION)
 def test_nine_of_ten_wrong_answers_fail_visibly(name):
-    assert 10 * len(ONLY_HIDDEN[name]) <= len(LABS[name].wrong_answers)
+    """What the first lines of a wrong answer say of it is compared with what happens in test_graded.py."""
+    assert 10 * sum(each.only_hidden for each in WRONG[name]) <= len(WRONG[name])
 
 
 @pytest.mark.parametrize("name", [name for name, lab in LABS.items() if (lab.folder / "data").exists()])

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import linecache
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,33 +74,6 @@ def load(lab: str) -> LabSource:
 def cleared(solution: str) -> str:
     """The text of a solution cell with its solution regions replaced by nbgrader's stub."""
     return SOLUTION_REGION.sub(r"\1# YOUR CODE HERE\n\1raise NotImplementedError()\n", solution + "\n")
-
-
-def expected_words(wrong_answer: Path) -> str:
-    """The words after `# expect:` in the first line of a known-wrong answer."""
-    first = wrong_answer.read_text().splitlines()[0]
-    if not first.startswith("# expect: "):
-        raise ValueError(f"{wrong_answer.name}: line 1 is {first!r}, expected '# expect: <words of the message>'")
-    return first.removeprefix("# expect: ").strip()
-
-
-def failing_tests(wrong_answer: Path, tests: Sequence[str]) -> set[str]:
-    """The tests of its exercise that a known-wrong answer fails: those whose parts its second line names, else all.
-
-    `# fails: values, edges` names the parts of `softmax_test_values` and `softmax_test_edges`.
-    """
-    second = wrong_answer.read_text().splitlines()[1]
-    if not second.startswith("# fails: "):
-        return set(tests)
-    parts = second.removeprefix("# fails: ").split(", ")
-    by_part = {split_test_id(test)[1]: test for test in tests}
-    if unknown := set(parts) - by_part.keys():
-        raise ValueError(f"{wrong_answer.name}: no part {', '.join(sorted(unknown))}; there are {', '.join(by_part)}")
-    return {by_part[part] for part in parts}
-
-
-def exercise_of(wrong_answer: Path) -> str:
-    return wrong_answer.name.split("__")[0]
 
 
 def run_exercise(

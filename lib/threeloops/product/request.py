@@ -73,7 +73,7 @@ class Request:
     cache_salt: str = ""  # requests with different salts share no blocks of the prefix cache
 
     # filled by the scheduler
-    number: int = 0  # how many were added before: decides between equals
+    place: tuple[float, ...] = ()  # what it is sorted by: the order of the policy, then how many were added before
     block_table: list[int] = field(default_factory=list)
     computed: int = 0  # tokens whose keys and values are in the cache
     cached: int = 0  # of these, taken from the prefix cache at the latest admission

@@ -1,5 +1,6 @@
 # expect: PTX for (9, 0) does not run on
 # fails: status
+# caught: hidden
 def capability_report(probe: Probe) -> Report:
     """Which GPUs a process on this machine sees and can use."""
     if probe.cuda_visible_devices is None:

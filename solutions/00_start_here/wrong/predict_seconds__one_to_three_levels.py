@@ -1,5 +1,6 @@
 # expect: a factor of
 # fails: machines
+# caught: hidden
 def predict_seconds(n: int, dtype: str, machine: Machine) -> float:
     """Predicted seconds of one SAXPY call on `n` elements."""
     vector = n * ELEMENT_BYTES[dtype]

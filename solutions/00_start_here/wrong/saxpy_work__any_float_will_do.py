@@ -1,5 +1,6 @@
 # expect: expected   ValueError with
 # fails: edges
+# caught: hidden
 def saxpy_work(n: int, dtype: str) -> Work:
     """Bytes, FLOPs and intensity of y ← a·x + y on `n` elements."""
     if not dtype.startswith(("float", "bfloat")):

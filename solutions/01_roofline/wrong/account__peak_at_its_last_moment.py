@@ -1,4 +1,5 @@
 # expect: the peak at its first moment
+# caught: hidden
 def account(profile: Profile) -> Account:
     """The three costliest operators, what bounds each, and the peak of activation memory."""
     totals = totals_by_name(profile)

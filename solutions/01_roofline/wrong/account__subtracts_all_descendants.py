@@ -1,4 +1,5 @@
 # expect: subtract the direct children only
+# caught: hidden
 def account(profile: Profile) -> Account:
     """The three costliest operators, what bounds each, and the peak of activation memory."""
     totals = totals_by_name(profile)

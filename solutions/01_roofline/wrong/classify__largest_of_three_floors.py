@@ -1,4 +1,5 @@
 # expect: the largest of three floors is the wrong question
+# caught: hidden
 def classify(measured: Measured, machine: Machine) -> Verdict:
     """What limits the operation on this machine, by the four rules."""
     if not measured.device_us > 0:

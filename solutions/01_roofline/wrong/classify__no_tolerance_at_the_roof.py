@@ -1,4 +1,5 @@
 # expect: up to 5% above the roof
+# caught: hidden
 def classify(measured: Measured, machine: Machine) -> Verdict:
     """What limits the operation on this machine, by the four rules."""
     if not measured.device_us > 0:

@@ -1,4 +1,5 @@
 # expect: K and V have kv_heads heads
+# caught: hidden
 def matmul_work(m: int, k: int, n: int, bytes_per_element: float) -> Work:
     """(m, k) @ (k, n) → (m, n)."""
     require_positive(m=m, k=k, n=n, bytes_per_element=bytes_per_element)

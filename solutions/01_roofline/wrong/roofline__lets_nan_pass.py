@@ -1,4 +1,5 @@
 # expect: attainable([1.0, nan]
+# caught: hidden
 def read_row(row: DatasheetRow) -> Roof:
     """The dense rate in FLOP/s and the bandwidth in bytes/s behind a printed row."""
     rates, bandwidths = {"TFLOP/s": 1e12, "PFLOP/s": 1e15}, {"GB/s": 1e9, "TB/s": 1e12}

@@ -1,4 +1,5 @@
 # expect: random lanes
+# caught: hidden
 def sectors(addresses: list[int | None], width: int) -> int:
     """Sectors of 32 bytes that one request touches."""
     touched = set()

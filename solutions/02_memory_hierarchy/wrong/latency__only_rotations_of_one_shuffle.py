@@ -1,4 +1,5 @@
 # expect: different rings of 4 lines
+# caught: hidden
 def build_ring(lines: int, seed: int) -> np.ndarray:
     """One random cycle through `lines` lines: following[i] is visited after i."""
     if lines < 1:

@@ -1,4 +1,5 @@
 # expect: saxpy of float16
+# caught: hidden
 @triton.jit
 def saxpy_kernel(x, y, out, a, n, BLOCK: tl.constexpr):
     """out = a·x + y, BLOCK elements a program."""

@@ -1,5 +1,6 @@
 # expect: no program wrote
 # fails: values
+# caught: hidden
 @triton.jit
 def bias_gelu_kernel(x, bias, out, n, columns, BLOCK: tl.constexpr):
     """out = gelu(x + bias), BLOCK elements per program."""

@@ -1,5 +1,6 @@
 # expect: they wrote
 # fails: values, traffic
+# caught: hidden
 @triton.jit
 def dropout_backward_kernel(grad, x, bias, out, n, columns, p, seed, BLOCK: tl.constexpr):
     """The gradient of x, with the mask of the forward pass made anew."""

@@ -1,4 +1,5 @@
 # expect: query head h uses
+# caught: hidden
 @triton.jit
 def flash_kernel(
     q,

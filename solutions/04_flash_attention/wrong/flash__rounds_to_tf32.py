@@ -1,4 +1,5 @@
 # expect: rounded to TF32
+# caught: hidden
 @triton.jit
 def flash_kernel(
     q,

@@ -1,4 +1,5 @@
 # expect: m of float32 scores
+# caught: hidden
 def summarise(scores: torch.Tensor, values: torch.Tensor) -> Summary:
     """The summary of one block of keys."""
     scores, values = scores.double(), values.double()

@@ -1,4 +1,5 @@
 # expect: every batch and head does it again
+# caught: hidden
 def visible_tiles(p: Problem, block_m: int, block_n: int) -> list[tuple[int, int]]:
     """First and end of the visited tiles of keys, for each block of queries."""
     found = []

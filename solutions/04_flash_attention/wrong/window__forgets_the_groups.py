@@ -1,4 +1,5 @@
 # expect: window
+# caught: hidden
 @triton.jit
 def window_kernel(
     q, k, v, out, tokens, group, scale, window, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr

@@ -1,4 +1,5 @@
 # expect: a carry into the exponent
+# caught: hidden
 def decode(codes: np.ndarray, format: Format) -> np.ndarray:
     """The exact values of codes, float64."""
     m, bits = format.mantissa_bits, format.exponent_bits + format.mantissa_bits

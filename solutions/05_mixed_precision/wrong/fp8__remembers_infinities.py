@@ -1,4 +1,5 @@
 # expect: next_delayed after amax number
+# caught: hidden
 def quantise(x: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
     """x · scale in FP8, saturated."""
     return (x.float() * scale).clamp(-LARGEST[dtype], LARGEST[dtype]).to(dtype)

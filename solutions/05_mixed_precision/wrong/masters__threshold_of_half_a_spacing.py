@@ -1,4 +1,5 @@
 # expect: twice as close
+# caught: hidden
 def lost(weights: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
     """Where an update that is not zero leaves a 16-bit weight as it was."""
     require_same_shape(weights, updates)

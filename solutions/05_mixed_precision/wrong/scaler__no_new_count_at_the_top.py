@@ -1,4 +1,5 @@
 # expect: at the end of float32
+# caught: hidden
 def next_scaler(scaler: Scaler, overflow: bool) -> Scaler:
     """The scaler after a step whose gradients did, or did not, overflow."""
     if overflow:

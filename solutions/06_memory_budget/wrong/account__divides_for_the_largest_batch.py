@@ -1,4 +1,5 @@
 # expect: largest batch in
+# caught: hidden
 def account(config: GPTConfig, batch: int, sequence: int, states: int) -> Account:
     """What a training step in float32 holds; `states` numbers a parameter belong to the optimiser."""
     if batch < 1:

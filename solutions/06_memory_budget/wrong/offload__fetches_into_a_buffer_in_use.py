@@ -1,4 +1,5 @@
 # expect: irregular chunks
+# caught: hidden
 def adamw_from_files(folder: str, parameter: Tensor, gradient: Tensor, step: int, chunk: int, options: AdamW) -> Tensor:
     """The parameter after one AdamW step whose moments lie in `folder`."""
     for name, value in (("step", step), ("chunk", chunk)):

@@ -1,4 +1,5 @@
 # expect: best_k(
+# caught: hidden
 def schedule(layers: int, k: int) -> list[tuple[str, int]]:
     """Actions of a training step that keeps the inputs of segments of k layers and computes the rest again."""
     require(layers, k)

@@ -1,4 +1,5 @@
 # expect: outlives the call
+# caught: hidden
 def live_bytes(run) -> Live:
     """Peak and rest of the storages that operators make while `run()` runs."""
     watching = Watching()

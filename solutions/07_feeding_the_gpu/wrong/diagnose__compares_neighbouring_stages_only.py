@@ -1,4 +1,5 @@
 # expect: overlapped
+# caught: hidden
 def diagnose(trace: Trace) -> Diagnosis:
     """What a loop did with its time, and what would make it faster."""
     stages = {stage.name: [] for stage in trace.stages}

@@ -1,4 +1,5 @@
 # expect: an error in training also leaves
+# caught: hidden
 def feed(keys: list, ahead: int, request, receive, cancel, train) -> int:
     """Train on every key's data in order, with `ahead` samples requested in advance."""
     if ahead < 0:

@@ -1,4 +1,5 @@
 # expect: worker
+# caught: hidden
 class Sampler:
     """Hands out the rest of an epoch, and remembers what was trained on."""
 

@@ -1,4 +1,5 @@
 # expect: link.tar
+# caught: hidden
 def write_shard(samples: list) -> bytes:
     """A tar file in the WebDataset layout."""
     pieces = []

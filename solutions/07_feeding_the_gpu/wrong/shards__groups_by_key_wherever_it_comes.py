@@ -1,4 +1,5 @@
 # expect: a sample ends where the key changes
+# caught: hidden
 def write_shard(samples: list) -> bytes:
     """A tar file in the WebDataset layout."""
     pieces = []

@@ -1,4 +1,5 @@
 # expect: byte 512: the checksum of this header is wrong
+# caught: hidden
 def write_shard(samples: list) -> bytes:
     """A tar file in the WebDataset layout."""
     pieces = []

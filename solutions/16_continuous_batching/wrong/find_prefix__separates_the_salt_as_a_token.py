@@ -1,5 +1,6 @@
 # expect: a salt may hold any text
 # fails: keys
+# caught: hidden
 def find_prefix(prompt: Prompt, cache: dict, block_size: int) -> tuple[list, list[int]]:
     """A key for each full block, and the cached blocks from the beginning."""
     keys = [

@@ -52,7 +52,7 @@ PEOPLE = [
     "ends.",
     "x" * 100,
 ]
-CLASS = PEOPLE + [f"student{n}" for n in range(40 - len(PEOPLE))]
+CLASS = PEOPLE + [f"student{n}" for n in range(3)]
 NOBODY = ["x..y", "a\\b", "..x", "\x1b[2J", "x" * 101, "line\nbreak", " ", "\u202egnp"]
 
 

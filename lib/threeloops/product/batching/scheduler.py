@@ -7,6 +7,7 @@ continuous batching with the door shut: nobody joins while somebody runs.
 import math
 from collections.abc import Sequence
 from itertools import count
+from operator import attrgetter
 
 from threeloops.product.batching.fairness import TokenCounters
 from threeloops.product.batching.policy import Policy
@@ -15,6 +16,8 @@ from threeloops.product.decode.blocks import BlockManager
 from threeloops.product.request import Batch, Chunk, Finish, Phase, Request
 
 __all__ = ["Scheduler"]
+
+_PLACE = attrgetter("place")
 
 
 class Scheduler:
@@ -39,7 +42,7 @@ class Scheduler:
                 f"{request.sampling.max_tokens} need a cache of {longest} tokens; this one has {room}: shorten the "
                 "prompt, lower max_tokens, or give the cache more blocks"
             )
-        request.number = next(self._added)
+        request.place = *self.policy.order(request), next(self._added)
         self._counters.join(request.client, (other.client for other in self.waiting))
         self.waiting.append(request)
 
@@ -62,7 +65,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> Batch:
         """The next step. Preempts from the end of the order where blocks run out; the first of all always runs."""
-        self.running.sort(key=self._place)
+        self.running.sort(key=_PLACE)
         chunks: list[Chunk] = []
         copies: list[tuple[int, int]] = []
         if self.policy.chunked:
@@ -114,9 +117,6 @@ class Scheduler:
             return math.inf
         return min(request.arrival for request in self.waiting) + self.policy.door_opens
 
-    def _place(self, request: Request) -> tuple[float, ...]:
-        return *self.policy.order(request), request.number
-
     def _continue(self, chunks: list[Chunk], copies: list[tuple[int, int]]) -> None:
         """Chunks of those who run, best first."""
         budget = self.policy.token_budget
@@ -124,10 +124,11 @@ class Scheduler:
         for request in self.running:  # it can only lose members at its end
             if not budget:
                 break
-            ones -= request.uncomputed == 1
-            tokens = min(request.uncomputed, max(1, budget - ones))
+            uncomputed = request.uncomputed
+            ones -= uncomputed == 1
+            tokens = min(uncomputed, max(1, budget - ones))
             guesses = self._guesses(request, budget - tokens - ones)
-            if self._lacks(request, tokens + guesses):
+            if guesses and self._lacks(request, tokens + guesses):
                 guesses = 0  # nobody is preempted for a guess
             while self._lacks(request, tokens):
                 self._preempt(self.running[-1])
@@ -140,7 +141,7 @@ class Scheduler:
             budget -= tokens + guesses
 
     def _guesses(self, request: Request, budget: int) -> int:
-        if request.phase is not Phase.DECODE:
+        if not self.policy.guesses or request.phase is not Phase.DECODE:
             return 0
         return max(0, min(self.policy.guesses, budget, request.sampling.max_tokens - len(request.output) - 1))
 
@@ -152,7 +153,7 @@ class Scheduler:
     def _admit(self, chunks: list[Chunk], now: float) -> None:
         """Let those who wait join, best first, until budget, seats or blocks are used up, or the door is shut."""
         budget = self.policy.token_budget - sum(chunk.count + chunk.guesses for chunk in chunks)
-        self.waiting.sort(key=self._place)
+        self.waiting.sort(key=_PLACE)
         while self.waiting and len(self.running) < self.policy.max_running and budget > 0 and self._is_door_open(now):
             request = self._next_in_line()
             self._take_prefix(request)

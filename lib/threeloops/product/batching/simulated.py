@@ -92,7 +92,11 @@ class RooflineCost:
         return Work(moved, products + 4 * config.layers * config.width * step.pairs)
 
     def __call__(self, step: StepShape) -> float:
-        return Roofline(self.accelerator, self.dtype).time_floor(self.work(step)) / self.reached + self.overhead
+        return self._roofline.time_floor(self.work(step)) / self.reached + self.overhead
+
+    @cached_property
+    def _roofline(self) -> Roofline:
+        return Roofline(self.accelerator, self.dtype)
 
 
 @dataclass(frozen=True)

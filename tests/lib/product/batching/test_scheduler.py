@@ -197,7 +197,7 @@ def test_of_equals_a_preempted_request_is_still_before_those_who_came_later():
         engine.add(each)
     engine.run()
     assert [each.token_times[-1] for each in requests] == sorted(each.token_times[-1] for each in requests)
-    assert requests[1].preemptions and [each.number for each in requests] == [0, 1, 2]
+    assert requests[1].preemptions and [each.place[-1] for each in requests] == [0, 1, 2]
 
 
 def test_nobody_is_admitted_before_all_of_the_prompt_has_room():

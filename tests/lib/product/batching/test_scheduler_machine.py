@@ -98,7 +98,10 @@ class EngineMachine(RuleBasedStateMachine):
         assert len(chunks) == len(batch.chunks) <= policy.max_running
         uncut = not policy.chunked and len(chunks) == 1
         assert batch.tokens <= policy.token_budget or uncut
-        key = scheduler._place
+
+        def key(request):
+            return *policy.order(request), request.place[-1]
+
         joined = [request for request in waited if request in chunks]
         left = [request for request in waited if request in scheduler.waiting]
         preempted = [request for request in ran if request.preemptions > preemptions[request]]
