@@ -8,9 +8,8 @@ from statistics import median
 from typing import Any, Literal
 
 from rich.console import Group
-from rich.table import Table
 
-from benchmarks.tables import span, summary_table
+from benchmarks.tables import Lines, span, summary_table
 from grader.machine.provenance import Provenance, anonymous
 
 _SCALES = {
@@ -105,7 +104,7 @@ class Result:
         """All of it for people: how parties compare, how predictions did, and the notes."""
         return Group(self.table(), *([self.differences()] if self.predictions else []), *self.notes)
 
-    def differences(self) -> Table:
+    def differences(self) -> Lines:
         """A line for each quantity and party: how far all its cases were from their predictions."""
         rows = [{"quantity": each.what, "measured by": each.by, "off": each.difference} for each in self.predictions]
         return summary_table(
@@ -116,24 +115,20 @@ class Result:
             rows,
         )
 
-    def table(self) -> Table:
+    def table(self) -> Lines:
         """A line for each quantity and party, and how it compares to the peer."""
-        table = Table(title=f"{self.name} on {self.provenance.verified_on}", title_justify="left", box=None)
-        table.add_column("quantity", overflow="fold")
-        table.add_column("by", overflow="fold")
-        table.add_column("median", justify="right")
-        table.add_column("lowest … highest", justify="right")
-        table.add_column("better than the peer", justify="right")
-        before = None
+        made = Lines(
+            f"{self.name} on {self.provenance.verified_on}", ("median", "lowest … highest", "better than peer")
+        )
         for series in self.series:
             peer = self.peer_of(series)
             ratio = "the peer" if series.peer else f"{series.times_better(peer):.2f}×" if peer else ""
             size, unit = _scale(series.median, series.unit)
-            spread = f"{min(series.samples) / size:.3g} … {max(series.samples) / size:.3g} {unit}"
-            what = series.what if series.what != before else ""
-            table.add_row(what, series.by, readable(series.median, series.unit), spread, ratio)
-            before = series.what
-        return table
+            low, high = (_digits(end(series.samples) / size) for end in (min, max))
+            made.rows.append(
+                (series.what, series.by, (readable(series.median, series.unit), f"{low} … {high} {unit}", ratio))
+            )
+        return made
 
 
 def percent(part: float) -> str:
@@ -159,7 +154,12 @@ def _plain(value: Any) -> str:
 def readable(value: float, unit: str) -> str:
     """A number with a unit of fitting size: 0.00052, "s" → "520 µs"."""
     size, name = _scale(value, unit)
-    return f"{value / size:.3g} {name}" if abs(value / size) < 1000 else f"{value / size:.0f} {name}"
+    return f"{_digits(value / size)} {name}"
+
+
+def _digits(value: float) -> str:
+    """Three digits, or all that stand before the point."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def _scale(value: float, unit: str) -> tuple[float, str]:

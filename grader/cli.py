@@ -98,9 +98,10 @@ def command(function: Callable[..., None], app: typer.Typer = _app) -> Callable[
 
 
 def _chosen(names: list[str] | None) -> list[Lab]:
+    """The labs that an author or instructor means; all of them where none is named."""
     labs = [find_lab(n) for n in names] if names else all_labs()
-    if not labs:
-        _fail(f"{course_root()} has no solutions/: run this in a checkout of the course")
+    if not all(lab.has_answers for lab in labs) or not labs:
+        _fail(f"{course_root()} has no solutions/, as in a student bundle: run this in a checkout of the course")
     return labs
 
 

@@ -21,6 +21,7 @@ from benchmarks.grading import HARNESSES, grade_lab, require_fair
 from benchmarks.harnesses import OURS, STOCK, Bench, HarnessFailed, Run
 from benchmarks.process_tree import TookTooLong, Usage, run_measured
 from benchmarks.result import Prediction, Result, Series, a_row_a_line, readable
+from benchmarks.tables import Lines
 from benchmarks.wall import KERNEL, WALL, Effort, wall_costs
 from grader.authoring.manifest import manifest
 from grader.machine.child_process import CODE, environment
@@ -99,6 +100,38 @@ def test_the_grading_benchmark_of_a_toy_class_of_two(lab, about, harnesses):
     assert str(CODE) not in text and str(lab.root) not in text
 
 
+WORDS = ("torch.optim.AdamW(foreach=False),", "resident,", "block_sparse_attention_with_gradients")
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("columns", [1, 3, 8])
+def test_a_table_breaks_no_word_and_no_number_at_80_columns_or_in_a_pipe(width, columns):
+    names = tuple(f"quantity {number}" for number in range(columns))
+    made = Lines("a title", names)
+    cells = tuple(f"{number}.5 … 1,{number}00 GB/s" for number in range(columns))
+    made.rows += [("what it is about", " ".join(WORDS), cells), ("what it is about", WORDS[2], cells)]
+    pipe = io.StringIO()
+    Console(file=pipe, width=width).print(made)
+    lines = [line.rstrip() for line in pipe.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    assert all(any(word in line.split() for line in lines) for word in WORDS), lines
+    for text in (*names, *cells):
+        assert any(text in line for line in lines), text
+    assert lines.count("what it is about") == 1
+
+
+def test_a_table_without_rows_has_its_title():
+    pipe = io.StringIO()
+    Console(file=pipe, width=80).print(Lines("nothing was timed", ("median",)))
+    assert pipe.getvalue().splitlines()[0].strip() == "nothing was timed"
+
+
+def test_numbers_are_printed_as_a_person_would():
+    found = [readable(value, "s") for value in (1148.3, 0.99951, 0.0005, 123456, 1)]
+    assert found == ["1,148 s", "1,000 ms", "500 µs", "123,456 s", "1 s"]
+    assert readable(0, "tokens") == "0 tokens"
+
+
 def test_predictions_stand_in_one_table_a_line_for_each_party(about):
     rows = [
         Prediction("peak", "small", "tracker", "bytes", 100.0, 97.0),
@@ -109,8 +142,9 @@ def test_predictions_stand_in_one_table_a_line_for_each_party(about):
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(result.tables())
     lines = [line.split() for line in console.export_text().splitlines()]
-    assert ["peak", "tracker", "2", "-3.0%", "…", "+1.0%"] in lines
+    assert ["tracker", "2", "-3.0%", "…", "+1.0%"] in lines
     assert ["allocator", "1", "+0.0%"] in lines
+    assert lines.count(["peak"]) == 1, "what both lines are about stands once, above them"
     assert lines[-1] == ["nothing", "else", "was", "looked", "at"]
     assert [row["difference"] for row in result.to_dict()["predictions"]] == pytest.approx([-0.03, 0.01, 0.0])
 

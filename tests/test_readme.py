@@ -223,7 +223,12 @@ def a_new_lab_passes(clone: Path, said: str) -> None:
         shutil.rmtree(clone / folder / "20_my_lab")
 
 
+def the_wheel_is_there(clone: Path, said: str) -> None:
+    assert [path.name for path in (clone / "dist").iterdir()] == ["threeloops-0.1.0-py3-none-any.whl"]
+
+
 AFTER = {
+    "pip wheel": the_wheel_is_there,
     "threeloops class init": the_class_is_there,
     "threeloops new": a_new_lab_passes,
     "make lab": two_labs_were_started,

@@ -1,8 +1,8 @@
-"""The kernels and the bench on the other Triton: 3.6 where a newer one is installed, and the other way round.
+"""The kernels and the bench on the oldest and the newest Triton that the course accepts.
 
-The other version lies in a folder of its own in front of everything else on the import path, so nothing that is
-installed changes. THREELOOPS_TRITON_OVERLAY names such a folder that exists already (made with `pip install --target
-FOLDER --no-deps` and the packages of `OTHER`).
+Another version than the installed one lies in a folder of its own in front of everything else on the import path, so
+nothing that is installed changes. THREELOOPS_TRITON_OVERLAY names such a folder that exists already (made with `pip
+install --target FOLDER --no-deps` and the packages of one of `OTHERS`).
 """
 
 import os
@@ -19,7 +19,7 @@ from grader.machine.child_process import CODE, environment
 pytestmark = pytest.mark.slow
 
 # The 3.6 interpreter cannot take a tensor as a loop bound with numpy 2.4.
-OLD, NEW = ("triton==3.6.0", "numpy<2.4"), ("triton==3.7.1",)
+OTHERS = (("triton==3.6.0", "numpy<2.4"), ("triton==3.9.0",))
 SECONDS = 1800
 
 PARTS = {
@@ -33,26 +33,30 @@ PARTS = {
 }
 
 
-def other_triton() -> tuple[str, ...]:
-    """Packages of the version that is not installed here."""
-    return OLD if tuple(map(int, version("triton").split(".")[:2])) >= (3, 7) else NEW
+@pytest.fixture(scope="module", params=OTHERS, ids=lambda packages: packages[0])
+def other_triton(request):
+    """Packages of a version that is not installed here."""
+    if request.param[0].partition("==")[2] == version("triton"):
+        pytest.skip(f"{request.param[0]} is installed, so all other tests run on it")
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def overlay(tmp_path_factory):
+def overlay(tmp_path_factory, other_triton):
     """A folder that holds the other Triton."""
-    if given := os.environ.get("THREELOOPS_TRITON_OVERLAY"):
-        return Path(given)
+    given = Path(os.environ.get("THREELOOPS_TRITON_OVERLAY", ""))
+    if (given / f"{other_triton[0].replace('==', '-')}.dist-info").is_dir():
+        return given
     folder = tmp_path_factory.mktemp("triton")
     command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-deps"]
     done = subprocess.run(
-        [*command, "--target", str(folder), *other_triton()], capture_output=True, text=True, timeout=900
+        [*command, "--target", str(folder), *other_triton], capture_output=True, text=True, timeout=900
     )
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr.strip()]
         if "No matching distribution" in done.stderr or "No module named pip" in done.stderr:
-            pytest.skip(f"{' and '.join(other_triton())} cannot be installed here, so it is NOT tested: {said[-1]}")
-        pytest.fail(f"pip could not install {' and '.join(other_triton())}: {said[-1]}")
+            pytest.skip(f"{' and '.join(other_triton)} cannot be installed here, so it is NOT tested: {said[-1]}")
+        pytest.fail(f"pip could not install {' and '.join(other_triton)}: {said[-1]}")
     return folder
 
 
@@ -64,16 +68,16 @@ def run(overlay, *arguments):
     return subprocess.run(command, cwd=CODE, env=variables, capture_output=True, text=True, timeout=SECONDS)
 
 
-def test_the_overlay_is_what_gets_imported(overlay):
+def test_the_overlay_is_what_gets_imported(overlay, other_triton):
     done = run(overlay, "-c", "import numpy, triton; print(triton.__version__, numpy.__version__, triton.__file__)")
     triton, numpy, file = done.stdout.split()
-    assert triton == other_triton()[0].partition("==")[2] and triton != version("triton")
+    assert triton == other_triton[0].partition("==")[2] and triton != version("triton")
     assert Path(file).is_relative_to(overlay)
-    assert len(other_triton()) == 1 or tuple(map(int, numpy.split(".")[:2])) < (2, 4)
+    assert len(other_triton) == 1 or tuple(map(int, numpy.split(".")[:2])) < (2, 4)
 
 
 @pytest.mark.parametrize("patterns", PARTS.values(), ids=PARTS)
-def test_the_suite_passes_on_the_other_triton(overlay, tmp_path, patterns):
+def test_the_suite_passes_on_the_other_triton(overlay, other_triton, tmp_path, patterns):
     files = sorted(str(found.relative_to(CODE)) for pattern in patterns for found in CODE.glob(pattern))
     assert files, f"no test matches {', '.join(patterns)}: this test looks for a file that was renamed"
     report = tmp_path / "tests.xml"
@@ -87,6 +91,6 @@ def test_the_suite_passes_on_the_other_triton(overlay, tmp_path, patterns):
         for bad in case
         if bad.tag in ("failure", "error")
     }
-    assert not failed, f"{len(failed)} of {len(cases)} fail on {other_triton()[0]}: {failed}"
+    assert not failed, f"{len(failed)} of {len(cases)} fail on {other_triton[0]}: {failed}"
     passed = [case for case in cases if not any(child.tag == "skipped" for child in case)]
     assert passed and done.returncode == 0, "nothing was tested: every test was skipped"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from grader.submissions.submitted import nested
 
 __all__ = [
-    "GOES_ON", "KERNELSPEC", "LABS", "Lab", "LabError", "Limits", "OPENING", "SOLUTIONS", "WORK", "all_labs",
+    "BASE", "GOES_ON", "KERNELSPEC", "LABS", "Lab", "LabError", "Limits", "OPENING", "SOLUTIONS", "WORK", "all_labs",
     "course_root", "find_lab", "grade_id", "text_id",
 ]  # fmt: skip
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:  # a machine that only measures may have no nbformat, and must
     from nbformat import NotebookNode
 
 SOLUTIONS, LABS, WORK = "solutions", "labs", "work"
+BASE = ".base"
+"""In `work/`: the releases that the student's copies were made from."""
+_IN_WHEEL = Path(__file__).resolve().parents[1] / LABS
+"""Where the wheel has the released labs (setup.py); not there in a checkout or a bundle."""
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 OPENING = "opening"
 """The tag of the cell that draws the picture in the title."""
@@ -42,8 +46,18 @@ class LabError(Exception):
 
 
 def course_root() -> Path:
-    """The repository: `$THREELOOPS_ROOT`, else the folder above this package. Absolute: grading changes directories."""
-    return Path(os.environ.get("THREELOOPS_ROOT") or Path(__file__).resolve().parents[2]).absolute()
+    """The repository or bundle: `$THREELOOPS_ROOT`, else the folder above this package.
+
+    Where the package was installed from a wheel, neither is there: then it is the learner's folder, which is the
+    nearest one at or above the working directory that has started labs in `work/`, or else the working directory
+    itself. Absolute: grading changes directories.
+    """
+    if named := os.environ.get("THREELOOPS_ROOT"):
+        return Path(named).absolute()
+    if not _IN_WHEEL.is_dir():
+        return Path(__file__).resolve().parents[2]
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / WORK / BASE).is_dir()), here)
 
 
 @dataclass(frozen=True)
@@ -92,12 +106,12 @@ class Lab:
 
     @property
     def folder(self) -> Path:
-        """The lab's folder in `solutions/`; in a student bundle, which has none, that in `labs/`."""
-        return self.root / _place(self.root) / self.slug
+        """The lab's folder in `solutions/`; in a student bundle or wheel, which has none, that in `labs/`."""
+        return _place(self.root) / self.slug
 
     @property
     def has_answers(self) -> bool:
-        """False in a student bundle."""
+        """False in a student bundle and in a wheel."""
         return self.folder.parent.name == SOLUTIONS
 
     @property
@@ -131,7 +145,7 @@ class Lab:
 
     @property
     def released(self) -> Path:
-        return self.root / LABS / self.slug / f"{self.stem}.ipynb"
+        return _released_labs(self.root) / self.slug / f"{self.stem}.ipynb"
 
     @property
     def work(self) -> Path:
@@ -169,7 +183,7 @@ class Lab:
 def all_labs(root: Path | None = None) -> list[Lab]:
     """Every lab that has a source, in the order of the course."""
     root = root or course_root()
-    folders = sorted(p for p in (root / _place(root)).glob("*") if _FOLDER.fullmatch(p.name))
+    folders = sorted(p for p in _place(root).glob("*") if _FOLDER.fullmatch(p.name))
     return [lab for lab in (Lab(p.name, root) for p in folders) if lab.source.is_file()]
 
 
@@ -188,9 +202,14 @@ def find_lab(name: str, root: Path | None = None) -> Lab:
     raise LabError(f"there is no lab {name!r}; the labs here are {known}. Use the number, the name, or both.")
 
 
-def _place(root: Path) -> str:
-    """A student bundle has labs alone; anywhere else, also where nothing is yet, sources are what makes a lab."""
-    return LABS if (root / LABS).is_dir() and not (root / SOLUTIONS).is_dir() else SOLUTIONS
+def _place(root: Path) -> Path:
+    """A bundle and a wheel have labs alone; anywhere else, also where nothing is yet, sources are what makes a lab."""
+    labs = _released_labs(root)
+    return labs if labs.is_dir() and not (root / SOLUTIONS).is_dir() else root / SOLUTIONS
+
+
+def _released_labs(root: Path) -> Path:
+    return _IN_WHEEL if _IN_WHEEL.is_dir() and not (root / LABS).is_dir() else root / LABS
 
 
 @cache

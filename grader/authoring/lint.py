@@ -18,7 +18,7 @@ from grader.authoring.data_files import data_files
 from grader.authoring.known_wrong import KnownWrong
 from grader.authoring.labs import Lab, LabError, Limits, grade_id
 from grader.authoring.manifest import Kind, kind_of, split_test_id
-from grader.authoring.names import bound, imported_modules, replays, used
+from grader.authoring.names import bound, imported_modules, replays, texts, used
 from grader.authoring.regions import KINDS, regions, without
 from grader.authoring.teaching import teaching_faults
 
@@ -58,7 +58,7 @@ def lint(lab: Lab) -> list[str]:
     unreadable = list(_cells_parse(source))
     rules = [_header, _metadata, _exercises, _reflection, _hints, _markers]
     if not unreadable:
-        rules += [_solutions, _tests, _replayed, _withheld_imports, _wrong_answers]
+        rules += [_setups, _solutions, _tests, _replayed, _withheld_imports, _wrong_answers]
     found = unreadable + [message for rule in rules for message in rule(source)]
     if not found:
         found += teaching_faults(lab)
@@ -204,6 +204,24 @@ def _markers(source: _Source) -> Iterator[str]:
                 yield f"cell {cell.name} has a {region} region: only {home[region]} cells may"
             if not found and cell.kind is home[region]:
                 yield f"cell {cell.name} has no {region} region: it would be released as it is"
+
+
+def _setups(source: _Source) -> Iterator[str]:
+    """A setup cell runs whatever the answers are: Run All, grading and the cells below all need it."""
+    answers = {name for cell in source.of(Kind.SOLUTION) for name in bound(cell.source, imports=False)}
+    before: set[str] = set()
+    for cell in source.of(Kind.SETUP):
+        missing = used(cell.source) - before
+        if needed := sorted((missing | texts(cell.source, "globals", "locals", "vars", "user_ns")) & answers):
+            yield (
+                f"cell {cell.name} depends on {', '.join(needed)}, which an exercise asks for: it would stop where the "
+                "answer is missing or wrong. Pass the function as an argument, or take the library's own"
+            )
+        if unknown := sorted(missing - answers):
+            yield f"cell {cell.name} uses {', '.join(unknown)}: neither a builtin, nor from a setup cell above it"
+        if taken := sorted(bound(cell.source) & answers):
+            yield f"cell {cell.name} defines {', '.join(taken)}, as a solution cell does: one would hide the other"
+        before |= bound(cell.source)
 
 
 def _solutions(source: _Source) -> Iterator[str]:

@@ -5,7 +5,7 @@ import builtins
 import symtable
 from collections.abc import Iterator
 
-__all__ = ["bound", "imported_modules", "replays", "used"]
+__all__ = ["bound", "imported_modules", "replays", "texts", "used"]
 
 _BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__"}
 
@@ -37,6 +37,15 @@ def imported_modules(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found
+
+
+def texts(source: str, *where: str) -> set[str]:
+    """Texts in the source, if it has one of the names or attributes `where`: it may look names up by their text."""
+    nodes = list(ast.walk(ast.parse(source)))
+    named = {node.id for node in nodes if isinstance(node, ast.Name)}
+    named |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    found = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return found if named & set(where) else set()
 
 
 def replays(source: str) -> bool:

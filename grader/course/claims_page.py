@@ -12,6 +12,7 @@ from threeloops.lab.text.wording import printed, with_unit
 
 from grader.course.execute import CourseReport, audited_cells
 from grader.pages import pages
+from grader.pages.navigation import Link
 
 __all__ = ["Row", "html_page", "markdown", "rows"]
 
@@ -105,7 +106,9 @@ def html_page(listed: Sequence[Row]) -> str:
         of_lab = [row for row in listed if row.claim.lab == number]
         title = of_lab[0].lab or f"{number} · not in this run"
         sections.append(f"<h2>{_text(title)}</h2>{_claim_table(of_lab)}")
-    return pages.page("Claims, audited", _summary(listed), *sections, style=_STYLE)
+    return pages.page(
+        "Claims, audited", _summary(listed), *sections, style=_STYLE, back=[Link("All labs", "course.html")]
+    )
 
 
 def _text(text: str) -> str:

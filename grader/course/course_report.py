@@ -1,6 +1,7 @@
 """What `make course` writes: a page for each executed notebook, the claims, an index, JSON and JUnit XML."""
 
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -8,11 +9,13 @@ from threeloops.files import replace_text
 from threeloops.lab import claims
 from threeloops.lab.course import outline
 
+from grader.authoring.labs import Lab
 from grader.course import claims_page
 from grader.course.course import unsettled
 from grader.course.execute import CourseReport
 from grader.grading import records
 from grader.pages import pages
+from grader.pages.navigation import Link
 from grader.pages.pages import Cell
 
 __all__ = ["junit", "write"]
@@ -23,7 +26,8 @@ def write(report: CourseReport, reports: Path) -> None:
     (reports / "labs").mkdir(parents=True, exist_ok=True)
     for outcome in report.labs:
         for lab, executed in zip(outcome.lab.notebooks, outcome.executed, strict=True):
-            page = pages.notebook_page(executed.notebook, f"{lab.number:02} · {lab.title}")
+            title = f"{lab.number:02} · {lab.title}"
+            page = pages.notebook_page(executed.notebook, title, _beside(lab, outcome.lab.notebooks))
             if remote := pages.remote_references(page):
                 outcome.faults.append(f"its page {lab.stem} would load from elsewhere: {remote[0]}")
             replace_text(reports / "labs" / f"{lab.stem}.html", page)
@@ -33,6 +37,14 @@ def write(report: CourseReport, reports: Path) -> None:
     replace_text(reports / "course.html", _index_page(report))
     replace_text(reports / "course.json", records.to_json(report.to_dict()))
     replace_text(reports / "junit.xml", junit(report))
+
+
+def _beside(notebook: Lab, notebooks: Sequence[Lab]) -> list[Link]:
+    """From a lab's page to the course, the claims, and the lab's other notebook."""
+    others = [each for each in notebooks if each.stem != notebook.stem]
+    names = {True: "Deep dives", False: "The lab"}
+    links = [Link("All labs", "../course.html"), Link("Claims", "../claims.html")]
+    return links + [Link(names[each.dives], f"{each.stem}.html") for each in others]
 
 
 def _index_page(report: CourseReport) -> str:

@@ -15,13 +15,16 @@ from rich.console import Console
 from rich.table import Column, Table
 from threeloops.hardware.capability import Gpu, Machine, capabilities
 
-from grader.doctor.findings import Answer, Finding, judge
-from grader.machine.child_process import CODE, run_child
+from grader.authoring.labs import course_root
+from grader.doctor.finding import Finding
+from grader.doctor.findings import Answer, judge
+from grader.machine.child_process import run_child
 from grader.machine.installed import requirements
 
 __all__ = ["Diagnosis", "diagnose", "render"]
 
-_SECONDS = 14.0
+_SECONDS = 40.0
+"""On a machine that has just been started, or works for others as well, reading torch from disk alone takes ten."""
 _COMPILE = {"TRITON_INTERPRET": None, "THREELOOPS_COMPILE_ONLY": "1"}
 _ENVIRONMENT: dict[str, dict[str, str | None]] = {
     "interpreter": {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
@@ -60,7 +63,7 @@ def diagnose(seconds: float = _SECONDS, ask: Callable[[str, float], Answer] | No
     def tried(check: str) -> Answer:
         return (ask or _ask_child)(check, max(1.0, started + seconds - time.monotonic()))
 
-    names = ("machine", "interpreter", "compiler", "ranks", "cxx", "sandbox")
+    names = ("machine", "interpreter", "compiler", "ranks", "cxx", "sandbox", "surroundings")
     with ThreadPoolExecutor(max_workers=3) as workers:
         answers = dict(zip(names, workers.map(tried, names), strict=True))
     machine = _as_machine(answers["machine"]["machine"]) if answers["machine"]["ok"] else None
@@ -69,7 +72,7 @@ def diagnose(seconds: float = _SECONDS, ask: Callable[[str, float], Answer] | No
         answers["gpu"] = tried("gpu")
     wanted = requirements()
     return Diagnosis(
-        findings=tuple(judge(answers, machine, report, wanted, shutil.disk_usage(CODE).free)),
+        findings=tuple(judge(answers, machine, report, wanted, shutil.disk_usage(course_root()).free)),
         versions={r.name: r.installed for r in wanted},
         machine=machine,
         usable_gpus=report.usable_devices if report else (),

@@ -1,17 +1,20 @@
 """What the answers of `preflight` mean, as sentences that a person can act on. Runs no check itself."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from threeloops.hardware.capability import OLDEST_CAPABILITY, TRITON_OLDEST_CAPABILITY, Machine, Report, runs_on
 
+from grader.doctor.finding import Finding
+from grader.doctor.surroundings import judge_surroundings
 from grader.machine.installed import Requirement, python_supported
 
-__all__ = ["Answer", "Finding", "judge"]
+__all__ = ["Answer", "judge"]
 
 Answer = dict[str, Any]
 
 _NEEDED_DISK_BYTES = 1 << 30
+_PROCESSORS = ("x86_64", "aarch64")
+"""Those for which torch 2.13, triton 3.7.1 and every other pin have Linux wheels on PyPI."""
 _GENERATIONS = {
     "Maxwell (GTX 900, M40)": (5, 2),
     "Pascal (GTX 1000, P100)": (6, 0),
@@ -23,16 +26,6 @@ _GENERATIONS = {
 
 _INSTALL = "run `make course`: it installs what requirements.txt pins"
 _AGAIN = "run the doctor again: the first run on a machine reads the packages from disk"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that works, is missing, or is there and fails; `next_step` is empty where nothing has to be done."""
-
-    name: str
-    status: Literal["ok", "missing", "broken"]
-    sentence: str
-    next_step: str = ""
 
 
 def judge(
@@ -54,6 +47,7 @@ def judge(
         _limits(answers["sandbox"]),
         _gpu(answers.get("gpu"), machine, report),
         _disk(free_bytes),
+        *_surroundings(answers["surroundings"]),
     ]
 
 
@@ -65,8 +59,14 @@ def _platform(answer: Answer, machine: Machine | None) -> Finding:
     if machine is None:
         return _failed("platform", "this machine could not be read", answer, _INSTALL)
     kind = f"{machine.platform}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB memory"
-    if not machine.platform.startswith("linux"):
-        return Finding("platform", "missing", f"{kind}: Triton has wheels for Linux only", "open the devcontainer")
+    system, _, processor = machine.platform.partition("-")
+    if system != "linux":
+        container = "open the devcontainer"
+        step = f"install WSL 2 and the course in it, or {container}" if system == "win32" else container
+        return Finding("platform", "missing", f"{kind}: Triton has wheels for Linux only", step)
+    if processor not in _PROCESSORS:
+        sentence = f"{kind}: torch and Triton have no wheels for {processor}"
+        return Finding("platform", "broken", sentence, f"use a machine with {' or '.join(_PROCESSORS)}")
     allowed, good = python_supported(machine.python)
     if not good:
         step = "make a virtual environment with such a Python"
@@ -178,6 +178,12 @@ def _unsupported(machine: Machine) -> str:
     parts = [f"torch no longer supports {', '.join(gone)}"] if gone else []
     parts += [f"Triton does not support {', '.join(torch_only)}"] if torch_only else []
     return "; ".join(parts) or "every generation since Maxwell has support"
+
+
+def _surroundings(answer: Answer) -> list[Finding]:
+    if not answer["ok"]:
+        return [_failed("home", "the home folder could not be looked at", answer, _INSTALL)]
+    return judge_surroundings(answer)
 
 
 def _disk(free_bytes: int) -> Finding:

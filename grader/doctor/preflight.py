@@ -17,7 +17,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Answer", "DoesNotWork", "compiler", "cxx", "gpu", "interpreter", "machine", "ranks", "sandbox"]
+__all__ = [
+    "Answer", "DoesNotWork", "compiler", "cxx", "gpu", "interpreter", "machine", "ranks", "sandbox",
+    "surroundings",
+]  # fmt: skip
 
 _INDUCTOR_LIKE = """
 #include <Python.h>
@@ -155,6 +158,13 @@ def sandbox() -> Answer:
     return {"why_not": bwrap.why_not(), "installed": installed, "no_groups": cgroup.why_not()}
 
 
+def surroundings() -> Answer:
+    """The home folder, git, network, browser and memory."""
+    from grader.doctor.surroundings import survey
+
+    return survey()
+
+
 def gpu() -> Answer:
     """The same kernel, compiled and launched on the current CUDA device."""
     import torch
@@ -164,7 +174,7 @@ def gpu() -> Answer:
     return {"device": name}
 
 
-_CHECKS = {check.__name__: check for check in (machine, interpreter, compiler, cxx, ranks, sandbox, gpu)}
+_CHECKS = {check.__name__: check for check in (machine, interpreter, compiler, cxx, ranks, sandbox, surroundings, gpu)}
 
 
 def _main(name: str) -> None:

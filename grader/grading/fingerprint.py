@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grader.authoring.labs import Lab, Limits
-from grader.machine.child_process import CODE
+from grader.machine.child_process import CODE, LIBRARY
 from grader.machine.installed import requirements
 from grader.machine.provenance import sha256_of
 
@@ -23,7 +23,7 @@ def fingerprint(lab: Lab, limits: Limits | None, *options: object) -> str:
 
 def _files(lab: Lab) -> Iterator[tuple[str, Path]]:
     yield "source", lab.source
-    for folder in (CODE / "grader", CODE / "lib" / "threeloops", lab.data):
+    for folder in (CODE / "grader", LIBRARY, lab.data):
         for path in sorted(folder.rglob("*")):
             if path.is_file() and path.suffix not in (".pyc", ".tmp"):
                 yield f"{folder.name}/{path.relative_to(folder).as_posix()}", path

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from grader.authoring.labs import LabError, all_labs, find_lab
+from grader.authoring.labs import WORK, LabError, all_labs, course_root, find_lab
 
 __all__ = ["check", "lab", "reset", "start", "status"]
 
@@ -84,7 +84,9 @@ def check(
         _console.print(f"[dim]note: {escape(note)}[/]", highlight=False)
     if record.reflection == "incomplete":
         _console.print("[dim]the written reflection is still empty (it carries no points)[/]")
-    journal.note_checked(chosen.slug, {key(test.name): test.score == test.max_score for test in record.tests})
+    if path.resolve() == chosen.work.resolve():  # another file of the lab says nothing about your own copy
+        results = {key(test.name): test.score == test.max_score for test in record.tests}
+        journal.note_checked(chosen.work.parents[1], chosen.slug, results)
     by = "" if full else " by the visible checks"
     _console.print(f"{record.score:g} of {record.max_score:g} points{by}", highlight=False)
     if record.score == record.max_score and not full and chosen.has_answers:
@@ -98,7 +100,7 @@ def status() -> None:
 
     from grader.learner.progress import next_step, standing
 
-    passed = journal.passed()
+    passed = journal.passed(course_root() / WORK)
     found = [standing(each, passed.get(each.slug, set())) for each in all_labs()]
     right = {"justify": "right", "no_wrap": True}
     columns = (Column("lab", no_wrap=True), Column("points", **right), Column("minutes", **right))  # type: ignore[arg-type]
@@ -111,7 +113,7 @@ def status() -> None:
     ahead, minutes = sum(each.minutes_left for each in found), sum(each.minutes for each in found)
     _say(f"{points:g} of {of:g} points; about {ahead / 60:.0f} of {minutes / 60:.0f} hours are left.")
     _say(next_step(found))
-    _say("Points count visible checks that have passed in JupyterLab or in `threeloops check`.")
+    _say("Points count visible checks that passed when they last ran, in JupyterLab or in `threeloops check`.")
 
 
 def reset(

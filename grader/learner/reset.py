@@ -39,7 +39,7 @@ def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
     mine.source, mine.outputs, mine.execution_count = released.source, [], None
     replace_text(chosen.work, nbformat.writes(notebook) + "\n")
     tests = manifest(chosen, visible=True).exercise(exercise).tests
-    journal.note_checked(chosen.slug, {key(test): False for test in tests})
+    journal.note_checked(chosen.work.parents[1], chosen.slug, {key(test): False for test in tests})
     return chosen, kept
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import threeloops
 
-__all__ = ["CODE", "Finished", "changed_environment", "environment", "run_child"]
+__all__ = ["CODE", "LIBRARY", "Finished", "changed_environment", "environment", "run_child"]
 
 CODE = Path(__file__).resolve().parents[2]
-"""The folder that holds `grader/`, `lib/` and `benchmarks/`."""
+"""The folder that holds `grader/`, `lib/` and `benchmarks/`; that of all packages, where a wheel was installed."""
+LIBRARY = Path(threeloops.__file__).resolve().parent
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
-"""The packages that the course needs (pyproject.toml), and which of them are installed. Imports none of them."""
+"""The packages that the course needs, and which of them are installed. Imports none of them.
+
+A checkout says what it needs in pyproject.toml, an installed wheel in its metadata.
+"""
 
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import requires
-from typing import Any
+from importlib.metadata import metadata, requires
 
 from packaging.requirements import Requirement as Specification
 from packaging.specifiers import SpecifierSet
@@ -32,15 +34,15 @@ class Requirement:
 
 
 def requirements() -> list[Requirement]:
-    """Every package that pyproject.toml names for this platform, in its order."""
-    wanted = map(Specification, _project()["dependencies"])
+    """Every package that the course names for this platform, in its order."""
+    wanted = map(Specification, _project().dependencies)
     here = [each for each in wanted if each.marker is None or each.marker.evaluate()]
     return [Requirement(each.name, str(each.specifier), installed_version(each.name)) for each in here]
 
 
 def python_supported(version: str) -> tuple[str, bool]:
     """The range of Python versions that the course accepts, and whether `version` is in it."""
-    allowed = str(_project()["requires-python"])
+    allowed = _project().python
     return allowed, SpecifierSet(allowed).contains(version, prereleases=True)
 
 
@@ -58,6 +60,16 @@ def closure(names: Iterable[str]) -> set[str]:
     return found
 
 
+@dataclass(frozen=True)
+class _Project:
+    dependencies: tuple[str, ...]
+    python: str
+
+
 @cache
-def _project() -> dict[str, Any]:
-    return tomllib.loads((CODE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def _project() -> _Project:
+    file = CODE / "pyproject.toml"
+    if file.is_file():
+        found = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        return _Project(tuple(found["dependencies"]), found["requires-python"])
+    return _Project(tuple(requires("threeloops") or ()), metadata("threeloops")["Requires-Python"])

@@ -5,10 +5,13 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 
+from grader.pages.navigation import NAVIGATION_STYLE, Link, anchored, navigation
 from grader.pages.page_policy import static_page
 
 __all__ = ["Cell", "notebook_page", "page", "remote_references", "table"]
@@ -47,11 +50,19 @@ _TEMPLATE = """
 {%- endblock input_group -%}
 {%- block html_head -%}
 {{ resources.policy }}
+<meta name="viewport" content="width=device-width">
 {{ super() }}
+{{ resources.dark }}
 <style>
 .folded { width: 100%; } .folded > summary { cursor: pointer; color: #767676; font: 12px system-ui, sans-serif;
   padding-left: var(--jp-cell-prompt-width); }
 .jp-Cell:has(.folded) { flex-direction: column; }
+:root { color-scheme: light dark; } body.jp-Notebook { padding: 1.5rem 1.25rem; }
+main, nav.pages { max-width: 62rem; margin-left: auto; margin-right: auto; }
+nav.pages { color: var(--jp-content-font-color1); }
+main .jp-RenderedHTMLCommon > :is(p, ul, ol) { max-width: 46rem; }
+main .jp-OutputArea-output { overflow-x: auto; }
+{{ resources.navigation_style }}
 </style>
 {%- endblock html_head -%}
 {%- block html_head_js -%}{%- endblock html_head_js -%}
@@ -60,8 +71,11 @@ _TEMPLATE = """
 """
 
 
-def notebook_page(notebook: NotebookNode, title: str) -> str:
-    """One executed notebook as a page: figures inline, widgets in their static form, no scripts."""
+def notebook_page(notebook: NotebookNode, title: str, back: Sequence[Link] = ()) -> str:
+    """One executed notebook as a page: figures inline, widgets in their static form, no scripts.
+
+    It is light or dark as its reader's system is, and has a list of its sections beside links to other pages (`back`).
+    """
     notebook = copy.deepcopy(notebook)
     notebook.metadata.pop("widgets", None)
     notebook.metadata["title"] = title
@@ -69,8 +83,18 @@ def notebook_page(notebook: NotebookNode, title: str) -> str:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     exporter = HTMLExporter(embed_images=True, raw_template=_TEMPLATE)
-    page, _ = exporter.from_notebook_node(notebook, resources={"policy": static_page()})
-    return page
+    resources = {"policy": static_page(), "dark": _dark_theme(), "navigation_style": NAVIGATION_STYLE}
+    page, _ = exporter.from_notebook_node(notebook, resources=resources)
+    return page.replace("<main>", navigation(page, back) + "<main>", 1)
+
+
+@cache
+def _dark_theme() -> str:
+    """JupyterLab's dark colours, for readers whose system is dark: nbconvert has either these or the light ones."""
+    folders = [Path(folder) / "lab/static" for folder in HTMLExporter().template_paths]
+    folders += [Path(folder) / "static" for folder in HTMLExporter().template_paths]
+    file = next(folder / "theme-dark.css" for folder in folders if (folder / "theme-dark.css").is_file())
+    return f'<style media="(prefers-color-scheme: dark)">{file.read_text(encoding="utf-8")}</style>'
 
 
 def remote_references(page: str) -> list[str]:
@@ -78,13 +102,14 @@ def remote_references(page: str) -> list[str]:
     return [m.group(0)[:120] for m in _LOADS.finditer(page)]
 
 
-def page(title: str, lead: str, *sections: str, style: str = "") -> str:
-    """A report page around finished HTML sections; `style` is CSS of its own."""
+def page(title: str, lead: str, *sections: str, style: str = "", back: Sequence[Link] = ()) -> str:
+    """A report page around finished HTML sections; `style` is CSS of its own, `back` are links to pages beside it."""
+    body = anchored("".join(sections))
     return (
         f"<!doctype html>\n<html lang='en'><head>{static_page()}<meta charset='utf-8'>"
         f"<title>{html.escape(title)}</title><meta name='viewport' content='width=device-width'>"
-        f"<style>{_STYLE}{style}</style></head><body>"
-        f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>{''.join(sections)}</body></html>\n"
+        f"<style>{_STYLE}{NAVIGATION_STYLE}{style}</style></head><body>{navigation(body, back)}"
+        f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>{body}</body></html>\n"
     )
 
 

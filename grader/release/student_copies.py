@@ -11,7 +11,7 @@ import nbformat
 from nbformat import NotebookNode
 from threeloops.files import replace_text
 
-from grader.authoring.labs import WORK, Lab, LabError
+from grader.authoring.labs import BASE, WORK, Lab, LabError
 from grader.release.files import files_below, replace_file, sha256
 from grader.release.merge import Merge, merge
 
@@ -172,7 +172,7 @@ def _data_hashes(lab: Lab) -> dict[str, str]:
 
 def _base(lab: Lab, suffix: str = ".ipynb") -> Path:
     """The release that the student's copy was last brought up to."""
-    return lab.root / WORK / ".base" / f"{lab.stem}{suffix}"
+    return lab.root / WORK / BASE / f"{lab.stem}{suffix}"
 
 
 def _remember(lab: Lab) -> None:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from grader.machine.child_process import CODE
+from grader.machine.child_process import CODE, LIBRARY
 
 __all__ = ["stage"]
 
@@ -42,7 +42,7 @@ def stage(folder: Path, withholds: Sequence[str], data: Path | None) -> Path:
     `withholds` are dotted names of library modules that hold answers; raises ValueError for one that does not exist, so
     that nothing would be withheld. `data` is the lab's data folder, if it has one.
     """
-    shutil.copytree(CODE / "lib" / "threeloops", folder / "threeloops", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(LIBRARY, folder / "threeloops", ignore=shutil.ignore_patterns("__pycache__"))
     for module in withholds:
         path = folder.joinpath(*module.split("."))
         if path.is_dir():

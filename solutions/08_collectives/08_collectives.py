@@ -166,9 +166,9 @@ def require_seconds(run, expected, case, known):
 OUTCOMES = ("it works, in the same time", "it works, and takes four times as long", "it never ends")
 
 
-def show_outcome(key, program, tensors):
-    """Run a program whose end was to be predicted, and show which of the outcomes it has."""
-    usual = Cluster(network(len(tensors))).run(on_each, pass_on, tensors).seconds
+def show_outcome(key, program, tensors, *, beside):
+    """Run a program whose end was to be predicted, and show which of the outcomes it has, beside a usual one."""
+    usual = Cluster(network(len(tensors))).run(on_each, beside, tensors).seconds
     try:
         seconds = Cluster(network(len(tensors))).run(on_each, program, tensors).seconds
         outcome, said = OUTCOMES[seconds > 2 * usual], f"it takes {seconds * 1e6:.1f} µs"
@@ -279,7 +279,7 @@ def recv_first(x):
     return got
 
 
-show_outcome("recv_first", recv_first, tensors)
+show_outcome("recv_first", recv_first, tensors, beside=pass_on)
 
 # %% [markdown]
 # Each rank waits for another, so none can go on: this is a **deadlock**. On real GPUs it is a job that hangs until a

@@ -46,6 +46,13 @@ def test_the_toy_is_sound(toy):
         ("import numpy as np\n", "import numpy as np\nfrom threeloops.inner import roofline\n", "cell setup imports threeloops.inner.roofline, which is withheld"),
         ("    for n in (1, 2, 127)", "    import threeloops.inner.roofline\n    for n in (1, 2, 127)", "cell mean_test imports threeloops.inner.roofline"),
         ("TINY = 0.0", "from threeloops.inner.roofline import Work", "cell rescale imports threeloops.inner.roofline"),
+        ("SAMPLES = [", "middle = mean([1.0])\nSAMPLES = [", "cell setup depends on mean, which an exercise asks for"),
+        ("SAMPLES = [", "def draw(f=None):\n    return (f or mean)([1.0])\n\nSAMPLES = [", "cell setup depends on mean"),
+        ("SAMPLES = [", "try:\n    mean\nexcept NameError:\n    pass\nSAMPLES = [", "cell setup depends on mean"),
+        ("SAMPLES = [", "mine = globals().get('mean')\nSAMPLES = [", "cell setup depends on mean"),
+        ("SAMPLES = [", "mean = np.mean\nSAMPLES = [", "cell setup defines mean, as a solution cell does"),
+        ("SAMPLES = [", "mean = mean\nSAMPLES = [", "cell setup defines mean, as a solution cell does"),
+        ("SAMPLES = [", "print(later)\nSAMPLES = [", "cell setup uses later: neither a builtin, nor from a setup cell above"),
         ("TINY = 0.0", "print('hello')", "cell rescale, line 1: a solution defines functions, classes and constants only"),
         ("TINY = 0.0", "sum = 0.0", "cell rescale defines sum, which is a builtin"),
         ("mean(SAMPLES)", "mean(DATA)", "cell mean_test uses DATA: neither a builtin, nor from setup"),
@@ -65,6 +72,19 @@ def test_the_toy_is_sound(toy):
 )  # fmt: skip
 def test_each_broken_rule_is_named(toy, old, new, message):
     assert any(message in found for found in edited(toy, old, new)), lint(toy)
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "def twice(mean):\n    return 2 * mean([1.0])",
+        "WORDS = {'mean': 'the middle'}",
+        "np.mean([1.0])",
+        "def draw(*, mean): ...",
+    ],
+)
+def test_a_setup_cell_may_take_an_answer_as_an_argument_and_have_its_name_in_a_text(toy, harmless):
+    assert edited(toy, "SAMPLES = [", f"{harmless}\nSAMPLES = [") == []
 
 
 def test_a_test_without_a_hidden_part_or_a_solution_without_a_region_would_be_released_whole(toy):

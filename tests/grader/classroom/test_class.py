@@ -110,6 +110,24 @@ def test_the_reflection_has_manual_points_beside_the_hundred(course, rows):
         assert (grade.max_score, grade.auto_score, grade.needs_manual_grade) == (5.0, None, True)
 
 
+def test_manual_points_of_the_reflection_come_on_top_and_outlive_another_grading(course):
+    """Given as formgrader gives them: its page writes these two fields of the entry."""
+    lab, _, _ = course
+    students = saved_roster(lab.root / "class/roster.json")
+    with gradebook(lab.root) as book:
+        grade = book.find_grade("reflection", lab.slug, lab.slug, "wrong")
+        grade.manual_score, grade.needs_manual_grade = 4.0, False
+        book.db.commit()
+    threeloops(lab.root, "class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto")
+    with gradebook(lab.root) as book:
+        assert not book.find_submission(lab.slug, "wrong").needs_manual_grade
+        found, _ = class_scores(book, lab, students)
+    row = next(row for row in found if row.student.id == "wrong")
+    assert (row.score, row.max_score) == (64.0, 105.0)
+    names, *_, given = FORMATS["moodle"](lab, [row], True)
+    assert str(dict(zip(names, given, strict=True))["90_toy reflection"]) == "4"
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_table_holds_a_formula_and_all_have_a_column_per_exercise(course, rows, name):
     from grader.pages.spreadsheet import to_csv

@@ -139,6 +139,11 @@ def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path,
         patch.setenv("THREELOOPS_ROOT", str(root))
         with pytest.raises(LabError, match="the hidden tests are with your instructor"):
             check("01", full=True)
+    for command in ("release", "mutants 01", "course"):
+        words = [sys.executable, "-m", "grader.cli", *command.split()]
+        done = subprocess.run(words, env={**os.environ, "THREELOOPS_ROOT": str(root)}, capture_output=True, text=True)
+        assert done.returncode == 2 and not (root / "solutions").exists()
+        assert "has no solutions/, as in a student bundle: run this in a checkout" in " ".join(done.stderr.split())
     ours, theirs = manifest(in_repository), manifest(lab, visible=True)
     assert theirs.exercises == ours.exercises
     assert set(theirs.exports) < set(ours.exports), "helpers of the model answers are not there"

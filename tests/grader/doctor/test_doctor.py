@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from threeloops.hardware.capability import Gpu, Machine
 
-from grader.doctor import doctor, findings
+from grader.doctor import doctor, findings, surroundings
 from grader.doctor.doctor import diagnose, render
 from grader.machine.child_process import run_child
 from grader.machine.installed import Requirement, python_supported, requirements
@@ -35,6 +35,9 @@ H100 = Gpu("NVIDIA H100 80GB HBM3", (9, 0), 80 << 30, "GPU-00000000-1111-2222-33
 V100 = Gpu("Tesla V100-SXM2-16GB", (7, 0), 16 << 30, "GPU-55555555-6666-7777-8888-999999999999")
 
 
+AROUND = {"unwritable": [], "git": True, "network": True, "browser": "chromium", "memory_bytes": 8 << 30}
+
+
 def answers(on=HEALTHY, **changed):
     """What the checks answer on a healthy machine, with some of them changed."""
     good = {
@@ -44,6 +47,7 @@ def answers(on=HEALTHY, **changed):
         "cxx": {"ok": True, "compiler": "g++"},
         "ranks": {"ok": True},
         "sandbox": {"ok": True, "why_not": None, "installed": True, "no_groups": None},
+        "surroundings": {"ok": True, **AROUND},
         "gpu": {"ok": True},
     }
     return {**good, **changed}
@@ -70,6 +74,11 @@ def test_a_healthy_machine_without_a_gpu_runs_the_course():
         "sandbox": "ok",
         "limits": "ok",
         "gpu": "missing",
+        "home": "ok",
+        "memory": "ok",
+        "git": "ok",
+        "network": "ok",
+        "browser": "ok",
     }
 
 
@@ -133,7 +142,7 @@ def test_a_machine_without_control_groups_is_told_what_holds_instead():
 
 def test_only_the_interpreter_stops_the_course():
     assert not diagnosis(interpreter=failed("it crashed")).can_run
-    broken = {name: failed("it crashed") for name in ("compiler", "cxx", "ranks", "sandbox")}
+    broken = {name: failed("it crashed") for name in ("compiler", "cxx", "ranks", "sandbox", "surroundings")}
     assert diagnosis(**broken).can_run
 
 
@@ -213,7 +222,56 @@ def test_a_probe_that_crashed_is_reported_and_the_rest_is_still_tried():
 def test_elsewhere_than_linux_the_devcontainer_is_the_next_step():
     mac = replace(HEALTHY, platform="darwin-arm64", triton=None)
     finding = diagnosis(mac)["platform"]
-    assert finding.status == "missing" and "devcontainer" in finding.next_step
+    assert finding.status == "missing" and "devcontainer" in finding.next_step and "WSL" not in finding.next_step
+    windows = diagnosis(replace(HEALTHY, platform="win32-AMD64", triton=None))["platform"]
+    assert windows.status == "missing" and windows.next_step.startswith("install WSL 2")
+
+
+def test_arm_is_as_good_as_x86_and_other_processors_are_named():
+    assert diagnosis(replace(HEALTHY, platform="linux-aarch64"))["platform"].status == "ok"
+    other = diagnosis(replace(HEALTHY, platform="linux-riscv64"))["platform"]
+    assert other.status == "broken" and "no wheels for riscv64" in other.sentence and "aarch64" in other.next_step
+
+
+AROUND_FAULTS = {
+    "home": ({"unwritable": ["Jupyter", "Triton"]}, "broken", "Jupyter (JUPYTER_DATA_DIR): it does not start; Triton"),
+    "git": ({"git": False}, "missing", "run without it"),
+    "network": ({"network": False}, "missing", "labs, checks and grading need none"),
+    "browser": ({"browser": None}, "missing", "labs open in any browser"),
+    "memory": ({"memory_bytes": 2 << 30}, "broken", "2.0 GiB for the course: one lab at a time may take 3 GiB"),
+}
+
+
+@pytest.mark.parametrize("name", AROUND_FAULTS)
+def test_what_the_course_can_do_without_is_said_with_a_next_step_and_stops_nothing(name):
+    changed, status, words = AROUND_FAULTS[name]
+    found = diagnosis(surroundings={"ok": True, **AROUND, **changed})
+    assert found[name].status == status and words in found[name].sentence and found[name].next_step
+    assert found.can_run
+    assert [f.name for f in found.findings if f.status != "ok" and f.name in AROUND_FAULTS] == [name]
+
+
+def test_a_folder_that_cannot_be_written_is_found_and_none_is_made(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    for cache in surroundings._CACHES:
+        monkeypatch.setenv(cache.variable, str(tmp_path / "not there yet" / cache.program))
+    assert surroundings.survey()["unwritable"] == []
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert surroundings.survey()["unwritable"] == ["Triton"]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_without_any_home_folder_all_is_unwritable_that_no_variable_names(monkeypatch):
+    for cache in surroundings._CACHES:
+        monkeypatch.delenv(cache.variable, raising=False)
+    monkeypatch.setenv("HOME", "/dev/null")
+    assert surroundings.survey()["unwritable"] == [cache.program for cache in surroundings._CACHES]
+
+
+def test_without_git_and_browser_on_the_path_neither_is_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    seen = surroundings.survey()
+    assert (seen["git"], seen["browser"]) == (False, None) and seen["memory_bytes"] > 0
 
 
 def package(name, installed, wanted=">=2,<3"):
@@ -253,7 +311,7 @@ def test_rendered_it_fits_a_screen_and_keeps_every_word(width):
     found = diagnosis(interpreter=failed("IndexError: list index [3]"))
     render(found, console)
     text = console.file.getvalue()
-    assert len(text.splitlines()) <= 30
+    assert len(text.splitlines()) <= 40
     assert "[3]" in text, "square brackets were taken for markup"
     assert "cannot run here" in text
     assert all(f.name in text for f in found.findings)

@@ -12,7 +12,7 @@ from rich.console import Console
 from toy_course import make_course
 
 from grader.doctor.doctor import Diagnosis
-from grader.doctor.findings import Finding
+from grader.doctor.finding import Finding
 from grader.evidence import collect as evidence
 from grader.evidence import result_rows
 from grader.evidence.collect import _attempt, collect

@@ -78,12 +78,12 @@ def test_reset_gives_the_released_cell_back_and_keeps_the_answer_and_the_rest(to
     assert reset("mean") == (toy, None)
     write(toy, "mean", "def mean(values):\n    return 7")
     write(toy, "rescale", "TINY = 1")
-    journal.note_checked(toy.slug, {"mean": True, "rescale/values": True})
+    journal.note_checked(toy.root / "work", toy.slug, {"mean": True, "rescale/values": True})
     lab, kept = reset("mean")
     assert kept == toy.work.parent / "mean.before-reset.py" and "return 7" in kept.read_text()
     cells = {cell.id: cell.source for cell in read(toy.work).cells}
     assert (cells["mean"], cells["rescale"]) == (released, "TINY = 1")
-    assert journal.passed() == {toy.slug: {"rescale/values"}}
+    assert journal.passed(toy.root / "work") == {toy.slug: {"rescale/values"}}
     write(toy, "mean", "def mean(values):\n    return 8")
     assert reset("mean", "90")[1] == toy.work.parent / "mean.before-reset-2.py"
     assert "return 7" in kept.read_text()

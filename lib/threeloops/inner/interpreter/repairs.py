@@ -48,6 +48,13 @@ def stored(values: np.ndarray, dtype: tl.dtype) -> Handle:
     return TensorHandle(np.asarray(values).astype(_get_np_dtype(dtype), copy=False), dtype)
 
 
+def _as_mask(mask: Handle) -> Handle:
+    """A handle of numbers as one of truths; descriptors of Triton 3.7 give arrays of truths, which stay."""
+    if isinstance(mask, np.ndarray) or mask.data.dtype == np.bool_:
+        return mask
+    return TensorHandle(mask.data.astype(np.bool_), tl.int1)
+
+
 class _RepairedBuilder(InterpreterBuilder):
     """Triton's builder with these operations repaired."""
 
@@ -106,6 +113,7 @@ class _RepairedBuilder(InterpreterBuilder):
 
     def create_atomic_rmw(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
         """bfloat16 addition, which Triton's interpreter lacks. Lanes that share an address take turns."""
+        mask = _as_mask(mask)
         if format_of(val) is not BF16 or op != ir.ATOMIC_OP.FADD:
             return InterpreterBuilder.create_atomic_rmw(self, op, ptr, val, mask, sem, scope)
         addresses, added = ptr.data.ravel(), BF16.decode(val.data).ravel()
@@ -120,19 +128,26 @@ class _RepairedBuilder(InterpreterBuilder):
             waiting = np.delete(waiting, first)
         return TensorHandle(before.reshape(ptr.data.shape), val.dtype.scalar)
 
-    def create_descriptor_load(
-        self, desc: Any, indices: list[Handle], cache_modifier: Any, eviction_policy: Any
-    ) -> Handle:
-        """Pad with the bit pattern of NaN; Triton's interpreter would write a float NaN among bit patterns."""
+    def create_masked_load(self, ptrs: Handle, mask: Handle, *rest: Any, **options: Any) -> Handle:
+        """A mask of integers, such as `(rows < n) & (chunk == 0)` with a Python number `chunk`: Triton 3.9 refuses it
+        in the interpreter alone."""
+        return InterpreterBuilder.create_masked_load(self, ptrs, _as_mask(mask), *rest, **options)
+
+    def create_masked_store(self, ptrs: Handle, value: Handle, mask: Handle, *rest: Any, **options: Any) -> Any:
+        return InterpreterBuilder.create_masked_store(self, ptrs, value, _as_mask(mask), *rest, **options)
+
+    def create_descriptor_load(self, desc: Any, indices: list[Handle], *cache: Any) -> Handle:
+        """Pad with the bit pattern of NaN; Triton's interpreter would write a float NaN among bit patterns.
+
+        `cache` says how to cache: a modifier and an eviction policy, since Triton 3.9 both in one.
+        """
         dtype = desc.base.dtype.element_ty
         if desc.padding != ir.PADDING_OPTION.PAD_NAN or dtype.name not in FORMATS:
-            return InterpreterBuilder.create_descriptor_load(self, desc, indices, cache_modifier, eviction_policy)
+            return InterpreterBuilder.create_descriptor_load(self, desc, indices, *cache)
         pointers, mask = desc.materialize_pointers(indices)
         format = FORMATS[dtype.name]
         other = TensorHandle(np.full(pointers.data.shape, format.exact.nan_code, dtype=format.exact.storage), dtype)
-        return self.create_masked_load(
-            pointers, mask, other, cache_modifier=cache_modifier, eviction_policy=eviction_policy, is_volatile=False
-        )
+        return self.create_masked_load(pointers, mask, other, *cache, False)
 
     def create_print(self, prefix: str, hex: bool, values: list[Handle], is_signed: Any) -> None:
         """Print numbers instead of bit patterns, unless `hex` asks for the patterns."""

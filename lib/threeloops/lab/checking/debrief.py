@@ -28,7 +28,8 @@ def passed(exercise: str, part: str) -> None:
 
 
 def failed(exercise: str, part: str) -> None:
-    """A check did not hold: what it opened last time waits for the next answer."""
+    """A check did not hold: its points are gone, and what it opened last time waits for the next answer."""
+    journal.forget(exercise, part)
     gate.forget(_event(exercise, part))
 
 

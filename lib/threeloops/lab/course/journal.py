@@ -1,7 +1,10 @@
-"""The reader's own record: which checks passed and when, and what was predicted and found.
+"""The reader's own record: which checks pass and since when, and what was predicted and found.
 
 Written from a Jupyter kernel in a lab's own folder and by `threeloops check`, never in a graded run. If it cannot be
 written, the course map lacks its colours and predictions are asked again, and nothing fails.
+
+A record belongs to the folder that the labs' folders lie in (`work/` of one checkout): two copies of the course on one
+machine do not count each other's points.
 """
 
 import fcntl
@@ -16,27 +19,41 @@ from threeloops.files import replace_text
 from threeloops.lab.course.loops import labs
 from threeloops.lab.widgets.display import in_kernel
 
-__all__ = ["current_lab", "note_checked", "note_prediction", "passed", "predictions", "record"]
+__all__ = [
+    "current_lab", "forget", "note_checked", "note_prediction", "passed", "predictions", "record",
+]  # fmt: skip
 
-_VERSION = 1
-_Journal = dict[str, dict[str, Any]]
-"""By lab (`03_triton_fusion`) and key."""
+_VERSION = 2
+_Journal = dict[str, dict[str, dict[str, Any]]]
+"""By kind (`passed`, `predictions`), lab (`03_triton_fusion`) and key."""
+_KINDS = ("passed", "predictions")
+_ANY_FOLDER = ""
+"""Where a record of version 1 stands, which knew no folders: the first folder that writes takes it over."""
 
 
-def passed() -> dict[str, set[str]]:
-    """Checks passed so far, by lab; a check is an exercise, or `exercise/part`. Empty without a readable record."""
-    return {lab: set(ids) for lab, ids in _read("passed").items()}
+def passed(folder: Path | None = None) -> dict[str, set[str]]:
+    """Checks that passed when they last ran, by lab; a check is an exercise, or `exercise/part`.
+
+    `folder` is the one that the labs' folders lie in; by default that of this notebook. Empty without a readable
+    record.
+    """
+    return {lab: set(ids) for lab, ids in _read(folder or _here())["passed"].items()}
 
 
 def record(exercise: str, part: str = "") -> bool:
-    """Note that a check passed, with the time of the first pass; True if it was written."""
-    if not in_kernel() or "NBGRADER_EXECUTION" in os.environ:  # nbgrader sets it while it autogrades or validates
-        return False
-    key, now = f"{exercise}/{part}" if part else exercise, _now()
-    return _write("passed", current_lab(), lambda kept: kept.setdefault(key, now))
+    """Note that a check passed, with the time since when it does; True if it was written."""
+    now = _now()
+    return _note_here("passed", lambda kept: kept.setdefault(_key(exercise, part), now))
 
 
-def note_checked(lab: str, results: Mapping[str, bool]) -> bool:
+def forget(exercise: str, part: str = "") -> bool:
+    """Note that a check does not pass any more; True if it did, and that was written."""
+    if not _is_worked_in() or _key(exercise, part) not in passed().get(current_lab() or "", set()):
+        return False  # most checks of a new lab fail: nothing is written for them
+    return _note_here("passed", lambda kept: kept.pop(_key(exercise, part), None))
+
+
+def note_checked(folder: Path, lab: str, results: Mapping[str, bool]) -> bool:
     """Note what a command has found of a lab's checks: those that pass are kept, the others are not passed any more."""
     now = _now()
 
@@ -47,20 +64,18 @@ def note_checked(lab: str, results: Mapping[str, bool]) -> bool:
             else:
                 kept.pop(key, None)
 
-    return _write("passed", lab, change)
+    return _write(folder, "passed", lab, change)
 
 
 def predictions() -> dict[str, dict[str, Any]]:
     """Predictions in the lab of this notebook, by key, with the fields that `note_prediction` was given."""
-    kept = _read("predictions").get(current_lab() or "", {})
+    kept = _read(_here())["predictions"].get(current_lab() or "", {})
     return {key: fields for key, fields in kept.items() if type(fields) is dict}
 
 
 def note_prediction(key: str, **fields: Any) -> bool:
     """Note a question, its unit, a guess, what was found; fields noted earlier stay. True if it was written."""
-    if not in_kernel() or "NBGRADER_EXECUTION" in os.environ:
-        return False
-    return _write("predictions", current_lab(), lambda kept: kept.__setitem__(key, {**kept.get(key, {}), **fields}))
+    return _note_here("predictions", lambda kept: kept.__setitem__(key, {**kept.get(key, {}), **fields}))
 
 
 def current_lab() -> str | None:
@@ -68,6 +83,13 @@ def current_lab() -> str | None:
     known = {lab.name for lab in labs()}
     names = [Path.cwd().name, Path(os.environ.get("JPY_SESSION_NAME", "")).stem.removesuffix("_dives")]
     return next((name for name in names if name in known), None)
+
+
+def _here() -> Path:
+    """The folder that this notebook's lab lies in."""
+    lab, notebook = current_lab(), Path.cwd() / os.environ.get("JPY_SESSION_NAME", "")
+    place = Path.cwd() if Path.cwd().name == lab else notebook.parent
+    return place.parent if place.name == lab else place
 
 
 def _home() -> Path:
@@ -79,26 +101,52 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _write(kind: str, lab: str | None, change: Callable[[dict[str, Any]], Any]) -> bool:
-    """Apply `change` to a lab's part of a journal; True if it was written."""
-    if lab is None:
-        return False
+def _key(exercise: str, part: str) -> str:
+    return f"{exercise}/{part}" if part else exercise
+
+
+def _is_worked_in() -> bool:
+    """Whether this is a notebook, and not one that nbgrader executes: it sets the variable for its own runs."""
+    return in_kernel() and "NBGRADER_EXECUTION" not in os.environ
+
+
+def _note_here(kind: str, change: Callable[[dict[str, Any]], Any]) -> bool:
+    """`_write` for the lab of this notebook."""
+    lab = current_lab()
+    return lab is not None and _is_worked_in() and _write(_here(), kind, lab, change)
+
+
+def _write(folder: Path, kind: str, lab: str, change: Callable[[dict[str, Any]], Any]) -> bool:
+    """Apply `change` to a lab's part of a folder's journal; True if it was written."""
     try:
         _home().mkdir(parents=True, exist_ok=True)
         with (_home() / "progress.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # two notebooks may write at once: neither note may be lost
-            whole = {name: _read(name) for name in ("passed", "predictions")}
-            change(whole[kind].setdefault(lab, {}))
-            replace_text(_home() / "progress.json", json.dumps({"version": _VERSION, **whole}, indent=1))
+            courses, mine = _read_all(), _read(folder)
+            change(mine[kind].setdefault(lab, {}))
+            courses.pop(_ANY_FOLDER, None)
+            courses[os.path.realpath(folder)] = mine
+            replace_text(_home() / "progress.json", json.dumps({"version": _VERSION, "courses": courses}, indent=1))
     except (OSError, RuntimeError):  # RuntimeError: there is no home directory to expand
         return False
     return True
 
 
-def _read(kind: str) -> _Journal:
-    """An unreadable journal counts as empty."""
+def _read(folder: Path) -> _Journal:
+    """A folder's journal; an unreadable one counts as empty."""
+    courses = _read_all()
+    return courses.get(os.path.realpath(folder)) or courses.get(_ANY_FOLDER) or _journal({})
+
+
+def _read_all() -> dict[str, _Journal]:
     try:
-        found = json.loads((_home() / "progress.json").read_text(encoding="utf-8")).get(kind, {})
-        return {str(lab): {str(key): kept for key, kept in keys.items()} for lab, keys in found.items()}
-    except (OSError, RuntimeError, ValueError, AttributeError):
+        found = json.loads((_home() / "progress.json").read_text(encoding="utf-8"))
+        courses = found.get("courses", {_ANY_FOLDER: found})
+        return {str(folder): _journal(kept) for folder, kept in courses.items()}
+    except (OSError, RuntimeError, ValueError, AttributeError, TypeError):
         return {}
+
+
+def _journal(kept: dict[str, Any]) -> _Journal:
+    """Raises AttributeError where it is no journal."""
+    return {kind: {str(lab): dict(keys.items()) for lab, keys in kept.get(kind, {}).items()} for kind in _KINDS}

@@ -26,10 +26,17 @@ def in_kernel() -> bool:
 
 
 def live() -> bool:
-    """Whether a person sits at a front end that can press buttons: JupyterLab, or VS Code."""
+    """Whether a person sits at a front end that can press buttons: JupyterLab, VS Code, Colab or Kaggle.
+
+    Colab loads its own package into the kernels of its page. Kaggle says whether it runs a notebook for its page
+    ("Interactive") or saves a version of it ("Batch"), and its machines may be Colab's.
+    """
     if not in_kernel() or "NBGRADER_EXECUTION" in os.environ:
         return False
-    return "JPY_SESSION_NAME" in os.environ or "__vsc_ipynb_file__" in getattr(_shell(), "user_ns", {})
+    if on_kaggle := os.environ.get("KAGGLE_KERNEL_RUN_TYPE"):
+        return on_kaggle == "Interactive"
+    in_page = "JPY_SESSION_NAME" in os.environ or "google.colab" in sys.modules
+    return in_page or "__vsc_ipynb_file__" in getattr(_shell(), "user_ns", {})
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,15 @@ def scatter_add(out, before, where, x, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def first_chunk(x, out, total, n, CHUNKS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    for chunk in tl.static_range(CHUNKS):
+        chosen = (at < n) & (chunk == 0)
+        tl.store(out + at, tl.load(x + at, mask=chosen, other=0.0), mask=chosen)
+        tl.atomic_add(total + at, 1.0, mask=chosen)
+
+
+@triton.jit
 def shift(x, out, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PADDING: tl.constexpr):
     block: tl.constexpr = [ROWS, COLUMNS]
     source = tl.make_tensor_descriptor(
@@ -184,3 +193,11 @@ def test_descriptors_made_on_the_host(dtype):
     x, out = normal(8, 16, dtype=dtype).to(DEVICE), torch.zeros(8, 16, dtype=dtype, device=DEVICE)
     copy_block[(1,)](*(TensorDescriptor.from_tensor(each, [8, 16]) for each in (x, out)))
     assert torch.equal(out, x + 1)
+
+
+def test_a_mask_may_be_made_of_a_comparison_of_plain_numbers():
+    x, out, total = normal(16, dtype=FP32), torch.full((16,), -1.0), torch.zeros(16)
+    x, out, total = (each.to(DEVICE) for each in (x, out, total))
+    first_chunk[(1,)](x, out, total, 11, CHUNKS=3, BLOCK=16)
+    assert torch.equal(out[:11], x[:11]) and (out[11:] == -1).all()
+    assert total.tolist() == [1.0] * 11 + [0.0] * 5

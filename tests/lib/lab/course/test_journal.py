@@ -80,7 +80,11 @@ def test_a_write_that_fails_halfway_leaves_the_old_record_and_no_rubbish(home, i
     assert sorted(p.name for p in home.iterdir()) == ["progress.json", "progress.lock"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"passed": 3}', '{"passed": {"01_roofline": ["x"]}}', "\x00"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "7", "\x00", '{"passed": 3}', '{"passed": {"01_roofline": ["x"]}}', '{"courses": 3}',
+     '{"courses": {"/work": []}}', '{"courses": {"/work": {"passed": {"01_roofline": 1}}}}'],
+)  # fmt: skip
 def test_an_unreadable_record_counts_as_empty_and_is_replaced(home, in_a_lab, text):
     home.mkdir()
     (home / "progress.json").write_text(text)
@@ -92,12 +96,65 @@ def test_an_unreadable_record_counts_as_empty_and_is_replaced(home, in_a_lab, te
 def test_the_time_of_the_first_pass_is_kept(home, in_a_lab):
     journal.record("first")
     stored = json.loads((home / "progress.json").read_text())
-    stored["passed"]["03_triton_fusion"]["first"] = "2026-01-01T00:00:00+00:00"
+    (kept,) = stored["courses"].values()
+    kept["passed"]["03_triton_fusion"]["first"] = "2026-01-01T00:00:00+00:00"
     (home / "progress.json").write_text(json.dumps(stored))
     journal.record("first")
     journal.record("second")
-    again = json.loads((home / "progress.json").read_text())["passed"]["03_triton_fusion"]
+    again = next(iter(json.loads((home / "progress.json").read_text())["courses"].values()))["passed"][
+        "03_triton_fusion"
+    ]
     assert again["first"] == "2026-01-01T00:00:00+00:00" and set(again) == {"first", "second"}
+
+
+def test_a_check_that_fails_later_takes_its_points_back(home, in_a_lab):
+    def run(holds):
+        with check("online_softmax", "the online softmax", part="values"):
+            check.true(holds, "no")
+
+    run(True)
+    journal.record("online_softmax", "edges")
+    with pytest.raises(AssertionError):
+        run(False)
+    assert journal.passed() == {"03_triton_fusion": {"online_softmax/edges"}}
+    run(True)
+    assert journal.passed() == {"03_triton_fusion": {"online_softmax/values", "online_softmax/edges"}}
+
+
+def test_behind_the_wall_a_failed_check_takes_nothing_back(home, in_a_lab, monkeypatch):
+    journal.record("online_softmax")
+    monkeypatch.setattr(journal, "in_kernel", display.in_kernel)
+    assert journal.forget("online_softmax") is False and journal.passed() == {"03_triton_fusion": {"online_softmax"}}
+
+
+def test_two_copies_of_the_course_do_not_count_each_others_points(home, in_a_lab, tmp_path, monkeypatch):
+    journal.record("first")
+    journal.note_prediction("gap", guess=3)
+    other = tmp_path / "another clone" / "work" / "03_triton_fusion"
+    other.mkdir(parents=True)
+    monkeypatch.chdir(other)
+    assert journal.passed() == {} and journal.predictions() == {}
+    journal.record("second")
+    assert journal.passed() == {"03_triton_fusion": {"second"}}
+    assert journal.passed(tmp_path / "work") == {"03_triton_fusion": {"first"}}
+    (tmp_path / "link").symlink_to(tmp_path / "work")
+    assert journal.passed(tmp_path / "link") == {"03_triton_fusion": {"first"}}
+
+
+def test_a_notebook_that_runs_in_another_folder_is_known_by_its_session(home, in_a_lab, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "work/03_triton_fusion/03_triton_fusion_dives.ipynb"))
+    journal.record("first")
+    assert journal.passed(tmp_path / "work") == {"03_triton_fusion": {"first"}}
+
+
+def test_a_record_from_before_folders_goes_to_the_first_that_writes(home, in_a_lab, tmp_path, monkeypatch):
+    home.mkdir()
+    (home / "progress.json").write_text('{"version": 1, "passed": {"01_roofline": {"old": "2026"}}, "predictions": {}}')
+    assert journal.passed() == {"01_roofline": {"old"}}
+    journal.record("new")
+    assert journal.passed() == {"01_roofline": {"old"}, "03_triton_fusion": {"new"}}
+    assert journal.passed(tmp_path / "elsewhere") == {}
 
 
 def test_kernels_that_write_at_once_lose_nothing(home, in_a_lab):

@@ -1,7 +1,5 @@
 """Predictions: asked in a widget, kept, compared with what was found, and what stays folded until they are made."""
 
-import json
-
 import pytest
 import torch
 from threeloops.lab import audit, calibration, myth, predict, reveal, show
@@ -143,7 +141,7 @@ def test_a_guess_of_an_earlier_kernel_is_taken_from_the_journal(page, tmp_path, 
     monkeypatch.setattr(journal, "in_kernel", lambda: True)
     predict("reuse", "How often?", "times", guess=3)
     show.against_prediction("reuse", 64)
-    kept = json.loads((tmp_path / "state" / "progress.json").read_text())["predictions"]["03_triton_fusion"]["reuse"]
+    kept = journal.predictions()["reuse"]
     assert kept == {"question": "How often?", "unit": "times", "guess": 3, "found": 64}
     questions.guesses.clear()
     predict("reuse", "How often?", "times")

@@ -1,0 +1,16 @@
+"""The word of the doctor: one thing that was tried, and what to do about it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Finding"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that works, is missing, or is there and fails; `next_step` is empty where nothing has to be done."""
+
+    name: str
+    status: Literal["ok", "missing", "broken"]
+    sentence: str
+    next_step: str = ""

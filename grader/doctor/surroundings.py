@@ -1,0 +1,131 @@
+"""What surrounds the course on a machine: a home that can be written, git, a network, a browser, memory.
+
+`survey` looks, `judge_surroundings` says what it means. Nothing here stops the course, and no packet is sent.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from grader.doctor.finding import Finding
+
+__all__ = ["judge_surroundings", "survey"]
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """A folder that a program writes to: the variable that names it, else its place, and what is lost without it."""
+
+    program: str
+    variable: str
+    default: str
+    lost: str
+
+    @property
+    def folder(self) -> Path:
+        """Raises RuntimeError where there is no home folder at all."""
+        return Path(os.environ.get(self.variable) or self.default).expanduser()
+
+
+_CACHES = (
+    _Cache("Jupyter", "JUPYTER_DATA_DIR", "~/.local/share/jupyter", "it does not start"),
+    _Cache("Triton", "TRITON_CACHE_DIR", "~/.triton/cache", "it compiles no kernel"),
+    _Cache("matplotlib", "MPLCONFIGDIR", "~/.cache/matplotlib", "it looks for fonts in every process anew"),
+    _Cache("threeloops", "THREELOOPS_HOME", "~/.local/state/threeloops", "`status` forgets which checks have passed"),
+)
+
+_BROWSERS = ("chromium", "google-chrome", "chromium-browser")
+_NEEDED_MEMORY_BYTES = 4 << 30
+_DEFAULT_ROUTE = "00000000"
+
+
+def survey() -> dict[str, Any]:
+    """The record that `judge_surroundings` reads; plain data, so that it crosses from the process that looks."""
+    return {
+        "unwritable": [cache.program for cache in _CACHES if not _can_write(cache)],
+        "git": shutil.which("git") is not None,
+        "network": _has_default_route(),
+        "browser": next((name for name in _BROWSERS if shutil.which(name)), None),
+        "memory_bytes": _memory_bytes(),
+    }
+
+
+def _can_write(cache: _Cache) -> bool:
+    """Whether the folder, or the nearest one above it that is there, can be written. Makes nothing."""
+    try:
+        folder = cache.folder
+        there = next(each for each in (folder, *folder.parents) if each.exists())
+        return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    except (OSError, RuntimeError):
+        return False
+
+
+def _has_default_route() -> bool | None:
+    """Whether the kernel knows a way out of this machine (Linux; None elsewhere)."""
+    try:
+        routes = Path("/proc/net/route").read_text(encoding="ascii").splitlines()[1:]
+    except OSError:
+        return None
+    return any(line.split()[1] == _DEFAULT_ROUTE for line in routes if line.strip())
+
+
+def _memory_bytes() -> int:
+    """The memory that processes here may use: the machine's, or less where a control group holds it."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        limit = "max"
+    whole = psutil.virtual_memory().total
+    return min(whole, int(limit)) if limit.isdecimal() else whole
+
+
+def judge_surroundings(seen: dict[str, Any]) -> list[Finding]:
+    """One finding for each part of the survey, with what to do where something is missing."""
+    return [
+        _home(seen["unwritable"]),
+        _memory(seen["memory_bytes"]),
+        _git(seen["git"]),
+        _network(seen["network"]),
+        _browser(seen["browser"]),
+    ]
+
+
+def _home(unwritable: list[str]) -> Finding:
+    if not unwritable:
+        return Finding("home", "ok", f"{', '.join(cache.program for cache in _CACHES)} can write their folders")
+    lost = [f"{c.program} ({c.variable}): {c.lost}" for c in _CACHES if c.program in unwritable]
+    step = 'name a home that can be written: export HOME="$PWD/work"'
+    return Finding("home", "broken", f"cannot be written by {'; '.join(lost)}", step)
+
+
+def _memory(have: int) -> Finding:
+    sentence = f"{have / 2**30:.1f} GiB for the course"
+    if have >= _NEEDED_MEMORY_BYTES:
+        return Finding("memory", "ok", sentence)
+    step = "close other programs, run one lab at a time (threeloops course --jobs 1) and grade with --jobs 1"
+    return Finding("memory", "broken", f"{sentence}: one lab at a time may take 3 GiB", step)
+
+
+def _git(there: bool) -> Finding:
+    if there:
+        return Finding("git", "ok", "newer releases of the course come with `git pull`")
+    sentence = "not installed: labs and grading run without it, records name no commit"
+    return Finding("git", "missing", sentence, "apt install git, or take newer releases as a download")
+
+
+def _network(there: bool | None) -> Finding:
+    if there is False:
+        sentence = "no route out of this machine: labs, checks and grading need none"
+        return Finding("network", "missing", sentence, "only installing needs one: `make wheels`, elsewhere")
+    return Finding("network", "ok", "used by installing alone: labs, checks and grading run without one")
+
+
+def _browser(name: str | None) -> Finding:
+    if name:
+        return Finding("browser", "ok", f"{name}, for the tests of pages; labs open in any browser")
+    sentence = "no Chromium: the tests of pages are skipped, labs open in any browser"
+    return Finding("browser", "missing", sentence, "apt install chromium, if you change the course")

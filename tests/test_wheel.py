@@ -1,0 +1,176 @@
+"""The wheel, in an environment like Colab's or Kaggle's: no checkout, no pins, torch and Triton that are there already,
+packages that cannot be written, and a user other than the one who installed them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import warnings
+import zipfile
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from grader.authoring.labs import find_lab
+
+ROOT = Path(__file__).resolve().parents[1]
+NOBODY = 65534
+SECONDS = 300
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from a copy, so that nothing is left in the checkout; a checkpoint of Jupyter's must not get in."""
+    source = tmp_path_factory.mktemp("source")
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0"):
+        if name.startswith(("grader/", "lib/", "labs/")) or name in (
+            "pyproject.toml",
+            "setup.py",
+            "README.md",
+            "LICENSE",
+        ):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, source / name)
+    (source / "labs/00_start_here/.ipynb_checkpoints").mkdir()
+    (source / "labs/00_start_here/.ipynb_checkpoints/00.ipynb").write_text("{}")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        source,
+        source,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    return next(source.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def machine():
+    """A folder that other users may enter: pytest's own may be closed to them."""
+    folder = Path(tempfile.mkdtemp(prefix="wheel-"))
+    folder.chmod(0o755)
+    yield folder
+    subprocess.run(["chmod", "-R", "u+w", folder], check=True)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def python(wheel, machine):
+    """Their Python: the packages of this one are there before, and pip, offline, finds nothing that it would fetch."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", machine / "theirs"], check=True)
+    (site,) = (machine / "theirs/lib").glob("python*/site-packages")
+    (site / "there_before.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    theirs = machine / "theirs/bin/python"
+    command = [theirs, "-m", "pip", "install", "--no-index", "--ignore-installed", "--no-deps", wheel]
+    for words in (command, [theirs, "-m", "pip", "install", "--no-index", wheel]):  # the second resolves what it needs
+        done = subprocess.run(words, env=environment(machine), capture_output=True, text=True, timeout=SECONDS)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "Requirement already satisfied: torch" in done.stdout and "Collecting" not in done.stdout
+    subprocess.run(["chmod", "-R", "a-w", site], check=True)
+    return theirs
+
+
+def environment(machine: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name in ("LANG", "LC_ALL", "TMPDIR")}
+    return {**kept, "PATH": os.defpath, "HOME": str(machine / "home"), "COLUMNS": "100", "PIP_NO_CACHE_DIR": "1"}
+
+
+@pytest.fixture
+def theirs(python, machine):
+    """`python WORDS` in a new folder of another user's; root can become one, anybody else stays who they are."""
+    user = NOBODY if os.geteuid() == 0 else os.geteuid()
+    if user == NOBODY and not can_run(python, user):
+        reason = f"another user cannot run {Path(sys.executable).resolve()}"
+        user = os.geteuid()
+        warnings.warn(f"NOT tested as another user: {reason}", stacklevel=1)
+    for folder in (machine / "home", machine / "folder"):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        os.chown(folder, user, -1)
+
+    def run(*words, folder=machine / "folder", **variables):
+        return subprocess.run(
+            [python, *words],
+            cwd=folder,
+            env={**environment(machine), **variables},
+            user=user,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+
+    return run
+
+
+def can_run(python: Path, user: int) -> bool:
+    try:
+        return subprocess.run([python, "-c", ""], user=user, capture_output=True, timeout=SECONDS).returncode == 0
+    except PermissionError:
+        return False
+
+
+def test_the_wheel_holds_every_released_file_and_no_answer(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        found = {name.removeprefix("grader/labs/") for name in names if name.startswith("grader/labs/")}
+        assert archive.read("grader/labs/glossary.md") == (ROOT / "labs/glossary.md").read_bytes()
+    listed = subprocess.run(["git", "ls-files", "labs"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert found == {name.removeprefix("labs/") for name in listed.splitlines()}
+    assert not [name for name in names if name.startswith(("solutions", "tests", "benchmarks")) or "wrong/" in name]
+
+
+def test_a_lab_is_started_and_checked_where_there_is_no_checkout(theirs, machine):
+    started = theirs("-m", "grader.cli", "start", "03")
+    assert started.returncode == 0, started.stderr
+    copy = machine / "folder/work/03_triton_fusion/03_triton_fusion.ipynb"
+    assert copy.read_bytes() == find_lab("03", ROOT).released.read_bytes()
+    assert (copy.parent / "03_triton_fusion_dives.ipynb").is_file()
+    assert theirs("-m", "grader.cli", "start", "00").returncode == 0
+
+    below = copy.parent  # the course is found from inside of a lab, too
+    checked = theirs("-m", "grader.cli", "check", "00", folder=below)
+    assert checked.returncode == 1 and "is not written yet" in checked.stdout, checked.stdout + checked.stderr
+    assert "changed" not in checked.stdout, "an untouched copy was said to be changed"
+    (machine / "folder/work/00_start_here/00_start_here.ipynb").write_text(nbformat.writes(solved(machine)))
+    checked = theirs("-m", "grader.cli", "check", "00", folder=below)
+    assert "100 of 100 points by the visible checks" in checked.stdout, checked.stdout + checked.stderr
+    status = theirs("-m", "grader.cli", "status")
+    assert "00_start_here" in status.stdout and "100 / 100" in status.stdout and "done" in status.stdout
+
+    refused = theirs("-m", "grader.cli", "release")
+    assert refused.returncode == 2 and "has no solutions/" in " ".join(refused.stderr.split())
+
+
+def solved(machine):
+    """A learner's copy with the reference answers in it."""
+    copy = machine / "folder/work/00_start_here/00_start_here.ipynb"
+    notebook, master = nbformat.read(copy, as_version=4), find_lab("00", ROOT).master()
+    answers = {cell.id: cell.source for cell in master.cells if cell.metadata.get("nbgrader", {}).get("solution")}
+    for cell in notebook.cells:
+        cell.source = answers.get(cell.id, cell.source)
+    return notebook
+
+
+def test_the_doctor_finds_packages_without_pyproject(theirs):
+    done = theirs("-m", "grader.cli", "doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    found = {each["name"]: each for each in json.loads(done.stdout)["findings"]}
+    assert found["packages"]["status"] == "ok" and "torch" in found["packages"]["sentence"], found["packages"]
+    assert found["home"]["status"] == "ok"
+
+
+def test_the_installation_leaves_no_trace_in_the_packages(theirs, machine):
+    theirs("-m", "grader.cli", "status")
+    (site,) = (machine / "theirs/lib").glob("python*/site-packages")
+    assert not list(site.rglob("work")) and not list(site.rglob("progress.json"))
