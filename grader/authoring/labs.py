@@ -17,11 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grader.submissions.submitted import nested
-
 __all__ = [
     "BASE", "GOES_ON", "KERNELSPEC", "LABS", "Lab", "LabError", "Limits", "OPENING", "SOLUTIONS", "WORK", "all_labs",
-    "course_root", "find_lab", "grade_id", "text_id",
+    "course_root", "find_lab", "grade_id", "nested", "text_id",
 ]  # fmt: skip
 
 if TYPE_CHECKING:  # a machine that only measures may have no nbformat, and must still be able to name a lab
@@ -249,3 +247,10 @@ def grade_id(cell: NotebookNode) -> str | None:
     """nbgrader's name of the cell; None for prose and demonstrations, and for anything but a text."""
     name = nested(cell, "metadata", "nbgrader", "grade_id")
     return name if isinstance(name, str) else None
+
+
+def nested(data: Any, *keys: str) -> Any:
+    """The value below nested keys; None if something on the way is not a dict or lacks the key."""
+    for key in keys:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-__all__ = ["BadSubmission", "NotThisLab", "essentials", "nested"]
+from grader.authoring.labs import nested
+
+__all__ = ["BadSubmission", "NotThisLab", "essentials"]
 
 _MAX_CELLS = 1000
 
@@ -48,13 +50,6 @@ def _cell(cell: dict[str, Any]) -> dict[str, Any]:
     if isinstance(role := nested(cell, "metadata", "nbgrader"), dict):
         metadata["nbgrader"] = _pick(role, _ROLE, str, bool, int, float)
     return {**kept, "metadata": metadata}
-
-
-def nested(data: Any, *keys: str) -> Any:
-    """The value below nested keys; None if something on the way is not a dict or lacks the key."""
-    for key in keys:
-        data = data.get(key) if isinstance(data, dict) else None
-    return data
 
 
 def _pick(data: Any, keys: tuple[str, ...], *types: type) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
-    "Addresses", "Counts", "LANES", "Placement", "padded", "plain", "sectors", "swizzled", "transpose",
+    "Counts", "LANES", "Placement", "padded", "plain", "sectors", "swizzled", "transpose",
     "triton_swizzle", "wavefronts",
 ]  # fmt: skip
 
@@ -24,7 +24,7 @@ _BANK_BYTES = 4
 _SECTOR_BYTES = 32
 _WIDTHS = (1, 2, 4, 8, 16)
 
-Addresses = NDArray[np.int64]
+_Addresses = NDArray[np.int64]
 
 
 def sectors(addresses: ArrayLike, bytes_per_lane: int = 4) -> int:
@@ -48,12 +48,12 @@ def wavefronts(addresses: ArrayLike, bytes_per_lane: int = 4) -> int:
     return sum(_rounds(at[i : i + lanes_at_once], bytes_per_lane) for i in range(0, len(at), lanes_at_once))
 
 
-def _rounds(at: Addresses, bytes_per_lane: int) -> int:
+def _rounds(at: _Addresses, bytes_per_lane: int) -> int:
     words = np.unique(at[:, None] // _BANK_BYTES + np.arange(max(bytes_per_lane // _BANK_BYTES, 1)))
     return int(np.bincount(words % _BANKS).max())
 
 
-def _checked(addresses: ArrayLike, bytes_per_lane: int) -> Addresses:
+def _checked(addresses: ArrayLike, bytes_per_lane: int) -> _Addresses:
     at = np.asarray(addresses)
     if bytes_per_lane not in _WIDTHS:
         raise ValueError(f"bytes_per_lane = {bytes_per_lane}: expected one of {', '.join(map(str, _WIDTHS))}")
