@@ -317,7 +317,7 @@ predict(
 #
 # - `parameters`, `gradients`: 4 bytes per parameter. `states`: `states` numbers per parameter.
 # - `layer`: what a block keeps. With x its input: `h = norm(x)`, `qkv = h @ W_qkv`, rotate q and k, attend, join the heads,
-#   `@ W_output`, add x. Then `h = norm(x)`, `(silu(h @ W_gate) * (h @ W_up)) @ W_down`, add x.
+#   `@ W_output`, add x. The sum is the new x: `h = norm(x)`, `(silu(h @ W_gate) * (h @ W_up)) @ W_down`, add x.
 # - `head`: what the last norm, the projection to `vocabulary_size` logits and the loss keep.
 # - `peak`: parameters, states, inputs (tokens and targets, 8 bytes each) and buffers (`max_sequence · head_dim` numbers), plus
 #   the larger of two moments: **at the loss** all layers, `head` and two gradients of the size of the logits; **at the update**
@@ -557,7 +557,7 @@ with reveal("kept_by_a_layer"):
 # does not keep it alive.
 #
 # *Worked example.* `a = torch.zeros(1000)`, `b = a + 1`, `del a`, `c = b * 2`: three storages of 4,000 bytes, of which at most
-# two are alive at the same time. So the peak is 8,000.
+# two are alive at once. So the peak is 8,000.
 #
 # ### Exercise 2 (16 points)
 #
@@ -881,10 +881,10 @@ assert abs(counted.peak_bytes / tracked.peak_bytes - 1) < 0.05
 #
 # ## 3 · Forget, and compute again
 #
-# Of all kinds, only activations can be computed a second time. Keep the **input** of a layer (b bytes), forget the rest, and
-# run the layer again when the backward pass arrives: **recomputation**. Or keep the input of every **k-th** layer, and recompute
-# segments of k layers at a time. With L layers that keep c bytes each, this holds (L/k)·b bytes of inputs, and k·c bytes of the
-# segment that is in its backward pass.
+# Only activations can be computed again. Keep the **input** of a layer (b bytes), forget the rest, and run the layer again when
+# the backward pass arrives: **recomputation**. Or keep the input of every **k-th** layer, and recompute segments of k layers at
+# a time. With L layers that keep c bytes each, this holds (L/k)·b bytes of inputs, and k·c bytes of the segment that is in its
+# backward pass.
 #
 # A schedule is a list of actions, which `execute` carries out. Layers are 0 … L−1. There is always one current value, at the
 # beginning the input of layer 0.
@@ -1722,7 +1722,7 @@ with check("choose", "a plan that fits and is fast", part="outcome", hidden="oth
         Job("6.7B", 32, 17e6, 0.3 * GB, 0.6 * GB, 27 * GB, 81 * GB, 16, 0.22, 0.02, 63 * GB, 86 * GB),
         Job("long sequences", 24, 0.13 * GB, 2.4 * GB, 6 * GB, 5 * GB, 16 * GB, 4, 1.2, 0.02, 63 * GB, 86 * GB),
         Job("very deep", 128, 0.1 * GB, 0.3 * GB, 1 * GB, 20 * GB, 40 * GB, 4, 0.5, 0.05, 63 * GB, 86 * GB),
-        Job("dear overhead", 24, 8e6, 0.15 * GB, 0.6 * GB, 5 * GB, 16 * GB, 64, 0.01, 0.2, 63 * GB, 43 * GB),
+        Job("high overhead", 24, 8e6, 0.15 * GB, 0.6 * GB, 5 * GB, 16 * GB, 64, 0.01, 0.2, 63 * GB, 43 * GB),
     ]
 
     def every_plan(job):
@@ -1807,7 +1807,7 @@ debrief(
 # `max_memory_reserved()` the most that it took from the driver; the difference is fragmentation and cache. A recorded
 # history (`torch.cuda.memory._record_memory_history()`) becomes a picture at <https://docs.pytorch.org/memory_viz>.
 # Recomputation is `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)`, which the last cell runs. FSDP2
-# (`CPUOffloadPolicy`) and DeepSpeed (`offload_optimizer`) offload states by a setting.
+# (`CPUOffloadPolicy`) and DeepSpeed (`offload_optimizer`) offload states.
 #
 # ## What to remember
 #
