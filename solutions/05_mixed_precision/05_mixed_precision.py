@@ -21,7 +21,7 @@
 # ![The bits of five number formats, from 32 down to 8: sign, exponent and mantissa](attachment:opening.png)
 #
 # With half the bits, a number takes half the time to move through memory, caches and links, and tensor cores multiply at
-# twice the rate: NVIDIA's Hopper white paper (2022) gives an H100 SXM 495 TFLOP/s for TF32, 989 for bfloat16 and 1,979 for
+# twice the rate: NVIDIA's Hopper white paper (v1.04, 2023) gives an H100 SXM 495 TFLOP/s for TF32, 989 for bfloat16 and 1,979 for
 # FP8, without sparsity. What goes wrong when you train with fewer bits, and what does it take to keep the training right?
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -993,7 +993,7 @@ else:
 # The neighbours of a bfloat16 weight of 1 are 1 + 1/128 and 1 − 1/256. If the sum of weight and update is nearer to the weight
 # than to any other number, it is rounded back, and the update is lost. No warning is given; the loss merely stops falling.
 #
-# *Worked example.* To a bfloat16 weight of 1, an update of 1/256 is lost: the sum lies half-way to 1 + 1/128, and the code of 1
+# *Worked example.* With a bfloat16 weight of 1, an update of 1/256 is lost: the sum lies half-way to 1 + 1/128, and the code of 1
 # is even. An update of 1/128 reaches the next number, and one of −1/256 the number below. With −1/512 the sum again lies
 # half-way, and the update is lost.
 #

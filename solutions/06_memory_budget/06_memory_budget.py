@@ -1520,7 +1520,7 @@ predict(
 #
 # `step_seconds(fetch, update, write, buffers) -> float`: when the last write is done, where chunk i needs `fetch[i]`,
 # `update[i]` and `write[i]` seconds. Without chunks it is 0. Lists of different lengths raise `ValueError`; so does `buffers`
-# below 1, as `buffers = 0`.
+# below 1, naming it as `buffers = 0`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "overlap", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1678,9 +1678,8 @@ show.figure(fig, "a second buffer hides most of the journey, a third nothing mor
 #
 # Now you have three levers: smaller microbatches, recomputation, and offloading. `needs(job, plan)` and `duration(job, plan)`
 # say what a plan costs. The bytes are those of the sections above. Recomputation makes the work a third longer, each microbatch
-# adds `job.overhead`, and offloading adds the journey there and back. A `Plan` has `micro`, `k` (0:
-# nothing recomputed) and `offload`; a `Job` has `layers`, `batch`, `capacity` and the bytes and seconds that the two functions
-# use (`??needs` shows them).
+# adds `job.overhead`, and offloading adds the journey there and back. A `Plan` has `micro`, `k` (0: nothing recomputed) and
+# `offload`; a `Job` has `layers`, `batch`, `capacity` and the bytes and seconds that the two functions use (`??needs` shows them).
 #
 # *Worked example.* A job has 20 GB of weights and gradients, 40 GB of states, 10 GB of activations per sequence, and a GPU of 80
 # GB. With a margin of a tenth, 72 GB may be used, so one sequence at a time fits (70 GB) and two do not (80 GB). With
