@@ -1,0 +1,9 @@
+# expect: times what is needed
+def tune(loop: Loop) -> Settings:
+    """Enough workers and samples in advance, and not many more."""
+    transfer = loop.sample_bytes / loop.bandwidth
+    cycle = loop.latency + transfer + loop.decode  # of a worker
+    pace = 1.05 * max(loop.step, transfer, cycle / 16)
+    workers = min(16, math.ceil(cycle / pace))
+    ahead = min(48, max(0, math.ceil((cycle + loop.step) / pace) - 1))
+    return Settings(workers, min(48, 2 * workers))
