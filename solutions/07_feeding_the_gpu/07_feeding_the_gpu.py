@@ -1939,7 +1939,7 @@ debrief(
 # copies batches into pinned memory, and only from there does `batch.to("cuda", non_blocking=True)` run beside kernels.
 # `torchdata`'s `StatefulDataLoader` saves its position.
 #
-# The last cell runs a `DataLoader` with five settings, in about ten seconds: batches of 8 samples, 5 ms per sample, steps of 12 ms.
+# The last cell runs a `DataLoader` with five settings, in a few seconds: batches of 8 samples, 5 ms per sample, steps of 12 ms.
 #
 # ## What to remember
 #
@@ -2014,9 +2014,10 @@ CHOICES = [
     (InOneRequest(), 1, 2),
 ]
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads: the default of DataLoader on Linux
+    # Forking beside threads is DataLoader's default on Linux, and these workers wait, so they may be more than the cores.
+    warnings.simplefilter("ignore")
     took = [milliseconds_per_step(*choice) for choice in CHOICES]
-show.against_prediction("dataloader_workers", 4, unit="workers", source="40 / 12 = 3.3, and the loop with 4 below")
+show.against_prediction("dataloader_workers", 4, unit="workers", source="40 / 12 = 3.3, rounded up")
 with reveal("dataloader_workers"):
     show.table(
         [
