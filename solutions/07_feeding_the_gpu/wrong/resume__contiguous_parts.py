@@ -30,7 +30,7 @@ class Sampler:
     def trained(self) -> None:
         """The next batch in order has been trained on."""
         turn, worker = divmod(self.done, self.workers)
-        if self.done >= len(self.batches) or self.handed_out[worker] <= turn:
+        if self.handed_out[worker] <= turn:
             raise RuntimeError(f"batch {self.done} was not handed out: it cannot have been trained on")
         self.done += 1
 

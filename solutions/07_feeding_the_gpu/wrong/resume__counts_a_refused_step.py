@@ -28,7 +28,7 @@ class Sampler:
         """The next batch in order has been trained on."""
         turn, worker = divmod(self.done, self.workers)
         self.done += 1
-        if self.done > len(self.batches) or self.handed_out[worker] <= turn:
+        if self.handed_out[worker] <= turn:
             raise RuntimeError(f"batch {self.done} was not handed out: it cannot have been trained on")
 
     def state(self) -> State:

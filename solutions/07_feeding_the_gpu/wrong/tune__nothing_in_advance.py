@@ -4,6 +4,4 @@ def tune(loop: Loop) -> Settings:
     transfer = loop.sample_bytes / loop.bandwidth
     cycle = loop.latency + transfer + loop.decode  # of a worker
     pace = 1.05 * max(loop.step, transfer, cycle / 16)
-    workers = min(16, math.ceil(cycle / pace))
-    ahead = min(48, max(0, math.ceil((cycle + loop.step) / pace) - 1))
-    return Settings(workers, 0)
+    return Settings(math.ceil(cycle / pace), 0)

@@ -4,6 +4,4 @@ def tune(loop: Loop) -> Settings:
     transfer = loop.sample_bytes / loop.bandwidth
     cycle = loop.latency + transfer + loop.decode  # of a worker
     pace = 1.05 * max(loop.step, transfer, cycle / 16)
-    workers = min(16, max(1, math.floor(cycle / pace)))
-    ahead = min(48, max(0, math.floor(cycle / pace)))
-    return Settings(workers, ahead)
+    return Settings(max(1, math.floor(cycle / pace)), math.floor(cycle / pace))
