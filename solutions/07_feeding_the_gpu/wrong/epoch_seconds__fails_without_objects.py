@@ -1,4 +1,4 @@
-# expect: no objects
+# expect: AssertionError
 def epoch_seconds(objects: list, store: Store, readers: int) -> float:
     """Seconds of fetching objects of so many bytes."""
     free, link = [0.0] * readers, 0.0

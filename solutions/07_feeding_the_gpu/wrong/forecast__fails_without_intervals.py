@@ -1,4 +1,4 @@
-# expect: a long request that began early
+# expect: ZeroDivisionError
 def forecast(trace: Trace) -> Forecast:
     """Which stage limits the loop, and what a faster one would gain."""
     overlapped = any_overlap(trace.intervals)

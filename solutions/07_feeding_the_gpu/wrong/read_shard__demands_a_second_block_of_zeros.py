@@ -1,4 +1,4 @@
-# expect: first block of zeros
+# expect: one block of zeros
 # fails: samples
 def read_shard(shard: str, data: bytes) -> list:
     """The samples of a tar file, or CorruptShard with the place at which it goes wrong."""

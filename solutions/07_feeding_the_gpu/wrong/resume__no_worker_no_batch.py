@@ -1,4 +1,4 @@
-# expect: workers = 0
+# expect: worker = 0: expected 0 to -1
 # fails: batches, state
 class Sampler:
     """Hands out the rest of an epoch, and remembers what was trained on."""

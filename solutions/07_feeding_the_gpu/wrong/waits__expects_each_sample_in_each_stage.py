@@ -1,4 +1,4 @@
-# expect: sample 1 is in a cache
+# expect: KeyError
 # fails: values
 def waits(trace: Trace) -> Waits:
     """How busy the consumer was, and where the sample was for which it waited."""
