@@ -1,9 +1,9 @@
-"""Lab 07: its recorded loops are consistent, and its prose says what they say."""
+"""Lab 07: its recorded loops are consistent, and its prose says what they and the loops to tune say."""
 
 import json
 
 import pytest
-from lab_source import load
+from lab_source import execute, load
 from threeloops.data.loading.diagnosis import diagnose
 from threeloops.simulation.pipeline import Interval, Trace
 
@@ -44,3 +44,45 @@ def test_the_prose_quotes_the_recorded_loops():
     assert (serial.limit, one.limit, four.limit) == ("fetch", "fetch", "train")
     assert (round(serial.gain["fetch"], 1), round(one.gain["fetch"], 1)) == (1.6, 2.0)
     assert (serial.overlapped, one.overlapped) == (False, True)
+
+
+@pytest.fixture(scope="module")
+def given() -> dict:
+    """What the setup cell defines, and the reference's `tune`."""
+    names: dict = {"__name__": "__main__"}
+    execute(LAB.setup, "<setup of lab 07>", names)
+    execute(LAB.solutions["tune"], "<tune>", names)
+    return names
+
+
+def test_the_worked_example_of_tuning_is_right(given):
+    """30 + 5 + 5 ms per worker, steps of 10 ms: four workers and four samples ahead keep up, and no fewer do."""
+    loop = given["Loop"](0.030, 1e8, 0.5e6, 0.005, 0.010, 1e6)
+
+    def seconds(workers, ahead):
+        return given["seconds_per_sample"](loop, given["Settings"](workers, ahead))
+
+    assert seconds(4, 4) == pytest.approx(0.010)
+    assert seconds(3, 48) > 0.011 and seconds(16, 3) > 0.011
+
+
+def test_the_loops_to_tune_are_limited_as_the_debrief_says(given):
+    """B by its link, D by its step with a fetch of 2%, F by sixteen workers; the samples of E outweigh its workers."""
+    loops, best = given["LOOPS"], given["Settings"](16, 48)
+    pace = {name: given["seconds_per_sample"](loop, best) for name, loop in loops.items()}
+    assert pace["B"] == pytest.approx(loops["B"].sample_bytes / loops["B"].bandwidth)
+    few = given["seconds_per_sample"](loops["B"], given["Settings"](5, 48))
+    assert few == pytest.approx(pace["B"])
+    fetch = loops["D"].latency + loops["D"].sample_bytes / loops["D"].bandwidth + loops["D"].decode
+    assert fetch / loops["D"].step == pytest.approx(0.02)
+    assert given["tune"](loops["D"]) == given["Settings"](1, 0)
+    assert pace["F"] > 1.5 * loops["F"].step
+    assert loops["E"].sample_bytes > 5 * loops["E"].worker_bytes
+
+
+def test_more_samples_ahead_never_make_a_loop_slower(given):
+    """The check of `tune` searches for the least memory by halving, which needs this."""
+    for loop in given["LOOPS"].values():
+        for workers in (1, 4, 8, 16):
+            took = [given["seconds_per_sample"](loop, given["Settings"](workers, ahead)) for ahead in range(0, 49, 3)]
+            assert all(later <= before * (1 + 1e-9) for before, later in zip(took, took[1:], strict=False))

@@ -68,7 +68,16 @@ POINTS = {
         "overlap": 10,
         "choose": 12,
     },
-    "07_feeding_the_gpu": {"diagnose": 25, "prefetch": 25, "shards": 25, "resume": 25},
+    "07_feeding_the_gpu": {
+        "waits": 12,
+        "forecast": 14,
+        "feed": 15,
+        "double_buffer": 12,
+        "tune": 12,
+        "epoch_seconds": 9,
+        "read_shard": 13,
+        "resume": 13,
+    },
     "08_collectives": {
         "sum_through_rank_0": 15,
         "reduce_scatter": 25,

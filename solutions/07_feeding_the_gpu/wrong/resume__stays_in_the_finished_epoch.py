@@ -1,16 +1,14 @@
 # expect: the next one begins at position 0
+# fails: state
 class Sampler:
     """Hands out the rest of an epoch, and remembers what was trained on."""
 
     def __init__(self, samples: int, batch: int, workers: int, state: State):
-        for name, value, least in (("samples", samples, 1), ("batch", batch, 1), ("workers", workers, 0)):
-            if value < least:
-                raise ValueError(f"{name} = {value}: expected at least {least}")
         if not 0 <= state.position < samples:
             raise ValueError(
                 f"position = {state.position}: expected 0 to {samples - 1}; is this another data set's state?"
             )
-        self.samples, self.workers, self.began = samples, max(workers, 1), state
+        self.workers, self.began = max(workers, 1), state
         left = epoch_order(samples, state.seed, state.epoch)[state.position :].tolist()
         self.batches = [left[start : start + batch] for start in range(0, len(left), batch)]
         self.handed_out = [0] * self.workers
@@ -24,12 +22,12 @@ class Sampler:
         if number >= len(self.batches):
             return None
         self.handed_out[worker] += 1
-        return list(self.batches[number])
+        return self.batches[number]
 
     def trained(self) -> None:
         """The next batch in order has been trained on."""
         turn, worker = divmod(self.done, self.workers)
-        if self.done >= len(self.batches) or self.handed_out[worker] <= turn:
+        if self.handed_out[worker] <= turn:
             raise RuntimeError(f"batch {self.done} was not handed out: it cannot have been trained on")
         self.done += 1
 

@@ -28,7 +28,7 @@ from threeloops.data.errors import CorruptData, MissingIndex
 from threeloops.data.formats.crc32c import crc32c
 from threeloops.files import replace_text, replacing
 
-__all__ = ["Header", "TokenShards", "write_shard", "write_token_shards"]
+__all__ = ["TokenShards", "write_token_shards"]
 
 _MAGIC, _VERSION, _HEADER_BYTES, _INDEX = b"3LTOKENS", 1, 64, "index.json"
 _FIELDS, _CRC = struct.Struct("<8sIIQI32x"), struct.Struct("<I")
@@ -36,7 +36,7 @@ _KINDS = {1: "<u1", 2: "<u2", 4: "<u4"}
 
 
 @dataclass(frozen=True)
-class Header:
+class _Header:
     """The fields of a shard's header that differ between shards."""
 
     token_bytes: int
@@ -48,19 +48,19 @@ class Header:
         return fields + _CRC.pack(crc32c(fields))
 
 
-def write_shard(path: Path, tokens: NDArray) -> Header:
+def _write_shard(path: Path, tokens: NDArray) -> _Header:
     """Write tokens, unsigned integers of 1, 2 or 4 bytes and shape (n,), as one shard, whole or not at all."""
     if tokens.ndim != 1 or tokens.dtype.kind != "u" or tokens.itemsize not in _KINDS:
         raise ValueError(f"tokens are {tokens.dtype} of shape {tokens.shape}: expected uint8, uint16 or uint32, (n,)")
     stored = np.ascontiguousarray(tokens.astype(_KINDS[tokens.itemsize]))
-    header = Header(tokens.itemsize, len(tokens), crc32c(stored))
+    header = _Header(tokens.itemsize, len(tokens), crc32c(stored))
     with replacing(path) as file:
         file.write(header.pack())
         stored.tofile(file)
     return header
 
 
-def _read_header(path: Path) -> Header:
+def _read_header(path: Path) -> _Header:
     """The header of a shard. Raises CorruptData where it is damaged or does not fit the size of the file."""
     with Path(path).open("rb") as file:
         raw = file.read(_HEADER_BYTES)
@@ -76,7 +76,7 @@ def _read_header(path: Path) -> Header:
         raise CorruptData(path, "header", f"version {version}, {token_bytes}-byte tokens: expected version {_VERSION}")
     if size != (wanted := _HEADER_BYTES + tokens * token_bytes):
         raise CorruptData(path, f"byte {size:,}", f"ends here, {wanted:,} bytes were promised by its header")
-    return Header(token_bytes, tokens, crc)
+    return _Header(token_bytes, tokens, crc)
 
 
 def write_token_shards(folder: Path, pieces: Iterable[NDArray], tokens_per_shard: int) -> None:
@@ -95,7 +95,7 @@ def write_token_shards(folder: Path, pieces: Iterable[NDArray], tokens_per_shard
         rows = []
         for number, tokens in enumerate(_cut(pieces, tokens_per_shard), _first_free_number(folder)):
             names.append(f"tokens-{number:05d}.bin")
-            rows.append({"file": names[-1], **asdict(write_shard(folder / names[-1], tokens))})
+            rows.append({"file": names[-1], **asdict(_write_shard(folder / names[-1], tokens))})
         replace_text(folder / _INDEX, json.dumps({"version": _VERSION, "shards": rows}, indent=1))
     finally:
         for name in {*old, *names} - set(_listed(folder)):
@@ -145,7 +145,7 @@ class TokenShards:
         self.ends = list(accumulate(header.tokens for _, header in self.shards))
         self.maps = [self._map(name, header) for name, header in self.shards]
 
-    def _map(self, name: str, header: Header) -> NDArray:
+    def _map(self, name: str, header: _Header) -> NDArray:
         kind = _KINDS[header.token_bytes]
         if not header.tokens:  # an empty file cannot be mapped
             return np.empty(0, kind)
@@ -180,7 +180,7 @@ class TokenShards:
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [nothing])
 
 
-def _read_index(folder: Path) -> list[tuple[str, Header]]:
+def _read_index(folder: Path) -> list[tuple[str, _Header]]:
     """Name and header of each shard, the index compared with the headers in the files."""
     path = folder / _INDEX
     if not path.is_file():
@@ -195,7 +195,7 @@ def _read_index(folder: Path) -> list[tuple[str, Header]]:
     return rows
 
 
-def _read_rows(path: Path) -> list[tuple[str, Header]]:
+def _read_rows(path: Path) -> list[tuple[str, _Header]]:
     """Name and header of each shard that an index lists. Raises CorruptData naming what is wrong with the index."""
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
@@ -206,10 +206,10 @@ def _read_rows(path: Path) -> list[tuple[str, Header]]:
         raise CorruptData(path, "index", f"cannot be read ({type(error).__name__}: {error})") from None
 
 
-def _parse_row(row: dict) -> tuple[str, Header]:
+def _parse_row(row: dict) -> tuple[str, _Header]:
     name, fields = row["file"], {field: row[field] for field in ("token_bytes", "tokens", "crc")}
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"file {name!r}, expected the name of a file in this folder")
     if wrong := {field: value for field, value in fields.items() if type(value) is not int}:
         raise ValueError(f"{wrong} of {name}, expected whole numbers")
-    return name, Header(**fields)
+    return name, _Header(**fields)

@@ -15,7 +15,7 @@ from threeloops.data.formats.token_shards import (
     _HEADER_BYTES,
     TokenShards,
     _read_header,
-    write_shard,
+    _write_shard,
     write_token_shards,
 )
 
@@ -98,7 +98,7 @@ def test_another_kind_of_file_is_refused(tmp_path):
 
 
 def test_a_shard_that_was_swapped_is_found(corpus):
-    write_shard(corpus[0] / "tokens-00000.bin", np.zeros(300, np.uint16))
+    _write_shard(corpus[0] / "tokens-00000.bin", np.zeros(300, np.uint16))
     with pytest.raises(CorruptData, match="another shard of this name"):
         TokenShards(corpus[0])
 
@@ -130,7 +130,7 @@ def test_a_broken_index_is_named(corpus, text):
 )
 def test_only_flat_unsigned_tokens_are_written(tmp_path, tokens):
     with pytest.raises(ValueError, match="expected uint8, uint16 or uint32"):
-        write_shard(tmp_path / "x", tokens)
+        _write_shard(tmp_path / "x", tokens)
 
 
 def test_a_corpus_that_is_written_again_and_fails_is_still_the_old_one(corpus):
@@ -159,7 +159,7 @@ def test_a_corpus_that_is_written_again_replaces_the_old_one(corpus):
 def test_a_shard_that_is_written_again_does_not_change_under_a_reader(corpus):
     folder, tokens = corpus
     shards = TokenShards(folder)
-    write_shard(folder / "tokens-00001.bin", np.zeros(1, np.uint16))
+    _write_shard(folder / "tokens-00001.bin", np.zeros(1, np.uint16))
     np.testing.assert_array_equal(shards.window(300, 300), tokens[300:600])
 
 

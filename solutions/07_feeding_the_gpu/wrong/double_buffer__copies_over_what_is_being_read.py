@@ -1,0 +1,10 @@
+# expect: wait for its event in the copy stream
+def double_buffer(batches: list, copy, compute, record, wait) -> None:
+    """Queue copies and steps so that each copy runs beside the step before it."""
+    used = [None, None]
+    for number, batch in enumerate(batches):
+        buffer = number % 2
+        copy(buffer, batch)
+        wait("compute", record("copy"))
+        compute(buffer)
+        used[buffer] = record("compute")

@@ -1,0 +1,13 @@
+# expect: before its batch is complete
+def double_buffer(batches: list, copy, compute, record, wait) -> None:
+    """Queue copies and steps so that each copy runs beside the step before it."""
+    used = [None, None]
+    for number, batch in enumerate(batches):
+        buffer = number % 2
+        if used[buffer] is not None:
+            wait("copy", used[buffer])
+        there = record("copy")
+        copy(buffer, batch)
+        wait("compute", there)
+        compute(buffer)
+        used[buffer] = record("compute")

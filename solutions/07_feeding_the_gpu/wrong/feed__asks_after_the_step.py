@@ -1,0 +1,20 @@
+# expect: not in groups
+def feed(keys: list, ahead: int, request, receive, cancel, train) -> int:
+    """Train on every key's data in order, with `ahead` samples requested in advance."""
+    if ahead < 0:
+        raise ValueError(f"ahead = {ahead}: expected 0 or more samples in advance")
+    tickets = []
+    asked = 0
+    try:
+        for number in range(len(keys)):
+            if not tickets:
+                tickets.append(request(keys[asked]))
+                asked += 1
+            train(receive(tickets.pop(0)))
+            while asked < len(keys) and asked <= number + 1 + ahead:
+                tickets.append(request(keys[asked]))
+                asked += 1
+    finally:
+        for ticket in tickets:
+            cancel(ticket)
+    return len(keys)
