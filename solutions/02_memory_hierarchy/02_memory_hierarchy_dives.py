@@ -39,8 +39,11 @@ INTERPRETED = interpreter.enable_without_gpu()
 # tells two texts apart that disagree.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-for claim in ("mem-1", "mem-3", "mem-8", "mem-9", "mem-10"):
-    myth(claim)
+myth("mem-1")
+myth("mem-3")
+myth("mem-8")
+myth("mem-9")
+myth("mem-10")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 h100, a100 = accelerator("H100 SXM"), accelerator("A100 SXM 80GB")
