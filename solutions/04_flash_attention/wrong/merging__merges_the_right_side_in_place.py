@@ -1,4 +1,4 @@
-# expect: the arguments after merge
+# expect: merge changes its argument number
 # fails: edges
 def summarise(scores: torch.Tensor, values: torch.Tensor) -> Summary:
     """The summary of one block of keys."""
