@@ -11,7 +11,7 @@ from nbgrader.preprocessors import ClearOutput, Execute
 from nbgrader.server_extensions.formgrader import handlers
 from nbgrader.validator import Validator
 
-from grader.classroom import autograde
+from grader.classroom import autograde, generate
 from grader.pages.student_page import TEMPLATES
 from grader.release.preprocessors import CheckCells
 from grader.release.release import IGNORE, PREPROCESSORS
@@ -38,6 +38,7 @@ c.Exchange.root = str(EXCHANGE)
 c.Exchange.assignment_dir = str(ROOT / "work")
 
 c.GenerateAssignment.preprocessors = PREPROCESSORS
+generate.install()
 
 # A submission arrives here rebuilt from the master's own cells (`autograde.install`), so that nbgrader's DeduplicateIds
 # and OverwriteCells, which restore them from the gradebook and trust the rest, have nothing left to do.

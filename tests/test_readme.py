@@ -171,8 +171,8 @@ def two_labs_were_started(clone: Path, said: str) -> None:
 
 
 def all_checks_pass(clone: Path, said: str) -> None:
-    points = re.findall(r"^✓ \w+ +(\d+) / (\d+)$", said, re.MULTILINE)
-    assert len(points) == 2 * 8 and sum(int(most) for _, most in points) == 200  # without and with --full
+    points = re.findall(r"^✓ .+  (\d+) / (\d+)$", said, re.MULTILINE)
+    assert sum(int(most) for _, most in points) == 200  # of all parts, without and with --full
     assert all(earned == most for earned, most in points)
     assert "01_roofline" in said.partition("hours are left")[0]
     assert (clone / f"work/{SLUG}/classify.before-reset.py").is_file()

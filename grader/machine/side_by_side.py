@@ -1,6 +1,7 @@
 """Runs one function for several labs, each in a process of its own: grading has pools and settings per process."""
 
 import multiprocessing
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -16,7 +17,9 @@ def side_by_side(
 ) -> Iterator[_Result]:
     """`run(*job, watch)` of each job, in the order in which they end; in this process where only one runs at a time.
 
-    Whatever a process passes to `watch` arrives here, one after the other.
+    Whatever a process passes to `watch` arrives here, one after the other. Each process has its share of the cores:
+    OpenMP's threads wait for each other by spinning, so that with more threads than cores all take several times as
+    long.
     """
     if at_a_time == 1 or len(jobs) < 2:
         yield from (run(*job, watch) for job in jobs)
@@ -32,7 +35,8 @@ def side_by_side(
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         try:
-            with ProcessPoolExecutor(at_a_time, mp_context=start_anew) as workers:
+            share = max(1, len(os.sched_getaffinity(0)) // at_a_time)
+            with ProcessPoolExecutor(at_a_time, start_anew, _use_threads, (share,)) as workers:
                 futures = [workers.submit(run, *job, steps.put) for job in jobs]
                 try:
                     for future in as_completed(futures):
@@ -42,3 +46,8 @@ def side_by_side(
         finally:
             steps.put(None)
             reader.join()
+
+
+def _use_threads(count: int) -> None:
+    """For this process, before it imports torch, and for those that it starts."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(count))

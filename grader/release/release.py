@@ -30,7 +30,7 @@ from grader.release.files import differences
 from grader.release.leaks import leaks
 from grader.release.preprocessors import ForStudents, content_hash
 
-__all__ = ["IGNORE", "PREPROCESSORS", "release", "stale"]
+__all__ = ["IGNORE", "PREPROCESSORS", "release", "stale", "write_dives"]
 
 _GENERATED = "threeloops_generated"
 """Key in a solution notebook's metadata: the hash of what was generated, which reveals a later edit."""
@@ -41,9 +41,12 @@ _TABLE = re.compile(
 )
 """Where the README, if there is one, has the table of the labs."""
 
-IGNORE = ["*.py", "*.pyc", "opening.png", "wrong", "right", "__pycache__", ".*", "*.tmp", "feedback"]
-"""What nbgrader must never copy to students: sources, wrong answers and other right ones hold the answers. The
-opening picture is attached to the notebook."""
+IGNORE = [
+    "*.py", "*.pyc", "opening.png", "equivalent_mutants.json", "wrong", "right", "__pycache__", ".*", "*.tmp",
+    "feedback",
+]  # fmt: skip
+"""What nbgrader must never copy to students: sources, wrong answers and other right ones hold the answers, and so do
+the mutants of an answer. The opening picture is attached to the notebook."""
 
 PREPROCESSORS = [
     "nbgrader.preprocessors.IncludeHeaderFooter",
@@ -168,12 +171,18 @@ def _build(labs: Iterable[Lab], scratch: Path) -> Path:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, folder / name)
         _generate(lab.slug, scratch)
-        for notebook in lab.notebooks[1:]:  # not nbgrader's: it holds nothing to hand in
-            dives, _ = ForStudents().preprocess(notebook.master(), {"nbgrader": {"assignment": lab.slug}})
-            nbformat.write(dives, scratch / LABS / lab.slug / f"{notebook.stem}.ipynb")
+        write_dives(lab, scratch / LABS / lab.slug)
         if found := leaks(lab, scratch / LABS / lab.slug):
             raise LabError(f"lab {lab.slug} would be released with answers:\n" + "\n".join(found))
     return scratch / LABS
+
+
+def write_dives(lab: Lab, folder: Path) -> None:
+    """Write the lab's notebook of deep dives, if it has one. It is not nbgrader's: it holds nothing to hand in."""
+    for notebook in lab.notebooks[1:]:
+        dives, _ = ForStudents().preprocess(notebook.master(), {"nbgrader": {"assignment": lab.slug}})
+        folder.mkdir(parents=True, exist_ok=True)
+        nbformat.write(dives, folder / f"{notebook.stem}.ipynb")
 
 
 def _generate(slug: str, root: Path) -> None:

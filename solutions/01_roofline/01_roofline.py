@@ -18,10 +18,11 @@
 # %% [markdown]
 # # Is the GPU doing useful math?
 #
-# ![Memory feeds a chip through a pipe of 3.35 TB/s; six operations wait, and how busy each keeps the chip is unknown](attachment:opening.png)
+# ![Memory feeds a chip through a pipe of 3.35 TB/s; five operations wait, and how busy each can keep the chip is unknown](attachment:opening.png)
 #
-# An H100 can do 989 trillion floating-point operations per second, and `nvidia-smi` shows a utilisation of 100%. That
-# means that *some* kernel was running. Was it doing math, or waiting for bytes, or for the host?
+# An H100 can do 989 trillion floating-point operations per second in BF16, and `nvidia-smi` shows a utilisation of 100%.
+# That only means that *some* kernel was running all the time. Was the GPU doing math, or was it waiting for bytes or for
+# the host?
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import json
@@ -296,7 +297,7 @@ predict(
 )
 predict(
     "rows",
-    "x @ W in BF16 on an H100, W of 4,096 × 4,096: from how many rows of x on does the math take longer than the bytes?",
+    "x @ W in BF16 on an H100, with W of 4,096 × 4,096: how many rows must x have before the math takes longer than the bytes?",
     unit="rows",
 )
 
@@ -305,15 +306,16 @@ predict(
 #
 # Two numbers describe an operation before anybody writes a kernel:
 #
-# - **Bytes**: the least traffic between memory and chip. Each input is read once, each output is written once, and what
-#   lies between stays on the chip.
+# - **Bytes**: the least traffic between memory and chip. Each input is read once, each output is written once, and
+#   intermediate values stay on the chip.
 # - **FLOPs**: floating-point operations. A multiply-add counts as two, as on data sheets.
 #
-# FLOPs per byte are the **arithmetic intensity**.
+# Their ratio, FLOPs per byte, is the **arithmetic intensity**.
 #
-# *Worked example.* A LayerNorm of 2 rows and 3 columns in FP32 reads 6 elements, a scale and a shift of 3 each, and
-# writes 6. That is 18 elements or 72 bytes. It does 7 FLOPs per element (sum, subtract the mean, square, sum of squares,
-# divide by the deviation, scale, shift), 42 in all. What it does once per row is left out.
+# *Worked example.* A LayerNorm of 2 rows and 3 columns in FP32 reads 6 elements, a scale and a shift of 3 elements each,
+# and writes 6. That is 18 elements or 72 bytes. It does 7 FLOPs per element (sum, subtract the mean, square, sum of
+# squares, divide by the deviation, scale, shift), 42 in all. The few operations per row, such as the square root, are left
+# out.
 #
 # ### Exercise 1 (10 points)
 #
@@ -409,7 +411,7 @@ with reveal("rows"):
         draw_rows,
         [2**i for i in range(13)],
         seconds=0.9,
-        caption="x @ W with more and more rows: the bytes of W are read anyway, and only the math grows.",
+        caption="x @ W with more and more rows: all of W is read even for one row, so the math grows much faster than the bytes.",
     )
 show.against_prediction(
     "rows",
@@ -421,7 +423,7 @@ debrief(
     "matmul_work",
     """Intensity belongs to the shape. A matmul of 4096 × 4096 × 4096 in BF16 does 1,365 FLOPs per byte, and with a single row
     it does one, because nearly all of its traffic is the weights. That is why a model that generates one token at a time
-    leaves its GPU idle, and why serving systems batch requests (lab 16).""",
+    leaves most of its GPU's math units idle, and why serving systems batch requests (lab 16).""",
     parts=("values", "errors"),
 )
 term("arithmetic intensity")
@@ -429,9 +431,9 @@ term("arithmetic intensity")
 # %% [markdown]
 # ## 2 · Attention without fusion
 #
-# Written out in PyTorch, attention is three kernels with the scores in memory between them. Q and the output have shape
-# (batch, heads, queries, head_dim), K and V (batch, **kv_heads**, keys, head_dim), the scores S and the probabilities P
-# (batch, heads, queries, keys).
+# Written out in PyTorch, attention is three kernels, and the scores lie in memory between them. Q and the output have shape
+# (batch, heads, queries, head_dim), K and V (batch, **kv_heads**, keys, head_dim), and the scores S and the
+# probabilities P (batch, heads, queries, keys).
 #
 # | kernel | reads | writes | FLOPs |
 # |---|---|---|---|
@@ -439,7 +441,8 @@ term("arithmetic intensity")
 # | softmax | S | P | 5 per score (maximum, subtract, exponential, sum, divide) |
 # | values | P, V | output | 2 · head_dim per score |
 #
-# With kv_heads < heads, several query heads share one K and V (**grouped-query attention**). A shared K is read once.
+# With kv_heads < heads, several query heads share one K and one V (**grouped-query attention**). A shared K or V is read
+# once.
 #
 # *Worked example.* One sequence, 4 heads, 2 kv_heads, 3 queries, 5 keys, head_dim 8: Q and the output have 96 elements
 # each, K and V 80, S and P 60. S is written and read, and so is P: 2 · 96 + 2 · 80 + 4 · 60 = 592 elements, 1,184 bytes in
@@ -447,7 +450,8 @@ term("arithmetic intensity")
 #
 # ### Exercise 2 (16 points)
 #
-# `attention_work(batch, heads, kv_heads, queries, keys, head_dim, bytes_per_element) -> Work`, without mask and dropout.
+# `attention_work(batch, heads, kv_heads, queries, keys, head_dim, bytes_per_element) -> Work`: the bytes and FLOPs of the
+# three kernels together, without mask and dropout.
 #
 # - An argument that is not positive raises `ValueError` with its name and value.
 # - If `heads` is not a multiple of `kv_heads`, a `ValueError` names `kv_heads`.
@@ -491,7 +495,7 @@ with check("attention_work", "bytes and FLOPs of attention", part="values", hidd
         expected = Fraction(size) * (2 * q + 2 * kv + 4 * s)
         moved = {
             2 * q + 2 * kv + 2 * s: "S is written and read, and so is P: the scores cross four times",
-            2 * q + 2 * kv: "the scores stand in memory between the kernels: they cross four times",
+            2 * q + 2 * kv: "the scores lie in memory between the kernels: they cross four times",
             2 * q + 2 * batch * heads * keys * head_dim + 4 * s: "a shared K or V is read once, not per query head",
             q + 2 * kv + 4 * s: "Q is read and the output is written",
         }
@@ -546,9 +550,10 @@ hint(
 )
 debrief(
     "attention_work",
-    """With 4,096 queries and keys the scores of one head have 16.8 million elements, and Q, K, V and the output together 2.1
-    million. Four passes over the scores are 97% of the traffic. That is why attention written out is limited by memory,
-    although it does as much arithmetic as a matmul: a kernel that keeps the scores on the chip moves 33 times less (lab 04).
+    """With 4,096 queries and keys and a head_dim of 128, the scores of one head have 16.8 million elements, and Q, K, V and
+    the output together have 2.1 million. Four passes over the scores are 97% of the traffic. That is why attention written
+    out like this is limited by memory, although nearly all of its arithmetic is in two matmuls. A kernel that keeps the
+    scores on the chip moves 33 times fewer bytes (lab 04).
 
     Grouped heads shrink K and V only. They matter when the queries are few and the keys many, as in decoding (lab 15).""",
     parts=("values", "errors"),
@@ -558,9 +563,9 @@ term("grouped-query attention")
 # %% [markdown]
 # ## 3 · Read a data sheet
 #
-# The other half of the picture is the machine: its peak rate of arithmetic and the bandwidth of its memory. Both stand on
-# a data sheet, and data sheets are written to impress. The largest rate on the page often holds only if two of every four
-# weights are zero; an asterisk says "with sparsity". A dense operation gets half of it.
+# The other half of the picture is the machine: its peak rate of arithmetic and the bandwidth of its memory. Both are on
+# its data sheet, and data sheets are written to impress. The largest rate on the page often holds only if two of every four
+# weights are zero; an asterisk says "with sparsity". A dense operation gets half of that rate.
 #
 # *Worked example.* An A100's sheet prints 624 TFLOP/s* in BF16 and 2,039 GB/s. Dense, that is 312 · 10¹² FLOP/s, and
 # 2.039 · 10¹² bytes/s: units are decimal, so 1 GB is 10⁹ bytes and not 2³⁰.
@@ -571,7 +576,7 @@ term("grouped-query attention")
 #
 # - A row has `product`, `rate`, `rate_unit` ("TFLOP/s" or "PFLOP/s"), `sparse`, `bandwidth` and `bandwidth_unit` ("GB/s" or
 #   "TB/s").
-# - `sparse` tells whether the printed rate is one with sparsity.
+# - `sparse` is True if the printed rate is one with sparsity.
 # - Any other unit raises `ValueError`, whose message has that unit.
 
 
@@ -656,20 +661,21 @@ show.table(
 )
 debrief(
     "read_row",
-    """Sparsity, the format and the accumulator are each worth a factor of two, so always ask which peak a percentage refers
-    to. A model at 40% of the dense peak is at 20% of the number in large print. The dives judge eleven such claims.""",
+    """Sparsity, the format of the elements and the accumulator (the format in which products are summed) can each be worth a
+    factor of two, so always ask which peak a percentage refers to. A model at 40% of the dense peak is at 20% of the number
+    in large print. The dives judge eleven claims about hardware, several of them of this kind.""",
     parts=("values", "errors"),
 )
 
 # %% [markdown]
 # ## 4 · Two roofs
 #
-# In one second a machine does at most `peak_flops` operations, and moves at most `bandwidth` bytes. An operation with
-# intensity *I* that moves all these bytes does *I* · bandwidth FLOPs with them. So
+# In one second a machine does at most `peak_flops` operations and moves at most `bandwidth` bytes. An operation of
+# intensity *I* does *I* FLOPs per byte, so with these bytes it does at most *I* · bandwidth FLOPs. Together:
 #
 # > **attainable(*I*) = min(peak, *I* · bandwidth)**
 #
-# Both roofs meet at the **ridge point**, peak / bandwidth. Left of it, more math units change nothing; right of it, more
+# The two roofs meet at the **ridge point**, peak / bandwidth. Left of it, more math units change nothing; right of it, more
 # bandwidth changes nothing ([Williams, Waterman and Patterson 2009](https://doi.org/10.1145/1498765.1498785)).
 #
 # *Worked example.* A V100 has 125 TFLOP/s and 900 GB/s, so its ridge point is 139 FLOP per byte. At 10 FLOP per byte it
@@ -815,17 +821,18 @@ term("ridge point")
 # %% [markdown]
 # ## 5 · Which limit is it?
 #
-# A roofline says what is possible, a profile says what happened. From both follows what limits a **span**, a stretch of a
-# program: a kernel, or a whole training step.
+# A roofline says what is possible, and a profile says what happened. Together they tell what limits a **span**, a stretch
+# of a program such as one kernel or a whole training step.
 #
 # - While the device is *busy*, its time is at least flops / peak, and at least bytes / bandwidth. Arithmetic and transfers
 #   overlap, so the **floor** is the longer of the two and not their sum. If the floor explains most of the busy time, you
-#   know the limit. If it does not, the limit is one that the roofline does not know, such as latency or bank conflicts
-#   (lab 02), and "memory-bound" would send an engineer to the wrong place.
-# - While it is *idle*, it waits for the host. Compare the busy time with the **wall** time, from start to end of the span.
+#   know the limit. If it does not, the limit is something that the roofline does not model, such as latency or bank
+#   conflicts (lab 02), and to call the span "memory-bound" would send an engineer to the wrong place.
+# - While the device is *idle*, it waits for the host. Compare the busy time with the **wall** time, from the start to the
+#   end of the span.
 #
-# *Worked example.* On `ROUND`, with 10¹⁵ FLOP/s and 2 · 10¹² bytes/s, a LayerNorm does 10⁹ FLOP and moves 4 · 10⁸ bytes. Its
-# floors are 1 and 200 µs. If it was busy for 250 of 260 µs, memory explains 200 / 250 = 0.8. If it was busy for 250 of
+# *Worked example.* On the machine `ROUND`, with 10¹⁵ FLOP/s and 2 · 10¹² bytes/s, a LayerNorm does 10⁹ FLOP and moves
+# 4 · 10⁸ bytes. Its floors are 1 and 200 µs. If it was busy for 250 of 260 µs, memory explains 200 / 250 = 0.8. If it was busy for 250 of
 # 600 µs, the host is the limit.
 #
 # ### Exercise 5 (18 points)
@@ -841,8 +848,8 @@ term("ridge point")
 # | explains is **at least** 0.6 | `"compute"` if flops / peak is at least bytes / bandwidth, else `"memory"` |
 # | otherwise | `"unexplained"` |
 #
-# FLOPs or bytes may be 0, and so may both. A `ValueError` names `busy_us` if it is not positive, `wall_us` if it is less
-# than `busy_us`, `flops` or `bytes` if negative.
+# `flops`, `bytes` or both may be 0. A `ValueError` names `busy_us` if it is not positive, `wall_us` if it is less than
+# `busy_us`, and `flops` or `bytes` if it is negative.
 
 
 # %% nbgrader={"grade": false, "grade_id": "classify", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -934,7 +941,7 @@ with check("classify", "what limits a span", part="rules", hidden="other spans a
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "classify_test_ties", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("classify", "ties and nothing", part="ties", hidden="other ties"):
+with check("classify", "ties, and spans without work", part="ties", hidden="other ties"):
     judges(classify, Verdict("memory", 600.0, 0.6), Span(0, 1.2e9, 1000.0, 1000.0), ROUND, "0.6 is at least 0.6")
     judges(
         classify,
@@ -968,7 +975,7 @@ with check("classify", "ties and nothing", part="ties", hidden="other ties"):
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "classify_test_errors", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("classify", "spans that cannot be", part="errors", hidden="other spans"):
+with check("classify", "times and counts that no span can have", part="errors", hidden="other spans"):
     check.raises(ValueError, classify, Span(1.0, 1.0, 0.0, 1.0), ROUND, names="busy_us")
     check.raises(ValueError, classify, Span(1.0, 1.0, 2.0, 1.0), ROUND, names="wall_us")
     check.raises(ValueError, classify, Span(-1.0, 1.0, 1.0, 1.0), ROUND, names="flops")
@@ -991,8 +998,8 @@ debrief(
     `unexplained`: look inside the kernel. `impossible`: recount, read the asterisk on the data sheet, or ask whether the
     data came from a cache.
 
-    The 60% is a convention. NVIDIA's Nsight Compute draws its line there, too: its analysis says that less than 60% of both
-    peaks typically means latency.""",
+    The 60% is a convention. NVIDIA's Nsight Compute draws its line there, too: if compute and memory throughput are both
+    below 60% of their peaks, it reports that this typically indicates latency issues.""",
     parts=("rules", "ties", "errors"),
 )
 term("memory-bound")
@@ -1001,8 +1008,8 @@ term("memory-bound")
 # ## 6 · Account for a forward pass
 #
 # `data/` has traces of ResNet-50 on 16 images, eager and under `torch.compile`: **recorded** ones on a 2-core CPU in FP32,
-# and **synthetic** ones, in which a timing model puts the same calls on an H100 in FP16. Nothing in the latter was measured
-# on a GPU.
+# and **synthetic** ones, in which a timing model gives the same calls the times that they might take on an H100 in FP16.
+# Nothing in the synthetic ones was measured on a GPU.
 #
 # An operator's event includes the operators that it called: `aten::conv2d` calls `aten::convolution`, which calls
 # `aten::_convolution`, which calls `aten::mkldnn_convolution`, which does the work. If you add up all events, every
@@ -1014,12 +1021,14 @@ term("memory-bound")
 #
 # ### Exercise 6 (12 points)
 #
-# `costliest(profile: Profile) -> list[Cost]`: the three names that worked longest, `Cost(name, calls, busy_us, flops, bytes)`.
+# `costliest(profile: Profile) -> list[Cost]`: the three names that worked longest, each as a
+# `Cost(name, calls, busy_us, flops, bytes)`.
 #
 # - All events of one name are one `Cost`: `calls` is their number, the rest are sums.
-# - `busy_us` sums self times if `profile.device` is `"cpu"`, and `device_us`, which is each event's own already, if it is
-#   `"cuda"`.
-# - The largest `busy_us` comes first; on a tie, names are in alphabetical order. Fewer names give a shorter list.
+# - If `profile.device` is `"cpu"`, `busy_us` is the sum of the self times. If it is `"cuda"`, it is the sum of `device_us`,
+#   which is each event's own already.
+# - The largest `busy_us` comes first; on a tie, names are in alphabetical order. A profile with fewer names gives a shorter
+#   list.
 #
 # The children of event *i* are the events whose `parent` is *i*.
 
@@ -1163,29 +1172,33 @@ except Exception:
     print("The table of all verdicts comes alive when exercises 5 and 6 pass.")
 debrief(
     "costliest",
-    """On the CPU the recorded pass took 493 ms eager and 364 ms compiled. Of the 129 ms between them, 70 are in the convolutions,
-    whose arithmetic is the same, and a max-pool of 42 ms became part of a fused kernel of 5 ms.
+    """On the CPU the recorded pass took 493 ms eager and 364 ms compiled. Of the 129 ms saved, 70 are in the convolutions,
+    although their arithmetic is the same, and 37 come from a max-pool of 42 ms that became part of a fused kernel of 5 ms.
 
-    Two verdicts deserve suspicion. Batch norm, and further down the list ReLU, are `impossible`: they moved their bytes up to 2.4 times faster than
-    the copy that measured this machine's bandwidth. Either the bytes came from a cache, or the copy was a poor probe. And that
-    the compiled convolutions explain 0.99 is nearly circular, because the peak in this trace is the best rate that a
-    convolution reached there. It shows that they are as fast as the fastest one that was measured, and not that no faster one exists. A peak
-    should come from elsewhere: cores · FLOPs per clock · clock.
+    Two kinds of verdict deserve suspicion. Batch norm in the eager pass and two fused kernels in the compiled one are
+    `impossible`, and so are addition and ReLU (`aten::clamp_min`), which come just after the first three. They moved their
+    bytes up to 2.4 times faster than the copy that measured this machine's bandwidth. Either the bytes came from a cache,
+    or the copy was a poor probe. The other kind is the 0.99 of the compiled convolutions. It is nearly circular, because
+    the peak in this trace is the best rate that any convolution reached on this machine: it shows that they are as fast as
+    the fastest one that was measured, not that no faster one exists. A better peak is computed from the hardware:
+    cores · FLOPs per clock · clock.
 
-    The synthetic H100 is busy for 36% of the eager pass, so its limit is the host, although each kernel by itself has
-    another limit. That holds as far as its timing model does.""",
+    The synthetic H100 is busy for 36% of the eager pass, so the host limits the pass, whatever limits a single kernel. That
+    is only as true as its timing model: a kernel takes 1.8 µs plus the longer of its floors, at 60% of the peak and 80% of
+    the bandwidth, and the host needs 5 µs for a launch and 2.5 µs for every operator.""",
     parts=("times", "order"),
 )
 
 # %% [markdown]
 # ## 7 · When memory peaks
 #
-# A profile also records when memory is taken and given back. The peak of a pass decides whether it fits, and the operator at
-# the peak tells where to save.
+# A profile also records when memory is taken and given back. The peak decides whether a pass fits into memory, and the
+# operator at the peak tells where to save.
 #
 # *Worked example.* `SMALL` takes 400 bytes at 7 µs and 500 at 61 µs, gives 400 back at 80 µs, and takes 300 at 90.5 µs. Its
-# levels are 400, 900, 500 and 800, so the peak is 900 bytes, reached at 61 µs. The last operator before that moment is
-# `empty`, which only calls or allocates: its `bytes` are 0. The last one that does work is `relu`, which started at 60 µs.
+# levels are 400, 900, 500 and 800, so the peak is 900 bytes, reached at 61 µs. The last operator to start before that moment
+# is `empty`, at 60.5 µs, but it only allocates: its `bytes` are 0. The last one that does work is `relu`, which started at
+# 60 µs.
 #
 # ### Exercise 7 (8 points)
 #
@@ -1264,34 +1277,36 @@ axes.set(xlabel="ms", ylabel="MB held", title="Memory of the recorded passes", y
 show.figure(plot, "Memory held during the eager and the compiled pass, with both peaks early")
 debrief(
     "peak_memory",
-    """The peak is early, because feature maps are largest in the first stage: a network that does not fit fails in its first
-    third. Each fused pass is one buffer fewer, and so compiling lowers the peak. In training, activations are kept for the
-    backward pass, and the peak moves to the end of the forward pass (lab 06).""",
+    """The peak is early, because the feature maps of this network are largest in its first stage. If it did not fit, it would
+    fail there. Each fusion saves a buffer, so compiling lowers the peak, from 218 to 116 MB. In training, activations are
+    kept for the backward pass, and the peak moves to the end of the forward pass (lab 06).""",
     parts=("",),
 )
 
 # %% [markdown]
 # ## 8 · You choose the fix
 #
-# Six traces of programs on `ROUND` have no labels (`TRACES`, "A" to "F"), and there is time for one fix each. A trace is a list of calls
-# with `issue_us` (the host's time before the launch), `busy_us`, `flops`, `bytes`, and `waits`, which tells whether the host
-# then waits until the device is done, as `.item()` does. `wall_us(trace)` computes how long all of it takes.
+# `TRACES` has six traces, "A" to "F", of programs on the machine `ROUND`. Nobody has said what limits them, and there is time
+# for one fix each. A trace is a list of calls with `issue_us` (the host's time before the launch), `busy_us`, `flops`,
+# `bytes`, and `waits`, which tells whether the host then waits until the device is done, as `.item()` does.
+# `wall_us(trace)` computes how long all of it takes.
 #
 # | fix | what it changes |
 # |---|---|
-# | `"CUDA graph"` | `issue_us` is 0.5 µs, except in the first call and after waits |
+# | `"CUDA graph"` | recorded launches are replayed: `issue_us` is 0.5 µs, except in the first call and in calls after a wait |
 # | `"no waiting"` | the host never waits |
 # | `"fusion"` | neighbours of less than 10 FLOP per byte, with no wait between them, become one kernel: it is as long as the longest of them, and is launched once |
-# | `"faster format"` | kernels whose compute floor is the longer one and explains at least 60% take half as long |
-# | `"better kernels"` | kernels whose floor explains less than 60% now reach 80% of it |
+# | `"faster format"` | kernels whose compute floor is the longer one and explains at least 60% of `busy_us` take half as long |
+# | `"better kernels"` | kernels whose floor explains less than 60% are rewritten so that it explains 80% |
 #
-# *Worked example.* 100 times a kernel of 2 µs that takes 7 µs to launch: it is busy for 200 of 702 µs. With a CUDA graph, all
-# of it takes 207 µs.
+# *Worked example.* A kernel of 2 µs that takes 7 µs to launch runs 100 times: the device is busy for 200 of 702 µs. With a
+# CUDA graph the trace takes 207 µs: 7 until the first kernel starts, and 200 for the kernels, which no longer wait for
+# launches.
 #
 # ### Exercise 8 (12 points)
 #
-# `choose_fix(trace: list[Call], roof: Roof) -> str` returns one of `FIXES`. Grading applies it: the wall time must be at most 1.1
-# times that of the best fix. Hidden traces differ.
+# `choose_fix(trace: list[Call], roof: Roof) -> str` returns one of `FIXES`. Grading applies the fix that you return: the
+# wall time after it must be at most 1.1 times the wall time after the best fix. Hidden traces differ.
 
 
 # %% nbgrader={"grade": false, "grade_id": "choose_fix", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1380,47 +1395,49 @@ with check("choose_fix", "the fix that saves most", hidden="other traces and mac
 hint(
     "choose_fix",
     "Begin with the wall time against the busy time. A device that is mostly busy needs no fix on the host, however often the host waits.",
-    "If it idles: do the waits make it idle, or the launches? `wall_us` of the trace without waits tells.",
-    "If it is busy: add up the busy time of the kernels by their verdict. It is time that counts, not the number of kernels.",
+    "If it is mostly idle, is that because of the waits or of the launches? Compare with `wall_us` of the trace without waits.",
+    "If it is mostly busy, add up the busy time of the kernels by their verdict. What counts is time, not the number of kernels.",
 )
 debrief(
     "choose_fix",
-    """Two measurements decide. Wall against busy time tells whether kernels matter at all; then the time by verdict, not the
-    number of kernels, tells which ones. In D four of five kernels are limited by memory, and the fifth takes 88% of the time. In F the host waits
-    for every fifth kernel, which looks alarming and costs little.
+    """Two measurements decide. Wall time against busy time tells whether kernels matter at all. Then the time by verdict, not
+    the number of kernels, tells which ones. In D four of five kernels are limited by memory, but the fifth takes 88% of the
+    time. In F the host waits for every fifth kernel, which looks alarming, but costs less than 2%.
 
-    Applying every fix to a model of the trace is just as good a way. Performance engineers do it with simulators, and check
-    with a measurement.""",
+    Applying every fix to a model of the trace and comparing is just as good. Performance engineers do this with simulators,
+    and then check the answer with a measurement.""",
     parts=("",),
 )
 
 # %% [markdown]
 # ## In practice
 #
-# At work the picture comes from `torch.profiler` (`key_averages()`, a trace for Perfetto), from Nsight Systems for wall
-# against busy time, and from Nsight Compute's roofline for one kernel. `nvidia-smi`'s utilisation tells only that a
-# kernel ran. Training teams report **MFU**, the model's FLOPs over peak and wall time.
+# At work the numbers come from `torch.profiler` (`key_averages()`, or a trace for Perfetto), from Nsight Systems for wall
+# against busy time, and from Nsight Compute's roofline for one kernel. `nvidia-smi`'s utilisation is only the share of time
+# in which some kernel ran. Training teams report **MFU** (model FLOPs utilisation): the FLOPs that the model needs, divided
+# by what the peak rate would do in the wall time.
 #
 # The last cell measures the two roofs of *this* machine, with a large copy and a large matmul, and then places operations
-# of PyTorch below them. Of many runs the **best** is the roof, because other programs only ever add time. A point above the
-# roof is not a miracle: its bytes came from a cache, or the probe was poor. Make your predictions in it before you look. It
-# takes about 10 seconds.
+# of PyTorch below them. The **best** of many runs is the roof, because other programs can only add time. If a point lies
+# above the roof, its bytes came from a cache, or the probe was poor. The cell asks for two predictions before it shows its
+# results, and takes about 10 seconds.
 #
 # ## What to remember
 #
-# - Intensity belongs to the shape: the same matmul is limited by compute for a batch, and by memory for one token.
-# - Dense or sparse, which accumulator, which unit: each is a factor on a data sheet.
-# - Compare wall with busy time first, then the busy time with its floors. "Unexplained" is an answer.
-# - Count self time, and rank by total time.
+# - Intensity depends on the shape: a matmul with the same weights is limited by compute for a large batch, and by memory for
+#   one token.
+# - Ask of each rate on a data sheet whether it is dense or sparse, and in which format it multiplies and sums.
+# - Compare wall time with busy time first, and then busy time with its floors. "Unexplained" is an answer, too.
+# - Count self time, and rank operators by their total over all calls.
 #
 # The deep dives (`01_roofline_dives.ipynb`) judge eleven claims, and cover gaps in a trace, a systolic array, the
 # statistics of a benchmark and a live profile. Next: `02_memory_hierarchy`.
 #
 # ## Reflection
 #
-# Your team's model runs at 31% of the peak of its GPUs, with 98% in `nvidia-smi`. A colleague proposes the next generation,
-# with 2.5 times the math and 1.4 times the bandwidth. Which three measurements would you take first, and what would each have
-# to show?
+# Your team's model runs at 31% of the peak of its GPUs, while `nvidia-smi` shows 98%. A colleague proposes to buy the next
+# generation, with 2.5 times the math and 1.4 times the bandwidth. Which three measurements would you take first, and what
+# would each have to show to justify that?
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # *Write your answer here.*

@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Is the GPU doing useful math? Deep dives
 #
-# These sections are complete and ungraded, and can be read in any order: eleven claims to judge, the gaps in a trace, a
-# live profile, a systolic array, and how many runs a benchmark needs.
+# These sections are complete and ungraded, and can be read in any order: eleven claims to judge, the cost of a lookup, the
+# gaps in a trace, a live profile, a systolic array, and how many runs a benchmark needs.
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import shutil
@@ -45,8 +45,9 @@ h100 = Roofline(accelerator("H100 SXM"), "bf16")
 # %% [markdown]
 # ## Read the asterisk
 #
-# The texts that this course grew from assert things about hardware. Judge them first. Then each is recomputed from the
-# table of accelerators, in which every number names its document.
+# The texts that this course grew from make claims about hardware. Judge them first. Then each is recomputed from the
+# table of accelerators, in which every number names the document that it comes from. Where two texts disagree, a letter in
+# brackets tells them apart.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("roof-1")
@@ -109,7 +110,7 @@ audit(
     "% off at worst",
     "published",
     "holds" if off[worst] < 0.05 else "corrected",
-    f"all ten numbers against the data sheets; the worst is the {worst}. They are dense rates. The ridge point has about doubled since the V100: math grew faster than memory, until the H200 moved it back to 206",
+    f"all ten numbers were compared with the data sheets; furthest off is the {worst}. They are dense rates. From V100 to H100 the ridge point doubled, because math grew faster than memory; the H200's faster memory moved it back to 206",
 )
 h = card["H100 SXM"]
 audit(
@@ -156,7 +157,7 @@ audit(
     "times faster with FP16 accumulation",
     "published",
     "holds",
-    f"both numbers are right: {ada.rate('fp16_fp16_accumulate') / 1e12:.0f} TFLOP/s when sums are kept in FP16, {ada.rate('fp16') / 1e12:.0f} when in FP32, which is what training uses",
+    f"both numbers are right: it does {ada.rate('fp16_fp16_accumulate') / 1e12:.0f} TFLOP/s when sums are kept in FP16, {ada.rate('fp16') / 1e12:.0f} when in FP32, which is what training uses",
 )
 audit(
     "roof-6",
@@ -164,7 +165,7 @@ audit(
     "GB as printed",
     "published",
     "corrected",
-    f"141 (C) is right. An MI300X has {card['MI300X'].memory_bytes / 2**30:.0f}, and so had the first sheets of the B200",
+    f"141 (C) is right. {card['MI300X'].memory_bytes / 2**30:.0f} is what an MI300X has, and what the first data sheets of the B200 promised",
 )
 
 
@@ -212,8 +213,9 @@ audit(
 # %% [markdown]
 # ## Are most operations of a transformer memory-bound?
 #
-# "Most" may count operations or their time, and the answer depends on the attention. The next cell lists the operations of
-# one training step of a layer (forward, backward and update), and adds up their time at the roof.
+# "Most" may count operations or their time, and the answer depends on how attention is computed. The next cell lists the
+# operations of one training step of a layer (forward, backward and update), and adds up the times that they take at the
+# roofline.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("roof-7")
@@ -306,8 +308,9 @@ audit(
 # %% [markdown]
 # ## Memory at 90%, tensor cores at 20%
 #
-# A profiler shows both numbers. Do they *mean* memory-bound? The next cell builds a machine that shows them: a loader and a
-# tensor core work on tiles, with two buffers between them and some latency. Then it improves one part at a time.
+# Suppose that a profiler shows both numbers. Do they *mean* that the kernel is memory-bound? The next cell models a machine
+# that shows them: a loader and a tensor core work on tiles, with two buffers between them and some latency. Then it improves
+# one part at a time.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("roof-8")
@@ -351,9 +354,10 @@ audit(
 # ## A lookup computes nothing
 #
 # An embedding reads one 8-byte index per token and writes a row per token. Of the table it reads only the rows that are
-# looked up, each **different** one once if a cache is perfect. 4,096 tokens with 1,500 different ones, width 768, in BF16:
-# 4,096 · 8 + (1,500 + 4,096) · 768 · 2 bytes are 8.6 MB, and 0 FLOPs. Its intensity is 0, and its place on a roofline is
-# the left edge. On an H100 it takes at least 2.6 µs, about half the price of its launch.
+# looked up, and with a perfect cache each **different** row only once. For example, 4,096 tokens of which 1,500 are
+# different, with a width of 768 in BF16, move 4,096 · 8 + (1,500 + 4,096) · 768 · 2 bytes, 8.6 MB, and do 0 FLOPs. The
+# intensity is 0, so on the logarithmic axis of a roofline the lookup lies beyond the left edge. On an H100 it takes at least
+# 2.6 µs, about half of the 5 µs that this lab's synthetic traces assume for a launch.
 
 # %% tags=["demo"]
 lookup = Work(4096 * 8 + (1500 + 4096) * 768 * 2, 0)
@@ -362,8 +366,8 @@ print(f"{lookup.bytes / 1e6:.2f} MB, at least {1e6 * h100.time_floor(lookup):.1f
 # %% [markdown]
 # ## The gaps in a trace
 #
-# A GPU works off a queue. When the queue runs dry it idles, and a trace shows why. Here is one made by hand, with a gap
-# of each kind; the library reads it as it would read a recorded one.
+# A GPU works off a queue of kernels. When the queue runs dry it idles, and a trace shows why. Here is one made by hand, with
+# a gap of each kind; the library reads it as it would read a recorded one.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 HOST, STREAM = 1, 7
@@ -442,9 +446,9 @@ for gap in gaps:
 assert {gap.cause for gap in gaps} == set(COLOURS)
 
 # %% [markdown]
-# The last gap hides best: the host ran no operator at all. In Python a common reason is the **GIL**, the lock that lets one
-# thread execute bytecode at a time. A thread that prepares data in Python takes turns with the thread that launches
-# kernels, five milliseconds per turn.
+# The cause of the last gap is the hardest to find, because the host ran no operator at all. In Python a common reason is the
+# **GIL**, the lock that lets only one thread execute bytecode at a time. A thread that prepares data in Python takes turns
+# with the thread that launches kernels, and by default a turn lasts up to five milliseconds.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -490,13 +494,11 @@ with reveal("gil"):
     )
 
 # %% [markdown]
-# Worker processes have a GIL each, which is why data loaders use processes (lab 07).
-#
 # ## A live profile
 #
-# The same network, profiled here: a ResNet-50 of a quarter of the width, on four images of 96 × 96, with one thread.
-# `annotate_modules(model)` marks each submodule, so that the peak of memory has an address. `annotate("data")` opens a
-# range of your own, and where there is CUDA an NVTX range that Nsight Systems shows.
+# The same network, a ResNet-50 of a quarter of the width, is profiled here on four images of 96 × 96, with one thread.
+# `annotate_modules(model)` marks each submodule, so that the profile can say in which of them memory peaks.
+# `annotate("data")` opens a range of your own, and where there is CUDA also an NVTX range, which Nsight Systems shows.
 
 # %% tags=["demo"]
 with torch.no_grad(), annotate_modules(network):
@@ -531,16 +533,20 @@ print(", ".join(f"{name} {duration / 1e3:.2f} ms" for name, duration in ranges.i
 print(
     f"Perfetto:    open {chrome.name} ({chrome.stat().st_size // 1024} KiB) at https://ui.perfetto.dev: the file stays in your browser"
 )
-print("TensorBoard: pip install tensorboard torch-tb-profiler, then tensorboard --logdir on the folder 'tensorboard'")
+print(
+    "TensorBoard: pip install tensorboard torch-tb-profiler, then tensorboard --logdir on the folder 'tensorboard' "
+    "(PyTorch has deprecated this plugin in favour of Perfetto)"
+)
 shutil.rmtree(folder)  # keep it by deleting this line
 
 # %% [markdown]
 # ## Where the 989 trillion come from
 #
-# No memory feeds a quarter of a million multipliers (528 tensor cores × 512 on an H100) one by one. The trick is from
-# 1979: a grid of multiply-adders that hand operands to their neighbours. A value that enters at the edge is used by a
-# whole row and never fetched again. TPUs are built of such arrays, 128 × 128 each from v2 to v5 and 256 × 256 in v6e. A
-# tensor core reuses its operands in the same spirit, inside a small matrix unit whose wiring NVIDIA does not publish.
+# No memory can feed a quarter of a million multipliers (528 tensor cores × 512 on an H100) one by one. The way out is a
+# **systolic array** (Kung and Leiserson 1979): a grid of multiply-adders that hand operands to their neighbours. A value
+# that enters at the edge is used by a whole row or column, and is not fetched again. TPUs are built of such arrays, of
+# 128 × 128 from v2 to v5 and of 256 × 256 in v6e. A tensor core also reuses its operands, inside a small matrix unit whose
+# wiring NVIDIA does not publish.
 #
 # Two matrices of 6 × 8 and 8 × 6 meet in a 6 × 6 array. Each element must do 8 multiply-adds. After how
 # many cycles is the last one done?
@@ -570,9 +576,9 @@ with reveal("systolic"):
     show.figure(fig)
 
 # %% [markdown]
-# The corner elements start late and end early: M + N + K − 2 cycles instead of K. A long K hides the slant, and so
-# does the next tile when it enters right behind this one. What nothing hides is a matrix that does not **fill** the
-# array.
+# The corner where the operands enter starts first, and the opposite corner starts M + N − 2 cycles later, so the product
+# takes M + N + K − 2 cycles instead of K. These extra cycles matter less when K is long, or when the next tile enters right
+# behind this one. But nothing helps a matrix that does not **fill** the array.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 fig, (left, right) = figure(1, 2, width=12.5, height=3.6)
@@ -588,7 +594,7 @@ left.set(
     xscale="log",
     xlabel="K, multiply-adds in each element",
     ylabel="% of the multipliers at work",
-    title="The slant costs less when K is long",
+    title="Starting late costs less when K is long",
     ylim=(0, 105),
 )
 left.legend()
@@ -610,14 +616,14 @@ print(
 )
 
 # %% [markdown]
-# The last line is why model dimensions are multiples of 128, and the right plot is the roofline again from inside the
-# chip: with one token the array must load 128 × 128 weights for 128 × 128 multiply-adds.
+# The last line is one reason why model dimensions are usually multiples of 128. The right plot shows from inside the chip
+# what the roofline shows from outside: with one token the array must load 128 × 128 weights for 128 × 128 multiply-adds.
 #
 # ## How well do you know that number?
 #
-# Someone shows you a kernel that is 2% faster. Run times have a hard floor and a long tail: interrupts, clocks, other
-# programs. So the mean follows the tail, and the minimum forgets it. The median of *n* runs, with the band in which
-# the true median lies, is the number to print; two programs differ when their bands do not touch.
+# Someone shows you a kernel that is 2% faster. Run times have a hard floor and a long tail, caused by interrupts, changing
+# clocks and other programs. The mean is drawn up by the tail, and the minimum ignores it. So report the median of *n* runs,
+# with a band that holds the true median with a probability of 95%. Two programs differ if their bands do not overlap.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 x = torch.randn(256, 256, device=DEVICE)
@@ -705,9 +711,9 @@ else:
     print(f"Not even {sizes[-1]:,} runs are enough here: this machine cannot resolve 2% in this operation.")
 
 # %% [markdown]
-# The curve for 0% is the one to check first: bands that do not touch must not lie. And the resampling is optimistic,
-# because it assumes that runs are independent. Clocks drift and neighbours come and go, so in a real comparison
-# **interleave** the two programs (A B A B …) instead of running all of A before all of B.
+# Check the curve for 0% first: where there is no true difference, the bands should almost always overlap. The resampling is
+# optimistic, because it assumes that runs are independent. In reality clocks drift and other programs come and go, so
+# **interleave** the two programs in a comparison (A B A B …) instead of running all of A before all of B.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 term("tensor core")

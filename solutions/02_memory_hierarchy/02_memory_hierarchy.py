@@ -21,14 +21,13 @@
 # ![The time of a load climbs in steps as the working set grows; beside it 32 lanes ask memory for one value each](attachment:opening.png)
 #
 # A processor computes faster than memory answers. A kernel that asks for one value, waits for it, and then asks for the
-# next one spends its life waiting. How long is that wait, and how does a kernel ask so that it costs less?
+# next one spends most of its time waiting. How long is the wait, and how can a kernel ask so that it costs less?
 #
-# GPUs run **programs** on **SMs** (streaming multiprocessors): processors with registers, a small fast memory and an L1
-# cache of their own. An H100 has 132. They share an L2 cache, and behind it lies **DRAM**, the large memory. An SM works in
-# **warps**: 32 threads that execute one instruction together. When they load, each of the 32 **lanes** of the warp has an
-# address of its own. Memory does not answer lane by lane but in **sectors** of 32 bytes, and four sectors make a **cache
-# line**. All lanes that want bytes of a sector are served by one fetch, and a sector of which one lane wants four bytes
-# travels as a whole.
+# GPUs run kernels on **SMs** (streaming multiprocessors): processors with registers, a small fast **shared memory** and an
+# L1 cache of their own. An H100 has 132. They share an L2 cache, and behind it lies **DRAM**, the large memory. An SM works
+# in **warps**: 32 threads that execute one instruction together. When they load, each of the warp's 32 **lanes** has an
+# address of its own. Memory does not answer lane by lane but in **sectors** of 32 bytes; four sectors make a **cache
+# line**. One fetch serves all lanes that want bytes of a sector, and a sector always travels as a whole.
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import json
@@ -103,8 +102,10 @@ def unwritten(run, got):
         return ""
     stored = run.traffic.total.unique_stored
     if stored < got.nbytes:
-        return f"NaN is what memory holds that no program wrote: they wrote {stored:,} of {got.nbytes:,} bytes"
-    return "every element is written, so NaN was computed: a masked lane that was loaded without `other` holds anything"
+        return f"memory that no program wrote holds NaN here: the programs wrote {stored:,} of {got.nbytes:,} bytes"
+    return (
+        "every element is written, so NaN was computed: a masked lane that was loaded without `other` may hold anything"
+    )
 
 
 def require_sound(run, case):
@@ -224,7 +225,7 @@ def draw_warp(request):
         xlim=(-4, 1060), ylim=(-0.35, 1.2), yticks=[0, 1], yticklabels=["memory", "lanes"], xlabel="address in bytes"
     )
     axes.set_title(
-        f"{name}: {len(touched)} sector{'s' * (len(touched) > 1)}, {wanted / 32 / len(touched):.3g} of them used"
+        f"{name}: {len(touched)} sector{'s' * (len(touched) > 1)}, {100 * wanted / 32 / len(touched):.3g}% of the bytes used"
     )
     axes.grid(visible=False)
     return fig
@@ -242,12 +243,12 @@ for name in ("SM", "warp", "lane", "sector"):
 #
 # Reading an array from front to back says nothing about latency: a prefetcher guesses the next line, and dozens of loads
 # are under way at once. To measure the wait, each load must need the value of the one before. This is a **pointer chase**:
-# line *i* of the working set holds the number of the line to visit next, and the chaser follows, `at = following[at]`. Time
-# divided by loads is the latency of whatever memory the working set fits into.
+# line *i* of the working set holds the number of the line to visit next, and the chase follows: `at = following[at]`. Time
+# divided by loads is the latency of the memory that the working set fits into.
 #
-# The order must be *unguessable*, or a prefetcher hides the wait. It must also be **one** ring. For four lines,
+# The order must be *unpredictable*, or a prefetcher hides the wait. It must also be **one** ring. For four lines,
 # `[2, 3, 1, 0]` is one: 0 → 2 → 1 → 3 → 0. `[1, 0, 3, 2]` is a permutation too, but a chase from line 0 only ever sees
-# lines 0 and 1. It would circle in half of the working set, perhaps inside a cache, and the curve would lie.
+# lines 0 and 1. It would stay in half of the working set, perhaps inside a cache, and measure the wrong memory.
 #
 # ### Exercise 1 (12 points)
 #
@@ -331,28 +332,28 @@ hint(
 )
 debrief(
     "build_ring",
-    """An order of visits that is closed at its end is one ring by construction. Every ring of n lines comes from exactly n
-    of the n! orders, one for each line that it may begin with, so all rings are equally likely.""",
+    """An order of visits whose last line leads back to the first is one ring by construction. Every ring of n lines comes
+    from exactly n of the n! orders, one for each line that it may begin with, so all rings are equally likely.""",
     parts=("ring", "random"),
 )
 
 # %% [markdown]
-# The measured curve has noise, so its levels need a rule. Take sizes 1, 2, 4, …, 128 KiB with these latencies:
+# A measured curve is noisy, so what counts as a level needs a rule. Take sizes 1, 2, 4, …, 128 KiB with these latencies in ns:
 #
 # > 1.0 1.2 1.25 | 2.4 | 4.0 4.4 4.1 | 9.0
 #
 # From the left: 1.0, 1.2 and 1.25 are within a factor of 1.25 of each other, and 2.4 is not. Three sizes are enough, so this
-# is a plateau: its latency is the median, 1.2, and it fits 4 KiB. 2.4 and 4.0 make a run of one, so 2.4 is dropped. Then
-# 4.0, 4.4, 4.1 are a plateau of 4.1 that fits 64 KiB, and 9.0 alone is none.
+# is a plateau: its latency is the median, 1.2, and it fits 4 KiB. 2.4 is a run of its own, since 4.0 is too far from it, and
+# is dropped. Then 4.0, 4.4, 4.1 are a plateau of 4.1 that fits 64 KiB, and 9.0 alone is none.
 #
 # ### Exercise 2 (12 points)
 #
 # `plateaus(sizes: list[int], nanoseconds: list[float]) -> list[Plateau]`
 #
 # - `sizes` ascend, in bytes, with a latency for each. There may be none.
-# - A run is a series of neighbouring sizes of which the largest latency is **at most** 1.25 × the smallest.
-# - Begin a run at the first size and make it as long as it can be. With at least three sizes it is a plateau, and reading
-#   goes on behind it. Otherwise drop its *first* size, and begin again at the second.
+# - A run is a series of neighbouring sizes whose largest latency is **at most** 1.25 × the smallest.
+# - Begin a run at the first size and make it as long as it can be. With at least three sizes it is a plateau, and the next
+#   run begins after it. Otherwise drop only its *first* size, and begin again at the size after that.
 # - `Plateau(latency_ns, fits_bytes)`: the **median** latency of the run (`np.median`, as a float), and its largest size.
 
 
@@ -447,14 +448,14 @@ hint(
 )
 debrief(
     "plateaus",
-    """Comparing the largest with the smallest bounds the whole run. Comparing neighbours would let a slope of many small
-    steps pass for a level, and comparing with the first would let a run span a factor of 1.25² around it. The median ignores
-    a single sample that another program disturbed.""",
+    """Comparing the largest latency with the smallest bounds the whole run. Comparing neighbours would let a slope of many
+    small steps pass for a level. Comparing each size with the first would let a run span a factor of 1.25², from 1.25 times
+    below the first to 1.25 times above it. The median ignores a single sample that another program disturbed.""",
     parts=("runs", "latency"),
 )
 predict(
     "dependent_load",
-    "A load from main memory on the machine in front of you, its address known only when the load before it has arrived: how long does it take?",
+    "How long does a load from main memory take on the machine in front of you, if its address is known only when the load before it has arrived?",
     unit="ns",
 )
 
@@ -522,25 +523,25 @@ with reveal("in_flight"):
     )
 
 # %% [markdown]
-# On the recorded machine one load of the last level takes as long as a hundred of the first. Its data sheet has a step more,
-# an L3 cache of 32 MiB, which neighbours of this virtual machine share: a curve tells what you get.
+# On the recorded machine one load from the last level takes as long as a hundred from the first. Its data sheet lists one
+# more level, an L3 cache of 32 MiB, but the curve does not show it: it is shared with other virtual machines.
 #
-# A GPU's steps are published for the H800 PCIe, an H100 for other markets. [Luo et al.
+# A GPU's levels are published for the H800 PCIe, an export variant of the H100. [Luo et al.
 # (2024)](https://arxiv.org/abs/2402.13499) report about 29 clocks to shared memory, 41 to L1, 263 to L2 and 479 to DRAM.
 # Their [next paper](https://arxiv.org/abs/2501.12084) has 656 clocks to DRAM.
 #
-# While one load is under way, others can be. **Little's law**: a memory of bandwidth *B* and latency *L* is only busy if
-# *B · L* bytes are in flight all the time. An SM holds at most 64 warps, and the share of them that is there is its
-# **occupancy**. With 32-bit loads, one per warp, it takes 55 warps at 479 clocks, and at 656 clocks 75: more than exist.
-# Loads of 128 bits need 14 or 19. So there are two ways to fill the pipe: more warps, or more bytes per instruction.
+# Loads can overlap. **Little's law**: a memory of bandwidth *B* and latency *L* is only kept busy if *B · L* bytes are in
+# flight all the time. An SM holds at most 64 warps; the share of these places that is taken is its **occupancy**. If each
+# warp has one 32-bit load in flight, 55 warps are needed at 479 clocks, and 75 at 656 clocks: more than fit. Loads of 128
+# bits need 14 or 19. So more warps, more loads per warp or wider loads fill the pipe.
 #
 # ## 2 · Triton in six steps
 #
-# A Triton **kernel** is the text of one program. A **launch** starts a **grid** of programs, and each of them learns its
-# number from `tl.program_id(0)`. Run the next cell. Then change a number in each step, and say first what will come out.
+# A Triton **kernel** is the code of one **program**. A **launch** starts a **grid** of programs, and each of them learns its
+# number from `tl.program_id(0)`. Run the next cell. Then change a number in each step, and first predict what will come out.
 #
-# When a kernel is wrong, the **meter** helps: it runs the kernel in Triton's interpreter and sees all addresses. Step 2
-# without its mask is shown at the end. On a machine without a GPU a plain `print(at)` inside a kernel works, too.
+# When a kernel is wrong, the **meter** helps: it runs the kernel in Triton's interpreter and sees all addresses. The cell
+# ends with what it reports if step 2 gets too large an `n`. Without a GPU a plain `print(at)` inside a kernel works, too.
 
 
 # %% tags=["demo"]
@@ -597,13 +598,13 @@ if INTERPRETED:
     print(traffic.findings[0])
 
 # %% [markdown]
-# A load instruction moves up to 128 bits per lane, on Blackwell 256. Nobody writes that width in Triton. The compiler gives
-# each thread BLOCK / (32 · `num_warps`) neighbouring elements, and makes one load of the run, up to 128
-# bits, if it can prove two things: it starts at a multiple of 16 bytes, and the mask is the same for all of it. It
-# can where pointers and lengths are divisible by 16, for which Triton compiles a kernel of its own.
+# A load instruction moves up to 128 bits per lane, on Blackwell 256. In Triton you do not write this width. The compiler
+# gives each thread BLOCK / (32 · `num_warps`) neighbouring elements, and loads them at once, up to 128 bits, if it can prove
+# two things: they start at a multiple of the load's width, and all have the same mask. It can if pointers and lengths are
+# divisible by 16: for these Triton compiles a separate version of the kernel.
 #
-# With `num_warps=4` a program has 128 threads. For float32 a block of 256 gives each thread 2 elements: 64 bits. For float16
-# it gives 2 elements as well, 32 bits, so 64 bits need a block of 512.
+# With `num_warps=4` a program has 128 threads. In float32 a block of 256 gives each thread 2 elements, 64 bits. In float16
+# 2 elements are only 32 bits, so 64 bits need a block of 512.
 #
 # ### Exercise 3 (18 points)
 #
@@ -613,11 +614,11 @@ if INTERPRETED:
 #   float32 (`.to(tl.float32)`), and round once.
 # - `bits` is 32, 64 or 128: the width of **every** load and store of every launch, compiled for an H100, where the length is
 #   a multiple of 16 and the tensors start at multiples of 16 bytes. Otherwise any width will do. Use `num_warps=4`.
-# - Elements of `x` and `y` are read once, and those of the result written once. Two programs that write one address are a
-#   race to the meter, even if they write the same value.
+# - Elements of `x` and `y` are read once, and those of the result written once. If two programs write one address, the meter
+#   calls it a race, even if they write the same value.
 # - Other `bits` raise `ValueError` that contains `bits = ` and the value.
 #
-# A launcher allocates, takes views and launches; the kernel computes.
+# The launcher `saxpy` only allocates, takes views and launches; the kernel computes.
 
 
 # %% nbgrader={"grade": false, "grade_id": "saxpy", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -729,17 +730,17 @@ from threeloops.inner.kernels.rows.saxpy import saxpy_kernel as library_kernel
 
 hint(
     "saxpy",
-    "The kernel is step 2 with two loads. Convert both to float32 as they arrive.",
+    "The kernel is step 2 with two loads. Convert both values to float32 right after loading.",
     "How many bytes should each of the 128 threads own, and how many elements is that?",
     "`block = 128 * (bits // 8 // x.element_size())`, and the grid is `(triton.cdiv(n, block),)`. Without elements there is nothing to launch.",
 )
 debrief(
     "saxpy",
-    """A block decides how many elements a thread owns, and with that how wide its accesses can be. One mask `at < n` is
-    enough: n is a multiple of 16 or not, and Triton compiles for both.
+    """The block decides how many elements a thread owns, and so how wide its accesses can be. One mask `at < n` is enough,
+    because Triton compiles one version of the kernel for multiples of 16 and another for all other n.
 
-    A second launch for the rest would have to be as wide as the first. A last block that starts early instead would write
-    some elements twice. That is harmless here, and wrong as soon as `out` is also an input.""",
+    A second launch for the last elements would have to be as wide as the first. A last block that starts early instead
+    would write some elements twice. The values would still be right here, but wrong as soon as `out` is also an input.""",
     parts=("values", "widths", "edges"),
 )
 predict(
@@ -833,17 +834,17 @@ else:
         "× fewer load instructions",
         "compiled",
         "needs a GPU",
-        how="compiled for sm_90: 128-bit accesses need a quarter of the instructions for the same bytes. From DRAM come as many bytes either way, so arrays that lie there should gain little, and what can gain is a kernel limited by requests in flight; the time was not measured by the course yet, and on a GPU this cell sweeps the size",
+        how="compiled for sm_90: 128-bit accesses need a quarter of the instructions for the same bytes. DRAM delivers as many bytes either way, so a kernel that is limited by DRAM bandwidth should gain little, and one that has too few bytes in flight can gain. The course has not measured the time yet; on a GPU this cell measures it over a range of sizes",
     )
 
 # %% [markdown]
-# Four instructions became sixteen, because one odd length took the proof away. The kernel is still right, and asks four
-# times as often for the same bytes. This is why frameworks pad: a vocabulary of 50,257 tokens becomes 50,304.
+# Four instructions became sixteen, because the compiler can prove nothing about an odd length. The kernel is still right, but asks
+# four times as often for the same bytes. This is one reason to pad: nanoGPT makes 50,304 tokens of GPT-2's 50,257.
 #
 # ## 3 · 32 lanes, one request
 #
-# A transpose has to read rows and write columns, or the reverse, so one side seems bound to be bad. This is what everybody
-# writes first, one program per row:
+# A transpose has to read rows and write columns, or the reverse, so one side seems bound to be bad. This is the obvious first
+# version, one program per row:
 #
 # ```python
 # @triton.jit
@@ -854,8 +855,8 @@ else:
 #     tl.store(out + column * rows + row, values, mask=inside)
 # ```
 #
-# On a 128 × 64 float32 matrix a load of 32 lanes touches 4 sectors, and a store 32, because the lanes are 128 · 4 bytes
-# apart. That is 4 + 32 sectors, 1,152 bytes, for 256 that are wanted: 4.5 ×.
+# On a 128 × 64 float32 matrix a load of 32 lanes touches 4 sectors, and a store 32, because its lanes are 128 · 4 bytes
+# apart. That is 4 + 32 sectors, 1,152 bytes, for 256 that are wanted: 4.5 times as many.
 #
 # ### Exercise 4 (18 points)
 #
@@ -964,9 +965,9 @@ hint(
 )
 debrief(
     "transpose",
-    """The tile is turned where turning costs no memory traffic: in registers (and, inside the compiler, through shared
-    memory). Rows of the tile are read as runs and rows of the turned tile are written as runs, so every sector is used in
-    full. From 16 elements on, a row of a tile fills a sector even with elements of 2 bytes.""",
+    """The tile is transposed where that costs no traffic to L2 or DRAM: in registers, for which the compiler moves the values
+    through shared memory. Rows of the tile are read as runs, and rows of the transposed tile are written as runs, so every
+    sector is used in full. From 16 elements on, a row of a tile fills a sector even with elements of 2 bytes.""",
     parts=("values", "sectors"),
 )
 
@@ -1027,7 +1028,7 @@ if INTERPRETED:
 # By hand: (34, 25) @ (25, 20) in tiles of 11 × 13. C has ⌈34 / 11⌉ = 4 rows and ⌈20 / 13⌉ = 2 columns of tiles. Every
 # element of A is loaded by the 2 tiles of its row: 2 · 34 · 25 = 1,700. Every element of B is loaded by the 4 tiles of its
 # column: 4 · 25 · 20 = 2,000. C is stored once: 680. That is 4,380 elements, 17,520 bytes in float32. Tiles at the edge
-# stand for fewer elements of C, and load as many rows or columns less.
+# cover less of C, and load fewer rows or columns.
 #
 # ### Exercise 5 (10 points)
 #
@@ -1101,12 +1102,12 @@ with check("matmul_traffic", "the bytes of a tiled product", hidden="other sizes
 hint(
     "matmul_traffic",
     "How many tiles stand beside each other in a row of C? Each of them loads the same rows of A again.",
-    "Round the number of tiles up. What edge tiles lack is lacking in the sum by itself: over a row of tiles the columns add up to n.",
+    "Round the number of tiles up. Edge tiles need no special case: the widths of the tiles in a row add up to n, and the heights in a column to m.",
 )
 debrief(
     "matmul_traffic",
-    """Tiles divide the loads by their side, rounded up: A is loaded ⌈n / block_n⌉ times and B ⌈m / block_m⌉ times. A larger
-    tile pays in registers: 128 × 256 sums in float32 are 128 KiB, half of the register file of an SM.""",
+    """With tiles A is loaded ⌈n / block_n⌉ times instead of n times, and B ⌈m / block_m⌉ times instead of m times. Larger tiles
+    load less, but need more registers: 128 × 256 sums in float32 are 128 KiB, half of the register file of an SM.""",
 )
 myth("mem-4")
 naive_loads, tiled_loads = 2 * 1000**3, 2 * 1000 * 1000 * -(-1000 // 16)
@@ -1116,13 +1117,13 @@ audit(
     "× fewer loads",
     "model",
     "corrected",
-    how="1000³ in 16 × 16 tiles: ⌈1000 / 16⌉ = 63 fetches of each value instead of 1000. It is 16× only where 16 divides the size. What L2 keeps comes on top: see the last figure of this lab",
+    how="1000³ in 16 × 16 tiles: ⌈1000 / 16⌉ = 63 fetches of each value instead of 1000. The saving is 16× only where 16 divides the size. What L2 saves comes on top: see the last figure of this lab",
 )
 
 # %% [markdown]
 # The other half is the **order** of the tiles. Programs start in the order of their number, many at a time, and what they
-# fetched lies in L2 for a while. Row by row, the programs that run together share one **strip** of A (the rows of a row of
-# tiles), and sweep through all of B. In **groups** of a few rows they need fewer different strips.
+# fetch stays in L2 for a while. Row by row, the programs that run together share one **strip** of A (the rows of a row of
+# tiles), but sweep through all of B. In **groups** of a few rows they need fewer different strips.
 #
 # By hand: 5 × 3 tiles in groups of 2 rows. Group 0 is rows 0 and 1, and goes down each column: (0, 0), (1, 0), (0, 1), (1, 1),
 # (0, 2), (1, 2) are programs 0 to 5. Programs 6 to 11 do the same in rows 2 and 3. The last group has one row only: program
@@ -1180,8 +1181,8 @@ hint(
 )
 debrief(
     "tile_of",
-    """Only the last group can have fewer rows, and all groups before it are whole. So the first division may use `group_m`,
-    and the second one has to use the rows that this group has.""",
+    """All groups before the last one are whole, so the first division, which finds the group, may use `group_m`. The second one,
+    inside the group, has to use the number of rows that this group has.""",
 )
 
 
@@ -1212,8 +1213,8 @@ explore(draw_order, group_m=(1, 9, 1, 3), resident=(2, 81, 1, 9))
 #     total = tl.dot(left, right, total, input_precision="ieee")
 # ```
 #
-# With k = 40 and a block of 32 there are 2 steps, and in the second one 24 of 32 columns of A are masked. A masked lane
-# without `other` holds anything, and NaN times 0 is NaN.
+# With k = 40 and a block of 32 there are 2 steps. In the second, 24 of 32 columns of A, and as many rows of B, are masked. A
+# masked lane without `other` may hold anything, and NaN times 0 is NaN, so both loads need it.
 #
 # ### Exercise 7 (20 points)
 #
@@ -1225,7 +1226,7 @@ explore(draw_order, group_m=(1, 9, 1, 3), resident=(2, 81, 1, 9))
 #   `block` long. No tile has more than `block`² elements. `block` is a power of two, at least 16.
 # - The programs ask for exactly the bytes of exercise 5, and for nothing outside the matrices.
 #
-# The order is judged by what it causes: exact bytes from DRAM, behind a small L2 and with one program at a time.
+# The order is judged by its effect: the exact bytes from DRAM in a model of a small L2, with one program at a time.
 
 
 # %% nbgrader={"grade": false, "grade_id": "matmul", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1299,7 +1300,7 @@ with check("matmul", "the product", part="values", hidden="other sizes, blocks a
     check.true(
         code.tensor_cores is None,
         "the float32 product is compiled for an H100 to tensor-core instructions, which round its inputs to TF32, with 10 bits "
-        'of fraction: expected none, which tl.dot has with input_precision="ieee"',
+        'of fraction: expected none, so pass input_precision="ieee" to tl.dot',
     )
     ### BEGIN HIDDEN TESTS
     product_check(129, 65, 127, 64, 2, torch.float16)
@@ -1319,7 +1320,7 @@ with check("matmul", "bytes, tiles and steps", part="traffic", hidden="other siz
             total.requested_bytes,
             dtype.itemsize * (m * k * tiles_n + k * n * tiles_m + m * n),
             what=f"bytes that {case} asks for",
-            hint="each program loads its rows of A and its columns of B once; beyond an edge it masks, and does not wrap around with %",
+            hint="each program loads its rows of A and its columns of B once; beyond an edge it masks elements, and does not wrap around with %",
         )
         check.true(
             total.largest_tile <= block**2,
@@ -1379,15 +1380,17 @@ hint(
 )
 debrief(
     "matmul",
-    """The two exercises before decide what this kernel costs: tiles decide what it asks for, and their order what of that
-    comes from DRAM. Sums in float32 cost registers and no traffic, and the product of two float16 values is exact in float32.
+    """The last two exercises decide what this kernel costs: the size of the tiles decides how much it asks for, and their order
+    how much of that comes from DRAM. Sums in float32 cost registers but no traffic, and the product of two float16 values is
+    exact in float32.
 
-    Real kernels load the next step's tiles while they multiply those of this one, in `num_stages` buffers: Little's law.""",
+    Real kernels load the tiles of the next steps while they multiply those of this one, in `num_stages` buffers. That keeps
+    more bytes in flight, as Little's law asks.""",
     parts=("values", "traffic", "order"),
 )
 predict(
     "grouped_dram",
-    "(256, 128) @ (128, 256) in tiles of 32 × 32, eight programs at a time, L2 as large as two strips. In groups of 4 rows instead of row by row: what percentage of the bytes from DRAM is left?",
+    "(256, 128) @ (128, 256) in tiles of 32 × 32, eight programs at a time, with an L2 as large as two strips. Of the bytes that the order row by row moves from and to DRAM, what percentage remains in groups of 4 rows?",
     unit="%",
 )
 LEFT, RIGHT = torch.zeros(256, 128, dtype=torch.float16), torch.zeros(128, 256, dtype=torch.float16)
@@ -1426,20 +1429,20 @@ if INTERPRETED:
         explore(draw_groups, ways=[128, 16, 4])
 
 # %% [markdown]
-# Grouping asks for exactly the same bytes and costs nothing. It only changes what programs that run together can share: eight
-# of them need 9 strips in groups of 1 or 8 rows, and 6 in groups of 2, 3 or 4.
+# Grouping asks for exactly the same bytes. It only changes what programs that run together can share: the first eight need 9
+# strips in groups of 1 or 8 rows, and 6 in groups of 2, 3 or 4.
 #
 # Now set `ways` to 16. An address decides in which **set** of a cache its line may lie, and a set holds as many lines as it
 # has ways. With 3 or 4 rows in a group the gain is gone: rows whose length is a power of two begin in few of the sets, and
-# push each other out of a cache that has room elsewhere.
+# push each other out, although the cache has room elsewhere.
 #
 # ## In practice
 #
-# At work you call `torch.matmul`, and where you do write a kernel you let `@triton.autotune` try blocks, groups and warps.
+# At work you call `torch.matmul`, and where you do write a kernel, `@triton.autotune` tries blocks, groups and warps.
 # On a GPU the profiler Nsight Compute reports what the meter counts here: sectors per request is
 # `l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum` divided by `l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum`, and
-# `dram__bytes_read.sum` is what DRAM delivers. What you can choose without any profiler is the shape of the data. The
-# next cell compiles the library's product for an A100 at three inner lengths.
+# `dram__bytes_read.sum` is what DRAM delivers. Without a profiler you can still choose the shape of the data. The next cell
+# compiles the library's product for an A100 at three inner lengths.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 rows = []
@@ -1449,23 +1452,23 @@ for inner in (1024, 1008, 1001):
     rows.append([inner, widths_of(code.loads), code.sass.count("LDGSTS"), code.registers])
 show.table(rows, ["k", "loads per thread", "of which straight to shared memory", "registers"])
 print(
-    "With k = 1,001 a row of A has 2,002 bytes. Most rows begin at no multiple of 16 bytes, so A is loaded 16 bits at a\n"
-    "time, and through registers. Rows of B still have 1,024 bytes. Seven more columns of zeros, k = 1,008, avoid it."
+    "With k = 1,001 a row of A has 2,002 bytes. Most rows do not begin at a multiple of 16 bytes, so A is loaded 16 bits at\n"
+    "a time, and through registers. Rows of B still have 1,024 bytes. Padding k to 1,008 with zeros avoids this."
 )
 calibration()
 
 # %% [markdown]
 # ## What to remember
 #
-# - **Latency is paid for with bytes in flight**: bandwidth × latency of them, 7 kB per SM on an H100 at 479 clocks.
-# - Triton chooses the width of an access. It needs enough elements per thread, and proof of alignment; an odd length takes
-#   the proof away.
+# - **Bytes in flight hide latency**: bandwidth × latency of them are needed, 7 kB per SM on an H100 at 479 clocks.
+# - Triton chooses the width of an access. It needs enough elements per thread, and proof of alignment, which an odd length
+#   rules out.
 # - Memory answers in sectors of 32 bytes. Compare **sectors × 32 with bytes asked for**; the gap is waste.
-# - Tiles divide the bytes *asked for* by their side, rounded up. The order of the tiles decides the bytes *from DRAM*.
+# - The size of the tiles decides the bytes *asked for*, and their order the bytes *from DRAM*.
 #
-# **In your own words.** A kernel moves 600 GB/s on an H100, a fifth of what a copy reaches, with next to no arithmetic. Name
-# three reasons from this lab that could explain it. Which number would tell each of them from the others, and what would
-# you change?
+# **In your own words.** A kernel with almost no arithmetic moves 600 GB/s on an H100, less than a fifth of its bandwidth.
+# Name three reasons from this lab that could explain it. Which number would tell each of them from the others, and what
+# would you change?
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # *Your answer, a paragraph for each reason.*

@@ -17,7 +17,8 @@
 # # Why do kernels stall? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order. They show the levels of a GPU's memory with their
-# sizes, the banks of shared memory, the TLB, and what the compiler does about banks of registers. They settle eight claims.
+# sizes, the banks of shared memory, the TLB (the cache of address translations), and what the compiler does about banks of
+# registers. They judge eight claims.
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import re
@@ -34,7 +35,8 @@ INTERPRETED = interpreter.enable_without_gpu()
 # %% [markdown]
 # ## The levels of an H100
 #
-# Each level is larger and slower than the one before. The first cell asks five questions about sizes and rates.
+# Each level is larger and slower than the one before. First judge five claims about sizes and rates. A letter in brackets
+# tells two texts apart that disagree.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 for claim in ("mem-1", "mem-3", "mem-8", "mem-9", "mem-10"):
@@ -82,7 +84,7 @@ audit(
     "KiB per SM (A100)",
     "published",
     "holds",
-    how=f"164 KiB is the A100's, {h100.caches.shared_memory_bytes / 1024:.0f} KiB the H100's: both texts are right, about different GPUs. A single block may use {h100.caches.shared_memory_per_block_bytes / 1024:.0f} KiB on the H100",
+    how=f"164 KiB is the A100's, {h100.caches.shared_memory_bytes / 1024:.0f} KiB the H100's: both texts are right, but about different GPUs. A single block may use {h100.caches.shared_memory_per_block_bytes / 1024:.0f} KiB on the H100",
 )
 audit(
     "mem-8",
@@ -90,7 +92,7 @@ audit(
     "× slower than HBM",
     "model",
     "corrected",
-    how=f"the 63 GB/s hold: 32 GT/s × 16 lanes × 128/130 / 8 = {h100.host_link_bandwidth / 1e9:.1f} GB/s each way. Two orders of magnitude are 100×; an H100 has 53×, an H200 {accelerator('H200 SXM').memory_bandwidth / h100.host_link_bandwidth:.0f}×",
+    how=f"the 63 GB/s are right: 32 GT/s × 16 lanes × 128/130 / 8 = {h100.host_link_bandwidth / 1e9:.1f} GB/s each way. Two orders of magnitude are 100×; an H100 has 53×, an H200 {accelerator('H200 SXM').memory_bandwidth / h100.host_link_bandwidth:.0f}×",
 )
 audit(
     "mem-9",
@@ -98,7 +100,7 @@ audit(
     "TB/s",
     "model",
     "corrected",
-    how=f"132 SMs × 128 bytes × 1.98 GHz. 19 TB/s is the A100: 108 × 128 × 1.41 GHz = {a100.multiprocessors * 128 * a100.clock_hz / 1e12:.1f}",
+    how=f"132 SMs × 128 bytes × 1.98 GHz. 19 TB/s is an A100's: 108 × 128 × 1.41 GHz = {a100.multiprocessors * 128 * a100.clock_hz / 1e12:.1f}",
 )
 audit(
     "mem-10",
@@ -106,13 +108,14 @@ audit(
     "MiB",
     "model",
     "corrected",
-    how="132 × 228 KiB. 33 MiB is 132 × 256 KiB, which counts the part that only L1 can use",
+    how="132 × 228 KiB. 33 MiB is 132 × 256 KiB, which also counts the part that only L1 can use",
 )
 
 # %% [markdown]
-# ## How long is a clock count?
+# ## Latency in clocks
 #
-# The next two claims are about latency. They are settled by published measurements: no such GPU was at hand.
+# The next two claims are about latency. They are judged by published measurements, because the course has not measured these
+# GPUs itself.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("mem-2")
@@ -122,7 +125,7 @@ audit(
     "clocks to shared memory",
     "published",
     "corrected",
-    how=f"Luo et al. 2024 (arXiv:2402.13499), measured on an H800 PCIe: not single digits. The bandwidth holds: 132 SMs × 128 bytes × 1.98 GHz are {shared_bandwidth / h100.memory_bandwidth:.1f}× the 3.35 TB/s of HBM",
+    how=f"Luo et al. 2024 (arXiv:2402.13499), measured on an H800 PCIe: not single digits. The bandwidth is right: 132 SMs × 128 bytes × 1.98 GHz are {shared_bandwidth / h100.memory_bandwidth:.1f}× the 3.35 TB/s of HBM",
 )
 myth("mem-5")
 audit(
@@ -137,12 +140,13 @@ audit(
 # %% [markdown]
 # ## Banks of shared memory
 #
-# Shared memory is 32 **banks**, each of which delivers one 4-byte word per clock. If the 32 lanes of a warp want words from 32
-# different banks, they are served in one round, a **wavefront**. If two lanes want different words of one bank, that takes
-# two. Triton shows neither lanes nor banks, so `threeloops/inner/machine_models/warp.py` is a warp in NumPy, which moves real
-# values and counts.
+# Shared memory is divided into 32 **banks**, each of which delivers one 4-byte word per clock. If the 32 lanes of a warp want
+# words from 32 different banks, they are served in one round, a **wavefront**. If two lanes want different words of one bank,
+# it takes two. Triton shows neither lanes nor banks, so `threeloops/inner/machine_models/warp.py` models a warp in NumPy: it
+# moves real values and counts wavefronts.
 #
-# A warp transposes a 32 × 32 tile through shared memory: rows in, columns out. Where the tile lies decides everything.
+# Let a warp transpose a 32 × 32 tile through shared memory: it writes rows and reads columns. How fast that is depends on how
+# the tile is laid out.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -181,12 +185,12 @@ with reveal("column_wavefronts"):
 
 # %% [markdown]
 # The colour is the bank in which an element lies, and the framed column is what 32 lanes read at once. In the first picture it
-# has one colour, so 32 lanes queue at one bank. Padding shifts each row by one bank, for one wasted column. The swizzle
-# permutes columns by an XOR with the row: each column has all colours, and nothing is wasted.
+# has one colour, so 32 lanes queue at one bank. Padding shifts each row by one bank, at the price of one wasted column. The
+# swizzle permutes the columns by an XOR with the row: each column has all colours, and nothing is wasted.
 #
-# Compilers swizzle too. The next cell reads the layout that Triton chose for the operands of an FP16 matmul on an A100 out of
-# the compiler's own intermediate code, and asks our warp about it. Tensor cores fetch such a tile as rows of 16 bytes, eight
-# rows at a time (`ldmatrix`), so that is the access to count.
+# Compilers swizzle, too. The next cell reads from Triton's intermediate code which layout it chose for the operands of an FP16
+# matmul on an A100, and counts its wavefronts with our model of a warp. Tensor cores fetch such a tile as rows of 16 bytes,
+# eight rows at a time (`ldmatrix`), so that is the access to count.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.inner.codegen import inspect
@@ -212,19 +216,21 @@ show.table(rows, [f"layout of a tile of {tile_rows} × {block_k} FP16 values", "
 
 # %% [markdown]
 # On Hopper, with tensor descriptors, the tensor memory accelerator writes the tile into shared memory in a swizzle of 32, 64
-# or 128 bytes (`#ttg.nvmma_shared`), and `wgmma` reads it from there: operands need not enter registers.
+# or 128 bytes (`#ttg.nvmma_shared`), and the matrix instruction `wgmma` reads it from there: operands need not pass through
+# registers.
 #
 # ## The other cache, the TLB
 #
 # An address is translated before it is fetched, page by page, and the translations have a cache of their own, the **TLB**.
-# The pointer chase of the lab visits a new page almost every time, so part of its last step is translation. To see it, chase
-# the *same number of lines* three times: next to each other; one in every 64, which on a CPU are 4,096 bytes apart, one per
-# page; and one in every 65, 4,160 bytes apart, one per page as well. The cell takes a few seconds.
+# The lab's pointer chase through a large working set visits another page almost every time, so part of its last step is
+# translation. To see it, chase the *same number of lines* three times: lines next to each other; one line in every 64, which
+# with lines of 64 bytes are 4,096 bytes apart, one per page; and one in every 65, 4,160 bytes apart, one per page as well.
+# The cell takes a few seconds.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "one_line_per_page",
-    "4,096 lines, a quarter of a megabyte on a CPU. One in every 65 instead of next to each other: how many times longer does a load take on this machine?",
+    "A chase visits 4,096 lines, on most CPUs 256 KiB. If it visits one line in every 65 instead of lines next to each other, how many times longer does a load take on this machine?",
     unit="×",
 )
 
@@ -262,17 +268,18 @@ except NotMeasurable as reason:
     print(f"not measured here: {reason}")
 
 # %% [markdown]
-# The same number of lines would fit the same caches. From lines next to each other to one in every 65, only the pages are
-# more: that is translation, and it begins where the TLB ends. One line in every 64 has as many pages as one in every 65,
-# but addresses a power of two apart fall into the same few sets of every set-associative cache, and 16 lines can be too
-# many for those. That is why a leading dimension of exactly 4,096 bytes can be slower than one of 4,160.
+# The same number of lines fits into the same caches. Between lines next to each other and one in every 65, only the number of
+# pages differs, so the extra time is translation. It begins where the TLB is full. One line in every 64 has as many pages
+# as one in every 65, but addresses that are a power of two apart fall into the same few sets of a set-associative
+# cache, and even 16 lines can be too many for those. That is why a leading dimension of exactly 4,096 bytes can be slower
+# than one of 4,160.
 #
 # ## Registers have banks too
 #
-# Each scheduler of an SM reads operands from a register file in banks, and a multiply-add needs three of them. The compiler
-# places operands so that they seldom meet in one bank, and leaves a trace: the `.reuse` flag in the machine code says "keep
-# this operand in the operand cache, the next instruction wants it too". Uniform registers (`UR`) hold what is the same for
-# the whole warp, such as the base address of a tile, and live in a file of their own.
+# Each scheduler of an SM reads operands from a register file that is divided into banks, and a multiply-add needs three
+# operands. The compiler places operands so that they seldom meet in one bank. One trace of this is the `.reuse` flag in the
+# machine code. It says: keep this operand in the operand cache, because the next instruction needs it, too. Uniform
+# registers (`UR`) hold what is the same for the whole warp, such as the base address of a tile, and have a file of their own.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("mem-7")
@@ -291,6 +298,6 @@ audit(
     "% of FFMA with .reuse",
     "compiled",
     "cannot be tested here",
-    how="Jia et al. 2018 (arXiv:1804.06826) placed registers by hand. The gain needs such machine code, and Triton emits none. The compiler's own answer, the .reuse flag, is counted in an FP32 matmul compiled for sm_80",
+    how="Jia et al. 2018 (arXiv:1804.06826) placed registers by hand. To measure the gain, one would have to write machine code, and Triton cannot do that. What the compiler does by itself, the .reuse flag, is counted here in an FP32 matmul compiled for sm_80",
 )
 calibration()

@@ -21,8 +21,8 @@
 # ![The bits of five number formats, from 32 down to 8: sign, exponent and mantissa](attachment:opening.png)
 #
 # With half the bits, a number takes half the time to move through memory, caches and links, and tensor cores multiply at
-# twice the rate: the data sheet of an H100 has 495 TFLOP/s for TF32, 989 for bfloat16 and 1,979 for FP8 (dense). What goes
-# wrong in a training with fewer bits, and what does it take to keep it right?
+# twice the rate: NVIDIA's Hopper white paper (v1.04, 2023) gives an H100 SXM 495 TFLOP/s for TF32, 989 for bfloat16 and 1,979 for
+# FP8, without sparsity. What goes wrong when you train with fewer bits, and what does it take to keep the training right?
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math
@@ -189,7 +189,7 @@ show.figure(draw_formats(), "the bits of float32, float16, bfloat16 and two 8-bi
 #
 # Every format divides its bits. The **exponent** gives range: how small or large a number can be. The **mantissa** gives
 # precision: how close a number is to its neighbours. A code holds, from the highest bit down, one bit for the sign, the
-# exponent field E and the mantissa M of m bits. With the bias b:
+# exponent field E of e bits and the mantissa M of m bits. The bias is b = 2^(e − 1) − 1, and the code means:
 #
 # | exponent field | value |
 # |---|---|
@@ -198,7 +198,7 @@ show.figure(draw_formats(), "the bits of float32, float16, bfloat16 and two 8-bi
 # | all ones, `infinities=True` | ± infinity if M = 0, otherwise NaN |
 # | all ones, `infinities=False` | normal, but if M is all ones too, NaN |
 #
-# The last row is float8_e4m3fn, which cannot spare eight codes for NaN in each sign.
+# The last row is float8_e4m3fn: with so few codes, it cannot spare eight of each sign for infinity and NaN.
 #
 # *Worked example.* float16 has e = 5, m = 10, b = 15. 0xC0B1 is 1 10000 0010110001 in binary: negative, E = 16, M = 177,
 # so −(1 + 177/1024) · 2^(16 − 15) = −2.345703125. In float8_e4m3fn (e = 4, m = 3, b = 7), 0x07 is 0 0000 111: a subnormal
@@ -210,7 +210,7 @@ show.figure(draw_formats(), "the bits of float32, float16, bfloat16 and two 8-bi
 #
 # - `codes` is an array of any shape and any integer dtype, such as `uint8`.
 # - `format` has `exponent_bits`, `mantissa_bits`, `infinities`, and the properties `bits` and `bias`.
-# - The sign counts for zero as well: the code of the sign bit alone is −0.0.
+# - Zero has a sign too: the code with only the sign bit set is −0.0.
 # - If a code is negative or has more bits than the format, raise a `ValueError` that contains `code = ` and the code in
 #   decimal.
 
@@ -254,10 +254,10 @@ with check("decode", "the values of codes", part="values", hidden="other formats
         else:
             check.close(value, expected, rtol=0, what=what, hint=first_cause(value, dict(slips)))
 
-    decoded(FLOAT16, 0x3C00, 1.0, {"that is without the bias": 2.0**15})
+    decoded(FLOAT16, 0x3C00, 1.0, {"the bias has not been subtracted": 2.0**15})
     decoded(FLOAT16, 0x7BFF, 65504.0)
-    decoded(BFLOAT16, 0x3F81, 1.0078125, {"that is float16's division of the bits": 1.8759765625})
-    lead = "that has a leading 1: a subnormal number (E = 0) has none"
+    decoded(BFLOAT16, 0x3F81, 1.0078125, {"these are float16's 5 exponent and 10 mantissa bits": 1.8759765625})
+    lead = "this value has a leading 1: a subnormal number (E = 0) has none"
     decoded(FLOAT16, 0x0001, 2.0**-24, {lead: (1 + 2.0**-10) * 2.0**-14, "its exponent is 1 − b, not −b": 2.0**-25})
     decoded(FLOAT16, 0x0400, 2.0**-14, {"the smallest normal number (E = 1) has a leading 1": 0.0})
     decoded(E4M3FN, 0x07, 7 * 2.0**-9, {lead: (1 + 7 / 8) * 2.0**-6, "its exponent is 1 − b, not −b": 7 * 2.0**-10})
@@ -269,7 +269,10 @@ with check("decode", "the values of codes", part="values", hidden="other formats
     decoded(FLOAT16, 0x0000, 0.0)
     decoded(FLOAT16, 0x8000, -0.0)
     decoded(
-        FLOAT16, 0x7C00, math.inf, {"E all ones and M = 0 is infinity": math.nan, "E all ones is not a number": 65536.0}
+        FLOAT16,
+        0x7C00,
+        math.inf,
+        {"E all ones and M = 0 is infinity": math.nan, "E all ones is no normal number here": 65536.0},
     )
     decoded(FLOAT16, 0xFC00, -math.inf, {"infinity has a sign": math.inf})
     decoded(FLOAT16, 0x7C01, math.nan)
@@ -323,14 +326,14 @@ hint(
 debrief(
     "decode",
     """Subnormal numbers share their exponent with the smallest normal ones. Therefore the spacing next to zero stays the
-    same, and no gap opens between 0 and the smallest normal number. They pay with their leading zeros, which are lost
-    precision.
+    same, and no gap opens between 0 and the smallest normal number. The price is precision: each leading zero of the
+    mantissa is one significant bit less.
 
     Read without its sign, a code counts the magnitudes in ascending order: code + 1 is always the next larger number, also
     across powers of two. The next exercise uses this.""",
     parts=("values", "errors"),
 )
-predict("bf16_one", "By how much is the next bfloat16 number larger than 1?")
+predict("bf16_one", "How far above 1 is the next bfloat16 number?")
 myth("prec-1")
 
 from threeloops.inner.precision.formats import FLOAT_FORMATS
@@ -372,7 +375,7 @@ show.against_prediction("bf16_one", BF16.epsilon, source="model")
 audit(
     "prec-1",
     FP16.epsilon / FP32.epsilon,
-    "× as far from 1 to its neighbour",
+    "× as far from 1 to the next number",
     "model",
     "corrected",
     how="2⁻¹⁰ against 2⁻²³: float16 is coarser everywhere, near 1 by a factor of 8,192. Every float16 number is also a float32 number",
@@ -381,12 +384,12 @@ audit(
 # %% [markdown]
 # ## 2 · Rounding
 #
-# The explorer above shows all numbers of a format around a place. The diamond is a real number, and the arrow says where
-# rounding takes it. Find the first whole number that bfloat16 does not have, and what becomes of 0.001 in float8_e4m3fn.
+# The explorer above shows the numbers of a format around a value that you choose. The diamond is that value, and the arrow
+# shows where rounding takes it. Find the first whole number that bfloat16 lacks, and what becomes of 0.001 in float8_e4m3fn.
 #
 # *Worked example.* 0.3 = 1.2 · 2⁻² in float8_e4m3fn. Numbers with the exponent −2 lie 2⁻² / 2³ = 1/32 apart, and
 # 0.3 · 32 = 9.6 rounds to 10, so the nearest number is 10/32 = 0.3125 = (1 + 2/8) · 2⁻². That is E = −2 + 7 = 5 and M = 2:
-# 0 0101 010, or 0x2A. Halfway between two numbers, as 9.5 would be, the one with the even code wins.
+# 0 0101 010, or 0x2A. A value half-way between two numbers, as 9.5 would be, goes to the one with the even code.
 #
 # ### Exercise 2 (20 points)
 #
@@ -395,8 +398,8 @@ audit(
 # - **Nearest:** a value becomes the nearest number; of two equally near ones, that with the even code. It is rounded *once*,
 #   from float64.
 # - **Overflow:** round as if the exponent had no end. A result above the largest finite number becomes infinity
-#   (`infinities=True`), or the largest finite number (`infinities=False`). Infinities are treated in the same way.
-# - **Signs** are kept, also that of −0.0. NaN of either sign becomes the *positive* code whose other bits are all ones.
+#   (`infinities=True`), or the largest finite number (`infinities=False`). The same holds for an infinite value.
+# - **Signs** are kept, including that of −0.0. NaN of either sign becomes the code with sign bit 0 and ones elsewhere.
 #
 # Formats have 2 to 8 exponent bits and 1 to 23 mantissa bits.
 
@@ -437,7 +440,7 @@ with check("encode", "the nearest number", part="nearest", hidden="other formats
     encoded(FLOAT16, 0.0, 0x0000, {"frexp(0) gives the exponent 0: a zero is subnormal, its exponent is 1 − b": 0x3400})
     encoded(FLOAT16, 1.0, 0x3C00)
     encoded(BFLOAT16, 1.0078125, 0x3F81)
-    encoded(E4M3FN, 0.3, 0x2A, {"that cuts the rest off: round to the nearest": 0x29})
+    encoded(E4M3FN, 0.3, 0x2A, {"the rest was cut off: round to the nearest": 0x29})
     encoded(FLOAT16, 2.0**-24, 0x0001, {"the smallest subnormal number is not zero": 0x0000})
     encoded(E4M3FN, 7 * 2.0**-9, 0x07)
     encoded(FLOAT16, 1e-9, 0x0000)
@@ -552,7 +555,7 @@ with check("encode", "signs and NaN", part="signs", hidden="other formats"):
     signed(FLOAT16, -1.5, 0xBE00)
     signed(E5M2, -57344.0, 0xFB)
     signed(FLOAT16, 0.0, 0x0000)
-    signed(FLOAT16, -0.0, 0x8000, "−0.0 < 0 is False: np.signbit tells")
+    signed(FLOAT16, -0.0, 0x8000, "−0.0 < 0 is False: np.signbit tells them apart")
     signed(FLOAT16, -1e-9, 0x8000, "it rounds to −0.0: the sign is that of the value")
     signed(BFLOAT16, -(1 + 2.0**-8), 0xBF80)
     signed(FLOAT16, -math.inf, 0xFC00)
@@ -583,7 +586,7 @@ hint(
     "encode",
     "Ask how far apart the format's numbers lie around |x|: 2^(k − m), where k is the exponent of x. `np.frexp(x)[1] - 1` is k, but it must not be below 1 − b.",
     "For x = 0, `np.frexp` gives 0, hence k = −1, which is too large: use 1 − b there. Then divide |x| by the spacing and round: `np.rint` rounds ties to even.",
-    "Codes count the numbers. Below the smallest normal exponent the integer is the code itself, and each exponent above adds 2^m: code = (k − (1 − b)) · 2^m + integer. A carry into the next power of two needs no care.",
+    "Codes count the numbers. At the smallest exponent, k = 1 − b, the integer is the code itself, and each exponent above adds 2^m: code = (k − (1 − b)) · 2^m + integer. A carry into the next power of two needs no special case.",
 )
 debrief(
     "encode",
@@ -600,9 +603,9 @@ term("subnormal number")
 # %% [markdown]
 # ## 3 · Gradients that become zero
 #
-# Weights and activations stay near 1, but gradients do not: a mean over a batch hands each element a share of 1/batch, and
-# layers on the way back multiply by small numbers. The cell trains a small convolutional network on images of handwritten
-# digits, in float32 (about ten seconds), and collects its gradients. What would float16 do to them?
+# Most weights and activations are not far from 1, but gradients can be very small: a mean over a batch hands each element a
+# share of 1/batch, and layers on the way back multiply by small numbers. The next cell trains a small convolutional network
+# on images of handwritten digits, in float32 (about ten seconds), and collects its gradients. What would float16 do to them?
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from torch import nn
@@ -660,7 +663,7 @@ for values, colour, name in ((EARLY, palette.orange, "before training"), (LATE, 
 axes.set(xlabel="|gradient|, powers of ten", ylabel="elements", title="Gradients that are not zero in float32")
 axes.legend(loc="upper left")
 show.figure(fig)
-predict("fp16_zero", "What percentage of the blue gradients becomes zero in float16?", unit="%")
+predict("fp16_zero", "What percentage of the gradients after training (blue) becomes zero in float16?", unit="%")
 myth("prec-2")
 myth("prec-3")
 
@@ -705,7 +708,7 @@ audit(
     "and below become zero",
     "CPU",
     "corrected",
-    how=f"1e-5 is stored as {halves[0]:.4g}, a subnormal number: full precision ends at {FP16.smallest_normal:.3g}, and the last number is {FP16.smallest_subnormal:.3g}. Underflow gives zero and never NaN. Overflow does, by infinity − infinity or 0 · infinity. Of this network's gradients {fp16_zero:.2g}% vanish",
+    how=f"1e-5 is stored as {halves[0]:.4g}, a subnormal number: full precision ends at {FP16.smallest_normal:.3g}, and the smallest number is {FP16.smallest_subnormal:.3g}. Underflow gives zero and never NaN. Overflow leads to NaN, by infinity − infinity or 0 · infinity. Of this network's gradients {fp16_zero:.2g}% vanish",
 )
 errors = np.abs(BF16.rounded(LATE) / LATE - 1)
 audit(
@@ -714,19 +717,20 @@ audit(
     "% of gradients vanish in bfloat16, unscaled",
     "CPU",
     "holds",
-    how=f"on the gradients of a small network. A scaler with bfloat16, as in one of the samples, can do no more than skip a step whose gradient is not finite. The price is precision: the mean relative error is {100 * errors.mean():.2g}%, and it matters in the weights (section 4)",
+    how=f"on the gradients of a small network. A scaler with bfloat16, as in one of the samples, can do no more than skip a step whose gradient is not finite. The price of bfloat16 is precision: the mean relative error of these gradients is {100 * errors.mean():.2g}%. It matters more in the weights (section 4)",
 )
 
 # %% [markdown]
-# float16 has a **window** of scales: multiply the loss by one of them before the backward pass, divide the gradients by it
-# afterwards. bfloat16 needs none. float8_e4m3fn has no window at all, so one scale for all tensors cannot work there.
+# float16 has a **window** of scales that work: multiply the loss by one of them before the backward pass, and divide the
+# gradients by it afterwards. bfloat16 needs no scale. float8_e4m3fn has no window at all, so one scale for all tensors cannot
+# work there.
 #
-# Since nobody knows the window beforehand, a **loss scaler** tries: it goes up every now and then, and when a gradient is
-# infinite or NaN, it throws the step away and goes down.
+# Since nobody knows the window beforehand, a **loss scaler** searches for it: it raises the scale every now and then, and when
+# a gradient is infinite or NaN, it skips the step and lowers the scale.
 #
 # *Worked example.* The scale is 4, and the gradients of the scaled loss are 4 and −8: the true ones are 1 and −2. With a
-# learning rate of 0.5 parameters (1, 2) become (0.5, 3). If one of them were infinite, no parameter would move, and the scale
-# would become 2.
+# learning rate of 0.5, parameters (1, 2) become (0.5, 3). If one of the gradients were infinite, no parameter would move, and
+# with a `backoff` of 0.5 the scale would become 2.
 #
 # ### Exercise 3 (20 points)
 #
@@ -746,7 +750,7 @@ audit(
 #
 # - Round a new scale to float32, and return it as a `float`.
 #
-# Both follow `torch.amp.GradScaler` with SGD bit for bit.
+# Parameters and scale equal those of `torch.amp.GradScaler` with SGD bit for bit. Learning rates are powers of two.
 
 
 # %% nbgrader={"grade": false, "grade_id": "scaled_step", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -793,7 +797,13 @@ with check("scaled_step", "parameters after a step", part="step", hidden="many s
         what = f"{parameter} after a step of {rate:g} with the {kind} gradient {gradient.item():g} at scale {scale:g}"
         check.close(got, expected, rtol=0, what=what, hint=first_cause(got, known))
 
-    one(1.0, torch.tensor([4.0]), 4.0, 0.5, {"the gradient is not divided by the scale": -1.0, "that goes up": 1.5})
+    one(
+        1.0,
+        torch.tensor([4.0]),
+        4.0,
+        0.5,
+        {"the gradient is not divided by the scale": -1.0, "the sign is wrong: a step subtracts the gradient": 1.5},
+    )
     small = torch.tensor([2.0**-12], dtype=torch.float16)
     one(0.0, small, 2.0**14, 1.0, {"the quotient is zero in float16: cast to float32 first": 0.0})
     divided = "divided by the scale: multiply by the float32 number nearest to 1 / scale"
@@ -931,13 +941,13 @@ debrief(
     """A power of two as a scale changes no mantissa, so scaled gradients lose nothing that unscaled ones would have kept. The
     search costs a step now and then, because overflow is noticed only after it has happened.
 
-    One bad element skips the whole step. With half of the parameters moved, the others would belong to another step, and an
-    optimizer's state cannot be taken back.""",
+    One bad element skips the whole step. If only the finite gradients were applied, the parameters would belong to two
+    different steps, and what an optimizer has added to its state cannot be taken out again.""",
     parts=("step", "skips", "scale"),
 )
 predict(
     "skipped",
-    "Your scaler starts at 2³⁰ with an interval of 20 steps. What percentage of 120 steps does it throw away?",
+    "Your scaler starts at 2³⁰ with an interval of 20 steps. What percentage of 120 steps does it skip?",
     unit="%",
 )
 
@@ -980,15 +990,16 @@ else:
 # %% [markdown]
 # ## 4 · Updates that are too small
 #
-# A bfloat16 weight of 1 has its neighbours at 1 + 1/128 and 1 − 1/256. An update of 1/4096 is added, and the sum is rounded
-# to 1 again. No warning is given, and the loss merely stops falling.
+# The neighbours of a bfloat16 weight of 1 are 1 + 1/128 and 1 − 1/256. If the sum of weight and update is nearer to the weight
+# than to any other number, it is rounded back, and the update is lost. No warning is given; the loss merely stops falling.
 #
-# *Worked example.* Of bfloat16's weight 1, an update of 1/256 is lost: the sum lies half-way, and the code of 1 is even.
-# 1/128 arrives at the next number, and −1/256 at the one below. −1/512 lies half-way and is lost.
+# *Worked example.* With a bfloat16 weight of 1, an update of 1/256 is lost: the sum lies half-way to 1 + 1/128, and the code of 1
+# is even. An update of 1/128 reaches the next number, and one of −1/256 the number below. With −1/512 the sum again lies
+# half-way, and the update is lost.
 #
 # ### Exercise 4 (10 points)
 #
-# `lost(weights, updates) -> Tensor[bool]` tells which updates have no effect.
+# `lost(weights, updates) -> Tensor[bool]` says which updates have no effect.
 #
 # - `weights` is float16 or bfloat16 and `updates` float32, of the same shape.
 # - True where the update is not zero, and the float32 sum of weight and update, rounded once to the dtype of `weights`, is the
@@ -1076,15 +1087,15 @@ hint(
 )
 debrief(
     "lost",
-    """An update is kept if it is larger than half the distance to the next number. That distance is 2⁻⁸ to 2⁻⁷ of a bfloat16
+    """An update survives if it is larger than half the distance to the next number in its direction. That distance is 2⁻⁸ to 2⁻⁷ of a bfloat16
     weight, so updates below 0.2% to 0.4% of the weight are lost. Adam moves a weight by about the learning rate per step, so a
     weight of 0.1 no longer feels a rate below 2.4·10⁻⁴, half of its spacing of 2⁻¹¹.
 
-    In the training of the dives, nine updates of ten are lost in the last epoch.""",
+    The dives train a network that way, and count its lost updates.""",
     parts=("values", "shapes"),
 )
 predict("stuck", "A bfloat16 weight is 1. You add 1/4096 to it, 4,096 times. What is it then?")
-predict("stuck_masters", "And if the sum is kept in float32, and the weight is that sum rounded to bfloat16?")
+predict("stuck_masters", "What is it if the sum is kept in float32, and the weight is that sum rounded to bfloat16?")
 
 weight, master = torch.ones(1, dtype=torch.bfloat16), torch.ones(1)
 for _ in range(4096):
@@ -1123,8 +1134,8 @@ with reveal("stuck_masters"):
 # %% [markdown]
 # ## 5 · Master weights
 #
-# The cure costs memory: the optimizer keeps a float32 **master** of each weight and works on that, and the model gets a
-# rounded copy.
+# The cure costs memory: the optimizer keeps a float32 copy of each weight, the **master**, and updates that. The model gets
+# the master rounded to 16 bits.
 #
 # *Worked example.* Master 1, momentum 4, gradient 2, learning rate 0.5, momentum factor 0.25: the new momentum is
 # 0.25 · 4 + 2 = 3, and the master becomes 1 − 0.5 · 3 = −0.5.
@@ -1258,11 +1269,11 @@ hint(
 )
 debrief(
     "master_step",
-    """The masters sum up small updates until together they are large enough to reach the next 16-bit number. The model never
-    sees anything finer than 16 bits and needs nothing finer: its products are as good, and no update is lost.
+    """The masters sum up small updates until together they are large enough to reach the next 16-bit number. The model still
+    computes with 16-bit weights, which is precise enough for its products, and no update is lost.
 
-    This costs 4 bytes per parameter for the master besides 2 for the copy. PyTorch's optimizers keep no masters by themselves
-    for parameters in bfloat16 (In practice, below); autocast keeps the parameters in float32 instead, and casts copies.""",
+    This costs 4 bytes per parameter for the master in addition to 2 for the copy. Autocast gets to the same place from the
+    other side: it keeps the parameters in float32, and casts copies for the products.""",
     parts=("values", "precision"),
 )
 term("master weights")
@@ -1272,21 +1283,22 @@ term("master weights")
 #
 # float8_e4m3fn reaches from 0.002 to 448, so each *tensor* gets a scale of its own, which takes its largest magnitude, the
 # **amax**, to 448. To know the amax you must read the tensor before you can cast it. **Delayed scaling** saves that pass: it
-# uses the amaxes of earlier steps and records the new one on the way. What is larger than expected is clipped. This was the
-# recipe of NVIDIA's Transformer Engine on Hopper in 2022, with float8_e5m2 for gradients. It is dated, as section 7 shows, but it
-# is still that library's default there.
+# uses the amaxes of earlier steps and records the new one on the way. Elements that are larger than expected are clipped. This
+# was the recipe of NVIDIA's Transformer Engine on Hopper in 2022, with float8_e5m2 for gradients. It is dated, as section 7
+# shows, but in 2026 it is still that library's default on Hopper.
 #
-# *Worked example.* For e4m3 and a window of 2, the amaxes 2, 8, 1, 1 arrive. The scales for the next tensor are 448/2 = 224,
-# 448/8 = 56, 56 (the 8 is still in the window) and 448/1 = 448.
+# *Worked example.* For float8_e4m3fn and a window of 2, the amaxes 2, 8, 1, 1 arrive. After each of them, the scale for the
+# next tensor is 448/2 = 224, 448/8 = 56, 56 again (the 8 is still in the window) and 448/1 = 448.
 #
 # ### Exercise 6 (12 points)
 #
-# `next_delayed(state, amax, largest, margin, window) -> Delayed`
+# `next_delayed(state, amax, largest, margin, window) -> Delayed` returns the state after one more tensor. `largest` is the
+# format's largest number.
 #
 # - Append `amax`, rounded to float32, to `state.history` (a tuple, newest last), and keep the newest `window` of them.
 # - The new scale is *largest · 2^(−margin) / m*, where m is the largest amax in that history, divided in float32 and returned
 #   as a `float`.
-# - If m is 0 the scale stays. If the quotient is infinite, the scale is `LARGEST_SCALE`, the largest float32 number.
+# - If m is 0, the scale stays. If the quotient is infinite, the scale is `LARGEST_SCALE`, the largest float32 number.
 # - If `amax` is infinite or NaN, return the state as it was.
 
 
@@ -1324,9 +1336,9 @@ with check("next_delayed", "scales from a history", part="values", hidden="other
         return got
 
     state = Delayed()
-    inverse = "that is amax / largest: the scale multiplies the tensor"
-    newest = "that is from the newest amax: take the largest of the window"
-    without = "that leaves out the new amax"
+    inverse = "this is amax / largest: the scale multiplies the tensor"
+    newest = "this comes from the newest amax: take the largest of the window"
+    without = "that leaves out the new amax: append it first"
     for amax, scale, history, slips in (
         (2.0, 224.0, (2.0,), {inverse: float(np.float32(2) / np.float32(448)), without: 1.0}),
         (8.0, 56.0, (2.0, 8.0), {without: 224.0}),
@@ -1344,7 +1356,15 @@ with check("next_delayed", "scales from a history", part="values", hidden="other
         Delayed(112.0, (1.0,)),
         {up: 1792.0, "the margin is missing": 448.0, "2^margin, not margin": 224.0},
     )
-    delayed(Delayed(3.0, (4.0,)), 2.0, 57344.0, 0, 1, Delayed(28672.0, (2.0,)), {"the window holds one amax": 14336.0})
+    delayed(
+        Delayed(3.0, (4.0,)),
+        2.0,
+        57344.0,
+        0,
+        1,
+        Delayed(28672.0, (2.0,)),
+        {"with a window of 1 only the new amax counts": 14336.0},
+    )
     third = float(np.float32(448.0) / np.float32(3.0))
     delayed(Delayed(), 3.0, 448.0, 0, 4, Delayed(third, (3.0,)), {"divide in float32": 448.0 / 3.0})
     tenth = float(np.float32(0.1))
@@ -1389,40 +1409,41 @@ hint(
 )
 debrief(
     "next_delayed",
-    """The recipe takes the largest amax because the two mistakes differ. A scale that is too small costs little, since
-    floating point keeps its relative precision until the small elements become subnormal. A scale that is too large clips
-    the largest elements, which carry most of the product.""",
+    """The recipe takes the largest amax because the two possible mistakes do not cost the same. A scale that is too small
+    costs little, since floating point keeps its relative precision until the small elements become subnormal. A scale that is
+    too large clips the largest elements, which contribute most to the product.""",
     parts=("values", "limits"),
 )
 
 # %% [markdown]
 # ## 7 · Which recipe?
 #
-# Current practice computes scales from the tensor itself, and more than one per tensor. `stored(x, recipe, history)` emulates
-# what a recipe keeps of a float32 matrix:
+# Current practice computes scales from the tensor itself, and often more than one per tensor. `stored(x, recipe, history)`
+# emulates what a recipe keeps of a float32 matrix:
 #
 # | recipe | bits per element | scales |
 # |---|---|---|
 # | `nvfp4` | 4.5 | float8_e4m3fn per 16 neighbours, float32 per tensor |
-# | `delayed` | 8 | per tensor, from `history`: nothing is read twice |
+# | `delayed` | 8 | per tensor, from `history`, so that the tensor is read once; from its own amax without a `history` |
 # | `current` | 8 | per tensor, from its own amax |
 # | `mxfp8` | 8.25 | a power of two per 32 neighbours |
 # | `bfloat16`, `float32` | 16, 32 | none |
 #
 # Emulation gives the stored numbers exactly, but not the products: Hopper's tensor cores keep about 14 bits of a running FP8
-# sum ([DeepSeek-V3](https://arxiv.org/abs/2412.19437), section 3.3.2), and here it is summed in float64.
+# sum ([DeepSeek-V3](https://arxiv.org/abs/2412.19437), section 3.3.2), while this lab sums in float64.
 #
-# *Worked example* (with invented errors). The worst token's errors are 14%, 30%, 4%, 3.9%, 0.3% and 0, in the order of the
-# table, and 5% is allowed. The first that is good enough is `current`.
+# *Worked example* (the errors are invented). The errors of the worst token are 60%, 80%, 9%, 8%, 1% and 0, in the order of the
+# table, and 10% is allowed. The first that is good enough is `current`.
 #
 # ### Exercise 7 (12 points)
 #
 # `choose_recipe(x, weight, history, most_error) -> str` returns the cheapest recipe that is good enough.
 #
-# - x (tokens, k) and weight (outputs, k) are float32; k is a multiple of 32. `history` are the amaxes of earlier x.
+# - x (tokens, k) and weight (outputs, k) are float32; k is a multiple of 32. `history` holds amaxes of earlier x.
 # - A recipe's product is `stored(x, recipe, history)` · `stored(weight, recipe)`ᵀ, and the right one x · weightᵀ, all in
 #   float64.
-# - The error of a token is the norm of its row's difference, divided by the norm of its right row. The *worst* token counts.
+# - The error of a token is the norm of the difference between its rows in the two products, divided by the norm of its row in
+#   the right one. The *worst* token counts.
 # - `RECIPES` has the names, cheapest first. Return the first whose worst error is at most `most_error`.
 
 
@@ -1498,17 +1519,17 @@ hint(
 )
 debrief(
     "choose_recipe",
-    """There is no best recipe, only one that fits the tensor. Three mantissa bits give about 4% for each token, whatever the
-    scale, as long as no element is clipped or subnormal. What a scale decides is for how many tokens that holds. One scale for
-    a tensor serves its largest token and may starve the small ones; one per 32 neighbours adapts to each.
+    """There is no best recipe, only one that fits the tensor. With three mantissa bits every token has about the same error,
+    whatever the scale, as long as no element is clipped or subnormal. The scale decides for how many tokens that holds. One
+    scale per tensor suits its largest tokens and may make small ones subnormal; one per 32 neighbours adapts to each.
 
-    Over all tokens together the error hides: a norm of the whole matrix is that of its largest tokens. This is why the
-    worst token counts here.""",
+    An error over all tokens together hides this, because the largest tokens dominate the norm of the whole matrix. This is
+    why the worst token counts here.""",
     parts=("",),
 )
 predict(
     "fp8_error",
-    "x and weight are normally distributed, 256 long. By how many per cent is a product in mxfp8 off?",
+    "The elements of x and weight are normally distributed, 256 per row. By how many per cent is the product in mxfp8 off, for the median token?",
     unit="%",
 )
 
@@ -1540,28 +1561,28 @@ myth("prec-6")
 # %% [markdown]
 # ## In practice
 #
-# In PyTorch, `torch.autocast` with bfloat16 keeps the parameters in float32, so they are their own masters; float16 adds
-# `torch.amp.GradScaler`. The last cell runs a step of both, and one with parameters in bfloat16.
+# In PyTorch, `torch.autocast` with bfloat16 keeps the parameters in float32, so they are their own masters; with float16,
+# `torch.amp.GradScaler` is added. The last cell runs a step of both, and one with parameters in bfloat16.
 #
 # | | how it is chosen |
 # |---|---|
-# | [Transformer Engine](https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/api/common.html) | recipes `DelayedScaling`, `Float8CurrentScaling`, `Float8BlockScaling`, `MXFP8BlockScaling`, `NVFP4BlockScaling`; by default MXFP8 where the GPU has it, else current scaling from compute capability 12.0 on, else delayed scaling |
+# | [Transformer Engine](https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/api/common.html) | recipes `DelayedScaling`, `Float8CurrentScaling`, `Float8BlockScaling`, `MXFP8BlockScaling`, `NVFP4BlockScaling`; by default (2026) MXFP8 where the GPU has it, else current scaling from compute capability 12.0 on, else delayed scaling |
 # | [torchao](https://github.com/pytorch/ao/issues/1680) | `convert_to_float8_training`, with current scales per tensor or row; delayed scaling was removed in 2025 for want of users |
 # | Megatron-LM | `--fp8-format e4m3 --fp8-recipe blockwise`, or `delayed`, `tensorwise`, `mxfp8` |
 #
-# DeepSeek-V3 (2024) was trained with float8_e4m3fn for all three products, with current scales per 1 × 128 tile and 128 × 128
-# block. NVIDIA has described MXFP8 ([2506.08027](https://arxiv.org/abs/2506.08027)) and NVFP4
-# ([2509.25149](https://arxiv.org/abs/2509.25149)) pretraining in 2025.
+# DeepSeek-V3 (2024) was trained with float8_e4m3fn for all three products of a linear layer (output, gradient of the input,
+# gradient of the weight), with current scales per 1 × 128 tile and 128 × 128 block. In 2025 NVIDIA described pretraining in
+# MXFP8 ([2506.08027](https://arxiv.org/abs/2506.08027)) and NVFP4 ([2509.25149](https://arxiv.org/abs/2509.25149)).
 #
 # ## What to remember
 #
-# - The exponent gives range and the mantissa precision. float16 runs out of the first, bfloat16 of the second.
-# - Round once. Codes count magnitudes, so a carry is right.
-# - Underflow gives zero, silently. Overflow gives infinity, which a loss scaler listens for.
+# - The exponent gives range and the mantissa precision. float16 runs out of range first, bfloat16 out of precision.
+# - Round once. Codes count magnitudes, so a carry into the exponent gives the right code.
+# - Underflow gives zero, silently. Overflow gives infinity, which a loss scaler detects.
 # - Updates below half a spacing are lost, so keep float32 masters.
-# - FP8 needs scales. Take them from the tensor, and from small blocks of it where sizes vary.
+# - FP8 needs scales. Take them from the tensor itself, or from small blocks of it where magnitudes vary.
 #
-# The deep dives (`05_mixed_precision_dives.ipynb`) train in each format, count memory, and show what autocast casts.
+# The deep dives (`05_mixed_precision_dives.ipynb`) train in five precisions, count memory, and show what autocast casts.
 #
 # ## Reflection
 #

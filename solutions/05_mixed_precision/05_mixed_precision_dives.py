@@ -17,8 +17,8 @@
 # # How few bits can you train with? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order. They train the same network in five precisions,
-# count what mixed precision saves in memory, show which operators autocast casts, train without masters by rounding with a
-# coin, and train in FP8.
+# count what mixed precision saves in memory, show which operators autocast casts, train without masters by rounding at
+# random, and train in FP8.
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import time
@@ -54,8 +54,8 @@ def accuracy(network):
 # %% [markdown]
 # ## Five trainings
 #
-# The network, data, order and seed are the same, with Adam at a rate that falls from 5·10⁻⁴ to a tenth of it. Only the
-# formats differ. What is stored is rounded as the format would; sums are in float32, where tensor cores may keep fewer bits. All
+# The network, data, order and seed are the same, with Adam at a rate that falls from 5·10⁻⁴ to a tenth of that. Only the
+# formats differ. Whatever is stored is rounded to the format; sums are in float32, where tensor cores may keep fewer bits. All
 # five together take about half a minute.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -204,10 +204,10 @@ with_masters, without = (
 assert without > with_masters
 
 # %% [markdown]
-# float32, bfloat16 and scaled float16 lie on top of each other. What the products were computed in makes no visible
-# difference to this network. The red line does differ: there the *weights* are stored in bfloat16. The rate falls, the
-# updates shrink with it, and one weight after another no longer feels them. No warning is given, and 360 held-out images hardly
-# tell. Without float32's line beside it nobody would see it.
+# float32, bfloat16 and scaled float16 lie on top of each other: the format of the products makes no visible difference to
+# this network. The red line does differ, because there the *weights* are stored in bfloat16. The rate falls, the updates
+# shrink with it, and more and more weights stop changing. No warning is given, and the accuracy on 360 held-out images hardly
+# shows it. Without the line of float32 for comparison, nobody would notice.
 #
 # On a machine with a GPU the next cell measures images per second and memory, and trains a residual network with nothing
 # emulated: on the digits, or on CIFAR-10 if `THREELOOPS_CIFAR10` names a folder that holds it (`cifar-10-batches-py` or
@@ -283,8 +283,8 @@ else:
 #
 # Autocast keeps weights, gradients and optimizer states in float32. It shrinks what the backward pass needs from the forward
 # pass, and PyTorch can be asked what that is. The cell counts it for six pre-norm transformer blocks and, for comparison, for
-# blocks of linear layer, layer norm and GELU. On a GPU, autocast runs a layer norm in float32; that is emulated here. What the
-# backward pass reads of 16-bit tensors is half as long, and the residual stream stays in float32.
+# blocks of linear layer, layer norm and GELU. On a GPU, autocast runs a layer norm in float32; that is emulated here. Saved
+# tensors in 16 bits take half the bytes, but the residual stream stays in float32.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -296,7 +296,7 @@ myth("prec-7")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 class Float32LayerNorm(nn.LayerNorm):
-    """What autocast on a GPU makes of a layer norm: its input is cast to float32, and so it leaves it."""
+    """What autocast on a GPU makes of a layer norm: the input is cast to float32, and the output is float32 too."""
 
     def forward(self, x):
         with torch.autocast("cpu", enabled=False):
@@ -374,7 +374,7 @@ audit(
     "of the saved activations in float32",
     "CPU",
     "corrected",
-    how=f"counted in six pre-norm transformer blocks under the GPU policy, emulated: per token and width float32 saves 64 bytes and autocast 36, because the two inputs of the layer norms stay float32. In blocks of linear, layer norm and GELU {left['linear, layer norm, GELU'][0]:.2f} are left. The 16 bytes per parameter of weights, gradients and Adam stay, and autocast adds 16-bit copies of the weights. The factor of two in speed needs a GPU and is not measured here",
+    how=f"counted in six pre-norm transformer blocks under the GPU policy, emulated: per token and width float32 saves 64 bytes and autocast 36, because the two inputs of the layer norms stay float32. In blocks of linear, layer norm and GELU the share left is {left['linear, layer norm, GELU'][0]:.2f}. The 16 bytes per parameter of weights, gradients and Adam stay, and autocast adds 16-bit copies of the weights. The factor of two in speed needs a GPU and is not measured here",
 )
 audit(
     "prec-7",
@@ -467,15 +467,15 @@ show.table(
 # An exponential turns the absolute error of its argument into a relative error of its result. Near x = 10 bfloat16 rounds x
 # by up to 1/32, and exp(x) is off by up to 3%. And from x = 11.1 on float16 has no number for it.
 #
-# In the table the two columns differ, and neither is a mistake: PyTorch keeps a policy for each kind of device, and the one for CPUs
-# leaves softmax, norms, sums and exponentials in bfloat16. A model whose numerics were validated under autocast on one
-# kind of device has been validated on that kind.
+# In the table the two columns differ, and neither is a mistake: PyTorch keeps a policy for each kind of device, and the one for
+# CPUs leaves softmax, norms, sums and exponentials in bfloat16. So if the numerics of a model were validated under autocast on
+# one kind of device, that says little about another kind.
 #
 # ## Rounding with a coin
 #
-# Masters cost four bytes per parameter. There is a way to do without: round up with a probability equal to the part that
-# would be cut off. A single update of 1/4096 to a bfloat16 weight of 1 is then lost in 31 of 32 cases, and in the other
-# it counts for 1/128, thirty-two times as much. On average, nothing is lost.
+# Masters cost four bytes per parameter. **Stochastic rounding** does without them: round up with a probability equal to the
+# part, in units of the spacing, that would be cut off. A single update of 1/4096 to a bfloat16 weight of 1 is then lost in 31
+# of 32 cases, and in the other it counts as 1/128, thirty-two times as much. On average, nothing is lost.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 coin = np.random.default_rng(2)
@@ -517,15 +517,17 @@ assert abs(final.mean() - 2.0) < 5 * deviation / np.sqrt(WALKS)
 assert 0.8 < final.std() / deviation < 1.2
 
 # %% [markdown]
-# The result is unbiased and noisy. The deviation grows with the root of the number of steps, while the lost updates grew with the
-# number itself. In the five trainings above, the dashed line is exactly this. It costs a random number per weight and step.
+# The result is unbiased and noisy. Its standard deviation grows with the square root of the number of steps, while the error
+# of rounding to nearest grows with the number itself. In the five trainings above, the dashed line is rounded this way. It
+# costs one random number per weight and step.
 #
 # ## A bet on yesterday's amax
 #
-# Sixty tensors have an amax that wanders by 5% per step, with one outlier and one lasting jump. Delayed scaling takes the scale
-# from a history of 16 amaxes, or of one.
-# In the library, `fp8.Scaler` does the same on the device, because a host that asked for an amax would wait for all kernels
-# before it. It keeps its scales between `SMALLEST_SCALE` and `LARGEST_SCALE`, which both have a finite reciprocal.
+# Sixty tensors have an amax that wanders by about 5% per step, with one outlier and one lasting jump. Delayed scaling takes the
+# scale from a history of 16 amaxes, or of one.
+#
+# In the library, `fp8.Scaler` does the same on the device, because a host that asked for an amax would have to wait for all
+# kernels before it. It keeps its scales between `SMALLEST_SCALE` and `LARGEST_SCALE`, which both have a finite reciprocal.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict("clipped_16", "Of 60 tensors, how many are clipped with a history of 16?")
@@ -577,14 +579,15 @@ with reveal("clipped_1"):
     )
 
 # %% [markdown]
-# A long history keeps the ceiling high after an outlier: less is clipped, and everything else has fewer bits in the meantime.
-# Floating point forgives that, because a scale four times too small costs e4m3fn almost nothing until the small elements become
-# subnormal.
+# A long history keeps the ceiling high after an outlier: less is clipped, but in the meantime all other tensors get a scale
+# that is too small for them. Floating point forgives that, because a scale four times too small costs e4m3fn almost nothing
+# until the small elements become subnormal.
 #
 # ## What a scale is worth
 #
-# The error of a product of FP8 matrices, relative to its own size. Here x is small, and a few of its columns are large, as
-# activations of language models have them.
+# The next figure compares errors of a product of two FP8 matrices, each relative to the size of the product. Here x is small,
+# and a few of its columns are 30 times as large as the others, as happens in activations of language models
+# ([Dettmers et al. 2022](https://arxiv.org/abs/2208.07339)).
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 torch.manual_seed(0)
@@ -635,18 +638,19 @@ assert ERRORS["e4m3fn, scale 16 × too large"] > 5 * ERRORS["e4m3fn, scaled to i
 
 # %% [markdown]
 # Too small a scale costs little, as long as the small elements stay normal numbers. Too large a scale clips, which costs
-# more. Without a scale it is luck: most of this x lies below the smallest e4m3fn number, 0.002, and becomes zero; a thousand
-# times as large, the same x would hardly have needed one.
+# more. Without a scale the result depends on luck: most of this x lies below the smallest e4m3fn number, 0.002, and becomes
+# zero; a thousand times as large, the same x would hardly have needed a scale.
 #
-# A sum of 512 products is no more exact than its terms. Rounding to e4m3fn changes each factor by 2.6% (root mean square) and
+# A sum of 512 products is no more accurate than its terms. Rounding to e4m3fn changes each factor by 2.6% (root mean square) and
 # each product by √2 times as much. The errors have random signs and partly cancel in the sum, but so do the products
 # themselves, and the ratio stays. These sums are in float64; a tensor core that keeps about 14 bits of a running sum
 # ([DeepSeek-V3](https://arxiv.org/abs/2412.19437), section 3.3.2) adds an error of its own.
 #
 # ## A training in FP8
 #
-# A few per cent of noise in each product sounds like much. Does a training mind? The layers are those of `Fp8Linear`: x and
-# weight in e4m3fn, the gradient in e5m2, all three products in FP8, with delayed scales.
+# A few per cent of noise in each product sounds like a lot. Does it harm a training? The layers are the library's `Fp8Linear`:
+# x and weight in e4m3fn, the gradient in e5m2, and all three products (output, gradient of x, gradient of the weight) in FP8,
+# with delayed scales.
 
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -688,12 +692,12 @@ audit(
     "× end to end, at most",
     "published",
     "corrected",
-    how=f"The matmul rate doubles ({h100.rates['fp8'] / 1e12:.0f} against {h100.rates['bf16'] / 1e12:.0f} TFLOP/s on an H100), the step does not: torchao reports 1.25 × for Llama 3 8B on 8 H100s and up to 1.5 × at 405B on 512 (pytorch/ao, torchao/float8/README.md). Llama 3.1 was not trained in FP8: its paper (arXiv:2407.21783, section 6) uses FP8 for inference. DeepSeek-V3 (arXiv:2412.19437, section 3.3) was, and reports a loss within 0.25% of bfloat16's, with a scale for each tile of 1 × 128 or block of 128 × 128 instead of one for each tensor. Losses on this MLP: {in_fp8[0]:.3f} in emulated FP8, {in_single[0]:.3f} in float32",
+    how=f"The matmul rate doubles ({h100.rates['fp8'] / 1e12:.0f} against {h100.rates['bf16'] / 1e12:.0f} TFLOP/s on an H100), the step does not: torchao reports up to 1.25 × at 8 billion parameters on 8 GPUs and up to 1.5 × at 405 billion on 512 (pytorch/ao, torchao/float8/README.md, 2025). Llama 3.1 was not trained in FP8: its paper (arXiv:2407.21783, section 6) uses FP8 for inference. DeepSeek-V3 (arXiv:2412.19437, section 3.3) was, and reports a loss within 0.25% of bfloat16's, with a scale for each tile of 1 × 128 or block of 128 × 128 instead of one for each tensor. Losses on this MLP: {in_fp8[0]:.3f} in emulated FP8, {in_single[0]:.3f} in float32",
 )
 
 # %% [markdown]
-# The GPU's side of it, an 8192³ product in FP8 against bfloat16: not measured by the course yet. On a Hopper GPU this
-# cell measures it.
+# How much faster is an 8192³ product in FP8 than in bfloat16 on a GPU? The course has not measured it yet. On a GPU with FP8
+# tensor cores (compute capability 8.9 or higher) this cell does.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 if device() == "cuda" and torch.cuda.get_device_capability() >= (8, 9):
@@ -723,9 +727,9 @@ else:
 # %% [markdown]
 # ## A sample that is out of date
 #
-# The mixed-precision sample of one of the texts builds its scaler with `torch.cuda.amp.GradScaler()`, opens
-# `torch.cuda.amp.autocast(dtype=torch.bfloat16)`, and steps through the scaler. The cell runs one step of it on a linear layer
-# and prints what PyTorch says to it.
+# One of the texts that this course audits has a mixed-precision sample. It builds its scaler with
+# `torch.cuda.amp.GradScaler()`, opens `torch.cuda.amp.autocast(dtype=torch.bfloat16)`, and steps through the scaler. The cell
+# runs one step of it on a linear layer and prints PyTorch's warnings.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("code-3")

@@ -21,7 +21,7 @@
 # ![A GPU's memory, and beside it the kinds of bytes of a training step, of sizes unknown](attachment:opening.png)
 #
 # Training a model of seven billion parameters begins with a sum that everybody does in their head: 2 bytes per parameter are
-# 14 GB, and a GPU has 80. Then the first step ends with `CUDA out of memory`. What else is in there, and how can you know
+# 14 GB, and an H100 has 80. Then the first step ends with `CUDA out of memory`. What else takes memory, and how can you know
 # before you run it?
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -274,21 +274,21 @@ show.figure(plot, "the kinds of bytes of a training step, in front of a GPU's me
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "kept_by_a_layer",
-    "A layer of a 7B model keeps tensors for its backward pass. How many times the size of its input are they, all together?",
+    "A layer of a 7B model keeps tensors for its backward pass. How many times as large as its input are they, all together?",
     unit="×",
 )
 predict(
     "best_segment",
-    "24 layers, each keeps 24 times its input. Only the input of every k-th layer is kept, and k layers are recomputed at a time. Which k holds the least?",
+    "Another model has 24 layers, each of which keeps 24 times the bytes of its input. To save memory, only the input of every k-th layer is kept, and k layers are computed again at a time. Which k needs the least memory?",
 )
 
 # %% [markdown]
 # ## 1 · Count it
 #
-# The figures of this lab know eight kinds of bytes. Five depend on the model alone: **parameters**, **gradients** (as many),
-# **masters** (float32 copies in mixed precision), **states** of the optimiser (two numbers per parameter for Adam), and
-# **buffers** such as rotary tables. **Inputs** are the tokens. **Activations** are what the forward pass leaves behind because
-# the backward pass needs it, and **temporaries** live for a moment.
+# The figures of this lab distinguish eight kinds of bytes. Five depend on the model alone: **parameters**, **gradients** (as
+# many), **masters** (float32 copies in mixed precision), **states** of the optimiser (two numbers per parameter for Adam), and
+# **buffers** such as the tables of rotary positions. **Inputs** are tokens and targets. **Activations** are what the forward
+# pass keeps because the backward pass needs it, and **temporaries** live for a moment.
 #
 # Each operator keeps what its own derivative needs:
 #
@@ -303,24 +303,25 @@ predict(
 # | joining the heads | nothing, but its result is a copy |
 # | cross-entropy | the log-softmax of the logits |
 #
-# Two rules: a tensor that two operators keep is there **once**, and what stays is not the tensor but its **storage**: v is a
-# slice of `x @ W_qkv`, so all of that product stays.
+# Two rules: a tensor that two operators keep counts **once**, and what stays is not the tensor but its **storage**, the block of
+# memory behind it: v is a slice of `x @ W_qkv`, so all of that product stays.
 #
-# *Worked example.* `silu(x @ A) @ B` with 10 tokens, x of 4 numbers and a hidden layer of 8, in float32. The first product
-# keeps x, 160 bytes. `silu` keeps its input, 320, and the second product keeps the result of `silu`, 320: 800 bytes together.
+# *Worked example.* `silu(x @ A) @ B` with 10 tokens, x of 4 numbers per token and a hidden layer of 8, in float32. The first
+# product keeps x, 160 bytes. `silu` keeps its input, 320, and the second product keeps the result of `silu`, 320: 800 bytes.
 #
 # ### Exercise 1 (18 points)
 #
-# `account(config, batch, sequence, states) -> Account`, in bytes of float32, for T = batch · sequence tokens. `config` also
-# has `parameters_count()`, `head_dim`, and `qkv_widths`, the columns of q, k and v.
+# `account(config, batch, sequence, states) -> Account`: the bytes of a step on batch · sequence tokens, in float32. `config` has
+# `layers`, `heads`, `width` (of x), `mlp_width`, `vocabulary_size`, `max_sequence`, `head_dim`, `parameters_count()` and
+# `qkv_widths`, the numbers of columns of q, k and v.
 #
 # - `parameters`, `gradients`: 4 bytes per parameter. `states`: `states` numbers per parameter.
 # - `layer`: what a block keeps. With x its input: `h = norm(x)`, `qkv = h @ W_qkv`, rotate q and k, attend, join the heads,
-#   `@ W_output`, add x. Then `h = norm(x)`, `(silu(h @ W_gate) * (h @ W_up)) @ W_down`, add x.
+#   `@ W_output`, add x. The sum is the new x: `h = norm(x)`, `(silu(h @ W_gate) * (h @ W_up)) @ W_down`, add x.
 # - `head`: what the last norm, the projection to `vocabulary_size` logits and the loss keep.
 # - `peak`: parameters, states, inputs (tokens and targets, 8 bytes each) and buffers (`max_sequence · head_dim` numbers), plus
-#   the larger of two moments: **at the loss** all layers, `head` and two more tensors like the logits; **at the update** the
-#   gradients.
+#   the larger of two moments: **at the loss** all layers, `head` and two gradients of the size of the logits; **at the update**
+#   the gradients of the parameters.
 # - `batch` below 1, or `sequence` outside 1 … `config.max_sequence`: `ValueError` with name and value, as `batch = 0`.
 
 
@@ -351,7 +352,7 @@ with check(
     "account", "what stays for the backward pass", part="kept", hidden="other configurations, counted by autograd"
 ):
     WHY = {
-        "parameters": "4 bytes each; config.parameters_count() knows how many",
+        "parameters": "4 bytes each; config.parameters_count() says how many",
         "gradients": "one for each parameter, in the same format",
         "states": "`states` numbers of 4 bytes per parameter",
     }
@@ -502,8 +503,8 @@ hint(
 debrief(
     "account",
     """The forward pass is modelled by the tensors it saves. Attention's score matrix is not among them, because fused
-    attention never holds it. The peak is a *moment*: gradients grow while activations are freed, so their maxima must not be
-    added up.""",
+    attention never stores all of it. The peak is a *moment*: gradients grow while activations are freed, so the maxima of the
+    two must not be added up.""",
     parts=("kept", "peak", "errors"),
 )
 SEVEN = GPTConfig(32_000, 32, 32, 32, 4096, 11_008, 8192, tied_embeddings=False)
@@ -526,7 +527,7 @@ with reveal("kept_by_a_layer"):
     }
     fig, axes = figure(width=11.5, height=3.2)
     draw_bars(axes, bars, unit=1e9)
-    for share, level, name in ((1.0, 3.25, "dashed: an H100, 86 GB"), (0.9, 2.75, "dotted: a tenth less")):
+    for share, level, name in ((1.0, 3.25, "dashed: an H100, 80 GiB = 86 GB"), (0.9, 2.75, "dotted: a tenth less")):
         axes.axvline(share * h100.memory_bytes / 1e9, color=palette.ink, lw=1.5, ls="--" if share == 1 else ":")
         axes.text(h100.memory_bytes / 1e9 + 1.5, level, name, fontsize=10, va="center")
     for row, parts in enumerate(bars.values()):
@@ -539,36 +540,37 @@ with reveal("kept_by_a_layer"):
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     show.figure(fig, "parameters are a small part of the bytes that a step of a 7B model holds")
     print(
-        "The count is of tensors. A CUDA context, the workspaces of libraries and fragmentation come on top, so plan with a\n"
+        "Only tensors are counted. A CUDA context, the workspaces of libraries and fragmentation come on top, so plan with a\n"
         "margin: the dotted line leaves a tenth of the GPU free, which is an assumption and not a measurement."
     )
 
 # %% [markdown]
 # ## 2 · Watch it
 #
-# A count is a claim. On a GPU `nvidia-smi` shows what the allocator has taken, and `torch.cuda.max_memory_allocated` says how
-# much, but not *whose*. The quantity to watch is **live storage**: the bytes behind all tensors that can still be reached.
+# A count can be wrong, so measure. On a GPU `nvidia-smi` shows what a process has taken, and `torch.cuda.max_memory_allocated`
+# the most that its tensors held, but neither says *whose* bytes they were. The quantity to watch is **live storage**: the bytes
+# behind all tensors that can still be reached.
 #
-# Each operator, forward or backward, passes PyTorch's **dispatcher**, and a `TorchDispatchMode` stands in its door. The next
-# cell has one that prints. A tensor's memory is `tensor.untyped_storage()`, of `.nbytes()` bytes. Two tensors share it
-# exactly if its `._cdata` is the same. `weakref.ref(storage, callback)` calls back when the storage dies, and does not keep it
-# alive.
+# Each operator, forward or backward, goes through PyTorch's **dispatcher**, which calls an active `TorchDispatchMode` in place of
+# the operator. The next cell has one that prints. A tensor's memory is `tensor.untyped_storage()`, of `.nbytes()` bytes. Two
+# tensors share it exactly if its `._cdata` is the same. `weakref.ref(storage, callback)` calls back when the storage dies, and
+# does not keep it alive.
 #
-# *Worked example.* `a = torch.zeros(1000)`, `b = a + 1`, `del a`, `c = b * 2`: three storages of 4,000 bytes, of which two are
-# alive at a time. So the peak is 8,000.
+# *Worked example.* `a = torch.zeros(1000)`, `b = a + 1`, `del a`, `c = b * 2`: three storages of 4,000 bytes, of which at most
+# two are alive at once. So the peak is 8,000.
 #
 # ### Exercise 2 (16 points)
 #
-# `live_bytes(run) -> Live` calls `run()` and watches the storages that operators **make** meanwhile.
+# `live_bytes(run) -> Live` calls `run()` and watches the storages that operators **make** while it runs.
 #
-# - `peak`: the most bytes of them alive at once. `left`: the bytes still alive after `run()` returned and its result was
-#   dropped. `storages`: how many were made.
+# - `peak`: the most bytes of these storages that were alive at once. `left`: the bytes still alive after `run()` has returned
+#   and its result has been dropped. `storages`: how many were made.
 # - A storage counts once, in full size, from the operator that returns it until it dies, however many tensors share it. One
 #   made at the address of a dead one is new.
 # - A storage that existed before does not count, whether an operator gets it as a positional or a keyword argument, writes
 #   into it, or returns a view of it.
-# - Operators get their keyword arguments, and may return tuples and lists of tensors (`tree_leaves`).
-# - What `run` raises goes on to the caller.
+# - Pass an operator its keyword arguments. It may return tuples and lists of tensors, in which `tree_leaves` finds them.
+# - An exception that `run` raises goes on to the caller.
 
 
 # %% tags=["demo"]
@@ -645,7 +647,7 @@ with check("tracker", "storages, from birth to death", part="lifetimes", hidden=
         Live(8000, 0, 3),
         what="three vectors of 4,000 bytes, two alive at a time",
         hint={
-            "peak": "the first vector dies before the third is made: a storage must not be kept alive by whoever counts it; or the weak reference itself was not kept",
+            "peak": "the first vector dies before the third is made: a storage must not be kept alive by the code that counts it; or the weak reference itself was not kept",
             "left": "the result of run() is dropped; if something is left, something still holds a reference, or the weak reference itself was not kept",
             "storages": "one for each operator here",
         },
@@ -760,7 +762,7 @@ with check("tracker", "storages, from birth to death", part="lifetimes", hidden=
             live_bytes(by_value(train)),
             Live(polling.peak, polling.live(), len(polling.made)),
             what=f"forward and backward pass of {depth} layers",
-            hint="backward operators pass the same door; what autograd frees must leave the sum at once",
+            hint="backward operators go through the dispatcher too; what autograd frees must leave the sum at once",
         )
     ### END HIDDEN TESTS
 
@@ -833,8 +835,8 @@ hint(
 )
 debrief(
     "tracker",
-    """Python's reference counts do the work: the last tensor that shares a storage takes it along, and the weak reference
-    tells you at that moment. Addresses are used again, so a dead storage must leave the dictionary at once.""",
+    """Python's reference counts do the work: a storage dies with the last tensor that shares it, and the weak reference calls
+    back at that moment. Addresses are used again, so a dead storage must leave the dictionary at once.""",
     parts=("lifetimes", "outside"),
 )
 
@@ -873,18 +875,19 @@ print(f"peaks: {counted.peak_bytes:,} bytes counted, {tracked.peak_bytes:,} trac
 assert abs(counted.peak_bytes / tracked.peak_bytes - 1) < 0.05
 
 # %% [markdown]
-# The forward pass climbs, the loss is the summit (dotted), the backward pass descends while gradients grow, and the update is
-# the plain at the end. The right picture is wider because the count leaves out temporaries far from the peak. The dives track
-# five more configurations.
+# The live bytes rise during the forward pass up to the loss (dotted), and fall during the backward pass while gradients grow;
+# the flat part at the end is the update. The right picture is wider because the count leaves out temporaries far from the peak.
+# The dives track six more configurations.
 #
 # ## 3 · Forget, and compute again
 #
-# Activations are the one kind that can be had twice. Keep the **input** of a layer (b bytes), forget the rest, and run the
-# layer again when the backward pass arrives: **recomputation**. Or keep the input of every **k-th** layer, and recompute k
-# layers at a time. Then (L/k)·b bytes are inputs, and k·c the layers of the segment that is in its backward pass, where a layer
-# keeps c.
+# Only activations can be computed again. Keep the **input** of a layer (b bytes), forget the rest, and run the layer again when
+# the backward pass arrives: **recomputation**. Or keep the input of every **k-th** layer, and recompute segments of k layers at
+# a time. With L layers that keep c bytes each, this holds (L/k)·b bytes of inputs, and k·c bytes of the segment that is in its
+# backward pass.
 #
-# A schedule is data, which `execute` carries out. Layers are 0 … L−1, and there is one current value, at first layer 0's input.
+# A schedule is a list of actions, which `execute` carries out. Layers are 0 … L−1. There is always one current value, at the
+# beginning the input of layer 0.
 #
 # | action | meaning | needs | holds |
 # |---|---|---|---|
@@ -894,7 +897,7 @@ assert abs(counted.peak_bytes / tracked.peak_bytes - 1) < 0.05
 # | `("record", i)` | compute layer i, hold all it keeps | current value is its input | c, until `("backward", i)` |
 # | `("backward", i)` | layer i's backward pass | it is recorded; later layers are done; the last output was computed | |
 #
-# *Worked example.* Two layers, both recomputed alone (k = 1): keep 0, forward 0, keep 1, forward 1; restore 1, record 1,
+# *Worked example.* Two layers, each recomputed alone (k = 1): keep 0, forward 0, keep 1, forward 1; restore 1, record 1,
 # backward 1; restore 0, record 0, backward 0. At most 2·b + c bytes are held.
 #
 # ### Exercise 3 (12 points)
@@ -903,7 +906,7 @@ assert abs(counted.peak_bytes / tracked.peak_bytes - 1) < 0.05
 #
 # - Every layer goes through its backward pass, and none is computed more than twice.
 # - At no moment are more than (L/k)·b + k·c bytes held, whatever b and c are.
-# - `layers` below 1, and a `k` that is no divisor of it (0 is none), raise `ValueError` with name and value, as `k = 5`.
+# - `layers` below 1, or a `k` that is below 1 or does not divide it, raises `ValueError` with name and value, as `k = 5`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "recompute", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -975,9 +978,9 @@ hint(
 )
 debrief(
     "recompute",
-    """Each layer is computed once without a record and once with one. The recorded layers are always those of one segment,
-    and the kept inputs become fewer while segments are done. The last segment could be recorded at once in the first pass:
-    that saves its recomputation and changes no bound.""",
+    """Each layer is computed once without a record and once with one. The recorded layers always belong to one segment, and
+    with each segment that is done one kept input less is held. The last segment could be recorded in the first pass already:
+    that saves its recomputation and does not change the bound.""",
     parts=("schedule", "errors"),
 )
 ACTIONS = [
@@ -1063,23 +1066,23 @@ with reveal("best_segment"):
     axes.legend(loc="upper left")
     show.figure(fig, "segments of one layer hold the least")
     print(
-        f"Every layer alone is best: a second layer per segment costs another c = {c / b:.1f}·b and saves half of the 24 inputs, 12·b.\n"
-        f"It pays from L = 2·c/b = {2 * c / b:.0f} layers on. The textbooks' √L is the case c = b. The price is almost one more\n"
-        "forward pass, a third of a step's arithmetic; the dives time it."
+        f"Recomputing every layer alone is best: a second layer per segment costs another c = {c / b:.1f}·b and saves half of the 24\n"
+        f"inputs, 12·b. It pays from L = 2·c/b = {2 * c / b:.0f} layers on. The textbooks' √L is the case c = b. The price is almost one\n"
+        "more forward pass, a third of a step's arithmetic; the dives time it."
     )
 
 # %% [markdown]
 # ## 4 · A batch in parts
 #
-# Half of a batch needs half of the activations. Gradients are sums over the batch, so take it in parts, add up the parts'
-# gradients, and update once: **gradient accumulation**. There is one trap. The loss is a *mean* over the targets that count,
-# and padding and prompts, which carry the target −100, do not. The mean of the parts' means is not the mean of the whole.
+# Half of a batch needs half of the activations. Gradients are sums over the batch, so take the batch in parts (**microbatches**),
+# add up the parts' gradients, and update once: **gradient accumulation**. There is one trap. The loss is a *mean* over the
+# targets that count; those of padding and prompts, set to −100, do not. The mean of the parts' means is not the mean of the whole.
 #
-# That trap caught a widely used trainer: until October 2024 Hugging Face's `transformers` divided by the number of parts
+# A widely used trainer fell into that trap: until October 2024 Hugging Face's `transformers` divided by the number of parts
 # ([Unsloth's report](https://unsloth.ai/blog/gradient), [the repair](https://github.com/huggingface/transformers/pull/34191)).
 #
 # *Worked example.* Two parts: one target counts in the first, with loss 4; three in the second, with losses 2, 2, 2. The mean
-# of the means is (4 + 2) / 2 = 3. The mean of all four is (1 · 4 + 3 · 2) / 4 = 2.5, so the first part weighs 1/4.
+# of the means is (4 + 2) / 2 = 3. The mean of all four is (1 · 4 + 3 · 2) / 4 = 2.5: the first part has the weight 1/4.
 #
 # ### Exercise 4 (16 points)
 #
@@ -1089,15 +1092,15 @@ with reveal("best_segment"):
 # - `tokens` and `targets` are int64, (batch, length). `weights` are leaf tensors that require gradients.
 # - `mean_loss(weights, tokens, targets)` is the mean over the targets that count among those given. Where none counts it is
 #   0/0 = NaN, and so are its gradients.
-# - Call it for `micro` sequences at a time, in order; the last part may be shorter. It takes at most 4, and memory holds the
-#   graphs of at most 8.
-# - A second call with the same weights returns the same.
+# - Call it for `micro` sequences at a time, in order; the last part may be shorter. It raises `OutOfMemory` for more than 4
+#   sequences, and when the graphs of more than 8 are alive at once.
+# - A second call of `accumulated` with the same weights returns the same.
 # - `ValueError`: `micro` below 1, as `micro = 0`; no target that counts, or shapes that differ, naming `targets`.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "padded_weight",
-    "Three quarters of the tokens of one microbatch are padding, none of the other. Both means are averaged, as `loss / steps` does. How many times as heavy is a token of the padded one?",
+    "In one of two microbatches three quarters of the tokens are padding, in the other none. Their means are averaged, as `loss / steps` does. How many times as much does a token that counts in the padded one weigh as a token in the other?",
     unit="×",
 )
 
@@ -1152,10 +1155,12 @@ with check("accumulate", "gradients of parts, added up to those of the whole", p
         sizes = [len(part) / len(rows) for part in parts]
         whole = sum(len(part) == micro for part in parts)
         return {
-            "this is the mean of the parts' means: each must be weighed by its share of the counted targets": sum(means)
+            "this is the mean of the parts' means: each must be weighted by its share of the counted targets": sum(
+                means
+            )
             / len(parts),
             "the parts' means are added up, without weights": sum(means),
-            "the parts are weighed by their sequences, not by their counted targets": sum(
+            "the parts are weighted by their sequences, not by their counted targets": sum(
                 m * s for m, s in zip(means, sizes, strict=True)
             ),
             "the last, shorter part is missing": sum(sums[:whole]) / total,
@@ -1241,8 +1246,8 @@ with check("accumulate", "batches that have no mean", part="errors", hidden="oth
 term("gradient accumulation")
 hint(
     "accumulate",
-    "What weight must a part's mean have, so that the weighed means add up to the mean over all?",
-    "A part's mean times its number of counted targets is its sum; the sums, added up, divided by the number of all counted targets, are the mean.",
+    "What weight must a part's mean have, so that the weighted means add up to the mean over all?",
+    "A part's mean times its number of counted targets is its sum. Add up the sums, and divide by the number of counted targets of the whole batch: that is the mean.",
     "`torch.autograd.grad(share, weights)` gives gradients and touches no `.grad`. A part in which nothing counts must be left out: NaN · 0 is NaN.",
 )
 debrief(
@@ -1272,19 +1277,19 @@ with reveal("padded_weight"):
     rounding, error = (float((g - whole).norm() / whole.norm()) for g in (each, averaged))
     show.table(
         [
-            ["weighed by counted targets, 8 parts", f"{rounding:.1e}"],
-            ["weighed equally, `loss / steps`", f"{error:.1e}"],
+            ["weighted by counted targets, 8 parts", f"{rounding:.1e}"],
+            ["weighted equally, `loss / steps`", f"{error:.1e}"],
         ],
         ["two ways to add up", "distance from the whole batch's gradient, relative"],
     )
-    print("The first is rounding in float64, the second is another loss function.")
+    print("The first distance is rounding in float64; the second comes from a different loss function.")
     assert rounding < 1e-14 and error > 1e-2
 
 # %% [markdown]
 # ## 5 · States that live elsewhere
 #
-# Once activations are recomputed, most of the rest is masters and states. They are used once per step, so they can live in
-# host memory or in files. One chunk at a time is fetched, updated, and written back.
+# Once activations are recomputed, masters and states are most of what is left. They are used once per step, so they can live in
+# host memory or in files (**offloading**). One chunk at a time is fetched, updated, and written back.
 #
 # *Worked example.* A parameter of 10 numbers with `chunk` = 4: chunks of 4, 4 and 2. Each moment file has 4 · 10 = 40 bytes.
 #
@@ -1293,8 +1298,8 @@ with reveal("padded_weight"):
 # `adamw_from_files(folder, parameter, gradient, step, chunk, options) -> Tensor`: one AdamW step, with its moments in
 # `exp_avg.bin` and `exp_avg_sq.bin` in `folder`: raw float32, one number per parameter, in flat order, and nothing else.
 #
-# - Step 1 makes the folder if it is missing, and begins with moments of zeros, whatever lies there. Later steps find the
-#   moments of the step before. Each step leaves its own.
+# - Step 1 makes the folder if it is missing, and begins with moments of zeros, whatever files are there. Each step leaves its
+#   moments for the next.
 # - Returns the new parameter. `parameter` and `gradient` (float32, contiguous, any shape) stay as they are.
 # - Parameter and moments equal `torch.optim.AdamW(foreach=False)` **to the last bit**: the same operations on float32
 #   tensors, in this order (`t` is the step):
@@ -1307,8 +1312,9 @@ with reveal("padded_weight"):
 # p.addcdiv_(m, denominator, value=-lr / (1 - beta1**t))
 # ```
 #
-# - Errors: another dtype, `TypeError` naming it; from step 2 a missing file, `FileNotFoundError` with its name, or one of the
-#   wrong size, `ValueError` with name and bytes; `step` or `chunk` below 1, `ValueError`, as `chunk = 0`.
+# - Errors: parameter or gradient of another dtype, `TypeError` with that dtype; from step 2 on a missing file,
+#   `FileNotFoundError` with its name (`exp_avg.bin` first), or one of the wrong size, `ValueError` with name and bytes; `step` or
+#   `chunk` below 1, `ValueError`, as `chunk = 0`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "offload", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1412,7 +1418,7 @@ with check("offload", "AdamW with its moments in files", part="values", hidden="
     def cause_at(ours, start, gradients, step, options):
         """The slip that gives this parameter, tried for the first step only."""
         if step > 1:
-            return "the moments in the files are right, so the parameter's own operations are not: bias correction of this step, order"
+            return "the moments in the files are right, so an operation on the parameter is wrong: look at this step's bias corrections, and at the order"
         g, decayed = gradients[0], start * (1 - options.lr * options.weight_decay)
         m, v = g * (1 - options.beta1), g * g * (1 - options.beta2)
         plain = decayed - options.lr * m / (v.sqrt() + options.eps)
@@ -1481,19 +1487,19 @@ with check("offload", "files of an older run, missing or too short", part="files
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "offload",
-    "np.memmap(path, np.float32, 'w+', shape=(n,)) makes a file of zeros, 'r+' opens one that is there. torch.from_numpy shares memory with an array; a slice of a memmap can be copied out, updated, and assigned back.",
+    "np.memmap(path, np.float32, 'w+', shape=(n,)) makes a file of zeros, 'r+' opens one that is there. torch.from_numpy shares memory with an array. Copy a slice of the memmap out, update it, and assign it back.",
     "The flat view of a contiguous tensor is `tensor.view(-1)`; a slice of it is a view, so an operation in place changes the tensor. Clone the parameter once, at the beginning.",
 )
 debrief(
     "offload",
-    """Adam treats each number alone, so chunks of any size give the same bits, and the working set is one chunk. `lerp_`
-    is m + w·(g − m) in one operation: `m.mul_().add_()` is the same on paper and rounds differently, which shows from the
-    second step on.""",
+    """Adam treats each number alone, so chunks of any size give the same bits, and only one chunk has to be in memory at a
+    time. `lerp_` is m + w·(g − m) in one operation: `m.mul_().add_()` is the same on paper but rounds differently, which shows
+    from the second step on.""",
     parts=("values", "files"),
 )
 predict(
     "journey",
-    "AdamW's two moments of 6.7 billion parameters, in FP32, there and back over PCIe 5.0 at 63 GB/s, one direction at a time: how many seconds per step?",
+    "AdamW's two moments of 6.7 billion parameters, in FP32, go to the GPU and back over PCIe 5.0 at 63 GB/s, one direction at a time. How many seconds does that take per step?",
     unit="s",
 )
 
@@ -1503,7 +1509,7 @@ predict(
 # The journey can overlap with the update. With two **buffers** the next chunk is on its way while this one is updated. One
 # **channel** carries all fetches and writes, one after another, in the order in which they are queued:
 #
-# - At first it is given the fetches of the first `buffers` chunks.
+# - At first the fetches of the first `buffers` chunks are queued.
 # - Update i begins when chunk i has arrived and update i − 1 is done.
 # - When update i is done, its write is queued, and behind it the fetch of chunk i + `buffers`, into the same buffer.
 #
@@ -1513,8 +1519,8 @@ predict(
 # ### Exercise 6 (10 points)
 #
 # `step_seconds(fetch, update, write, buffers) -> float`: when the last write is done, where chunk i needs `fetch[i]`,
-# `update[i]` and `write[i]` seconds. No chunks take no time. Lists of different lengths, or `buffers` below 1 (as
-# `buffers = 0`), raise `ValueError`.
+# `update[i]` and `write[i]` seconds. Without chunks it is 0. Lists of different lengths raise `ValueError`; so does `buffers`
+# below 1, naming it as `buffers = 0`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "overlap", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1614,14 +1620,14 @@ with check("overlap", "lists that do not fit together", part="errors", hidden="o
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "overlap",
-    "Keep two clocks, when the channel is free and when the last update is done, and a list of when each chunk has arrived.",
+    "Keep two clocks, one for when the channel is free and one for when the last update is done, and a list of when each chunk has arrived.",
     "The write of chunk i begins at the later of the two clocks, and the fetch of chunk i + buffers follows it.",
 )
 debrief(
     "overlap",
     """Two clocks are enough, because each of the two resources works in order. With one buffer a step is the sum of
-    everything. The second buffer hides the shorter of link and update behind the longer. A third seldom finds something left
-    to hide, unless chunks are irregular.""",
+    everything. The second buffer hides most of the shorter of the two, transfers or updates, behind the longer. A third seldom
+    finds anything left to hide, unless chunks are irregular.""",
     parts=("values", "errors"),
 )
 journey = 2 * 2 * 4 * SEVEN.parameters_count() / h100.host_link_bandwidth
@@ -1670,24 +1676,23 @@ show.figure(fig, "a second buffer hides most of the journey, a third nothing mor
 # %% [markdown]
 # ## 7 · You choose
 #
-# Now you have three levers: smaller microbatches, recomputation, and states elsewhere. `needs(job, plan)` and
-# `duration(job, plan)` say what a plan costs. The bytes are those of the sections above. The time adds a third of the work for
-# recomputation, `job.overhead` per microbatch, and the journey there and back for offloading. A `Plan` has `micro`, `k` (0:
-# nothing recomputed) and `offload`; a `Job` has `layers`, `batch`, `capacity` and the bytes and seconds that the two functions
-# use (`??needs` shows them).
+# Now you have three levers: smaller microbatches, recomputation, and offloading. `needs(job, plan)` and `duration(job, plan)`
+# say what a plan costs. The bytes are those of the sections above. Recomputation makes the work a third longer, each microbatch
+# adds `job.overhead`, and offloading adds the journey there and back. A `Plan` has `micro`, `k` (0: nothing recomputed) and
+# `offload`; a `Job` has `layers`, `batch`, `capacity` and the bytes and seconds that the two functions use (`??needs` shows them).
 #
-# *Worked example.* A job with 20 GB of weights, 40 GB of states, 10 GB of activations per sequence and 80 GB: with a margin of
-# a tenth 72 GB may be used, so `micro` = 1 fits (70 GB) and 2 do not (80 GB). A full recomputation would fit more sequences,
-# and take a third longer.
+# *Worked example.* A job has 20 GB of weights and gradients, 40 GB of states, 10 GB of activations per sequence, and a GPU of 80
+# GB. With a margin of a tenth, 72 GB may be used, so one sequence at a time fits (70 GB) and two do not (80 GB). With
+# recomputation more sequences would fit, but the work would take a third longer.
 #
 # ### Exercise 7 (12 points)
 #
-# `choose_plan(job, margin) -> Plan`: a plan that needs at most (1 − margin) · `job.capacity` bytes, and whose step takes at
-# most 2% longer than that of the fastest plan that fits.
+# `choose_plan(job, margin) -> Plan`: a plan that fits, that is, needs at most (1 − margin) · `job.capacity` bytes, and whose step
+# takes at most 2% longer than that of the fastest such plan.
 #
 # - 1 ≤ `micro` ≤ `job.batch`; `k` is 0 or a divisor of `job.layers`.
 # - The margin leaves room for the CUDA context, workspaces and fragmentation.
-# - Where no plan fits, `ValueError` with `capacity`.
+# - Where no plan fits, raise a `ValueError` that contains `capacity`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "choose", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1716,7 +1721,7 @@ with check("choose", "a plan that fits and is fast", part="outcome", hidden="oth
         Job("6.7B", 32, 17e6, 0.3 * GB, 0.6 * GB, 27 * GB, 81 * GB, 16, 0.22, 0.02, 63 * GB, 86 * GB),
         Job("long sequences", 24, 0.13 * GB, 2.4 * GB, 6 * GB, 5 * GB, 16 * GB, 4, 1.2, 0.02, 63 * GB, 86 * GB),
         Job("very deep", 128, 0.1 * GB, 0.3 * GB, 1 * GB, 20 * GB, 40 * GB, 4, 0.5, 0.05, 63 * GB, 86 * GB),
-        Job("dear overhead", 24, 8e6, 0.15 * GB, 0.6 * GB, 5 * GB, 16 * GB, 64, 0.01, 0.2, 63 * GB, 43 * GB),
+        Job("high overhead", 24, 8e6, 0.15 * GB, 0.6 * GB, 5 * GB, 16 * GB, 64, 0.01, 0.2, 63 * GB, 43 * GB),
     ]
 
     def every_plan(job):
@@ -1782,35 +1787,35 @@ with check("choose", "a job that fits nowhere", part="errors", hidden="other suc
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "choose",
-    "Which lever costs nothing here? A smaller microbatch costs an overhead, recomputation a third of the work, offloading the journey, once per step.",
+    "No lever is free: each further microbatch costs an overhead, recomputation costs a third of the work, and offloading costs the journey, once per step. Which is cheapest depends on the job.",
     "There are few plans: microbatches up to the batch, divisors of the layers and 0, offloading or not. Try them all.",
 )
 debrief(
     "choose",
-    """Trying all plans is honest where there are a few thousand. The order that it finds is a useful rule: accumulate first,
-    because a smaller microbatch costs least; recompute when one sequence alone does not fit, or when microbatches are dear;
-    move states when they alone fill the GPU. The optimum for memory, a segment of √(L·b/c) layers, matters only where the
-    layers are many and keep little.""",
+    """Trying all plans is practical while there are only a few thousand. For jobs like these, the result follows a useful
+    rule: accumulate first, because a smaller microbatch usually costs least; recompute when not even one sequence fits, or when
+    the overhead per microbatch is high; offload states when they alone fill the GPU. Segments of √(L·b/c) layers hold the
+    least, but that matters only in models with many layers that keep little each.""",
     parts=("outcome", "errors"),
 )
 
 # %% [markdown]
 # ## In practice
 #
-# On a GPU the allocator answers the same questions. `torch.cuda.max_memory_allocated()` is its count of tensors and
-# `max_memory_reserved()` what it took from the driver; the difference is fragmentation and cache. A recorded history
-# (`torch.cuda.memory._record_memory_history()`) becomes a picture at <https://docs.pytorch.org/memory_viz>. Recomputation is
-# `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)`, which the next cell runs. FSDP2 and DeepSpeed offload states
-# with a setting.
+# On a GPU the allocator answers some of these questions. `torch.cuda.max_memory_allocated()` is the most that tensors held and
+# `max_memory_reserved()` the most that it took from the driver; the difference is fragmentation and cache. A recorded
+# history (`torch.cuda.memory._record_memory_history()`) becomes a picture at <https://docs.pytorch.org/memory_viz>.
+# Recomputation is `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)`, which the last cell runs. FSDP2
+# (`CPUOffloadPolicy`) and DeepSpeed (`offload_optimizer`) offload states.
 #
 # ## What to remember
 #
-# - **Count storages, not tensors.** A view keeps all of what it looks at; two views keep it once.
-# - Parameters, gradients, masters and states come to 16 bytes per parameter for Adam. **Activations** depend on batch × length.
-# - The peak is a *moment*: maxima that never meet must not be added up. Plan with a margin.
-# - Segments of k layers hold (L/k)·b + k·c, so every layer alone is best until L = 2·c/b.
-# - Accumulation equals the big batch if each part is weighed by what **counts** in it.
-# - States are used once per step, and can live anywhere if the link is fast enough.
+# - **Count storages, not tensors.** A view keeps all of the storage that it looks into; two views keep it once.
+# - With Adam, parameters, gradients, masters and states come to 16 bytes per parameter. **Activations** grow with batch × length.
+# - The peak is a *moment*: maxima of different moments must not be added up. Plan with a margin.
+# - Segments of k layers hold (L/k)·b + k·c, so recomputing every layer alone is best until L = 2·c/b.
+# - Accumulation equals the big batch if each part is weighted by the number of targets that **count** in it.
+# - States are used once per step, so they can live elsewhere if the link is fast enough.
 #
 # The deep dives hold a post-mortem, selective recomputation, offloading measured, and nine claims to judge. Next:
 # `07_feeding_the_gpu`.
@@ -1846,6 +1851,6 @@ plain, plain_bytes = grads_of(lambda block, x: block(x, angles))
 again, again_bytes = grads_of(lambda block, x: checkpoint(block, x, angles, use_reentrant=False))
 assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
 print(
-    f"four blocks: {readable_bytes(plain_bytes)} of activations, with checkpoint {readable_bytes(again_bytes)}; the same gradients, bit by bit"
+    f"four blocks: {readable_bytes(plain_bytes)} of activations, with checkpoint {readable_bytes(again_bytes)}; the gradients are equal, bit by bit"
 )
 calibration()

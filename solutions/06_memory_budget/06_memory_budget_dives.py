@@ -16,7 +16,7 @@
 # %% [markdown]
 # # Will it fit? Deep dives
 #
-# These sections are complete and ungraded, and can be read in any order. They confront the count with the tracker, explore
+# These sections are complete and ungraded, and can be read in any order. They compare the count with the tracker, explore
 # budgets, read an out-of-memory error, time recomputation and offloading, and judge eight claims and a sample program.
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -42,8 +42,8 @@ h100 = accelerator("H100 SXM")
 # %% [markdown]
 # ## The count against the tracker
 #
-# The library's accountant plays a whole step through, allocation by allocation, and its tracker watches the course's GPT take
-# that step. In each of these six configurations something else matters.
+# The library's `account` plays a whole step through, allocation by allocation, and its tracker watches the course's GPT take
+# that step. The six configurations differ in batch, length, depth, optimiser, attention heads and recomputation.
 
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -80,7 +80,7 @@ SIX = {
     "6 layers, momentum": (GPTConfig.tiny(layers=6), 2, 64, "momentum", None),
     "one key head, untied, SGD": (GPTConfig.tiny(layers=3, kv_heads=1, tied_embeddings=False), 3, 65, "sgd", None),
     "2 tokens only": (GPTConfig.tiny(layers=4), 1, 2, "adamw", None),
-    "recomputed, 2 layers a segment": (GPTConfig.tiny(layers=6), 4, 64, "adamw", 2),
+    "recomputed, 2 layers per segment": (GPTConfig.tiny(layers=6), 4, 64, "adamw", 2),
 }
 rows, differences = [], []
 for name, (config, batch, length, optimizer, k) in SIX.items():
@@ -95,14 +95,15 @@ show.table(rows, ["configuration", "counted, bytes", "tracked, bytes", "differen
 assert max(map(abs, differences)) < 0.05
 
 # %% [markdown]
-# All six differ by less than 200 bytes: a few scalars. With 2 tokens the peak is the update, where PyTorch's loop holds three
-# temporaries at once: beside the two that make a parameter's denominator, the one before lives on until the new one is made.
+# Count and tracker differ by less than 200 bytes in all six: a few scalars. With 2 tokens the peak is at the update. There
+# PyTorch's loop over the parameters holds three temporaries at once: two from which a parameter's denominator is made, and the
+# denominator of the parameter before, which lives on until the new one takes its place.
 #
 # ## Whose is it?
 #
-# The library's tracker notes which module was running, which operator, and which line of the source. In the backward pass no
-# module runs, but every autograd node knows its sequence number, and the tracker noted which module was running when that
-# number was given out.
+# For each storage, the library's tracker notes which module was running, which operator made it, and in which line of the source.
+# In the backward pass no module runs. But every autograd node has a sequence number, and the tracker has noted which module was
+# running when that number was assigned.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 seen = watched_step(GPTConfig.tiny(layers=2), 3, 100)
@@ -152,7 +153,7 @@ POLICIES = {
 
 def draw_budget(model, policy, recompute, batch, length):
     config = MODELS[model]
-    k = {"nothing": None, "every layer": 1, "4 layers a segment": 4}[recompute]
+    k = {"nothing": None, "every layer": 1, "4 layers per segment": 4}[recompute]
     found = library_account(config, batch, length, layers_per_segment=k, **POLICIES[policy])
     fig, axes = figure(width=9.5, height=2.9)
     draw_bars(axes, {"at the peak": found.at_peak, "each kind's own peak": found.parts}, unit=1e9)
@@ -172,7 +173,7 @@ explore(
     draw_budget,
     model=["6.7 billion", "124 million", "1.3 billion", "13 billion"],
     policy=list(POLICIES),
-    recompute=["nothing", "every layer", "4 layers a segment"],
+    recompute=["nothing", "every layer", "4 layers per segment"],
     batch=SelectionSlider(options=[2**n for n in range(6)], value=2, description="batch"),
     length=SelectionSlider(options=[2**n for n in range(7, 16)], value=4096, description="length"),
 )
@@ -180,8 +181,8 @@ explore(
 # %% [markdown]
 # ## Post-mortem
 #
-# The message of an out-of-memory error names the allocation that failed. It is rarely the culprit, so ask what *else* was
-# there. With `budget_bytes` the tracker raises when the budget is exceeded, and says so.
+# The message of an out-of-memory error names the allocation that failed. That one is rarely the cause, so ask what *else* was
+# alive. With `budget_bytes` the tracker raises an error when the budget is exceeded, and the error lists what was alive.
 
 # %% tags=["demo"]
 from threeloops.inner.memory import MemoryBudgetExceeded
@@ -200,7 +201,7 @@ assert max(at_fault, key=at_fault.get) == "activation"
 # %% [markdown]
 # A GPU's allocator can be asked the same with `torch.cuda.memory._record_memory_history()` and
 # `torch.cuda.memory._dump_snapshot("snapshot.pickle")`. It sees workspaces and fragmentation too, and does not know what is an
-# activation and what is a state. The next cell confronts the tracker with the allocator's own maximum where there is a GPU. The
+# activation and what is a state. Where there is a GPU, the next cell compares the tracker with the allocator's own maximum. The
 # course has not measured that yet.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -223,13 +224,13 @@ else:
 # %% [markdown]
 # ## What recomputation costs in time
 #
-# Recomputing every layer adds almost one more forward pass, a third of a step's arithmetic. The next cells take some ten
+# The core notebook counted what recomputation saves. Here a step is timed with and without it; the next cells take about ten
 # seconds.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "recompute_time",
-    "Keep only the input of every layer and compute the rest again: by what factor does a training step get longer?",
+    "Only the input of every layer is kept, and the rest is computed again. By what factor does a training step take longer?",
     unit="×",
 )
 myth("budg-4")
@@ -275,8 +276,8 @@ with reveal("recompute_time"):
 # %% [markdown]
 # ## Selective recomputation
 #
-# Not all operators are alike. A matrix product is dear to compute, and its result is one tensor; norms, rotations, SiLU and
-# products of elements are cheap, and hold more than half of a layer's bytes. So keep the results of matrix products and of
+# Not all operators are alike. A matrix product is expensive to compute, and its result is one tensor; norms, rotations, SiLU and
+# elementwise products are cheap, and hold more than half of a layer's bytes. So keep the results of matrix products and of
 # attention, and compute the rest again ([Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)). PyTorch's
 # `create_selective_checkpoint_contexts` asks a policy, operator by operator.
 
@@ -314,20 +315,20 @@ audit(
     "× the time of a step",
     "CPU",
     "holds" if 1.2 <= factor <= 1.45 else "corrected",
-    how=f"median of {len(rounds['nothing']) - 1} rounds, on this machine; one more forward pass is {1 + forward_share:.2f}×; PyTorch stops early, so in matrix products it is {costs['every layer'][1] / plain_flops:.2f}×: budg-3's 20–30% of compute holds, the time here is {factor:.2f}×",
+    how=f"median of {len(rounds['nothing']) - 1} rounds, on this machine; one more forward pass is {1 + forward_share:.2f}×; PyTorch stops as soon as it has what the backward pass needs, so in matrix products it is {costs['every layer'][1] / plain_flops:.2f}×",
 )
 
 # %% [markdown]
-# The gain stands in the columns of bytes and of FLOPs: four tenths of the activations are gone, and no matrix product is done
-# twice. Whether it also shows in the time depends on the machine. The policy is Python and is asked at every operator, so at
-# these sizes, on a CPU, the asking can take longer than the computing that it saves. Recomputing every layer does not quite
-# reach 1.33× in matrix products, because PyTorch stops as soon as it has what the backward pass needs, and because the logits
-# are not made twice.
+# The gain is in the columns of bytes and of FLOPs: four tenths of the activations are gone, and no matrix product is done
+# twice. Whether it also shows in the time depends on the machine. The policy is a Python function that is called for every
+# operator, so at these sizes, on a CPU, the calls can take longer than the computation that they save. Recomputing every layer
+# does not quite reach 1.33× in matrix products, because PyTorch stops as soon as it has what the backward pass needs, and because
+# the logits are not made twice.
 #
 # ## Accumulation: memory, and the exception
 #
-# Accumulation saves activations, but the gradients must stay from the first part to the last, so the peak of every later part
-# has them on top.
+# Accumulation saves activations, but the gradients must stay from the first part to the last. So from the second part on, all
+# gradients are alive at the peak as well.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 torch.manual_seed(0)
@@ -347,7 +348,7 @@ def peak_in_parts(parts):
 IN_PARTS = {parts: peak_in_parts(parts) for parts in (1, 2, 4, 8)}
 fig, (left, right) = figure(1, 2, width=12.5, height=3.4, width_ratios=[3, 2])
 draw_timeline(left, IN_PARTS[4])
-left.set(title="Four micro-batches of two sequences", xlabel="allocations and frees, in order", ylabel="MiB alive")
+left.set(title="Four microbatches of two sequences", xlabel="allocations and frees, in order", ylabel="MiB alive")
 handles, labels = left.get_legend_handles_labels()
 draw_bars(right, {f"{parts} part{'s' * (parts > 1)}": line.by("kind") for parts, line in IN_PARTS.items()}, unit=2**20)
 right.set(title="What the peak is made of", xlabel="MiB")
@@ -356,7 +357,7 @@ show.figure(fig)
 
 # %% [markdown]
 # The exception is everything that looks at the batch *as a whole*. Batch-norm subtracts the mean of the batch that it sees, and
-# of a part it sees another mean. No weighing repairs that.
+# a part has another mean. No weighting of the parts repairs that.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("budg-5")
@@ -383,15 +384,15 @@ audit(
     "relative distance of the gradients with batch-norm",
     "CPU",
     "corrected",
-    how=f"with layer-norm {distance['layer-norm']:.0e} off, which is rounding, if parts are weighed by their counted targets (the core notebook shows what averaging does); gradients must be held all the time ({readable_bytes(IN_PARTS[4].by('kind').get('gradient', 0))} at the peak of four parts, {readable_bytes(IN_PARTS[1].by('kind').get('gradient', 0))} at that of one); with batch-norm the accumulated gradient is {distance['batch-norm']:.0%} off",
+    how=f"with layer-norm {distance['layer-norm']:.0e} off, which is rounding, if parts are weighted by their counted targets (the core notebook shows what averaging does); gradients must be held all the time ({readable_bytes(IN_PARTS[4].by('kind').get('gradient', 0))} at the peak of four parts, {readable_bytes(IN_PARTS[1].by('kind').get('gradient', 0))} at that of one); with batch-norm the accumulated gradient is {distance['batch-norm']:.0%} off",
 )
 
 # %% [markdown]
 # ## Offloading, measured
 #
-# The library's `OffloadedAdamW` keeps its states elsewhere. A CPU has no PCIe between its memory and itself, so the copies run
-# through a channel that is as slow as we say: a chunk takes as long each way as its update. The resident optimiser takes the
-# same steps, after which the parameters must be equal to the last bit.
+# The library's `OffloadedAdamW` keeps its states elsewhere, here in files. A CPU has no PCIe link to its own memory, so the copies
+# run through a channel whose speed we set: a chunk takes as long each way as its update. PyTorch's optimiser, with its states in
+# memory, takes the same steps, after which the parameters must be equal to the last bit.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import time
@@ -423,7 +424,7 @@ def seconds_of(optimizer, steps):
 in_chunks = torch.optim.AdamW([with_gradient(CHUNK) for _ in range(CHUNKS)], foreach=False)
 seconds_of(in_chunks, 1)  # makes the moments
 update_rate = ONE_CHUNK * CHUNKS / seconds_of(in_chunks, 4)
-LINK = update_rate  # bytes a second
+LINK = update_rate  # bytes per second
 rates = Rates(fetch=LINK, write=LINK, update=update_rate)
 rows = []
 with tempfile.TemporaryDirectory() as folder:
@@ -446,8 +447,8 @@ with tempfile.TemporaryDirectory() as folder:
 show.table(rows, ["buffers", "predicted, ms", "measured, ms", "difference"])
 
 # %% [markdown]
-# With one buffer a step is the sum of everything. The second buffer hides the updates behind the link, and a third finds
-# nothing left to hide. The recurrence does not know that copies and updates share this machine's memory. On a GPU,
+# With one buffer a step takes the sum of all times. The second buffer hides the updates behind the link, and a third finds
+# nothing left to hide. The prediction does not take into account that copies and updates share this machine's memory. On a GPU,
 # `OffloadedAdamW` copies on a stream of its own from page-locked memory. The course has not measured that yet.
 #
 # ## Myth or fact? Bytes per parameter
@@ -466,7 +467,7 @@ by_format = {
 }
 show.table(
     [[name, f"{found.per_parameter:.0f}"] for name, found in by_format.items()],
-    ["format and optimiser", "bytes a parameter, gradients included"],
+    ["format and optimiser", "bytes per parameter, gradients included"],
 )
 with_gradients = by_format["FP32, Adam"].per_parameter
 audit(
@@ -543,7 +544,7 @@ audit(
     f"times less activations ({LAYERS} layers)",
     "CPU",
     "corrected",
-    how=f"every layer recomputed holds L·b + c: linear in L, not √L. √L is segments of √L layers, and these hold more until L = (c/b)² = {(c / b) ** 2:.0f} in this stack, {bf16_ratio**2:.0f} in the 7B model of the core notebook. The tracked peaks agree with (L/k)·b + k·c within 5%. What is kept are the inputs at the boundaries; what is discarded lies between them",
+    how=f"every layer recomputed holds L·b + c: linear in L, not √L. √L is segments of √L layers, and these hold more until L = (c/b)² = {(c / b) ** 2:.0f} in this stack, {bf16_ratio**2:.0f} in the 7B model of the core notebook. The tracked peaks agree with (L/k)·b + k·c within 5%. What is kept are the inputs at the boundaries; what is discarded lies between them. The 20–30% of compute are timed in the section on recomputation above",
 )
 audit(
     "budg-8",
@@ -558,7 +559,7 @@ audit(
 # ## Myth or fact? Activations are the largest part
 #
 # It depends on how many tokens there are. Activations grow with batch × length and the rest does not, so there is a number of
-# tokens at which they meet.
+# tokens at which the two are equal.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("budg-6")
@@ -611,14 +612,14 @@ audit(
 )
 
 # %% [markdown]
-# Recomputation hardly moves the smallest model: more than half of its activations are the logits of 50,304 words, which lie
-# behind the layers.
+# Recomputation hardly changes the crossing of the smallest model: more than half of its activations are the logits over 50,304
+# tokens of vocabulary, which come after the layers and are not recomputed.
 #
 # ## Myth or fact? The list of a layer's activations
 #
 # The list is that of [Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198) for a layer of GPT-2's kind (layer-norm, GELU,
 # dropout, scores in memory): 34·s·b·h + 5·a·s²·b bytes in 16 bits, with s tokens, a batch of b, width h and a heads. The next
-# cell has that layer, in BF16, and what autograd packs away for it.
+# cell builds that layer in BF16, and counts what autograd keeps for it.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("budg-7")
@@ -686,7 +687,7 @@ from torch.utils.checkpoint import checkpoint_sequential
 
 
 def sample_program(model, batch):
-    """The structure of the texts' sample: its three faults, one after another, as what Python says about them."""
+    """The structure of a sample in the texts that this course audits. Returns its three faults, as Python reports them."""
     faults = []
     try:  # a module that is no sequence of functions is handed to checkpoint_sequential
         checkpoint_sequential(model, 4, batch, use_reentrant=False)
@@ -714,7 +715,7 @@ audit(
     "faults",
     "CPU",
     "corrected",
-    how="it does not run: `checkpoint_sequential` wants a sequence of functions, each of whose outputs is the next one's input, and `scaler` is never made. With both repaired it trains on sums of all gradients so far, because nothing zeroes them",
+    how="the sample does not run: `checkpoint_sequential` wants a sequence of functions, each of whose outputs is the next one's input, and `scaler` is never made. With both repaired it trains on sums of all gradients so far, because nothing zeroes them",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

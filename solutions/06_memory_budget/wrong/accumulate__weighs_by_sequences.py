@@ -1,4 +1,4 @@
-# expect: weighed by their sequences
+# expect: weighted by their sequences
 # fails: values
 def accumulated(weights: list[Tensor], tokens: Tensor, targets: Tensor, micro: int) -> tuple[Tensor, list[Tensor]]:
     """Mean loss of a batch and its gradients, `micro` sequences at a time."""

@@ -14,6 +14,7 @@ from grader.course.course import run_course
 from grader.course.execute import Executed, LabOutcome
 from grader.course.progress import watching
 from grader.grading.records import Record
+from grader.machine.side_by_side import side_by_side
 
 
 @pytest.fixture
@@ -98,6 +99,12 @@ def test_the_state_moves_with_everything_that_a_lab_depends_on(toy, tmp_path, mo
     moved()
     assert kept.state(toy, "cuda:NVIDIA H100", "none") not in seen
     assert kept.state(toy, "cpu", "bwrap") not in seen
+
+
+def test_labs_side_by_side_share_the_cores(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert list(side_by_side(os.getenv, [("OMP_NUM_THREADS",)] * 2, print, 2)) == [str(share)] * 2
 
 
 def test_labs_run_side_by_side_and_the_second_run_passes_over_what_is_unchanged(toy, tmp_path, capsys):
