@@ -10,7 +10,6 @@ import re
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
 # As many tests run at a time as there are cores, and OpenMP's threads wait for each other by spinning: with two each,
 # the interpreter's tests took four times as long. Set before anything imports torch; processes inherit it.
@@ -44,15 +43,15 @@ def runs_with(nodeid: str) -> str:
     return file
 
 
-class Together(LoadScopeScheduling):
-    """One worker runs all tests that share something, so that it is made once. The next group goes to who is free."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return runs_with(nodeid)
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
+    """One worker runs all tests that share something, so that it is made once. The next group goes to who is free."""
+    from xdist.scheduler import LoadScopeScheduling  # a machine that only measures may not have it
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return runs_with(nodeid)
+
     config.option.loadscopereorder = False  # the order is that of the collection: longest first
     return Together(config, log)
 

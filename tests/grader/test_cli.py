@@ -93,7 +93,8 @@ def test_grade_writes_the_agreed_json_and_says_who_fell_short(toy, classroom, tm
     ]
     fields = {"student", "score", "max_score", "status", "seconds", "verified_on", "reflection", "notes", "tests"}
     assert all(set(r) == fields for r in data["records"])
-    assert [set(t) for t in data["records"][0]["tests"]] == [{"name", "score", "max_score", "output"}] * 3
+    parts = {"name", "score", "max_score", "output", "in_hidden"}
+    assert [set(t) for t in data["records"][0]["tests"]] == [parts] * 3
     assert "No sandbox" in done.stdout
 
 

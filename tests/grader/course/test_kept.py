@@ -69,6 +69,7 @@ def test_the_state_moves_with_everything_that_a_lab_depends_on(toy, tmp_path, mo
         (code / name).parent.mkdir(parents=True)
         (code / name).write_text("x = 1\n")
     monkeypatch.setattr("grader.grading.fingerprint.CODE", code)
+    monkeypatch.setattr("grader.grading.fingerprint.LIBRARY", code / "lib/threeloops")
     monkeypatch.setattr("grader.course.kept.CODE", code)
     seen = [kept.state(toy, "cpu", "none")]
     assert kept.state(toy, "cpu", "none") == seen[0]

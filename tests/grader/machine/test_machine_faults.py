@@ -351,6 +351,7 @@ def test_a_submission_that_could_not_be_read_is_looked_at_again(lab, classroom, 
 def test_a_record_is_kept_for_one_way_of_grading(tmp_path, monkeypatch):
     lab = make_course(tmp_path / "course")
     monkeypatch.setattr(fingerprint, "CODE", tmp_path / "code")
+    monkeypatch.setattr(fingerprint, "LIBRARY", tmp_path / "code" / "lib" / "threeloops")
     files = [tmp_path / "code" / "grader" / "x.py", tmp_path / "code" / "lib" / "threeloops" / "lab" / "y.py"]
     files += [lab.source, lab.data / "samples.txt"]
     for path in files[:2]:
