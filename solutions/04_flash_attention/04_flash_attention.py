@@ -12,20 +12,19 @@
 #     title: Can an algorithm move less memory?
 #     minutes: 180
 #     withholds: [threeloops.inner.kernels.attention.sizes, threeloops.inner.kernels.attention.flash_attention_traffic, threeloops.inner.kernels.sparse.sliding_window_traffic, threeloops.inner.kernels.sparse.block_sparse_traffic]
+#     edition: 2
 # ---
 
 # %% [markdown]
 # # Can an algorithm move less memory?
 #
-# Attention compares every query with every key. For 4,096 tokens that is a table of 16.8 million scores, for one head of
-# one layer of one sequence. Naive attention writes that table to memory, reads it for the softmax, writes it again, and
-# reads it once more to weigh the values. Nobody ever looks at it. No tuning of these three kernels helps: the table
-# itself is the problem.
+# ![Q, K and V are narrow strips; the table of scores between them is a huge square, which nobody looks at](attachment:opening.png)
 #
-# FlashAttention ([Dao et al. 2022](https://arxiv.org/abs/2205.14135), [Dao 2023](https://arxiv.org/abs/2307.08691)) never
-# makes it.
+# Attention compares every query with every key. For 4,096 tokens that is a table of 16.8 million scores, for one head of one
+# layer of one sequence. Naive attention writes the table to memory, reads it for the softmax, writes the probabilities, and
+# reads them to weigh the values. Nobody ever looks at it. Does it have to exist?
 
-# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math
 from dataclasses import dataclass
 
@@ -34,120 +33,26 @@ import torch
 import triton
 import triton.language as tl
 from threeloops.inner import interpreter
-from threeloops.lab import audit, check, explore, hint, predict, replay, show
+from threeloops.lab import (
+    animate,
+    calibration,
+    check,
+    debrief,
+    figure,
+    hint,
+    inout,
+    palette,
+    predict,
+    replay,
+    reveal,
+    show,
+    term,
+)
+from threeloops.lab.checking.wall import arguments_after
 
 INTERPRETED = interpreter.enable_without_gpu()  # without a GPU, Triton kernels run in Triton's interpreter, on the CPU
 
-# %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.hardware import accelerator
-from threeloops.inner.costs import attention
-from threeloops.inner.roofline import Roofline
-from threeloops.lab import figure, palette
 
-h100 = accelerator("H100 SXM")
-LENGTHS = [2**k for k in range(9, 18)]
-roof = Roofline(h100, "bf16")
-fig, (left, right) = figure(1, 2, width=12.5, height=4.1)
-naive = [attention(1, 1, n, n, 128) for n in LENGTHS]
-fused = [attention(1, 1, n, n, 128, fused=True) for n in LENGTHS]
-left.plot(
-    LENGTHS,
-    [w.bytes / 2**20 for w in naive],
-    "o-",
-    color=palette.vermillion,
-    label="naive: the scores cross four times",
-)
-left.plot(
-    LENGTHS, [w.bytes / 2**20 for w in fused], "o-", color=palette.blue, label="Q, K, V and the output, once each"
-)
-left.set(
-    xscale="log",
-    yscale="log",
-    xlabel="tokens",
-    ylabel="MiB moved, at least",
-    title="Traffic of one head, head_dim 128, BF16",
-)
-left.set_xticks(LENGTHS[::2], [f"{n // 1024}k" if n >= 1024 else n for n in LENGTHS[::2]])
-left.minorticks_off()
-left.legend(loc="upper left")
-right.plot(LENGTHS, [w.intensity for w in naive], "o-", color=palette.vermillion)
-right.plot(LENGTHS, [w.intensity for w in fused], "o-", color=palette.blue)
-right.axhline(roof.ridge_point, color=palette.ink, ls=":", lw=1.3)
-right.text(LENGTHS[-1], roof.ridge_point * 1.15, "ridge point of an H100", ha="right", fontsize=10)
-right.text(
-    LENGTHS[4],
-    naive[4].intensity * 0.55,
-    "naive: memory-bound at every length",
-    color=palette.vermillion,
-    ha="center",
-    va="top",
-)
-right.set(
-    xscale="log",
-    yscale="log",
-    xlabel="tokens",
-    ylabel="FLOP per byte",
-    title="The same arithmetic, another bound",
-    ylim=(15, 1.5e5),
-)
-right.set_xticks(LENGTHS[::2], [f"{n // 1024}k" if n >= 1024 else n for n in LENGTHS[::2]])
-right.minorticks_off()
-show.figure(fig)
-
-# %% [markdown]
-# The arithmetic is the same. The naive version hangs at some 60 FLOP per byte however long the sequence is, far below
-# the ridge; without the table the same work is limited by the tensor cores from a thousand tokens on.
-#
-# You will get there in four steps:
-#
-# 1. count what attention moves, exactly, tile by tile, naive and fused;
-# 2. find the summary of a block of keys that can be merged with the next;
-# 3. write the kernel: any length, causal, grouped heads;
-# 4. look only at a window, and *skip* the rest. The meter will know.
-
-# %% tags=["demo"]
-predict("scores", "The score matrix of one head, 4,096 tokens, in BF16: how many MiB?", unit="MiB", guess=None)
-predict(
-    "kv_reads",
-    "Fused attention, 4,096 tokens, head_dim 128, BF16, one program for each 128 queries: how many times is K read in full?",
-    unit="times",
-    guess=None,
-)
-
-# %% [markdown]
-# ## 1 · What must move?
-#
-# In the fused kernel a program owns a block of `block_m` queries. It loads them once, walks along the keys in tiles of
-# `block_n`, and keeps its part of the output in registers until the end. So Q is read once and O is written once, but K
-# and V are read again by every block of queries.
-#
-# A **causal** mask hides from query *i* every key after it. When there are more keys than queries, as in decoding, the
-# queries are the *last* ones: query *i* sees key *j* where j ≤ i + (keys − queries). Tiles of keys that no query of the
-# block may see need not be loaded. A tile that is partly visible is computed in full, and masked.
-#
-# ### Exercise 1 (20 points)
-#
-# `visible_tiles(p: Problem, block_m: int, block_n: int) -> list[tuple[int, int]]`: for each block of queries, from the
-# first, the pair (first, end) of tile numbers: tiles first … end − 1 are visited. A tile is visited **if and only if** it
-# holds a key that exists and that at least one existing query of the block may see. None visible: (0, 0).
-#
-# - `p.causal`: j ≤ i + (keys − queries). `p.window` (an int or None): also j > i + (keys − queries) − window. A window
-#   implies the causal rule.
-#
-# `fused_traffic(p, block_m, block_n) -> Traffic`, the whole problem with all its batches and heads:
-#
-# - `loaded`: bytes that all programs ask for: every query row once; for each visited tile its existing rows of K and of V;
-# - `stored`: bytes of the output, and of one float32 a query row, the logsumexp;
-# - `dot_flops`: 4 · block_m · block_n · head_dim for each visited tile: both products, in full, masked or not.
-#
-# `naive_traffic(p) -> Traffic`, three kernels, nothing skipped, no mask, and K and V read once for each **query** head:
-# scores (Q, K in, S out), softmax (S in, P out), values (P, V in, O out); `dot_flops` 4 · queries · keys · head_dim a head.
-#
-# Elements have `p.bytes_per_element` bytes. K and V are loaded anew for every query head, even where heads share them.
-# All results are ints.
-
-
-# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_problem", "locked": true, "schema_version": 3, "solution": false, "task": false}
 @dataclass(frozen=True)
 class Problem:
     """Sizes of one attention call."""
@@ -171,7 +76,268 @@ class Traffic:
     dot_flops: int
 
 
-# %% nbgrader={"grade": false, "grade_id": "traffic", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@dataclass(frozen=True)
+class Option:
+    """One choice of blocks, and the (first, end) of the tiles that each block of queries then visits."""
+
+    block_m: int
+    block_n: int
+    tiles: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Chip:
+    """Bytes on the chip for one program's tiles of q, k and v; FLOP/s; bytes/s of the cache that serves the programs."""
+
+    room: int
+    flops: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a block of keys leaves behind for each query."""
+
+    m: torch.Tensor  # (queries,) the largest score
+    s: torch.Tensor  # (queries,) the sum of exp(score - m)
+    a: torch.Tensor  # (queries, head_dim) the sum of exp(score - m) · value
+
+
+def time_us(traffic, block_m, block_n, chip):
+    """Model: tiles below 64 × 64 leave the tensor cores partly idle; the slower of arithmetic and traffic counts."""
+    share = min(1, block_m / 64) * min(1, block_n / 64)
+    moved = traffic.loaded + traffic.stored
+    return 1e6 * max(traffic.dot_flops / (chip.flops * share), moved / chip.bandwidth)
+
+
+# What the test cells and pictures share. Nothing here loops over tiles: it looks at every pair of query and key.
+
+
+def name_of(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def seeded(*shape, seed=0, dtype=torch.float32):
+    """Normally distributed values, the same in every run."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def pairs(queries, keys, causal=False, window=None):
+    """(queries, keys): True where the query sees the key. The queries are the last of the keys."""
+    i, j = torch.arange(queries, dtype=torch.int32), torch.arange(keys, dtype=torch.int32)
+    distance = i[:, None] + (keys - queries) - j[None, :]
+    visible = torch.ones(queries, keys, dtype=torch.bool)
+    if causal or window is not None:
+        visible &= distance >= 0
+    return visible if window is None else visible & (distance < window)
+
+
+def seen_tiles(visible, block_m, block_n):
+    """For each block of queries, the numbers of the tiles that hold a key which one of its queries sees."""
+    return [(rows.any(0).nonzero()[:, 0] // block_n).unique().tolist() for rows in visible.split(block_m)]
+
+
+def ranges(visible, block_m, block_n):
+    return [(tiles[0], tiles[-1] + 1) if tiles else (0, 0) for tiles in seen_tiles(visible, block_m, block_n)]
+
+
+def exact(q, k, v, visible):
+    """Output and logsumexp in float64; zeros and −inf for a query that sees nothing."""
+    scores = (q.double() @ k.double().transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf)
+    lse = scores.logsumexp(-1)
+    weights = torch.where(visible, (scores - lse.clamp(min=-1e30)[..., None]).exp(), 0.0)
+    return weights @ v.double(), lse
+
+
+def alike(got, expected, tolerance=1e-3):
+    """Whether an answer is what a known slip would give."""
+    return torch.is_tensor(got) and got.shape == expected.shape and torch.allclose(got.double(), expected, 0, tolerance)
+
+
+def not_rescaled(q, k, v, visible, block_n):
+    """What comes out if sum and vector are not corrected when the maximum rises."""
+    scores = (q.double() @ k.double().transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf)
+    tiles = [scores[..., i : i + block_n].amax(-1) for i in range(0, scores.shape[-1], block_n)]
+    highest = torch.stack(tiles, -1).cummax(-1).values.repeat_interleave(block_n, -1)[..., : scores.shape[-1]]
+    weights = torch.where(visible, (scores - highest.clamp(min=-1e30)).exp(), 0.0)
+    return weights @ v.double() / weights.sum(-1, keepdim=True)
+
+
+def cause_of(got, q, k, v, visible, block_n, others=()):
+    """The slip that an output shows, if it is a known one; `others` are (cause, output) of this exercise."""
+    if not torch.is_tensor(got) or got.shape != q.shape:
+        return ""
+    if got.isnan().any():
+        blind = ~visible.any(-1)
+        if blind.any() and not got[..., ~blind, :].isnan().any():
+            return "only queries that see nothing are NaN: 0 / 0, or −inf − (−inf)"
+        return "NaN: −inf − (−inf) where a query has seen nothing yet, masked lanes loaded without `other`, or rows that no program wrote"
+    more, width = -k.shape[-2] % block_n, q.shape[-1]
+    padded = [torch.nn.functional.pad(each, (0, 0, 0, more)) for each in (k, v)]
+    known = [
+        *others,
+        ("the scores are not divided by √head_dim", exact(q * math.sqrt(width), k, v, visible)[0]),
+        ("the old sum and vector are not multiplied by exp(old m − new m)", not_rescaled(q, k, v, visible, block_n)),
+    ]
+    if more:
+        beyond = torch.nn.functional.pad(visible, (0, more), value=True)
+        known.append(("keys beyond the end count with a score of 0: expected −inf", exact(q, *padded, beyond)[0]))
+    return next((cause for cause, output in known if alike(got, output)), "")
+
+
+def require_out(got, q, k, v, visible, block_n, case, others=()):
+    fine = q.dtype == torch.float32
+    check.dtype(got, q.dtype, what="out")
+    check.close(
+        got,
+        exact(q, k, v, visible)[0],
+        rtol=1e-4 if fine else 2e-3,
+        atol=1e-5 if fine else 1e-3,
+        what=f"out of {case}",
+        hint=cause_of(got, q, k, v, visible, block_n, others),
+    )
+
+
+def require_lse(got, q, k, v, visible, case):
+    check.dtype(got, torch.float32, what="lse")
+    expected = exact(q, k, v, visible)[1]
+    check.shape(got, tuple(expected.shape), what=f"lse of {case}")
+    blind = expected == -math.inf
+    check.equal(
+        (got == -math.inf).tolist(), blind.tolist(), what=f"whether lse is −inf, {case}", hint="where nothing is seen"
+    )
+    got, expected = got[~blind], expected[~blind]
+    cause = ""
+    if alike(got, expected / math.log(2)):
+        cause = "that is the logarithm to base two"
+    elif alike(got, expected, 5e-3):
+        cause = "off by about a rounding to 16 bits: keep scores, m and s in float32"
+    check.close(got, expected, rtol=1e-5, atol=1e-5, what=f"lse of {case}", hint=cause)
+
+
+def require_work(run, q, visible, block_m, block_n, case, heads=1, lse=True):
+    """Exactly the visible tiles: their FLOPs, the bytes asked for and written, and how much a program holds."""
+    total, (queries, keys), width, size = run.traffic.total, visible.shape, q.shape[-1], q.element_size()
+    tiles = seen_tiles(visible, block_m, block_n)
+    visited = sum(len(each) for each in tiles)
+    rows = sum(min(block_n, keys - tile * block_n) for each in tiles for tile in each)
+    each = heads * 4 * block_m * block_n * width
+    done, every = total.dot_flops / each, -(-queries // block_m) * -(-keys // block_n)
+    cause = f"that is {done:g} tiles per head, {visited} of {every} are visible" if done == int(done) else ""
+    if cause and done == every > visited:
+        cause = f"that is all {every} tiles: hidden ones are masked, but not skipped"
+    check.equal(len(run.launches), 1, what=f"launches, {case}")
+    check.equal(run.torch_bytes, 0, what=f"bytes that PyTorch moves, {case}", hint="torch.empty, and no zeros")
+    tile = max(block_m * block_n, block_m * width, block_n * width)
+    check.true(
+        total.largest_tile <= tile,
+        f"{case}: a program works on a tile of {total.largest_tile:,} elements, expected at most {tile:,}",
+    )
+    check.equal(total.dot_flops, visited * each, what=f"FLOPs of the matrix products, {case}", hint=cause)
+    check.equal(
+        total.requested_loaded,
+        heads * (queries + 2 * rows) * width * size,
+        what=f"bytes asked for, {case}",
+        hint="the queries once, and the existing rows of K and V of each visible tile once",
+    )
+    check.equal(
+        total.requested_stored,
+        heads * queries * (width * size + 4 * lse),
+        what=f"bytes written, {case}",
+        hint="out and lse, once each" if lse else "out, once",
+    )
+    check.true(
+        total.most_held <= 32 * tile,
+        f"{case}: a program holds {total.most_held:,} elements at one time in all its tiles, expected at most 32 · {tile:,}; usually the scores of every tile are kept until the end",
+    )
+    check.equal([f.message for f in run.traffic.findings], [], what=f"what the meter objects to, {case}")
+
+
+def require_compiled(launcher, *args):
+    """For an H100 it fits, and no product of float32 goes to the tensor cores, which would round to TF32."""
+    for code in replay.code("sm_90", launcher, *args):
+        check.true(code.fits, f"{code.name}, compiled for an H100, does not fit: {', '.join(code.misfits)}")
+        check.equal(
+            code.tensor_core_instructions,
+            0,
+            what="tensor-core instructions in the code for float32",
+            hint='without input_precision="ieee" a product of float32 is rounded to TF32',
+        )
+
+
+def require_rounded(launcher, *args, lead=()):
+    """Query i weighs key i with 1 and key i − 1 with w; v cancels exactly if w was rounded to float16."""
+    scores = torch.linspace(-2.6, -0.2, 200).half()
+    weights = (scores.float() * 0.25).exp()
+    off = (weights - weights.half().float()).abs() * 2**11
+    scores = scores[(weights < 1) & (weights > 0.52) & (off > 0.25) & (off < 0.42)][:15]
+    q, v, row = torch.full((16, 16), -1e4), torch.zeros(16, 16), torch.arange(1, len(scores) + 1)
+    q[range(16), range(16)] = 0.0
+    q[row, row - 1] = scores.float()
+    v[row, row], v[row - 1, row] = -(scores.float() * 0.25).exp().half().float(), 1.0
+    given = [each.half().expand(*lead, 16, 16).contiguous() for each in (q, torch.eye(16), v)]
+    run = replay(launcher, *given, *args)
+    out = run.outputs[0] if isinstance(run.outputs, tuple) else run.outputs
+    left = float(out.double()[..., row, row].abs().max())
+    check.true(
+        left < 2e-5,
+        f"float16: where 1 · (−w) + w · 1 should cancel, {left:.1e} is left: round the probabilities to the dtype of v, and multiply in it",
+    )
+
+
+# %% tags=["demo", "opening"] jupyter={"source_hidden": true}
+def draw_question():
+    fig, axes = figure(width=9.5, height=3.6)
+    for left, bottom, width, height, name in (
+        (0.6, 0.4, 0.25, 3.0, "Q"),
+        (1.6, 3.7, 3.0, 0.25, "K"),
+        (5.2, 0.4, 0.25, 3.0, "V"),
+        (6.6, 0.4, 0.25, 3.0, "out"),
+    ):
+        axes.bar([left + width / 2], [height], width, bottom=bottom, color=palette.blue)
+        axes.text(left - 0.1, bottom + height / 2, name, ha="right", va="center", weight="bold")
+    axes.bar([3.1], [3.0], 3.0, bottom=0.4, color="none", edgecolor=palette.vermillion, linewidth=2)
+    axes.text(3.1, 1.9, "4,096 × 4,096 scores\nMiB: ?", ha="center", va="center", color=palette.vermillion)
+    axes.text(7.4, 2.4, "written, read, written again,\nread once more:\ndoes it have to exist?", va="center")
+    axes.set(xlim=(0, 11), ylim=(0.2, 4.1), xticks=[], yticks=[], title="One head of attention, 4,096 tokens")
+    axes.grid(visible=False)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return fig
+
+
+show.figure(draw_question(), "narrow strips Q, K, V and out around a huge table of scores with a question mark")
+
+# %% [markdown]
+# FlashAttention ([Dao et al. 2022](https://arxiv.org/abs/2205.14135), [Dao 2023](https://arxiv.org/abs/2307.08691); for
+# Hopper [Shah et al. 2024](https://arxiv.org/abs/2407.08608)) never makes the table. You will count what it moves, find the
+# algebra behind it, write the kernel in four steps, and write a piece of its backward pass.
+#
+# ## 1 · Which tiles are visited
+#
+# A program owns a block of `block_m` queries. It walks along the keys in **tiles** of `block_n`, and keeps its part of the
+# output in registers until the end.
+#
+# A **causal** mask hides later keys. If there are more keys than queries, as in decoding, the queries are the *last* ones:
+# query *i* sees key *j* where j ≤ i + (keys − queries). A **sliding window** of *w* also hides keys that are too far back:
+# j > i + (keys − queries) − w. A tile that no query of the block sees need not be loaded. A partly visible one is computed
+# in full, and masked.
+#
+# *Worked example.* 6 causal queries and 8 keys, blocks of 4 queries and tiles of 2 keys. Query 0 sees keys 0 to 2, query 3
+# sees keys 0 to 5: the first block visits tiles 0, 1 and 2, which is (0, 3). Queries 4 and 5 see up to key 7: (0, 4). With
+# a window of 3, query 4 sees keys 4 to 6 and query 5 keys 5 to 7, so the second block visits (2, 4).
+#
+# ### Exercise 1 (10 points)
+#
+# `visible_tiles(p: Problem, block_m, block_n) -> list[tuple[int, int]]`: for each block of queries, from the first, the
+# pair (first, end) of tile numbers: tiles first … end − 1 are visited.
+#
+# - A tile is visited **if and only if** it holds a key that exists and that at least one existing query of the block sees.
+#   If there is none: (0, 0).
+# - `p.causal` and `p.window` (an int of at least 1, or None) are the rules above. A window implies the causal rule.
+
+
+# %% nbgrader={"grade": false, "grade_id": "tiles", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def visible_tiles(p: Problem, block_m: int, block_n: int) -> list[tuple[int, int]]:
     """First and end of the visited tiles of keys, for each block of queries."""
     ### BEGIN SOLUTION
@@ -181,7 +347,7 @@ def visible_tiles(p: Problem, block_m: int, block_n: int) -> list[tuple[int, int
         offset = p.keys - p.queries
         low, high = 0, p.keys
         if p.causal or p.window is not None:
-            high = min(p.keys, bottom + offset + 1)
+            high = bottom + offset + 1
         if p.window is not None:
             low = max(0, top + offset - p.window + 1)
         found.append((low // block_n, -(-high // block_n)) if low < high else (0, 0))
@@ -189,10 +355,122 @@ def visible_tiles(p: Problem, block_m: int, block_n: int) -> list[tuple[int, int
     ### END SOLUTION
 
 
-def fused_traffic(p: Problem, block_m: int, block_n: int) -> Traffic:
+# %% nbgrader={"grade": true, "grade_id": "tiles_test_mask", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("tiles", "tiles without a mask and with a causal one", part="mask", hidden="other sizes"):
+
+    def tiles_check(p, block_m, block_n):
+        got = visible_tiles(p, block_m, block_n)
+        visible = pairs(p.queries, p.keys, p.causal, p.window)
+        cause = ""
+        if got == ranges(pairs(p.keys, p.keys, p.causal, p.window)[: p.queries], block_m, block_n):
+            cause = "these are the tiles of the first queries: the queries are the last of the keys"
+        elif got == ranges(pairs(p.queries, p.keys), block_m, block_n):
+            cause = "these are all tiles"
+        kind = f"window {p.window}" if p.window else "causal" if p.causal else "no mask"
+        case = f"{p.queries} queries, {p.keys} keys, {kind}, blocks {block_m} × {block_n}"
+        expected = ranges(visible, block_m, block_n)
+        got = [tuple(each) if isinstance(each, list) else each for each in got] if isinstance(got, list) else got
+        check.equal(got, expected, what=f"tiles of {case}", hint=cause)
+
+    tiles_check(Problem(6, 8, 64), 4, 2)
+    tiles_check(Problem(6, 8, 64, causal=True), 4, 2)
+    tiles_check(Problem(256, 256, 64, causal=True), 128, 64)
+    tiles_check(Problem(3, 100, 64, causal=True), 16, 64)
+    tiles_check(Problem(20, 12, 64, causal=True), 4, 4)
+    tiles_check(Problem(100, 60, 64, causal=True), 32, 16)
+    ### BEGIN HIDDEN TESTS
+    for seed in range(40):
+        rng = check.rng(seed)
+        queries, keys = (int(v) for v in rng.integers(1, 40, 2))
+        block_m, block_n = (int(v) for v in rng.choice([1, 4, 8, 16], 2))
+        tiles_check(Problem(queries, keys, 16, causal=seed % 4 > 0), block_m, block_n)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "tiles_test_window", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("tiles", "tiles of a sliding window", part="window", hidden="other sizes and windows"):
+
+    def window_check(queries, keys, window, block_m, block_n, causal=False):
+        got = visible_tiles(Problem(queries, keys, 16, causal=causal, window=window), block_m, block_n)
+        expected = ranges(pairs(queries, keys, True, window), block_m, block_n)
+        cause = ""
+        for other, words in ((window + 1, "one key more than"), (window - 1, "one key fewer than")):
+            if got == ranges(pairs(queries, keys, True, other), block_m, block_n):
+                cause = f"that is a window of {other}, {words} asked for"
+        if {each[1] for each in got} == {-(-keys // block_n)} != {each[1] for each in expected}:
+            cause = "every block goes on to the last tile: a window implies the causal rule, with causal=False too"
+        got = [tuple(each) if isinstance(each, list) else each for each in got]
+        case = f"{queries} queries, {keys} keys, window {window}, blocks {block_m} × {block_n}"
+        check.equal(got, expected, what=f"tiles of {case}", hint=cause)
+
+    window_check(6, 8, 3, 4, 2)
+    window_check(512, 512, 65, 128, 64)
+    window_check(512, 512, 64, 128, 64)
+    window_check(20, 12, 3, 4, 2, causal=True)
+    window_check(8, 8, 1, 4, 4)
+    window_check(8, 8, 2, 4, 4)
+    ### BEGIN HIDDEN TESTS
+    for seed in range(40):
+        rng = check.rng(seed)
+        queries, keys, window = (int(v) for v in rng.integers(1, 40, 3))
+        block_m, block_n = (int(v) for v in rng.choice([1, 4, 8, 16], 2))
+        window_check(queries, keys, window, block_m, block_n, seed % 2 == 0)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+term("causal mask")
+hint(
+    "tiles",
+    "For one block, find the range of keys that at least one of its queries sees. The end comes from its last existing query, the beginning, with a window, from its first.",
+    "Keys low … high − 1 lie in tiles low // block_n … ⌈high / block_n⌉ − 1. The range is empty if high ≤ low, for instance for early queries when there are more queries than keys.",
+)
+debrief(
+    "tiles",
+    """Two queries decide: the first of the block sees furthest back, the last sees furthest ahead. Everything between the two
+    ends is visited, because the windows of neighbouring queries overlap, so a loop with two bounds is enough.
+
+    The lab asks for exactly the visible tiles because no test of values can see the difference: a tile that is visited and
+    masked gives the same result as one that is skipped, and costs as much as any other.""",
+    parts=("mask", "window"),
+)
+predict("scores", "The score matrix of one head, 4,096 tokens, in BF16: how many MiB?", unit="MiB")
+predict(
+    "kv_reads",
+    "Fused attention, 4,096 tokens, one program for each 128 queries, no mask: how many times is K read in full?",
+    unit="times",
+)
+
+# %% [markdown]
+# ## 2 · What blocks cost
+#
+# Q is loaded once and the output is stored once. K and V are loaded again by every block of queries that sees them, mostly
+# from the L2 cache. So large blocks of queries save traffic, small tiles waste less at the edge of a mask, and both have to
+# fit on the chip.
+#
+# *Worked example.* 256 queries and keys of head_dim 64 in 2 bytes, no mask, blocks 128 × 64: two blocks of queries visit 4
+# tiles each, (0, 4) and (0, 4). Loaded are 256 rows of Q and twice 256 rows of K and of V, 1,280 rows of 128 bytes or
+# 163,840 bytes. Stored are 256 rows of 128 bytes and a float32 logsumexp per query, 33,792 bytes. Each of the 8 tiles takes
+# two products, 4 · 128 · 64 · 64 FLOPs.
+#
+# ### Exercise 2 (14 points)
+#
+# `fused_traffic(p, tiles, block_m, block_n) -> Traffic` of all batches and heads; `tiles` is what exercise 1 gives:
+#
+# - `loaded`: every query row once, and for each visited tile its **existing** rows of K and of V; for every query head
+#   anew;
+# - `stored`: the output, and one float32 per query row;
+# - `dot_flops`: 4 · block_m · block_n · head_dim per visited tile, masked or not.
+#
+# An element has `p.bytes_per_element` bytes. All results are ints.
+#
+# `choose_blocks(p, options: list[Option], chip: Chip) -> tuple[int, int]`: the (block_m, block_n) of one of the options.
+# Its tiles of q, k and v, block_m + 2 · block_n rows, must fit into `chip.room` bytes, and `time_us(traffic, block_m, block_n, chip)`
+# must be at most 1.05 times that of the best option that fits.
+
+
+# %% nbgrader={"grade": false, "grade_id": "blocks", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def fused_traffic(p: Problem, tiles: list[tuple[int, int]], block_m: int, block_n: int) -> Traffic:
     """What a fused kernel asks for."""
     ### BEGIN SOLUTION
-    tiles = visible_tiles(p, block_m, block_n)
     rows = sum(min(end * block_n, p.keys) - first * block_n for first, end in tiles)
     visited = sum(end - first for first, end in tiles)
     each = p.batch * p.heads
@@ -205,258 +483,189 @@ def fused_traffic(p: Problem, block_m: int, block_n: int) -> Traffic:
     ### END SOLUTION
 
 
-def naive_traffic(p: Problem) -> Traffic:
-    """What three kernels with the scores in memory between them ask for."""
+def choose_blocks(p: Problem, options: list[Option], chip: Chip) -> tuple[int, int]:
+    """The blocks of the fastest option that fits."""
     ### BEGIN SOLUTION
-    each, scores = p.batch * p.heads, p.queries * p.keys
-    queries, keys = p.queries * p.head_dim, p.keys * p.head_dim
-    return Traffic(
-        loaded=each * (queries + keys + scores + scores + keys) * p.bytes_per_element,
-        stored=each * (scores + scores + queries) * p.bytes_per_element,
-        dot_flops=each * 4 * scores * p.head_dim,
-    )
+    row = p.head_dim * p.bytes_per_element
+    fitting = [each for each in options if (each.block_m + 2 * each.block_n) * row <= chip.room]
+
+    def time_of(each):
+        traffic = fused_traffic(p, each.tiles, each.block_m, each.block_n)
+        return time_us(traffic, each.block_m, each.block_n, chip)
+
+    best = min(fitting, key=time_of)
+    return best.block_m, best.block_n
     ### END SOLUTION
 
 
-# %% tags=["demo"] jupyter={"source_hidden": true}
-hint(
-    "traffic",
-    "For one block of queries, find the range of keys that at least one query of it may see: the end comes from its last existing query, the beginning, with a window, from its first.",
-    "A range low … high − 1 of keys lies in tiles low // block_n … ⌈high / block_n⌉ − 1. The range is empty when high ≤ low, for instance for early queries when there are more queries than keys.",
-    "The last tile may stick out beyond the keys: it is computed in full, but only rows that exist are loaded: min(end · block_n, keys) − first · block_n.",
-)
+# %% nbgrader={"grade": true, "grade_id": "blocks_test_traffic", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("blocks", "bytes and FLOPs of a fused kernel", part="traffic", hidden="other sizes and masks"):
 
-# %% nbgrader={"grade": true, "grade_id": "traffic_test", "locked": true, "points": 20, "schema_version": 3, "solution": false, "task": false}
-with check("traffic", "what attention moves, tile by tile"):
-    full = Problem(queries=256, keys=256, head_dim=64)
-    check.equal(
-        visible_tiles(full, 128, 64),
-        [(0, 4), (0, 4)],
-        what="tiles without a mask",
-        hint="every block of queries sees every tile",
-    )
-    causal = Problem(queries=256, keys=256, head_dim=64, causal=True)
-    check.equal(
-        visible_tiles(causal, 128, 64),
-        [(0, 2), (0, 4)],
-        what="tiles of a causal mask",
-        hint="the first 128 queries see no key after number 127",
-    )
-    ragged = Problem(queries=100, keys=60, head_dim=64, causal=True)
-    check.equal(
-        visible_tiles(ragged, 32, 16),
-        [(0, 0), (0, 2), (0, 4), (0, 4)],
-        what="tiles of 100 causal queries and 60 keys",
-        hint="query 39 is the last that sees nothing: j ≤ i + (keys − queries); an empty range is (0, 0)",
-    )
-    window = Problem(queries=512, keys=512, head_dim=64, window=65)
-    check.equal(
-        visible_tiles(window, 128, 64),
-        [(0, 2), (1, 4), (3, 6), (5, 8)],
-        what="tiles of a window of 65",
-        hint="query 128 sees keys 64 … 128; the block's first query decides where the window begins",
-    )
-    check.equal(
-        fused_traffic(full, 128, 64),
-        Traffic(loaded=(256 + 2 * 2 * 256) * 128, stored=256 * (128 + 4), dot_flops=8 * 4 * 128 * 64 * 64),
-        what="traffic of 256 × 256, not causal",
-        hint="Q once, K and V once for each of two blocks of queries; output and logsumexp",
-    )
-    decoding = Problem(queries=3, keys=100, head_dim=64, heads=2, causal=True, bytes_per_element=4)
-    check.equal(
-        fused_traffic(decoding, 16, 64),
-        Traffic(loaded=2 * (3 + 2 * 100) * 64 * 4, stored=2 * 3 * (64 * 4 + 4), dot_flops=2 * 2 * 4 * 16 * 64 * 64),
-        what="traffic of 3 queries at the end of 100 keys, two heads, float32",
-        hint="all 100 keys are seen: two tiles, the second with 36 rows, computed in full",
-    )
-    check.equal(
-        naive_traffic(full),
-        Traffic(
-            loaded=2 * (3 * 256 * 64 + 2 * 256 * 256),
-            stored=2 * (2 * 256 * 256 + 256 * 64),
-            dot_flops=4 * 256 * 256 * 64,
-        ),
-        what="naive traffic of 256 × 256",
-        hint="the scores are written, read, written as probabilities, and read",
-    )
+    def traffic_check(p, block_m, block_n):
+        visible = pairs(p.queries, p.keys, p.causal, p.window)
+        got = fused_traffic(p, ranges(visible, block_m, block_n), block_m, block_n)
+        tiles = [tile for each in seen_tiles(visible, block_m, block_n) for tile in each]
+        each, width = p.batch * p.heads, p.head_dim * p.bytes_per_element
+        rows = sum(min(block_n, p.keys - tile * block_n) for tile in tiles)
+        loaded, stored = each * (p.queries + 2 * rows) * width, each * p.queries * (width + 4)
+        flops = each * len(tiles) * 4 * block_m * block_n * p.head_dim
+
+        def slip(value, *known):
+            return ", or ".join(cause for number, cause in known if number == value)
+
+        kind = f"window {p.window}" if p.window else "causal" if p.causal else "no mask"
+        case = f"{p.queries} queries, {p.keys} keys, {kind}, batch {p.batch}, heads {p.heads}, blocks {block_m} × {block_n}"
+        few = "not all batches and heads are counted"
+        shares = {p.batch, p.heads, each} - {1}
+        hints = {
+            "loaded": slip(
+                got.loaded,
+                (each * (p.queries + 2 * len(tiles) * block_n) * width, "that counts rows of tiles that do not exist"),
+                (
+                    each * (p.queries + 2 * p.keys) * width,
+                    "that reads K and V once: each block of queries reads its tiles",
+                ),
+                (each * (p.queries + rows) * width, "that is K or V, not both"),
+                *((loaded // share, few) for share in shares),
+            ),
+            "stored": slip(
+                got.stored,
+                (each * p.queries * width, "that is without the logsumexp, 4 bytes per query"),
+                *((stored // share, few) for share in shares),
+            ),
+            "dot_flops": slip(
+                got.dot_flops,
+                (flops // 2, "that is one product: there are q kᵀ and p v"),
+                *((flops // share, few) for share in shares),
+            ),
+        }
+        if got == Traffic(loaded, stored, flops):
+            hints = ""
+        check.equal(got, Traffic(loaded, stored, flops), what=f"traffic of {case}", hint=hints)
+
+    traffic_check(Problem(256, 256, 64), 128, 64)
+    traffic_check(Problem(3, 100, 64, causal=True, bytes_per_element=4), 16, 64)
+    traffic_check(Problem(20, 12, 16, batch=2, heads=3, causal=True), 4, 8)
+    traffic_check(Problem(50, 50, 16, window=9), 16, 16)
     ### BEGIN HIDDEN TESTS
-    for seed in range(60):
+    for seed in range(20):
         rng = check.rng(seed)
-        queries, keys = (int(v) for v in rng.integers(1, 40, 2))
-        kind = seed % 3
-        window = int(rng.integers(1, 30)) if kind == 2 else None
-        p = Problem(
-            queries,
-            keys,
-            head_dim=16,
-            batch=int(rng.integers(1, 3)),
-            heads=int(rng.integers(1, 4)),
-            causal=kind == 1 or (kind == 2 and seed % 2 == 0),
-            window=window,
-            bytes_per_element=int(rng.choice([2, 4])),
-        )
-        block_m, block_n = (int(v) for v in rng.choice([1, 4, 8, 16], 2))
-        expected, rows, visited = [], 0, 0
-        for top in range(0, queries, block_m):
-            seen = set()
-            for i in range(top, min(top + block_m, queries)):
-                for j in range(keys):
-                    at = i + keys - queries
-                    if kind == 0 or (j <= at and (window is None or j > at - window)):
-                        seen.add(j // block_n)
-            expected.append((min(seen), max(seen) + 1) if seen else (0, 0))
-            visited += len(seen)
-            rows += sum(min(block_n, keys - tile * block_n) for tile in seen)
-        case = f"{queries} queries, {keys} keys, {['no mask', 'causal', f'window {window}'][kind]}, blocks {block_m} × {block_n}"
-        check.equal(
-            [tuple(v) for v in visible_tiles(p, block_m, block_n)],
-            expected,
-            what=f"visited tiles of {case}",
-            hint="queries are the last of the keys: add keys − queries; blocks at the edge have fewer rows; an empty range is (0, 0)",
-        )
-        each = p.batch * p.heads
-        check.equal(
-            fused_traffic(p, block_m, block_n),
-            Traffic(
-                each * (queries + 2 * rows) * 16 * p.bytes_per_element,
-                each * queries * (16 * p.bytes_per_element + 4),
-                each * visited * 4 * block_m * block_n * 16,
-            ),
-            what=f"traffic of {case}",
-            hint="only rows that exist are loaded, but tiles are computed in full; every batch and head does it again",
-        )
-        check.equal(
-            naive_traffic(p),
-            Traffic(
-                each * p.bytes_per_element * (16 * (queries + 2 * keys) + 2 * queries * keys),
-                each * p.bytes_per_element * (2 * queries * keys + 16 * queries),
-                each * 64 * queries * keys,
-            ),
-            what=f"naive traffic of {queries} queries and {keys} keys",
-            hint="S and P have queries × keys elements each",
-        )
+        queries, keys, window, batch, heads = (int(v) for v in rng.integers(1, (40, 40, 30, 3, 5)))
+        rule = ({}, {"causal": True}, {"window": window})[seed % 3]
+        p = Problem(queries, keys, 16, batch, heads, bytes_per_element=int(rng.choice([1, 2, 4])), **rule)
+        traffic_check(p, *(int(v) for v in rng.choice([1, 4, 8, 16], 2)))
     ### END HIDDEN TESTS
 
-# %% [markdown]
-# ### What the count says
-#
-# The course was written after a set of popular texts, and checks what they claim. Two claims can be settled with a
-# pencil now, and a third with a sweep.
+# %% nbgrader={"grade": true, "grade_id": "blocks_test_choice", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("blocks", "blocks that fit and are fast", part="choice", hidden="other masks and chips"):
+
+    def choice_check(p, *chips):
+        """The options of one problem, on several chips."""
+        visible = pairs(p.queries, p.keys, p.causal, p.window)
+        options = [Option(m, n, ranges(visible, m, n)) for m in (16, 32, 64, 128) for n in (16, 32, 64, 128)]
+        row, count = p.head_dim * p.bytes_per_element, p.batch * p.heads
+        traffic = {}
+        for each in options:
+            m, n = each.block_m, each.block_n
+            rows = sum(min(end * n, p.keys) - first * n for first, end in each.tiles)
+            loaded, stored = count * (p.queries + 2 * rows) * row, count * p.queries * (row + 4)
+            visited = sum(end - first for first, end in each.tiles)
+            traffic[m, n] = Traffic(loaded, stored, count * visited * 4 * m * n * p.head_dim)
+        kind = f"window {p.window}" if p.window else "causal" if p.causal else "no mask"
+        for chip in chips:
+            fits = {(m, n): each for (m, n), each in traffic.items() if (m + 2 * n) * row <= chip.room}
+            least = min(time_us(each, *blocks, chip) for blocks, each in fits.items())
+            got = tuple(choose_blocks(p, options, chip))
+            case = f"{p.queries} tokens, {kind}, head_dim {p.head_dim}, {chip}"
+            check.true(got in traffic, f"{got}, expected the blocks of an option: {case}")
+            check.true(
+                got in fits,
+                f"blocks {got} need {(got[0] + 2 * got[1]) * row:,} bytes on the chip, expected at most {chip.room:,}: {case}",
+            )
+            found = time_us(traffic[got], *got, chip)
+            check.true(
+                found <= 1.05 * least,
+                f"blocks {got} take {found:.3g} µs, expected at most {1.05 * least:.3g}, 1.05 times the best: {case}",
+            )
+            check.note(f"{kind}, {p.queries} tokens", found, least, "µs")
+
+    choice_check(
+        Problem(512, 512, 64, causal=True),
+        Chip(room=100_000, flops=1e14, bandwidth=1e13),
+        Chip(room=100_000, flops=1e15, bandwidth=1e12),
+    )
+    choice_check(Problem(512, 512, 64, window=32), Chip(room=100_000, flops=1e14, bandwidth=1e13))
+    choice_check(Problem(256, 256, 64, causal=True, bytes_per_element=4), Chip(room=13_000, flops=1e14, bandwidth=3e12))
+    choice_check(Problem(256, 256, 64), Chip(room=20_480, flops=1e15, bandwidth=1e12))
+    ### BEGIN HIDDEN TESTS
+    many = [Chip(room, *rates) for room in (12_288, 24_576, 40_000) for rates in ((1e14, 3e12), (1e15, 2e12))]
+    choice_check(Problem(200, 200, 32, 2, 3, window=100), *many)
+    choice_check(Problem(150, 250, 64, causal=True, bytes_per_element=4), *many)
+    ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-scores = 4096 * 4096
-show.against_prediction("scores", scores * 2 / 2**20, unit="MiB", source="model: counted")
-show.against_prediction("kv_reads", 4096 // 128, unit="times", source="model: counted")
-audit(
-    "att-1",
-    scores * 2 / 2**20,
-    "MiB per head in BF16",
-    "model",
-    "corrected",
-    how="4,096² scores × 2 bytes; 64 MiB in FP32. 128 MiB is S and P together in FP32, or S alone for four heads in BF16: the text does not say which",
+hint(
+    "blocks",
+    "Add up end − first over all blocks of queries for the tiles, and the rows of those tiles for the bytes.",
+    "Only the last tile can stick out: min(end · block_n, keys) − first · block_n rows exist.",
+    "Drop the options that do not fit, compute the time of each of the others, and take `min(…, key=…)`.",
 )
-audit(
-    "att-6",
-    round(1024 * 96 * 2048**2 * 2 / 1e9, 1),
-    "GB",
-    "model",
-    "holds",
-    how="1,024 sequences × 96 heads × 2,048² scores × 2 bytes = 824.6 GB, for one of 96 layers: the text's 822 is 0.3% low",
-)
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
 N, D = 4096, 128
+show.against_prediction("scores", N * N * 2 / 2**20, unit="MiB", source="model: counted")
+show.against_prediction("kv_reads", N // 128, unit="times", source="model: counted")
 BLOCKS = [16, 32, 64, 128, 256, 512]
-exact = [(N + 2 * N * -(-N // m)) * D * 2 for m in BLOCKS]  # Q once, K and V once for each block of queries
-doubled = [(n + 2 * n * -(-n // 128)) * D * 2 for n in (2048, 4096, 8192)]
-fig, axes = figure(width=8.5, height=3.4)
-axes.plot(BLOCKS, [b / 2**20 for b in exact], "o-", color=palette.blue, label="asked for by a fused kernel, exactly")
-axes.plot(
-    BLOCKS,
-    [2 * N * N * D * 2 / m / 2**20 for m in BLOCKS],
-    ":",
-    color=palette.ink,
-    lw=1.5,
-    label="2·N²·d / block_m elements",
-)
-axes.axhline(
-    attention(1, 1, N, N, D).bytes / 2**20, color=palette.vermillion, lw=1.5, label="naive, every tensor once each way"
-)
-axes.set(
-    xscale="log",
-    yscale="log",
-    xlabel="block_m, queries a program",
-    ylabel="MiB",
-    title=f"One head, {N:,} tokens, head_dim {D}, BF16",
-)
-axes.set_xticks(BLOCKS, BLOCKS)
-axes.set_yticks([20, 50, 100, 200, 500], [20, 50, 100, 200, 500])
-axes.minorticks_off()
-axes.legend(loc="upper right", fontsize=9)
-show.figure(fig)
-audit(
-    "att-2",
-    round(doubled[2] / doubled[1], 3),
-    "× the loads for twice the tokens",
-    "model",
-    "corrected",
-    how="K and V are read once for each block of queries: 2·N²·d / block_m elements, quadratic in N. The block, bounded by the on-chip memory M, divides the constant: Θ(N²d²/M). At 4,096 tokens and blocks of 16 or 32 a fused kernel even asks for more than the naive one moves, though L2 answers most of it",
+with reveal("kv_reads"):
+    plot, panels = figure(1, 2, width=11.5, height=3.6)
+    for axes, title, naive, fused in (
+        (panels[0], "every byte once (DRAM, a perfect cache)", [4 * N * D + 4 * N * N] * 6, [4 * N * D] * 6),
+        (
+            panels[1],
+            "asked for by the programs (DRAM and caches)",
+            [3 * N * N * D // m + 2 * N * D + 4 * N * N for m in BLOCKS],  # q kᵀ in tiles of m × m, softmax, p v
+            [2 * N * N * D // m + 2 * N * D for m in BLOCKS],
+        ),
+    ):
+        axes.plot(BLOCKS, [2 * b / 2**20 for b in naive], "o-", color=palette.vermillion)
+        axes.plot(BLOCKS, [2 * b / 2**20 for b in fused], "o-", color=palette.blue)
+        axes.text(BLOCKS[-1], 2.6 * naive[-1] / 2**20, "naive", color=palette.vermillion, ha="right")
+        axes.text(BLOCKS[-1], 2.6 * fused[-1] / 2**20, "fused", color=palette.blue, ha="right")
+        axes.set(xscale="log", yscale="log", xlabel="queries per block", ylabel="MiB", title=title, ylim=(2, 2000))
+        axes.set_xticks(BLOCKS, BLOCKS)
+        axes.minorticks_off()
+    show.figure(plot, "Naive and fused traffic of one head, each once as least bytes and once as requested bytes")
+debrief(
+    "blocks",
+    """Both panels show one head of 4,096 tokens, head_dim 128, in BF16, each in one measure for both. Fused attention saves the table in either. But what its programs ask for,
+    2·N²·d / block_m elements of K and V, is still quadratic in N. The block only divides it: the *memory* is linear, the traffic is not.
+
+    The choice has no rule of thumb. If bytes decide, a large block of queries wins as long as it fits. If arithmetic decides,
+    small tiles waste less at the edge of the mask, until they are too small for the tensor cores.""",
+    parts=("traffic", "choice"),
 )
 
 # %% [markdown]
-# So FlashAttention is **not** sub-quadratic in traffic. It divides a quadratic term by the block, and it removes the
-# quadratic *memory*. What is asked of K and V again and again comes from L2, not from DRAM, as long as those of the heads
-# at work fit there.
-
-# %% [markdown]
-# ## 2 · A summary that can be merged
+# ## 3 · A summary that can be merged
 #
-# Softmax wants the whole row before it can divide. Yet the row arrives in blocks. For each query, let a block of keys
-# leave three things behind:
+# Softmax wants the whole row before it divides, and the row arrives in tiles. For each query, let a block of keys leave
+# three things behind: *m*, the largest of its scaled scores, *s*, the sum of exp(score − m), and *a*, the sum of
+# exp(score − m) · value, a vector. Two summaries of different keys merge into one: take the larger maximum, multiply the sum
+# and the vector of each side by exp(its own m − the new m), and add. At the end the answer is a / s.
 #
-# - *m*, the largest of its scaled scores,
-# - *s*, the sum of exp(score − m),
-# - *a*, the sum of exp(score − m) · value: a vector.
+# *Worked example.* One query, scores 1, 3 | 2 and values 10, 20 | 30. The first block leaves m = 3, s = e⁻² + 1 = 1.135,
+# a = 10·e⁻² + 20 = 21.353. The second leaves (2, 1, 30). Merged: m = 3, s = 1.135 + e⁻¹ = 1.503, a = 21.353 + 30·e⁻¹ =
+# 32.390. The answer is 21.55, and the **logsumexp** m + log(s) is 3.408.
 #
-# Two such summaries, of different keys, merge into one: take the larger maximum, multiply the sum and the vector of each
-# side by exp(its own m − the new m), and add. When all blocks are merged the answer is a / s. The division comes last,
-# once.
+# ### Exercise 3 (16 points)
 #
-# Merging is associative and commutative, so the blocks can be summarised in any order, by anyone: in a loop (the next
-# exercise), by programs that split the keys between them (decoding), or by GPUs in a ring (context parallelism).
-
-# %% tags=["demo"]
-predict(
-    "masked",
-    "A block in which every score is masked to −inf: what must its m, s and a be so that merging changes nothing? Guess s.",
-    unit="",
-    guess=None,
-)
-
-# %% [markdown]
-# ### Exercise 2 (25 points)
+# `summarise(scores, values) -> Summary`: `scores` (queries, keys), some −inf, `values` (keys, head_dim). If all scores of a
+# query are −inf: m = −inf, s = 0, a = 0. There may be no keys.
 #
-# `summarise(scores, values) -> Summary`: `scores` (queries, keys) and `values` (keys, head_dim), float64 or float32;
-# scores are scaled already and may be −inf. Returns `Summary(m, s, a)` of shapes (queries,), (queries,), (queries,
-# head_dim). A query whose scores are all −inf has m = −inf, s = 0, a = 0; there may also be no keys at all.
+# `merge(left, right) -> Summary`. A side with m = −inf changes nothing.
 #
-# `merge(left: Summary, right: Summary) -> Summary`. A side with m = −inf changes nothing; two of them give one of them.
-# No NaN, ever.
+# `finish(summary) -> tuple[Tensor, Tensor]`: the output (queries, head_dim) and the logsumexp (queries,). A query that saw
+# nothing gets zeros and −inf.
 #
-# `finish(summary) -> tuple[Tensor, Tensor]`: the output (queries, head_dim) and the logsumexp m + log(s), (queries,). A
-# query that saw nothing gets an output of zeros and a logsumexp of −inf.
-#
-# The dtype of the results is that of the arguments. Plain PyTorch, no kernel; arguments are not changed.
-
-
-# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_summary", "locked": true, "schema_version": 3, "solution": false, "task": false}
-@dataclass(frozen=True)
-class Summary:
-    """What a block of keys leaves behind for each query."""
-
-    m: torch.Tensor  # (queries,) the largest score
-    s: torch.Tensor  # (queries,) the sum of exp(score - m)
-    a: torch.Tensor  # (queries, head_dim) the sum of exp(score - m) · value
+# No NaN, ever. Everything is float32 or float64, and so are the results. Plain PyTorch; arguments are not changed.
 
 
 # %% nbgrader={"grade": false, "grade_id": "merging", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -493,268 +702,512 @@ def finish(summary: Summary) -> tuple[torch.Tensor, torch.Tensor]:
     ### END SOLUTION
 
 
+# %% nbgrader={"grade": true, "grade_id": "merging_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("merging", "summaries of blocks, merged in any order", part="values", hidden="other blocks and orders"):
+
+    def random_case(queries, keys, width, seed, dtype=torch.float64):
+        scores, values = 4 * seeded(queries, keys, seed=seed), seeded(keys, width, seed=seed + 1)
+        return scores.to(dtype), values.to(dtype)
+
+    def summed(scores, values):
+        return summarise(scores.clone(), values.clone())
+
+    def joined(left, right):
+        return merge(*(Summary(each.m.clone(), each.s.clone(), each.a.clone()) for each in (left, right)))
+
+    def finished(summary, scores, values, case):
+        fine = 1e-12 if scores.dtype == torch.float64 else 1e-5
+        check.dtype(summary.m, scores.dtype, what=f"m of {case}")
+        out, lse = finish(summary)
+        wide, expected = scores.double(), scores.double().softmax(1) @ values.double()
+        check.dtype(out, scores.dtype, what=f"the output of {case}")
+        check.close(out, expected, rtol=fine, atol=fine, what=f"the output of {case}")
+        check.close(lse, wide.logsumexp(1), rtol=fine, atol=fine, what=f"the logsumexp of {case}")
+
+    scores, values = torch.tensor([[1.0, 3.0, 2.0]]).double(), torch.tensor([[10.0], [20.0], [30.0]]).double()
+    whole = summed(scores[:, :2], values[:2])
+    check.close(whole.m, [3.0], what="m of the scores 1, 3")
+    check.close(whole.s, [1 + math.exp(-2)], what="s of the scores 1, 3")
+    check.close(whole.a, [[20 + 10 * math.exp(-2)]], what="a of the scores 1, 3 and values 10, 20")
+    merged = joined(whole, summed(scores[:, 2:], values[2:]))
+    check.close(merged.s, [1 + math.exp(-2) + math.exp(-1)], what="s of 1, 3 | 2, merged")
+    check.close(merged.a, [[20 + 10 * math.exp(-2) + 30 * math.exp(-1)]], what="a of 1, 3 | 2, merged")
+    scores, values = random_case(5, 12, 3, 0)
+    finished(summed(scores, values), scores, values, "one block")
+    first, second, third = (summed(scores[:, i : i + 5], values[i : i + 5]) for i in range(0, 12, 5))
+    finished(joined(joined(first, second), third), scores, values, "three blocks, merged from the left")
+    finished(joined(first, joined(third, second)), scores, values, "three blocks, merged from the right")
+    scores, values = random_case(2, 4, 3, 5, torch.float32)
+    finished(joined(summed(scores[:, :1], values[:1]), summed(scores[:, 1:], values[1:])), scores, values, "float32")
+    ### BEGIN HIDDEN TESTS
+    for seed in range(6):
+        rng = check.rng(seed)
+        queries, keys, width = (int(v) for v in rng.integers(1, 20, 3))
+        scores, values = random_case(queries, keys, width, 100 + seed)
+        scores[:, : keys // 3] += 300.0 * (seed % 4)
+        cuts = sorted({0, keys, *(int(v) for v in rng.integers(0, keys + 1, 3))})
+        parts = [summed(scores[:, a:b], values[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+        parts = [parts[i] for i in rng.permutation(len(parts))]
+        while len(parts) > 1:
+            at = int(rng.integers(len(parts) - 1))
+            parts[at : at + 2] = [joined(parts[at], parts[at + 1])]
+        finished(parts[0], scores, values, f"{queries} queries and {keys} keys in {len(cuts) - 1} blocks")
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "merging_test_edges", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("merging", "−inf, no keys, and arguments that stay", part="edges", hidden="them in other places"):
+
+    def masked(queries, keys, width, seed, hide):
+        scores, values = 4 * seeded(queries, keys, seed=seed).double(), seeded(keys, width, seed=seed + 1).double()
+        scores[torch.rand(queries, keys, generator=torch.Generator().manual_seed(seed)) < hide] = -math.inf
+        return scores, values
+
+    def summed(scores, values):
+        return summarise(scores.clone(), values.clone())
+
+    def copied(summary):
+        return Summary(summary.m.clone(), summary.s.clone(), summary.a.clone())
+
+    def joined(left, right):
+        return merge(copied(left), copied(right))
+
+    def require_summary(summary, case):
+        check.equal(summary.m.tolist(), [-math.inf] * len(summary.m), what=f"m of {case}")
+        check.equal(summary.s.tolist(), [0.0] * len(summary.m), what=f"s of {case}", hint="exp(−inf − 0) is 0")
+        check.equal(summary.a.abs().max().item(), 0.0, what=f"the largest a of {case}")
+
+    def require_same(summary, scores, values, case):
+        """Against sums over the visible keys of each query."""
+        out, lse = finish(copied(summary))
+        expected, logs = (
+            torch.zeros(len(scores), values.shape[1]).double(),
+            torch.full((len(scores),), -math.inf).double(),
+        )
+        for i, row in enumerate(scores):
+            if (seen := row > -math.inf).any():
+                expected[i], logs[i] = row[seen].softmax(0) @ values[seen], row[seen].logsumexp(0)
+        cause = "NaN: 0 / 0, or −inf − (−inf)" if out.isnan().any() else ""
+        check.close(out, expected, rtol=1e-10, atol=1e-12, what=f"the output of {case}", hint=cause)
+        check.close(lse, logs, rtol=1e-10, atol=1e-12, what=f"the logsumexp of {case}")
+
+    scores, values = masked(5, 12, 3, 0, 0.0)
+    whole, blank = summed(scores, values), torch.full((5, 4), -math.inf).double()
+    hidden = summed(blank, values[:4])
+    require_summary(hidden, "a block of −inf")
+    require_summary(summed(scores[:, :0], values[:0]), "a block of no keys")
+    require_same(hidden, blank, values[:4], "queries that saw nothing")
+    require_summary(joined(hidden, hidden), "two blocks of −inf")
+    require_same(joined(hidden, whole), scores, values, "a block of −inf, then an ordinary one")
+    require_same(joined(whole, hidden), scores, values, "an ordinary block, then one of −inf")
+
+    def unchanged(name, function, *args):
+        """In the student's process, on copies that travel there."""
+        fresh = [each.clone() if torch.is_tensor(each) else copied(each) for each in args]
+        for number, (now, then) in enumerate(zip(arguments_after(function, *fresh), args, strict=True), start=1):
+            fields = [(now, then)] if torch.is_tensor(then) else [(now.m, then.m), (now.s, then.s), (now.a, then.a)]
+            same = all(torch.equal(x, y) for x, y in fields)
+            check.true(same, f"{name} changes its argument number {number} in place: work on new tensors")
+
+    unchanged("summarise", summarise, scores, values)
+    unchanged("merge", merge, whole, summed(scores + 1, values))
+    unchanged("merge", merge, summed(scores + 1, values), whole)
+    unchanged("finish", finish, whole)
+    unchanged("finish", finish, hidden)
+    ### BEGIN HIDDEN TESTS
+    for seed in range(6):
+        rng = check.rng(seed)
+        queries, keys, width = (int(v) for v in rng.integers(1, 20, 3))
+        scores, values = masked(queries, keys, width, 100 + seed, [0.5, 0.97][seed % 2])
+        cut = int(rng.integers(0, keys + 1))
+        left, right = summed(scores[:, :cut], values[:cut]), summed(scores[:, cut:], values[cut:])
+        require_same(joined(right, left), scores, values, f"{queries} queries, {keys} keys, many of them −inf")
+    ### END HIDDEN TESTS
+
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "merging",
     "Everything in a summary is measured against its own m. To compare two, express both against the larger one: multiply by exp(own m − larger m), which is at most 1.",
-    "The trap is −inf − (−inf) = NaN. Subtract 0 instead of the maximum wherever the maximum is −inf: exp(−inf − 0) is exactly 0, which is what you want.",
+    "The trap is −inf − (−inf) = NaN. Subtract 0 instead of the maximum wherever the maximum is −inf: exp(−inf − 0) is exactly 0.",
     "`amax` of a block with no keys raises. One more column of −inf gives every query a maximum.",
 )
 
-# %% nbgrader={"grade": true, "grade_id": "merging_test", "locked": true, "points": 25, "schema_version": 3, "solution": false, "task": false}
-with check("merging", "summaries of blocks of keys, merged in any order"):
 
-    def random_case(queries, keys, width, seed, hide=0.0):
-        generator = torch.Generator().manual_seed(seed)
-        scores = 4 * torch.randn(queries, keys, generator=generator, dtype=torch.float64)
-        scores[torch.rand(queries, keys, generator=generator) < hide] = -math.inf
-        return scores, torch.randn(keys, width, generator=generator, dtype=torch.float64)
-
-    scores, values = random_case(5, 12, 3, 0)
-    whole = summarise(scores, values)
-    check.close(whole.m, scores.amax(1), what="m", hint="the largest score of each query")
-    check.close(whole.s, (scores - scores.amax(1, keepdim=True)).exp().sum(1), what="s", hint="exponentials against m")
-    out, lse = finish(whole)
-    check.close(
-        out,
-        scores.softmax(1) @ values,
-        rtol=1e-12,
-        what="the output of one block",
-        hint="a / s, divided once at the end",
-    )
-    check.close(lse, scores.logsumexp(1), rtol=1e-12, what="the logsumexp", hint="m + log(s)")
-    parts = [summarise(scores[:, i : i + 5], values[i : i + 5]) for i in range(0, 12, 5)]
-    out, lse = finish(merge(merge(parts[0], parts[1]), parts[2]))
-    check.close(
-        out,
-        scores.softmax(1) @ values,
-        rtol=1e-12,
-        what="the output of three merged blocks",
-        hint="both sides must be scaled by exp(own m − larger m), the vector as well as the sum",
-    )
-    check.close(lse, scores.logsumexp(1), rtol=1e-12, what="the logsumexp of three merged blocks")
-    hidden = summarise(torch.full((5, 4), -math.inf, dtype=torch.float64), values[:4])
-    check.equal(
-        hidden.s.tolist(), [0.0] * 5, what="s of a masked block", hint="exp(−inf − 0) is 0; exp(−inf − (−inf)) is NaN"
-    )
-    nothing, unseen = finish(hidden)
-    check.equal(nothing.tolist(), [[0.0] * 3] * 5, what="the output of queries that saw nothing", hint="0 / 0 is NaN")
-    check.equal(unseen.tolist(), [-math.inf] * 5, what="the logsumexp of queries that saw nothing")
-    empty = summarise(scores[:, :0], values[:0])
-    check.equal(empty.m.tolist(), [-math.inf] * 5, what="m of a block with no keys", hint="amax of nothing raises")
-    check.close(
-        finish(merge(hidden, whole))[0],
-        scores.softmax(1) @ values,
-        rtol=1e-12,
-        what="the output after merging a masked block",
-        hint="a side that saw nothing changes nothing",
-    )
-    ### BEGIN HIDDEN TESTS
-    for seed in range(12):
-        rng = check.rng(seed)
-        queries, keys, width = (int(v) for v in rng.integers(1, 20, 3))
-        scores, values = random_case(queries, keys, width, 100 + seed, hide=[0.0, 0.5, 0.97][seed % 3])
-        scores[:, : keys // 3] += 300.0 * (seed % 4)
-        seen = (scores > -math.inf).any(1)
-        expected = torch.zeros(queries, width, dtype=torch.float64)
-        logs = torch.full((queries,), -math.inf, dtype=torch.float64)
-        for i in range(queries):
-            if seen[i]:
-                top = float(scores[i].max())
-                weights = [math.exp(float(v) - top) for v in scores[i]]
-                expected[i] = sum(w * values[j] for j, w in enumerate(weights)) / sum(weights)
-                logs[i] = top + math.log(sum(weights))
-        cuts = sorted({0, keys, *(int(v) for v in rng.integers(0, keys + 1, 3))})
-        parts = [summarise(scores[:, a:b], values[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
-        parts.append(summarise(scores[:, :0], values[:0]))
-        order = rng.permutation(len(parts))
-        while len(parts) > 1:  # merge neighbours of a random order, a random tree
-            parts = [parts[i] for i in (order if len(order) == len(parts) else range(len(parts)))]
-            at = int(rng.integers(len(parts) - 1))
-            parts[at : at + 2] = [merge(parts[at], parts[at + 1])]
-        out, lse = finish(parts[0])
-        case = f"{queries} queries and {keys} keys in {len(cuts)} blocks, one of them empty, in a random order"
-        check.equal(
-            bool(out.isfinite().all()),
-            True,
-            what=f"whether the output of {case} is finite",
-            hint="a query that saw nothing divides 0 by 0",
-        )
-        check.close(
-            out,
-            expected,
-            rtol=1e-10,
-            atol=1e-12,
-            what=f"the output of {case}",
-            hint="merging must not depend on the order, and −inf on either side changes nothing",
-        )
-        check.equal(lse[~seen].tolist(), logs[~seen].tolist(), what="the logsumexp of queries that saw nothing")
-        check.close(lse[seen], logs[seen], rtol=1e-10, atol=1e-12, what=f"the logsumexp of {case}")
-    scores, values = random_case(3, 6, 2, 1)
-    single = summarise(scores.float(), values.float())
-    check.dtype(single.m, torch.float32, what="m of float32 scores")
-    check.dtype(finish(merge(single, single))[0], torch.float32, what="the output of float32 summaries")
-    before = scores.clone()
-    summarise(scores, values)
-    check.equal(scores.tolist(), before.tolist(), what="the scores afterwards", hint="arguments are not changed")
-    ### END HIDDEN TESTS
-
-# %% [markdown]
-# The prediction: s = 0 and a = 0. And m = −inf, which is why careless code turns one fully masked tile into a row of NaN.
-#
-# ## 3 · The kernel
-#
-# Everything is there now. One program owns `BLOCK_M` queries of one head. It keeps m, s and a for each of them, in
-# registers, and walks along the keys: two matrix products a tile, with the update of the summary between them.
-#
-# Watch it. Blue tiles are done, orange ones are at work, white ones wait, grey ones are never visited. The number in a
-# tile, where there is room for one, is its turn in its program; different rows of tiles are different programs, and run at
-# the same time.
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-from matplotlib.patches import Rectangle
-
-
-def draw_tiles(mask, tokens, block_m, block_n, step):
-    fig, (axes, side) = figure(1, 2, width=11, height=4.6, width_ratios=[3, 2])
-    window = {"none": None, "causal": None, "window of 64": 64}[mask]
-    programs = []
-    for top in range(0, tokens, block_m):
-        bottom = min(top + block_m, tokens) - 1
-        high = tokens if mask == "none" else bottom + 1
-        low = max(0, top - window + 1) if window else 0
-        programs.append((top, list(range(low // block_n, -(-high // block_n)))))
-    columns = -(-tokens // block_n)
-    visited = 0
-    for top, tiles in programs:
-        height = min(block_m, tokens - top)
-        for tile in range(columns):
-            width = min(block_n, tokens - tile * block_n)
-            turn = tiles.index(tile) if tile in tiles else None
-            shade = (
-                "#eeeeee"
-                if turn is None
-                else palette.blue
-                if turn < step
-                else palette.orange
-                if turn == step
-                else "white"
-            )
-            visited += turn is not None
-            axes.add_patch(
-                Rectangle(
-                    (tile * block_n, top), width, height, facecolor=shade, edgecolor=palette.grey, lw=0.8, alpha=0.85
-                )
-            )
-            if turn is not None and len(programs) * columns <= 120:
-                axes.text(
-                    tile * block_n + width / 2,
-                    top + height / 2,
-                    turn,
-                    ha="center",
-                    va="center",
-                    fontsize=9,
-                    color="white" if turn < step else palette.ink,
-                )
-    if mask != "none":
-        axes.plot([0, tokens], [0, tokens], color=palette.ink, lw=1.2, alpha=0.5)
-    if window:
-        axes.plot([0, tokens - window], [window, tokens], color=palette.ink, lw=1.2, ls="--", alpha=0.5)
-    total = len(programs) * columns
-    axes.set(xlim=(0, tokens), ylim=(tokens, 0), xlabel="keys", ylabel="queries", aspect="equal")
-    axes.set_title(f"{visited} of {total} tiles are visited: {100 * visited / total:.0f}%", fontsize=11)
+def draw_walk(step):
+    """One program with 32 queries and 160 keys in tiles of 32, and the summary of its last query."""
+    fig, (axes, side) = figure(1, 2, width=11, height=2.9, width_ratios=[3, 2])
+    for tile in range(5):
+        shade = palette.blue if tile < step else palette.orange if tile == step else "none"
+        axes.bar([32 * tile + 16], [32], 31, color=shade, edgecolor=palette.grey)
+        name = "done" if tile < step else "now" if tile == step else "waits"
+        axes.text(32 * tile + 16, 16, name, ha="center", va="center")
+    axes.set(xlim=(0, 160), ylim=(32, 0), xlabel="keys", ylabel="queries", title=f"tile {step} of 5, from 0")
     axes.grid(visible=False)
-    # The summary of one query, the last, after each tile.
-    scores = 2.2 * np.sin(np.arange(tokens) / 9.0) + np.arange(tokens) / tokens * 2
-    m, s, history = -np.inf, 0.0, []
-    for tile in programs[-1][1][: step + 1]:
-        keys = np.arange(tile * block_n, min(tile * block_n + block_n, tokens))
-        seen = scores[keys]
+    scores = 2.2 * np.sin(np.arange(160) / 19.0 - 1) + np.arange(160) / 80
+    m, s, sums, heights = -np.inf, 0.0, [], []
+    for tile in range(step + 1):
+        seen = scores[32 * tile : 32 * tile + 32]
         raised = max(m, seen.max())
-        s = s * np.exp(m - raised) + np.exp(seen - raised).sum()
-        m = raised
-        history.append((m, s))
-    turns = range(len(history))
-    side.plot(turns, [m for m, _ in history], "o-", color=palette.vermillion, label="m")
-    side.plot(turns, [s for _, s in history], "o-", color=palette.green, label="s")
-    side.set(title="The last query's m and s (of made-up scores)", xlabel="turn", xlim=(-0.3, columns - 0.7))
-    side.xaxis.get_major_locator().set_params(integer=True)
-    side.legend(loc="best")
+        s, m = s * np.exp(m - raised) + np.exp(seen - raised).sum(), raised
+        heights.append(m)
+        sums.append(s)
+    side.plot(range(step + 1), heights, "o-", color=palette.vermillion)
+    side.plot(range(step + 1), sums, "o-", color=palette.green)
+    side.text(step + 0.15, heights[-1], "m", color=palette.vermillion, va="center")
+    side.text(step + 0.15, sums[-1], "s", color=palette.green, va="center")
+    side.set(xlim=(-0.3, 5), ylim=(0, 70), xlabel="tile", title="the last query's m and s")
     return fig
 
 
-explore(
-    draw_tiles,
-    mask=["causal", "none", "window of 64"],
-    tokens=(64, 320, 16, 256),
-    block_m=[64, 32, 128],
-    block_n=[32, 16, 64],
-    step=(0, 19, 1, 2),
+animate(
+    draw_walk, range(5), seconds=1.2, caption="A program walks along the keys; its summary never grows (made-up scores)"
+)
+debrief(
+    "merging",
+    """m, s and a are measured against m, so a summary is worth exp(m) · s and exp(m) · a, whatever m is. Merging adds these two
+    numbers, and addition is associative and commutative: blocks can be summarised in any order, by anyone. A loop does it (the
+    next exercise), so do programs that split the keys between them (decoding) and GPUs in a ring (context parallelism).
+
+    Subtracting 0 where the maximum is −inf makes an empty side weigh exactly nothing. Careless code turns one masked tile
+    into a row of NaN.""",
+    parts=("values", "edges"),
 )
 
 # %% [markdown]
-# ### Exercise 3 (30 points)
+# ## 4 · One head
 #
-# `flash_attention(q, k, v, causal: bool, block_m: int, block_n: int) -> tuple[Tensor, Tensor]` returns (out, lse).
+# The next cell holds a complete kernel for keys that fill exactly one tile. A program owns BLOCK_M queries. `tl.dot` is the
+# matrix product of two whole tiles, accumulated in float32, and `tl.trans` transposes. Without `input_precision="ieee"` a product
+# of float32 would be rounded to TF32 on the tensor cores. The probabilities are converted to the dtype of v, because
+# both sides of a `tl.dot` have one dtype.
 #
-# - `q` (batch, heads, queries, head_dim); `k`, `v` (batch, kv_heads, keys, head_dim); all contiguous, float32 or
-#   float16. Any number of queries and keys from 1 on; head_dim is 16, 32 or 64; `heads` is a multiple of `kv_heads`, and
-#   query head h uses key head h // (heads / kv_heads). Blocks are powers of two, at least 16.
-# - out = softmax(q kᵀ / √head_dim) v, in the dtype of q, shaped like q. lse (batch, heads, queries) in float32: the
-#   logsumexp of the scaled scores.
-# - `causal`: query i sees key j where j ≤ i + (keys − queries). A query that sees nothing gets zeros, and lse = −inf.
-# - One launch, one program for each block of `block_m` queries of each head. It loads its queries once; it visits
-#   exactly the tiles of exercise 1, and loads their K and V once each. Both products are `tl.dot`s of a whole tile with
-#   `input_precision="ieee"`, accumulated in float32; probabilities are rounded to the dtype of v for the second one.
-# - Nothing but out and lse is written.
-# - A program holds a few tiles, never the scores of all keys. No tile, loaded or computed, has more elements than the
-#   largest of `block_m` · `block_n`, `block_m` · head_dim and `block_n` · head_dim; all tiles that a program holds at
-#   one time, masks and intermediate results included, have at most 32 times as many. The meter counts both, as
-#   `run.traffic.total.largest_tile` and `.most_held`.
-# - A kernel may call `tl` and `@triton.jit` functions of its own cell, and nothing else. So it is in exercise 4.
+# *Worked example.* For 40 keys in tiles of 16 the loop takes three steps, at 0, 16 and 32. In the last one the columns are 32
+# to 47, and 40 to 47 do not exist: load them as zeros, and set their scores to −inf, because a score of 0 is not nothing.
+#
+# ### Exercise 4 (18 points)
+#
+# `flash_head(q, k, v, block_m, block_n) -> tuple[Tensor, Tensor]` returns (out, lse) of one head without a mask.
+#
+# - `q` (queries, head_dim), `k` and `v` (keys, head_dim): contiguous, float32 or float16. Any number of queries and keys
+#   from 1 on; head_dim is 16, 32 or 64; blocks are powers of two, at least 16.
+# - `out` = softmax(q kᵀ / √head_dim) v, like q. `lse` (queries,): the logsumexp of the scaled scores. Scores, m, s, a and
+#   `lse` are float32. The division comes last, once.
+# - One launch, ⌈queries / block_m⌉ programs. Each loads its queries once and each tile of K and of V once. Nothing but `out`
+#   and `lse` is written, and PyTorch moves nothing.
+# - No tile has more elements than the largest of block_m · block_n, block_m · head_dim and block_n · head_dim; a program holds
+#   at most 32 times as many at one time.
+#
+# Go in two steps: first keys that fill all tiles, then the ragged end.
 
 
-# %% nbgrader={"grade": false, "grade_id": "flash", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% tags=["demo"]
 @triton.jit
-def flash_kernel(
-    q,
-    k,
-    v,
-    out,
-    lse,
-    queries,
-    keys,
-    group,
-    scale,
-    HEAD_DIM: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+def one_tile_kernel(q, k, v, out, scale, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column, width = tl.arange(0, BLOCK_N), tl.arange(0, HEAD_DIM)
+    query = tl.load(q + row[:, None] * HEAD_DIM + width[None, :])  # (BLOCK_M, HEAD_DIM)
+    key = tl.load(k + column[:, None] * HEAD_DIM + width[None, :])  # (BLOCK_N, HEAD_DIM)
+    value = tl.load(v + column[:, None] * HEAD_DIM + width[None, :])
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale  # (BLOCK_M, BLOCK_N)
+    weights = tl.exp(scores - tl.max(scores, axis=1)[:, None])
+    a = tl.dot(weights.to(value.dtype), value, input_precision="ieee")  # (BLOCK_M, HEAD_DIM)
+    result = a / tl.sum(weights, axis=1)[:, None]
+    tl.store(out + row[:, None] * HEAD_DIM + width[None, :], result.to(out.dtype.element_ty))
+
+
+if INTERPRETED:
+    q, k, v = seeded(32, 16), seeded(16, 16, seed=1), seeded(16, 16, seed=2)
+    out = torch.empty_like(q)
+    one_tile_kernel[(2,)](q, k, v, out, 16**-0.5, HEAD_DIM=16, BLOCK_M=16, BLOCK_N=16)
+    print(f"largest difference: {(out - torch.softmax(q @ k.T / 4, -1) @ v).abs().max():.1e}")
+
+
+# %% nbgrader={"grade": false, "grade_id": "one_head", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def head_kernel(
+    q, k, v, out, lse, queries, keys, scale, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
-    """BLOCK_M queries of one head; the second program id counts batch and heads."""
+    """BLOCK_M queries and all keys."""
     ### BEGIN SOLUTION
-    head = tl.program_id(1)
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     width = tl.arange(0, HEAD_DIM)
-    k += (head // group).to(tl.int64) * keys * HEAD_DIM
-    v += (head // group).to(tl.int64) * keys * HEAD_DIM
-    at = head.to(tl.int64) * queries * HEAD_DIM + row[:, None] * HEAD_DIM + width[None, :]
+    at = row[:, None] * HEAD_DIM + width[None, :]
     query = tl.load(q + at, mask=row[:, None] < queries, other=0.0)
     m = tl.full((BLOCK_M,), -float("inf"), tl.float32)
     s = tl.zeros((BLOCK_M,), tl.float32)
     a = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
-    end = keys
-    if CAUSAL:
-        last = tl.minimum((tl.program_id(0) + 1) * BLOCK_M, queries) - 1
-        end = tl.minimum(keys, last + keys - queries + 1)
+    for first in range(0, keys, BLOCK_N):
+        column = first + tl.arange(0, BLOCK_N)
+        tile = column[:, None] * HEAD_DIM + width[None, :]
+        key = tl.load(k + tile, mask=column[:, None] < keys, other=0.0)
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+        scores = tl.where(column[None, :] < keys, scores, -float("inf"))
+        raised = tl.maximum(m, tl.max(scores, axis=1))
+        kept = tl.exp(m - raised)
+        weights = tl.exp(scores - raised[:, None])
+        value = tl.load(v + tile, mask=column[:, None] < keys, other=0.0)
+        a = a * kept[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
+        s = s * kept + tl.sum(weights, axis=1)
+        m = raised
+    tl.store(out + at, (a / s[:, None]).to(out.dtype.element_ty), mask=row[:, None] < queries)
+    tl.store(lse + row, m + tl.log(s), mask=row < queries)
+    ### END SOLUTION
+
+
+def flash_head(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_m: int, block_n: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of one head without the table of scores."""
+    ### BEGIN SOLUTION
+    (queries, head_dim), keys = q.shape, len(k)
+    out, lse = torch.empty_like(q), torch.empty(queries, dtype=torch.float32, device=q.device)
+    head_kernel[(triton.cdiv(queries, block_m),)](
+        q, k, v, out, lse, queries, keys, head_dim**-0.5, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n
+    )
+    return out, lse
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "one_head_test_values", "locked": true, "points": 11, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("one_head", "attention of one head", part="values", hidden="other sizes and blocks, in both dtypes"):
+
+    def head_check(queries, keys, width, block_m, block_n, dtype=torch.float32, spread=1.0):
+        q, k, v = (seeded(rows, width, seed=queries + i, dtype=dtype) for i, rows in enumerate((queries, keys, keys)))
+        q, visible = q * spread, pairs(queries, keys)
+        case = f"{queries} queries, {keys} keys, head_dim {width}, blocks {block_m} × {block_n}, {name_of(dtype)}"
+        case += f", q {spread:g} times as large" * (spread != 1)
+        out, lse = replay(flash_head, q, k, v, block_m, block_n).outputs
+        require_out(out, q, k, v, visible, block_n, case)
+        require_lse(lse, q, k, v, visible, case)
+
+    head_check(16, 16, 16, 16, 16)  # one tile
+    head_check(32, 48, 16, 16, 16)  # whole tiles
+    head_check(16, 40, 16, 16, 16)  # a ragged end
+    head_check(20, 33, 32, 16, 32)
+    head_check(20, 70, 32, 16, 64, torch.float16)
+    head_check(16, 40, 16, 16, 16, spread=300.0)
+    require_rounded(flash_head, 16, 16)
+    ### BEGIN HIDDEN TESTS
+    head_check(1, 1, 16, 16, 16)
+    head_check(65, 31, 64, 32, 16)
+    head_check(33, 100, 32, 64, 32, torch.float16)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "one_head_test_traffic", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("one_head", "what it moves and holds, and its code", part="traffic", hidden="other sizes"):
+
+    def head_traffic(queries, keys, width, block_m, block_n, dtype=torch.float32):
+        q, k, v = (seeded(rows, width, seed=i, dtype=dtype) for i, rows in enumerate((queries, keys, keys)))
+        case = f"{queries} queries, {keys} keys, head_dim {width}, blocks {block_m} × {block_n}, {name_of(dtype)}"
+        run = replay(flash_head, q, k, v, block_m, block_n)
+        require_work(run, q, pairs(queries, keys), block_m, block_n, case)
+
+    head_traffic(20, 40, 16, 16, 16)
+    head_traffic(16, 64, 32, 16, 32, torch.float16)
+    head_traffic(16, 640, 16, 16, 16)
+    require_compiled(flash_head, *(torch.empty(64, 32, device="meta") for _ in range(3)), 32, 32)
+    ### BEGIN HIDDEN TESTS
+    head_traffic(65, 31, 64, 32, 16)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+term("FlashAttention")
+hint(
+    "one_head",
+    "Three blocks live through the loop: m = −inf and s = 0 of shape (BLOCK_M,), a = 0 of shape (BLOCK_M, HEAD_DIM). The loop body is `summarise` and `merge` in one.",
+    "In the loop: `raised = tl.maximum(m, tl.max(scores, axis=1))`, and `kept = tl.exp(m - raised)` corrects both s and a.",
+    "`scores = tl.where(column[None, :] < keys, scores, -float('inf'))` comes before the maximum; K and V are loaded with a mask and `other=0.0`.",
+)
+debrief(
+    "one_head",
+    """One program needs a query tile, one tile of K and of V, and a summary, however many keys there are. The table
+    exists only tile by tile, in registers. The first tile always holds a key, so m is finite after it, and exp(−inf − m) = 0
+    makes the empty summary vanish by itself.
+
+    Keys beyond the end must be −inf *before* the maximum. A score of 0 adds exp(−m) to the sum, which is small enough to
+    look like rounding when scores are large.""",
+    parts=("values", "traffic"),
+)
+
+# %% [markdown]
+# ## 5 · Causal
+#
+# A causal kernel saves nothing by masking. It has to end its loop early, after the last tile that holds a key which its last
+# existing query sees. And now a query may have seen nothing yet: with more queries than keys, the first ones never do. Then m
+# is still −inf, and −inf − (−inf) is NaN, so subtract 0 there, as in exercise 3.
+#
+# *Worked example.* 40 queries and 24 keys: query *i* sees j ≤ i − 16. In blocks of 16 queries, the first sees nothing and visits
+# no tile. Queries 16 to 31 see up to key 15. Queries 32 to 39 see up to key 23: two tiles of 16.
+#
+# ### Exercise 5 (12 points)
+#
+# `flash_causal(q, k, v, block_m, block_n) -> tuple[Tensor, Tensor]`: exercise 4 with the causal rule of exercise 1. Start from your kernel.
+#
+# - A query that sees nothing gets zeros and lse = −inf.
+# - Exactly the tiles of exercise 1 are visited. Everything else is as in exercise 4.
+
+
+# %% nbgrader={"grade": false, "grade_id": "causal", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def causal_kernel(
+    q, k, v, out, lse, queries, keys, scale, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    """BLOCK_M queries and the keys that they see."""
+    ### BEGIN SOLUTION
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    width = tl.arange(0, HEAD_DIM)
+    at = row[:, None] * HEAD_DIM + width[None, :]
+    query = tl.load(q + at, mask=row[:, None] < queries, other=0.0)
+    m = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    s = tl.zeros((BLOCK_M,), tl.float32)
+    a = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+    end = tl.minimum((tl.program_id(0) + 1) * BLOCK_M, queries) + keys - queries
     for first in range(0, end, BLOCK_N):
         column = first + tl.arange(0, BLOCK_N)
         tile = column[:, None] * HEAD_DIM + width[None, :]
         key = tl.load(k + tile, mask=column[:, None] < keys, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-        visible = column[None, :] < keys
-        if CAUSAL:
-            visible = visible & (column[None, :] <= row[:, None] + keys - queries)
+        visible = (column[None, :] < keys) & (column[None, :] <= row[:, None] + keys - queries)
+        scores = tl.where(visible, scores, -float("inf"))
+        raised = tl.maximum(m, tl.max(scores, axis=1))
+        reference = tl.where(raised == -float("inf"), 0.0, raised)
+        kept = tl.exp(m - reference)
+        weights = tl.exp(scores - reference[:, None])
+        value = tl.load(v + tile, mask=column[:, None] < keys, other=0.0)
+        a = a * kept[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
+        s = s * kept + tl.sum(weights, axis=1)
+        m = raised
+    result = a / tl.where(s == 0.0, 1.0, s)[:, None]
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=row[:, None] < queries)
+    tl.store(lse + row, m + tl.log(s), mask=row < queries)
+    ### END SOLUTION
+
+
+def flash_causal(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_m: int, block_n: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Causal attention of one head."""
+    ### BEGIN SOLUTION
+    (queries, head_dim), keys = q.shape, len(k)
+    out, lse = torch.empty_like(q), torch.empty(queries, dtype=torch.float32, device=q.device)
+    causal_kernel[(triton.cdiv(queries, block_m),)](
+        q, k, v, out, lse, queries, keys, head_dim**-0.5, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n
+    )
+    return out, lse
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "causal_test_values", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("causal", "causal attention of one head", part="values", hidden="other sizes and blocks, in both dtypes"):
+
+    def causal_check(queries, keys, width, block_m, block_n, dtype=torch.float32):
+        q, k, v = (seeded(rows, width, seed=queries + i, dtype=dtype) for i, rows in enumerate((queries, keys, keys)))
+        visible = pairs(queries, keys, causal=True)
+        case = f"{queries} queries, {keys} keys, head_dim {width}, blocks {block_m} × {block_n}, {name_of(dtype)}"
+        out, lse = replay(flash_causal, q, k, v, block_m, block_n).outputs
+        rows, columns = torch.arange(queries)[:, None], torch.arange(keys)[None, :]
+        others = [
+            (words, exact(q, k, v, mask)[0])
+            for words, mask in (
+                ("these are the values of j ≤ i: the queries are the last of the keys", columns <= rows),
+                ("the query's own key is hidden: j ≤ i + (keys − queries)", columns < rows + keys - queries),
+                ("one key too many is seen: j ≤ i + (keys − queries)", columns <= rows + keys - queries + 1),
+                ("these are the values without a mask", columns >= 0),
+            )
+            if not (mask == visible).all()
+        ]
+        require_out(out, q, k, v, visible, block_n, case, others)
+        require_lse(lse, q, k, v, visible, case)
+
+    causal_check(32, 32, 16, 16, 16)
+    causal_check(20, 37, 16, 16, 16)
+    causal_check(40, 24, 16, 16, 16)
+    causal_check(20, 12, 16, 16, 16)  # a tile that some of its queries do not see
+    causal_check(1, 40, 32, 16, 32, torch.float16)
+    require_rounded(flash_causal, 16, 16)
+    ### BEGIN HIDDEN TESTS
+    causal_check(1, 1, 16, 16, 16)
+    causal_check(65, 33, 64, 32, 16, torch.float16)
+    causal_check(33, 65, 32, 64, 32)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "causal_test_tiles", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("causal", "which tiles it visits, and its code", part="tiles", hidden="other sizes"):
+
+    def causal_tiles(queries, keys, width, block_m, block_n, dtype=torch.float32):
+        q, k, v = (seeded(rows, width, seed=i, dtype=dtype) for i, rows in enumerate((queries, keys, keys)))
+        case = f"{queries} queries, {keys} keys, head_dim {width}, blocks {block_m} × {block_n}"
+        run = replay(flash_causal, q, k, v, block_m, block_n)
+        require_work(run, q, pairs(queries, keys, causal=True), block_m, block_n, case)
+
+    causal_tiles(48, 48, 16, 16, 16)
+    causal_tiles(40, 24, 16, 16, 16)
+    causal_tiles(20, 40, 16, 32, 16)
+    require_compiled(flash_causal, *(torch.empty(64, 32, device="meta") for _ in range(3)), 32, 32)
+    ### BEGIN HIDDEN TESTS
+    causal_tiles(65, 33, 64, 32, 16, torch.float16)
+    causal_tiles(17, 130, 32, 16, 64)
+    ### END HIDDEN TESTS
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+hint(
+    "causal",
+    "Two changes: the loop ends after the last key that the block's last *existing* query sees, and inside it column is compared with row + keys − queries.",
+    "`reference = tl.where(raised == -float('inf'), 0.0, raised)` is what to subtract; at the end divide by `tl.where(s == 0.0, 1.0, s)`.",
+    "The last existing query of the block is `tl.minimum((tl.program_id(0) + 1) * BLOCK_M, queries) - 1`. The end of the loop may be negative, and then the loop has no steps.",
+)
+debrief(
+    "causal",
+    """Nearly half of the tiles of a square causal problem are skipped, and the rest of the work is masked only on the diagonal.
+    Kernels in production split the loop in two, whole tiles without any mask first, because the comparison costs time in every tile.
+
+    Aligning the mask at the end makes decoding a special case: one query at the end of a long cache sees all of it. FlashAttention
+    2.1 changed to this rule; before, the mask was aligned at the first query.""",
+    parts=("values", "tiles"),
+)
+
+# %% [markdown]
+# ## 6 · Many heads that share keys
+#
+# In **grouped-query attention** several query heads share one head of keys and values. With 4 query heads on 2 key heads,
+# heads 0 and 1 use key head 0, heads 2 and 3 key head 1: head h uses h // group, where group = heads / kv_heads = 2.
+#
+# *Worked example.* Batch 2, 4 heads on 2, flattened: query heads 0 to 7, key heads 0 to 3. Flat head 5 is head 1 of batch 1. Its
+# keys are head 0 of batch 1, flat key head 2, and 5 // 2 = 2: the same division works for flat numbers. A head of n rows begins n · head_dim
+# elements after the previous one.
+#
+# ### Exercise 6 (10 points)
+#
+# `flash_attention(q, k, v, block_m, block_n) -> tuple[Tensor, Tensor]`: causal attention of all heads, in one launch.
+#
+# - `q` (batch, heads, queries, head_dim), `k` and `v` (batch, kv_heads, keys, head_dim), contiguous; `heads` is a multiple of
+#   `kv_heads`. `out` is like q, `lse` (batch, heads, queries).
+# - One program per block of queries of each head. Nothing is copied or repeated. Everything else is as in exercise 5.
+
+
+# %% nbgrader={"grade": false, "grade_id": "grouped", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def grouped_kernel(
+    q, k, v, out, lse, queries, keys, group, scale, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    """BLOCK_M queries of one head; the second program id counts batch and heads."""
+    ### BEGIN SOLUTION
+    head = tl.program_id(1).to(tl.int64)
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    width = tl.arange(0, HEAD_DIM)
+    k += head // group * keys * HEAD_DIM
+    v += head // group * keys * HEAD_DIM
+    at = (head * queries + row[:, None]) * HEAD_DIM + width[None, :]
+    query = tl.load(q + at, mask=row[:, None] < queries, other=0.0)
+    m = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    s = tl.zeros((BLOCK_M,), tl.float32)
+    a = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+    end = tl.minimum((tl.program_id(0) + 1) * BLOCK_M, queries) + keys - queries
+    for first in range(0, end, BLOCK_N):
+        column = first + tl.arange(0, BLOCK_N)
+        tile = column[:, None] * HEAD_DIM + width[None, :]
+        key = tl.load(k + tile, mask=column[:, None] < keys, other=0.0)
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+        visible = (column[None, :] < keys) & (column[None, :] <= row[:, None] + keys - queries)
         scores = tl.where(visible, scores, -float("inf"))
         raised = tl.maximum(m, tl.max(scores, axis=1))
         reference = tl.where(raised == -float("inf"), 0.0, raised)
@@ -771,318 +1224,137 @@ def flash_kernel(
 
 
 def flash_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, block_m: int, block_n: int
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_m: int, block_n: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention without the table of scores."""
+    """Causal attention of all heads."""
     ### BEGIN SOLUTION
     batch, heads, queries, head_dim = q.shape
-    kv_heads, keys = k.shape[1], k.shape[2]
-    out = torch.empty_like(q)
-    lse = torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device)
-    grid = (triton.cdiv(queries, block_m), batch * heads)
-    flash_kernel[grid](
+    kv_heads, keys = k.shape[1:3]
+    out, lse = torch.empty_like(q), torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device)
+    grouped_kernel[(triton.cdiv(queries, block_m), batch * heads)](
         q, k, v, out, lse, queries, keys, heads // kv_heads, head_dim**-0.5,
-        HEAD_DIM=head_dim, CAUSAL=causal, BLOCK_M=block_m, BLOCK_N=block_n,
+        HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
     return out, lse
     ### END SOLUTION
 
 
-# %% tags=["demo"] jupyter={"source_hidden": true}
-hint(
-    "flash",
-    "Begin without causal, without groups, with one head. Three blocks live through the loop: m and s of shape (BLOCK_M,), a of shape (BLOCK_M, HEAD_DIM). The loop body is exercise 2's `summarise` and `merge` in one.",
-    "Keys beyond the end are loaded as zeros, and a score of 0 is not nothing: set it to −inf with `tl.where` before the maximum.",
-    "Batch and heads can share one program id: K/V head of flat head number h is `h // group`, since `heads` is a multiple of `kv_heads`. Causal: the loop ends after the last key that the block's last existing query may see; inside, compare column with row + keys − queries.",
-)
+# %% nbgrader={"grade": true, "grade_id": "grouped_test_values", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("grouped", "all batches and heads", part="values", hidden="other groups, in both dtypes"):
 
-# %% nbgrader={"grade": true, "grade_id": "flash_test", "locked": true, "points": 30, "schema_version": 3, "solution": false, "task": false}
-with check("flash", "fused attention: values, tiles, bytes"):
+    def grouped_check(batch, heads, kv_heads, queries, keys, width=16, block_m=16, block_n=16, dtype=torch.float32):
+        q = seeded(batch, heads, queries, width, seed=heads, dtype=dtype)
+        k, v = (seeded(batch, kv_heads, keys, width, seed=queries + i, dtype=dtype) for i in range(2))
+        visible, group = pairs(queries, keys, causal=True), heads // kv_heads
+        case = f"batch {batch}, heads {heads} on {kv_heads}, {queries} queries, {keys} keys, {name_of(dtype)}"
 
-    def tensors(batch, heads, kv_heads, queries, keys, head_dim, dtype, seed=0):
-        generator = torch.Generator().manual_seed(seed + queries * 1000 + keys)
+        def shared(of, *head_numbers):
+            """The keys or values of each flat query head, by flat numbers of key heads."""
+            return of.flatten(0, 1)[list(head_numbers)].reshape(batch, heads, keys, width)
 
-        def make(*shape):
-            return torch.randn(*shape, generator=generator).to(dtype)
+        flat, last = range(batch * heads), batch * kv_heads - 1
+        maps = {
+            "": [h // group for h in flat],
+            "query head h uses key head h % kv_heads there: expected h // group": [
+                h // heads * kv_heads + h % heads % kv_heads for h in flat
+            ],
+            "each query head uses the key head of its own number": [min(h, last) for h in flat],
+            "all batches use the keys of the first": [h % heads // group for h in flat],
+        }
+        others = [
+            (words, exact(q, shared(k, *to), shared(v, *to), visible)[0])
+            for words, to in maps.items()
+            if words and to != maps[""]
+        ]
+        out, lse = replay(flash_attention, q, k, v, block_m, block_n).outputs
+        k, v = shared(k, *maps[""]), shared(v, *maps[""])
+        require_out(out, q, k, v, visible, block_n, case, others)
+        require_lse(lse, q, k, v, visible, case)
 
-        return (
-            make(batch, heads, queries, head_dim),
-            make(batch, kv_heads, keys, head_dim),
-            make(batch, kv_heads, keys, head_dim),
-        )
-
-    def exact(q, k, v, causal):
-        repeat = q.shape[1] // k.shape[1]
-        q, k, v = q.double(), k.double().repeat_interleave(repeat, 1), v.double().repeat_interleave(repeat, 1)
-        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        if causal:
-            i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None, :]
-            scores = scores.masked_fill(j > i + k.shape[2] - q.shape[2], -math.inf)
-        lse = scores.logsumexp(-1)
-        weights = torch.where(lse[..., None] == -math.inf, 0.0, (scores - lse[..., None].clamp(min=-1e30)).exp())
-        return weights @ v, lse
-
-    for (batch, heads, kv_heads, queries, keys, head_dim), causal in (
-        ((1, 1, 1, 64, 50, 16), False),
-        ((1, 2, 1, 70, 40, 16), True),
-        ((1, 1, 1, 1, 100, 32), True),
-    ):
-        q, k, v = tensors(batch, heads, kv_heads, queries, keys, head_dim, torch.float32)
-        out, lse = exact(q, k, v, causal)
-        run = replay(flash_attention, q, k, v, causal, 32, 32)
-        case = f"queries {queries}, keys {keys}, heads {heads} on {kv_heads}, {'causal' if causal else 'no mask'}"
-        check.close(
-            run.outputs[0],
-            out,
-            rtol=1e-4,
-            atol=1e-5,
-            what=f"out of {case}",
-            hint="scores are divided by √head_dim; a running sum and vector that are not rescaled by exp(old m − new m); keys beyond the end count as −inf; causal is column ≤ row + keys − queries; NaN: a query that has seen nothing yet, or masked lanes loaded without `other`",
-        )
-        check.close(
-            run.outputs[1], lse, rtol=1e-4, atol=1e-5, what=f"lse of {case}", hint="m + log(s) of the scaled scores"
-        )
-        tiles = sum(
-            -(-(max(0, min(keys, min(top + 32, queries) + keys - queries)) if causal else keys) // 32)
-            for top in range(0, queries, 32)
-        )
-        check.equal(
-            run.traffic.total.dot_flops,
-            batch * heads * tiles * 4 * 32 * 32 * head_dim,
-            what=f"FLOPs of the matrix products, {case}",
-            hint="two products a visited tile; causal must end the loop, not only mask: tiles above the diagonal cost nothing",
-        )
-        check.equal(
-            run.traffic.total.unique_stored,
-            out.numel() * 4 + lse.numel() * 4,
-            what=f"bytes written, {case}",
-            hint="the output and the logsumexp: no scores",
-        )
-        check.true(
-            run.traffic.total.largest_tile <= 32 * 32,
-            f"{case}, blocks 32 × 32: a program works on a tile of {run.traffic.total.largest_tile:,} elements, expected at most 32 · 32 = 1,024",
-        )
-    held = replay(
-        flash_attention, *tensors(1, 1, 1, 16, 1024, 16, torch.float32), False, 16, 16
-    ).traffic.total.most_held
-    check.true(
-        held <= 32 * 256,
-        f"16 queries, 1,024 keys, blocks 16 × 16: a program holds {held:,} elements at one time in all its tiles, expected at most 32 · 256 = 8,192; usually: the scores of every tile are kept until the end",
-    )
-    q, k, v = tensors(1, 1, 1, 20, 70, 32, torch.float16)
-    run = replay(flash_attention, q, k, v, False, 16, 64)
-    check.dtype(run.outputs[0], torch.float16, what="out of float16")
-    check.dtype(run.outputs[1], torch.float32, what="lse of float16")
-    check.close(
-        run.outputs[0],
-        exact(q, k, v, False)[0],
-        rtol=3e-3,
-        atol=3e-3,
-        what="out of float16, blocks 16 × 64",
-        hint="probabilities are cast to the dtype of v for the second product; sums stay in float32",
-    )
+    grouped_check(1, 2, 2, 16, 16)
+    grouped_check(1, 4, 2, 16, 20)
+    grouped_check(2, 4, 2, 20, 17)
+    grouped_check(2, 2, 1, 10, 20, dtype=torch.float16)
+    require_rounded(flash_attention, 16, 16, lead=(1, 1))
     ### BEGIN HIDDEN TESTS
-    cases = [
-        ((2, 4, 2, 33, 33, 16), True, 16, 32, torch.float32),
-        ((1, 2, 2, 127, 129, 64), True, 64, 32, torch.float16),
-        ((1, 3, 1, 129, 64, 32), True, 32, 16, torch.float32),
-        ((2, 2, 1, 17, 130, 32), False, 16, 64, torch.float16),
-        ((1, 1, 1, 128, 256, 16), True, 64, 128, torch.float32),
-        ((1, 1, 1, 1, 1, 16), True, 16, 16, torch.float32),
-    ]
-    for (batch, heads, kv_heads, queries, keys, head_dim), causal, block_m, block_n, dtype in cases:
-        q, k, v = tensors(batch, heads, kv_heads, queries, keys, head_dim, dtype, seed=9)
-        out, lse = exact(q, k, v, causal)
-        run = replay(flash_attention, q, k, v, causal, block_m, block_n)
-        case = f"batch {batch}, heads {heads} on {kv_heads}, queries {queries}, keys {keys}, head_dim {head_dim}, {'causal' if causal else 'no mask'}, blocks {block_m} × {block_n}, {str(dtype).removeprefix('torch.')}"
-        check.dtype(run.outputs[0], dtype, what="out")
-        check.dtype(run.outputs[1], torch.float32, what="lse")
-        tolerance = 2e-4 if dtype == torch.float32 else 3e-3
-        check.equal(
-            bool(run.outputs[0].isfinite().all()),
-            True,
-            what=f"whether out is finite: {case}",
-            hint="with more queries than keys the first queries see nothing: zeros, not NaN",
-        )
-        check.close(
-            run.outputs[0],
-            out,
-            rtol=tolerance,
-            atol=tolerance,
-            what=f"out of {case}",
-            hint="query head h uses key head h // (heads / kv_heads); queries are the last of the keys; 1/√head_dim",
-        )
-        seen = lse > -math.inf
-        check.equal((run.outputs[1] == -math.inf).tolist(), (~seen).tolist(), what="where lse is −inf")
-        check.close(run.outputs[1][seen], lse[seen], rtol=tolerance, atol=tolerance, what=f"lse of {case}")
-        visited, rows = 0, 0
-        for top in range(0, queries, block_m):
-            high = max(0, min(keys, min(top + block_m, queries) + keys - queries)) if causal else keys
-            tiles = -(-high // block_n)
-            visited += tiles
-            rows += min(keys, tiles * block_n)
-        size = q.element_size()
-        total = run.traffic.total
-        check.equal(
-            total.dot_flops,
-            batch * heads * visited * 4 * block_m * block_n * head_dim,
-            what=f"FLOPs of the matrix products: {case}",
-            hint="exactly the tiles of exercise 1, each in full",
-        )
-        check.equal(
-            total.requested_loaded,
-            batch * heads * (queries + 2 * rows) * head_dim * size,
-            what=f"bytes asked for: {case}",
-            hint="queries once, K and V of the visited tiles once each; the last existing query of a block decides where it ends",
-        )
-        check.equal(
-            total.requested_stored,
-            batch * heads * queries * (head_dim * size + 4),
-            what=f"bytes written: {case}",
-            hint="out and lse, and nothing else",
-        )
-        tile = max(block_m * block_n, block_m * head_dim, block_n * head_dim)
-        check.true(
-            total.largest_tile <= tile and total.most_held <= 32 * tile,
-            f"{case}: the largest tile has {total.largest_tile:,} elements and all tiles of a program {total.most_held:,} at one time, expected at most {tile:,} and 32 times that",
-        )
-        check.equal([f.message for f in run.traffic.findings], [], what=f"what the meter objects to: {case}")
-        check.equal(len(run.launches), 1, what="launches")
-    for code in replay.code("sm_90", flash_attention, *tensors(1, 1, 1, 64, 64, 32, torch.float32), False, 32, 32):
-        check.equal(
-            code.tensor_core_instructions,
-            0,
-            what="tensor-core instructions in the code for float32",
-            hint='without input_precision="ieee" a product of float32 is rounded to TF32',
-        )
-    q = torch.zeros(1, 1, 2, 16)
-    q[..., 0] = 4000.0
-    k = torch.zeros(1, 1, 40, 16)
-    k[0, 0, :, 0] = torch.linspace(-30, 30, 40)
-    v = torch.arange(640.0).reshape(1, 1, 40, 16)
-    out, _ = exact(q, k, v, False)
-    check.close(
-        replay(flash_attention, q, k, v, False, 16, 16).outputs[0],
-        out,
-        rtol=1e-4,
-        what="out of scores as large as 30,000",
-        hint="subtract the maximum before the exponential",
-    )
+    grouped_check(3, 3, 1, 5, 33)
+    grouped_check(2, 6, 3, 17, 17, 32, 16, 32, torch.float16)
+    grouped_check(1, 3, 3, 33, 18, 64, 32, 16)
     ### END HIDDEN TESTS
 
-# %% [markdown]
-# ### Is it exact?
-#
-# Those texts say that FlashAttention is *exact* (claim att-4), equal to standard attention. In real arithmetic it is. In floating
-# point both round, in different places, so the question is which of them is nearer to the truth. Compare each with
-# float64, causal, in FP16 and BF16:
+# %% nbgrader={"grade": true, "grade_id": "grouped_test_traffic", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("grouped", "one launch that copies nothing", part="traffic", hidden="other groups"):
 
-# %% tags=["demo"]
-predict(
-    "exactness",
-    "The RMS error of fused attention divided by that of standard attention in FP16: 1 means equally good. Your guess?",
-    unit="×",
-    guess=None,
-)
+    def grouped_traffic(batch, heads, kv_heads, queries, keys, width=16, block_m=16, block_n=16):
+        q = seeded(batch, heads, queries, width)
+        k, v = (seeded(batch, kv_heads, keys, width, seed=i) for i in (1, 2))
+        case = f"batch {batch}, heads {heads} on {kv_heads}, {queries} queries, {keys} keys"
+        run = replay(flash_attention, q, k, v, block_m, block_n)
+        require_work(run, q, pairs(queries, keys, causal=True), block_m, block_n, case, heads=batch * heads)
+        blocks = -(-queries // block_m)
+        check.equal(run.traffic.total.programs, blocks * batch * heads, what=f"programs, {case}")
+
+    grouped_traffic(2, 4, 2, 20, 17)
+    q, k = (torch.empty(1, heads, 64, 32, device="meta") for heads in (2, 1))
+    require_compiled(flash_attention, q, k, k, 32, 32)
+    ### BEGIN HIDDEN TESTS
+    grouped_traffic(1, 6, 2, 10, 40, 32, 16, 32)
+    ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.hardware import device
-from threeloops.inner.kernels.attention.flash_attention import flash_attention as library_attention
-
-F = torch.nn.functional
-
-
-def errors(tokens, dtype, seed=0):
-    """RMS error against float64 of the library's kernel, of the naive chain in `dtype`, and of torch's own operator."""
-    generator = torch.Generator().manual_seed(seed)
-    q, k, v = (torch.randn(1, 1, tokens, 64, generator=generator).to(dtype).to(device()) for _ in range(3))
-    truth = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True)
-    hidden = torch.full((tokens, tokens), -math.inf, dtype=dtype, device=q.device).triu(1)
-    naive = torch.softmax(q @ k.transpose(-1, -2) * 64**-0.5 + hidden, -1) @ v
-    ours = library_attention(q, k, v, causal=True)
-    sdpa = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return [float((x.double() - truth).pow(2).mean().sqrt()) for x in (ours, naive, sdpa)]
-
-
-from threeloops.lab import progress
-
-MEASURED = {
-    (n, dtype): errors(n, dtype)
-    for n in progress((128, 256, 512), "exactness")
-    for dtype in (torch.float16, torch.bfloat16)
-}
-show.table(
-    [
-        [n, str(dtype).removeprefix("torch."), *(f"{e:.2e}" for e in rms), f"{rms[0] / rms[1]:.3f}"]
-        for (n, dtype), rms in MEASURED.items()
-    ],
-    ["tokens", "dtype", "fused kernel", "naive chain", "torch's operator", "fused / naive"],
+term("grouped-query attention")
+hint(
+    "grouped",
+    "Give the grid a second axis of batch · heads, and let `tl.program_id(1)` be the flat head. Only the beginnings of q, k, v, out and lse move.",
+    "`k += head // group * keys * HEAD_DIM`, the same for v. Queries, out and lse begin at head · queries rows.",
 )
-worst = max(rms[0] / rms[1] for rms in MEASURED.values())
-show.against_prediction(
-    "exactness",
-    round(MEASURED[512, torch.float16][0] / MEASURED[512, torch.float16][1], 3),
-    unit="×",
-    source="measured here",
+debrief(
+    "grouped",
+    """The kernel itself is unchanged: a head is an offset. Flat numbers make one division enough, because `heads` is a multiple of
+    `kv_heads`, so no group crosses a batch.
+
+    Sharing saves memory, above all in the KV cache of decoding (lab 15). It does not save what these programs ask for, because
+    each query head loads its keys anew; those requests go to the L2 cache. `.to(tl.int64)` keeps offsets right
+    beyond 2³¹ elements.""",
+    parts=("values", "traffic"),
 )
-audit(
-    "att-4",
-    round(worst, 3),
-    "× the error of naive attention, at worst",
-    "CPU",
-    "holds",
-    how="RMS error against float64 of the library's kernel and of softmax(qkᵀ)v in the same dtype, causal, 128 to 512 tokens: not equal bit for bit, but no further from the truth",
-)
-
-# %% [markdown]
-# The fused kernel keeps scores and sums in float32 and rounds the probabilities once; the naive chain rounds the scores
-# before the softmax as well. "Exact" is short for: no approximation beyond rounding, and less rounding than before.
-
-# %% [markdown]
-# ## 4 · Skip, do not mask
-#
-# With a sliding window each query sees only the last *w* keys, as in Mistral's first models or in every other layer of
-# many since. The arithmetic that is needed falls from N²/2 to N·w. The arithmetic that is *done* falls only if tiles
-# outside the window are not visited. A kernel that visits them and masks everything is right, and as slow as before. No
-# test of values can tell the two apart. The meter can.
-
-# %% tags=["demo"]
 predict(
     "window_share",
     "4,096 tokens, a window of 256, tiles of 64 × 64: what percentage of the tiles of a causal kernel must be visited?",
     unit="%",
-    guess=None,
 )
 
 # %% [markdown]
-# ### Exercise 4 (25 points)
+# ## 7 · Skip, do not mask
 #
-# `window_attention(q, k, v, window: int, block_m: int, block_n: int) -> Tensor`
+# With a sliding window each query sees only the last *w* keys, as in Mistral 7B ([Jiang et al.
+# 2023](https://arxiv.org/abs/2310.06825)). The arithmetic that is needed falls from N²/2 to N·w. What is *done* falls only if
+# the loop also begins late. A kernel that visits all tiles and masks them returns the same values.
 #
-# - `q` (batch, heads, tokens, head_dim), `k` and `v` (batch, kv_heads, tokens, head_dim): as in exercise 3, float32 or
-#   float16, head_dim 16, 32 or 64. Returns the output, shaped like q, of its dtype.
-# - Query i sees key j where i − window < j ≤ i. `window` is at least 1 and may exceed the number of tokens; below 1
-#   raises `ValueError` that contains `window = ` and the value.
-# - **Exactly** the visible tiles of exercise 1 are visited: the FLOPs of the products and the bytes asked for equal
-#   `fused_traffic(Problem(…, window=window), …)`, without the logsumexp, which need not be stored.
-# - Masks where a tile is partly visible. A tile may be fully visible for one query and hidden for another.
-# - No tile is larger, and no program holds more, than in exercise 3.
+# *Worked example.* 48 tokens, window 10, blocks of 16 × 16. The block of queries 32 to 47 begins with query 32, which sees
+# keys 23 to 32. Key 23 lies in tile 1, which begins at key 16. The loop takes two steps, at 16 and at 32. In the first one, query
+# 41 and those after it see nothing at all.
+#
+# ### Exercise 7 (12 points)
+#
+# `window_attention(q, k, v, window, block_m, block_n) -> Tensor`: one head again, and only `out`.
+#
+# - `q`, `k` and `v` are (tokens, head_dim), contiguous, float32 or float16.
+# - Query i sees key j where i − window < j ≤ i. `window` is at least 1 and may exceed the number of tokens.
+# - Exactly the tiles of exercise 1 are visited. Everything else is as in exercise 4; no logsumexp is stored.
 
 
 # %% nbgrader={"grade": false, "grade_id": "window", "locked": false, "schema_version": 3, "solution": true, "task": false}
 @triton.jit
 def window_kernel(
-    q, k, v, out, tokens, group, scale, window, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+    q, k, v, out, tokens, scale, window, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
-    """BLOCK_M queries of one head, and only the tiles that their windows touch."""
+    """BLOCK_M queries, and only the tiles that their windows touch."""
     ### BEGIN SOLUTION
-    head = tl.program_id(1)
     top = tl.program_id(0) * BLOCK_M
     row = top + tl.arange(0, BLOCK_M)
     width = tl.arange(0, HEAD_DIM)
-    k += (head // group).to(tl.int64) * tokens * HEAD_DIM
-    v += (head // group).to(tl.int64) * tokens * HEAD_DIM
-    at = head.to(tl.int64) * tokens * HEAD_DIM + row[:, None] * HEAD_DIM + width[None, :]
+    at = row[:, None] * HEAD_DIM + width[None, :]
     query = tl.load(q + at, mask=row[:, None] < tokens, other=0.0)
     m = tl.full((BLOCK_M,), -float("inf"), tl.float32)
     s = tl.zeros((BLOCK_M,), tl.float32)
@@ -1114,363 +1386,278 @@ def window_attention(
 ) -> torch.Tensor:
     """Causal attention to the last `window` keys."""
     ### BEGIN SOLUTION
-    if window < 1:
-        raise ValueError(f"window = {window}: expected at least 1, the query's own key")
-    batch, heads, tokens, head_dim = q.shape
+    tokens, head_dim = q.shape
     out = torch.empty_like(q)
-    grid = (triton.cdiv(tokens, block_m), batch * heads)
-    window_kernel[grid](
-        q, k, v, out, tokens, heads // k.shape[1], head_dim**-0.5, window,
-        HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n,
-    )  # fmt: skip
+    window_kernel[(triton.cdiv(tokens, block_m),)](
+        q, k, v, out, tokens, head_dim**-0.5, window, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n
+    )
     return out
     ### END SOLUTION
 
+
+# %% nbgrader={"grade": true, "grade_id": "window_test_values", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("window", "attention to the last keys", part="values", hidden="other windows and sizes, in both dtypes"):
+
+    def window_values(tokens, window, width, block_m, block_n, dtype=torch.float32):
+        q, k, v = (seeded(tokens, width, seed=tokens + i, dtype=dtype) for i in range(3))
+        visible = pairs(tokens, tokens, window=window)
+        case = f"{tokens} tokens, window {window}, head_dim {width}, blocks {block_m} × {block_n}, {name_of(dtype)}"
+        out = replay(window_attention, q, k, v, window, block_m, block_n).outputs
+        distance = torch.arange(tokens)[:, None] - torch.arange(tokens)[None, :]
+        others = [
+            (words, exact(q, k, v, mask)[0])
+            for words, mask in (
+                ("the window is one key too wide", (distance >= 0) & (distance <= window)),
+                ("the window is one key too narrow", (distance >= 0) & (distance < window - 1)),
+                ("the query's own key is hidden", (distance > 0) & (distance < window)),
+                ("later keys are seen", distance < window),
+                ("these are the values without a window", distance >= 0),
+            )
+            if not (mask == visible).all()
+        ]
+        require_out(out, q, k, v, visible, block_n, case, others)
+
+    window_values(48, 10, 16, 16, 16)
+    window_values(50, 30, 16, 32, 16)
+    window_values(35, 1, 16, 16, 32)
+    window_values(20, 1000, 32, 16, 16, torch.float16)
+    require_rounded(window_attention, 5, 16, 16)
+    ### BEGIN HIDDEN TESTS
+    window_values(1, 5, 16, 16, 16)
+    window_values(65, 17, 64, 32, 16, torch.float16)
+    window_values(100, 64, 32, 16, 64)
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "window_test_tiles", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("window", "which tiles it visits, and its code", part="tiles", hidden="other windows and sizes"):
+
+    def window_tiles(tokens, window, width, block_m, block_n, dtype=torch.float32):
+        q, k, v = (seeded(tokens, width, seed=i, dtype=dtype) for i in range(3))
+        case = f"{tokens} tokens, window {window}, head_dim {width}, blocks {block_m} × {block_n}"
+        run = replay(window_attention, q, k, v, window, block_m, block_n)
+        require_work(run, q, pairs(tokens, tokens, window=window), block_m, block_n, case, lse=False)
+
+    window_tiles(48, 10, 16, 16, 16)
+    window_tiles(64, 17, 16, 16, 16)
+    window_tiles(40, 30, 16, 32, 16)
+    require_compiled(window_attention, *(torch.empty(64, 32, device="meta") for _ in range(3)), 40, 32, 32)
+    ### BEGIN HIDDEN TESTS
+    window_tiles(65, 17, 64, 32, 16, torch.float16)
+    window_tiles(100, 64, 32, 16, 64)
+    window_tiles(33, 1000, 16, 16, 16)
+    ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "window",
     "It is the causal kernel with another beginning of the loop. Which query of the block sees furthest back, and how far?",
-    "The first query of the block, row `top`, sees keys from top − window + 1 on, and not below 0. The loop must begin at the tile that holds this key: round down to a multiple of BLOCK_N.",
-    "A tile can be hidden altogether from some of its queries, so m may still be −inf after it. `exp(−inf − reference)` with reference 0 is 0, and that is right.",
+    "The first query, row `top`, sees keys from top − window + 1 on, and not below 0. The loop begins at the tile that holds this key: round down to a multiple of BLOCK_N.",
+)
+counts = {w: sum(len(each) for each in seen_tiles(pairs(4096, 4096, window=w), 64, 64)) for w in (256, 4096)}
+share = round(100 * counts[256] / counts[4096], 1)
+show.against_prediction("window_share", share, unit="%", source="model: counted")
+debrief(
+    "window",
+    """At 4,096 tokens a window of 256 visits 5 tiles per block of 64 queries instead of 32.5 on average. Four tiles hold 256
+    keys, but a window rarely begins at the edge of a tile, so a fifth is touched.
+
+    A tile may be hidden from some of its queries, so m can be −inf after it, and the guard of exercise 5 is needed even
+    though every query sees at least its own key. How much the edges cost depends on the tile: the deep dives draw it.""",
+    parts=("values", "tiles"),
 )
 
-# %% nbgrader={"grade": true, "grade_id": "window_test", "locked": true, "points": 25, "schema_version": 3, "solution": false, "task": false}
-with check("window", "a sliding window whose hidden tiles are never visited"):
+# %% [markdown]
+# ## 8 · A piece of the way back
+#
+# The backward pass needs the probabilities, which nobody stored. It computes them again, tile by tile: P = exp(score − lse). With
+# dO, the gradient of the output, and dP = dO vᵀ, the gradient of the scores is dS = P ∘ (dP − Σⱼ Pᵢⱼ dPᵢⱼ). The sum runs over **all** keys,
+# but it equals dOᵢ · Oᵢ, the number `delta` of query i, which is known before any tile.
+#
+# *Worked example.* One query, head_dim 1, q = 1, keys 0 and 0, values 1 and 3, so P = (½, ½), O = 2 and lse = log 2. With dO = 4:
+# delta = 8 and dP = (4, 12), so dS = (½ · (4 − 8), ½ · (12 − 8)) = (−2, 2). Then dv = (2, 2) and dk = (−2, 2).
+#
+# ### Exercise 8 (8 points)
+#
+# `backward_tile(q, k, v, grad, lse, delta, visible)` returns (dq, dk, dv): what one tile adds to the three gradients. Plain
+# PyTorch; arguments are not changed.
+#
+# - `q`, `grad` (= dO) are (m, head_dim), `k`, `v` (n, head_dim), `lse`, `delta` (m,), `visible` (m, n) bool: a pair that is not visible
+#   has P = 0. Scores are q kᵀ / √head_dim, and out is P v.
+# - A query that sees nothing has lse = −inf: it adds zeros.
+# - float32 or float64, and the results likewise. Summed over all tiles, they are the gradients.
 
-    def tensors(batch, heads, kv_heads, tokens, head_dim, dtype=torch.float32):
-        generator = torch.Generator().manual_seed(tokens)
 
-        def make(h):
-            return torch.randn(batch, h, tokens, head_dim, generator=generator).to(dtype)
+# %% nbgrader={"grade": false, "grade_id": "backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def backward_tile(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    grad: torch.Tensor,
+    lse: torch.Tensor,
+    delta: torch.Tensor,
+    visible: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What a tile adds to the gradients of q, k and v."""
+    ### BEGIN SOLUTION
+    scale = q.shape[1] ** -0.5
+    scores = (q @ k.T * scale).masked_fill(~visible, -math.inf)
+    p = torch.exp(scores - torch.where(lse == -math.inf, 0.0, lse)[:, None])
+    ds = p * (grad @ v.T - delta[:, None])
+    return ds @ k * scale, ds.T @ q * scale, p.T @ grad
+    ### END SOLUTION
 
-        return make(heads), make(kv_heads), make(kv_heads)
 
-    def exact(q, k, v, window):
-        repeat = q.shape[1] // k.shape[1]
-        q, k, v = q.double(), k.double().repeat_interleave(repeat, 1), v.double().repeat_interleave(repeat, 1)
-        distance = torch.arange(q.shape[2])[:, None] - torch.arange(q.shape[2])[None, :]
-        scores = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(
-            (distance < 0) | (distance >= window), -math.inf
+# %% nbgrader={"grade": true, "grade_id": "backward_test", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("backward", "what a tile adds to the gradients", hidden="other sizes, tiles and masks"):
+
+    def backward_check(queries, keys, width, block_m, block_n, causal, dtype=torch.float64, seed=0):
+        q, k, v, grad = (
+            seeded(rows, width, seed=seed + i).to(dtype) for i, rows in enumerate((queries, keys, keys, queries))
         )
-        return scores.softmax(-1) @ v
+        visible = pairs(queries, keys, causal)
+        out, lse = exact(q, k, v, visible)
+        delta = (grad.double() * out).sum(1)
+        p = torch.where(visible, (q.double() @ k.double().T / width**0.5 - lse.clamp(min=-1e30)[:, None]).exp(), 0.0)
+        dp = grad.double() @ v.double().T
+        ds = p * (dp - (p * dp).sum(1, keepdim=True))
+        expected = {
+            "dq": ds @ k.double() / width**0.5,
+            "dk": ds.T @ q.double() / width**0.5,
+            "dv": p.T @ grad.double(),
+        }
+        sums = {"dq": torch.zeros_like(q), "dk": torch.zeros_like(k), "dv": torch.zeros_like(v)}
+        given = [lse.to(dtype), delta.to(dtype)]
+        for i in range(0, queries, block_m):
+            for j in range(0, keys, block_n):
+                rows, columns = slice(i, i + block_m), slice(j, j + block_n)
+                tile = [q[rows], k[columns], v[columns], grad[rows], *(each[rows] for each in given)]
+                tile = [each.clone() for each in [*tile, visible[rows, columns]]]
+                before = [each.tolist() for each in tile]
+                parts = backward_tile(*map(inout, tile))
+                check.equal([each.tolist() for each in tile], before, what="the arguments afterwards")
+                for (name, total), part in zip(sums.items(), parts, strict=True):
+                    check.dtype(part, dtype, what=name)
+                    check.shape(part, tuple(total[columns if name != "dq" else rows].shape), what=f"{name} of a tile")
+                    total[columns if name != "dq" else rows] += part
+        case = f"{queries} queries, {keys} keys, {'causal' if causal else 'no mask'}, tiles {block_m} × {block_n}"
+        fine = 1e-9 if dtype == torch.float64 else 1e-4
+        for name, total in sums.items():
+            cause = ""
+            if total.isnan().any():
+                cause = "NaN: −inf − (−inf) where a query sees nothing"
+            elif name != "dv" and alike(total, expected[name] * width**0.5, 1e-4):
+                cause = "without 1 / √head_dim: the scores are q kᵀ / √head_dim, so their gradient passes through it"
+            elif name != "dv" and alike(
+                total, {"dq": p * dp @ k.double(), "dk": (p * dp).T @ q.double()}[name] / width**0.5, 1e-4
+            ):
+                cause = "these are the values without delta"
+            check.close(
+                total,
+                expected[name],
+                rtol=fine,
+                atol=fine,
+                what=f"{name}, summed over all tiles, of {case}",
+                hint=cause,
+            )
 
-    for tokens, window, block_m, block_n in ((64, 16, 16, 16), (100, 30, 32, 16), (50, 1, 16, 32)):
-        q, k, v = tensors(1, 1, 1, tokens, 32)
-        run = replay(window_attention, q, k, v, window, block_m, block_n)
-        case = f"{tokens} tokens, window {window}, blocks {block_m} × {block_n}"
-        check.close(
-            run.outputs,
-            exact(q, k, v, window),
-            rtol=1e-4,
-            atol=1e-5,
-            what=f"out of {case}",
-            hint="query i sees i − window < j ≤ i: window keys, its own among them; NaN: m is still −inf after a tile that is hidden from this query",
-        )
-        tiles = 0
-        for top in range(0, tokens, block_m):
-            low, high = max(0, top - window + 1), min(top + block_m, tokens)
-            tiles += -(-high // block_n) - low // block_n
-        check.equal(
-            run.traffic.total.dot_flops,
-            tiles * 4 * block_m * block_n * 32,
-            what=f"FLOPs of the matrix products, {case}",
-            hint="tiles outside the window are visited and masked: begin the loop at the first tile that the block's first query may see",
-        )
-        tile = max(block_m * block_n, block_m * 32, block_n * 32)
-        check.true(
-            run.traffic.total.largest_tile <= tile,
-            f"{case}: a program works on a tile of {run.traffic.total.largest_tile:,} elements, expected at most {tile:,}, the largest of block_m · block_n, block_m · head_dim and block_n · head_dim",
-        )
-    held = replay(window_attention, *tensors(1, 1, 1, 1024, 16), 1024, 128, 16).traffic.total.most_held
-    check.true(
-        held <= 32 * 2048,
-        f"1,024 tokens, window 1024, blocks 128 × 16: a program holds {held:,} elements at one time in all its tiles, expected at most 32 · 2,048 = 65,536; usually: the scores of every tile are kept until the end",
+    one = torch.ones(1, 1).double()
+    dq, dk, dv = backward_tile(
+        one,
+        torch.zeros(2, 1).double(),
+        torch.tensor([[1.0], [3.0]]).double(),
+        4 * one,
+        math.log(2) * one[0],
+        8 * one[0],
+        torch.ones(1, 2, dtype=torch.bool),
     )
-    check.raises(ValueError, window_attention, q, k, v, 0, 16, 16, names="window = 0")
+    check.close(dv, [[2.0], [2.0]], rtol=1e-9, what="dv of the worked example")
+    check.close(dk, [[-2.0], [2.0]], rtol=1e-9, what="dk of the worked example")
+    check.close(dq, [[0.0]], atol=1e-12, what="dq of the worked example, whose keys are 0")
+    backward_check(6, 8, 4, 6, 8, causal=False)
+    backward_check(6, 8, 4, 4, 3, causal=True)
+    backward_check(8, 5, 4, 3, 3, causal=True)
+    backward_check(5, 7, 16, 5, 4, causal=True, dtype=torch.float32)
     ### BEGIN HIDDEN TESTS
-    for (batch, heads, kv_heads, tokens, head_dim), window, block_m, block_n, dtype in (
-        ((2, 2, 1, 65, 16), 17, 16, 32, torch.float32),
-        ((1, 4, 2, 129, 64), 64, 64, 32, torch.float16),
-        ((1, 1, 1, 33, 16), 1000, 16, 16, torch.float32),
-        ((1, 3, 3, 127, 32), 33, 32, 64, torch.float16),
-        ((1, 1, 1, 1, 16), 5, 16, 16, torch.float32),
-        ((1, 1, 1, 200, 32), 128, 16, 128, torch.float32),
-    ):
-        q, k, v = tensors(batch, heads, kv_heads, tokens, head_dim, dtype)
-        run = replay(window_attention, q, k, v, window, block_m, block_n)
-        case = f"batch {batch}, heads {heads} on {kv_heads}, tokens {tokens}, window {window}, blocks {block_m} × {block_n}, {str(dtype).removeprefix('torch.')}"
-        tolerance = 2e-4 if dtype == torch.float32 else 3e-3
-        check.dtype(run.outputs, dtype, what="out")
-        check.equal(
-            bool(run.outputs.isfinite().all()),
-            True,
-            what=f"whether out is finite: {case}",
-            hint="a tile may be hidden from some of its queries: −inf − (−inf) is NaN",
-        )
-        check.close(
-            run.outputs,
-            exact(q, k, v, window),
-            rtol=tolerance,
-            atol=tolerance,
-            what=f"out of {case}",
-            hint="exactly `window` keys, the query's own among them; query head h uses key head h // (heads / kv_heads)",
-        )
-        visited, rows = 0, 0
-        for top in range(0, tokens, block_m):
-            seen = {
-                j // block_n
-                for i in range(top, min(top + block_m, tokens))
-                for j in range(max(0, i - window + 1), i + 1)
-            }
-            visited += len(seen)
-            rows += sum(min(block_n, tokens - tile * block_n) for tile in seen)
-        size, total = q.element_size(), run.traffic.total
-        check.equal(
-            total.dot_flops,
-            batch * heads * visited * 4 * block_m * block_n * head_dim,
-            what=f"FLOPs of the matrix products: {case}",
-            hint="exactly the visible tiles of exercise 1: count them for the existing queries of the block",
-        )
-        check.equal(
-            total.requested_loaded,
-            batch * heads * (tokens + 2 * rows) * head_dim * size,
-            what=f"bytes asked for: {case}",
-            hint="the queries once, and K and V of the visited tiles once each",
-        )
-        check.equal(
-            total.requested_stored,
-            batch * heads * tokens * head_dim * size,
-            what=f"bytes written: {case}",
-            hint="the output, once",
-        )
-        tile = max(block_m * block_n, block_m * head_dim, block_n * head_dim)
-        check.true(
-            total.largest_tile <= tile and total.most_held <= 32 * tile,
-            f"{case}: the largest tile has {total.largest_tile:,} elements and all tiles of a program {total.most_held:,} at one time, expected at most {tile:,} and 32 times that",
-        )
-        check.equal([f.message for f in run.traffic.findings], [], what=f"what the meter objects to: {case}")
+    for seed in range(6):
+        queries, keys, width, block_m, block_n = (int(n) for n in check.rng(seed).integers(1, 20, 5))
+        backward_check(queries, keys, width, block_m, block_n, seed % 2 == 0, seed=seed)
     ### END HIDDEN TESTS
 
-
 # %% tags=["demo"] jupyter={"source_hidden": true}
-def visited(tokens, window, block):
-    return sum(-(-(top + block) // block) - max(0, top - window + 1) // block for top in range(0, tokens, block))
-
-
-everything = visited(4096, 4096, 64)
-show.against_prediction(
-    "window_share", round(100 * visited(4096, 256, 64) / everything, 1), unit="%", source="model: counted"
+term("logsumexp")
+hint(
+    "backward",
+    "Compute the scores of the tile, P from `lse`, then dP = grad vᵀ and dS. out = P v gives dv as for any matmul, S = q kᵀ / √head_dim gives dq and dk.",
+    "exp(−inf − (−inf)) is NaN: for a query with lse = −inf, subtract 0.",
 )
-fig, axes = figure(width=8.5, height=3.2)
-WINDOWS = [64, 128, 256, 512, 1024, 2048, 4096]
-for block, shade in ((32, palette.blue), (64, palette.orange), (128, palette.green)):
-    least = [min(1.0, sum(min(i + 1, w) for i in range(4096)) / (4096 * 4097 / 2)) for w in WINDOWS]
-    axes.plot(
-        WINDOWS,
-        [visited(4096, w, block) * block * block / (4096 * 4097 / 2) for w in WINDOWS],
-        "o-",
-        color=shade,
-        label=f"tiles of {block} × {block}",
-    )
-axes.plot(WINDOWS, least, ":", color=palette.ink, label="visible pairs alone")
-axes.set(
-    xscale="log",
-    yscale="log",
-    xlabel="window",
-    ylabel="share of causal attention",
-    title="4,096 tokens: what the tiles cost on top of the window",
-)
-axes.set_xticks(WINDOWS, WINDOWS)
-axes.minorticks_off()
-axes.legend(loc="upper left", fontsize=9)
-show.figure(fig)
+debrief(
+    "backward",
+    """Five products instead of two: q kᵀ again, and four for dP, dv, dq and dk. Still no table. `delta` replaces a sum over the whole
+    row by one number per query, so that tiles are independent, just as lse does for the softmax.
 
-# %% [markdown]
-# A window of 64 with tiles of 128 computes four times what is visible; with tiles of 64, twice. Small windows want small
-# tiles, and small tiles starve the tensor cores: a real trade. The shipped kernel decides it by device, dtype and head_dim,
-# not by window.
-
-# %% [markdown]
-# ## Deep dive: the way back
-#
-# The backward pass needs the probabilities, which nobody stored. It recomputes them, tile by tile, from q, k and the
-# logsumexp: P = exp(score − lse). One more trick avoids a second look at each row. The gradient through the softmax needs
-# Σⱼ Pᵢⱼ · dPᵢⱼ, and that equals the dot product of the output with its own gradient, one number a query, computed before.
-#
-# > dV = Pᵀ dO,  dP = dO Vᵀ,  dS = P ∘ (dP − rowsum(dO ∘ O)),  dQ = dS K / √d,  dK = dSᵀ Q / √d
-#
-# Five products instead of two, q kᵀ again and these four, and still no table. The library splits them in two kernels, one
-# that owns keys and sums dK and dV, one that owns queries and sums dQ. Both need the scores and dP, so it does seven: the
-# price of no atomics, and of two runs that agree to the last bit.
-
-# %% tags=["demo"]
-generator = torch.Generator().manual_seed(0)
-q, k, v = (torch.randn(1, h, 96, 64, generator=generator).to(device()).requires_grad_() for h in (2, 1, 1))
-upstream = torch.randn(1, 2, 96, 64, generator=generator).to(device())
-library_attention(q, k, v, causal=True).backward(upstream)
-exact_inputs = [t.detach().double().requires_grad_() for t in (q, k, v)]
-F.scaled_dot_product_attention(
-    exact_inputs[0], *(t.repeat_interleave(2, 1) for t in exact_inputs[1:]), is_causal=True
-).backward(upstream.double())
-for name, ours, exact_one in zip("qkv", (q, k, v), exact_inputs, strict=True):
-    worst_error = float((ours.grad.double() - exact_one.grad).abs().max() / exact_one.grad.abs().max())
-    assert worst_error < 1e-4, (name, worst_error)
-    print(f"d{name}: largest error {worst_error:.1e} of the largest gradient")
-
-# %% [markdown]
-# What it saves is memory, and that is a matter of counting. Eager attention keeps the probabilities of every layer for
-# the backward pass; the fused one keeps q, k, v, the output and one number a query.
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-SIZES = [2**k for k in range(9, 16)]
-kept_naive = [(4 * n * 128 + n * n) * 2 for n in SIZES]  # q, k, v, out and P of one head, head_dim 128, BF16
-kept_fused = [4 * n * 128 * 2 + 4 * n for n in SIZES]
-fig, axes = figure(width=8.5, height=3.2)
-axes.plot(SIZES, [a / b for a, b in zip(kept_naive, kept_fused, strict=True)], "o-", color=palette.blue)
-axes.axhspan(5, 20, color=palette.orange, alpha=0.2, lw=0)
-axes.text(SIZES[0], 13, "claim att-3: 5–20×", fontsize=10, va="center")
-axes.set(
-    xscale="log",
-    yscale="log",
-    xlabel="tokens",
-    ylabel="× less memory kept",
-    title="What one head keeps for its backward pass, head_dim 128, BF16",
-)
-axes.set_yticks([2, 5, 10, 20, 50], [2, 5, 10, 20, 50])
-axes.set_xticks(SIZES, [f"{n // 1024}k" if n >= 1024 else n for n in SIZES])
-axes.minorticks_off()
-show.figure(fig)
-if device() == "cuda":
-    from functools import partial
-
-    from threeloops.inner.timing import benchmark
-
-    def make_heads(tokens):
-        return tuple(torch.randn(4, 16, tokens, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-
-    def naive_attention(q, k, v):
-        return torch.softmax((q @ k.transpose(-1, -2)) * 128**-0.5, -1) @ v
-
-    gains = {}
-    for n in progress((512, 1024, 2048, 4096, 8192), "attention"):
-        make = partial(make_heads, n)
-        gains[n] = (
-            benchmark(naive_attention, make, device="cuda").median
-            / benchmark(library_attention, make, device="cuda").median
-        )
-    show.table([[n, f"{g:.2f}"] for n, g in gains.items()], ["tokens", "× faster than naive, forward, measured here"])
-    audit(
-        "att-3",
-        round(gains[4096], 2),
-        "× faster at 4,096 tokens",
-        "GPU",
-        "holds" if 2 <= gains[4096] <= 4 else "corrected",
-        how=f"forward, 64 heads, head_dim 128, BF16, on {torch.cuda.get_device_name()}; and {kept_naive[3] / kept_fused[3]:.0f}× less memory kept",
-    )
-else:
-    audit(
-        "att-3",
-        round(kept_naive[3] / kept_fused[3], 1),
-        "× less memory kept at 4,096 tokens",
-        "model",
-        "needs a GPU",
-        how="counted: the factor is about 1 + N / 512, so 5–20× belongs to some 2,000 … 9,700 tokens; the time was not measured by the course yet, and on a GPU this cell sweeps the length",
-    )
-
-# %% [markdown]
-# ## Deep dive: attention to pairs
-#
-# Why stop at one key? In **2-simplicial attention** ([Clift et al. 2019](https://arxiv.org/abs/1909.00668), [Roy et al.
-# 2025](https://arxiv.org/abs/2507.02754)) a query looks at *pairs* of positions at once:
-#
-# > score(i, j, k) = Σ_d q[i, d] · k1[j, d] · k2[k, d],  out[i] = Σ weight(i, j, k) · (v1[j] ∘ v2[k])
-#
-# with one softmax over all pairs. All pairs of 4,096 tokens would be 69 billion scores a head. Two sliding windows, w1 for
-# j and w2 for k, bring it back to N · w1 · w2, and make it a question of this lab: what is its intensity?
-
-# %% tags=["demo"]
-predict(
-    "simplicial",
-    "Windows of 512 and 32, head_dim 128, BF16: how many FLOP for each byte of q, k1, k2, v1, v2 and the output?",
-    unit="FLOP/byte",
-    guess=None,
-)
-
-# %% tags=["demo"]
-from threeloops.inner.kernels.attention.simplicial_attention import reference as simplicial_reference
-from threeloops.inner.kernels.attention.simplicial_attention import simplicial_attention
-
-generator = torch.Generator().manual_seed(1)
-five = [torch.randn(1, 1, 48, 32, generator=generator).to(device()).requires_grad_() for _ in range(5)]
-ours = simplicial_attention(*five, 24, 6)
-exact_five = [t.detach().double().requires_grad_() for t in five]
-truth = simplicial_reference(*exact_five, 24, 6)
-upstream = torch.randn(truth.shape, generator=generator).to(device())
-ours.backward(upstream)
-truth.backward(upstream.double())
-assert torch.allclose(ours.double(), truth, atol=1e-4)
-for name, mine, exact_one in zip(("q", "k1", "k2", "v1", "v2"), five, exact_five, strict=True):
-    worst_error = float((mine.grad.double() - exact_one.grad).abs().max() / exact_one.grad.abs().max())
-    assert worst_error < 1e-4, (name, worst_error)
-    print(f"gradient of {name}: largest error {worst_error:.1e} of the largest gradient")
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-N, D = 4096, 128
-PAIRS = [(64, 16), (256, 16), (512, 32), (1024, 32)]
-intensity = [
-    N * w1 * w2 * 6 * D / (6 * N * D * 2) for w1, w2 in PAIRS
-]  # 6·d FLOPs a score as the paper counts; q, four keys and values, the output
-show.against_prediction("simplicial", intensity[2], unit="FLOP/byte", source="model: counted")
-fig, axes = figure(width=8.5, height=2.9)
-axes.plot(range(len(PAIRS)), intensity, "o", ms=9, color=palette.blue)
-for place, value in enumerate(intensity):
-    axes.annotate(f"{value:,.0f}", (place, value), (9, -3), textcoords="offset points", fontsize=10)
-axes.set_xticks(range(len(PAIRS)), [f"{a} × {b}" for a, b in PAIRS])
-axes.axhline(roof.ridge_point, color=palette.ink, ls=":", lw=1.3)
-axes.text(-1.25, roof.ridge_point * 1.12, "ridge point\nof an H100", fontsize=10)
-axes.set_xlim(-1.3, 3.6)
-axes.set(
-    yscale="log",
-    ylabel="FLOP per byte",
-    xlabel="windows w1 × w2",
-    title="2-simplicial attention is compute-bound from small windows on",
-    ylim=(100, 60000),
-)
-axes.grid(axis="x", visible=False)
-show.figure(fig)
-audit(
-    "att-5",
-    round(588 / 337, 2),
-    "× the plain Triton kernel",
-    "published",
-    "cannot be tested here",
-    how="published for the H100: 588 TFLOP/s in BF16 for the kernel in TLX, 337 for plain Triton; 588 is 59% of the dense peak. The course has not measured its own kernel on a GPU yet",
+    dq sums over keys, dk and dv over queries. A kernel that owns queries can keep dq in registers, but has to add dk and dv with
+    atomics, or leave them to a second kernel that owns keys and computes scores and dP again, seven products in all. The library
+    does the second; the deep dives run it.""",
 )
 
 # %% [markdown]
-# Compute-bound means that the tensor cores decide. The trilinear product is not a matrix product, but it becomes one when
-# one of its factors is folded into another: for each pair (i, k), q[i] ∘ k2[k] is a made-up query, and the scores of many
-# such queries against all j are an ordinary matmul. That is what the library's kernel does.
-
-# %% [markdown]
+# ## In practice: FlexAttention
+#
+# At work you call `torch.nn.functional.scaled_dot_product_attention`, which picks a fused kernel. For other masks,
+# **FlexAttention** takes the mask as a Python function of indices, and generates a kernel. `create_block_mask` finds out once
+# which tiles hold a visible pair; the kernel visits only those, and masks only the partly visible ones. It is exercise 1,
+# done for any mask. The last cell asks it for a window, and compares.
+#
+# ## What to remember
+#
+# - The table of scores is the problem, so do not make it. The arithmetic is the same, the bound is another.
+# - (m, s, a) is a mergeable summary of any set of keys: loops, split keys and rings of GPUs share one algebra.
+# - Traffic stays quadratic, 2·N²·d / block_m elements. *Memory* becomes linear. Say which of the two you mean.
+# - A tile that is skipped is saved, a tile that is masked is not. Values cannot show the difference.
+# - −inf − (−inf) is NaN. Ask what your kernel does with a query that sees nothing.
+# - Backward computes the probabilities again, from one saved number per query.
+#
+# The deep dives (`04_flash_attention_dives.ipynb`) judge six claims, and cover exactness, the gradients of the library's kernel and attention
+# to pairs. Next: `05_mixed_precision`. Half the bits, half the bytes, and what they cost.
+#
 # ## In your own words
 #
-# A colleague reads that FlashAttention has "linear memory" and plans to serve prompts of a million tokens with it on one
-# GPU. What does stay linear, what does not, and which of exercise 1's numbers would you show them? Do the sums for one head
-# of 128 and for a model with 32 layers and 8 key heads in BF16.
+# A colleague reads that FlashAttention has "linear memory" and plans to serve prompts of a million tokens with it on one GPU. What
+# does stay linear, what does not, and which of exercise 2's numbers would you show them? Do the sums for one head of 128, and for
+# a model with 32 layers and 8 key heads in BF16.
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # *Your answer: what is linear, what is quadratic, and the numbers.*
 
-# %% [markdown]
-# ## What to remember
-#
-# - The table of scores is the problem, so **do not make it**. Same arithmetic, another bound.
-# - (m, s, a) is a mergeable summary of any set of keys: loops, split keys and rings of GPUs are the same algebra.
-# - Traffic stays quadratic, 2·N²·d / block_m; *memory* becomes linear. Say which one you mean.
-# - Causal and window: a tile that is skipped is saved, a tile that is masked is not. Values cannot show the difference.
-# - −inf − (−inf) is NaN. Ask what your kernel does with a query that sees nothing.
-# - Backward recomputes: five products, seven where nothing is added by atomics, and one saved number a query.
-#
-# Next: `05_mixed_precision`. Half the bits, half the bytes, and what they cost.
+# %% tags=["demo"] jupyter={"source_hidden": true}
+import warnings
+
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+predict("flex", "512 tokens, a window of 100, tiles of 64 × 64: how many tiles does FlexAttention visit?", unit="tiles")
+
+
+def in_window(batch, head, i, j):
+    return (j <= i) & (i - j < 100)
+
+
+mask = create_block_mask(in_window, None, None, 512, 512, device="cpu", BLOCK_SIZE=64)
+partial, whole = (int(each.sum()) if each is not None else 0 for each in (mask.kv_num_blocks, mask.full_kv_num_blocks))
+q, k, v = (seeded(1, 2, 512, 64, seed=i) for i in range(3))
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # uncompiled it makes the table; torch.compile(flex_attention) generates the kernel
+    out = flex_attention(q, k, v, block_mask=mask)
+visible = pairs(512, 512, window=100)
+ours = sum(len(each) for each in seen_tiles(visible, 64, 64))
+show.against_prediction("flex", partial + whole, unit="tiles", source="read from the block mask")
+with reveal("flex"):
+    show.table(
+        [
+            ["tiles that hold a visible pair, counted pair by pair", ours],
+            ["partly visible tiles of the block mask", partial],
+            ["whole tiles of the block mask", whole],
+            ["largest difference from float64", f"{float((out - exact(q, k, v, visible)[0]).abs().max()):.1e}"],
+        ],
+        ["window of 100, 512 tokens, tiles of 64 × 64", ""],
+    )
+calibration()

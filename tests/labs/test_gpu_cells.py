@@ -10,9 +10,9 @@ from lab_source import SOLUTIONS, execute
 from threeloops.inner import timing
 from torch.overrides import TorchFunctionMode
 
-CELLS = {
+CELLS = {  # by notebook
     "02_memory_hierarchy": ("def time_of(elements, block)", "mem-6"),
-    "04_flash_attention": ("def make_heads(tokens)", "att-3"),
+    "04_flash_attention_dives": ("def make_heads(tokens)", "att-3"),
 }
 
 
@@ -40,10 +40,11 @@ def took_a_millisecond(call):
     return 1e-3
 
 
-@pytest.mark.parametrize("lab", CELLS)
-def test_a_cell_for_a_gpu_measures_and_settles_its_claim(lab, monkeypatch):
-    words, claim = CELLS[lab]
-    notebook = jupytext.read(SOLUTIONS / lab / f"{lab}.py", fmt="py:percent")
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_for_a_gpu_measures_and_settles_its_claim(name, monkeypatch):
+    words, claim = CELLS[name]
+    (source,) = SOLUTIONS.glob(f"*/{name}.py")
+    notebook = jupytext.read(source, fmt="py:percent")
     (cell,) = (cell.source for cell in notebook.cells if cell.cell_type == "code" and words in cell.source)
     monkeypatch.setattr(timing, "_clock_of", lambda device: took_a_millisecond)
     monkeypatch.setattr(timing, "_cache_flusher", lambda device: lambda: None)
@@ -57,6 +58,6 @@ def test_a_cell_for_a_gpu_measures_and_settles_its_claim(lab, monkeypatch):
         "audit": MagicMock(),
     }
     with OnlyShapes():
-        execute(cell, f"<{lab} on a GPU>", Names(given))
+        execute(cell, f"<{name} on a GPU>", Names(given))
     assert [call.args[0] for call in given["audit"].call_args_list] == [claim]
     assert given["audit"].call_args.args[3] == "GPU"

@@ -24,7 +24,7 @@ LABS = {lab.slug: lab for lab in all_labs()}
 BOUNDED = {
     "02_memory_hierarchy": ("transpose", "matmul"),
     "03_triton_fusion": ("softmax", "cross_entropy"),
-    "04_flash_attention": ("flash", "window"),
+    "04_flash_attention": ("one_head", "causal", "grouped", "window"),
 }
 """Exercises whose checks ask how a kernel works, not only what it returns."""
 OF_EACH_KIND = ("00_start_here", "04_flash_attention", "09_data_parallel", "13_durable_checkpoints")

@@ -49,7 +49,16 @@ POINTS = {
         "rmsnorm_backward": 20,
         "cross_entropy": 24,
     },
-    "04_flash_attention": {"traffic": 20, "merging": 25, "flash": 30, "window": 25},
+    "04_flash_attention": {
+        "tiles": 10,
+        "blocks": 14,
+        "merging": 16,
+        "one_head": 18,
+        "causal": 12,
+        "grouped": 10,
+        "window": 12,
+        "backward": 8,
+    },
     "05_mixed_precision": {
         "decode": 12,
         "encode": 20,

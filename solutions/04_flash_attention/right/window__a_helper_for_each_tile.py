@@ -18,15 +18,12 @@ def attend(m, s, a, query, k, v, row, first, tokens, window, scale, D: tl.conste
 
 @triton.jit
 def window_kernel(
-    q, k, v, out, tokens, group, scale, window, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+    q, k, v, out, tokens, scale, window, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
     """The tiles of the window, one call each."""
-    head = tl.program_id(1).to(tl.int64)
     top = tl.program_id(0) * BLOCK_M
     row = top + tl.arange(0, BLOCK_M)
-    k += head // group * tokens * HEAD_DIM
-    v += head // group * tokens * HEAD_DIM
-    at = (head * tokens + row[:, None]) * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
+    at = row[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
     query = tl.load(q + at, mask=row[:, None] < tokens, other=0.0)
     m = tl.full((BLOCK_M,), -float("inf"), tl.float32)
     s = tl.zeros((BLOCK_M,), tl.float32)
@@ -42,12 +39,10 @@ def window_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, block_m: int, block_n: int
 ) -> torch.Tensor:
     """Causal attention to the last `window` keys."""
-    if window < 1:
-        raise ValueError(f"window = {window}: a query sees its own key at least")
-    batch, heads, tokens, head_dim = q.shape
+    tokens, head_dim = q.shape
     out = torch.empty_like(q)
-    window_kernel[(triton.cdiv(tokens, block_m), batch * heads)](
-        q, k, v, out, tokens, heads // k.shape[1], head_dim**-0.5, window,
+    window_kernel[(triton.cdiv(tokens, block_m),)](
+        q, k, v, out, tokens, head_dim**-0.5, window,
         HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
     return out

@@ -1,14 +1,10 @@
 @triton.jit
 def window_kernel(
-    q, k, v, out, tokens, group, scale, window, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+    q, k, v, out, tokens, scale, window, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
     """From the newest tile to the oldest that the block's first query sees, with a lowest number instead of −inf."""
     top = tl.program_id(0) * BLOCK_M
     row, width = top + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
-    q += tl.program_id(1) * tokens * HEAD_DIM
-    out += tl.program_id(1) * tokens * HEAD_DIM
-    k += tl.program_id(1) // group * tokens * HEAD_DIM
-    v += tl.program_id(1) // group * tokens * HEAD_DIM
     at = row[:, None] * HEAD_DIM + width[None, :]
     query = tl.load(q + at, mask=row[:, None] < tokens, other=0.0)
     m = tl.full((BLOCK_M,), -1e30, tl.float32)
@@ -38,12 +34,10 @@ def window_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, block_m: int, block_n: int
 ) -> torch.Tensor:
     """Causal attention to the last `window` keys."""
-    if window < 1:
-        raise ValueError(f"window = {window}: a query sees its own key at least")
-    batch, heads, tokens, head_dim = q.shape
+    tokens, head_dim = q.shape
     out = torch.empty_like(q)
-    window_kernel[(triton.cdiv(tokens, block_m), batch * heads)](
-        q, k, v, out, tokens, heads // k.shape[1], head_dim**-0.5, window,
+    window_kernel[(triton.cdiv(tokens, block_m),)](
+        q, k, v, out, tokens, head_dim**-0.5, window,
         HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
     return out

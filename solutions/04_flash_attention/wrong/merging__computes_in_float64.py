@@ -1,5 +1,5 @@
-# expect: m of float32 scores
-# caught: hidden
+# expect: m of float32
+# fails: values
 def summarise(scores: torch.Tensor, values: torch.Tensor) -> Summary:
     """The summary of one block of keys."""
     scores, values = scores.double(), values.double()

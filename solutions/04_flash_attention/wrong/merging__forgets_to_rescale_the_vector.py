@@ -1,4 +1,5 @@
-# expect: three merged blocks
+# expect: a of 1, 3 | 2, merged
+# fails: values, edges
 def summarise(scores: torch.Tensor, values: torch.Tensor) -> Summary:
     """The summary of one block of keys."""
     lowest = torch.full((len(scores), 1), -math.inf, dtype=scores.dtype)

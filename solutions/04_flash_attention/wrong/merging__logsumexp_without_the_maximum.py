@@ -1,4 +1,5 @@
 # expect: the logsumexp
+# fails: values, edges
 def summarise(scores: torch.Tensor, values: torch.Tensor) -> Summary:
     """The summary of one block of keys."""
     lowest = torch.full((len(scores), 1), -math.inf, dtype=scores.dtype)

@@ -1,4 +1,5 @@
 # expect: amax
+# fails: edges
 def summarise(scores: torch.Tensor, values: torch.Tensor) -> Summary:
     """The summary of one block of keys."""
     m = scores.amax(1)

@@ -1,4 +1,5 @@
 # expect: merged
+# fails: values, edges
 def summarise(scores: torch.Tensor, values: torch.Tensor) -> Summary:
     """The summary of one block of keys."""
     lowest = torch.full((len(scores), 1), -math.inf, dtype=scores.dtype)
@@ -11,7 +12,7 @@ def merge(left: Summary, right: Summary) -> Summary:
     """The summary of both blocks."""
     m = torch.maximum(left.m, right.m)
     of_left, of_right = (torch.exp(each.m - reference_of(m)) for each in (left, right))
-    return Summary(m, of_left * left.s + right.s, of_left[:, None] * left.a + right.a)
+    return Summary(m, left.s + of_right * right.s, left.a + of_right[:, None] * right.a)
 
 
 def reference_of(m: torch.Tensor) -> torch.Tensor:

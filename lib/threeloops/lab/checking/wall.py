@@ -10,7 +10,9 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-__all__ = ["ByValue", "InOut", "by_value", "connection", "inout", "name_of", "resolve", "student_side"]
+__all__ = [
+    "ByValue", "InOut", "arguments_after", "by_value", "connection", "inout", "name_of", "resolve", "student_side",
+]  # fmt: skip
 
 connection: Any = None
 """The grader's connection to the student's process; None where the test runs beside the student's code."""
@@ -56,6 +58,16 @@ def student_side(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs) if connection is None else connection.call_library(name, args, kwargs)
 
     return call
+
+
+@student_side
+def arguments_after(function: Callable[..., Any], *args: Any) -> list[Any]:
+    """The arguments as `function(*args)` leaves them.
+
+    For records such as a dataclass of tensors, which travel as copies and cannot be marked with `inout`.
+    """
+    function(*args)
+    return list(args)
 
 
 def name_of(function: Callable[..., Any]) -> str:

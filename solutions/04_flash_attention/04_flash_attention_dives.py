@@ -1,0 +1,468 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+#   threeloops:
+#     title: Can an algorithm move less memory? Deep dives
+#     minutes: 70
+# ---
+
+# %% [markdown]
+# # Can an algorithm move less memory? Deep dives
+#
+# These sections are complete and ungraded. They judge six claims about attention, show what tiles cost at the edge of a mask,
+# and look at the backward pass and at attention to pairs. They can be read in any order.
+
+# %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
+import math
+
+import numpy as np
+import torch
+from threeloops.hardware import accelerator, device
+from threeloops.inner import interpreter
+from threeloops.inner.costs import attention
+from threeloops.inner.roofline import Roofline
+from threeloops.lab import audit, calibration, explore, figure, myth, palette, predict, progress, show
+
+INTERPRETED = interpreter.enable_without_gpu()  # without a GPU, Triton kernels run in Triton's interpreter, on the CPU
+F = torch.nn.functional
+h100 = accelerator("H100 SXM")
+roof = Roofline(h100, "bf16")
+
+# %% [markdown]
+# ## How large is the table?
+#
+# Two texts give a size for the table of scores. A size needs a number format, and it must say what it counts.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+myth("att-1")
+myth("att-6")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+scores = 4096 * 4096
+audit(
+    "att-1",
+    scores * 2 / 2**20,
+    "MiB per head in BF16",
+    "model",
+    "corrected",
+    how="4,096² scores × 2 bytes; 64 MiB in FP32. 128 MiB is S and P together in FP32, or S alone for four heads in BF16: the text does not say which",
+)
+audit(
+    "att-6",
+    round(1024 * 96 * 2048**2 * 2 / 1e9, 1),
+    "GB",
+    "model",
+    "holds",
+    how="1,024 sequences × 96 heads × 2,048² scores × 2 bytes = 824.6 GB, for one of 96 layers: the text's 822 is 0.3% low",
+)
+
+# %% [markdown]
+# ## The same arithmetic, another bound
+#
+# What has to cross between memory and chip at least, each tensor once each way: naive attention moves Q, K, V, the output and the scores four times,
+# fused attention all but the scores. FLOPs per byte follow.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+LENGTHS = [2**k for k in range(9, 18)]
+fig, (left, right) = figure(1, 2, width=12.5, height=4.1)
+naive = [attention(1, 1, n, n, 128) for n in LENGTHS]
+fused = [attention(1, 1, n, n, 128, fused=True) for n in LENGTHS]
+left.plot(
+    LENGTHS,
+    [w.bytes / 2**20 for w in naive],
+    "o-",
+    color=palette.vermillion,
+    label="naive: the scores cross four times",
+)
+left.plot(
+    LENGTHS, [w.bytes / 2**20 for w in fused], "o-", color=palette.blue, label="Q, K, V and the output, once each"
+)
+left.set(
+    xscale="log",
+    yscale="log",
+    xlabel="tokens",
+    ylabel="MiB moved, at least",
+    title="Traffic of one head, head_dim 128, BF16",
+)
+left.set_xticks(LENGTHS[::2], [f"{n // 1024}k" if n >= 1024 else n for n in LENGTHS[::2]])
+left.minorticks_off()
+left.legend(loc="upper left")
+right.plot(LENGTHS, [w.intensity for w in naive], "o-", color=palette.vermillion)
+right.plot(LENGTHS, [w.intensity for w in fused], "o-", color=palette.blue)
+right.axhline(roof.ridge_point, color=palette.ink, ls=":", lw=1.3)
+right.text(LENGTHS[-1], roof.ridge_point * 1.15, "ridge point of an H100", ha="right", fontsize=10)
+right.text(
+    LENGTHS[4],
+    naive[4].intensity * 0.55,
+    "naive: memory-bound at every length",
+    color=palette.vermillion,
+    ha="center",
+    va="top",
+)
+right.set(
+    xscale="log",
+    yscale="log",
+    xlabel="tokens",
+    ylabel="FLOP per byte",
+    title="The same arithmetic, another bound",
+    ylim=(15, 1.5e5),
+)
+right.set_xticks(LENGTHS[::2], [f"{n // 1024}k" if n >= 1024 else n for n in LENGTHS[::2]])
+right.minorticks_off()
+show.figure(fig)
+
+# %% [markdown]
+# The naive version hangs at some 60 FLOP per byte however long the sequence is, far below the ridge. Without the table the same work is
+# limited by the tensor cores from a thousand tokens on.
+#
+# ## Is the traffic sub-quadratic?
+#
+# *M* in the claim is the size of the on-chip memory, which bounds the block.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+myth("att-2")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+N, D = 4096, 128
+BLOCKS = [16, 32, 64, 128, 256, 512]
+asked = [(N + 2 * N * -(-N // m)) * D * 2 for m in BLOCKS]  # Q once, K and V once for each block of queries
+doubled = [(n + 2 * n * -(-n // 128)) * D * 2 for n in (2048, 4096, 8192)]
+fig, axes = figure(width=8.5, height=3.4)
+axes.plot(BLOCKS, [b / 2**20 for b in asked], "o-", color=palette.blue, label="a fused kernel, exactly")
+axes.plot(BLOCKS, [2 * N * N * D * 2 / m / 2**20 for m in BLOCKS], ":", color=palette.ink, label="2·N²·d / block_m")
+axes.set(
+    xscale="log",
+    yscale="log",
+    xlabel="block_m, queries per program",
+    ylabel="MiB asked for",
+    title=f"Loads of one head, {N:,} tokens, head_dim {D}, BF16",
+)
+axes.set_xticks(BLOCKS, BLOCKS)
+axes.set_yticks([10, 20, 50, 100, 200, 500], [10, 20, 50, 100, 200, 500])
+axes.minorticks_off()
+axes.legend(loc="upper right", fontsize=9)
+show.figure(fig)
+audit(
+    "att-2",
+    round(doubled[2] / doubled[1], 3),
+    "× the loads for twice the tokens",
+    "model",
+    "corrected",
+    how="K and V are read once for each block of queries: 2·N²·d / block_m elements, quadratic in N. The block, bounded by the on-chip memory M, divides the constant: Θ(N²d²/M). The caches answer most of these requests, but that does not change how often the programs ask",
+)
+
+# %% [markdown]
+# So FlashAttention is **not** sub-quadratic in traffic. It divides a quadratic term by the block, and it removes the quadratic
+# *memory*. What programs ask of K and V again and again comes from L2, not from DRAM, as long as the keys of the heads at work fit there.
+#
+# ## Tiles at the edge
+#
+# Each square is a tile. Move the sizes: how much is visited that nobody sees?
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+def seen_pairs(mask, tokens):
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)[None, :]
+    if mask == "none":
+        return np.ones((tokens, tokens), bool)
+    return (distance >= 0) & ((distance < 64) | (mask == "causal"))
+
+
+def draw_tiles(mask, tokens, block_m, block_n):
+    """Visited tiles in blue, the pairs that are seen in orange."""
+    seen = seen_pairs(mask, tokens)
+    fig, axes = figure(width=5.6, height=5.0)
+    visited = np.zeros_like(seen)
+    for top in range(0, tokens, block_m):
+        for left in range(0, tokens, block_n):
+            tile = np.s_[top : top + block_m, left : left + block_n]
+            visited[tile] = seen[tile].any()
+    picture = np.where(seen, 2.0, np.where(visited, 1.0, 0.0))
+    colours = ["#00000000", palette.blue, palette.orange]
+    for level in (1, 2):
+        axes.contourf(picture == level, levels=[0.5, 1.5], colors=[colours[level]])
+    axes.set(xlim=(-0.5, tokens - 0.5), ylim=(tokens - 0.5, -0.5), xlabel="keys", ylabel="queries", aspect="equal")
+    axes.set_title(f"{visited.sum() / seen.sum():.2f} × the pairs that are seen", fontsize=11)
+    axes.grid(visible=False)
+    return fig
+
+
+explore(
+    draw_tiles,
+    mask=["causal", "none", "window of 64"],
+    tokens=(64, 320, 16, 256),
+    block_m=[64, 32, 128],
+    block_n=[32, 16, 64],
+)
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+def visited(tokens, window, block):
+    return sum(-(-(top + block) // block) - max(0, top - window + 1) // block for top in range(0, tokens, block))
+
+
+fig, axes = figure(width=8.5, height=3.2)
+WINDOWS = [64, 128, 256, 512, 1024, 2048, 4096]
+for block, shade in ((32, palette.blue), (64, palette.orange), (128, palette.green)):
+    least = [min(1.0, sum(min(i + 1, w) for i in range(4096)) / (4096 * 4097 / 2)) for w in WINDOWS]
+    axes.plot(
+        WINDOWS,
+        [visited(4096, w, block) * block * block / (4096 * 4097 / 2) for w in WINDOWS],
+        "o-",
+        color=shade,
+        label=f"tiles of {block} × {block}",
+    )
+axes.plot(WINDOWS, least, ":", color=palette.ink, label="visible pairs alone")
+axes.set(
+    xscale="log",
+    yscale="log",
+    xlabel="window",
+    ylabel="share of causal attention",
+    title="4,096 tokens: what the tiles cost on top of the window",
+)
+axes.set_xticks(WINDOWS, WINDOWS)
+axes.minorticks_off()
+axes.legend(loc="upper left", fontsize=9)
+show.figure(fig)
+
+# %% [markdown]
+# A window of 64 with tiles of 128 computes four times what is visible; with tiles of 64, twice. Small windows want small
+# tiles, and small tiles starve the tensor cores: a real trade. The shipped kernel decides it by device, dtype and head_dim,
+# not by window.
+
+# %% [markdown]
+# ## Is it exact?
+#
+# Some texts say that FlashAttention is *exact*, equal to standard attention. In real arithmetic it is. In floating point both
+# round, in different places, so the question is which of them is nearer to the truth. Compare each with float64, causal, in FP16 and BF16.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+myth("att-4")
+predict(
+    "exactness",
+    "The RMS error of fused attention divided by that of standard attention in FP16: 1 means equally good. Your guess?",
+    unit="×",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.inner.kernels.attention.flash_attention import flash_attention as library_attention
+
+
+def errors(tokens, dtype, seed=0):
+    """RMS error against float64 of the library's kernel, of the naive chain in `dtype`, and of torch's own operator."""
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(1, 1, tokens, 64, generator=generator).to(dtype).to(device()) for _ in range(3))
+    truth = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True)
+    hidden = torch.full((tokens, tokens), -math.inf, dtype=dtype, device=q.device).triu(1)
+    naive = torch.softmax(q @ k.transpose(-1, -2) * 64**-0.5 + hidden, -1) @ v
+    ours = library_attention(q, k, v, causal=True)
+    sdpa = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return [float((x.double() - truth).pow(2).mean().sqrt()) for x in (ours, naive, sdpa)]
+
+
+MEASURED = {
+    (n, dtype): errors(n, dtype)
+    for n in progress((128, 256, 512), "exactness")
+    for dtype in (torch.float16, torch.bfloat16)
+}
+show.table(
+    [
+        [n, str(dtype).removeprefix("torch."), *(f"{e:.2e}" for e in rms), f"{rms[0] / rms[1]:.3f}"]
+        for (n, dtype), rms in MEASURED.items()
+    ],
+    ["tokens", "dtype", "fused kernel", "naive chain", "torch's operator", "fused / naive"],
+)
+worst = max(rms[0] / rms[1] for rms in MEASURED.values())
+show.against_prediction(
+    "exactness",
+    round(MEASURED[512, torch.float16][0] / MEASURED[512, torch.float16][1], 3),
+    unit="×",
+    source="measured here",
+)
+audit(
+    "att-4",
+    round(worst, 3),
+    "× the error of naive attention, at worst",
+    "CPU",
+    "holds",
+    how="RMS error against float64 of the library's kernel and of softmax(qkᵀ)v in the same dtype, causal, 128 to 512 tokens: not equal bit for bit, but no further from the truth",
+)
+
+# %% [markdown]
+# The fused kernel keeps scores and sums in float32 and rounds the probabilities once; the naive chain rounds the scores
+# before the softmax as well. "Exact" is short for: no approximation beyond rounding, and less rounding than before.
+
+# %% [markdown]
+# ## The way back
+#
+# The backward pass needs the probabilities, which nobody stored. It recomputes them, tile by tile, from q, k and the
+# logsumexp: P = exp(score − lse). One more trick avoids a second look at each row. The gradient through the softmax needs
+# Σⱼ Pᵢⱼ · dPᵢⱼ, and that equals the dot product of the output with its own gradient, one number per query, computed before.
+#
+# > dV = Pᵀ dO,  dP = dO Vᵀ,  dS = P ∘ (dP − rowsum(dO ∘ O)),  dQ = dS K / √d,  dK = dSᵀ Q / √d
+#
+# Five products instead of two, q kᵀ again and these four, and still no table. The library splits them in two kernels, one
+# that owns keys and sums dK and dV, one that owns queries and sums dQ. Both need the scores and dP, so it does seven: the
+# price of no atomics, and of two runs that agree to the last bit.
+
+# %% tags=["demo"]
+generator = torch.Generator().manual_seed(0)
+q, k, v = (torch.randn(1, h, 96, 64, generator=generator).to(device()).requires_grad_() for h in (2, 1, 1))
+upstream = torch.randn(1, 2, 96, 64, generator=generator).to(device())
+library_attention(q, k, v, causal=True).backward(upstream)
+exact_inputs = [t.detach().double().requires_grad_() for t in (q, k, v)]
+F.scaled_dot_product_attention(
+    exact_inputs[0], *(t.repeat_interleave(2, 1) for t in exact_inputs[1:]), is_causal=True
+).backward(upstream.double())
+for name, ours, exact_one in zip("qkv", (q, k, v), exact_inputs, strict=True):
+    worst_error = float((ours.grad.double() - exact_one.grad).abs().max() / exact_one.grad.abs().max())
+    assert worst_error < 1e-4, (name, worst_error)
+    print(f"d{name}: largest error {worst_error:.1e} of the largest gradient")
+
+# %% [markdown]
+# What it saves is memory, and that is a matter of counting. Eager attention keeps the probabilities of every layer for
+# the backward pass; the fused one keeps q, k, v, the output and one number per query.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+myth("att-3")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+SIZES = [2**k for k in range(9, 16)]
+kept_naive = [(4 * n * 128 + n * n) * 2 for n in SIZES]  # q, k, v, out and P of one head, head_dim 128, BF16
+kept_fused = [4 * n * 128 * 2 + 4 * n for n in SIZES]
+fig, axes = figure(width=8.5, height=3.2)
+axes.plot(SIZES, [a / b for a, b in zip(kept_naive, kept_fused, strict=True)], "o-", color=palette.blue)
+axes.axhspan(5, 20, color=palette.orange, alpha=0.2, lw=0)
+axes.text(SIZES[0], 13, "claim att-3: 5–20×", fontsize=10, va="center")
+axes.set(
+    xscale="log",
+    yscale="log",
+    xlabel="tokens",
+    ylabel="× less memory kept",
+    title="What one head keeps for its backward pass, head_dim 128, BF16",
+)
+axes.set_yticks([2, 5, 10, 20, 50], [2, 5, 10, 20, 50])
+axes.set_xticks(SIZES, [f"{n // 1024}k" if n >= 1024 else n for n in SIZES])
+axes.minorticks_off()
+show.figure(fig)
+if device() == "cuda":
+    from functools import partial
+
+    from threeloops.inner.timing import benchmark
+
+    def make_heads(tokens):
+        return tuple(torch.randn(4, 16, tokens, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+
+    def naive_attention(q, k, v):
+        return torch.softmax((q @ k.transpose(-1, -2)) * 128**-0.5, -1) @ v
+
+    gains = {}
+    for n in progress((512, 1024, 2048, 4096, 8192), "attention"):
+        make = partial(make_heads, n)
+        gains[n] = (
+            benchmark(naive_attention, make, device="cuda").median
+            / benchmark(library_attention, make, device="cuda").median
+        )
+    show.table([[n, f"{g:.2f}"] for n, g in gains.items()], ["tokens", "× faster than naive, forward, measured here"])
+    audit(
+        "att-3",
+        round(gains[4096], 2),
+        "× faster at 4,096 tokens",
+        "GPU",
+        "holds" if 2 <= gains[4096] <= 4 else "corrected",
+        how=f"forward, 64 heads, head_dim 128, BF16, on {torch.cuda.get_device_name()}; and {kept_naive[3] / kept_fused[3]:.0f}× less memory kept",
+    )
+else:
+    audit(
+        "att-3",
+        round(kept_naive[3] / kept_fused[3], 1),
+        "× less memory kept at 4,096 tokens",
+        "model",
+        "needs a GPU",
+        how="counted: the factor is about 1 + N / 512, so 5–20× belongs to some 2,000 … 9,700 tokens; the time was not measured by the course yet, and on a GPU this cell sweeps the length",
+    )
+
+# %% [markdown]
+# ## Attention to pairs
+#
+# Why stop at one key? In **2-simplicial attention** ([Clift et al. 2019](https://arxiv.org/abs/1909.00668), [Roy et al.
+# 2025](https://arxiv.org/abs/2507.02754)) a query looks at *pairs* of positions at once:
+#
+# > score(i, j, k) = Σ_d q[i, d] · k1[j, d] · k2[k, d],  out[i] = Σ weight(i, j, k) · (v1[j] ∘ v2[k])
+#
+# with one softmax over all pairs. All pairs of 4,096 tokens would be 69 billion scores per head. Two sliding windows, w1 for
+# j and w2 for k, bring it back to N · w1 · w2, and make it a question of this lab: what is its intensity?
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+myth("att-5")
+predict(
+    "simplicial",
+    "Windows of 512 and 32, head_dim 128, BF16: how many FLOP for each byte of q, k1, k2, v1, v2 and the output?",
+    unit="FLOP/byte",
+)
+
+# %% tags=["demo"]
+from threeloops.inner.kernels.attention.simplicial_attention import reference as simplicial_reference
+from threeloops.inner.kernels.attention.simplicial_attention import simplicial_attention
+
+generator = torch.Generator().manual_seed(1)
+five = [torch.randn(1, 1, 48, 32, generator=generator).to(device()).requires_grad_() for _ in range(5)]
+ours = simplicial_attention(*five, 24, 6)
+exact_five = [t.detach().double().requires_grad_() for t in five]
+truth = simplicial_reference(*exact_five, 24, 6)
+upstream = torch.randn(truth.shape, generator=generator).to(device())
+ours.backward(upstream)
+truth.backward(upstream.double())
+assert torch.allclose(ours.double(), truth, atol=1e-4)
+for name, mine, exact_one in zip(("q", "k1", "k2", "v1", "v2"), five, exact_five, strict=True):
+    worst_error = float((mine.grad.double() - exact_one.grad).abs().max() / exact_one.grad.abs().max())
+    assert worst_error < 1e-4, (name, worst_error)
+    print(f"gradient of {name}: largest error {worst_error:.1e} of the largest gradient")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+N, D = 4096, 128
+PAIRS = [(64, 16), (256, 16), (512, 32), (1024, 32)]
+intensity = [
+    N * w1 * w2 * 6 * D / (6 * N * D * 2) for w1, w2 in PAIRS
+]  # 6·d FLOPs a score as the paper counts; q, four keys and values, the output
+show.against_prediction("simplicial", intensity[2], unit="FLOP/byte", source="model: counted")
+fig, axes = figure(width=8.5, height=2.9)
+axes.plot(range(len(PAIRS)), intensity, "o", ms=9, color=palette.blue)
+for place, value in enumerate(intensity):
+    axes.annotate(f"{value:,.0f}", (place, value), (9, -3), textcoords="offset points", fontsize=10)
+axes.set_xticks(range(len(PAIRS)), [f"{a} × {b}" for a, b in PAIRS])
+axes.axhline(roof.ridge_point, color=palette.ink, ls=":", lw=1.3)
+axes.text(-1.25, roof.ridge_point * 1.12, "ridge point\nof an H100", fontsize=10)
+axes.set_xlim(-1.3, 3.6)
+axes.set(
+    yscale="log",
+    ylabel="FLOP per byte",
+    xlabel="windows w1 × w2",
+    title="2-simplicial attention is compute-bound from small windows on",
+    ylim=(100, 60000),
+)
+axes.grid(axis="x", visible=False)
+show.figure(fig)
+audit(
+    "att-5",
+    round(588 / 337, 2),
+    "× the plain Triton kernel",
+    "published",
+    "cannot be tested here",
+    how="published for the H100 in PyTorch's blog (Fast 2-Simplicial Attention: Hardware-Efficient Kernels in TLX): 588 TFLOP/s in BF16 for the kernel in TLX, 337 for plain Triton; 588 is 59% of the dense peak. The course has not measured its own kernel on a GPU yet",
+)
+
+# %% [markdown]
+# Compute-bound means that the tensor cores decide. The trilinear product is not a matrix product, but it becomes one when
+# one of its factors is folded into another: for each pair (i, k), q[i] ∘ k2[k] is a made-up query, and the scores of many
+# such queries against all j are an ordinary matmul. That is what the library's kernel does.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+calibration()
