@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "Bound", "Roofline", "Work", "along", "attention", "classify", "elementwise", "layernorm", "matmul", "place",
+    "Bound", "Roofline", "Work", "attention", "classify", "elementwise", "layernorm", "matmul", "place",
     "softmax",
 ]  # fmt: skip
 
@@ -134,7 +134,7 @@ class Roofline:
         ax.figure.canvas.figure.draw_without_rendering()
         taken = [each.get_window_extent() for each in (ridge_label, ax.get_legend()) if each is not None]
         dots = list(ax.transData.transform([(x, y) for x, y, _ in places.values()])) if places else []
-        roofs = [*along(ax, corners[0], corners[1]), *along(ax, corners[1], corners[2])]
+        roofs = [*_along(ax, corners[0], corners[1]), *_along(ax, corners[1], corners[2])]
         for label, (x, y, measured) in places.items():
             # The point on the roof and the measured one often share an intensity: label one above and the other below.
             first_turn = math.pi if measured else 0.0
@@ -170,7 +170,7 @@ def _set_axes(roofline: Roofline, ax: "Axes", dots: list[tuple[float, float]]) -
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def along(ax: "Axes", start: tuple[float, float], end: tuple[float, float]) -> np.ndarray:
+def _along(ax: "Axes", start: tuple[float, float], end: tuple[float, float]) -> np.ndarray:
     """Pixel positions on the straight line between two data points."""
     first, last = ax.transData.transform([start, end])
     return np.linspace(first, last, 61)
