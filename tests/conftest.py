@@ -30,7 +30,7 @@ LONGEST_FIRST = ("test_readme.py", "test_graded.py", "test_answers.py")
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: LONGEST_FIRST.index(item.path.name) if item.path.name in LONGEST_FIRST else 99)
+    items.sort(key=lambda item: [item.path.name != name for name in LONGEST_FIRST])
 
 
 def runs_with(nodeid: str) -> str:

@@ -133,7 +133,7 @@ def test_the_wheel_holds_every_released_file_and_no_answer(wheel):
 def test_a_lab_is_started_and_checked_where_there_is_no_checkout(theirs, machine):
     started = theirs("-m", "grader.cli", "start", "03")
     assert started.returncode == 0, started.stderr
-    copy = machine / "folder/work/03_triton_fusion/03_triton_fusion.ipynb"
+    copy = copy_of(machine, "03_triton_fusion")
     assert copy.read_bytes() == find_lab("03", ROOT).released.read_bytes()
     assert (copy.parent / "03_triton_fusion_dives.ipynb").is_file()
     assert theirs("-m", "grader.cli", "start", "00").returncode == 0
@@ -142,7 +142,7 @@ def test_a_lab_is_started_and_checked_where_there_is_no_checkout(theirs, machine
     checked = theirs("-m", "grader.cli", "check", "00", folder=below)
     assert checked.returncode == 1 and "is not written yet" in checked.stdout, checked.stdout + checked.stderr
     assert "changed" not in checked.stdout, "an untouched copy was said to be changed"
-    (machine / "folder/work/00_start_here/00_start_here.ipynb").write_text(nbformat.writes(solved(machine)))
+    copy_of(machine, "00_start_here").write_text(nbformat.writes(solved(machine)))
     checked = theirs("-m", "grader.cli", "check", "00", folder=below)
     assert "100 of 100 points by the visible checks" in checked.stdout, checked.stdout + checked.stderr
     status = theirs("-m", "grader.cli", "status")
@@ -152,9 +152,14 @@ def test_a_lab_is_started_and_checked_where_there_is_no_checkout(theirs, machine
     assert refused.returncode == 2 and "has no solutions/" in " ".join(refused.stderr.split())
 
 
+def copy_of(machine, lab):
+    """The learner's own notebook of a lab."""
+    return machine / "folder" / "work" / lab / f"{lab}.ipynb"
+
+
 def solved(machine):
     """A learner's copy with the reference answers in it."""
-    copy = machine / "folder/work/00_start_here/00_start_here.ipynb"
+    copy = copy_of(machine, "00_start_here")
     notebook, master = nbformat.read(copy, as_version=4), find_lab("00", ROOT).master()
     answers = {cell.id: cell.source for cell in master.cells if cell.metadata.get("nbgrader", {}).get("solution")}
     for cell in notebook.cells:

@@ -22,7 +22,6 @@ class KnownWrong:
     """
 
     path: Path
-    text: str
     expect: str
     fails: tuple[str, ...] = ()
     only_hidden: bool = False
@@ -30,8 +29,8 @@ class KnownWrong:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Raises ValueError naming the file and the line that says something else."""
-        text, said = path.read_text(encoding="utf-8"), {}
-        for line in text.splitlines():
+        said = {}
+        for line in path.read_text(encoding="utf-8").splitlines():
             key, _, value = line.removeprefix("# ").partition(": ")
             if not line.startswith("# ") or key not in _KEYS:
                 break
@@ -41,7 +40,7 @@ class KnownWrong:
         if said.get("caught", "hidden") != "hidden":
             raise ValueError(f"{path.name}: '# caught: {said['caught']}': expected hidden, or no such line")
         fails = tuple(part.strip() for part in said["fails"].split(",")) if "fails" in said else ()
-        return cls(path, text, said["expect"], fails, "caught" in said)
+        return cls(path, said["expect"], fails, "caught" in said)
 
     @property
     def exercise(self) -> str:

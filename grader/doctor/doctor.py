@@ -24,7 +24,7 @@ from grader.machine.installed import requirements
 __all__ = ["Diagnosis", "diagnose", "render"]
 
 _SECONDS = 40.0
-"""On a machine that has just been started, or works for others as well, reading torch from disk alone takes ten."""
+"""Enough to import torch from a cold disk on a busy machine: a check that is late is reported as broken."""
 _COMPILE = {"TRITON_INTERPRET": None, "THREELOOPS_COMPILE_ONLY": "1"}
 _ENVIRONMENT: dict[str, dict[str, str | None]] = {
     "interpreter": {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},

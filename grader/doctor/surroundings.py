@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from grader.authoring.labs import Limits
 from grader.doctor.finding import Finding
 
 __all__ = ["judge_surroundings", "survey"]
@@ -107,7 +108,8 @@ def _memory(have: int) -> Finding:
     if have >= _NEEDED_MEMORY_BYTES:
         return Finding("memory", "ok", sentence)
     step = "close other programs, run one lab at a time (threeloops course --jobs 1) and grade with --jobs 1"
-    return Finding("memory", "broken", f"{sentence}: one lab at a time may take 3 GiB", step)
+    most = Limits().memory_mb / 1024
+    return Finding("memory", "broken", f"{sentence}: one graded submission may take {most:g} GiB", step)
 
 
 def _git(there: bool) -> Finding:

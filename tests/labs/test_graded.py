@@ -62,16 +62,20 @@ def options(lab: Lab, sandbox: Sandbox) -> Options:
     return Options(sandbox, limits=replace(own, **seconds))
 
 
+@pytest.fixture(scope="module")
+def warm():
+    """The lab whose warm processes are there."""
+    yield []
+    close_pools()
+
+
 @pytest.fixture(autouse=True)
-def one_lab_at_a_time(request):
+def one_lab_at_a_time(request, warm):
     """End the warm processes of the lab before: one worker gets all tests of a lab (conftest.py), in one stretch."""
     slug = request.node.callspec.params.get("slug") if hasattr(request.node, "callspec") else None
-    if slug is not None and slug != warm.get("lab"):
+    if slug is not None and [slug] != warm:
         close_pools()
-        warm["lab"] = slug
-
-
-warm: dict[str, str] = {}
+        warm[:] = [slug]
 
 
 WRONG, RIGHT = (

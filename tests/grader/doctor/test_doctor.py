@@ -238,7 +238,7 @@ AROUND_FAULTS = {
     "git": ({"git": False}, "missing", "run without it"),
     "network": ({"network": False}, "missing", "labs, checks and grading need none"),
     "browser": ({"browser": None}, "missing", "labs open in any browser"),
-    "memory": ({"memory_bytes": 2 << 30}, "broken", "2.0 GiB for the course: one lab at a time may take 3 GiB"),
+    "memory": ({"memory_bytes": 2 << 30}, "broken", "2.0 GiB for the course: one graded submission may take 3 GiB"),
 }
 
 

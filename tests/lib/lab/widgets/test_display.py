@@ -15,7 +15,7 @@ NOBODY = {
     "nbgrader": {"JPY_SESSION_NAME": "x.ipynb", "NBGRADER_EXECUTION": "autograde"},
 }
 SOMEBODY = {
-    "JupyterLab": {"JPY_SESSION_NAME": "/work/01_roofline/01_roofline.ipynb"},
+    "JupyterLab": {"JPY_SESSION_NAME": "01_roofline/01_roofline.ipynb"},
     "Kaggle": {"KAGGLE_KERNEL_RUN_TYPE": "Interactive"},
 }
 
