@@ -120,14 +120,12 @@ class Scheduler:
     def _continue(self, chunks: list[Chunk], copies: list[tuple[int, int]]) -> None:
         """Chunks of those who run, best first."""
         budget = self.policy.token_budget
-        ones = sum(request.uncomputed == 1 for request in self.running)  # who decode: a token is left for each
         for request in self.running:  # it can only lose members at its end
             if not budget:
                 break
-            uncomputed = request.uncomputed
-            ones -= uncomputed == 1
-            tokens = min(uncomputed, max(1, budget - ones))
-            guesses = self._guesses(request, budget - tokens - ones)
+            left = len(self.running) - len(chunks) - 1  # who come after: a token is left for each
+            tokens = min(request.uncomputed, max(1, budget - left))
+            guesses = self._guesses(request, budget - tokens - left)
             if guesses and self._lacks(request, tokens + guesses):
                 guesses = 0  # nobody is preempted for a guess
             while self._lacks(request, tokens):

@@ -333,6 +333,20 @@ def test_guesses_have_room_in_budget_cache_and_answer_and_preempt_nobody():
     assert engine.scheduler.blocks.free == 4
 
 
+def test_a_guess_leaves_a_token_for_everybody_who_comes_after():
+    """In the order of arrivals a half-computed prompt stands between two who decode: fairness let "c" join before it."""
+    policy = replace(CHUNKED, guesses=2, token_budget=3, max_running=3, fair=True)
+    engine = engine_of(policy, accept=lambda request, guesses: guesses)
+    for each in (
+        request("a", prompt=1, tokens=8, client="first"),
+        request("b", prompt=3, tokens=1, client="first"),
+        request("c", prompt=1, tokens=2, client="second"),
+    ):
+        engine.add(each)
+    assert step(engine) == {"a": 1, "c": 1, "b": 1}
+    assert step(engine) == {"a": 1, "b": 1, "c": 1}
+
+
 def test_more_tokens_than_asked_for_are_dropped():
     engine = engine_of(replace(CHUNKED, guesses=5), accept=lambda request, guesses: guesses + 3)
     one = request("a", tokens=4)
