@@ -48,9 +48,12 @@ def trials(lab: Lab, sandbox: Sandbox) -> Iterator[Trial]:
     for kind in ("right", "wrong"):
         for number, chosen in enumerate(_together(trusted, lab.folder / kind), start=1):
             texts = {exercise: path.read_text(encoding="utf-8") for exercise, path in chosen.items()}
+            undone = [each for each in trusted.exercises if each.id not in chosen]  # costs no time to grade
+            texts |= {each.id: untouched[each.id] for each in undone}
             wrong = [KnownWrong.read(path) for path in chosen.values()] if kind == "wrong" else []
             record = _grade(trusted, _submission(trusted, texts), sandbox)
             lost = {test for each in wrong for test in each.lost(trusted.exercise(each.exercise).tests)}
+            lost |= {test for each in undone for test in each.tests}
             faults = list(_faults(trusted, record, lost))
             faults += [fault for each in wrong if (fault := _unsaid(trusted, record, each))]
             yield Trial(f"{kind} answers {number}", len(chosen), tuple(faults))

@@ -5,7 +5,7 @@ import builtins
 import symtable
 from collections.abc import Iterator
 
-__all__ = ["bound", "imported_modules", "replays", "texts", "used"]
+__all__ = ["bound", "imported_modules", "optimizes", "replays", "texts", "used"]
 
 _BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__"}
 
@@ -51,6 +51,11 @@ def texts(source: str, *where: str) -> set[str]:
 def replays(source: str) -> bool:
     """Whether a test cell judges kernels by replay."""
     return "replay" in used(source) or "threeloops.lab.checking.replay" in imported_modules(source)
+
+
+def optimizes(source: str) -> bool:
+    """Whether the text names `torch.optim`."""
+    return "optim" in {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
 
 
 def _with_inner_scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:

@@ -20,14 +20,14 @@ from typing import Literal
 
 from grader.authoring.labs import Lab, Limits
 from grader.authoring.manifest import Kind, manifest
-from grader.authoring.names import imported_modules, replays
+from grader.authoring.names import imported_modules, optimizes, replays
 from grader.machine.child_process import environment
 from grader.machine.faults import NO_MEMORY, MachineFault
 from grader.sandbox import bwrap, cgroup
 from grader.sandbox.bwrap import SandboxError
 from grader.sandbox.confine import ENDED_BY_ITSELF
 from grader.sandbox.stage import stage
-from grader.sandbox.warmup import REPLAY
+from grader.sandbox.warmup import COMPILER, REPLAY
 from grader.transport.link import Link
 
 __all__ = ["Connection", "Pool", "Sandbox", "choose", "close_pools", "pool"]
@@ -207,15 +207,20 @@ class Pool:
 
 
 def _modules_of(lab: Lab) -> list[str]:
-    """The modules that the lab's setup cells import, and REPLAY where a test cell replays kernels."""
+    """The modules that the lab's setup cells import, REPLAY where a test cell replays kernels, and COMPILER where some
+    cell makes an optimizer."""
     trusted = manifest(lab)
     found: set[str] = set()
     for cell in trusted.master.cells:
+        if cell.cell_type != "code":
+            continue
         with suppress(SyntaxError):  # reported by `threeloops release`
             if trusted.kinds[cell.id] is Kind.SETUP:
                 found |= imported_modules(cell.source)
             elif trusted.kinds[cell.id] is Kind.TEST and replays(cell.source):
                 found.add(REPLAY)
+            if optimizes(cell.source):
+                found.add(COMPILER)
     return sorted(found)
 
 

@@ -9,8 +9,10 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-__all__ = ["REPLAY", "compare_once", "import_all", "import_pyplot", "record_once", "warm_while_idle"]
+__all__ = ["COMPILER", "REPLAY", "compare_once", "import_all", "import_pyplot", "record_once", "warm_while_idle"]
 
+COMPILER = "torch._dynamo"
+"""What the first optimizer of a process imports: 300 modules, in a second."""
 REPLAY = "threeloops.lab.checking.replay"
 """The module that stands for "the lab's tests replay kernels" in the list of what to import."""
 

@@ -1179,9 +1179,9 @@ debrief(
     `impossible`, and so are addition and ReLU (`aten::clamp_min`), which come just after the first three. They moved their
     bytes up to 2.4 times faster than the copy that measured this machine's bandwidth. Either the bytes came from a cache,
     or the copy was a poor probe. The other kind is the 0.99 of the compiled convolutions. It is nearly circular, because
-    the peak in this trace is the best rate that any convolution reached on this machine: it shows that they are as fast as
-    the fastest one that was measured, not that no faster one exists. A better peak is computed from the hardware:
-    cores · FLOPs per clock · clock.
+    the peak in this trace is the best rate that a large matmul or a convolution reached on this machine: it shows that they
+    are as fast as the fastest one that was measured, not that no faster one exists. A better peak is computed from the
+    hardware: cores · FLOPs per clock · clock.
 
     The synthetic H100 is busy for 36% of the eager pass, so the host limits the pass, whatever limits a single kernel. That
     is only as true as its timing model: a kernel takes 1.8 µs plus the longer of its floors, at 60% of the peak and 80% of

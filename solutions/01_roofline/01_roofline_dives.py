@@ -264,7 +264,7 @@ def layer_operations(tokens, length, width, heads, fused):
         ]
     parameters = 12 * width * width
     rows += [
-        ("optimiser", Work(parameters * (2 + 6 * 4 + 2), 12 * parameters))
+        ("optimizer", Work(parameters * (2 + 6 * 4 + 2), 12 * parameters))
     ]  # reads gradient, weight, two moments; writes three, and the BF16 copy
     return rows
 

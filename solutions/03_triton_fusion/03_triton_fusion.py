@@ -71,7 +71,7 @@ def unwritten(run, got):
         return ""
     stored = run.traffic.total.unique_stored
     if stored < got.nbytes:
-        return f"NaN is what memory holds that no program wrote: they wrote {stored:,} of {got.nbytes:,} bytes"
+        return f"memory that no program wrote holds NaN here: the programs wrote {stored:,} of {got.nbytes:,} bytes"
     return (
         "every element is written, so NaN was computed: −inf − (−inf), 0 · inf and inf / inf do, "
         "and so does a sum over masked lanes that were loaded without `other`"

@@ -286,7 +286,7 @@ predict(
 # ## 1 · Count it
 #
 # The figures of this lab distinguish eight kinds of bytes. Five depend on the model alone: **parameters**, **gradients** (as
-# many), **masters** (float32 copies in mixed precision), **states** of the optimiser (two numbers per parameter for Adam), and
+# many), **masters** (float32 copies in mixed precision), **states** of the optimizer (two numbers per parameter for Adam), and
 # **buffers** such as the tables of rotary positions. **Inputs** are tokens and targets. **Activations** are what the forward
 # pass keeps because the backward pass needs it, and **temporaries** live for a moment.
 #
@@ -327,7 +327,7 @@ predict(
 
 # %% nbgrader={"grade": false, "grade_id": "account", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def account(config: GPTConfig, batch: int, sequence: int, states: int) -> Account:
-    """What a training step in float32 holds; `states` numbers per parameter belong to the optimiser."""
+    """What a training step in float32 holds; `states` numbers per parameter belong to the optimizer."""
     ### BEGIN SOLUTION
     if batch < 1:
         raise ValueError(f"batch = {batch}: expected at least 1")
@@ -842,7 +842,7 @@ debrief(
 
 
 def watched_step(config, batch, length):
-    """The timeline of a training step of the course's GPT, its second: the optimiser's states exist."""
+    """The timeline of a training step of the course's GPT, its second: the optimizer's states exist."""
     torch.manual_seed(0)
     model = GPT(config)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
@@ -1362,7 +1362,7 @@ def mapped(path, elements, new):
 with check("offload", "AdamW with its moments in files", part="values", hidden="other shapes, options and chunks"):
 
     def confront(shape, chunk, options, steps, seed):
-        """Both optimisers side by side: ours from files, PyTorch's with everything in memory."""
+        """Both optimizers side by side: ours from files, PyTorch's with everything in memory."""
         generator = torch.Generator().manual_seed(seed)
         start = torch.randn(shape, generator=generator)
         gradients = [torch.randn(shape, generator=generator) * 10.0 ** (t % 4 - 2) for t in range(1, steps + 1)]

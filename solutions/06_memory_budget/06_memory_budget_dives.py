@@ -43,12 +43,12 @@ h100 = accelerator("H100 SXM")
 # ## The count against the tracker
 #
 # The library's `account` plays a whole step through, allocation by allocation, and its tracker watches the course's GPT take
-# that step. The six configurations differ in batch, length, depth, optimiser, attention heads and recomputation.
+# that step. The six configurations differ in batch, length, depth, optimizer, attention heads and recomputation.
 
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 def watched_step(config, batch, length, optimizer="adamw", k=None):
-    """The timeline of a training step of the course's GPT, its second: the optimiser's states exist."""
+    """The timeline of a training step of the course's GPT, its second: the optimizer's states exist."""
     torch.manual_seed(0)
     model = GPT(config)
     if k:
@@ -391,7 +391,7 @@ audit(
 # ## Offloading, measured
 #
 # The library's `OffloadedAdamW` keeps its states elsewhere, here in files. A CPU has no PCIe link to its own memory, so the copies
-# run through a channel whose speed we set: a chunk takes as long each way as its update. PyTorch's optimiser, with its states in
+# run through a channel whose speed we set: a chunk takes as long each way as its update. PyTorch's optimizer, with its states in
 # memory, takes the same steps, after which the parameters must be equal to the last bit.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -440,7 +440,7 @@ with tempfile.TemporaryDirectory() as folder:
         )
         took = seconds_of(offloaded, 3)
         seconds_of(reference, 3)
-        assert torch.equal(weight, resident), "the same bits as the resident optimiser"
+        assert torch.equal(weight, resident), "the same bits as the resident optimizer"
         foretold = predicted_seconds([ONE_CHUNK] * CHUNKS, rates, buffers=buffers)
         rows.append([buffers, f"{foretold * 1e3:.0f}", f"{took * 1e3:.0f}", f"{100 * (took / foretold - 1):+.0f}%"])
         offloaded.close()
@@ -467,7 +467,7 @@ by_format = {
 }
 show.table(
     [[name, f"{found.per_parameter:.0f}"] for name, found in by_format.items()],
-    ["format and optimiser", "bytes per parameter, gradients included"],
+    ["format and optimizer", "bytes per parameter, gradients included"],
 )
 with_gradients = by_format["FP32, Adam"].per_parameter
 audit(

@@ -635,9 +635,9 @@ with check("zero_1", "the memory of a rank", part="memory", hidden="another numb
             f"states for all elements take {12 * whole / MIB:.0f} MiB, states for a piece {12 * whole / ranks / MIB:.0f} MiB",
         )
 
-    zero_takes(4, 2 * MIB)
+    zero_takes(4, MIB)
     ### BEGIN HIDDEN TESTS
-    zero_takes(3, 3 * MIB // 2)
+    zero_takes(3, 3 * MIB // 4)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -851,9 +851,9 @@ with check("shard_gradients", "the memory of a rank", part="memory", hidden="ano
             f"if no gradient is freed during backward, that is {layers * each / MIB:.0f} MiB more",
         )
 
-    reduction_needs(4, 1024, 16)
+    reduction_needs(2, 768, 16)
     ### BEGIN HIDDEN TESTS
-    reduction_needs(3, 768, 32)
+    reduction_needs(3, 768, 14)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1033,15 +1033,15 @@ with check("sharded_linear", "the memory of a rank", part="memory", hidden="anot
         require_work(run, 2 * layers * (ranks - 1) * each // ranks, what)
         require_memory(
             run,
-            needed + 24 * MIB,
+            needed + 16 * MIB,
             needed,
             f"{ranks} ranks, {layers} layers of {each / MIB:.0f} MiB: pieces, their gradients and the layer in use",
             f"if whole weights stay from forward to backward, that is {layers * each / MIB:.0f} MiB more",
         )
 
-    chain_needs(4, 1024, 16)
+    chain_needs(2, 768, 14)
     ### BEGIN HIDDEN TESTS
-    chain_needs(2, 768, 30)
+    chain_needs(3, 768, 12)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1227,9 +1227,9 @@ with check("forward_prefetched", "the memory of a rank", part="memory", hidden="
             f"if whole weights stay, that is up to {layers * each / MIB:.0f} MiB more",
         )
 
-    forward_needs(2, 1024, 14)
+    forward_needs(2, 768, 16)
     ### BEGIN HIDDEN TESTS
-    forward_needs(4, 1024, 12)
+    forward_needs(3, 768, 15)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

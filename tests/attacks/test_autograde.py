@@ -26,7 +26,9 @@ CLASSES = {
 }
 
 
-@pytest.fixture(scope="module", params=CLASSES)
+@pytest.fixture(
+    scope="module", params=["0", *(pytest.param(name, marks=pytest.mark.slow) for name in CLASSES if name != "0")]
+)
 def graded(request, aims, tmp_path_factory):
     """A class of attackers between two honest students: who was in it, the scores, the log and what was executed."""
     needs("bwrap")

@@ -2,7 +2,7 @@
 its own exercise and no other, with a message that names its own fault."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -80,7 +80,7 @@ def one_lab_at_a_time(request, warm):
 
 WRONG, RIGHT = (
     [
-        pytest.param(lab.slug, chosen, id=f"{lab.slug}-{number}")
+        pytest.param(lab.slug, number, chosen, id=f"{lab.slug}-{number}")
         for lab in LABS.values()
         for number, chosen in enumerate(together(lab, lab.folder / kind))
     ]
@@ -88,12 +88,13 @@ WRONG, RIGHT = (
 )
 
 
-def submission(lab: Lab, answers: dict[str, Path]) -> nbformat.NotebookNode:
-    """The reference with some answers replaced by those of files."""
+def submission(lab: Lab, answers: dict[str, Path], undone: Collection[str] = ()) -> nbformat.NotebookNode:
+    """The reference with some answers replaced by those of files, and the exercises `undone` as they were released."""
+    released = {cell.id: cell.source for cell in nbformat.read(lab.released, as_version=4).cells}
+    texts = {name: path.read_text() for name, path in answers.items()} | {name: released[name] for name in undone}
     notebook = nbformat.from_dict(lab.master())
-    for name, path in answers.items():
-        exercise = manifest(lab).exercise(name)
-        next(c for c in notebook.cells if c.id == exercise.id).source = path.read_text()
+    for cell in notebook.cells:
+        cell.source = texts.get(cell.id, cell.source)
     return notebook
 
 
@@ -136,13 +137,18 @@ def test_the_reference_also_earns_everything_without_a_sandbox(slug):
     assert grade_notebook(lab.master(), lab, "reference", options(lab, "none")).score == 100.0
 
 
-@pytest.mark.parametrize(("slug", "wrong"), WRONG)
-def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug: str, wrong: dict[str, Path], sandbox):
+@pytest.mark.parametrize(("slug", "number", "wrong"), WRONG)
+def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug: str, number: int, wrong: dict[str, Path], sandbox):
+    """In the first submissions of a lab each exercise in turn is the reference among wrong answers, and keeps its
+    points; after that turn what is not tried is left undone, which costs no time."""
     lab = LABS[slug]
     trusted = manifest(lab)
-    record = grade_notebook(submission(lab, wrong), lab, "wrong", options(lab, sandbox))
+    others = {each.id: each.tests for each in trusted.exercises if each.id not in wrong}
+    undone = {} if number < len(trusted.exercises) else others
+    record = grade_notebook(submission(lab, wrong, undone), lab, "wrong", options(lab, sandbox))
     answers = [KnownWrong.read(path) for path in wrong.values()]
     lost = {test for each in answers for test in each.lost(trusted.exercise(each.exercise).tests)}
+    lost |= {test for tests in undone.values() for test in tests}
     assert {test.name: test.score for test in record.tests} == {
         part.test: (0.0 if part.test in lost else part.points) for each in trusted.exercises for part in each.parts
     }, [str(path.name) for path in wrong.values()]
@@ -153,19 +159,21 @@ def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug: str, wrong: di
         assert only_hidden == each.only_hidden, f"{each.path.name}: whether only hidden tests catch it"
 
 
-@pytest.mark.parametrize(("slug", "right"), RIGHT)
-def test_another_right_answer_earns_everything(slug: str, right: dict[str, Path], sandbox):
+@pytest.mark.parametrize(("slug", "number", "right"), RIGHT)
+def test_another_right_answer_earns_everything(slug: str, number: int, right: dict[str, Path], sandbox):
     """Whatever a check demands, it demands of the result and not of the way."""
-    record = grade_notebook(submission(LABS[slug], right), LABS[slug], "right", options(LABS[slug], sandbox))
+    lab = LABS[slug]
+    undone = {each.id: each.tests for each in manifest(lab).exercises if each.id not in right}
+    record = grade_notebook(submission(lab, right, undone), lab, "right", options(lab, sandbox))
     lost = {test.name: test.output for test in record.tests if test.score != test.max_score}
-    assert lost == {}, [path.name for path in right.values()]
+    assert lost.keys() == {test for tests in undone.values() for test in tests}, [path.name for path in right.values()]
     assert record.notes == []
 
 
 def test_every_wrong_and_every_right_answer_is_graded():
     for kind, graded in (("wrong", WRONG), ("right", RIGHT)):
         files = [path for lab in LABS.values() for path in (lab.folder / kind).glob("*.py")]
-        assert sorted(files) == sorted(path for each in graded for path in each.values[1].values())
+        assert sorted(files) == sorted(path for each in graded for path in each.values[-1].values())
 
 
 @pytest.mark.parametrize("exercise", [f"{lab}/{name}" for lab, names in BOUNDED.items() for name in names])

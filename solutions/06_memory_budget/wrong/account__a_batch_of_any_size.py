@@ -1,7 +1,7 @@
 # expect: batch = 0
 # fails: errors
 def account(config: GPTConfig, batch: int, sequence: int, states: int) -> Account:
-    """What a training step in float32 holds; `states` numbers per parameter belong to the optimiser."""
+    """What a training step in float32 holds; `states` numbers per parameter belong to the optimizer."""
     if batch < 0:
         raise ValueError(f"batch = {batch}: expected at least 1")
     if not 1 <= sequence <= config.max_sequence:

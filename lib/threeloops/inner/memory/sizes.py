@@ -9,7 +9,7 @@ __all__ = ["Model", "Step"]
 
 _DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
-"""Numbers that an optimiser keeps for each parameter."""
+"""Numbers that an optimizer keeps for each parameter."""
 
 
 class Model(Protocol):
@@ -42,7 +42,7 @@ class Model(Protocol):
 class Step:
     """One training step of a model.
 
-    dtype: of parameters, gradients and activations. masters: the optimiser keeps float32 copies of the parameters, and
+    dtype: of parameters, gradients and activations. masters: the optimizer keeps float32 copies of the parameters, and
     its states in float32; gradients stay in `dtype`, as in the published 16 bytes per parameter
     (`inner.precision.amp.MasterWeights`, which keeps gradients in float32, holds two more). layers_per_segment: keep
     only the input of every so many layers and recompute the rest (None: keep all). attention: "flash" never holds

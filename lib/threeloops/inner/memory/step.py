@@ -1,7 +1,7 @@
 """A training step as the accountant predicts it: what is allocated and freed, in order, as a timeline.
 
 The forward pass is modelled by the tensors it saves, since its temporaries are never the peak; the loss and the
-backward pass are modelled operator by operator. It is any step but the first: the optimiser's moments exist, and the
+backward pass are modelled operator by operator. It is any step but the first: the optimizer's moments exist, and the
 gradients were freed before the forward pass.
 """
 
@@ -130,7 +130,7 @@ def _update(ledger: _Ledger, step: Step) -> None:
 
 
 def _parameter_sizes(model: Model) -> list[int]:
-    """Numbers in each of the model's parameters, in the order in which an optimiser updates them."""
+    """Numbers in each of the model's parameters, in the order in which an optimizer updates them."""
     width, hidden = model.width, model.mlp_width
     attention, mlp = [width, width * sum(model.qkv_widths), width * width], [width, *[width * hidden] * 3]
     head = [] if model.tied_embeddings else [model.vocabulary_size * width]

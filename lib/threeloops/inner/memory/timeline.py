@@ -144,7 +144,7 @@ class MemoryBudgetExceeded(MemoryError):
 _LARGEST = 10
 _ADVICE = {
     "activation": "activations weigh most: a smaller micro-batch with accumulation, or recompute them",
-    "state": "the optimiser's state weighs most: keep it in host memory or on disk, or shard it",
+    "state": "the optimizer's state weighs most: keep it in host memory or on disk, or shard it",
     "master": "the master weights weigh most: keep them in host memory or on disk, or shard them",
     "gradient": "gradients weigh most: free them right after each update, or shard them",
     "parameter": "the parameters weigh most: fewer bits, a smaller model, or shard them",

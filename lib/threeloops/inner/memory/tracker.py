@@ -33,7 +33,7 @@ _MAKES_ACTIVATIONS = ("forward", "recompute")
 class LiveStorage(TorchDispatchMode):
     """`with LiveStorage(model, optimizers=[optimizer]) as live: …`, then `live.timeline`.
 
-    This counts the storages of the models' parameters, buffers and gradients and of the optimisers' states, and every
+    This counts the storages of the models' parameters, buffers and gradients and of the optimizers' states, and every
     storage that an operator reads or makes while the tracker is open: each once, in its full size, however many tensors
     share it. With `budget_bytes` the operator that first exceeds it raises MemoryBudgetExceeded. Which storages are
     activations is known when the tracker closes. `allocator_peak_bytes` is CUDA's own count, None without CUDA.
@@ -82,7 +82,7 @@ class LiveStorage(TorchDispatchMode):
         self._end()
 
     def _begin(self) -> None:
-        """Count what exists already, and hook into the models and optimisers."""
+        """Count what exists already, and hook into the models and optimizers."""
         for model in self._models:
             for name, parameter in model.named_parameters():
                 self._see(parameter, "parameter", "the model", module=name)
@@ -169,7 +169,7 @@ class LiveStorage(TorchDispatchMode):
         self._become(parameter.grad, "gradient", "backward")
 
     def _see_states(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._become([list(state.values()) for state in optimizer.state.values()], "state", "the optimiser")
+        self._become([list(state.values()) for state in optimizer.state.values()], "state", "the optimizer")
 
     def _become(self, tree: Any, kind: str, operator: str) -> None:
         self._see(tree, kind, operator)

@@ -78,7 +78,7 @@ def after_step(state: ScalerState, overflow: bool) -> ScalerState:
 
 
 class Optimizer(Protocol):
-    """The part of a torch optimiser, or of `MasterWeights`, that a scaler uses."""
+    """The part of a torch optimizer, or of `MasterWeights`, that a scaler uses."""
 
     @property
     def param_groups(self) -> list[dict]: ...
@@ -145,7 +145,7 @@ class LossScaler:
 
 def _stored_values(gradient: Tensor) -> Tensor:
     """The elements of `gradient`, sharing its memory. A sparse one may store a row twice; summing the two is left to
-    the optimiser, as in torch's scaler. Raises TypeError for a dtype or layout that cannot be unscaled."""
+    the optimizer, as in torch's scaler. Raises TypeError for a dtype or layout that cannot be unscaled."""
     if gradient.dtype not in _UNSCALED:
         dtype = str(gradient.dtype).removeprefix("torch.")
         raise TypeError(

@@ -1,7 +1,7 @@
-"""Float32 masters of 16-bit parameters: the optimiser moves the masters, and the model gets them rounded.
+"""Float32 masters of 16-bit parameters: the optimizer moves the masters, and the model gets them rounded.
 
 A step of learning moves a weight by perhaps a ten-thousandth of itself, but neighbouring bfloat16 numbers lie up to
-1/128 of the weight apart: without masters, which PyTorch's optimisers do not keep, every step is rounded away.
+1/128 of the weight apart: without masters, which PyTorch's optimizers do not keep, every step is rounded away.
 """
 
 import weakref
@@ -22,7 +22,7 @@ here: two hooks would contend for one gradient."""
 
 
 class MasterWeights:
-    """An optimiser for `parameters`: 16-bit ones through float32 masters, others directly.
+    """An optimizer for `parameters`: 16-bit ones through float32 masters, others directly.
 
     `make_optimizer` takes the list of masters: `MasterWeights(model.parameters(), lambda p: torch.optim.AdamW(p))`.
     The backward pass adds each 16-bit gradient to its master's, in float32, and frees it, so clip the gradients of
@@ -48,7 +48,7 @@ class MasterWeights:
 
     @property
     def param_groups(self) -> list[dict]:
-        """The optimiser's groups, with masters and their gradients, for a loss scaler or a schedule."""
+        """The optimizer's groups, with masters and their gradients, for a loss scaler or a schedule."""
         return self.optimizer.param_groups
 
     @torch.no_grad()
@@ -63,7 +63,7 @@ class MasterWeights:
         self.optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict:
-        """A copy of masters and optimiser state. The rounded 16-bit weights alone are not enough to resume."""
+        """A copy of masters and optimizer state. The rounded 16-bit weights alone are not enough to resume."""
         return {
             "masters": [m.detach().clone() for m in self.masters],
             "optimizer": deepcopy(self.optimizer.state_dict()),
@@ -77,7 +77,7 @@ class MasterWeights:
         shapes, expected = [tuple(m.shape) for m in saved], [tuple(m.shape) for m in self.masters]
         if shapes != expected:
             raise ValueError(f"masters of shapes {shapes}: expected {expected}, the shapes of this model's parameters")
-        self.optimizer.load_state_dict(state["optimizer"])  # first: the optimiser may refuse it
+        self.optimizer.load_state_dict(state["optimizer"])  # first: the optimizer may refuse it
         for master, value in zip(self.masters, saved, strict=True):
             master.copy_(value)
         self._round_into_model()

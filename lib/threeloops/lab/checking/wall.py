@@ -48,7 +48,7 @@ def by_value(value: Any) -> Any:
 def student_side(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a library function that must run where the student's objects live.
 
-    For helpers of tests that need the objects themselves: a loop over a student's generator, an optimiser over a
+    For helpers of tests that need the objects themselves: a loop over a student's generator, an optimizer over a
     student's parameters, a captured print. Behind the wall the call is forwarded by module and name.
     """
     name = (function.__module__, function.__qualname__)

@@ -87,7 +87,7 @@ def test_a_storage_that_is_resized_is_counted_anew():
 
 
 def model_and_step(config, batch, sequence, optimizer="adamw", dtype=torch.float32, segment=None):
-    """A model that has taken a step, its optimiser, and a function that takes another."""
+    """A model that has taken a step, its optimizer, and a function that takes another."""
     torch.manual_seed(0)
     model = GPT(config).to(dtype).to(device())
     if segment:
@@ -124,7 +124,7 @@ SIX = {
     "length": (TINY(), 2, 128, "adamw", None),
     "layers": (TINY(layers=6), 2, 64, "momentum", None),
     "kv_heads": (TINY(layers=3, kv_heads=1, tied_embeddings=False), 3, 65, "sgd", None),
-    "optimiser, where it is the peak": (TINY(layers=4), 1, 2, "adamw", None),
+    "optimizer, where it is the peak": (TINY(layers=4), 1, 2, "adamw", None),
     "recompute": (TINY(layers=6), 4, 64, "adamw", 2),
 }
 NARROW = {"layers": 1, "heads": 4, "kv_heads": 4, "width": 64, "max_sequence": 8}

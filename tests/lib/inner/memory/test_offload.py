@@ -1,4 +1,4 @@
-"""Offloaded optimiser state: the resident optimiser's bits, files that are checked, and a time that adds up."""
+"""Offloaded optimizer state: the resident optimizer's bits, files that are checked, and a time that adds up."""
 
 import json
 
@@ -43,7 +43,7 @@ def store(request, tmp_path):
 
 @pytest.mark.parametrize("buffers", [1, 2, 3])
 @pytest.mark.parametrize("chunk", [1, 100, 1 << 20])
-def test_steps_are_those_of_the_resident_optimiser_to_the_last_bit(store, buffers, chunk):
+def test_steps_are_those_of_the_resident_optimizer_to_the_last_bit(store, buffers, chunk):
     ours, theirs = parameters(), parameters()
     if chunk == 1:
         ours, theirs = ours[1:3], theirs[1:3]
@@ -62,7 +62,7 @@ def test_steps_are_those_of_the_resident_optimiser_to_the_last_bit(store, buffer
         assert torch.equal(store.states[kind], kept)
 
 
-def test_masters_are_a_float32_optimiser_behind_bfloat16_parameters(store):
+def test_masters_are_a_float32_optimizer_behind_bfloat16_parameters(store):
     ours = parameters(torch.bfloat16)
     masters = [p.detach().float().requires_grad_() for p in ours]
     offloaded = OffloadedAdamW(ours, **OPTIONS, store=store, masters=True, chunk_elements=100)
@@ -152,7 +152,7 @@ def test_damaged_state_is_named_and_never_used(tmp_path, damage, names):
 
 
 @pytest.mark.parametrize("masters", [True, False])
-def test_states_are_not_opened_by_an_optimiser_that_keeps_others(tmp_path, masters):
+def test_states_are_not_opened_by_an_optimizer_that_keeps_others(tmp_path, masters):
     OffloadedAdamW(parameters(), store=FileStore(tmp_path), masters=masters).close()
     with pytest.raises(StateFileError, match="holds exp_avg, exp_avg_sq(, master)?, expected"):
         OffloadedAdamW(parameters(), store=FileStore(tmp_path), masters=not masters)

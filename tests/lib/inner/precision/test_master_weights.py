@@ -99,7 +99,7 @@ def test_a_saved_state_resumes_exactly_and_a_wrong_one_is_named():
         again.load_state_dict(saved | {"masters": [torch.zeros(6)]})
 
 
-def test_a_state_that_the_optimiser_refuses_changes_neither_masters_nor_model():
+def test_a_state_that_the_optimizer_refuses_changes_neither_masters_nor_model():
     def layer(groups):
         model = torch.nn.Linear(3, 3).bfloat16()
         return model, MasterWeights(model.parameters(), lambda p: sgd(groups(p)))

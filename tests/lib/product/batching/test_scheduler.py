@@ -334,7 +334,7 @@ def test_guesses_have_room_in_budget_cache_and_answer_and_preempt_nobody():
 
 
 def test_a_guess_leaves_a_token_for_everybody_who_comes_after():
-    """In the order of arrivals a half-computed prompt stands between two who decode: fairness let "c" join before it."""
+    """By arrival a half-computed prompt stands between two who decode: "c" joined before it, out of fairness."""
     policy = replace(CHUNKED, guesses=2, token_budget=3, max_running=3, fair=True)
     engine = engine_of(policy, accept=lambda request, guesses: guesses)
     for each in (

@@ -1,4 +1,4 @@
-"""Where an optimiser's state is kept between updates: host memory, or memory-mapped files that outlive the program.
+"""Where an optimizer's state is kept between updates: host memory, or memory-mapped files that outlive the program.
 
 A store holds some kinds of state ("exp_avg", "exp_avg_sq", "master"), each a flat float32 tensor with as many elements
 as all parameters together.
