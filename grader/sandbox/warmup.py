@@ -28,8 +28,8 @@ def import_all(modules: Sequence[str]) -> None:
 def warm_while_idle(control: socket.socket, steps: list[Callable[[], None]]) -> None:
     """Take and run the next of `steps` as long as no request waits on `control`.
 
-    This is for imports that many submissions use and the first answer does not need: the first submission is forked
-    without them, and later ones find them imported.
+    This is for imports that many submissions use and the first answer does not need: the first two submissions are
+    forked without them, and later ones find them imported. Where there is only one submission, nobody pays for them.
     """
     while steps and not select.select([control], [], [], 0)[0]:
         steps.pop(0)()
