@@ -55,7 +55,7 @@ rng = np.random.default_rng(0)
 #
 # A tar header protects itself with a sum of its bytes. The contents have nothing, so a flipped bit in an image goes
 # unnoticed. TFRecord frames every record between two checksums, of its length and of its data. The checksum is CRC32C, the
-# remainder of a polynomial division over GF(2), which a single table of 256 remainders turns into one look-up a byte. TFRecord
+# remainder of a polynomial division over GF(2), which a single table of 256 remainders turns into one look-up per byte. TFRecord
 # stores it *masked*, rotated by 15 bits and with a constant added, because a CRC over data that contain their own CRC is a
 # weak check.
 
@@ -106,8 +106,8 @@ show.table(
 assert list(caught.values()) == [0, 200, 0, 200]
 
 # %% [markdown]
-# The sum does not know order; the polynomial does. What the polynomial cannot do is tell *who* changed the data: whoever
-# can write a record can write its CRC. And a damaged **length** is worse than damaged data, since nothing behind it can be
+# A sum is the same in whatever order its bytes come; the remainder of a division is not. Neither can tell *who* changed the data,
+# because whoever can write a record can write its CRC. And a damaged **length** is worse than damaged data, since nothing behind it can be
 # found. That is why it has a checksum of its own.
 #
 # ## The file that is already an array
@@ -335,8 +335,8 @@ with reveal("disk_gain"):
 #
 # ## A loader that fails and goes on
 #
-# The library's loader joins both ends of the lab. Its state is three integers, and its workers run ahead. A loop that saves
-# goes over `loader.with_states()`, which gives each batch the state behind it. Here a load goes wrong in the middle of an epoch,
+# The library's `Loader` prefetches as in exercise 3 and resumes as in exercise 8. Its state is three integers, and its workers
+# run ahead. A loop that saves checkpoints iterates over `loader.with_states()`, which gives each batch the state behind it. Here a load goes wrong in the middle of an epoch,
 # the loop ends with a named error, and a crew of another size goes on. (The tests of the library kill worker processes in the same
 # place, with the same result.)
 
