@@ -1,4 +1,4 @@
-# expect: a type that is a zero byte
+# expect: is no regular file
 def read_shard(shard: str, data: bytes) -> list:
     """The samples of a tar file, or CorruptShard with the place at which it goes wrong."""
     samples, offset = [], 0

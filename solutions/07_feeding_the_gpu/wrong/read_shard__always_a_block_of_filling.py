@@ -1,4 +1,4 @@
-# expect: the samples of a shard
+# expect: s.tar, byte 1536
 def read_shard(shard: str, data: bytes) -> list:
     """The samples of a tar file, or CorruptShard with the place at which it goes wrong."""
     samples, offset = [], 0

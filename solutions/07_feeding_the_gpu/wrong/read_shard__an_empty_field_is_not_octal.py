@@ -1,4 +1,4 @@
-# expect: an empty size
+# expect: the numbers of this header are not octal
 def read_shard(shard: str, data: bytes) -> list:
     """The samples of a tar file, or CorruptShard with the place at which it goes wrong."""
     samples, offset = [], 0

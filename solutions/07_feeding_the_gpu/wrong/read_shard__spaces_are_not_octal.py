@@ -1,4 +1,4 @@
-# expect: a size after spaces
+# expect: the checksum of this header is wrong
 # fails: samples
 def read_shard(shard: str, data: bytes) -> list:
     """The samples of a tar file, or CorruptShard with the place at which it goes wrong."""
