@@ -279,16 +279,16 @@ predict(
 predict(
     "best_segment",
     "Another model has 24 layers, each of which keeps 24 times the bytes of its input. To save memory, only the input of every k-th layer is kept, and k layers are computed again at a time. Which k needs the least memory?",
-    unit="layers",
+    unit="layer(s)",
 )
 
 # %% [markdown]
 # ## 1 · Count it
 #
-# A step holds eight kinds of bytes. Five depend on the model alone: **parameters**, **gradients** (as
-# many), **masters** (float32 copies in mixed precision), **states** of the optimizer (two numbers per parameter for Adam), and
-# **buffers** (tables of rotary positions). **Inputs** are tokens and targets. **Activations** are what the forward
-# pass keeps because the backward pass needs it, and **temporaries** live for a moment.
+# A step holds eight kinds of bytes. Five depend on the model alone: **parameters**, **gradients** (as many), **masters**
+# (float32 copies in mixed precision), **states** of the optimizer (two numbers per parameter for Adam), and **buffers** (tables
+# of rotary positions). **Inputs** are tokens and targets. **Activations** are what the forward pass keeps because the backward
+# pass needs it, and **temporaries** live for a moment.
 #
 # A block of the model, with x its input:
 #
@@ -901,9 +901,9 @@ assert abs(counted.peak_bytes / tracked.peak_bytes - 1) < 0.05
 #
 # ## 3 · Forget, and compute again
 #
-# Activations can be computed again. Keep the **input** of a layer (b bytes), forget the rest, and run the layer again when
-# the backward pass arrives: **recomputation**. Or keep the input of every **k-th** layer, and recompute segments of k layers at
-# a time. With L layers that keep c bytes each, this holds (L/k)·b bytes of inputs, and k·c bytes of the segment that is in its
+# Activations can be computed again. Keep the **input** of a layer (b bytes), forget the rest, and run the layer again when the
+# backward pass arrives: **recomputation**. Or keep the input of every **k-th** layer, and recompute segments of k layers at a
+# time. With L layers that keep c bytes each, this holds (L/k)·b bytes of inputs, and k·c bytes of the segment that is in its
 # backward pass.
 #
 # A schedule is a list of actions, which `execute` carries out. Layers are 0 … L−1. There is always one current value, at the
@@ -1069,7 +1069,7 @@ everything = activations(stack)
 measured = {k: activations(Segments(stack, k)) for k in (1, 2, 4, 6, 12)}
 formula = {k: segment_peak(LAYERS, k, b, c) for k in divisors(LAYERS)}
 assert all(abs(measured[k] / formula[k] - 1) < 0.05 for k in measured)
-show.against_prediction("best_segment", best_segment(LAYERS, b, c), unit="layers", source="CPU: tracked")
+show.against_prediction("best_segment", best_segment(LAYERS, b, c), unit="layer(s)", source="CPU: tracked")
 with reveal("best_segment"):
     fig, axes = figure(width=9.5, height=3.4)
     at = range(len(formula))
@@ -1094,11 +1094,13 @@ with reveal("best_segment"):
 # %% [markdown]
 # ## 4 · A batch in parts
 #
-# Half of a batch needs half of the activations. Gradients are sums over the batch, so take the batch in parts (**microbatches**),
-# add up the parts' gradients, and update once: **gradient accumulation**. One trap: the loss is a *mean* over the
-# targets that count; those of padding and prompts, set to −100, do not. The mean of the parts' means is not the mean of the whole.
+# Half of a batch needs half of the activations. Gradients are sums over the batch, so take the batch in parts
+# (**microbatches**), add up the parts' gradients, and update once: **gradient accumulation**. One trap: the loss is a *mean*
+# over the targets that count; those of padding and prompts, set to −100, do not. The mean of the parts' means is not the mean
+# of the whole.
 #
-# Until October 2024 Hugging Face's `transformers` fell into that trap and divided by the number of parts ([Unsloth's report](https://unsloth.ai/blog/gradient), [the repair](https://github.com/huggingface/transformers/pull/34191)).
+# Until October 2024 Hugging Face's `transformers` fell into that trap and divided by the number of parts ([Unsloth's
+# report](https://unsloth.ai/blog/gradient), [the repair](https://github.com/huggingface/transformers/pull/34191)).
 #
 # *Worked example.* Two parts: one target counts in the first, with loss 4; three in the second, with losses 2, 2, 2. The mean
 # of the means is (4 + 2) / 2 = 3. The mean of all four is (1 · 4 + 3 · 2) / 4 = 2.5: the first part has the weight 1/4.
@@ -1310,8 +1312,8 @@ with reveal("padded_weight"):
 # ## 5 · States that live elsewhere
 #
 # Once activations are recomputed, masters and states are most of what is left. They are used once per step, so they can live in
-# host memory or in files (**offloading**). One chunk at a time is fetched, updated, and written back. In step `t`, PyTorch's
-# AdamW does this to parameters `p` with gradients `g`:
+# host memory or in files (**offloading**). One chunk at a time is fetched, updated, and written back. Step `t` of AdamW, with
+# moments `m` and `v`:
 #
 # ```python
 # p.mul_(1 - lr * weight_decay)
@@ -1713,10 +1715,10 @@ show.figure(fig, "a second buffer hides most of the journey, a third nothing mor
 # %% [markdown]
 # ## 7 · You choose
 #
-# You have three levers: smaller microbatches, recomputation, and offloading. `needs(job, plan)` and `duration(job, plan)`
-# say what a plan costs. Recomputation makes the work a third longer, each microbatch
-# adds `job.overhead`, and offloading adds the journey there and back. A `Plan` has `micro`, `k` (0: nothing recomputed) and
-# `offload`; a `Job` has `layers`, `batch`, `capacity` and the bytes and seconds that the two functions use (`??needs` shows them).
+# You have three levers: smaller microbatches, recomputation, and offloading. `needs(job, plan)` and `duration(job, plan)` say
+# what a plan costs. Recomputation makes the work a third longer, each microbatch adds `job.overhead`, and offloading adds the
+# journey there and back. A `Plan` has `micro`, `k` (0: nothing recomputed) and `offload`; a `Job` has `layers`, `batch`,
+# `capacity` and the bytes and seconds that the two functions use (`??needs` shows them).
 #
 # *Worked example.* A job has 20 GB of weights and gradients, 40 GB of states, 10 GB of activations per sequence, and a GPU of 80
 # GB. With a margin of a tenth, 72 GB may be used, so one sequence at a time fits (70 GB) and two do not (80 GB).
@@ -1842,11 +1844,10 @@ debrief(
 # %% [markdown]
 # ## In practice
 #
-# On a GPU, `torch.cuda.max_memory_allocated()` is the most that tensors held and
-# `max_memory_reserved()` the most that it took from the driver; the difference is fragmentation and cache. A recorded
-# history (`torch.cuda.memory._record_memory_history()`) becomes a picture at <https://docs.pytorch.org/memory_viz>.
-# `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)` recomputes; the last cell runs it. FSDP2
-# (`CPUOffloadPolicy`) and DeepSpeed (`offload_optimizer`) offload states.
+# On a GPU, `torch.cuda.max_memory_allocated()` is the most that tensors held and `max_memory_reserved()` the most that it took
+# from the driver; the difference is fragmentation and cache. A recorded history (`torch.cuda.memory._record_memory_history()`)
+# becomes a picture at <https://docs.pytorch.org/memory_viz>. `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)`
+# recomputes; the last cell runs it. FSDP2 (`CPUOffloadPolicy`) and DeepSpeed (`offload_optimizer`) offload states.
 #
 # ## What to remember
 #
@@ -1863,14 +1864,14 @@ debrief(
 # ## In your own words
 #
 # A colleague wants to fine-tune 8 billion parameters on one GPU of 80 GB, with sequences of 8,192 tokens, in BF16 with AdamW.
-# It runs out of memory in the first step. In which order do you try recomputation, smaller microbatches and offloading? For each: which number of the account makes it the right first move, what does it cost, and how do you see that it
-# worked?
+# It runs out of memory in the first step. In which order do you try recomputation, smaller microbatches and offloading? For
+# each: which number of the account makes it the right first move, what does it cost, and how do you see that it worked?
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # First states and masters in host memory: with parameters and gradients they are 16 bytes per parameter, 128 GB, so nothing
-# fits. They are 96 GB of it, and the journey at 63 GB/s takes 3 s per step. Next recomputation: a sequence keeps 51 GB and needs 8
-# more at the loss, 75 with the parameters, which leaves no margin. Inputs of 67 MB in place of 1.5 GB per layer leave 3.6 GB,
-# for a third more arithmetic. Smaller microbatches come last: activations grow with the batch, and each part costs its
+# fits. They are 96 GB of it, and the journey at 63 GB/s takes 3 s per step. Next recomputation: a sequence keeps 51 GB and
+# needs 8 more at the loss, 75 with the parameters, which leaves no margin. Inputs of 67 MB in place of 1.5 GB per layer leave
+# 3.6 GB, for a third more arithmetic. Smaller microbatches come last: activations grow with the batch, and each part costs its
 # overhead. `max_memory_allocated()` must fall by these bytes.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
