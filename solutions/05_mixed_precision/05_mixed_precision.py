@@ -708,7 +708,8 @@ with reveal("fp16_zero"):
 
     def window(shares):
         fits = SCALES[(shares[:, 0] <= 1) & (shares[:, 1] == 0)]
-        return f"2^{fits[0]} to 2^{fits[-1]}" if len(fits) else "none"
+        tried = "all that were tried, " if len(fits) == len(SCALES) else ""
+        return f"{tried}2^{fits[0]} to 2^{fits[-1]}" if len(fits) else "none"
 
     show.table(
         [[name, window(s)] for name, s in SHARES.items()], ["format", "scales with at most 1% zero and no overflow"]
