@@ -631,7 +631,7 @@ with reveal("kv_reads"):
         axes.plot(BLOCKS, [2 * b / 2**20 for b in naive], "o-", color=palette.vermillion)
         axes.plot(BLOCKS, [2 * b / 2**20 for b in fused], "o-", color=palette.blue)
         axes.text(BLOCKS[-1], 2.6 * naive[-1] / 2**20, "naive", color=palette.vermillion, ha="right")
-        axes.text(BLOCKS[-1], 2.6 * fused[-1] / 2**20, "fused", color=palette.blue, ha="right")
+        axes.text(BLOCKS[-1], 1.7 * fused[-1] / 2**20, "fused", color=palette.blue, ha="right", va="top")
         axes.set(xscale="log", yscale="log", xlabel="queries per block", ylabel="MiB", title=title, ylim=(2, 2000))
         axes.set_xticks(BLOCKS, BLOCKS)
         axes.minorticks_off()
