@@ -164,9 +164,11 @@ def not_rescaled(q, k, v, visible, block_n):
 
 
 def cause_of(got, q, k, v, visible, block_n, others=()):
-    """The slip that an output shows, if it is a known one; `others` are (cause, output) of this exercise."""
+    """The slip that an output shows, if it is a known one; `others` yields (cause, output) of this exercise."""
     if not torch.is_tensor(got) or got.shape != q.shape:
         return ""
+    if got.isinf().any() and q.dtype == torch.float16:
+        return "∞: a or s went beyond 65,504, float16's largest number; keep them in float32, and divide in it"
     if got.isnan().any():
         blind = ~visible.any(-1)
         if blind.any() and not got[..., ~blind, :].isnan().any():
@@ -186,16 +188,12 @@ def cause_of(got, q, k, v, visible, block_n, others=()):
 
 
 def require_out(got, q, k, v, visible, block_n, case, others=()):
-    fine = q.dtype == torch.float32
     check.dtype(got, q.dtype, what="out")
-    check.close(
-        got,
-        exact(q, k, v, visible)[0],
-        rtol=1e-4 if fine else 2e-3,
-        atol=1e-5 if fine else 1e-3,
-        what=f"out of {case}",
-        hint=cause_of(got, q, k, v, visible, block_n, others),
-    )
+    rtol, atol = (1e-4, 1e-5) if q.dtype == torch.float32 else (2e-3, 1e-3)
+    expected = exact(q, k, v, visible)[0]
+    right = torch.is_tensor(got) and got.shape == expected.shape and torch.allclose(got.double(), expected, rtol, atol)
+    cause = "" if right else cause_of(got, q, k, v, visible, block_n, others)
+    check.close(got, expected, rtol=rtol, atol=atol, what=f"out of {case}", hint=cause)
 
 
 def require_lse(got, q, k, v, visible, case):
@@ -212,7 +210,7 @@ def require_lse(got, q, k, v, visible, case):
         cause = "that is the logarithm to base two"
     elif alike(got, expected, 5e-3):
         cause = "off by about a rounding to 16 bits: keep scores, m and s in float32"
-    check.close(got, expected, rtol=1e-5, atol=1e-5, what=f"lse of {case}", hint=cause)
+    check.close(got, expected, rtol=3e-6, atol=3e-6, what=f"lse of {case}", hint=cause)
 
 
 def require_work(run, q, visible, block_m, block_n, case, heads=1, lse=True):
@@ -222,9 +220,10 @@ def require_work(run, q, visible, block_m, block_n, case, heads=1, lse=True):
     visited = sum(len(each) for each in tiles)
     rows = sum(min(block_n, keys - tile * block_n) for each in tiles for tile in each)
     each = heads * 4 * block_m * block_n * width
-    done, every = total.dot_flops / each, -(-queries // block_m) * -(-keys // block_n)
+    blocks = len(tiles)
+    done, every = total.dot_flops / each, blocks * -(-keys // block_n)
     cause = f"that is {done:g} tiles per head, {visited} of {every} are visible" if done == int(done) else ""
-    if cause and done == every > visited:
+    if done == every > visited and total.requested_loaded == heads * (queries + 2 * blocks * keys) * width * size:
         cause = f"that is all {every} tiles: hidden ones are masked, but not skipped"
     check.equal(len(run.launches), 1, what=f"launches, {case}")
     check.equal(run.torch_bytes, 0, what=f"bytes that PyTorch moves, {case}", hint="torch.empty, and no zeros")
@@ -234,6 +233,12 @@ def require_work(run, q, visible, block_m, block_n, case, heads=1, lse=True):
         f"{case}: a program works on a tile of {total.largest_tile:,} elements, expected at most {tile:,}",
     )
     check.equal(total.dot_flops, visited * each, what=f"FLOPs of the matrix products, {case}", hint=cause)
+    check.equal(
+        total.tf32_flops,
+        0,
+        what=f"FLOPs in TF32, {case}",
+        hint='without input_precision="ieee" a product of float32 is rounded to TF32',
+    )
     check.equal(
         total.requested_loaded,
         heads * (queries + 2 * rows) * width * size,
@@ -254,15 +259,9 @@ def require_work(run, q, visible, block_m, block_n, case, heads=1, lse=True):
 
 
 def require_compiled(launcher, *args):
-    """For an H100 it fits, and no product of float32 goes to the tensor cores, which would round to TF32."""
+    """It compiles for an H100, and fits."""
     for code in replay.code("sm_90", launcher, *args):
         check.true(code.fits, f"{code.name}, compiled for an H100, does not fit: {', '.join(code.misfits)}")
-        check.equal(
-            code.tensor_core_instructions,
-            0,
-            what="tensor-core instructions in the code for float32",
-            hint='without input_precision="ieee" a product of float32 is rounded to TF32',
-        )
 
 
 def require_rounded(launcher, *args, lead=()):
@@ -319,9 +318,9 @@ show.figure(draw_question(), "narrow strips Q, K, V and out around a huge table 
 # output in registers until the end.
 #
 # A **causal** mask hides later keys. If there are more keys than queries, as in decoding, the queries are the *last* ones:
-# query *i* sees key *j* where j ≤ i + (keys − queries). A **sliding window** of *w* also hides keys that are too far back:
-# j > i + (keys − queries) − w. A tile that no query of the block sees need not be loaded. A partly visible one is computed
-# in full, and masked.
+# query *i* sees key *j* where j ≤ i + (keys − queries). With a **sliding window** it sees only the last *w* of those keys,
+# where also j > i + (keys − queries) − w. A tile that no query of the block sees need not be loaded. A partly visible one
+# is computed in full, and masked.
 #
 # *Worked example.* 6 causal queries and 8 keys, blocks of 4 queries and tiles of 2 keys. Query 0 sees keys 0 to 2, query 3
 # sees keys 0 to 5: the first block visits tiles 0, 1 and 2, which is (0, 3). Queries 4 and 5 see up to key 7: (0, 4). With
@@ -366,6 +365,8 @@ with check("tiles", "tiles without a mask and with a causal one", part="mask", h
             cause = "these are the tiles of the first queries: the queries are the last of the keys"
         elif got == ranges(pairs(p.queries, p.keys), block_m, block_n):
             cause = "these are all tiles"
+        elif p.causal and got == ranges(pairs(p.queries + 1, p.keys, True)[:-1], block_m, block_n):
+            cause = "these are the tiles of j < i + (keys − queries): that key is seen too"
         kind = f"window {p.window}" if p.window else "causal" if p.causal else "no mask"
         case = f"{p.queries} queries, {p.keys} keys, {kind}, blocks {block_m} × {block_n}"
         expected = ranges(visible, block_m, block_n)
@@ -374,6 +375,7 @@ with check("tiles", "tiles without a mask and with a causal one", part="mask", h
 
     tiles_check(Problem(6, 8, 64), 4, 2)
     tiles_check(Problem(6, 8, 64, causal=True), 4, 2)
+    tiles_check(Problem(6, 8, 64, causal=True), 3, 2)
     tiles_check(Problem(256, 256, 64, causal=True), 128, 64)
     tiles_check(Problem(3, 100, 64, causal=True), 16, 64)
     tiles_check(Problem(20, 12, 64, causal=True), 4, 4)
@@ -408,6 +410,7 @@ with check("tiles", "tiles of a sliding window", part="window", hidden="other si
     window_check(20, 12, 3, 4, 2, causal=True)
     window_check(8, 8, 1, 4, 4)
     window_check(8, 8, 2, 4, 4)
+    window_check(6, 8, 3, 3, 2)
     ### BEGIN HIDDEN TESTS
     for seed in range(40):
         rng = check.rng(seed)
@@ -448,7 +451,7 @@ predict(
 #
 # *Worked example.* 256 queries and keys of head_dim 64 in 2 bytes, no mask, blocks 128 × 64: two blocks of queries visit 4
 # tiles each, (0, 4) and (0, 4). Loaded are 256 rows of Q and twice 256 rows of K and of V, 1,280 rows of 128 bytes or
-# 163,840 bytes. Stored are 256 rows of 128 bytes and a float32 logsumexp per query, 33,792 bytes. Each of the 8 tiles takes
+# 163,840 bytes. Stored are 256 rows of 128 bytes and one float32 per query (its logsumexp, see section 3), 33,792 bytes. Each of the 8 tiles takes
 # two products, 4 · 128 · 64 · 64 FLOPs.
 #
 # ### Exercise 2 (14 points)
@@ -464,7 +467,7 @@ predict(
 #
 # `choose_blocks(p, options: list[Option], chip: Chip) -> tuple[int, int]`: the (block_m, block_n) of one of the options.
 # Its tiles of q, k and v, block_m + 2 · block_n rows, must fit into `chip.room` bytes, and `time_us(traffic, block_m, block_n, chip)`
-# must be at most 1.05 times that of the best option that fits.
+# must be at most 1.05 times that of the best option that fits. At least one does.
 
 
 # %% nbgrader={"grade": false, "grade_id": "blocks", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -628,14 +631,15 @@ with reveal("kv_reads"):
         axes.plot(BLOCKS, [2 * b / 2**20 for b in naive], "o-", color=palette.vermillion)
         axes.plot(BLOCKS, [2 * b / 2**20 for b in fused], "o-", color=palette.blue)
         axes.text(BLOCKS[-1], 2.6 * naive[-1] / 2**20, "naive", color=palette.vermillion, ha="right")
-        axes.text(BLOCKS[-1], 2.6 * fused[-1] / 2**20, "fused", color=palette.blue, ha="right")
+        axes.text(BLOCKS[-1], 1.7 * fused[-1] / 2**20, "fused", color=palette.blue, ha="right", va="top")
         axes.set(xscale="log", yscale="log", xlabel="queries per block", ylabel="MiB", title=title, ylim=(2, 2000))
         axes.set_xticks(BLOCKS, BLOCKS)
         axes.minorticks_off()
     show.figure(plot, "Naive and fused traffic of one head, each once as least bytes and once as requested bytes")
 debrief(
     "blocks",
-    """Both panels show one head of 4,096 tokens, head_dim 128, in BF16, each in one measure for both. Fused attention saves the table in either. But what its programs ask for,
+    """Each panel compares the two kernels in one measure, for one head of 4,096 tokens, head_dim 128, in BF16. Fused attention saves
+    the table in both. But what its programs ask for,
     2·N²·d / block_m elements of K and V, is still quadratic in N. The block only divides it: the *memory* is linear, the traffic is not.
 
     The choice has no rule of thumb. If bytes decide, a large block of queries wins as long as it fits. If arithmetic decides,
@@ -665,7 +669,7 @@ debrief(
 # `finish(summary) -> tuple[Tensor, Tensor]`: the output (queries, head_dim) and the logsumexp (queries,). A query that saw
 # nothing gets zeros and −inf.
 #
-# No NaN, ever. Everything is float32 or float64, and so are the results. Plain PyTorch; arguments are not changed.
+# No result holds a NaN. Everything is float32 or float64, and so are the results. Plain PyTorch; arguments are not changed.
 
 
 # %% nbgrader={"grade": false, "grade_id": "merging", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -794,7 +798,10 @@ with check("merging", "−inf, no keys, and arguments that stay", part="edges", 
     whole, blank = summed(scores, values), torch.full((5, 4), -math.inf).double()
     hidden = summed(blank, values[:4])
     require_summary(hidden, "a block of −inf")
-    require_summary(summed(scores[:, :0], values[:0]), "a block of no keys")
+    nothing = summed(scores[:, :0], values[:0])
+    require_summary(nothing, "a block of no keys")
+    for name in ("m", "s", "a"):
+        check.dtype(getattr(nothing, name), torch.float64, what=f"{name} of a block of no keys, all in float64")
     require_same(hidden, blank, values[:4], "queries that saw nothing")
     require_summary(joined(hidden, hidden), "two blocks of −inf")
     require_same(joined(hidden, whole), scores, values, "a block of −inf, then an ordinary one")
@@ -881,7 +888,7 @@ debrief(
 # both sides of a `tl.dot` have one dtype.
 #
 # *Worked example.* For 40 keys in tiles of 16 the loop takes three steps, at 0, 16 and 32. In the last one the columns are 32
-# to 47, and 40 to 47 do not exist: load them as zeros, and set their scores to −inf, because a score of 0 is not nothing.
+# to 47, and 40 to 47 do not exist: load them as zeros, and set their scores to −inf, because a score of 0 has a weight too.
 #
 # ### Exercise 4 (18 points)
 #
@@ -973,6 +980,7 @@ with check("one_head", "attention of one head", part="values", hidden="other siz
     def head_check(queries, keys, width, block_m, block_n, dtype=torch.float32, spread=1.0):
         q, k, v = (seeded(rows, width, seed=queries + i, dtype=dtype) for i, rows in enumerate((queries, keys, keys)))
         q, visible = q * spread, pairs(queries, keys)
+        v = v.abs() * 12288 if dtype == torch.float16 else v  # so that a exceeds what a float16 holds
         case = f"{queries} queries, {keys} keys, head_dim {width}, blocks {block_m} × {block_n}, {name_of(dtype)}"
         case += f", q {spread:g} times as large" * (spread != 1)
         out, lse = replay(flash_head, q, k, v, block_m, block_n).outputs
@@ -1105,7 +1113,7 @@ with check("causal", "causal attention of one head", part="values", hidden="othe
         case = f"{queries} queries, {keys} keys, head_dim {width}, blocks {block_m} × {block_n}, {name_of(dtype)}"
         out, lse = replay(flash_causal, q, k, v, block_m, block_n).outputs
         rows, columns = torch.arange(queries)[:, None], torch.arange(keys)[None, :]
-        others = [
+        others = (
             (words, exact(q, k, v, mask)[0])
             for words, mask in (
                 ("these are the values of j ≤ i: the queries are the last of the keys", columns <= rows),
@@ -1114,7 +1122,7 @@ with check("causal", "causal attention of one head", part="values", hidden="othe
                 ("these are the values without a mask", columns >= 0),
             )
             if not (mask == visible).all()
-        ]
+        )
         require_out(out, q, k, v, visible, block_n, case, others)
         require_lse(lse, q, k, v, visible, case)
 
@@ -1131,7 +1139,7 @@ with check("causal", "causal attention of one head", part="values", hidden="othe
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "causal_test_tiles", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("causal", "which tiles it visits, and its code", part="tiles", hidden="other sizes"):
+with check("causal", "which tiles it visits", part="tiles", hidden="other sizes"):
 
     def causal_tiles(queries, keys, width, block_m, block_n, dtype=torch.float32):
         q, k, v = (seeded(rows, width, seed=i, dtype=dtype) for i, rows in enumerate((queries, keys, keys)))
@@ -1142,7 +1150,6 @@ with check("causal", "which tiles it visits, and its code", part="tiles", hidden
     causal_tiles(48, 48, 16, 16, 16)
     causal_tiles(40, 24, 16, 16, 16)
     causal_tiles(20, 40, 16, 32, 16)
-    require_compiled(flash_causal, *(torch.empty(64, 32, device="meta") for _ in range(3)), 32, 32)
     ### BEGIN HIDDEN TESTS
     causal_tiles(65, 33, 64, 32, 16, torch.float16)
     causal_tiles(17, 130, 32, 16, 64)
@@ -1160,8 +1167,8 @@ debrief(
     """Nearly half of the tiles of a square causal problem are skipped, and the rest of the work is masked only on the diagonal.
     Kernels in production split the loop in two, whole tiles without any mask first, because the comparison costs time in every tile.
 
-    Aligning the mask at the end makes decoding a special case: one query at the end of a long cache sees all of it. FlashAttention
-    2.1 changed to this rule; before, the mask was aligned at the first query.""",
+    Aligning the mask at the end makes decoding a special case: one query at the end of a long cache sees all of it. The
+    flash-attn package changed to this rule in version 2.1 (its README, "Changelog"); before, the mask was aligned at the first query.""",
     parts=("values", "tiles"),
 )
 
@@ -1261,15 +1268,15 @@ with check("grouped", "all batches and heads", part="values", hidden="other grou
             "each query head uses the key head of its own number": [min(h, last) for h in flat],
             "all batches use the keys of the first": [h % heads // group for h in flat],
         }
-        others = [
+        others = (
             (words, exact(q, shared(k, *to), shared(v, *to), visible)[0])
             for words, to in maps.items()
             if words and to != maps[""]
-        ]
+        )
         out, lse = replay(flash_attention, q, k, v, block_m, block_n).outputs
-        k, v = shared(k, *maps[""]), shared(v, *maps[""])
-        require_out(out, q, k, v, visible, block_n, case, others)
-        require_lse(lse, q, k, v, visible, case)
+        own = [shared(each, *maps[""]) for each in (k, v)]
+        require_out(out, q, *own, visible, block_n, case, others)
+        require_lse(lse, q, *own, visible, case)
 
     grouped_check(1, 2, 2, 16, 16)
     grouped_check(1, 4, 2, 16, 20)
@@ -1277,9 +1284,9 @@ with check("grouped", "all batches and heads", part="values", hidden="other grou
     grouped_check(2, 2, 1, 10, 20, dtype=torch.float16)
     require_rounded(flash_attention, 16, 16, lead=(1, 1))
     ### BEGIN HIDDEN TESTS
-    grouped_check(3, 3, 1, 5, 33)
-    grouped_check(2, 6, 3, 17, 17, 32, 16, 32, torch.float16)
-    grouped_check(1, 3, 3, 33, 18, 64, 32, 16)
+    grouped_check(3, 2, 1, 5, 20)
+    grouped_check(1, 6, 3, 17, 17, 32, 32, 32, torch.float16)
+    grouped_check(1, 2, 2, 33, 18, 64, 32, 16)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "grouped_test_traffic", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1295,8 +1302,6 @@ with check("grouped", "one launch that copies nothing", part="traffic", hidden="
         check.equal(run.traffic.total.programs, blocks * batch * heads, what=f"programs, {case}")
 
     grouped_traffic(2, 4, 2, 20, 17)
-    q, k = (torch.empty(1, heads, 64, 32, device="meta") for heads in (2, 1))
-    require_compiled(flash_attention, q, k, k, 32, 32)
     ### BEGIN HIDDEN TESTS
     grouped_traffic(1, 6, 2, 10, 40, 32, 16, 32)
     ### END HIDDEN TESTS
@@ -1404,7 +1409,7 @@ with check("window", "attention to the last keys", part="values", hidden="other 
         case = f"{tokens} tokens, window {window}, head_dim {width}, blocks {block_m} × {block_n}, {name_of(dtype)}"
         out = replay(window_attention, q, k, v, window, block_m, block_n).outputs
         distance = torch.arange(tokens)[:, None] - torch.arange(tokens)[None, :]
-        others = [
+        others = (
             (words, exact(q, k, v, mask)[0])
             for words, mask in (
                 ("the window is one key too wide", (distance >= 0) & (distance <= window)),
@@ -1414,7 +1419,7 @@ with check("window", "attention to the last keys", part="values", hidden="other 
                 ("these are the values without a window", distance >= 0),
             )
             if not (mask == visible).all()
-        ]
+        )
         require_out(out, q, k, v, visible, block_n, case, others)
 
     window_values(48, 10, 16, 16, 16)
@@ -1425,7 +1430,7 @@ with check("window", "attention to the last keys", part="values", hidden="other 
     ### BEGIN HIDDEN TESTS
     window_values(1, 5, 16, 16, 16)
     window_values(65, 17, 64, 32, 16, torch.float16)
-    window_values(100, 64, 32, 16, 64)
+    window_values(70, 40, 32, 32, 64)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "window_test_tiles", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1443,7 +1448,7 @@ with check("window", "which tiles it visits, and its code", part="tiles", hidden
     require_compiled(window_attention, *(torch.empty(64, 32, device="meta") for _ in range(3)), 40, 32, 32)
     ### BEGIN HIDDEN TESTS
     window_tiles(65, 17, 64, 32, 16, torch.float16)
-    window_tiles(100, 64, 32, 16, 64)
+    window_tiles(70, 40, 32, 32, 64)
     window_tiles(33, 1000, 16, 16, 16)
     ### END HIDDEN TESTS
 
@@ -1610,7 +1615,7 @@ debrief(
 #
 # ## What to remember
 #
-# - The table of scores is the problem, so do not make it. The arithmetic is the same, the bound is another.
+# - The table of scores is the problem, so do not make it. The arithmetic stays; what limits it is no longer the memory.
 # - (m, s, a) is a mergeable summary of any set of keys: loops, split keys and rings of GPUs share one algebra.
 # - Traffic stays quadratic, 2·N²·d / block_m elements. *Memory* becomes linear. Say which of the two you mean.
 # - A tile that is skipped is saved, a tile that is masked is not. Values cannot show the difference.

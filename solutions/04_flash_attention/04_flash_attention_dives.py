@@ -106,6 +106,7 @@ right.text(
     ha="center",
     va="top",
 )
+right.text(LENGTHS[5], fused[5].intensity * 1.3, "without the table ", color=palette.blue, ha="right")
 right.set(
     xscale="log",
     yscale="log",
@@ -119,7 +120,7 @@ right.minorticks_off()
 show.figure(fig)
 
 # %% [markdown]
-# The naive version hangs at some 60 FLOP per byte however long the sequence is, far below the ridge. Without the table the same work is
+# The naive version stays at some 60 FLOP per byte however long the sequence is, far below the ridge. Without the table the same work is
 # limited by the tensor cores from a thousand tokens on.
 #
 # ## Is the traffic sub-quadratic?
@@ -233,8 +234,8 @@ axes.legend(loc="upper left", fontsize=9)
 show.figure(fig)
 
 # %% [markdown]
-# A window of 64 with tiles of 128 computes four times what is visible; with tiles of 64, twice. Small windows want small
-# tiles, and small tiles starve the tensor cores: a real trade. The shipped kernel decides it by device, dtype and head_dim,
+# A window of 64 with tiles of 128 computes four times what is visible; with tiles of 64, twice. Small windows waste less with
+# small tiles, but small tiles starve the tensor cores. The library's kernel decides it by device, dtype and head_dim,
 # not by window.
 
 # %% [markdown]
@@ -327,7 +328,7 @@ for name, ours, exact_one in zip("qkv", (q, k, v), exact_inputs, strict=True):
     print(f"d{name}: largest error {worst_error:.1e} of the largest gradient")
 
 # %% [markdown]
-# What it saves is memory, and that is a matter of counting. Eager attention keeps the probabilities of every layer for
+# What the fused version saves is memory, and that can be counted. Eager attention keeps the probabilities of every layer for
 # the backward pass; the fused one keeps q, k, v, the output and one number per query.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -431,7 +432,7 @@ N, D = 4096, 128
 PAIRS = [(64, 16), (256, 16), (512, 32), (1024, 32)]
 intensity = [
     N * w1 * w2 * 6 * D / (6 * N * D * 2) for w1, w2 in PAIRS
-]  # 6·d FLOPs a score as the paper counts; q, four keys and values, the output
+]  # 6·d FLOPs per score as the paper counts; q, four keys and values, the output
 show.against_prediction("simplicial", intensity[2], unit="FLOP/byte", source="model: counted")
 fig, axes = figure(width=8.5, height=2.9)
 axes.plot(range(len(PAIRS)), intensity, "o", ms=9, color=palette.blue)

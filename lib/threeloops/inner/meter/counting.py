@@ -73,6 +73,7 @@ def traffic_of(launch: Launch, recording: Recording, table: np.ndarray, l2: L2 |
         largest_tile=recording.tiles.largest,
         most_held=recording.tiles.most_held,
         flops=dict(recording.flops.counts),
+        tf32_flops=recording.flops.tf32,
         arguments=arguments,
     )
 

@@ -37,6 +37,7 @@ class Flops:
 
     def __init__(self) -> None:
         self.counts: dict[str, float] = dict.fromkeys(_KINDS, 0)
+        self.tf32 = 0
 
     def wrappers(self, builder: Any) -> dict[str, Callable]:
         """Counting replacements for `builder`'s methods, by name."""
@@ -53,7 +54,10 @@ class Flops:
     def _counting(self, original: Callable, kind: str, operations: Callable[..., int]) -> Callable:
         def counted(*operands: Any, **options: Any) -> Any:
             result = original(*operands, **options)
-            self.counts[kind] += operations(result, *operands)
+            done = operations(result, *operands)
+            self.counts[kind] += done
+            if operations is _dot and _in_tf32(*operands):
+                self.tf32 += done
             return result
 
         return counted
@@ -86,6 +90,13 @@ class Flops:
 
 def _dot(result: Any, a: Any, *_: Any) -> int:
     return 2 * result.data.size * a.data.shape[-1]
+
+
+def _in_tf32(a: Any, b: Any, accumulator: Any, input_precision: Any, *_: Any) -> bool:
+    """Whether a GPU would round float32 operands to TF32; the interpreter multiplies them as they are."""
+    from triton._C.libtriton import ir
+
+    return a.dtype.scalar.is_fp32() and input_precision == ir.INPUT_PRECISION.TF32
 
 
 def _dot_scaled(result: Any, a: Any, a_scale: Any, a_format: Any, *_: Any) -> int:
@@ -143,6 +154,7 @@ class Traffic:
     separately: what a cache that never evicts within a launch would exchange with memory. `dram_bytes` is what the L2
     model exchanges with memory, None without a model. An atomic operation reads and writes its bytes. A sector is 32
     bytes, a request 32 consecutive lanes of an access along its contiguous axis. `flops`: by kind, see KINDS.
+    `tf32_flops`: those of "dot" whose float32 operands a GPU would round to TF32, `tl.dot`'s default precision.
 
     `largest_tile` is the number of elements in the largest tile that a program loads or computes, `most_held` that in
     all tiles that one program holds at once, including pointers, masks and intermediate results that Python has not yet
@@ -162,6 +174,7 @@ class Traffic:
     largest_tile: int = 0
     most_held: int = 0
     flops: dict[str, int | float] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0))
+    tf32_flops: int = 0
     arguments: dict[str, ArgumentTraffic] = field(default_factory=dict)
 
     @property
@@ -210,7 +223,7 @@ class LaunchTraffic(Traffic):
 
 _SUMMED = (
     *("requested_loaded", "requested_stored", "unique_loaded", "unique_stored"),
-    *("sectors", "requests", "atomics", "programs"),
+    *("sectors", "requests", "atomics", "programs", "tf32_flops"),
 )
 
 

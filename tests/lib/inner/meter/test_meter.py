@@ -529,6 +529,30 @@ def test_a_reduction_of_n_elements_combines_n_minus_1_times(kind, flops):
 
 
 @triton.jit
+def product_kernel(a, out, PRECISION: tl.constexpr):
+    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    left = tl.load(a + at)
+    tl.store(out + at, tl.dot(left, left, input_precision=PRECISION))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "rounded"),
+    [
+        (torch.float32, None, True),
+        (torch.float32, "tf32", True),
+        (torch.float32, "tf32x3", False),
+        (torch.float32, "ieee", False),
+        (torch.float16, None, False),
+    ],
+)
+def test_products_that_a_gpu_would_round_to_tf32_are_counted(dtype, precision, rounded):
+    a, out = torch.ones(16, 16, dtype=dtype), torch.empty(16, 16)
+    total = metered(product_kernel[(3,)], a, out, PRECISION=precision).total
+    assert total.dot_flops == 3 * 2 * 16**3
+    assert total.tf32_flops == (total.dot_flops if rounded else 0)
+
+
+@triton.jit
 def scaled_kernel(a, a_scale, b, out, FORMAT: tl.constexpr, KA: tl.constexpr, K: tl.constexpr):
     rows, columns = tl.arange(0, 32), tl.arange(0, 16)
     left = tl.load(a + rows[:, None] * KA + tl.arange(0, KA)[None, :])

@@ -1,4 +1,4 @@
-# expect: out of
+# expect: rounding to 16 bits
 # fails: values
 @triton.jit
 def head_kernel(
@@ -20,10 +20,10 @@ def head_kernel(
         scores = tl.where(column[None, :] < keys, scores, -float("inf"))
         raised = tl.maximum(m, tl.max(scores, axis=1))
         kept = tl.exp(m - raised)
-        weights = tl.exp(scores - raised[:, None])
+        weights = tl.exp(scores - raised[:, None]).to(q.dtype.element_ty)
         value = tl.load(v + tile, mask=column[:, None] < keys, other=0.0)
-        a = a + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
-        s = s * kept + tl.sum(weights, axis=1)
+        a = a * kept[:, None] + tl.dot(weights, value, input_precision="ieee")
+        s = s * kept + tl.sum(weights.to(tl.float32), axis=1)
         m = raised
     tl.store(out + at, (a / s[:, None]).to(out.dtype.element_ty), mask=row[:, None] < queries)
     tl.store(lse + row, m + tl.log(s), mask=row < queries)

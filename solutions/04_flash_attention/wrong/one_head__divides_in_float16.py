@@ -1,5 +1,5 @@
-# expect: bytes asked for
-# fails: traffic
+# expect: beyond 65,504
+# fails: values
 @triton.jit
 def head_kernel(
     q, k, v, out, lse, queries, keys, scale, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
@@ -23,11 +23,11 @@ def head_kernel(
         weights = tl.exp(scores - raised[:, None])
         value = tl.load(v + tile, mask=column[:, None] < keys, other=0.0)
         a = a * kept[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
-        value = tl.load(v + tile, mask=column[:, None] < keys, other=0.0)
         s = s * kept + tl.sum(weights, axis=1)
         m = raised
-    tl.store(out + at, (a / s[:, None]).to(out.dtype.element_ty), mask=row[:, None] < queries)
     tl.store(lse + row, m + tl.log(s), mask=row < queries)
+    a, s = a.to(out.dtype.element_ty), s.to(out.dtype.element_ty)
+    tl.store(out + at, (a / s[:, None]).to(out.dtype.element_ty), mask=row[:, None] < queries)
 
 
 def flash_head(
