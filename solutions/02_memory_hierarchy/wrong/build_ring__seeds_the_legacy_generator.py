@@ -1,4 +1,4 @@
-# expect: Seed must be between
+# expect: 2**32 - 1
 # fails: random
 def build_ring(lines: int, seed: int) -> np.ndarray:
     np.random.seed(seed)
