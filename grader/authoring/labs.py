@@ -152,12 +152,15 @@ class Lab:
 
     def master(self) -> NotebookNode:
         """The source as a notebook, solutions and hidden tests included; a fresh copy at every call."""
+        return copy.deepcopy(self._converted())
+
+    def _converted(self) -> NotebookNode:
         drawn = self.opening.stat().st_mtime_ns if self.opening.is_file() else 0
-        return copy.deepcopy(_convert(self.source, self.source.stat().st_mtime_ns, drawn))
+        return _convert(self.source, self.source.stat().st_mtime_ns, drawn)
 
     @property
     def settings(self) -> dict[str, Any]:
-        return dict(self.master().metadata.get("threeloops") or {})
+        return copy.deepcopy(dict(self._converted().metadata.get("threeloops") or {}))
 
     @property
     def title(self) -> str:

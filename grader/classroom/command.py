@@ -108,7 +108,7 @@ def _collect(
     found = read_download(source, target, saved_roster(_roster()))
     when = handed_in.replace(tzinfo=UTC) if handed_in else None
     changed = store(found, target, course_root() / "submitted", when)
-    print(f"{len(found.notebooks)} submissions found, {changed} new or changed.")
+    print(f"submissions found: {len(found.notebooks)}, new or changed: {changed}")
     for fault in found.faults:
         print(f"not collected: {fault.encode('ascii', 'backslashreplace').decode()}")
     if when is None and target.slug in register.load().due:

@@ -46,6 +46,7 @@ from threeloops.lab import (
     show,
     term,
 )
+from threeloops.lab.checking.wall import arguments_after
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def repeated(times, *calls):
 ROUND = Roof(1e15, 2e12)  # a machine of round numbers: 1e9 FLOP or 2e6 bytes per µs
 TRACES = {  # (issue µs, busy µs, FLOP, bytes, whether the host waits)
     "A": repeated(30, (7.0, 3.0, 2e9, 4e6), (7.0, 2.0, 1e6, 3e6)),
-    "B": repeated(8, (80.0, 20.0, 3e9, 3.2e7), *[(6.0, 20.0, 3e9, 3.2e7)] * 4, (6.0, 20.0, 3e9, 3.2e7, True)),
+    "B": repeated(8, (120.0, 20.0, 3e9, 3.2e7), *[(6.0, 20.0, 3e9, 3.2e7)] * 4, (6.0, 20.0, 3e9, 3.2e7, True)),
     "C": repeated(8, (6.0, 60.0, 5e10, 3e7), *[(6.0, 50.0, 4e7, 8e7)] * 5),
     "D": repeated(8, (6.0, 600.0, 5e11, 1e8), *[(6.0, 20.0, 2e7, 3.2e7)] * 4),
     "E": repeated(8, (6.0, 300.0, 3e7, 1.2e8), (6.0, 100.0, 8e10, 3e7), (6.0, 40.0, 3e7, 6.6e7)),
@@ -218,8 +219,9 @@ def slip(got, slips):
 def require_work(got, moved, flops, what, moved_slips=(), flop_slips=()):
     """Bytes and FLOPs, each with a cause where one was recognised."""
     check.true(hasattr(got, "bytes") and hasattr(got, "flops"), f"{what} = {got!r}: expected a Work(bytes, flops)")
-    check.close(got.bytes, float(moved), unit="B", what=f"bytes of {what}", hint=slip(got.bytes, dict(moved_slips)))
-    check.close(got.flops, flops, unit="FLOP", what=f"flops of {what}", hint=slip(got.flops, dict(flop_slips)))
+    for name, count, unit, slips in (("bytes", moved, "B", moved_slips), ("flops", flops, "FLOP", flop_slips)):
+        found = getattr(got, name)
+        check.close(found, float(count), rtol=1e-12, unit=unit, what=f"{name} of {what}", hint=slip(found, dict(slips)))
 
 
 def judges(classify, expected, span, roof, why=""):
@@ -321,7 +323,7 @@ predict(
 #
 # `matmul_work(m, k, n, bytes_per_element) -> Work` for (m, k) @ (k, n): `Work(bytes, flops)`.
 #
-# - `bytes_per_element` is 4 for FP32, 2 for BF16, 1 for FP8 and 0.5 for INT4. Nothing is rounded.
+# - `bytes_per_element` is 4 for FP32, 2 for BF16, 1 for FP8, 0.75 for FP6 and 0.5 for INT4. Nothing is rounded.
 # - Each of the m · n results is a sum of k products: k multiply-adds.
 # - An argument that is not positive raises `ValueError`, whose message has its name and value, as in `k = -1`.
 
@@ -340,31 +342,29 @@ def matmul_work(m: int, k: int, n: int, bytes_per_element: float) -> Work:
 # %% nbgrader={"grade": true, "grade_id": "matmul_work_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("matmul_work", "bytes and FLOPs of a matmul", part="values", hidden="other sizes and formats"):
 
-    def works(m, k, n, size):
-        a, b, c = (Fraction(x) * Fraction(size) for x in (m * k, k * n, m * n))
-        slips = {
-            float(a + b): "that is A and B only: the product is written, too",
-            float(a + 2 * b + c): "that counts B twice: it is read once",
-            float(a + b + 2 * c): "that counts the product twice: it is written once",
-            float((a + b + c) / Fraction(size)): "those are elements, not bytes",
-        }
-        require_work(
-            matmul_work(m, k, n, size),
-            a + b + c,
-            2 * m * k * n,
-            f"matmul_work({m}, {k}, {n}, {size})",
-            {value: cause for value, cause in slips.items() if value != float(a + b + c)},
-            {m * k * n: "a multiply-add is two FLOPs", m * n * (2 * k - 1): "count k multiply-adds per result"},
-        )
+    def works(arguments, moved, flops, moved_slips=(), flop_slips=()):
+        require_work(matmul_work(*arguments), moved, flops, f"matmul_work{arguments}", moved_slips, flop_slips)
 
-    works(2, 3, 5, 4)
-    works(127, 129, 65, 2)
-    works(1, 4096, 4096, 1)
-    works(3, 3, 3, 0.5)
+    works(
+        (2, 3, 5, 4),
+        124,
+        60,
+        {
+            84: "that is A and B only: the product is written, too",
+            184: "that counts B twice: it is read once",
+            31: "those are elements, not bytes",
+        },
+        {30: "a multiply-add is two FLOPs", 50: "count k multiply-adds per result"},
+    )
+    works((127, 129, 65, 2), 66_046, 2_129_790)
+    works((1, 4097, 4099, 1), 16_801_799, 33_587_206)
+    works((3, 3, 3, 0.5), 13.5, 54)
+    works((2, 3, 5, 0.75), 23.25, 60)
     ### BEGIN HIDDEN TESTS
     for seed in range(6):
         m, k, n = (int(v) for v in check.rng(seed).integers(1, 3000, 3))
-        works(m, k, n, [4, 2, 1, 0.5, 8, 0.75][seed])
+        size = [4, 2, 1, 0.5, 8, 0.75][seed]
+        works((m, k, n, size), Fraction(size) * (m * k + k * n + m * n), 2 * m * k * n)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "matmul_work_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -485,48 +485,38 @@ def attention_work(
 # %% nbgrader={"grade": true, "grade_id": "attention_work_test_values", "locked": true, "points": 13, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("attention_work", "bytes and FLOPs of attention", part="values", hidden="other shapes and formats"):
 
-    def attends(*arguments):
-        batch, heads, kv_heads, queries, keys, head_dim, size = arguments
-        q, kv, s = (
-            batch * heads * queries * head_dim,
-            batch * kv_heads * keys * head_dim,
-            batch * heads * queries * keys,
-        )
-        expected = Fraction(size) * (2 * q + 2 * kv + 4 * s)
-        moved = {
-            2 * q + 2 * kv + 2 * s: "S is written and read, and so is P: the scores cross four times",
-            2 * q + 2 * kv: "the scores lie in memory between the kernels: they cross four times",
-            2 * q + 2 * batch * heads * keys * head_dim + 4 * s: "a shared K or V is read once, not per query head",
-            q + 2 * kv + 4 * s: "Q is read and the output is written",
-        }
-        flops = {
-            s * (4 * head_dim + 1): "that leaves out the 5 FLOPs per score of the softmax",
-            s * (4 * head_dim + 5): "that leaves out the factor 1/√head_dim, 1 FLOP per score",
-            s * (2 * head_dim + 6): "there are two products: one for the scores, one for the values",
-            s * (2 * head_dim + 5): "a multiply-add is two FLOPs, and there are two products",
-            s * (4 * head_dim + 1)
-            + 5 * queries * keys: "that has the softmax of one head only: it has batch · heads · queries rows",
-            s * (4 * head_dim + 1)
-            + 5 * batch * heads * keys: "a row of the softmax is a query: there are batch · heads · queries rows",
-        }
-        require_work(
-            attention_work(*arguments),
-            expected,
-            s * (4 * head_dim + 6),
-            f"attention_work{arguments}",
-            {float(Fraction(size) * k): why for k, why in moved.items() if Fraction(size) * k != expected},
-            {k: why for k, why in flops.items() if k != s * (4 * head_dim + 6)},
-        )
+    def attends(arguments, moved, flops, moved_slips=(), flop_slips=()):
+        require_work(attention_work(*arguments), moved, flops, f"attention_work{arguments}", moved_slips, flop_slips)
 
-    attends(1, 4, 2, 3, 5, 8, 2)
-    attends(1, 1, 1, 10, 10, 64, 4)
-    attends(2, 8, 1, 7, 9, 16, 2)
-    attends(2, 4, 4, 1, 300, 64, 1)
-    attends(3, 6, 2, 5, 4, 32, 0.5)
+    attends(
+        (1, 4, 2, 3, 5, 8, 2),
+        1184,
+        2280,
+        {
+            944: "S is written and read, and so is P: the scores cross four times",
+            704: "the scores lie in memory between the kernels: they cross four times",
+            1504: "a shared K or V is read once, not per query head",
+            992: "Q is read and the output is written",
+        },
+        {
+            1980: "that leaves out the 5 FLOPs per score of the softmax",
+            2220: "that leaves out the factor 1/√head_dim, 1 FLOP per score",
+            1320: "there are two products: one for the scores, one for the values",
+            1260: "a multiply-add is two FLOPs, and there are two products",
+            2080: "a row of the softmax is a query: there are batch · heads · queries rows",
+        },
+    )
+    attends((1, 1, 1, 10, 10, 64, 4), 11_840, 26_200)
+    attends((2, 8, 1, 7, 9, 16, 2), 16_384, 70_560)
+    attends((2, 4, 4, 1, 300, 64, 1), 317_824, 628_800)
+    attends((3, 6, 2, 5, 4, 32, 0.5), 4368, 48_240)
     ### BEGIN HIDDEN TESTS
     for seed in range(8):
         batch, groups, kv_heads, queries, keys = (int(v) for v in check.rng(seed).integers(1, 9, 5))
-        attends(batch, groups * kv_heads, kv_heads, queries, keys, 40 + 8 * seed, [4, 2, 1, 0.5][seed % 4])
+        heads, wide, size = groups * kv_heads, 40 + 8 * seed, [4, 2, 1, 0.5][seed % 4]
+        scores = batch * heads * queries * keys
+        elements = 2 * batch * wide * (heads * queries + kv_heads * keys) + 4 * scores
+        attends((batch, heads, kv_heads, queries, keys, wide, size), Fraction(size) * elements, scores * (4 * wide + 6))
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "attention_work_test_errors", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -577,7 +567,7 @@ term("grouped-query attention")
 # - A row has `product`, `rate`, `rate_unit` ("TFLOP/s" or "PFLOP/s"), `sparse`, `bandwidth` and `bandwidth_unit` ("GB/s" or
 #   "TB/s").
 # - `sparse` is True if the printed rate is one with sparsity.
-# - Any other unit raises `ValueError`, whose message has that unit.
+# - Any other unit in either place raises `ValueError`, whose message has that unit.
 
 
 # %% nbgrader={"grade": false, "grade_id": "read_row", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -596,34 +586,41 @@ def read_row(row: DatasheetRow) -> Roof:
 # %% nbgrader={"grade": true, "grade_id": "read_row_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("read_row", "what a row of a data sheet promises", part="values", hidden="other rows"):
 
-    def reads(row):
-        got = read_row(row)
-        rate, bandwidth = row.rate * 10 ** {"T": 12, "P": 15}[row.rate_unit[0]], row.bandwidth
-        peak, unit = rate / 2 if row.sparse else rate, {"G": 9, "T": 12}[row.bandwidth_unit[0]]
+    def reads(row, peak, moved):
+        got, printed = read_row(row), f"{row.rate:g} {row.rate_unit}{' with sparsity' * row.sparse}"
         check.true(hasattr(got, "peak_flops") and hasattr(got, "bandwidth"), f"{got!r}: expected a Roof")
         rates = {2 * peak: "that is the rate with sparsity", peak / 2: "this rate is dense as printed"}
         rates |= {peak / 1000: "1 PFLOP/s is 10**15", peak * 1000: "1 TFLOP/s is 10**12"}
-        moved = {bandwidth * 2**30: "1 GB/s is 10**9 bytes/s", bandwidth * 2**40: "1 TB/s is 10**12 bytes/s"}
-        moved |= {bandwidth * 10**unit / 2: "sparsity does not change the bandwidth"}
-        check.close(got.peak_flops, peak, unit="FLOP/s", what=f"peak_flops of {row}", hint=slip(got.peak_flops, rates))
-        check.close(
-            got.bandwidth,
-            bandwidth * 10**unit,
-            unit="bytes/s",
-            what=f"bandwidth of {row}",
-            hint=slip(got.bandwidth, moved),
-        )
+        units = {moved * 1.024**3: "1 GB/s is 10**9 bytes/s", moved * 1.024**4: "1 TB/s is 10**12 bytes/s"}
+        units |= {moved / 2: "sparsity does not change the bandwidth"}
+        what = f"peak_flops of {row.product}, {row.dtype}, {printed}"
+        check.close(got.peak_flops, peak, unit="FLOP/s", what=what, hint=slip(got.peak_flops, rates))
+        what = f"bandwidth of {row.product}, {row.bandwidth:g} {row.bandwidth_unit}"
+        check.close(got.bandwidth, moved, unit="bytes/s", what=what, hint=slip(got.bandwidth, units))
 
-    for row in DATASHEETS:
-        reads(row)
-    reads(DatasheetRow("made up", "FP4", 9.0, "PFLOP/s", True, 7.7, "TB/s"))
-    reads(DatasheetRow("made up", "FP8", 1.5, "PFLOP/s", False, 800, "GB/s"))
+    by_hand = [  # FLOP/s and bytes/s of the rows of `data/datasheets.json`
+        (125e12, 900e9),
+        (312e12, 2.039e12),
+        (989.5e12, 3.35e12),
+        (1.979e15, 3.35e12),
+        (989.5e12, 4.8e12),
+        (362.05e12, 864e9),
+        (459e12, 2.765e12),
+    ]
+    for row, (peak, moved) in zip(DATASHEETS, by_hand, strict=True):
+        reads(row, peak, moved)
+    reads(DatasheetRow("made up", "FP4", 9.0, "PFLOP/s", True, 7.7, "TB/s"), 4.5e15, 7.7e12)
+    reads(DatasheetRow("made up", "FP8", 1.5, "PFLOP/s", False, 800, "GB/s"), 1.5e15, 800e9)
     ### BEGIN HIDDEN TESTS
     for seed in range(8):
         rng = check.rng(seed)
         rate, bandwidth = round(float(rng.uniform(0.5, 900)), 2), round(float(rng.uniform(0.5, 5000)), 1)
-        units = ("TFLOP/s", "PFLOP/s")[seed % 2], ("GB/s", "TB/s")[seed // 2 % 2]
-        reads(DatasheetRow(f"made up {seed}", "FP16", rate, units[0], seed > 3, bandwidth, units[1]))
+        (rate_unit, flops), (bandwidth_unit, moved) = (
+            (("TFLOP/s", 1e12), ("PFLOP/s", 1e15))[seed % 2],
+            (("GB/s", 1e9), ("TB/s", 1e12))[seed // 2 % 2],
+        )
+        row = DatasheetRow(f"made up {seed}", "FP16", rate, rate_unit, seed > 3, bandwidth, bandwidth_unit)
+        reads(row, rate * flops / (2 if seed > 3 else 1), bandwidth * moved)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "read_row_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -636,9 +633,11 @@ with check("read_row", "units that no row should have", part="errors", hidden="o
 
     refuses("TOPS", "TB/s", "TOPS")
     refuses("TFLOP/s", "GiB/s", "GiB/s")
+    refuses("TB/s", "GB/s", "TB/s")
     ### BEGIN HIDDEN TESTS
     refuses("GFLOP/s", "GB/s", "GFLOP/s")
     refuses("PFLOP/s", "Tb/s", "Tb/s")
+    refuses("PFLOP/s", "TFLOP/s", "TFLOP/s")
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -686,7 +685,7 @@ debrief(
 # `attainable(intensity, peak_flops: float, bandwidth: float) -> np.ndarray`, in FLOP/s.
 #
 # - `intensity`, in FLOP per byte, is a number, a list, or an array of any shape, of integers or floats. The result is a
-#   float64 array of the same shape, `()` for a number.
+#   float64 array of the same shape, `()` for a number. An array that is passed in is not changed.
 # - An infinite intensity attains the peak.
 # - A `ValueError` names `intensity` if one is negative or NaN, and `peak_flops` or `bandwidth` if it is not positive and
 #   finite.
@@ -709,26 +708,33 @@ def attainable(intensity, peak_flops: float, bandwidth: float) -> np.ndarray:
 # %% nbgrader={"grade": true, "grade_id": "attainable_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("attainable", "the lower of two roofs", part="values", hidden="other machines, shapes and types"):
 
-    def attains(intensity, peak, bandwidth):
-        got, given = attainable(intensity, peak, bandwidth), np.asarray(intensity, dtype=np.float64)
-        case = f"attainable({intensity}, {peak:g}, {bandwidth:g})"
-        check.shape(got, given.shape, what=case)
+    def attains(expected, intensity, peak, bandwidth):
+        check.returns(np.array(expected), attainable, intensity, peak, bandwidth, unit="FLOP/s")
+        got, case = attainable(intensity, peak, bandwidth), f"attainable({intensity!r}, {peak:g}, {bandwidth:g})"
         check.dtype(got, np.dtype("float64"), what=case)
-        roofs = [[peak if i * bandwidth > peak else i * bandwidth] for i in given.flat]
-        check.close(got, np.array(roofs).reshape(given.shape), unit="FLOP/s", what=case)
 
-    attains([0.0, 10.0, 138.0, 140.0, 1e6], 125e12, 900e9)
-    attains(3.0, 10.0, 2.5)
-    attains(np.array([1, 2, 4, 8]), 10.0, 2.5)
-    attains(np.float32([[0.1, 5.0, 9.0]]), 10.0, 2.5)
-    attains(math.inf, 7e12, 1e12)
+    attains([0.0, 9e12, 124.2e12, 125e12, 125e12], [0.0, 10.0, 138.0, 140.0, 1e6], 125e12, 900e9)
+    attains(7.5, 3.0, 10.0, 2.5)
+    attains([2.5, 5.0, 10.0, 10.0], np.array([1, 2, 4, 8]), 10.0, 2.5)
+    attains([[0.25, 10.0, 10.0]], np.float32([[0.1, 5.0, 9.0]]), 10.0, 2.5)
+    attains(7e12, math.inf, 7e12, 1e12)
+    attains(np.zeros((0, 2)), np.zeros((0, 2)), 1.0, 1.0)
+    after = arguments_after(attainable, np.array([1.0, 8.0]), 10.0, 2.5)[0]
+    check.equal(
+        after, [1.0, 8.0], what="the array [1, 8] after attainable was called with it", hint="compute a new array"
+    )
     ### BEGIN HIDDEN TESTS
+
+    def oracle(intensity, peak, bandwidth):
+        given = np.asarray(intensity, dtype=np.float64)
+        roofs = [peak if i * bandwidth > peak else i * bandwidth for i in given.flat]
+        attains(np.array(roofs).reshape(given.shape), intensity, peak, bandwidth)
+
     for seed in range(4):
         rng = check.rng(seed)
-        attains(10 ** rng.uniform(-3, 6, (3, 5)), float(10 ** rng.uniform(9, 16)), float(10 ** rng.uniform(8, 13)))
-    attains(np.zeros((0, 2)), 1.0, 1.0)
-    attains(np.arange(24).reshape(2, 3, 4), 11.0, 0.7)
-    attains([[1, math.inf], [0, 2]], 3.0, 2.0)
+        oracle(10 ** rng.uniform(-3, 6, (3, 5)), float(10 ** rng.uniform(9, 16)), float(10 ** rng.uniform(8, 13)))
+    oracle(np.arange(24).reshape(2, 3, 4), 11.0, 0.7)
+    oracle([[1, math.inf], [0, 2]], 3.0, 2.0)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "attainable_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1052,54 +1058,52 @@ def costliest(profile: Profile) -> list[Cost]:
 
 
 # %% nbgrader={"grade": true, "grade_id": "costliest_test_times", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("costliest", "how long each operator worked itself", part="times", hidden="random and synthetic profiles"):
+with check("costliest", "how long each operator worked itself", part="times", hidden="random profiles"):
 
-    def own_costs(profile, children="direct"):
-        """Cost by name; the slips count all descendants, or none."""
+    def accounts(case, profile, expected, slips=()):
+        """`slips` gives the cause for the times that usual mistakes lead to."""
+        found = list(costliest(profile))
+        times = tuple(cost.busy_us for cost in found if hasattr(cost, "busy_us"))
+        check.close(found, expected, atol=1e-6, what=f"costliest({case})", hint=dict(slips).get(times, ""))
 
-        def below(i):
-            return [k for k, e in enumerate(profile.events) if e.parent == i]
-
-        def inside(i):
-            if children == "none":
-                return 0.0
-            deeper = [inside(k) for k in below(i)] if children == "all" else []
-            return sum(profile.events[k].cpu_us for k in below(i)) + sum(deeper)
-
-        found = {}
-        for i, event in enumerate(profile.events):
-            busy = event.device_us if profile.device == "cuda" else event.cpu_us - inside(i)
-            found.setdefault(event.name, []).append((busy, event.flops, event.bytes))
-        return [Cost(name, len(each), *(sum(v) for v in zip(*each, strict=True))) for name, each in found.items()]
-
-    def accounts(profile):
-        ranked = sorted(own_costs(profile), key=lambda cost: (-cost.busy_us, cost.name))[:3]
-        check.returns(ranked, costliest, profile, rtol=1e-6, atol=1e-6, hint=confused(profile, ranked))
-
-    def confused(profile, ranked):
-        """Why the answer has a wrong time, if it is one of the usual ones."""
-        got = [(cost.name, cost.busy_us) for cost in list(costliest(profile)) if hasattr(cost, "busy_us")]
-        if got == [(cost.name, cost.busy_us) for cost in ranked]:
-            return ""
-        slips = {
-            "none": "a caller's time includes its callees: subtract its direct children",
-            "all": "subtract direct children only: a grandchild is already in its parent's time",
-        }
-        for children, why in slips.items() if profile.device == "cpu" else ():
-            times = {cost.name: cost.busy_us for cost in own_costs(profile, children)}
-            if got and all(math.isclose(busy, times.get(name, math.nan), abs_tol=1e-6) for name, busy in got):
-                return why
-        return "totals over all calls of a name; device_us on a GPU, self time on a CPU"
-
-    ran = {"addmm": 3.0, "relu": 2.0, "empty": 0.5}
-    launched = [replace(event, device_us=ran.get(event.name, 0.0)) for event in SMALL.events]
-    accounts(SMALL)
-    accounts(replace(SMALL, device="cuda", events=launched))
-    accounts(made_profile(1, "cpu"))
-    accounts(made_profile(2, "cuda"))
+    total = "a caller's time includes its callees: subtract its direct children"
+    root = "event 0 is a parent, too: only −1 stands for none"
+    rows = [Cost("addmm", 1, 30.0, 30000, 1000), Cost("relu", 2, 22.0, 1250, 10000), Cost("empty", 3, 13.0, 0, 0)]
+    accounts("SMALL", SMALL, rows, {(50.0, 40.0, 24.0): total, (50.0, 30.0, 22.0): root})
+    nested = [
+        Event("conv2d", -1, 0.0, 100.0, 0.0, 0, 0),
+        Event("convolution", 0, 1.0, 70.0, 0.0, 0, 0),
+        Event("mkldnn", 1, 2.0, 25.0, 0.0, 2000, 50000),
+        Event("relu", -1, 110.0, 60.0, 0.0, 0, 0),
+        Event("relu", 3, 111.0, 20.0, 0.0, 8000, 1000),
+    ]
+    accounts(
+        "conv2d 100 µs calls convolution 70 µs calls mkldnn 25 µs; relu 60 µs calls relu 20 µs",
+        replace(SMALL, events=nested),
+        [Cost("relu", 2, 60.0, 1000, 8000), Cost("convolution", 1, 45.0, 0, 0), Cost("conv2d", 1, 30.0, 0, 0)],
+        {
+            (100.0, 80.0, 70.0): total,
+            (60.0, 45.0, 25.0): "subtract direct children only: a grandchild is already in its parent's time",
+        },
+    )
+    ran = (0.0, 3.0, 0.5, 2.0, 0.0, 2.0, 0.5)
+    launched = [replace(event, device_us=us) for event, us in zip(SMALL.events, ran, strict=True)]
+    rows = [Cost("relu", 2, 4.0, 1250, 10000), Cost("addmm", 1, 3.0, 30000, 1000), Cost("empty", 3, 1.0, 0, 0)]
+    slips = {
+        (4.0, 2.5, 1.0): "device_us is each event's own already: subtract nothing from it",
+        (30.0, 22.0, 13.0): "on a GPU the busy time is device_us",
+    }
+    accounts("SMALL on a GPU", replace(SMALL, device="cuda", events=launched), rows, slips)
     ### BEGIN HIDDEN TESTS
-    for seed in range(3, 7):
-        accounts(made_profile(seed, "cuda" if seed % 2 else "cpu"))
+    for seed in range(1, 7):
+        profile, sums = made_profile(seed, "cpu" if seed % 2 else "cuda"), {}
+        for i, event in enumerate(profile.events):
+            inside = sum(other.cpu_us for other in profile.events if other.parent == i)
+            busy = event.cpu_us - inside if profile.device == "cpu" else event.device_us
+            sums.setdefault(event.name, []).append((1, busy, event.flops, event.bytes))
+        costs = [Cost(name, *(sum(column) for column in zip(*each, strict=True))) for name, each in sums.items()]
+        ranked = sorted(costs, key=lambda cost: (-cost.busy_us, cost.name))[:3]
+        accounts(f"random profile {seed}, {profile.device}", profile, ranked)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "costliest_test_order", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1116,13 +1120,16 @@ with check("costliest", "ties, short profiles, and the recorded pass", part="ord
         events = ", ".join(f"{e.name} {e.cpu_us:g} µs" for e in profile.events[:6])
         every = [event.name for event in profile.events]
         alike = [every.count(cost.name) for cost in found] == [every.count(name) for name in names]
-        why = "on a tie the names are in alphabetical order" if alike else ""
+        tied = alike and len({event.cpu_us for event in profile.events}) == 1
+        why = "on a tie the names are in alphabetical order" if tied else ""
         check.equal([cost.name for cost in found], list(names), what=f"names, costliest first, of {events} …", hint=why)
 
     ranks(flat("dbca"), "a", "b", "c")
     ranks(flat("dbcad"), "d", "a", "b")
     ranks(flat("yx", "cuda"), "x", "y")
     ranks(flat(""))
+    close = [Event(name, -1, start, cpu, 0.0, 8, 4) for name, start, cpu in (("a", 0.0, 5.2), ("b", 6.0, 5.4))]
+    ranks(replace(SMALL, events=close), "b", "a")
     recorded = load_profile("cpu_eager")
     ranks(recorded, "aten::mkldnn_convolution", "aten::max_pool2d_with_indices", "aten::native_batch_norm")
     ### BEGIN HIDDEN TESTS
@@ -1148,12 +1155,10 @@ def judged():
     rows = []
     for kind, profile in PASSES.items():
         top = costliest(profile)
-        own = [event.cpu_us if profile.device == "cpu" else event.device_us for event in profile.events]
-        for event in profile.events:
-            if profile.device == "cpu" and event.parent >= 0:
-                own[event.parent] -= event.cpu_us
+        on_cpu = profile.device == "cpu"
+        busy = sum((e.cpu_us if e.parent < 0 else 0.0) if on_cpu else e.device_us for e in profile.events)
         flops, moved = sum(e.flops for e in profile.events), sum(e.bytes for e in profile.events)
-        spans = [("the whole pass", Span(flops, moved, min(sum(own), profile.wall_us), profile.wall_us))]
+        spans = [("the whole pass", Span(flops, moved, min(busy, profile.wall_us), profile.wall_us))]
         spans += [(f"{c.calls} × {c.name}", Span(c.flops, c.bytes, c.busy_us, c.busy_us)) for c in top]
         for name, span in spans:
             verdict = classify(span, profile.roof)
@@ -1205,34 +1210,35 @@ debrief(
 # `peak_memory(profile: Profile) -> tuple[int, str]`: the peak in bytes, and the operator.
 #
 # - Start at 0 and add the allocations in their order. The peak is the largest sum, or 0 if none is positive.
-# - The operator is the one that started last among the events with `bytes > 0` that started **at or before** the moment at
-#   which the peak is **first** reached. If there is no such event, or the peak is 0, it is `""`.
+# - The operator is the last one in `events`, which are in the order of their start, that has `bytes > 0` and started **at or
+#   before** the moment at which the peak is **first** reached. It may have ended by then. If there is none, or the peak is 0,
+#   it is `""`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "peak_memory", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def peak_memory(profile: Profile) -> tuple[int, str]:
-    """The most bytes that are held at one time, and the operator that was at work then."""
+    """The most bytes that are held at one time, and the last operator that began its work by then."""
     ### BEGIN SOLUTION
     held, peak, moment = 0, 0, -math.inf
     for allocation in profile.allocations:
         held += allocation.bytes
         if held > peak:
             peak, moment = held, allocation.time_us
-    started = [event for event in profile.events if event.bytes > 0 and event.start_us <= moment]
-    return peak, max(started, key=lambda event: event.start_us).name if started else ""
+    started = [event.name for event in profile.events if event.bytes > 0 and event.start_us <= moment]
+    return peak, started[-1] if started else ""
     ### END SOLUTION
 
 
 # %% nbgrader={"grade": true, "grade_id": "peak_memory_test", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("peak_memory", "the peak and the operator at it", hidden="random profiles"):
 
-    def peaks(expected, profile, case, why=""):
+    def peaks(expected, profile, case, why="", sums=""):
         found = peak_memory(profile)
         check.equal(len(found), 2, what=f"number of results for {case}")
         size, name = found
         taken = sum(a.bytes for a in profile.allocations if a.bytes > 0)
         freed = "what was given back no longer counts" if size == taken != expected[0] else ""
-        check.equal(size, expected[0], what=f"peak in bytes of {case}", hint=freed)
+        check.equal(size, expected[0], what=f"peak in bytes of {case}", hint=sums or freed)
         check.equal(name, expected[1], what=f"operator at the peak of {case}", hint=why)
 
     def takes(*allocations, events=SMALL.events):
@@ -1245,9 +1251,16 @@ with check("peak_memory", "the peak and the operator at it", hidden="random prof
     peaks((8, ""), takes((1.0, 8)), "8 bytes at 1 µs, before any operator works", "no operator has done work by then")
     peaks((0, ""), takes((10.0, -8)), "an allocation of −8 bytes", "the sum is never positive")
     peaks((0, ""), takes(), "no allocations", "nothing was allocated")
+    peaks((8, "relu"), takes((84.0, 8)), "8 bytes at 84 µs, after `relu` ended at 80 µs", "it may have ended by then")
+    swap = takes((7.0, 3), (61.0, 9), (61.0, -3))
+    peaks((12, "relu"), swap, "3 bytes, and at 61 µs 9 and then −3", sums="add them one at a time, in their order")
+    early = [replace(SMALL.events[1], start_us=0.0)]
+    peaks((0, ""), takes((10.0, -8), events=early), "−8 bytes, and an operator at 0 µs", "the sum is never positive")
+    same = [SMALL.events[1], replace(SMALL.events[3], start_us=5.0), Event("view", -1, 5.0, 1.0, 0.0, 0, 250)]
+    peaks((8, "relu"), takes((7.0, 8), events=same), "addmm, relu and a view at 5 µs", "the last one with bytes > 0")
     byte = [replace(SMALL.events[1], bytes=1)]
     peaks((8, "addmm"), takes((7.0, 8), events=byte), "an operator of 1 byte", "it does work: its bytes are not 0")
-    peaks((6, "relu"), takes((7.0, -5), (61.0, 11)), "−5 bytes, then 11", "sums may be negative on the way")
+    peaks((6, "relu"), takes((7.0, -5), (61.0, 11)), "−5 bytes, then 11", sums="sums may be negative on the way")
     ### BEGIN HIDDEN TESTS
     for seed in range(10, 16):
         profile = made_profile(seed, "cpu")
@@ -1295,7 +1308,7 @@ debrief(
 # |---|---|
 # | `"CUDA graph"` | recorded launches are replayed: `issue_us` is 0.5 µs, except in the first call and in calls after a wait |
 # | `"no waiting"` | the host never waits |
-# | `"fusion"` | neighbours of less than 10 FLOP per byte, with no wait between them, become one kernel: it is as long as the longest of them, and is launched once |
+# | `"fusion"` | a run of neighbours, each of less than 10 FLOP per byte, with no wait inside the run, becomes one kernel: it is launched once, and is as long as the longest of them |
 # | `"faster format"` | kernels whose compute floor is the longer one and explains at least 60% of `busy_us` take half as long |
 # | `"better kernels"` | kernels whose floor explains less than 60% are rewritten so that it explains 80% |
 #
@@ -1331,6 +1344,33 @@ def choose_fix(trace: list[Call], roof: Roof) -> str:
 # %% nbgrader={"grade": true, "grade_id": "choose_fix_test", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("choose_fix", "the fix that saves most", hidden="other traces and machines"):
 
+    def chooses(name, trace, roof, after):
+        """`after`: µs that the trace takes after each of FIXES."""
+        fix = choose_fix(list(trace), roof)
+        check.true(fix in FIXES, f"trace {name}: {fix!r}, expected one of {', '.join(FIXES)}")
+        wall, busy = wall_us(trace), sum(call.busy_us for call in trace)
+        check.true(
+            after[fix] <= 1.1 * min(after.values()),
+            f"trace {name} takes {wall:,.0f} µs (device busy {busy / wall:.0%}), and {after[fix]:,.0f} µs with {fix!r}: "
+            f"expected at most {1.1 * min(after.values()):,.0f} µs, 1.1 times what the best fix leaves",
+        )
+        return after[fix], min(after.values())
+
+    after_each = {  # µs that each trace takes after each of FIXES, in their order
+        "A": (157, 422, 422, 422, 422),
+        "B": (1920, 1290, 1920, 1920, 1920),
+        "C": (2486, 2486, 886, 2246, 2486),
+        "D": (5446, 5446, 4966, 3046, 5446),
+        "E": (3526, 3526, 3246, 3126, 1726),
+        "F": (3414, 3366, 1254, 3174, 3414),
+    }
+    for name, trace in TRACES.items():
+        own, best = chooses(name, trace, ROUND, dict(zip(FIXES, after_each[name], strict=True)))
+        check.note(f"trace {name}, wall time after the fix", own, best, "µs")
+    fast = dict(zip(FIXES, (2486, 2486, 886, 2486, 631), strict=True))
+    chooses("C on a machine with four times the rates", TRACES["C"], Roof(4e15, 8e12), fast)
+    ### BEGIN HIDDEN TESTS
+
     def after_fix(trace, fix, roof):
         """The trace with one fix applied."""
         floors = [(call.flops / roof.peak_flops * 1e6, call.bytes / roof.bandwidth * 1e6) for call in trace]
@@ -1349,35 +1389,19 @@ with check("choose_fix", "the fix that saves most", hidden="other traces and mac
                 replace(c, busy_us=max(both) / 0.8) if max(both) < 0.6 * c.busy_us else c
                 for c, both in zip(trace, floors, strict=True)
             ]
-        fused = []
+        fused, open_run = [], False
         for call in trace:
-            if fused and max(fused[-1].flops / fused[-1].bytes, call.flops / call.bytes) < 10 and not fused[-1].waits:
-                last = fused.pop()
-                call = Call(
-                    last.issue_us,
-                    max(last.busy_us, call.busy_us),
-                    last.flops + call.flops,
-                    max(last.bytes, call.bytes),
-                    call.waits,
-                )
-            fused.append(call)
+            low = call.flops < 10 * call.bytes
+            if low and open_run:
+                fused[-1] = replace(fused[-1], busy_us=max(fused[-1].busy_us, call.busy_us), waits=call.waits)
+            else:
+                fused.append(call)
+            open_run = low and not call.waits
         return fused
 
-    def chooses(name, trace, roof):
-        fix = choose_fix(list(trace), roof)
-        check.true(fix in FIXES, f"trace {name}: {fix!r}, expected one of {', '.join(FIXES)}")
-        after = {each: wall_us(after_fix(trace, each, roof)) for each in FIXES}
-        wall, busy = wall_us(trace), sum(call.busy_us for call in trace)
-        check.true(
-            after[fix] <= 1.1 * min(after.values()),
-            f"trace {name} takes {wall:,.0f} µs (device busy {busy / wall:.0%}), and {after[fix]:,.0f} µs with {fix!r}: "
-            f"expected at most {1.1 * min(after.values()):,.0f} µs, 1.1 times what the best fix leaves",
-        )
-        check.note(f"trace {name}, wall time after the fix", after[fix], min(after.values()), "µs")
+    def leaves(trace, roof):
+        return {fix: wall_us(after_fix(trace, fix, roof)) for fix in FIXES}
 
-    for name, trace in TRACES.items():
-        chooses(name, trace, ROUND)
-    ### BEGIN HIDDEN TESTS
     for seed in range(12):
         rng = check.rng(seed)
         name, scale = "ABCDEF"[seed % 6], float(10 ** rng.uniform(-1, 1))
@@ -1386,9 +1410,10 @@ with check("choose_fix", "the fix that saves most", hidden="other traces and mac
             Call(c.issue_us * s, c.busy_us * s, c.flops * s * scale, c.bytes * s * scale, c.waits)
             for c, s in zip(trace, rng.uniform(0.9, 1.1, len(trace)).tolist(), strict=True)
         ]
-        chooses(f"like {name}", stretched, Roof(1e15 * scale, 2e12 * scale))
+        roof = Roof(1e15 * scale, 2e12 * scale)
+        chooses(f"like {name}", stretched, roof, leaves(stretched, roof))
     rare = repeated(4, *[(7.0, 3.0, 2e9, 4e6)] * 19, (7.0, 3.0, 2e9, 4e6, True))
-    chooses("with few waits", rare, ROUND)
+    chooses("with few waits", rare, ROUND, leaves(rare, ROUND))
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

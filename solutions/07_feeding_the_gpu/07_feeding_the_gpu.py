@@ -336,7 +336,7 @@ LONG = Trace(
     "a long request that began early",
     [Stage("request", 2), Stage("decode", 1), Stage("train", 1)],
     [
-        Interval("request", 0, 1, 0.0, 9.0),
+        Interval("request", 0, 1, 0.0, 9.5),
         Interval("request", 1, 0, 1.0, 2.0),
         Interval("train", 0, 0, 3.0, 4.0),
         Interval("train", 0, 1, 9.0, 10.0),
@@ -435,7 +435,7 @@ predict(
 # %% [markdown]
 # ## 1 · What did the GPU wait for?
 #
-# A **trace** tells who worked on which sample, from when to when (in seconds). `trace.stages` lists the stages in the order of
+# A **trace** says who worked on which sample, from when to when (in seconds). `trace.stages` lists the stages in the order of
 # the pipeline. The last one is the **consumer**, which has one worker. `trace.intervals` come in any order; each has
 # `stage`, `worker`, `sample`, `start` and `end`.
 #
@@ -450,12 +450,12 @@ predict(
 #
 # - `utilisation`: the time in which the consumer worked, divided by the time from the start of its first interval to the end of
 #   its last.
-# - `blame`: for each stage but the consumer, the seconds in which the consumer was idle *between two of its intervals* while
-#   the sample of the later one was being worked on in that stage.
+# - `blame`: for each stage but the consumer, the seconds in which the consumer was idle *between one of its intervals and the next*,
+#   while the sample of that next one was being worked on in this stage.
 #
-# Samples need not be consumed in the order of their numbers. A sample passes a stage at most once, and may skip it, if it comes
-# from a cache for example. Steps of the consumer take time. A `ValueError` names a stage that has an interval and is not in
-# `trace.stages`, and names the consumer if it has no intervals.
+# Samples need not be consumed in the order of their numbers. A sample passes each stage at most once, and may skip one, for
+# example because it comes from a cache. Each step of the consumer takes some time. A `ValueError` names a stage that has an
+# interval and is not in `trace.stages`, and names the consumer if it has no intervals.
 
 
 # %% nbgrader={"grade": false, "grade_id": "waits", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -504,7 +504,7 @@ with check(
         0.5,
         {"fetch": 0.0, "decode": 2.0},
         {
-            "blame": "idle from 8 s to 10 s, when sample 1 was being decoded; before its first step it waits for no *next* sample"
+            "blame": "idle from 8 s to 10 s, when sample 1 was being decoded; before its first step it waits for no next sample"
         },
     )
     waited(
@@ -534,7 +534,9 @@ with check(
         LONG,
         2 / 7,
         {"request": 5.0, "decode": 0.0},
-        {"blame": "the request of sample 1 began before the gap from 4 s to 9 s: only the gap counts"},
+        {
+            "blame": "the request of sample 1 begins before the gap from 4 s to 9 s and ends behind it: only the gap counts"
+        },
     )
 
     ### BEGIN HIDDEN TESTS
@@ -567,10 +569,10 @@ with check("waits", "traces that cannot be", part="errors", hidden="other names"
         )
 
     unreadable("train", Interval("decode", 0, 0, 0.0, 1.0), Interval("train", 0, 0, 1.0, 2.0), names="decode")
-    unreadable("train", Interval("fetch", 0, 0, 0.0, 1.0), names="train")
+    unreadable("learn", Interval("fetch", 0, 0, 0.0, 1.0), names="learn")
     ### BEGIN HIDDEN TESTS
     unreadable("learn", Interval("learn", 0, 0, 0.0, 1.0), Interval("copy", 0, 0, 1.0, 2.0), names="copy")
-    unreadable("learn", names="learn")
+    unreadable("train", names="train")
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -620,8 +622,8 @@ debrief(
 # ## 2 · What would help?
 #
 # Blame says where the time went. It does not say what happens if you make a stage faster. That depends on whether the stages
-# **overlap**. If they do, a stage with *w* workers delivers a sample every (mean duration / *w*), and the slowest stage is the
-# pace of all. If they do not, the durations add up.
+# **overlap**. If they do, a stage with *w* workers delivers a sample every (mean duration / *w*), and the slowest stage sets
+# the pace of all. If they do not, the durations add up.
 #
 # *Worked example.* Fetching takes 3 s and training 1 s. One after the other that is 4 s per sample, and 2.5 s with a fetch
 # twice as fast: a gain of 1.6. Side by side it is 3 s per sample, and then 1.5 s: a gain of 2. A faster trainer would gain 8/7
@@ -675,13 +677,13 @@ with check("forecast", "whether stages overlap", part="overlap", hidden="random 
 
     def beside(a, b, title):
         return Trace(
-            title, [Stage("fetch", 2), Stage("train", 1)], [Interval("fetch", 0, 1, *a), Interval("train", 0, 0, *b)]
+            title, [Stage("fetch", 2), Stage("train", 1)], [Interval("fetch", 0, 0, *a), Interval("train", 0, 0, *b)]
         )
 
     overlaps(SERIAL, False, "a step that starts when the fetch ends does not overlap it")
     overlaps(FED, True, "sample 1 is decoded from 7 s to 10 s, and sample 0 trained on from 7 s to 8 s")
     overlaps(IN_PAIRS, False, "two workers of one stage are not two stages")
-    overlaps(LONG, True, "the request from 0 s to 9 s began first and overlaps the step from 3 s to 4 s")
+    overlaps(LONG, True, "the request from 0 s to 9.5 s began first and overlaps the step from 3 s to 4 s")
     overlaps(
         ACROSS,
         True,
@@ -690,7 +692,11 @@ with check("forecast", "whether stages overlap", part="overlap", hidden="random 
     overlaps(
         beside((2.0, 2.0), (1.0, 3.0), "a fetch that takes no time"), False, "an interval of length 0 overlaps nothing"
     )
-    overlaps(beside((1.0, 3.0), (1.0, 3.0), "fetch and step from 1 s to 3 s"), True, "both work from 1 s to 3 s")
+    overlaps(
+        beside((1.0, 3.0), (1.0, 3.0), "fetch and step from 1 s to 3 s"),
+        True,
+        "both work from 1 s to 3 s; it does not matter on which sample",
+    )
 
     ### BEGIN HIDDEN TESTS
     def at_once(trace):
@@ -746,7 +752,7 @@ with check(
         {"request": 2.0, "decode": 1.0, "train": 1.0},
         {
             "limit": "a stage without intervals costs 0",
-            "gain": "a request costs 5 s / 2 workers; nothing was decoded, which costs 0",
+            "gain": "a request costs 5.25 s / 2 workers; nothing was decoded, which costs 0",
         },
     )
     even = [Interval("fetch", 0, 0, 0.0, 1.0), Interval("train", 0, 0, 1.0, 2.0)]
@@ -808,7 +814,7 @@ debrief(
     How many requests are enough? To receive a sample every 18 ms from a store that takes 52 ms, 52 / 18 ≈ 3 requests have to
     be under way at every moment. This is Little's law, as in lab 02.
 
-    Two cautions for real traces. A stage called *fetch* mixes waiting with bytes: more workers overlap the waiting, and never
+    Two cautions for real traces. A stage called “fetch” mixes waiting with bytes: more workers overlap the waiting, and never
     widen the link. And the forecast assumes that enough samples are under way.""",
     parts=("overlap", "gain"),
 )
@@ -818,7 +824,7 @@ term("Little's law")
 # ## 3 · Ask early
 #
 # The store answers after 30 ms whether you stand and wait or not. So request the next samples *before* you train on this one:
-# **prefetching**. What it costs is memory, because what has arrived and is not yet used has to lie somewhere.
+# **prefetching**. It costs memory, because what has arrived and is not used yet has to lie somewhere.
 #
 # | function | does | takes |
 # |---|---|---|
@@ -868,7 +874,7 @@ with check(
 ):
 
     def feeds(store, keys, ahead, seconds, most_alive, case):
-        check.equal(run_feed(feed, store, keys, ahead), len(keys), what=f"the number of steps, {case}")
+        check.equal(run_feed(feed, store, list(keys), ahead), len(keys), what=f"the number of steps, {case}")
         check.equal(
             [data[:4] for data in store.trained],
             [store.objects[key][:4] for key in keys],
@@ -1057,8 +1063,8 @@ term("prefetching")
 # ## 4 · Two buffers
 #
 # The last wait is the copy to the GPU. Work for a GPU is queued in **streams**. Work in one stream runs in order; work in two
-# streams runs side by side, and *nothing* keeps a copy from overwriting a batch that is still being read, except an **event** on
-# which you made it wait. With two buffers one is filled while the other is used: **double buffering**. All four functions only
+# streams runs side by side, and *nothing* keeps a copy from overwriting a batch that is still being read, unless you make it
+# wait for an **event**. With two buffers one is filled while the other is used: **double buffering**. All four functions only
 # queue something, and return at once.
 #
 # | function | queues |
@@ -1077,7 +1083,7 @@ term("prefetching")
 #
 # - No copy writes to a buffer while a step reads it, and no step reads a buffer before its batch is complete, **however long
 #   copies and steps take**.
-# - Nothing waits longer: copy *i* starts when copy *i − 1* and step *i − 2* are done, step *i* when copy *i* and step *i − 1*
+# - Nothing waits longer than that: copy *i* starts when copy *i − 1* and step *i − 2* are done, step *i* when copy *i* and step *i − 1*
 #   are.
 
 
@@ -1101,7 +1107,7 @@ def double_buffer(batches: list, copy, compute, record, wait) -> None:
 with check("double_buffer", "what the steps read", part="races", hidden="other times"):
 
     def races(copies, steps):
-        gpu, batches = TwoStreams(copies, steps), list(range(10, 10 + len(steps)))
+        gpu, batches = TwoStreams(copies, steps), [10 + n // 2 for n in range(len(steps))]  # each comes twice
         double_buffer(batches, gpu.copy, gpu.compute, gpu.record, gpu.wait)
         computed, faults = gpu.results()
         case = f"copies of {copies} s, steps of {steps} s"
@@ -1139,7 +1145,7 @@ with check("double_buffer", "how long it takes", part="time", hidden="other time
 
     def takes(copies, steps, seconds=None):
         gpu, copied, stepped = TwoStreams(copies, steps), [], []
-        double_buffer(list(range(len(steps))), gpu.copy, gpu.compute, gpu.record, gpu.wait)
+        double_buffer([10 + n // 2 for n in range(len(steps))], gpu.copy, gpu.compute, gpu.record, gpu.wait)
         case = f"copies of {copies} s, steps of {steps} s"
         check.equal(len(gpu.steps), len(steps), what=f"number of steps, {case}")
         check.equal(len(gpu.copies), len(steps), what=f"number of copies, {case}")
@@ -1191,7 +1197,7 @@ show.figure(
 )
 debrief(
     "double_buffer",
-    """Two events per batch say two different things: *the batch is there*, and *the batch is no longer read*. Without the first a
+    """Two events per batch say two different things: “the batch is there”, and “the batch is no longer read”. Without the first a
     step reads half a batch, and without the second a fast copy overwrites a batch under a slow step. Both faults raise no
     error and may never show on the machine on which they were written.
 
@@ -1212,7 +1218,7 @@ term("stream")
 # Two functions are given. `seconds_per_sample(loop, Settings(workers, ahead))` simulates the loop, and `memory_bytes(loop,
 # settings)` is `workers` · `worker_bytes` + (`ahead` + 1) · `sample_bytes`.
 #
-# *Worked example.* A worker needs 30 ms for a request, 5 ms of the link and 5 ms of decoding, and a step takes 10 ms. So a
+# *Worked example.* A worker waits 30 ms for an answer, which takes 5 ms on the link and 5 ms to decode. A step takes 10 ms. So a
 # worker delivers a sample every 40 ms, and four keep up. They need four samples ahead: with fewer, some would have
 # nothing to do.
 #
@@ -1258,12 +1264,12 @@ with check("tune", "fast, with little memory", hidden="other loops"):
 
     def tunes(name, loop):
         got = tune(loop)
-        fits = type(getattr(got, "workers", None)) is int and type(getattr(got, "ahead", None)) is int
+        fits = all(isinstance(getattr(got, name, None), int | np.integer) for name in ("workers", "ahead"))
         check.true(
             fits and 1 <= got.workers <= 16 and 0 <= got.ahead <= 48,
             f"tune of loop {name} = {got!r}: expected Settings of integers, 1 to 16 workers and 0 to 48 ahead",
         )
-        settings = Settings(got.workers, got.ahead)
+        settings = Settings(int(got.workers), int(got.ahead))
         took, slowest = seconds_per_sample(loop, settings), 1.1 * seconds_per_sample(loop, Settings(16, 48))
         check.true(
             took <= slowest,
@@ -1275,10 +1281,11 @@ with check("tune", "fast, with little memory", hidden="other loops"):
             f"loop {name} with {settings} takes {own / 1e6:.1f} MB: expected at most {1.5 * least / 1e6:.1f} MB, "
             "1.5 times what is needed for that speed",
         )
-        check.note(f"loop {name}, memory", own / 1e6, least / 1e6, "MB")
+        return round(own / 1e6, 1)
 
+    model = {"A": 7.0, "B": 7.0, "C": 401.8, "D": 45.0, "E": 80.0, "F": 336.0}  # MB of the model answer
     for name, loop in LOOPS.items():
-        tunes(name, loop)
+        check.note(f"loop {name}, memory", tunes(name, loop), model[name], "MB")
     ### BEGIN HIDDEN TESTS
     for seed in range(8):
         rng = check.rng(seed)
@@ -1396,10 +1403,10 @@ debrief(
 #
 # ### Exercise 6 (9 points)
 #
-# `epoch_seconds(objects: list[int], store: Store, readers: int) -> float`: when the last of the objects, which have so many bytes,
-# has arrived. A `Store` has `latency` and `bandwidth`.
+# `epoch_seconds(objects: list[int], store: Store, readers: int) -> float`: the seconds until the last object has arrived.
+# `objects` are their sizes in bytes. A `Store` has `latency` and `bandwidth`.
 #
-# - At least one reader takes the objects in order. Whoever is free first takes the next one.
+# - One or more readers take the objects in order, and whoever is free first takes the next one.
 # - Latencies overlap, and the link carries one answer after another: an object that is asked for at *t* arrives at max(*t* +
 #   latency, when the one asked for before it arrived) + bytes / bandwidth.
 # - No objects take 0 s.
@@ -1522,13 +1529,13 @@ debrief(
 #
 # ### Exercise 7 (13 points)
 #
-# `read_shard(shard: str, data: bytes) -> list[Sample]` reads a *subset* of tar: regular files whose names have a dot. Digits of a
-# number may follow spaces and end at a zero byte or a space; an empty field is 0. Reading ends at the first block of
-# zeros. `CorruptShard` is raised for anything else, with a message that begins like `s.tar, byte 1024:`, the shard and the
-# offset of the header at which reading stopped:
+# `read_shard(shard: str, data: bytes) -> list[Sample]` reads a *subset* of tar: regular files whose names have a dot behind the
+# last slash. Digits of a number may follow spaces and end at a zero byte or a space; an empty field is 0. Reading ends at the
+# first block of zeros. `CorruptShard` is raised for anything else, with a message that begins like `s.tar, byte 1024:`, the
+# shard and the offset of the header at which reading stopped:
 #
 # - a wrong checksum, a number that is not octal, another type;
-# - an extension that its sample already has;
+# - a name without that dot, or not in UTF-8; an extension that its sample already has;
 # - contents that end early, and data that end where a header was expected.
 
 
@@ -1546,14 +1553,19 @@ def read_shard(shard: str, data: bytes) -> list:
         size, stored = octal(head[124:136], place), octal(head[148:156], place)
         if stored != sum(head) - sum(head[148:156]) + 8 * 32:
             raise CorruptShard(f"{place}: the checksum of this header is wrong")
-        name = head[:100].rstrip(b"\0").decode()
+        try:
+            name = head[:100].rstrip(b"\0").decode()
+        except UnicodeDecodeError:
+            raise CorruptShard(f"{place}: the name is not UTF-8") from None
         if head[156:157] not in (b"0", b"\0"):
             raise CorruptShard(f"{place}: {name} is no regular file")
         contents = data[offset + 512 : offset + 512 + size]
         if len(contents) < size:
             raise CorruptShard(f"{place}: {name} has {len(contents)} of {size} bytes")
         folder, slash, file = name.rpartition("/")
-        stem, _, extension = file.partition(".")
+        stem, dot, extension = file.partition(".")
+        if not dot:
+            raise CorruptShard(f"{place}: {name} has no extension")
         key = folder + slash + stem
         if not samples or samples[-1].key != key:
             samples.append(Sample(key, {}))
@@ -1630,6 +1642,7 @@ with check("read_shard", "the samples of a shard", part="samples", hidden="other
                         info.size, info.mtime, info.uname, info.mode = len(contents), 1_700_000_000, "root", 0o600
                         tar.addfile(info, io.BytesIO(contents))
             reads(found, buffer.getvalue(), "a shard that tarfile wrote")
+    reads(abc, member("a.x", b"abc", size=b"3\x00777777777\0") + end, "a size with other bytes behind its end")
     reads(one({"x": b"abc"}, "ü"), member("ü.x", b"abc") + end, "a name that is not ASCII")
     reads(one({"x": b"abc"}, " a"), member(" a.x", b"abc") + end, "a name that begins with a space")
     reads(one({"jpg": b"abc"}, "k" * 96), member("k" * 96 + ".jpg", b"abc") + end, "a name of 100 bytes")
@@ -1638,35 +1651,40 @@ with check("read_shard", "the samples of a shard", part="samples", hidden="other
 # %% nbgrader={"grade": true, "grade_id": "read_shard_test_damage", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("read_shard", "where a damaged shard stops", part="damage", hidden="other damage"):
 
-    def stops(data, offset, shard="s.tar"):
-        check.raises(CorruptShard, read_shard, shard, bytes(data), names=f"{shard}, byte {offset}:")
+    def stops(data, offset, case):  # the shard's name says what is wrong with it
+        check.raises(CorruptShard, read_shard, f"{case}.tar", bytes(data), names=f"{case}.tar, byte {offset}:")
 
     def flipped(data, place):
         damaged = bytearray(data)
         damaged[place] ^= 2
         return damaged
 
-    good = member("a.jpg", b"i" * 512) + member("a.cls", b"7") + bytes(1024)
-    stops(good[:1535], 1024)  # within a header
-    stops(good[:1536], 1024)  # the contents are missing
-    stops(good[:2048], 2048)  # where a header or the end was expected
-    stops(flipped(good, 1024 + 3), 1024)  # in the name
-    stops(flipped(good, 1024 + 400), 1024)  # in a field that nobody reads
-    stops(member("a.x", b"", size=b"00000000009\0") + bytes(1024), 0)
-    stops(member("a.x", b"abc", size=b"-0000000003\0") + bytes(1024), 0)
-    stops(member("a.x", b"", kind=b"2") + bytes(1024), 0)  # a link
-    stops(member("a.x", b"1") + member("a.x", b"2") + bytes(1024), 1024)
+    good, end = member("a.jpg", b"i" * 512) + member("a.cls", b"7"), bytes(1024)
+    stops(good[:1535], 1024, "cut within a header")
+    stops(good[:1536], 1024, "cut behind a header")
+    stops(good, 2048, "neither a header nor an end")
+    stops(flipped(good + end, 1024 + 3), 1024, "a changed name")
+    stops(flipped(good + end, 1024 + 400), 1024, "a change where nobody reads")
+    stops(good[:1024] + bytes(100) + good[1124:] + end, 1024, "a name of zeros in a header")
+    stops(member("a.x", b"", size=b"00000000009\0") + end, 0, "a size with a 9")
+    stops(member("a.x", b"abc", size=b"-0000000003\0") + end, 0, "a size with a sign")
+    stops(member("a.x", b"", kind=b"2") + end, 0, "a link")
+    stops(member("v1.2/readme", b"abc") + end, 0, "no extension")
+    stops(member("a.x", b"abc", also=[(0, b"\xff")]) + end, 0, "no UTF-8")
+    stops(member("a.x", b"1") + member("a.x", b"2") + end, 1024, "an extension twice")
     ### BEGIN HIDDEN TESTS
     for cut in (1, 511, 512, 1023):
-        stops(good[:cut], 0, "cut.tar")
-    stops(good[:1025], 1024, "cut.tar")
-    stops(good[: 2047 + 512], 2048, "cut.tar")
+        stops(good[:cut], 0, "cut")
+    stops(good[:1025], 1024, "cut")
+    stops(good + bytes(511), 2048, "cut")
     for place in (0, 124, 130, 148, 156):
-        stops(flipped(good, 1024 + place), 1024)
+        stops(flipped(good + end, 1024 + place), 1024, f"byte {place} of a header changed")
     for size in (b"0o000000003\0", b"0000_000003\0"):
-        stops(member("a.x", b"abc", size=size) + bytes(1024), 0)
-    stops(member("d", b"", kind=b"5") + bytes(1024), 0)
-    stops(b"", 0)
+        stops(member("a.x", b"abc", size=size) + end, 0, "a size as Python writes it")
+    stops(member("d", b"", kind=b"5") + end, 0, "a folder")
+    stops(member("readme", b"abc") + end, 0, "no extension")
+    stops(good[:1024] + member("\u00fc.x", b"abc", also=[(1, b"x")]) + end, 1024, "no UTF-8")
+    stops(b"", 0, "empty")
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1703,8 +1721,8 @@ debrief(
 # ### Exercise 8 (13 points)
 #
 # `class Sampler(samples, batch, workers, state)` hands out the rest of one epoch. `state` is a `State(seed, epoch, position)`;
-# the order is `epoch_order(samples, seed, epoch)`, given. What is left from `position` is cut into batches of `batch` samples, the last may
-# be shorter. Batch *b* of the rest goes to worker *b* mod `workers`. With `workers` = 0 the main process loads, as worker 0.
+# the order is `epoch_order(samples, seed, epoch)`, which is given and returns a NumPy array. What is left from `position` is cut into
+# batches of `batch` samples; the last may be shorter. Batch *b* of the rest goes to worker *b* mod `workers`. With `workers` = 0 the main process loads, as worker 0.
 #
 # | method | meaning |
 # |---|---|
@@ -1803,7 +1821,7 @@ with check("resume", "who gets which samples", part="batches", hidden="other siz
     )
     hands(Sampler(1, 5, 3, State(0, 0, 0)), 0, [0], "the only batch of one sample")
     ### BEGIN HIDDEN TESTS
-    for seed in range(8):
+    for seed in range(4):
         rng = check.rng(seed)
         samples, batch, workers = (int(rng.integers(1, most)) for most in (40, 8, 6))
         state = State(int(rng.integers(9)), int(rng.integers(4)), int(rng.integers(samples)))
@@ -1850,16 +1868,16 @@ with check("resume", "where to go on", part="state", hidden="runs that are kille
     single.trained()
     stands(single, State(0, 1, 0), "after the only sample")
     ### BEGIN HIDDEN TESTS
-    for seed in range(10):  # a run that is killed again and again, each time with other workers
+    for seed in range(4):  # a run that is killed again and again, each time with other workers
         rng = check.rng(seed)
-        samples, state, done = int(rng.integers(1, 40)), State(int(rng.integers(0, 9)), 0, 0), 0
-        for _ in range(7):
-            workers, batch = int(rng.integers(0, 6)), int(rng.integers(1, 8))
+        samples, state, done = int(rng.integers(1, 25)), State(int(rng.integers(0, 9)), 0, 0), 0
+        for _ in range(5):
+            workers, batch = int(rng.integers(0, 5)), int(rng.integers(1, 8))
             sampler, count = Sampler(samples, batch, workers, state), max(workers, 1)
             queues = [[] for _ in range(count)]
-            for step in range(int(rng.integers(0, 7))):
+            for step in range(int(rng.integers(1, 6))):
                 for worker in rng.permutation(count):  # prefetching: anyone may run ahead
-                    for _ in range(int(rng.integers(0, 3))):
+                    for _ in range(int(rng.integers(0, 2))):
                         queues[int(worker)].append(sampler.batch_for(int(worker)))
                 turn = queues[step % count]
                 if not turn:
@@ -1924,8 +1942,8 @@ with reveal("lost_samples"):
     show.table(rows, ["way to resume", "seen once", "seen twice", "never seen"])
 debrief(
     "resume",
-    """The third row is what a loader does that saves the position of its own iterator: it loses exactly what was under way. Sixteen
-    of a thousand samples are nobody's headline, but after forty interruptions of a long run they are two thirds of an epoch.
+    """The third row is what a loader does that saves the position of its own iterator: it loses exactly what was under way. Nobody
+    notices sixteen samples of a thousand, but after forty interruptions of a long run they are nearly two thirds of an epoch.
 
     Because the state counts samples and not batches, another number of workers or another batch size goes on with exactly
     the samples that are left. Python's own integers matter where the state is written as JSON or compared across processes.""",
@@ -1999,13 +2017,14 @@ def milliseconds_per_step(samples, workers, factor=None):
     pinned = {"pin_memory": True} if device() == "cuda" else {}
     limit = {"timeout": 60} if workers else {}
     loader = torch.utils.data.DataLoader(samples, 8, num_workers=workers, prefetch_factor=factor, **pinned, **limit)
-    began, steps = None, 0
+    clock = []
     for batch in loader:
-        began = time.perf_counter() if began is None else began
+        if not clock:
+            clock.append(time.perf_counter())
         batch.to(device(), non_blocking=True)
         time.sleep(0.012)  # the host waits for its step
-        steps += 1
-    return 1e3 * (time.perf_counter() - began) / steps
+        clock.append(time.perf_counter())  # here, because the loop ends only when its workers have stopped
+    return 1e3 * (clock[-1] - clock[0]) / (len(clock) - 1)
 
 
 CHOICES = [
@@ -2015,6 +2034,7 @@ CHOICES = [
     (FarSamples(), 4, 2),
     (InOneRequest(), 1, 2),
 ]
+RECORDED = [51.7, 40.3, 13.8, 13.7, 13.7]  # by this cell, with priority over all else on two cores of an AMD EPYC
 with warnings.catch_warnings():
     # Forking beside threads is DataLoader's default on Linux, and these workers wait, so they may be more than the cores.
     warnings.simplefilter("ignore")
@@ -2027,13 +2047,14 @@ with reveal("dataloader_workers"):
                 workers,
                 "–" if factor is None else factor,
                 "a batch" if type(samples) is InOneRequest else "a sample",
-                f"{ms:.1f}",
-                f"{100 * 12 / ms:.0f}%",
+                f"{ms:.1f} ({100 * 12 / ms:.0f}% training)",
+                f"{before:.1f} ({100 * 12 / before:.0f}%)",
             )
-            for (samples, workers, factor), ms in zip(CHOICES, took, strict=True)
+            for (samples, workers, factor), ms, before in zip(CHOICES, took, RECORDED, strict=True)
         ],
-        header=("num_workers", "prefetch_factor", "one request brings", "ms per step", "training"),
-        caption="a DataLoader, measured here; the step takes 12 ms",
+        header=("num_workers", "prefetch_factor", "one request brings", "ms per step, here", "recorded"),
+        caption="a DataLoader whose step takes 12 ms; recorded: on two cores of an AMD EPYC on which it had priority. Where enough workers run, "
+        "what is left above 12 ms goes into receiving the batch from the worker",
     )
     size, link = 64 * 3 * 224 * 224 * 4, accelerator("H100 SXM").host_link_bandwidth
     print(

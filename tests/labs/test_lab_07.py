@@ -1,6 +1,8 @@
 """Lab 07: its recorded loops are consistent, and its prose says what they and the loops to tune say."""
 
+import ast
 import json
+import re
 
 import pytest
 from lab_source import execute, load
@@ -78,6 +80,12 @@ def test_the_loops_to_tune_are_limited_as_the_debrief_says(given):
     assert given["tune"](loops["D"]) == given["Settings"](1, 0)
     assert pace["F"] > 1.5 * loops["F"].step
     assert loops["E"].sample_bytes > 5 * loops["E"].worker_bytes
+
+
+def test_the_memory_of_the_model_answer_is_what_the_debrief_shows_beside_the_readers(given):
+    shown = ast.literal_eval(re.search(r"model = (\{.*?\})", LAB.tests["tune"][0])[1])
+    loops, tune, memory = given["LOOPS"], given["tune"], given["memory_bytes"]
+    assert shown == {name: round(memory(loop, tune(loop)) / 1e6, 1) for name, loop in loops.items()}
 
 
 def test_more_samples_ahead_never_make_a_loop_slower(given):

@@ -13,8 +13,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import jupytext
-
+from grader.authoring.labs import find_lab
 from grader.authoring.manifest import split_test_id
 
 SOLUTIONS = Path(__file__).parents[2] / "solutions"
@@ -53,8 +52,7 @@ class LabSource:
 @functools.cache
 def load(lab: str) -> LabSource:
     """Parse `solutions/<lab>/<lab>.py`; `lab` is the folder's full name."""
-    folder = SOLUTIONS / lab
-    notebook = jupytext.read(folder / f"{lab}.py", fmt="py:percent")
+    notebook = find_lab(lab).master()  # kept by the process, so other tests need not read it again
     setup, solutions, tests, points = [], {}, {}, {}
     for cell in notebook.cells:
         role = cell.metadata.get("nbgrader", {})
@@ -68,7 +66,7 @@ def load(lab: str) -> LabSource:
             points[exercise] = points.get(exercise, 0) + role["points"]
         elif role.get("solution"):
             solutions[role["grade_id"]] = cell.source
-    return LabSource(lab, folder, dict(notebook.metadata), "\n\n".join(setup), solutions, tests, points)
+    return LabSource(lab, SOLUTIONS / lab, dict(notebook.metadata), "\n\n".join(setup), solutions, tests, points)
 
 
 def cleared(solution: str) -> str:

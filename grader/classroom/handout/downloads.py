@@ -75,6 +75,7 @@ def _owner(name: str, students: Sequence[Student]) -> str:
     elif canvas := _CANVAS.match(name.rpartition("/")[2]):
         fits = [s for s in students if s.canvas_id and s.canvas_id == canvas["id"]]
         fits = fits or [s for s in students if _letters(s.last_name + s.first_name) == _letters(canvas["name"])]
+        fits = fits or [s for s in students if _folded(s.id) == _folded(canvas["name"])]
     else:
         heads = {name.partition("/")[0], *re.split(r"\.|_\d\d_", name.rpartition("/")[2])[:1]}
         parts = {_folded(part) for part in (heads | set(name.split("/")))}

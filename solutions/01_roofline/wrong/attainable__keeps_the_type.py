@@ -1,4 +1,4 @@
-# expect: float64
+# expect: shape (4,), int64
 # fails: values
 def attainable(intensity, peak_flops: float, bandwidth: float) -> np.ndarray:
     """FLOP/s within reach at each intensity; the shape of `intensity`, float64."""

@@ -1,4 +1,4 @@
-# expect: device_us on a GPU
+# expect: the busy time is device_us
 # fails: times, order
 def costliest(profile: Profile) -> list[Cost]:
     """The three operators that worked longest, the costliest first."""

@@ -1,4 +1,4 @@
-# expect: totals over all calls of a name
+# expect: device_us is each event's own
 # fails: times
 def costliest(profile: Profile) -> list[Cost]:
     """The three operators that worked longest, the costliest first."""

@@ -1,17 +1,14 @@
-from bisect import bisect_left
-from fractions import Fraction
-
-
 def encode(values: np.ndarray, format: Format) -> np.ndarray:
-    """The codes of the nearest numbers, by exact search among the codes."""
+    """The codes of the nearest numbers, by search among the codes. Differences of neighbours are exact in float64."""
     values = np.asarray(values, dtype=np.float64)
     return np.array([code_of(float(v), format) for v in values.ravel()], dtype=np.int64).reshape(values.shape)
 
 
-def number(code: int, format: Format) -> Fraction:
+def number(code: int, format: Format) -> float:
     field, mantissa = divmod(code, 2**format.mantissa_bits)
-    unit = Fraction(2) ** (max(field, 1) - format.bias - format.mantissa_bits)
-    return (mantissa + (2**format.mantissa_bits if field else 0)) * unit
+    return math.ldexp(
+        mantissa + (2**format.mantissa_bits if field else 0), max(field, 1) - format.bias - format.mantissa_bits
+    )
 
 
 def code_of(value: float, format: Format) -> int:
@@ -19,16 +16,17 @@ def code_of(value: float, format: Format) -> int:
     if math.isnan(value):
         return ones
     sign = ones + 1 if math.copysign(1.0, value) < 0 else 0
-    largest = ones - (2**format.mantissa_bits if format.infinities else 1)
-    beyond = largest + 1 if format.infinities else largest
-    if math.isinf(value):
+    beyond = ones - 2**format.mantissa_bits + 1 if format.infinities else ones - 1
+    size = abs(value)
+    below, above = 0, beyond + 1 - format.infinities
+    if size >= number(above, format):
         return sign + beyond
-    exact = abs(Fraction(value))
-    if exact >= number(largest + 1, format):
-        return sign + beyond
-    above = bisect_left(range(largest + 2), exact, key=lambda code: number(code, format))
-    if number(above, format) != exact:
-        up, down = number(above, format) - exact, exact - number(above - 1, format)
-        if down < up or (down == up and above % 2):
-            above -= 1
-    return sign + min(above, beyond)
+    while above - below > 1:
+        middle = (below + above) // 2
+        if number(middle, format) <= size:
+            below = middle
+        else:
+            above = middle
+    down, up = size - number(below, format), number(above, format) - size
+    nearest = below if down < up or (down == up and below % 2 == 0) else above
+    return sign + min(nearest, beyond)

@@ -3,10 +3,12 @@ from collections import deque
 
 def next_delayed(state: Delayed, amax: float, largest: float, margin: int, window: int) -> Delayed:
     """The state after a tensor whose largest magnitude was `amax`."""
+    with np.errstate(over="ignore"):
+        amax = np.float32(amax).item()
     if amax != amax or abs(amax) == float("inf"):
         return Delayed(state.scale, state.history)
     remembered = deque(state.history, maxlen=window)
-    remembered.append(np.float32(amax).item())
+    remembered.append(amax)
     top, peak = np.float32(largest / 2**margin), np.float32(max(remembered))
     scale = state.scale
     if peak > 0:

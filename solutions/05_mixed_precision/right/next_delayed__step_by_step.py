@@ -1,9 +1,10 @@
 def next_delayed(state: Delayed, amax: float, largest: float, margin: int, window: int) -> Delayed:
     """The state after a tensor whose largest magnitude was `amax`."""
-    if math.isnan(amax) or math.isinf(amax):
+    rounded = torch.tensor(amax).item()
+    if math.isnan(rounded) or math.isinf(rounded):
         return state
     history = list(state.history)
-    history.append(float(np.float32(amax)))
+    history.append(rounded)
     while len(history) > window:
         history.pop(0)
     return Delayed(scale_for(max(history), largest, margin, state.scale), tuple(history))

@@ -1,4 +1,4 @@
-# expect: exactly the error of current scaling
+# expect: an error of exactly 50%
 def choose_recipe(x: torch.Tensor, weight: torch.Tensor, history: tuple[float, ...], most_error: float) -> str:
     """The cheapest recipe whose product is good enough for every token."""
     right = x.double() @ weight.double().T

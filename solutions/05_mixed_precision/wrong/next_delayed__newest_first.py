@@ -2,9 +2,11 @@
 # fails: values, limits
 def next_delayed(state: Delayed, amax: float, largest: float, margin: int, window: int) -> Delayed:
     """The state after a tensor whose largest magnitude was `amax`."""
-    if not math.isfinite(amax):
+    with np.errstate(over="ignore"):
+        newest = float(np.float32(amax))
+    if not math.isfinite(newest):
         return state
-    history = (float(np.float32(amax)), *state.history)[:window]
+    history = (newest, *state.history)[:window]
     reference = max(history)
     if reference == 0:
         return Delayed(state.scale, history)

@@ -2,9 +2,11 @@
 # fails: values, limits
 def next_delayed(state: Delayed, amax: float, largest: float, margin: int, window: int) -> Delayed:
     """The state after a tensor whose largest magnitude was `amax`."""
-    if not math.isfinite(amax):
+    with np.errstate(over="ignore"):
+        newest = float(np.float32(amax))
+    if not math.isfinite(newest):
         return state
-    history = (*state.history, float(np.float32(amax)))[-window:]
+    history = (*state.history, newest)[-window:]
     reference = history[-1]
     if reference == 0:
         return Delayed(state.scale, history)

@@ -1,4 +1,4 @@
-# expect: a fused norm is counted
+# expect: each norm lacks a tensor
 # fails: kept
 def account(config: GPTConfig, batch: int, sequence: int, states: int) -> Account:
     """What a training step in float32 holds; `states` numbers per parameter belong to the optimizer."""

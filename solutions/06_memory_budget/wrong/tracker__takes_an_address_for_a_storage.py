@@ -1,5 +1,5 @@
 # expect: fifty vectors
-# fails: lifetimes
+# fails: lifetimes, outside
 def live_bytes(run) -> Live:
     """Peak and rest of the storages that operators make while `run()` runs."""
     watching = Watching()

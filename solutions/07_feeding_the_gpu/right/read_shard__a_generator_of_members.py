@@ -31,7 +31,10 @@ def members_of(shard, data):
         begin, length = offset + 512, int(size[1] or b"0", 8)
         if begin + length > len(data):
             raise CorruptShard(f"{shard}, byte {offset}: cut")
-        path = head[:100].partition(b"\0")[0].decode().split("/")
-        stem, _, extension = path[-1].partition(".")
+        try:
+            path = head[:100].partition(b"\0")[0].decode().split("/")
+            stem, extension = path[-1].split(".", 1)
+        except ValueError as error:
+            raise CorruptShard(f"{shard}, byte {offset}: name") from error
         yield offset, "/".join([*path[:-1], stem]), extension, data[begin : begin + length]
         offset = begin + -(-length // 512) * 512

@@ -28,8 +28,10 @@ def read_shard(shard: str, data: bytes) -> list:
         if len(contents) != size:
             refuse("contents end early")
         file.seek(-size % 512, io.SEEK_CUR)
-        name = bytes(head[:100]).rstrip(b"\0").decode()
-        dot = name.index(".", name.rfind("/") + 1)
+        name = bytes(head[:100]).rstrip(b"\0").decode(errors="replace")
+        dot = name.find(".", name.rfind("/") + 1)
+        if dot < 0 or "\ufffd" in name:
+            refuse("no name")
         key, extension = name[:dot], name[dot + 1 :]
         if samples and samples[-1].key == key:
             if extension in samples[-1].parts:

@@ -11,14 +11,19 @@ def read_shard(shard: str, data: bytes) -> list:
         size, stored = octal(head[124:136], place), octal(head[148:156], place)
         if stored != sum(head) - sum(head[148:156]) + 8 * 32:
             raise CorruptShard(f"{place}: the checksum of this header is wrong")
-        name = head[:100].rstrip(b"\0").decode()
+        try:
+            name = head[:100].rstrip(b"\0").decode()
+        except UnicodeDecodeError:
+            raise CorruptShard(f"{place}: the name is not UTF-8") from None
         if head[156:157] not in (b"0", b"\0"):
             raise CorruptShard(f"{place}: {name} is no regular file")
         contents = data[offset + 512 : offset + 512 + size]
         if len(contents) < size:
             raise CorruptShard(f"{place}: {name} has {len(contents)} of {size} bytes")
         folder, slash, file = name.rpartition("/")
-        stem, _, extension = file.partition(".")
+        stem, dot, extension = file.partition(".")
+        if not dot:
+            raise CorruptShard(f"{place}: {name} has no extension")
         key = folder + slash + stem
         if not samples or samples[-1].key != key:
             samples.append(Sample(key, {}))

@@ -1,4 +1,4 @@
-# expect: returned
+# expect: a changed name.tar
 # fails: damage
 def read_shard(shard: str, data: bytes) -> list:
     """The samples of a tar file, or CorruptShard with the place at which it goes wrong."""
@@ -9,15 +9,20 @@ def read_shard(shard: str, data: bytes) -> list:
             raise CorruptShard(f"{place}: {len(head)} bytes where a header or the end was expected")
         if not any(head):
             return samples
-        size, stored = octal(head[124:136], place), octal(head[148:156], place)
-        name = head[:100].rstrip(b"\0").decode()
+        size = octal(head[124:136], place)
+        try:
+            name = head[:100].rstrip(b"\0").decode()
+        except UnicodeDecodeError:
+            raise CorruptShard(f"{place}: the name is not UTF-8") from None
         if head[156:157] not in (b"0", b"\0"):
             raise CorruptShard(f"{place}: {name} is no regular file")
         contents = data[offset + 512 : offset + 512 + size]
         if len(contents) < size:
             raise CorruptShard(f"{place}: {name} has {len(contents)} of {size} bytes")
         folder, slash, file = name.rpartition("/")
-        stem, _, extension = file.partition(".")
+        stem, dot, extension = file.partition(".")
+        if not dot:
+            raise CorruptShard(f"{place}: {name} has no extension")
         key = folder + slash + stem
         if not samples or samples[-1].key != key:
             samples.append(Sample(key, {}))

@@ -1,33 +1,31 @@
 # expect: a sample ends where the key changes
-# fails: samples
 def read_shard(shard: str, data: bytes) -> list:
     """The samples of a tar file, or CorruptShard with the place at which it goes wrong."""
-    samples, offset = [], 0
+    samples, offset = {}, 0
     while True:
         head, place = data[offset : offset + 512], f"{shard}, byte {offset}"
         if len(head) < 512:
             raise CorruptShard(f"{place}: {len(head)} bytes where a header or the end was expected")
         if not any(head):
-            return samples
+            return list(samples.values())
         size, stored = octal(head[124:136], place), octal(head[148:156], place)
         if stored != sum(head) - sum(head[148:156]) + 8 * 32:
             raise CorruptShard(f"{place}: the checksum of this header is wrong")
-        name = head[:100].rstrip(b"\0").decode()
+        try:
+            name = head[:100].rstrip(b"\0").decode()
+        except UnicodeDecodeError:
+            raise CorruptShard(f"{place}: the name is not UTF-8") from None
         if head[156:157] not in (b"0", b"\0"):
             raise CorruptShard(f"{place}: {name} is no regular file")
         contents = data[offset + 512 : offset + 512 + size]
         if len(contents) < size:
             raise CorruptShard(f"{place}: {name} has {len(contents)} of {size} bytes")
         folder, slash, file = name.rpartition("/")
-        stem, _, extension = file.partition(".")
+        stem, dot, extension = file.partition(".")
+        if not dot:
+            raise CorruptShard(f"{place}: {name} has no extension")
         key = folder + slash + stem
-        found = {each.key: each for each in samples}
-        if key not in found:
-            samples.append(Sample(key, {}))
-        found = {each.key: each for each in samples}[key]
-        if samples[-1] is found and extension in found.parts:
-            raise CorruptShard(f"{place}: sample {key} already has a part {extension}")
-        found.parts[extension] = contents
+        samples.setdefault(key, Sample(key, {})).parts[extension] = contents
         offset += 512 + size + -size % 512
 
 

@@ -1,5 +1,4 @@
 # expect: first dot behind the last slash
-# fails: samples
 def read_shard(shard: str, data: bytes) -> list:
     """The samples of a tar file, or CorruptShard with the place at which it goes wrong."""
     samples, offset = [], 0
@@ -12,7 +11,10 @@ def read_shard(shard: str, data: bytes) -> list:
         size, stored = octal(head[124:136], place), octal(head[148:156], place)
         if stored != sum(head) - sum(head[148:156]) + 8 * 32:
             raise CorruptShard(f"{place}: the checksum of this header is wrong")
-        name = head[:100].rstrip(b"\0").decode()
+        try:
+            name = head[:100].rstrip(b"\0").decode()
+        except UnicodeDecodeError:
+            raise CorruptShard(f"{place}: the name is not UTF-8") from None
         if head[156:157] not in (b"0", b"\0"):
             raise CorruptShard(f"{place}: {name} is no regular file")
         contents = data[offset + 512 : offset + 512 + size]

@@ -1,10 +1,10 @@
 # expect: the next one begins at position 0
-# fails: state
+# fails: state, errors
 class Sampler:
     """Hands out the rest of an epoch, and remembers what was trained on."""
 
     def __init__(self, samples: int, batch: int, workers: int, state: State):
-        if not 0 <= state.position < samples:
+        if not 0 <= state.position <= samples:
             raise ValueError(
                 f"position = {state.position}: expected 0 to {samples - 1}; is this another data set's state?"
             )

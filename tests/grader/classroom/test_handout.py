@@ -77,6 +77,7 @@ def test_a_students_zip_holds_the_notebook_and_says_what_is_missing(released):
         ("ada/90_toy/90_toy.ipynb", "ada"),
         ("Zoe\u0308.zip", "zoë"),
         ("twin2_90_toy.zip", "twin2"),
+        ("twin2_104_903_90_toy.zip", "twin2"),
     ],
 )
 def test_whose_file_it_is_stands_in_its_name(released, tmp_path, name, student):

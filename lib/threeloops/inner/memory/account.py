@@ -11,6 +11,8 @@ from threeloops.palette import palette
 
 __all__ = ["Account", "account", "draw_bars", "draw_timeline"]
 
+_MOST_PLACES = 400
+
 
 def account(model: Model, batch: int, sequence: int, **policies: Any) -> "Account":
     """The account of one training step; `policies` are the other fields of `Step`: dtype, optimizer, masters, …"""
@@ -80,19 +82,33 @@ def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30
 
 
 def draw_timeline(axes: Any, timeline: Timeline) -> None:
-    """Live MiB by kind from the first mark on, change after change, and a line at the peak."""
+    """Live MiB by kind from the first mark on, change after change, and a line at the peak.
+
+    Of several changes that share a place in the picture the one with the most live bytes is drawn: a picture with all
+    of them would be too large for a page to hold as SVG.
+    """
     curve = timeline.curve()
     begin = timeline.marks[0][0] if timeline.marks else 0
     kinds = [kind for kind in KINDS if kind in curve]
+    drawn = _highest([change.live for change in timeline.changes[begin:]])
     axes.stackplot(
-        range(1, len(timeline.changes) + 1 - begin),
-        [[size / 2**20 for size in curve[kind][begin:]] for kind in kinds],
+        [place + 1 for place in drawn],
+        [[curve[kind][begin + place] / 2**20 for place in drawn] for kind in kinds],
         colors=[_COLOURS[kind] for kind in kinds],
         labels=[_label(kind, max(curve[kind]) > 0.003 * timeline.peak_bytes) for kind in kinds],
         lw=0,
     )
     axes.axvline(timeline.peak_at - begin, color=palette.ink, lw=1, ls=":")
     axes.margins(x=0)
+
+
+def _highest(live: list[int]) -> list[int]:
+    """The places of the most live bytes, one in each of at most `_MOST_PLACES` parts, and both ends."""
+    if not live:
+        return []
+    each = -(-len(live) // _MOST_PLACES)
+    parts = (range(first, min(first + each, len(live))) for first in range(0, len(live), each))
+    return sorted({0, len(live) - 1, *(max(part, key=live.__getitem__) for part in parts)})
 
 
 def _label(kind: str, visible: bool) -> str:

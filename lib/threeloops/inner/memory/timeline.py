@@ -113,7 +113,7 @@ class Timeline:
     def report(self, largest: int = 8) -> str:
         """The peak by kind, and the largest storages that were alive then."""
         kinds = ", ".join(f"{kind} {readable_bytes(size)}" for kind, size in self.by("kind").items())
-        lines = [f"peak of live storage {readable_bytes(self.peak_bytes)}: {kinds}"]
+        lines = [f"peak of live storage: {readable_bytes(self.peak_bytes)}", f"  {kinds}"]
         return "\n".join(lines + [storage.describe() for storage, _ in self.alive()[:largest]])
 
 

@@ -468,6 +468,22 @@ def test_both_pictures_draw_without_a_notebook():
     fig.canvas.draw()
 
 
+def test_the_picture_of_many_changes_is_small_and_shows_the_peak():
+    from threeloops.lab import figure
+
+    line = Timeline()
+    for number in range(3000):
+        line.storages.append(Storage(2**20, "activation", "made"))
+        line.grow(number, 2**20)
+        if number != 1234:
+            line.grow(number, -(2**20))
+    fig, axes = figure()
+    draw_timeline(axes, line)
+    [corners] = [path.vertices for area in axes.collections for path in area.get_paths()]
+    assert len(corners) < 1000 and corners[:, 1].max() == line.peak_bytes / 2**20 == 2
+    assert axes.get_xlim() == (1, len(line.changes))
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_the_allocator_reports_the_live_bytes_and_its_workspace():
     if device() != "cuda":
