@@ -1,5 +1,5 @@
 # expect: float16
-# fails: values, widths
+# fails: values, widths, edges
 @triton.jit
 def saxpy_kernel(x, y, out, a, n, BLOCK: tl.constexpr):
     """out = a · x + y, BLOCK elements per program."""

@@ -1,4 +1,4 @@
-# expect: own 128 bits in a row
+# expect: own 64 bits in a row
 # fails: widths
 @triton.jit
 def saxpy_kernel(x, y, out, a, n, BLOCK: tl.constexpr):

@@ -1,4 +1,4 @@
-# expect: this order is: columns from the bottom
+# expect: the order of 4 × 3 tiles
 def tile_of(program: int, tiles_m: int, tiles_n: int, group_m: int) -> tuple[int, int]:
     """Row and column of the tile that a program makes, in groups of `group_m` rows."""
     group, within = divmod(program, group_m * tiles_n)
