@@ -1,4 +1,4 @@
-# expect: they wrote
+# expect: the programs wrote
 # fails: values, traffic
 # caught: hidden
 @triton.jit
