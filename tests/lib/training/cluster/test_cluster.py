@@ -477,6 +477,16 @@ def test_what_ranks_print_is_kept_with_their_number():
     assert sorted(printed) == ["[rank 0] careful", "[rank 0] hello 0", "[rank 1] careful", "[rank 1] hello 1"]
 
 
+def scatters_and_gathers():
+    piece = torch.empty(2)
+    dist.reduce_scatter_tensor(piece, torch.ones(2 * dist.get_world_size()))
+    dist.all_gather_into_tensor(torch.empty(2 * dist.get_world_size()), piece)
+
+
+def test_what_torch_says_of_its_own_names_is_not_printed_by_every_rank():
+    assert Cluster(2).run(scatters_and_gathers).printed == ""
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_what_ranks_print_is_kept_however_python_buffers(unbuffered, tmp_path):
     script = tmp_path / "script.py"

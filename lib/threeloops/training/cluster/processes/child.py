@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
@@ -81,6 +82,8 @@ def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program)
     sys.stdout, sys.stderr = (open(number, "w", 1, "utf-8", "replace", closefd=False) for number in (1, 2))  # noqa: SIM115
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_PRINTED, _MOST_PRINTED))
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
+    # torch 2.13 has new names for two collectives, and 2.11 only the old ones: each rank would print two lines per run.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     actor = ActorSocket(socket.socket(fileno=connection))
     try:
         actor.resume()
