@@ -1,6 +1,7 @@
 # Keeps data in the buffers of many TCP connections over loopback, in more than one process.
 # says: MiB of memory | more than 1,024 sockets | held less than the limit
 # sandboxes: bwrap ungrouped
+# other: any
 # limits: memory_mb=400
 
 import os, socket, time
