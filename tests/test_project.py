@@ -78,6 +78,11 @@ def test_the_tests_pins_repeat_none_of_the_courses(python):
     assert not names("requirements.txt") & names("requirements-test.txt")
 
 
+def test_nothing_is_pinned_that_makes_every_import_of_nbformat_slow():
+    """jsonschema imports rfc3987-syntax wherever it is installed, and that builds 38 parsers."""
+    assert "rfc3987-syntax" not in {canonicalize_name(r.name) for r in pins()}
+
+
 def test_environment_yml_installs_the_same_pins():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     conda, pip = environment["dependencies"][:-1], environment["dependencies"][-1]["pip"]

@@ -42,7 +42,7 @@ def trials(lab: Lab, sandbox: Sandbox) -> Iterator[Trial]:
     untouched = {cell.id: cell.source for cell in nbformat.read(lab.released, as_version=4).cells}
     for name, done in (("the reference", None), ("the untouched lab", set()), ("the lab half done", first)):
         left = {each.id for each in trusted.exercises if done is not None and each.id not in done}
-        notebook = _submission(trusted, {exercise: untouched[exercise] for exercise in left})
+        notebook = lab.answered({exercise: untouched[exercise] for exercise in left})
         lost = {test for each in trusted.exercises if each.id in left for test in each.tests}
         yield Trial(name, 1, tuple(_faults(trusted, _grade(trusted, notebook, sandbox), lost)))
     for kind in ("right", "wrong"):
@@ -51,7 +51,7 @@ def trials(lab: Lab, sandbox: Sandbox) -> Iterator[Trial]:
             undone = [each for each in trusted.exercises if each.id not in chosen]  # costs no time to grade
             texts |= {each.id: untouched[each.id] for each in undone}
             wrong = [KnownWrong.read(path) for path in chosen.values()] if kind == "wrong" else []
-            record = _grade(trusted, _submission(trusted, texts), sandbox)
+            record = _grade(trusted, lab.answered(texts), sandbox)
             lost = {test for each in wrong for test in each.lost(trusted.exercise(each.exercise).tests)}
             lost |= {test for each in undone for test in each.tests}
             faults = list(_faults(trusted, record, lost))
@@ -63,13 +63,6 @@ def _together(trusted: Manifest, folder: Path) -> Iterator[dict[str, Path]]:
     files = [[(each.id, path) for path in sorted(folder.glob(f"{each.id}__*.py"))] for each in trusted.exercises]
     for row in zip_longest(*files):
         yield dict(found for found in row if found is not None)
-
-
-def _submission(trusted: Manifest, texts: dict[str, str]) -> NotebookNode:
-    notebook = nbformat.from_dict(trusted.lab.master())
-    for cell in notebook.cells:
-        cell.source = texts.get(cell.id, cell.source)
-    return notebook
 
 
 def _grade(trusted: Manifest, notebook: NotebookNode, sandbox: Sandbox) -> Record:

@@ -6,8 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 
-import nbformat
-
 from grader.authoring.labs import Lab, LabError
 from grader.authoring.manifest import Manifest, manifest, test_title
 from grader.grading.grade import Options, grade_notebook
@@ -113,10 +111,7 @@ def _together(left: dict[str, list[Mutant]]) -> Iterator[list[Mutant]]:
 
 
 def _grade(trusted: Manifest, chosen: list[Mutant], sandbox: Sandbox, jobs: int, *, visible: bool) -> Record:
-    notebook = nbformat.from_dict(trusted.lab.master())
-    by_id = {mutant.exercise: mutant.text for mutant in chosen}
-    for cell in notebook.cells:
-        cell.source = by_id.get(cell.id, cell.source)
+    notebook = trusted.lab.answered({mutant.exercise: mutant.text for mutant in chosen})
     return grade_notebook(notebook, trusted.lab, "mutant", Options(sandbox, jobs=jobs, visible=visible))
 
 

@@ -34,7 +34,7 @@ from grader.authoring.names import used
 from grader.authoring.regions import NOT_SHOWN
 from grader.machine.faults import is_machines
 from grader.sandbox.confine import limit_memory
-from grader.sandbox.warmup import REPLAY, compare_once, import_all, warm_while_idle
+from grader.sandbox.warmup import REPLAY, IdleSteps, compare_once, import_all
 from grader.transport.link import Link, LinkDead, WallError
 from grader.wall.outcome import Outcome
 from grader.wall.replays import Replays
@@ -236,8 +236,7 @@ def _main(fd: int, modules: list[str]) -> None:
     import_all(modules)
     if REPLAY in modules:
         warm_up()
-    later = [compare_once]
-    alone = True  # one submission would not use it
+    later = IdleSteps(compare_once)
     control.send(b"R")
     halves: dict[int, socket.socket] = {}
     while True:
@@ -256,9 +255,7 @@ def _main(fd: int, modules: list[str]) -> None:
             student.close()
             meter.close()
             halves[os.pidfd_open(pid)] = engine
-            if not alone:
-                warm_while_idle(control, later)
-            alone = False
+            later.after_fork(control)
             continue
         gc.freeze()  # so that collections skip everything imported before the fork
         control.close()

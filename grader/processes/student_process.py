@@ -6,7 +6,6 @@ submission's own process into new namespaces, watches its memory and process cou
 hangs up.
 """
 
-import itertools
 import json
 import os
 import select
@@ -27,7 +26,7 @@ import torch
 from threeloops.resident import ResidentMemory, own_bytes
 
 from grader.sandbox import confine
-from grader.sandbox.warmup import REPLAY, compare_once, import_all, import_pyplot, record_once, warm_while_idle
+from grader.sandbox.warmup import REPLAY, IdleSteps, compare_once, import_all, import_pyplot, record_once
 from grader.transport.link import Link, LinkDead
 from grader.wall.student import Output, Server, make_shell
 
@@ -54,19 +53,18 @@ def _main(fd: int, mode: str, modules: list[str]) -> None:
     import_all(modules)  # never a module that the lab withholds, and never CUDA
     if REPLAY in modules:
         record_once()
-    later = [import_pyplot, compare_once]
+    later = IdleSteps(import_pyplot, compare_once)
     shell = make_shell()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control.send(b"R")
-    for submission in itertools.count():
+    while True:
         message, fds, *_ = socket.recv_fds(control, 65536, _MAX_FDS)
         if not message:
             return
         if os.fork():
             for number in fds:
                 os.close(number)
-            if submission:  # one alone would not use it
-                warm_while_idle(control, later)
+            later.after_fork(control)
             continue
         control.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

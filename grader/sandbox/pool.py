@@ -212,8 +212,6 @@ def _modules_of(lab: Lab) -> list[str]:
     trusted = manifest(lab)
     found: set[str] = set()
     for cell in trusted.master.cells:
-        if cell.cell_type != "code":
-            continue
         with suppress(SyntaxError):  # reported by `threeloops release`
             if trusted.kinds[cell.id] is Kind.SETUP:
                 found |= imported_modules(cell.source)

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-__all__ = ["COMPILER", "REPLAY", "compare_once", "import_all", "import_pyplot", "record_once", "warm_while_idle"]
+__all__ = ["COMPILER", "REPLAY", "IdleSteps", "compare_once", "import_all", "import_pyplot", "record_once"]
 
 COMPILER = "torch._dynamo"
 """What the first optimizer of a process imports: 300 modules, in a second."""
@@ -25,14 +25,23 @@ def import_all(modules: Sequence[str]) -> None:
             importlib.import_module(module)
 
 
-def warm_while_idle(control: socket.socket, steps: list[Callable[[], None]]) -> None:
-    """Take and run the next of `steps` as long as no request waits on `control`.
+class IdleSteps:
+    """Imports that many submissions use and the first answer does not need, made while no request waits.
 
-    This is for imports that many submissions use and the first answer does not need: the first two submissions are
-    forked without them, and later ones find them imported. Where there is only one submission, nobody pays for them.
+    The first two submissions are forked without them, and later ones find them imported. Where there is only one
+    submission, nobody pays for them.
     """
-    while steps and not select.select([control], [], [], 0)[0]:
-        steps.pop(0)()
+
+    def __init__(self, *steps: Callable[[], None]) -> None:
+        self._left = list(steps)
+        self._submissions = 0
+
+    def after_fork(self, control: socket.socket) -> None:
+        """A submission has been forked: from the second one on, take the next step as long as nothing waits on
+        `control`."""
+        self._submissions += 1
+        while self._submissions > 1 and self._left and not select.select([control], [], [], 0)[0]:
+            self._left.pop(0)()
 
 
 def import_pyplot() -> None:

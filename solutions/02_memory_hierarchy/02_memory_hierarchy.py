@@ -270,12 +270,12 @@ with check("build_ring", "a ring that nobody can guess", part="random", hidden="
     )
     ### BEGIN HIDDEN TESTS
     counts = {}
-    for seed in range(300):  # a count of 50 ± 6.5: between the largest and the smallest of six lie 16 on average
+    for seed in range(1200):
         ring = tuple(build_ring(4, seed).tolist())
         counts[ring] = counts.get(ring, 0) + 1
     check.true(
-        max(counts.values()) - min(counts.values()) < 55,
-        f"rings of 4 lines occur {sorted(counts.values())} times in 300 seeds: expected about 50 each",
+        max(counts.values()) - min(counts.values()) < 100,
+        f"rings of 4 lines occur {sorted(counts.values())} times in 1,200 seeds: expected about 200 each",
     )
     ### END HIDDEN TESTS
 
@@ -1150,7 +1150,7 @@ def draw_order(group_m, resident):
 try:
     tile_of(0, 9, 9, 3)
     explore(draw_order, group_m=(1, 9, 1, 3), resident=(2, 81, 1, 9))
-except NotImplementedError:
+except Exception:
     print("Your order of the tiles appears here when exercise 6 passes.")
 
 # %% [markdown]

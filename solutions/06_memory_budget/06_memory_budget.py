@@ -279,7 +279,7 @@ predict(
 predict(
     "best_segment",
     "Another model has 24 layers, each of which keeps 24 times the bytes of its input. To save memory, only the input of every k-th layer is kept, and k layers are computed again at a time. Which k needs the least memory?",
-    unit="layer(s)",
+    unit="layers",
 )
 
 # %% [markdown]
@@ -1069,7 +1069,7 @@ everything = activations(stack)
 measured = {k: activations(Segments(stack, k)) for k in (1, 2, 4, 6, 12)}
 formula = {k: segment_peak(LAYERS, k, b, c) for k in divisors(LAYERS)}
 assert all(abs(measured[k] / formula[k] - 1) < 0.05 for k in measured)
-show.against_prediction("best_segment", best_segment(LAYERS, b, c), unit="layer(s)", source="CPU: tracked")
+show.against_prediction("best_segment", best_segment(LAYERS, b, c), unit="layers", source="CPU: tracked")
 with reveal("best_segment"):
     fig, axes = figure(width=9.5, height=3.4)
     at = range(len(formula))

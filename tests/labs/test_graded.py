@@ -9,11 +9,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from grading import submission
 
 from grader.authoring.known_wrong import KnownWrong
 from grader.authoring.labs import Lab, all_labs
 from grader.authoring.lint import lint
-from grader.authoring.manifest import manifest
+from grader.authoring.manifest import Exercise, manifest
 from grader.course.course import submissions
 from grader.grading.grade import Options, grade_notebook
 from grader.release.release import stale
@@ -78,9 +79,17 @@ def one_lab_at_a_time(request, warm):
         warm[:] = [slug]
 
 
+def left_undone(lab: Lab, kind: str, number: int, chosen: Collection[str]) -> list[Exercise]:
+    """Exercises that stand in submission `number` as they were released, which costs no time to grade: all that it does
+    not try. Not in the first turn of wrong answers, where each exercise in turn is the reference among them."""
+    exercises = manifest(lab).exercises
+    is_first_turn = kind == "wrong" and number < len(exercises)
+    return [] if is_first_turn else [each for each in exercises if each.id not in chosen]
+
+
 WRONG, RIGHT = (
     [
-        pytest.param(lab.slug, number, chosen, id=f"{lab.slug}-{number}")
+        pytest.param(lab.slug, chosen, left_undone(lab, kind, number, chosen), id=f"{lab.slug}-{number}")
         for lab in LABS.values()
         for number, chosen in enumerate(together(lab, lab.folder / kind))
     ]
@@ -88,14 +97,11 @@ WRONG, RIGHT = (
 )
 
 
-def submission(lab: Lab, answers: dict[str, Path], undone: Collection[str] = ()) -> nbformat.NotebookNode:
+def tried(lab: Lab, answers: dict[str, Path], undone: list[Exercise]) -> nbformat.NotebookNode:
     """The reference with some answers replaced by those of files, and the exercises `undone` as they were released."""
     released = {cell.id: cell.source for cell in nbformat.read(lab.released, as_version=4).cells}
-    texts = {name: path.read_text() for name, path in answers.items()} | {name: released[name] for name in undone}
-    notebook = nbformat.from_dict(lab.master())
-    for cell in notebook.cells:
-        cell.source = texts.get(cell.id, cell.source)
-    return notebook
+    texts = {each.id: released[each.id] for each in undone}
+    return submission(lab, **texts, **{name: path.read_text(encoding="utf-8") for name, path in answers.items()})
 
 
 @pytest.fixture(scope="session")
@@ -137,18 +143,14 @@ def test_the_reference_also_earns_everything_without_a_sandbox(slug):
     assert grade_notebook(lab.master(), lab, "reference", options(lab, "none")).score == 100.0
 
 
-@pytest.mark.parametrize(("slug", "number", "wrong"), WRONG)
-def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug: str, number: int, wrong: dict[str, Path], sandbox):
-    """In the first submissions of a lab each exercise in turn is the reference among wrong answers, and keeps its
-    points; after that turn what is not tried is left undone, which costs no time."""
+@pytest.mark.parametrize(("slug", "wrong", "undone"), WRONG)
+def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug, wrong: dict[str, Path], undone, sandbox):
     lab = LABS[slug]
     trusted = manifest(lab)
-    others = {each.id: each.tests for each in trusted.exercises if each.id not in wrong}
-    undone = {} if number < len(trusted.exercises) else others
-    record = grade_notebook(submission(lab, wrong, undone), lab, "wrong", options(lab, sandbox))
+    record = grade_notebook(tried(lab, wrong, undone), lab, "wrong", options(lab, sandbox))
     answers = [KnownWrong.read(path) for path in wrong.values()]
     lost = {test for each in answers for test in each.lost(trusted.exercise(each.exercise).tests)}
-    lost |= {test for tests in undone.values() for test in tests}
+    lost |= {test for each in undone for test in each.tests}
     assert {test.name: test.score for test in record.tests} == {
         part.test: (0.0 if part.test in lost else part.points) for each in trusted.exercises for part in each.parts
     }, [str(path.name) for path in wrong.values()]
@@ -159,21 +161,21 @@ def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug: str, number: i
         assert only_hidden == each.only_hidden, f"{each.path.name}: whether only hidden tests catch it"
 
 
-@pytest.mark.parametrize(("slug", "number", "right"), RIGHT)
-def test_another_right_answer_earns_everything(slug: str, number: int, right: dict[str, Path], sandbox):
+@pytest.mark.parametrize(("slug", "right", "undone"), RIGHT)
+def test_another_right_answer_earns_everything(slug, right: dict[str, Path], undone, sandbox):
     """Whatever a check demands, it demands of the result and not of the way."""
-    lab = LABS[slug]
-    undone = {each.id: each.tests for each in manifest(lab).exercises if each.id not in right}
-    record = grade_notebook(submission(lab, right, undone), lab, "right", options(lab, sandbox))
+    record = grade_notebook(tried(LABS[slug], right, undone), LABS[slug], "right", options(LABS[slug], sandbox))
     lost = {test.name: test.output for test in record.tests if test.score != test.max_score}
-    assert lost.keys() == {test for tests in undone.values() for test in tests}, [path.name for path in right.values()]
+    untried = {test for each in undone for test in each.tests}
+    assert {name: output for name, output in lost.items() if name not in untried} == {}, list(right.values())
+    assert untried <= lost.keys()
     assert record.notes == []
 
 
 def test_every_wrong_and_every_right_answer_is_graded():
     for kind, graded in (("wrong", WRONG), ("right", RIGHT)):
         files = [path for lab in LABS.values() for path in (lab.folder / kind).glob("*.py")]
-        assert sorted(files) == sorted(path for each in graded for path in each.values[-1].values())
+        assert sorted(files) == sorted(path for each in graded for path in each.values[1].values())
 
 
 @pytest.mark.parametrize("exercise", [f"{lab}/{name}" for lab, names in BOUNDED.items() for name in names])

@@ -52,10 +52,9 @@ def fresh_course(folder: Path, make: Callable[[Path], Lab] = make_course) -> Ite
 
 def submission(lab: Lab, before: str = "", **answers: str) -> NotebookNode:
     """The reference with some cells' text replaced, and a cell of the student's own in front."""
-    notebook = lab.master()
-    for cell in notebook.cells:
-        cell.source = answers.pop(cell.id, cell.source)
-    assert not answers, f"the lab has no cells {sorted(answers)}"
+    notebook = lab.answered(answers)
+    unknown = answers.keys() - {cell.id for cell in notebook.cells}
+    assert not unknown, f"the lab has no cells {sorted(unknown)}"
     if before:
         notebook.cells.insert(0, new_code_cell(before))
     return notebook

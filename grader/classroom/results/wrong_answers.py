@@ -81,10 +81,7 @@ def _graded(lab: Lab, sandbox: Sandbox, answers: list[Path]) -> Signatures:
     found: Signatures = defaultdict(dict)
     for together in zip_longest(*of_exercise.values()):
         chosen = {path.stem.partition("__")[0]: path for path in together if path is not None}
-        notebook = lab.master()
-        for cell in notebook.cells:
-            if cell.id in chosen:
-                cell.source = chosen[cell.id].read_text(encoding="utf-8")
+        notebook = lab.answered({name: path.read_text(encoding="utf-8") for name, path in chosen.items()})
         record = grade_notebook(notebook, lab, "wrong", Options(sandbox))
         outputs = {test.name: test.output for test in record.tests if test.score < test.max_score}
         for exercise in manifest(lab).exercises:

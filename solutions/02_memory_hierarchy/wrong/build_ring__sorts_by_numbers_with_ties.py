@@ -1,4 +1,4 @@
-# expect: times in 300 seeds
+# expect: times in 1,200 seeds
 # fails: random
 # caught: hidden
 def build_ring(lines: int, seed: int) -> np.ndarray:

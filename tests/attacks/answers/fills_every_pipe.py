@@ -1,6 +1,5 @@
 # Keeps data in as many pipes as it may open, each made as large as the kernel allows.
 # says: held less than the limit | MiB of memory
-# other: any
 # sandboxes: bwrap ungrouped
 # limits: memory_mb=400
 

@@ -1,6 +1,5 @@
 # Sends data over connections that nobody accepts and closes its own end: no process holds a descriptor of them.
 # says: MiB of memory | more than 1,024 sockets | held less than the limit
-# other: any
 # sandboxes: bwrap ungrouped
 # limits: memory_mb=400
 

@@ -1,6 +1,5 @@
 # Fills the queues of datagram sockets and closes every sender.
 # says: MiB of memory | more than 1,024 sockets | held less than the limit
-# other: any
 # sandboxes: bwrap ungrouped
 # limits: memory_mb=400
 

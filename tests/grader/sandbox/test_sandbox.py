@@ -13,7 +13,7 @@ from grading import QUICK, SANDBOXES, fresh_course, needs, processes_of, submiss
 
 from grader.grading.grade import Options, grade_notebook
 from grader.sandbox import bwrap, pool, seccomp
-from grader.sandbox.warmup import warm_while_idle
+from grader.sandbox.warmup import IdleSteps
 
 CHECK = """
 import os
@@ -98,19 +98,19 @@ def test_memory_that_nobody_is_charged_for_is_refused_and_other_memory_is_not(tm
     assert done.stdout == "2 0 0\n"
 
 
-def test_what_is_imported_in_idle_time_never_comes_before_a_request_that_waits():
+def test_what_is_imported_in_idle_time_never_comes_before_a_request_that_waits_nor_for_one_submission_alone():
     ours, theirs = socket.socketpair()
     taken = []
-    steps = [lambda: taken.append(1), lambda: (taken.append(2), ours.send(b"request")), lambda: taken.append(3)]
+    asks = lambda: (taken.append(2), ours.send(b"request"))  # noqa: E731
+    steps = IdleSteps(lambda: taken.append(1), asks, lambda: taken.append(3))
     with ours, theirs:
-        warm_while_idle(theirs, steps)
-        assert taken == [1, 2]
-        warm_while_idle(theirs, steps)
-        assert taken == [1, 2]
+        for expected in ([], [1, 2], [1, 2]):
+            steps.after_fork(theirs)
+            assert taken == expected
         theirs.recv(16)
-        warm_while_idle(theirs, steps)
-        warm_while_idle(theirs, steps)
-    assert taken == [1, 2, 3]
+        for _ in range(2):
+            steps.after_fork(theirs)
+            assert taken == [1, 2, 3]
 
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)
@@ -118,7 +118,7 @@ def test_the_first_submission_too_may_use_what_is_imported_in_idle_time(lab, san
     needs(sandbox)
     uses = "import matplotlib.pyplot as plt, torch\nplt.figure()\ntorch.testing.assert_close(x := torch.ones(1), x)"
     pool.close_pools()
-    for _ in range(2):
+    for _ in range(3):
         record = grade_notebook(submission(lab, before=uses), lab, "ada", Options(sandbox=sandbox, limits=QUICK))
         assert (record.score, record.notes) == (100.0, [])
 

@@ -15,11 +15,12 @@ from grading import QUICK, SANDBOXES, fresh_course, grade, needs, points, said, 
 from kernel_attacks import ATTACKS
 from toy_kernel_lab import LOOKS_AT_CODE, SOURCE, make_kernel_course
 
+from grader.authoring.labs import find_lab
 from grader.authoring.lint import lint
 from grader.machine.child_process import environment
 from grader.sandbox import seccomp
 from grader.sandbox.pool import _modules_of, _without_withheld
-from grader.sandbox.warmup import REPLAY
+from grader.sandbox.warmup import COMPILER, REPLAY
 
 LIMITS = replace(QUICK, test_seconds=300, notebook_seconds=1800)
 
@@ -298,7 +299,13 @@ def test_the_filter_for_kernels_jumps_forward_and_ends(machine):
 def test_warm_processes_import_what_the_labs_setup_imports(lab):
     modules = _modules_of(lab)
     assert {"torch", "triton", "triton.language", "threeloops.inner.interpreter", REPLAY} <= set(modules)
+    assert COMPILER not in modules
     assert _without_withheld(["a", "a.b", "ab", "c"], ["a"]) == ["ab", "c"]
+
+
+def test_labs_that_make_an_optimizer_have_its_imports_warm():
+    for lab in map(find_lab, ("06", "13")):
+        assert COMPILER in _modules_of(lab)
 
 
 LINTED = {

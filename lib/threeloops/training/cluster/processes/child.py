@@ -83,7 +83,8 @@ def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program)
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_PRINTED, _MOST_PRINTED))
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
     # torch 2.13 has new names for two collectives, and 2.11 only the old ones: each rank would print two lines per run.
-    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    old = "reduce_scatter_tensor|all_gather_into_tensor"
+    warnings.filterwarnings("ignore", rf"`torch\.distributed\.({old})` is deprecated", FutureWarning)
     actor = ActorSocket(socket.socket(fileno=connection))
     try:
         actor.resume()

@@ -1,0 +1,20 @@
+# expect: bits = 256
+# fails: edges
+@triton.jit
+def saxpy_kernel(x, y, out, a, n, BLOCK: tl.constexpr):
+    """out = a · x + y, BLOCK elements per program."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    result = a * tl.load(x + at, mask=inside).to(tl.float32) + tl.load(y + at, mask=inside).to(tl.float32)
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=inside)
+
+
+def saxpy(a: float, x: torch.Tensor, y: torch.Tensor, bits: int) -> torch.Tensor:
+    """a · x + y by accesses of `bits` bits."""
+    if bits not in (32, 64, 128, 256):
+        raise ValueError(f"bits = {bits}: expected 32, 64, 128 or 256")
+    out = torch.empty_like(x)
+    block = 128 * (bits // 8 // x.element_size())
+    if len(x):
+        saxpy_kernel[(triton.cdiv(len(x), block),)](x, y, out, a, len(x), BLOCK=block, num_warps=4)
+    return out
