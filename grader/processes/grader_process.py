@@ -27,6 +27,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from threeloops.forking import prepare_to_fork
 from threeloops.inner.replay.server import warm_up
 from threeloops.lab.checking import wall
 
@@ -236,7 +237,8 @@ def _main(fd: int, modules: list[str]) -> None:
     import_all(modules)
     if REPLAY in modules:
         warm_up()
-    later = IdleSteps(compare_once)
+        prepare_to_fork()  # each replay is a fork
+    later = IdleSteps(compare_once, prepare_to_fork)
     control.send(b"R")
     halves: dict[int, socket.socket] = {}
     while True:

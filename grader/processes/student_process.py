@@ -23,10 +23,20 @@ import numpy as np
 import psutil
 import threeloops.lab  # noqa: F401  (warm: every lab's setup cell imports it)
 import torch
+from threeloops.forking import prepare_to_fork
 from threeloops.resident import ResidentMemory, own_bytes
 
 from grader.sandbox import confine
-from grader.sandbox.warmup import REPLAY, IdleSteps, compare_once, import_all, import_pyplot, record_once
+from grader.sandbox.warmup import (
+    RANKS,
+    REPLAY,
+    IdleSteps,
+    compare_once,
+    import_all,
+    import_for_ranks,
+    import_pyplot,
+    record_once,
+)
 from grader.transport.link import Link, LinkDead
 from grader.wall.student import Output, Server, make_shell
 
@@ -53,8 +63,12 @@ def _main(fd: int, mode: str, modules: list[str]) -> None:
     import_all(modules)  # never a module that the lab withholds, and never CUDA
     if REPLAY in modules:
         record_once()
-    later = IdleSteps(import_pyplot, compare_once)
+    if RANKS in modules:
+        import_for_ranks(modules)
     shell = make_shell()
+    if RANKS in modules:  # each submission will fork many times
+        prepare_to_fork()
+    later = IdleSteps(import_pyplot, compare_once, prepare_to_fork)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control.send(b"R")
     while True:

@@ -9,10 +9,22 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-__all__ = ["COMPILER", "REPLAY", "IdleSteps", "compare_once", "import_all", "import_pyplot", "record_once"]
+__all__ = [
+    "COMPILER",
+    "RANKS",
+    "REPLAY",
+    "IdleSteps",
+    "compare_once",
+    "import_all",
+    "import_for_ranks",
+    "import_pyplot",
+    "record_once",
+]
 
 COMPILER = "torch._dynamo"
 """What the first optimizer of a process imports: 300 modules, in a second."""
+RANKS = "threeloops.training.cluster"
+"""The module that setup cells import where tests run programs on ranks."""
 REPLAY = "threeloops.lab.checking.replay"
 """The module that stands for "the lab's tests replay kernels" in the list of what to import."""
 
@@ -23,6 +35,13 @@ def import_all(modules: Sequence[str]) -> None:
     for module in modules:
         with suppress(Exception):
             importlib.import_module(module)
+
+
+def import_for_ranks(modules: Sequence[str]) -> None:
+    """What ranks may need whose programs use what these modules hold."""
+    from threeloops.training.cluster.processes import hub
+
+    hub.warm_up(modules)
 
 
 class IdleSteps:

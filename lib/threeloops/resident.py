@@ -27,6 +27,8 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _BLOCK = 64 << 10
 _SAME_PROGRAM = 0.9
 """A largest size below this share of an earlier size is another program's; the kernel's counters are not exact."""
+_LEFT_OUT = "/libtriton.so"
+"""A compiler of 170 MiB. Whose memory is measured does not compile, and to map it takes a third of the time."""
 _COPIED_KILOBYTES = 16 << 10
 """Of its parent's pages, which a process that uses torch copies without allocating anything: 8 MiB, measured."""
 
@@ -68,9 +70,10 @@ def own_bytes(process: int) -> int:
 
 
 def settle() -> None:
-    """Prepare this process for a look from outside: have all pages of its libraries mapped (files that are mapped to be
-    shared are none), and every block of 64 KiB or more taken from the kernel and given back at once. Does nothing on
-    other systems."""
+    """Prepare this process for a look from outside: have all pages of its libraries mapped, and every block of 64 KiB or
+    more taken from the kernel and given back at once. Does nothing on other systems.
+
+    Files that are mapped to be shared are no libraries, and Triton's compiler is left out."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         for option, value in ((_M_MMAP_THRESHOLD, _BLOCK), (_M_TRIM_THRESHOLD, _BLOCK), (_M_TOP_PAD, 0)):
@@ -81,7 +84,8 @@ def settle() -> None:
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for line in maps.read_text().splitlines():
         words = line.split()
-        if len(words) > 5 and words[5].startswith("/") and words[1].startswith("r") and words[1].endswith("p"):
+        is_library = len(words) > 5 and words[5].startswith("/") and words[1].startswith("r") and words[1].endswith("p")
+        if is_library and not words[5].endswith(_LEFT_OUT):
             start, end = (int(word, 16) for word in words[0].split("-"))
             libc.madvise(start, end - start, _MADV_POPULATE_READ)  # kernels before 5.14 refuse: then pages count
 

@@ -754,8 +754,8 @@ with check("run_row", "the order of the row, and what is kept", part="memory", h
             check.equal(done, kinds, what=f"forwards and backwards in the order in which the stage did them, {what}")
             peak = max(kinds[:end].count("F") - kinds[:end].count("B") for end in range(len(kinds) + 1))
             check.equal(most, peak, what=f"microbatches in flight, {what}")
-            # 48 MiB for libraries that a rank uses for the first time; what is freed above 32 MiB goes back to the kernel
-            took, allowed = run.memory[rank] / 2**20, mebibytes * peak + 48
+            # 20 MiB for libraries that a rank uses for the first time, where the kernel cannot map them before
+            took, allowed = run.memory[rank] / 2**20, mebibytes * peak + 20
             check.true(
                 took < allowed,
                 f"{what}, {mebibytes} MiB per microbatch: it took {took:.0f} MiB, where {peak} in flight need "
@@ -779,11 +779,11 @@ with check("run_row", "the order of the row, and what is kept", part="memory", h
             f"in flight, and the gradients sent are {sent} MiB: after its backward, input or output of a microbatch was kept",
         )
 
-    keeps("F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3", mebibytes=64)
-    frees(*[" ".join(f"F{i} B{i}" for i in range(8))] * 2, mebibytes=8)
+    keeps("F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3", mebibytes=32)
+    frees(*[" ".join(f"F{i} B{i}" for i in range(8))] * 2, mebibytes=4)
     ### BEGIN HIDDEN TESTS
-    keeps("F0 F1 F2 B0 F3 B1 B2 B3", "F0 F1 B1 F2 B0 F3 B2 B3", mebibytes=72)
-    frees(*[" ".join(f"F{i} B{i}" for i in range(6))] * 2, mebibytes=10)
+    keeps("F0 F1 F2 B0 F3 B1 B2 B3", "F0 F1 B1 F2 B0 F3 B2 B3", mebibytes=36)
+    frees(*[" ".join(f"F{i} B{i}" for i in range(6))] * 2, mebibytes=5)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -328,12 +328,13 @@ class Run:
         loss = ((y - x.sum(1, keepdim=True) ** 2) ** 2).mean()
         self.optimizer.zero_grad()
         (loss * self.scaler.scale).backward()
-        overflow = False
-        for parameter in self.model.parameters():
-            gradient = parameter.grad.half().float()
-            dist.all_reduce(gradient)
-            parameter.grad = gradient / dist.get_world_size() / self.scaler.scale
-            overflow |= not bool(torch.isfinite(gradient).all())
+        parameters = list(self.model.parameters())
+        gradients = torch.cat([each.grad.flatten() for each in parameters]).half().float()
+        dist.all_reduce(gradients)
+        overflow = not bool(torch.isfinite(gradients).all())
+        gradients /= dist.get_world_size() * self.scaler.scale
+        for parameter, part in zip(parameters, gradients.split([each.numel() for each in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter)
         if not overflow:
             self.optimizer.step()
             self.scheduler.step()

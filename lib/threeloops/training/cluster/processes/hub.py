@@ -1,13 +1,14 @@
 """Ranks as forks of the process that holds the program, for a router that is elsewhere: behind the wall, the student's
 functions are in the sandbox, and the grader keeps the clocks.
 
-`start`, `exchange`, `result`, `printed` and `end` are called in this order from there, with plain data.
+`start`, `exchange`, `result`, `printed` and `end` are called in this order from there, with plain data. `warm_up` is for
+the process from which that of a submission is forked.
 """
 
 import importlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -17,7 +18,7 @@ from threeloops.training.cluster.processes.child import be_rank
 from threeloops.training.cluster.processes.ranks import Sockets
 from threeloops.training.cluster.processes.warm import import_parallel
 
-__all__ = ["end", "exchange", "printed", "result", "start"]
+__all__ = ["end", "exchange", "printed", "result", "start", "warm_up"]
 
 _PARALLEL = ("torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.tensor")
 _COMPILING = ("torch.optim", "torch.utils.flop_counter")
@@ -32,6 +33,17 @@ class _Hub:
     said: dict[int, bytes] = {}
 
 
+def warm_up(modules: Iterable[str]) -> None:
+    """Import what ranks may need whose program uses names of these modules: each rank would import for seconds what it
+    can as well inherit."""
+    used = list(modules)
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which `backward(gradient)` imports
+    if any(each.startswith(_COMPILING) for each in used):
+        importlib.import_module("torch._dynamo")
+    if any(each.startswith(_PARALLEL) for each in used):
+        import_parallel()
+
+
 def start(
     size: int,
     program: Callable[..., Any],
@@ -42,11 +54,7 @@ def start(
 ) -> None:
     """Fork one rank for each of `size`; each runs `program(*arguments)`."""
     end()
-    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which `backward(gradient)` imports
-    if _uses(program, _COMPILING):
-        importlib.import_module("torch._dynamo")
-    if _uses(program, _PARALLEL):
-        import_parallel()
+    warm_up(str(getattr(each, "__module__", "")) for each in getattr(program, "__globals__", {}).values())
 
     def launch(descriptors: list[list[int]]) -> list[int]:
         for rank, given in enumerate(descriptors):
@@ -57,13 +65,6 @@ def start(
         return _Hub.children
 
     _Hub.sockets = Sockets(size, launch, seconds)
-
-
-def _uses(program: Callable[..., Any], modules: tuple[str, ...]) -> bool:
-    """Whether the cell that defines the program has a name of these modules: each of its ranks would then import for
-    seconds what it can as well inherit."""
-    names = list(getattr(program, "__globals__", {}).values())
-    return any(str(getattr(each, "__module__", "")).startswith(modules) for each in names)
 
 
 def exchange(told: Sequence[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:

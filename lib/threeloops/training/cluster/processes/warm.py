@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from threeloops.forking import prepare_to_fork
 from threeloops.training.cluster.machine.faults import SlowRank
 from threeloops.training.cluster.processes.child import be_rank, die_with_parent, from_bytes
 
@@ -63,6 +64,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[-1]))
     import_parallel()
     torch.set_num_threads(1)
+    prepare_to_fork()
     control.sendall(b"\0")
     children: list[int] = []
     while True:

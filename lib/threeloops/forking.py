@@ -1,0 +1,37 @@
+"""Make forks of this process cheap.
+
+A fork copies an entry for each page of memory that its parent has written, and drops it again when it ends. With torch
+imported that is 60,000 entries, which take 20 ms. The same memory in pages of 2 MiB has a hundred.
+"""
+
+import ctypes
+import gc
+from pathlib import Path
+
+__all__ = ["prepare_to_fork"]
+
+_HUGE = 2 << 20
+_MADV_COLLAPSE = 25
+
+
+def prepare_to_fork() -> None:
+    """Move the memory that this process has now into huge pages, and keep the objects that it has now out of garbage
+    collections, which would write to each of them in a fork.
+
+    Takes about half a second. A fork shares the pages until it writes to one, and then copies 4 KiB as before. Kernels
+    before Linux 6.1, and other systems, leave the memory as it is.
+    """
+    gc.collect()
+    gc.freeze()
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return
+    libc = ctypes.CDLL(None)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for line in maps.read_text().splitlines():
+        addresses, access, _, _, inode, *_ = line.split()
+        if access == "rw-p" and inode == "0":
+            start, end = (int(word, 16) for word in addresses.split("-"))
+            start, end = -(-start // _HUGE) * _HUGE, end // _HUGE * _HUGE
+            if start < end:
+                libc.madvise(start, end - start, _MADV_COLLAPSE)
