@@ -4,6 +4,8 @@ Started as a warm process that forks once per submission (`python -m grader.proc
 asks for one cell at a time over a link of plain JSON.
 """
 
+from __future__ import annotations
+
 import ast
 import base64
 import binascii
@@ -22,25 +24,26 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from threeloops.forking import prepare_to_fork
-from threeloops.inner.replay.server import warm_up
 from threeloops.lab.checking import wall
 
 from grader.authoring.names import used
 from grader.authoring.regions import NOT_SHOWN
 from grader.machine.faults import is_machines
 from grader.sandbox.confine import limit_memory
-from grader.sandbox.warmup import REPLAY, IdleSteps, compare_once, import_all
+from grader.sandbox.warmup import REPLAY, IdleSteps, compare_once, execute_once, import_all
 from grader.transport.link import Link, LinkDead, WallError
+from grader.transport.tensors import torch_if_imported
 from grader.wall.outcome import Outcome
-from grader.wall.replays import Replays
 from grader.wall.student import install_main_twin
 from grader.wall.wall import Wall
+
+if TYPE_CHECKING:
+    from grader.wall.replays import Replays
 
 __all__ = []
 
@@ -65,14 +68,15 @@ class _GraderHalf:
         self.wall = Wall(student, self.main, meter)
         wall.connection = self.wall
         self.wall.replays = replays
-        seed = torch.manual_seed
+        if torch := torch_if_imported():
+            seed = torch.manual_seed
 
-        def forwarded(number: int) -> torch.Generator:
-            """A test's seed counts on both sides."""
-            self.wall.seed = int(number)
-            return seed(number)
+            def forwarded(number: int) -> Any:
+                """A test's seed counts on both sides."""
+                self.wall.seed = int(number)
+                return seed(number)
 
-        torch.manual_seed = forwarded  # type: ignore[assignment]
+            torch.manual_seed = forwarded
 
     def serve(self) -> None:
         while True:
@@ -233,10 +237,11 @@ def _line(message: str) -> str:
 def _main(fd: int, modules: list[str]) -> None:
     """Fork one grader half for each pair of sockets that arrives. `modules` are what this lab's cells import."""
     control = socket.socket(fileno=fd)
-    torch.set_num_threads(1)
     import_all(modules)
+    if torch := torch_if_imported():
+        torch.set_num_threads(1)
     if REPLAY in modules:
-        warm_up()
+        execute_once()
         prepare_to_fork()  # each replay is a fork
     later = IdleSteps(compare_once, prepare_to_fork)
     control.send(b"R")
@@ -266,12 +271,18 @@ def _main(fd: int, modules: list[str]) -> None:
             other.close()
         config = json.loads(message)
         memory_mb = config["memory_mb"]
-        replays = Replays(memory_mb, fds) if REPLAY in modules else None
+        replays = _replays(memory_mb, fds) if REPLAY in modules else None
         os.chdir(config["folder"])
         limit_memory(memory_mb)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash would leave hidden tests in the lab's folder
         _GraderHalf(Link(engine), Link(student), Link(meter), replays).serve()
         os._exit(0)
+
+
+def _replays(memory_mb: int, not_its_own: Sequence[int]) -> Replays:
+    from grader.wall.replays import Replays  # imports torch
+
+    return Replays(memory_mb, not_its_own)
 
 
 def _report_end(pidfd: int, engine: socket.socket) -> None:

@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 import numpy as np
 import psutil
 import threeloops.lab  # noqa: F401  (warm: every lab's setup cell imports it)
-import torch
 from threeloops.forking import prepare_to_fork
 from threeloops.resident import ResidentMemory, own_bytes
 
@@ -38,6 +37,7 @@ from grader.sandbox.warmup import (
     record_once,
 )
 from grader.transport.link import Link, LinkDead
+from grader.transport.tensors import torch_if_imported
 from grader.wall.student import Output, Server, make_shell
 
 __all__ = []
@@ -59,8 +59,9 @@ def _main(fd: int, mode: str, modules: list[str]) -> None:
     `modules` are what this lab's setup cells import.
     """
     control = socket.socket(fileno=fd)
-    torch.set_num_threads(1)
     import_all(modules)  # never a module that the lab withholds, and never CUDA
+    if torch := torch_if_imported():
+        torch.set_num_threads(1)
     if REPLAY in modules:
         record_once()
     if RANKS in modules:
@@ -200,7 +201,8 @@ def _submission(
         os.symlink(config["data"], f"{home}/data")
         os.chdir(home)
     np.random.seed(0)
-    torch.manual_seed(0)
+    if torch := torch_if_imported():
+        torch.manual_seed(0)
     output = Output(printed, config["output_kb"] << 10)
     Server(Link(socket.socket(fileno=_CHANNEL_FD)), shell, output).serve()
     os._exit(0)

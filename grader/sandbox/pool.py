@@ -207,18 +207,21 @@ class Pool:
 
 
 def _modules_of(lab: Lab) -> list[str]:
-    """The modules that the lab's setup cells import, REPLAY where a test cell replays kernels, and COMPILER where some
-    cell makes an optimizer."""
+    """The modules that the lab's setup cells import, torch where any cell does, REPLAY where tests replay kernels,
+    and COMPILER where some cell makes an optimizer."""
     trusted = manifest(lab)
     found: set[str] = set()
     for cell in trusted.master.cells:
         with suppress(SyntaxError):  # reported by `threeloops release`
+            imported = imported_modules(cell.source)
             if trusted.kinds[cell.id] is Kind.SETUP:
-                found |= imported_modules(cell.source)
+                found |= imported
             elif trusted.kinds[cell.id] is Kind.TEST and replays(cell.source):
                 found.add(REPLAY)
             if optimizes(cell.source):
                 found.add(COMPILER)
+            if any(each.partition(".")[0] == "torch" for each in imported):
+                found.add("torch")
     return sorted(found)
 
 

@@ -16,6 +16,7 @@ _STUDENT_END = (
     "__init__.py",
     "transport/__init__.py",
     "transport/link.py",
+    "transport/tensors.py",
     "transport/wire.py",
     "wall/__init__.py",
     "wall/student.py",

@@ -4,33 +4,36 @@
 codec: the student's side answers with a handle (the object stays there), the grader's side may send by value.
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import enum
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
-import torch
 from msgspec import Meta
 from threeloops.frames import Buffer
 
 from grader.transport.link import LIMITS, WallError
+from grader.transport.tensors import is_tensor, torch_if_imported
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Buffers", "Special", "decode", "encode"]
 
 _MAX_DEPTH = 64
 _MAX_INTEGER_DIGITS = 4096
 
-_TORCH_DTYPES = (
+_TORCH = (
     "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64 complex128 "
     "int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
-)
+).split()
 _NUMPY_DTYPES = "float64 float32 float16 complex64 complex128 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
-_TORCH = {name: getattr(torch, name) for name in _TORCH_DTYPES.split()}
-_NAMES = {dtype: name for name, dtype in _TORCH.items()}
 _NUMPY = {name: np.dtype(name) for name in _NUMPY_DTYPES.split()}
 
 Buffers = list[Any]
@@ -90,7 +93,8 @@ def encode(value: Any, buffers: list[Buffer], special: Special, depth: int = 0) 
 
     if kind in (list, collections.deque):
         return [inner(v) for v in value]
-    if kind in (tuple, torch.Size):
+    torch = torch_if_imported()
+    if kind is tuple or (torch and kind is torch.Size):
         return {"t": [inner(v) for v in value]}
     if kind in _MAPPINGS:
         return {"d": [[inner(k), inner(v)] for k, v in value.items()]}
@@ -104,11 +108,11 @@ def encode(value: Any, buffers: list[Buffer], special: Special, depth: int = 0) 
         return {"sl": [inner(v) for v in (value.start, value.stop, value.step)]}
     if kind is range:
         return {"rg": [value.start, value.stop, value.step]}
-    if kind is torch.dtype:
-        return {"dt": str(value).removeprefix("torch.")}
-    if kind is torch.device:
+    if torch and kind is torch.dtype:
+        return {"dt": _name_of(value)}
+    if torch and kind is torch.device:
         return {"dv": value.type}
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return _encode_tensor(value, buffers, special)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.name in _NUMPY:
         array = np.asarray(value).astype(_NUMPY[value.dtype.name], copy=False)  # in this machine's byte order
@@ -128,9 +132,22 @@ def _append(buffers: list[Buffer], data: Buffer) -> int:
     return len(buffers) - 1
 
 
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _dtype_of(name: Any) -> torch.dtype:
+    """Raises KeyError for a name that may not come back."""
+    import torch
+
+    return {each: getattr(torch, each) for each in _TORCH}[name]  # type: ignore[no-any-return]
+
+
 def _encode_tensor(value: torch.Tensor, buffers: list[Buffer], special: Special) -> Any:
-    name = _NAMES.get(value.dtype)
-    if value.layout is not torch.strided or name is None:
+    import torch
+
+    name = _name_of(value.dtype)
+    if value.layout is not torch.strided or name not in _TORCH:
         return special.encode_object(value, lambda part: encode(part, buffers, special))
     dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     flat = dense.as_strided((dense.numel(),), (1,))  # one element alone may keep any stride and be called contiguous
@@ -200,8 +217,10 @@ def _decode(tree: Any, buffers: Buffers, special: Special, depth: int) -> Any:
         case "rg":
             return range(*msgspec.convert([inner(v) for v in value], tuple[int, int, int]))
         case "dt":
-            return _TORCH[value]
+            return _dtype_of(value)
         case "dv":
+            import torch
+
             return torch.device("cpu" if value == "cpu" else "cuda")
         case "a" | "g":
             array = _decode_array(msgspec.convert(value, _Array), buffers)
@@ -240,7 +259,9 @@ def _decode_array(array: _Array, buffers: Buffers) -> Any:
 
 
 def _decode_tensor(array: _Tensor, buffers: Buffers, special: Special) -> Any:
-    dtype, shape, stride = _TORCH[array.dtype], array.shape, array.stride
+    import torch
+
+    dtype, shape, stride = _dtype_of(array.dtype), array.shape, array.stride
     data = _elements(array, buffers, dtype.itemsize)
     tensor = torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
     if stride is not None:

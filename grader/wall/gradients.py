@@ -1,27 +1,32 @@
-"""Tensors that came back with a place in the student's autograd graph, and what an in-place call left behind."""
+"""Tensors with a place in the student's autograd graph. Imports torch, as only a lab with tensors needs it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from grader.transport.link import WallError
-from grader.wall.messages import Asks, Message
+from grader.wall.messages import Asks, Message, Tracked, plain, walk
 
-__all__ = ["Backward", "Tracked", "plain", "restore", "walk", "with_grad"]
-
-
-@dataclass
-class Tracked:
-    """A tensor that came back with a place in the student's autograd graph: a result's index, or None for a leaf."""
-
-    tensor: torch.Tensor
-    index: int | None
+__all__ = ["attached"]
 
 
-class Backward(torch.autograd.Function):
+def attached(
+    connection: Asks, value: Any, tape: int | None, leaf_grads: Sequence[Any], leaves: Sequence[torch.Tensor]
+) -> Any:
+    """A value with plain tensors in place of the tracked ones: leaves of the student's have their gradients, and
+    backward goes from the others through the student's call to `leaves`, which were its arguments."""
+    grads = iter(leaf_grads)
+    value = walk(value, lambda t: t if t.index is not None else _with_grad(t.tensor, next(grads, None)))
+    tracked: list[Tracked] = []
+    walk(value, tracked.append)
+    if not tracked or tape is None:
+        return plain(value)
+    results = iter(_Backward.apply(connection, tape, tracked, *(leaves or [torch.zeros((), requires_grad=True)])))
+    return walk(value, lambda _: next(results))
+
+
+class _Backward(torch.autograd.Function):
     """Makes results of a student's call differentiable here: backward is a request to the student's side."""
 
     @staticmethod
@@ -43,46 +48,8 @@ class Backward(torch.autograd.Function):
         return (None, None, None, *[g if isinstance(g, torch.Tensor) else None for g in answer])
 
 
-def walk(value: Any, visit: Callable[[Tracked], Any]) -> Any:
-    """Replace the tracked tensors in plain containers."""
-    kind = type(value)
-    if kind is Tracked:
-        return visit(value)
-    if kind in (list, tuple):
-        return kind(walk(v, visit) for v in value)
-    if kind is dict:
-        return {k: walk(v, visit) for k, v in value.items()}
-    return value
-
-
-def plain(value: Any) -> Any:
-    return walk(value, lambda t: t.tensor)
-
-
-def with_grad(tensor: torch.Tensor, grad: Any) -> torch.Tensor:
+def _with_grad(tensor: torch.Tensor, grad: Any) -> torch.Tensor:
     tensor.requires_grad_(True)
     if isinstance(grad, torch.Tensor) and grad.shape == tensor.shape and grad.dtype == tensor.dtype:
         tensor.grad = grad
     return tensor
-
-
-def restore(original: Any, changed: Any) -> None:
-    """Copy an in-place change back into the test's own object."""
-    if isinstance(original, torch.nn.Module):
-        original.load_state_dict(changed["state"])
-        for parameter, grad in zip(original.parameters(), changed["grads"], strict=True):
-            parameter.grad = None if grad is None else grad.reshape(parameter.shape).to(parameter.dtype)
-    elif isinstance(original, torch.Tensor):
-        if changed.shape != original.shape or changed.dtype != original.dtype:
-            raise ValueError("an in-place argument changed its shape or dtype")
-        with torch.no_grad():
-            original.copy_(changed)
-    elif isinstance(original, np.ndarray):
-        original[...] = changed
-    elif isinstance(original, list):
-        original[:] = changed
-    elif isinstance(original, dict):
-        original.clear()
-        original.update(changed)
-    else:
-        raise TypeError(f"a {type(original).__name__} cannot be changed in place across the wall")

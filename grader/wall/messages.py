@@ -1,4 +1,4 @@
-"""What crosses the wall: encoded values, replies of the student's side, and its exceptions.
+"""What crosses the wall: encoded values, replies of the student's side, what a call changed in place, and exceptions.
 
 A student's exception is raised as the nearest class that exists on the grader's side, never as a class of the
 student's.
@@ -8,16 +8,34 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-import torch
+import numpy as np
 from threeloops.frames import Buffer
 
-__all__ = ["Asks", "ErrorReply", "Message", "Reply", "StudentError", "from_loaded", "make_exception", "quoting"]
+from grader.transport.tensors import is_module, is_tensor
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Asks",
+    "ErrorReply",
+    "Message",
+    "Reply",
+    "StudentError",
+    "Tracked",
+    "from_loaded",
+    "make_exception",
+    "plain",
+    "quoting",
+    "restore",
+    "walk",
+]
 
 
 class Asks(Protocol):
@@ -41,6 +59,14 @@ class Message:
     leaves: list[torch.Tensor] = field(default_factory=list)
     in_place: list[Any] = field(default_factory=list)
     by_value: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class Tracked:
+    """A tensor that came back with a place in the student's autograd graph: a result's index, or None for a leaf."""
+
+    tensor: torch.Tensor
+    index: int | None
 
 
 class ErrorReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,3 +113,43 @@ def quoting(words: str, error: BaseException) -> BaseException:
     """The error, marked as one that repeats these words of the student's side, which may tell hidden inputs."""
     error.__student_words__ = words  # type: ignore[attr-defined]
     return error
+
+
+def walk(value: Any, visit: Callable[[Tracked], Any]) -> Any:
+    """Replace the tracked tensors in plain containers."""
+    kind = type(value)
+    if kind is Tracked:
+        return visit(value)
+    if kind in (list, tuple):
+        return kind(walk(v, visit) for v in value)
+    if kind is dict:
+        return {k: walk(v, visit) for k, v in value.items()}
+    return value
+
+
+def plain(value: Any) -> Any:
+    return walk(value, lambda t: t.tensor)
+
+
+def restore(original: Any, changed: Any) -> None:
+    """Copy an in-place change back into the test's own object."""
+    if is_module(original):
+        original.load_state_dict(changed["state"])
+        for parameter, grad in zip(original.parameters(), changed["grads"], strict=True):
+            parameter.grad = None if grad is None else grad.reshape(parameter.shape).to(parameter.dtype)
+    elif is_tensor(original):
+        import torch
+
+        if changed.shape != original.shape or changed.dtype != original.dtype:
+            raise ValueError("an in-place argument changed its shape or dtype")
+        with torch.no_grad():
+            original.copy_(changed)
+    elif isinstance(original, np.ndarray):
+        original[...] = changed
+    elif isinstance(original, list):
+        original[:] = changed
+    elif isinstance(original, dict):
+        original.clear()
+        original.update(changed)
+    else:
+        raise TypeError(f"a {type(original).__name__} cannot be changed in place across the wall")

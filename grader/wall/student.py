@@ -4,6 +4,8 @@ Everything here runs in the same process as hostile code and is therefore truste
 every frame that comes from it. Its job is to be a faithful host for honest submissions.
 """
 
+from __future__ import annotations
+
 import builtins
 import errno
 import fcntl
@@ -17,14 +19,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from threeloops.frames import Buffer
 from threeloops.lab.checking import wall
 
 from grader.transport.link import Link, LinkDead, WallError
+from grader.transport.tensors import is_module, is_tensor
 from grader.transport.wire import decode, encode
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["MAIN_TWIN", "Output", "Server", "install_main_twin", "make_shell"]
 
@@ -161,6 +166,8 @@ class Server:
         out: list[Buffer] = []
         try:
             if "seed" in tree:
+                import torch
+
                 torch.manual_seed(tree["seed"])
             self.by_value = pickle.loads(buffers[tree["pickle"]]) if "pickle" in tree else []
             value = getattr(self, f"on_{tree['op']}")(tree, buffers)
@@ -238,6 +245,8 @@ class Server:
         pairs = [(o, g) for o, g in zip(tape.outputs, grads, strict=True) if g is not None]
         for t in tape.inputs.values():
             t.grad = None
+        import torch
+
         torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs], retain_graph=True)
         self.tape = None
         return [tape.inputs[i].grad if i in tape.inputs else None for i in range(tree["leaves"])]
@@ -292,7 +301,7 @@ class Server:
 
     def _by_value(self, index: int, leaves: list[int]) -> Any:
         value = self.by_value[index]
-        if isinstance(value, torch.nn.Module) and self.tape is not None:
+        if is_module(value) and self.tape is not None:
             parameters = [p for p in value.parameters() if p.requires_grad]
             self.tape.inputs.update(zip(leaves, parameters, strict=True))
         return value
@@ -318,9 +327,9 @@ class Server:
 
 def _state_of(value: Any) -> Any:
     """What must be copied back of an argument that was changed in place."""
-    if isinstance(value, torch.nn.Module):
+    if is_module(value):
         return {"state": dict(value.state_dict()), "grads": [p.grad for p in value.parameters()]}
-    return value.detach() if isinstance(value, torch.Tensor) else value
+    return value.detach() if is_tensor(value) else value
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

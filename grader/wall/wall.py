@@ -1,5 +1,7 @@
 """The grader's end of the wall: requests to one student's process, and what is accepted as an answer."""
 
+from __future__ import annotations
+
 import builtins
 import dataclasses
 import enum
@@ -8,19 +10,34 @@ import math
 import time
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import torch
 from threeloops.lab.checking import wall
 
 from grader.transport.link import Link, LinkDead, WallError
+from grader.transport.tensors import is_module
 from grader.transport.wire import decode, encode
-from grader.wall.gradients import Backward, Tracked, plain, restore, walk, with_grad
-from grader.wall.messages import ErrorReply, Message, Reply, StudentError, from_loaded, make_exception, quoting
+from grader.wall.messages import (
+    ErrorReply,
+    Message,
+    Reply,
+    StudentError,
+    Tracked,
+    from_loaded,
+    make_exception,
+    plain,
+    quoting,
+    restore,
+    walk,
+)
 from grader.wall.pickling import Pickler
 from grader.wall.proxy import Proxy
-from grader.wall.replays import Replays
+
+if TYPE_CHECKING:
+    import torch
+
+    from grader.wall.replays import Replays
 
 __all__ = ["Wall"]
 
@@ -155,16 +172,13 @@ class Wall:
         """The value of a reply, with gradients attached and in-place arguments restored."""
         value = decode(reply.value, buffers, self)
         try:
-            leaf_grads = iter([decode(g, buffers, self) for g in reply.leaf_grads])
-            value = walk(value, lambda t: t if t.index is not None else with_grad(t.tensor, next(leaf_grads, None)))
+            leaf_grads = [decode(g, buffers, self) for g in reply.leaf_grads]
             tracked: list[Tracked] = []
             walk(value, tracked.append)
-            if tracked and reply.tape is not None:
-                leaves = message.leaves or [torch.zeros((), requires_grad=True)]
-                results = iter(Backward.apply(self, reply.tape, tracked, *leaves))
-                value = walk(value, lambda _: next(results))
-            else:
-                value = plain(value)
+            if tracked:
+                from grader.wall.gradients import attached  # imports torch
+
+                value = attached(self, value, reply.tape, leaf_grads, message.leaves)
             for original, changed in zip(message.in_place, reply.in_place, strict=True):
                 restore(original, plain(decode(changed, buffers, self)))
         except Exception as error:
@@ -222,7 +236,7 @@ class Wall:
         if isinstance(value, wall.ByValue):
             value = value.value
         leaves = []
-        if isinstance(value, torch.nn.Module):
+        if is_module(value):
             for parameter in value.parameters():
                 if parameter.requires_grad:
                     leaves.append(len(message.leaves))
@@ -234,7 +248,8 @@ class Wall:
         """Functions of a test stay here and are called back; library functions and modules travel."""
         return (
             callable(value)
-            and not isinstance(value, (torch.nn.Module, type, wall.ByValue))
+            and not isinstance(value, (type, wall.ByValue))
+            and not is_module(value)
             and getattr(value, "__module__", None) == "__main__"
             and getattr(value, "__name__", "") not in self.setup_names
         )

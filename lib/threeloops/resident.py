@@ -70,8 +70,8 @@ def own_bytes(process: int) -> int:
 
 
 def settle() -> None:
-    """Prepare this process for a look from outside: have all pages of its libraries mapped, and every block of 64 KiB or
-    more taken from the kernel and given back at once. Does nothing on other systems.
+    """Prepare this process for a look from outside: have all pages of its libraries mapped, and every block of 64 KiB
+    or more taken from the kernel and given back at once. Does nothing on other systems.
 
     Files that are mapped to be shared are no libraries, and Triton's compiler is left out."""
     libc = ctypes.CDLL(None)

@@ -229,6 +229,15 @@ def test_a_command_compiles_no_grammar_at_its_start():
     assert done.stdout.strip() == "[]"
 
 
+def test_the_two_sides_of_a_lab_without_tensors_import_no_torch():
+    """It would be three quarters of the time until the first cell is graded."""
+    code = (
+        "import grader.processes.student_process, grader.processes.grader_process, sys; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_a_course_may_be_named_relative_to_where_one_is(toy):
     """Grading works in other folders: what was a relative path there would be another, or none."""
     command = ["grade", "--lab", "90", "--submissions", "submitted", "--sandbox", "none", "--fresh"]

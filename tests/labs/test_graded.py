@@ -30,6 +30,9 @@ BOUNDED = {
 """Exercises whose checks ask how a kernel works, not only what it returns."""
 OF_EACH_KIND = ("00_start_here", "04_flash_attention", "09_data_parallel", "13_durable_checkpoints")
 """Labs of plain functions, of kernels, of programs with many ranks, and of files that survive power cuts."""
+IN_EVERY_RUN = 10
+"""Submissions with wrong answers of each lab: eight or nine of each exercise. `make test-all` grades all there are, and
+`threeloops test LAB` those of one lab."""
 
 
 def together(lab: Lab, folder: Path) -> Iterator[dict[str, Path]]:
@@ -89,7 +92,13 @@ def left_undone(lab: Lab, kind: str, number: int, chosen: Collection[str]) -> li
 
 WRONG, RIGHT = (
     [
-        pytest.param(lab.slug, chosen, left_undone(lab, kind, number, chosen), id=f"{lab.slug}-{number}")
+        pytest.param(
+            lab.slug,
+            chosen,
+            left_undone(lab, kind, number, chosen),
+            id=f"{lab.slug}-{number}",
+            marks=[pytest.mark.slow] if kind == "wrong" and number >= IN_EVERY_RUN else [],
+        )
         for lab in LABS.values()
         for number, chosen in enumerate(together(lab, lab.folder / kind))
     ]

@@ -6,6 +6,7 @@ import textwrap
 import pytest
 from grading import SANDBOXES, fresh_course, needs
 from sides import Walled, sides
+from toy_course import make_tensor_course
 
 SETUP = """
 import torch
@@ -38,7 +39,7 @@ def f(x):
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    with fresh_course(tmp_path_factory.mktemp("wall")) as lab:
+    with fresh_course(tmp_path_factory.mktemp("wall"), make_tensor_course) as lab:
         yield lab
 
 

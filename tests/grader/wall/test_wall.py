@@ -3,6 +3,7 @@
 import pytest
 from grading import SANDBOXES, fresh_course, needs
 from sides import Walled, sides
+from toy_course import make_tensor_course
 
 from grader.processes.grader_process import _shown
 
@@ -45,7 +46,7 @@ def double(x):
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    with fresh_course(tmp_path_factory.mktemp("wall")) as lab:
+    with fresh_course(tmp_path_factory.mktemp("wall"), make_tensor_course) as lab:
         yield lab
 
 

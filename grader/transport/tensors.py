@@ -1,0 +1,22 @@
+"""torch, as far as this process has it: a lab without tensors starts its processes in a third of the time."""
+
+import sys
+from typing import Any
+
+__all__ = ["is_module", "is_tensor", "torch_if_imported"]
+
+
+def torch_if_imported() -> Any:
+    """The module, or None where nothing has imported it yet: then no value here is a tensor."""
+    return sys.modules.get("torch")
+
+
+def is_tensor(value: Any) -> bool:
+    torch = torch_if_imported()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_module(value: Any) -> bool:
+    """Whether it is a `torch.nn.Module`."""
+    torch = torch_if_imported()
+    return torch is not None and isinstance(value, torch.nn.Module)
