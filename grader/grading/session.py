@@ -14,7 +14,7 @@ from grader.authoring.labs import Limits
 from grader.authoring.manifest import Kind, Manifest, split_test_id
 from grader.machine.faults import NO_MEMORY, MachineFault
 from grader.sandbox.pool import Connection, Pool
-from grader.transport.link import LinkDead, WallError
+from grader.transport.link import Link, LinkDead, WallError
 from grader.wall.outcome import Outcome
 
 __all__ = ["Session"]
@@ -104,9 +104,7 @@ class Session:
         grader, started = self.connection.grader, time.monotonic()
         grader.deadline = started + seconds + _ANSWER_GRACE_SECONDS
         try:
-            grader.send({**request, "seconds": seconds})
-            tree, _ = grader.receive()
-            outcome = Outcome(**tree)
+            outcome = Outcome(**_exchanged(grader, {**request, "seconds": seconds}))
         except LinkDead as gone:
             outcome = Outcome(ended=_TIME_UP if time.monotonic() > started + seconds else str(gone))
         except WallError:
@@ -148,6 +146,17 @@ class Session:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
+
+
+def _exchanged(link: Link, request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a request; of a half that was gone before the request came, how it ended."""
+    try:
+        link.send(request)
+    except LinkDead:
+        if word := link.last_word():
+            return word[0]
+        raise
+    return link.receive()[0]
 
 
 def _half_ended(how: str, seconds: float, *, own_code: bool) -> Outcome:

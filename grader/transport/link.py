@@ -64,6 +64,13 @@ class Link:
         except FrameError as error:
             self._die(error)
 
+    def last_word(self) -> tuple[dict[str, Any], list[bytearray]] | None:
+        """What the other end had said before it hung up, where `send` has failed; None where it had said nothing."""
+        try:
+            return frames.receive(self.socket.fileno(), self.deadline, LIMITS)
+        except FrameError:
+            return None
+
     def close(self) -> None:
         self.dead = self.dead or "it was closed"
         self.socket.close()

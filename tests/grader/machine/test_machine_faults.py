@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -246,13 +247,18 @@ def below(process):
     return psutil.Process(process.pid).children(recursive=True)
 
 
+@pytest.mark.parametrize("hung_up", [False, True], ids=["perhaps not yet reported", "reported before the next cell"])
 @pytest.mark.parametrize("sandbox", SANDBOXES)
-def test_a_killed_test_process_is_no_verdict(lab, sandbox):
+def test_a_killed_test_process_is_no_verdict(lab, sandbox, hung_up):
     needs(sandbox)
     with Session(manifest(lab), pool(lab, sandbox), QUICK) as session:
         assert session.cell(Kind.FREE, "x = 1").ok
         (half,) = below(pool(lab, sandbox)._processes[1])
         half.kill()
+        if hung_up:
+            ended = select.poll()
+            ended.register(session.connection.grader.socket, select.POLLHUP)
+            assert ended.poll(60_000)
         with pytest.raises(MachineFault, match=r"lost \(SIGKILL\)"):
             session.cell(Kind.TEST, "assert True")
 
