@@ -30,9 +30,6 @@ BOUNDED = {
 """Exercises whose checks ask how a kernel works, not only what it returns."""
 OF_EACH_KIND = ("00_start_here", "04_flash_attention", "09_data_parallel", "13_durable_checkpoints")
 """Labs of plain functions, of kernels, of programs with many ranks, and of files that survive power cuts."""
-IN_EVERY_RUN = 10
-"""Submissions with wrong answers of each lab: eight or nine of each exercise. `make test-all` grades all there are, and
-`threeloops test LAB` those of one lab."""
 
 
 def together(lab: Lab, folder: Path) -> Iterator[dict[str, Path]]:
@@ -82,12 +79,18 @@ def one_lab_at_a_time(request, warm):
         warm[:] = [slug]
 
 
+def is_first_turn(lab: Lab, number: int) -> bool:
+    """Whether submission `number` is one of those in which each exercise is once the reference among wrong answers to
+    all others. Every run grades these, with four to seven wrong answers to each exercise; `make test-all` grades the
+    rest as well, and `threeloops test LAB` those of one lab."""
+    return number < len(manifest(lab).exercises)
+
+
 def left_undone(lab: Lab, kind: str, number: int, chosen: Collection[str]) -> list[Exercise]:
     """Exercises that stand in submission `number` as they were released, which costs no time to grade: all that it does
-    not try. Not in the first turn of wrong answers, where each exercise in turn is the reference among them."""
-    exercises = manifest(lab).exercises
-    is_first_turn = kind == "wrong" and number < len(exercises)
-    return [] if is_first_turn else [each for each in exercises if each.id not in chosen]
+    not try, except in the first turn of wrong answers."""
+    is_whole = kind == "wrong" and is_first_turn(lab, number)
+    return [] if is_whole else [each for each in manifest(lab).exercises if each.id not in chosen]
 
 
 WRONG, RIGHT = (
@@ -97,7 +100,7 @@ WRONG, RIGHT = (
             chosen,
             left_undone(lab, kind, number, chosen),
             id=f"{lab.slug}-{number}",
-            marks=[pytest.mark.slow] if kind == "wrong" and number >= IN_EVERY_RUN else [],
+            marks=[] if kind == "right" or is_first_turn(lab, number) else [pytest.mark.slow],
         )
         for lab in LABS.values()
         for number, chosen in enumerate(together(lab, lab.folder / kind))
