@@ -59,6 +59,7 @@ def main(arguments):
         _install_torch(folder, requirements[0], gpu=_has_nvidia_gpu())
         for command in _commands(requirements, editable="--editable" in arguments):
             _install(folder, *command)
+        _compile(folder)
         for path, text in stamps.items():
             _write(path, text)
 
@@ -151,7 +152,8 @@ def _create(folder):
 def _install(folder, what, arguments):
     """One pip command. Where someone watches, pip shows its own progress; elsewhere a line a minute says it lives."""
     watched = sys.stdout.isatty()
-    command = [_python(folder), "-m", "pip", "install", "--disable-pip-version-check", *([] if watched else ["-q"])]
+    command = [_python(folder), "-m", "pip", "install", "--disable-pip-version-check", "--no-compile"]
+    command += [] if watched else ["-q"]
     log = os.path.join(folder, "pip.log")
     print(f"installing {what} …", flush=True)
     started = time.monotonic()
@@ -175,6 +177,15 @@ def _install(folder, what, arguments):
             if pip.poll() is None:
                 pip.terminate()
                 pip.wait()
+    print(f"  done in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _compile(folder):
+    """Compile what was installed on all cores, where pip would take one. A template that is no Python stops nothing."""
+    print("compiling what was installed …", flush=True)
+    started = time.monotonic()
+    code = "import compileall, sysconfig; compileall.compile_dir(sysconfig.get_path('purelib'), quiet=2, workers=0)"
+    subprocess.run([_python(folder), "-W", "ignore", "-c", code], check=False)
     print(f"  done in {time.monotonic() - started:.0f} s", flush=True)
 
 

@@ -71,6 +71,16 @@ def test_changed_pins_run_pip_again(project, requirements):
     assert code == 0 and "installing the pins of requirements.txt" in said
 
 
+def test_what_was_installed_is_compiled_and_what_is_no_python_stops_nothing(project, requirements):
+    packages = next(project.glob(".venv/lib/python*/site-packages"))
+    (packages / "some_module.py").write_text("x = 1\n")
+    (packages / "some_template.py").write_text("{{ x }}: a template\n")
+    requirements.write_text("# other pins\n")
+    code, said = make_venv(project)
+    assert (code, "Error" in said) == (0, False)
+    assert list(packages.glob("__pycache__/some_module.*.pyc"))
+
+
 def test_what_was_installed_for_the_tests_is_enough_for_the_course(project):
     (project / "requirements-test.txt").write_text("")
     (project / ".venv/.stamp-requirements").unlink(missing_ok=True)
