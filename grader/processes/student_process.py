@@ -64,11 +64,10 @@ def _main(fd: int, mode: str, modules: list[str]) -> None:
         torch.set_num_threads(1)
     if REPLAY in modules:
         record_once()
+    shell = make_shell()
     if RANKS in modules:
         import_for_ranks(modules)
-    shell = make_shell()
-    if RANKS in modules:  # each submission will fork many times
-        prepare_to_fork()
+        prepare_to_fork()  # each rank is a fork
     later = IdleSteps(import_pyplot, compare_once, prepare_to_fork)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control.send(b"R")

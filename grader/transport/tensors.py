@@ -1,4 +1,4 @@
-"""torch, as far as this process has it: a lab without tensors starts its processes in a third of the time."""
+"""torch, as far as this process has it: a lab without tensors does not wait two seconds for it."""
 
 import sys
 from typing import Any

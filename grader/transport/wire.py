@@ -140,7 +140,9 @@ def _dtype_of(name: Any) -> torch.dtype:
     """Raises KeyError for a name that may not come back."""
     import torch
 
-    return {each: getattr(torch, each) for each in _TORCH}[name]  # type: ignore[no-any-return]
+    if name not in _TORCH:
+        raise KeyError(name)
+    return getattr(torch, name)  # type: ignore[no-any-return]
 
 
 def _encode_tensor(value: torch.Tensor, buffers: list[Buffer], special: Special) -> Any:

@@ -230,7 +230,7 @@ def test_a_command_compiles_no_grammar_at_its_start():
 
 
 def test_the_two_sides_of_a_lab_without_tensors_import_no_torch():
-    """It would be three quarters of the time until the first cell is graded."""
+    """Its import takes two seconds, on each side."""
     code = (
         "import grader.processes.student_process, grader.processes.grader_process, sys; print('torch' in sys.modules)"
     )

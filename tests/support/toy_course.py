@@ -197,12 +197,6 @@ def mean(values):
 }
 
 
-def make_tensor_course(root: Path) -> Lab:
-    """The same, with a setup cell that imports torch and the virtual cluster, as in labs whose tests run on ranks."""
-    more = "import numpy as np\nimport torch\nimport threeloops.training.cluster\n"
-    return make_course(root, SOURCE.replace("import numpy as np\n", more, 1))
-
-
 def make_course(root: Path, source: str = SOURCE) -> Lab:
     """Write `solutions/90_toy/` (source, data, wrong and right answers) below `root` and return its `Lab`."""
     lab = Lab(SLUG, root)
@@ -243,3 +237,9 @@ def add_data(lab: Lab, name: str, content: bytes) -> None:
     entry = {"file": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     entries = [*json.loads(manifest.read_text()), entry | {"source": "made here", "licence": "CC0-1.0", "what": "test"}]
     manifest.write_text(json.dumps(entries))
+
+
+def make_tensor_course(root: Path) -> Lab:
+    """The toy lab with a setup cell that imports torch and the virtual cluster, as in labs whose tests run on ranks."""
+    more = "import numpy as np\nimport torch\nimport threeloops.training.cluster\n"
+    return make_course(root, SOURCE.replace("import numpy as np\n", more, 1))
