@@ -4,9 +4,9 @@ A fork copies an entry for each page of memory that its parent has written, and 
 imported that is 60,000 entries, which take 20 ms. The same memory in pages of 2 MiB has a hundred.
 """
 
-import ctypes
 import gc
-from pathlib import Path
+
+from threeloops.resident import mappings
 
 __all__ = ["prepare_to_fork"]
 
@@ -23,15 +23,7 @@ def prepare_to_fork() -> None:
     """
     gc.collect()
     gc.freeze()
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return
-    libc = ctypes.CDLL(None)
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for line in maps.read_text().splitlines():
-        addresses, access, _, _, inode, *_ = line.split()
-        if access == "rw-p" and inode == "0":
-            start, end = (int(word, 16) for word in addresses.split("-"))
-            start, end = -(-start // _HUGE) * _HUGE, end // _HUGE * _HUGE
-            if start < end:
-                libc.madvise(start, end - start, _MADV_COLLAPSE)
+    for each in mappings():
+        inside = each._replace(start=-(-each.start // _HUGE) * _HUGE, end=each.end // _HUGE * _HUGE)
+        if each.access == "rw-p" and not each.path.startswith("/") and inside.start < inside.end:
+            inside.advise(_MADV_COLLAPSE)

@@ -17,10 +17,11 @@ prepared, in the parent itself, or in another process that is gone before the se
 
 import ctypes
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["ResidentMemory", "own_bytes", "settle"]
+__all__ = ["ResidentMemory", "mappings", "own_bytes", "settle"]
 
 _MADV_POPULATE_READ = 22
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
@@ -69,6 +70,30 @@ def own_bytes(process: int) -> int:
     return _own_kilobytes(process) << 10
 
 
+class _Mapping(NamedTuple):
+    """Of this process: addresses from `start` to before `end`; `access` as in "r-xp", `path` is "" where no file is mapped."""
+
+    start: int
+    end: int
+    access: str
+    path: str
+
+    def advise(self, advice: int) -> None:
+        """`madvise`; what a kernel does not know it leaves undone."""
+        libc = ctypes.CDLL(None)
+        libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        libc.madvise(self.start, self.end - self.start, advice)
+
+
+def mappings() -> Iterator[_Mapping]:
+    """As they are now; none on systems that do not tell."""
+    maps = Path("/proc/self/maps")
+    for line in maps.read_text().splitlines() if maps.exists() else ():
+        addresses, access, _, _, _, *path = line.split(maxsplit=5)
+        start, end = (int(word, 16) for word in addresses.split("-"))
+        yield _Mapping(start, end, access, path[0] if path else "")
+
+
 def settle() -> None:
     """Prepare this process for a look from outside: have all pages of its libraries mapped, and every block of 64 KiB
     or more taken from the kernel and given back at once. Does nothing on other systems.
@@ -78,16 +103,10 @@ def settle() -> None:
     if hasattr(libc, "mallopt"):
         for option, value in ((_M_MMAP_THRESHOLD, _BLOCK), (_M_TRIM_THRESHOLD, _BLOCK), (_M_TOP_PAD, 0)):
             libc.mallopt(option, value)
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for line in maps.read_text().splitlines():
-        words = line.split()
-        is_library = len(words) > 5 and words[5].startswith("/") and words[1].startswith("r") and words[1].endswith("p")
-        if is_library and not words[5].endswith(_LEFT_OUT):
-            start, end = (int(word, 16) for word in words[0].split("-"))
-            libc.madvise(start, end - start, _MADV_POPULATE_READ)  # kernels before 5.14 refuse: then pages count
+    for each in mappings():
+        is_library = each.path.startswith("/") and each.access.startswith("r") and each.access.endswith("p")
+        if is_library and not each.path.endswith(_LEFT_OUT):
+            each.advise(_MADV_POPULATE_READ)  # kernels before 5.14 refuse: then pages count
 
 
 def _own_kilobytes(process: int) -> int:
