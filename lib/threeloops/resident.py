@@ -71,7 +71,7 @@ def own_bytes(process: int) -> int:
 
 
 class _Mapping(NamedTuple):
-    """Of this process: addresses from `start` to before `end`; `access` as in "r-xp", `path` is "" where no file is mapped."""
+    """Addresses of this process, `end` not included; `access` as in "r-xp", `path` is "" where no file is mapped."""
 
     start: int
     end: int
