@@ -11,6 +11,7 @@ from typing import Any
 import nbformat
 import papermill
 from nbformat import NotebookNode
+from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from threeloops.lab.predictions.audit import MIME
 
@@ -22,6 +23,7 @@ from grader.sandbox.pool import Sandbox
 __all__ = ["CourseReport", "Executed", "LabOutcome", "OnCell", "audited_cells", "audits", "execute_solution"]
 
 _CELL_SECONDS = 600
+_ENGINE = "saved once"
 OnCell = Callable[[int, int], None]
 
 
@@ -74,6 +76,22 @@ class CourseReport:
         return {"device": self.device, "sandbox": self.sandbox, "seconds": round(self.seconds, 2), "labs": labs}
 
 
+class _SavedOnce(NBClientEngine):  # type: ignore[misc]
+    """Papermill's own engine, which saves the whole notebook twice per cell; this one does so at its end, after an error
+    too."""
+
+    @classmethod
+    def execute_managed_notebook(cls, nb_man: NotebookExecutionManager, kernel_name: str, **kwargs: Any) -> None:
+        path, nb_man.output_path = nb_man.output_path, None
+        try:
+            super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
+        finally:
+            nb_man.output_path = path
+
+
+papermill_engines.register(_ENGINE, _SavedOnce)
+
+
 def execute_solution(
     lab: Lab, device: str, folder: Path, on_cell: OnCell = lambda cell, of: None, *, go_on: bool = False
 ) -> Executed:
@@ -99,6 +117,7 @@ def execute_solution(
             papermill.execute_notebook(
                 master,
                 str(output),
+                engine_name=_ENGINE,
                 kernel_name="python3",
                 progress_bar=False,
                 cwd=str(folder),
