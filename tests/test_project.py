@@ -204,7 +204,11 @@ def test_every_threeloops_command_that_is_written_down_exists():
 def test_the_documents_link_to_files_that_exist():
     for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)\)", re.sub(r"`[^`]*`", "", (ROOT / document).read_text())):
-            assert (ROOT / target).exists(), f"{document} links to {target}"
+            branch = re.fullmatch(r"\.\./\.\./tree/(\w+)", target)  # as GitHub resolves it
+            if branch:
+                assert (ROOT / f".github/workflows/{branch[1]}.yml").exists(), f"{document}: who makes {target}?"
+            else:
+                assert (ROOT / target).exists(), f"{document} links to {target}"
 
 
 def test_make_help_lists_the_commands_and_runs_without_an_environment():

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 
 from grader.authoring.labs import find_lab
 
 ROOT = Path(__file__).resolve().parents[1]
 NOBODY = 65534
 SECONDS = 300
+SET_UP = ("install", "setup")
+"""The cells that a learner on such a machine runs first."""
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +153,63 @@ def test_a_lab_is_started_and_checked_where_there_is_no_checkout(theirs, machine
 
     refused = theirs("-m", "grader.cli", "release")
     assert refused.returncode == 2 and "has no solutions/" in " ".join(refused.stderr.split())
+
+
+def test_a_notebook_of_the_branch_for_colab_sets_itself_up(branch, theirs, machine):
+    listed = git(branch, "ls-tree", "--name-only", "colab").split()
+    notebooks = [name for name in listed if name.endswith(".ipynb")]
+    assert sorted(notebooks) == sorted(path.name for path in (ROOT / "labs").glob("*/*.ipynb"))
+    readme = git(branch, "show", "colab:README.md")
+    (wheel,) = (name for name in listed if name.endswith(".whl"))
+    for name in notebooks:
+        notebook = nbformat.reads(git(branch, "show", f"colab:{name}"), as_version=4)
+        nbformat.validate(notebook)
+        installs = notebook.cells[1].source
+        assert f"%pip install --quiet https://raw.githubusercontent.com/someone/course/colab/{wheel}\n" in installs
+        assert f"https://colab.research.google.com/github/someone/course/blob/colab/{name}" in readme
+        assert f"src=https://github.com/someone/course/blob/colab/{name}" in readme
+
+    notebook = nbformat.reads(git(branch, "show", "colab:00_start_here.ipynb"), as_version=4)
+    install, setup = (cell.source for cell in notebook.cells if cell.cell_type == "code" and cell.id in SET_UP)
+    ours = [
+        line for line in install.splitlines() if not line.startswith("%pip")
+    ]  # installed before, from the same wheel
+    ran = theirs(
+        *("-m", "IPython", "--no-banner", "-c", "\n".join([*ours, setup, "print(Path.cwd())"])),
+        PATH=f"{machine / 'theirs/bin'}:{os.defpath}",
+    )
+    assert ran.returncode == 0 and "Traceback" not in ran.stdout, ran.stdout + ran.stderr
+    assert ran.stdout.rstrip().endswith("work/00_start_here")
+
+
+@pytest.fixture
+def branch(tmp_path):
+    """A repository to which the workflow for Colab has pushed, with its steps as they are."""
+    checkout, pushed = tmp_path / "course", tmp_path / "pushed.git"
+    subprocess.run(["git", "clone", "--quiet", ROOT, checkout], check=True)
+    for name in git(ROOT, "ls-files", "-mo", "--exclude-standard").splitlines():
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, checkout / name)
+    git(tmp_path, "init", "--quiet", "--bare", pushed)
+    variables = {
+        "GITHUB_REPOSITORY": "someone/course", "GITHUB_SHA": "1234567", "GITHUB_TOKEN": "secret",
+        "RUNNER_TEMP": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
+        "PIP_NO_BUILD_ISOLATION": "0",  # pip reads it as "no": without a network, setuptools is the one that is here
+        "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{pushed}.insteadOf",
+        "GIT_CONFIG_VALUE_0": "https://x-access-token:secret@github.com/someone/course",
+    }  # fmt: skip
+    workflow = yaml.safe_load((ROOT / ".github/workflows/colab.yml").read_text())
+    for step in workflow["jobs"]["branch"]["steps"]:
+        if "run" in step:
+            done = subprocess.run(
+                ["bash", "-e", "-c", step["run"]], cwd=checkout, env=variables, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+    return pushed
+
+
+def git(folder, *words):
+    return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 def copy_of(machine, lab):

@@ -77,7 +77,7 @@ class CourseReport:
 
 
 class _SavedOnce(NBClientEngine):  # type: ignore[misc]
-    """Papermill's own engine, which saves the whole notebook twice per cell; this one does so at its end, after an error
+    """Papermill's own engine saves the whole notebook twice per cell; this one does so at the end, which an error is
     too."""
 
     @classmethod
