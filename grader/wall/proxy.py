@@ -22,6 +22,7 @@ class Proxy:
     """An object of the student's, as seen from here: it can be called and indexed, and is never data."""
 
     __slots__ = ("_handle", "_kind", "_wall", "__name__")
+    stands_for_another = True  # so that a check names the object and not this class
 
     def __init__(self, connection: Asks, handle: Any) -> None:
         if type(handle) is not list or len(handle) != 3 or type(handle[0]) is not int or handle[0] >> _HANDLE_BITS:

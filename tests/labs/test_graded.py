@@ -2,10 +2,12 @@
 its own exercise and no other, with a message that names its own fault."""
 
 import os
+from collections import defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import replace
-from itertools import cycle, islice
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, count, cycle, islice, permutations
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -32,14 +34,13 @@ OF_EACH_KIND = ("00_start_here", "04_flash_attention", "09_data_parallel", "13_d
 """Labs of plain functions, of kernels, of programs with many ranks, and of files that survive power cuts."""
 
 
-def together(lab: Lab, folder: Path) -> Iterator[dict[str, Path]]:
-    """The answers of a folder by exercise, each in exactly one submission."""
-    exercises = [each.id for each in manifest(lab).exercises]
-    yield from combined({name: sorted(folder.glob(f"{name}__*.py")) for name in exercises})
+def answers(lab: Lab, folder: Path) -> dict[str, list[Path]]:
+    """Those of a folder, by exercise."""
+    return {each.id: sorted(folder.glob(f"{each.id}__*.py")) for each in manifest(lab).exercises}
 
 
 def combined(answers: dict[str, list[Path]]) -> Iterator[dict[str, Path]]:
-    """Several answers per submission, at most one for each exercise, with one exercise in turn left as the reference.
+    """Several wrong answers per submission, at most one for each exercise, and one exercise in turn without one.
 
     Three answers in a submission take a third of the time of one each. No wrong one can hide behind another: the
     message of each must name its own fault. A lab of one exercise has none to leave: there each submission is one.
@@ -80,40 +81,71 @@ def one_lab_at_a_time(request, warm):
 
 
 def is_first_turn(lab: Lab, number: int) -> bool:
-    """Whether submission `number` is one of those in which each exercise is once the reference among wrong answers to
-    all others. Every run grades these, with four to seven wrong answers to each exercise; `make test-all` grades the
+    """Whether submission `number` is one of those in which each exercise is right once among wrong answers to all
+    others. Every run grades these, with four to seven wrong answers to each exercise; `make test-all` grades the
     rest as well, and `threeloops test LAB` those of one lab."""
     return number < len(manifest(lab).exercises)
 
 
-def left_undone(lab: Lab, kind: str, number: int, chosen: Collection[str]) -> list[Exercise]:
-    """Exercises that stand in submission `number` as they were released, which costs no time to grade: all that it does
-    not try, except in the first turn of wrong answers."""
-    is_whole = kind == "wrong" and is_first_turn(lab, number)
-    return [] if is_whole else [each for each in manifest(lab).exercises if each.id not in chosen]
+@dataclass(frozen=True)
+class Tried:
+    """A submission: some exercises answered by files, some as they were released, and the reference for the rest."""
+
+    lab: Lab
+    wrong: dict[str, Path]
+    right: dict[str, Path]
+    undone: list[Exercise]
+    """Costs no time to grade."""
+
+    def notebook(self) -> nbformat.NotebookNode:
+        released = {cell.id: cell.source for cell in nbformat.read(self.lab.released, as_version=4).cells}
+        files = self.wrong | self.right
+        texts = {each.id: released[each.id] for each in self.undone}
+        return submission(self.lab, **texts, **{name: path.read_text(encoding="utf-8") for name, path in files.items()})
 
 
-WRONG, RIGHT = (
-    [
+def wrong_ones(lab: Lab) -> Iterator[Tried]:
+    """Of the first turn, in which a right answer stands in each exercise once, among wrong ones to all others; and of
+    those after it, with nothing but wrong answers."""
+    right = answers(lab, lab.right)
+    for number, wrong in enumerate(combined(answers(lab, lab.folder / "wrong"))):
+        others = [each for each in manifest(lab).exercises if each.id not in wrong]
+        if is_first_turn(lab, number):
+            yield Tried(lab, wrong, {each.id: right[each.id].pop(0) for each in others}, [])
+        else:
+            yield Tried(lab, wrong, {}, others)
+
+
+def right_ones(lab: Lab, placed: Collection[Path]) -> Iterator[Tried]:
+    """Of the right answers that are not among wrong ones: for any two exercises there is a submission in which one is
+    answered and the other is not."""
+    left = {name: [path for path in files if path not in placed] for name, files in answers(lab, lab.right).items()}
+    for right in among_stubs(left):
+        yield Tried(lab, {}, right, [each for each in manifest(lab).exercises if each.id not in right])
+
+
+def among_stubs(answers: dict[str, list[Path]]) -> list[dict[str, Path]]:
+    """Each exercise's first two answers are in two of five submissions, and no other exercise is in the same two."""
+    made: dict[int, dict[str, Path]] = defaultdict(dict)
+    for (name, files), two in zip(answers.items(), combinations(range(5), 2), strict=False):
+        for number, path in zip(chain(two, count(5)), files, strict=False):
+            made[number][name] = path
+    return [made[number] for number in sorted(made)]
+
+
+def submissions_of(lab: Lab) -> tuple[list[Any], list[Any]]:
+    """Parameters of the two tests that grade a lab's wrong and right answers."""
+    wrong = list(wrong_ones(lab))
+    right = right_ones(lab, {path for each in wrong for path in each.right.values()})
+    return [
         pytest.param(
-            lab.slug,
-            chosen,
-            left_undone(lab, kind, number, chosen),
-            id=f"{lab.slug}-{number}",
-            marks=[] if kind == "right" or is_first_turn(lab, number) else [pytest.mark.slow],
+            lab.slug, each, id=f"{lab.slug}-{number}", marks=[] if is_first_turn(lab, number) else [pytest.mark.slow]
         )
-        for lab in LABS.values()
-        for number, chosen in enumerate(together(lab, lab.folder / kind))
-    ]
-    for kind in ("wrong", "right")
-)
+        for number, each in enumerate(wrong)
+    ], [pytest.param(lab.slug, each, id=f"{lab.slug}-{number}") for number, each in enumerate(right)]
 
 
-def tried(lab: Lab, answers: dict[str, Path], undone: list[Exercise]) -> nbformat.NotebookNode:
-    """The reference with some answers replaced by those of files, and the exercises `undone` as they were released."""
-    released = {cell.id: cell.source for cell in nbformat.read(lab.released, as_version=4).cells}
-    texts = {each.id: released[each.id] for each in undone}
-    return submission(lab, **texts, **{name: path.read_text(encoding="utf-8") for name, path in answers.items()})
+WRONG, RIGHT = (list(chain(*each)) for each in zip(*map(submissions_of, LABS.values()), strict=True))
 
 
 @pytest.fixture(scope="session")
@@ -138,8 +170,6 @@ def test_labs_is_exactly_what_solutions_generates():
 @pytest.mark.parametrize("kind", ["untouched", "half_done"])
 @pytest.mark.parametrize("slug", LABS)
 def test_an_unfinished_submission_earns_exactly_its_points(slug, kind, sandbox):
-    """Here each exercise of the reference stands among wrong and among other right answers in turn, and has to earn
-    its points there."""
     lab = LABS[slug]
     notebook, points = submissions(lab)[kind]
     record = grade_notebook(notebook, lab, kind, options(lab, sandbox))
@@ -155,17 +185,17 @@ def test_the_reference_also_earns_everything_without_a_sandbox(slug):
     assert grade_notebook(lab.master(), lab, "reference", options(lab, "none")).score == 100.0
 
 
-@pytest.mark.parametrize(("slug", "wrong", "undone"), WRONG)
-def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug, wrong: dict[str, Path], undone, sandbox):
+@pytest.mark.parametrize(("slug", "tried"), WRONG)
+def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug, tried: Tried, sandbox):
     lab = LABS[slug]
     trusted = manifest(lab)
-    record = grade_notebook(tried(lab, wrong, undone), lab, "wrong", options(lab, sandbox))
-    answers = [KnownWrong.read(path) for path in wrong.values()]
+    record = grade_notebook(tried.notebook(), lab, "wrong", options(lab, sandbox))
+    answers = [KnownWrong.read(path) for path in tried.wrong.values()]
     lost = {test for each in answers for test in each.lost(trusted.exercise(each.exercise).tests)}
-    lost |= {test for each in undone for test in each.tests}
+    lost |= {test for each in tried.undone for test in each.tests}
     assert {test.name: test.score for test in record.tests} == {
         part.test: (0.0 if part.test in lost else part.points) for each in trusted.exercises for part in each.parts
-    }, [str(path.name) for path in wrong.values()]
+    }, [path.name for path in (*tried.wrong.values(), *tried.right.values())]
     for each in answers:
         tests = [test for test in record.tests if test.name in trusted.exercise(each.exercise).tests]
         assert each.expect in "\n".join(test.output for test in tests), each.path.name
@@ -173,21 +203,30 @@ def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug, wrong: dict[st
         assert only_hidden == each.only_hidden, f"{each.path.name}: whether only hidden tests catch it"
 
 
-@pytest.mark.parametrize(("slug", "right", "undone"), RIGHT)
-def test_another_right_answer_earns_everything(slug, right: dict[str, Path], undone, sandbox):
-    """Whatever a check demands, it demands of the result and not of the way."""
-    record = grade_notebook(tried(LABS[slug], right, undone), LABS[slug], "right", options(LABS[slug], sandbox))
+@pytest.mark.parametrize(("slug", "tried"), RIGHT)
+def test_another_right_answer_earns_everything(slug, tried: Tried, sandbox):
+    """Whatever a check demands, it demands of the result and not of the way, and of no other exercise."""
+    record = grade_notebook(tried.notebook(), LABS[slug], "right", options(LABS[slug], sandbox))
     lost = {test.name: test.output for test in record.tests if test.score != test.max_score}
-    untried = {test for each in undone for test in each.tests}
-    assert {name: output for name, output in lost.items() if name not in untried} == {}, list(right.values())
-    assert untried <= lost.keys()
+    undone = {test for each in tried.undone for test in each.tests}
+    assert {name: output for name, output in lost.items() if name not in undone} == {}, list(tried.right.values())
+    assert undone <= lost.keys()
     assert record.notes == []
 
 
-def test_every_wrong_and_every_right_answer_is_graded():
-    for kind, graded in (("wrong", WRONG), ("right", RIGHT)):
+def test_every_wrong_and_every_right_answer_is_graded_once():
+    tried = [each.values[1] for each in (*WRONG, *RIGHT)]
+    for kind in ("wrong", "right"):
         files = [path for lab in LABS.values() for path in (lab.folder / kind).glob("*.py")]
-        assert sorted(files) == sorted(path for each in graded for path in each.values[1].values())
+        assert sorted(files) == sorted(path for each in tried for path in getattr(each, kind).values())
+
+
+@pytest.mark.parametrize("slug", LABS)
+def test_each_right_answer_of_an_exercise_is_graded_without_an_answer_to_any_other_one(slug):
+    tried = [each.values[1] for each in RIGHT if each.values[0] == slug]
+    names = [each.id for each in manifest(LABS[slug]).exercises]
+    for one, other in permutations(names, 2):
+        assert any(one in each.right and other not in each.right for each in tried), f"{one} without {other}"
 
 
 @pytest.mark.parametrize("exercise", [f"{lab}/{name}" for lab, names in BOUNDED.items() for name in names])

@@ -8,6 +8,7 @@ from threeloops.lab.text.plain import (
     MAPPINGS,
     SEQUENCES,
     SETS,
+    class_name,
     field,
     foreign,
     is_array,
@@ -59,7 +60,7 @@ def compare(actual: object, expected: object, tolerance: Tolerance, unit: str = 
     if (name := foreign(expected)) is not None:
         raise TypeError(f"expected holds {article(name)}: a check compares plain data only")
     if (name := foreign(actual)) is not None:
-        whole = type(actual).__name__
+        whole = class_name(actual)
         got = f"got {article(name)}" if name == whole else f"got {article(whole)} that holds {article(name)}"
         return Mismatch(where, got, "plain data (numbers, text, lists, dicts, arrays, tensors, records)")
     return _compare(actual, expected, tolerance, unit, where)

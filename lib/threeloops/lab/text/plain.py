@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "MAPPINGS", "SEQUENCES", "SETS", "field", "foreign", "is_array", "is_enum", "is_size", "is_tensor",
+    "MAPPINGS", "SEQUENCES", "SETS", "class_name", "field", "foreign", "is_array", "is_enum", "is_size", "is_tensor",
     "record_fields",
 ]  # fmt: skip
 
@@ -74,6 +74,12 @@ def field(value: Any, name: str) -> object:
     return object.__getattribute__(value, name)
 
 
+def class_name(value: Any) -> str:
+    """The name of its class, or that of the object it stands for: behind the wall, one that did not cross."""
+    stands_for = value.__name__ if getattr(type(value), "stands_for_another", False) is True else None
+    return stands_for if isinstance(stands_for, str) else type(value).__name__
+
+
 def foreign(value: Any, depth: int = 0) -> str | None:
     """The type name of the first thing in `value` that is not plain data; None when all of it is plain."""
     kind = type(value)
@@ -88,5 +94,5 @@ def foreign(value: Any, depth: int = 0) -> str | None:
     elif (names := record_fields(value)) is not None:
         inside = [field(value, name) for name in names]
     else:
-        return kind.__name__
+        return class_name(value)
     return next((found for item in inside if (found := foreign(item, depth + 1)) is not None), None)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from threeloops.lab.text.plain import MAPPINGS, SEQUENCES, SETS, foreign, is_array, is_tensor
+from threeloops.lab.text.plain import MAPPINGS, SEQUENCES, SETS, class_name, foreign, is_array, is_tensor
 
 __all__ = ["article", "describe", "number", "number_pair", "printed", "with_unit"]
 
@@ -47,7 +47,7 @@ def describe(value: Any, limit: int = 90) -> str:
     """A short text for a message: the value of plain data, the type name alone of anything else."""
     kind = type(value)
     if foreign(value) is not None:
-        return article(kind.__name__)
+        return article(class_name(value))
     if is_tensor(value) or kind in (np.ndarray, np.memmap):
         return _describe_array(value)
     words = repr(value.item() if is_array(value) else value)
