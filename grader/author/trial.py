@@ -1,6 +1,6 @@
 """`threeloops test`: the right, wrong and half-done answers of a lab, graded together in few submissions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -8,10 +8,10 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from grader.authoring.known_wrong import KnownWrong
+from grader.authoring.answers import KnownWrong
 from grader.authoring.labs import Lab
 from grader.authoring.lint import require_sound
-from grader.authoring.manifest import Manifest, manifest
+from grader.authoring.manifest import Manifest, manifest, split_test_id
 from grader.grading.grade import Options, grade_notebook
 from grader.grading.records import Record
 from grader.release.release import release
@@ -44,7 +44,7 @@ def trials(lab: Lab, sandbox: Sandbox) -> Iterator[Trial]:
         left = {each.id for each in trusted.exercises if done is not None and each.id not in done}
         notebook = lab.answered({exercise: untouched[exercise] for exercise in left})
         lost = {test for each in trusted.exercises if each.id in left for test in each.tests}
-        yield Trial(name, 1, tuple(_faults(trusted, _grade(trusted, notebook, sandbox), lost)))
+        yield Trial(name, 1, tuple(_faults(_grade(trusted, notebook, sandbox), lost, {})))
     for kind in ("right", "wrong"):
         for number, chosen in enumerate(_together(trusted, lab.folder / kind), start=1):
             texts = {exercise: path.read_text(encoding="utf-8") for exercise, path in chosen.items()}
@@ -54,7 +54,7 @@ def trials(lab: Lab, sandbox: Sandbox) -> Iterator[Trial]:
             record = _grade(trusted, lab.answered(texts), sandbox)
             lost = {test for each in wrong for test in each.lost(trusted.exercise(each.exercise).tests)}
             lost |= {test for each in undone for test in each.tests}
-            faults = list(_faults(trusted, record, lost))
+            faults = list(_faults(record, lost, chosen))
             faults += [fault for each in wrong if (fault := _unsaid(trusted, record, each))]
             yield Trial(f"{kind} answers {number}", len(chosen), tuple(faults))
 
@@ -69,13 +69,15 @@ def _grade(trusted: Manifest, notebook: NotebookNode, sandbox: Sandbox) -> Recor
     return grade_notebook(notebook, trusted.lab, "trial", Options(sandbox))
 
 
-def _faults(trusted: Manifest, record: Record, lost: set[str]) -> Iterator[str]:
-    """Tests that gave points and should not have, or did not and should have."""
+def _faults(record: Record, lost: set[str], files: Mapping[str, Path]) -> Iterator[str]:
+    """Tests that gave points and should not have, or did not and should have, with the file of the answer if any."""
     for test in record.tests:
+        file = files.get(split_test_id(test.name)[0])
+        where = f"{file.parent.name}/{file.name}: {test.name}" if file else test.name
         if test.name in lost and test.score:
-            yield f"{test.name} gives {test.score:g} points, expected none"
+            yield f"{where} gives {test.score:g} points, expected none"
         elif test.name not in lost and test.score != test.max_score:
-            yield f"{test.name} gives {test.score:g} of {test.max_score:g} points: {test.output}"
+            yield f"{where} gives {test.score:g} of {test.max_score:g} points: {test.output}"
 
 
 def _unsaid(trusted: Manifest, record: Record, wrong: KnownWrong) -> str:

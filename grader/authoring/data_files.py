@@ -1,17 +1,28 @@
-"""A lab's data files. `data/MANIFEST.json` states the origin, licence, size and hash of each."""
+"""A lab's data files, and the pictures that its texts show.
+
+`data/MANIFEST.json` states the origin, licence, size and hash of each file.
+"""
 
 import hashlib
 import json
+import posixpath
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from grader.authoring.labs import Lab, LabError
+from grader.authoring.labs import OPENING, Lab, LabError
 
-__all__ = ["data_files"]
+__all__ = ["data_files", "missing_pictures"]
 
 _MANIFEST = "MANIFEST.json"
 _FIELDS = ("file", "bytes", "sha256", "source", "licence", "what")
 _SIZE_CAP = 2 * 1024 * 1024
 """Bytes of all data files of one lab together: everybody who clones the course downloads them."""
+
+
+_PICTURE = re.compile(r"""!\[[^\]]*\]\(\s*<?([^)>\s]+)|<img\b[^>]*?\bsrc\s*=\s*["']?([^"'>\s]+)""", re.IGNORECASE)
+"""A picture of a text, in Markdown or HTML."""
 
 
 def data_files(lab: Lab) -> dict[str, Path]:
@@ -26,6 +37,27 @@ def data_files(lab: Lab) -> dict[str, Path]:
         return {f"data/{name}": path for name, path in _checked(lab.data).items()}
     except ValueError as error:
         raise LabError(f"lab {lab.slug}, data/: {error}") from None
+
+
+def missing_pictures(lab: Lab, text: str) -> Iterator[str]:
+    """Of the pictures that a prose cell shows, those that the released lab would not have, with what to do.
+
+    Release takes along what `data/` holds and attaches one picture, which the cell tagged `opening` draws.
+    """
+    for found in _PICTURE.finditer(text):
+        address = found[1] or found[2]
+        url = urlsplit(address)
+        path = posixpath.normpath(unquote(url.path))
+        if address == f"attachment:{OPENING}.png":
+            if not any(OPENING in cell.metadata.get("tags", []) for cell in lab.notebooks[0].master().cells):
+                yield f"{address}, and no cell draws it: tag a demo cell {OPENING!r} as well, or take the picture out"
+        elif url.netloc or url.scheme not in ("", "attachment"):
+            continue
+        elif url.scheme or not path.startswith("data/") or not (lab.folder / path).is_file():
+            yield (
+                f"{address}, which the released lab would not have: put the file into data/, list it in "
+                f"data/{_MANIFEST}, and show data/{posixpath.basename(path)}"
+            )
 
 
 def _checked(folder: Path) -> dict[str, Path]:
@@ -57,6 +89,10 @@ def _read_manifest(path: Path) -> dict[str, dict]:
         raise ValueError(f"there is no {_MANIFEST}; it lists {', '.join(_FIELDS)} of each file") from None
     except ValueError as error:
         raise ValueError(f"{_MANIFEST} is not JSON: {error}") from None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(
+            f"{_MANIFEST} must be a list with an object for each file, [{{…}}, …], that gives {', '.join(_FIELDS)}"
+        )
     for entry in entries:
         if missing := [field for field in _FIELDS if not entry.get(field)]:
             raise ValueError(f"{_MANIFEST}, entry {entry.get('file', '?')}: {', '.join(missing)} is missing")

@@ -226,15 +226,28 @@ def _convert(source: Path, _modified: int, drawn: int) -> NotebookNode:
     """A py:percent source as a notebook without traces of the conversion.
 
     Cell ids depend on content alone, so that an inserted paragraph changes no other id. The cell that shows
-    `attachment:opening.png` gets the picture, where it is `drawn`.
+    `attachment:opening.png` gets the picture, where it is `drawn`. Raises LabError where the header cannot be read.
     """
     if source.suffix == ".ipynb":
         import nbformat
 
         return nbformat.read(source, as_version=4)
     import jupytext  # slow, and not needed to name a lab
+    import yaml
 
-    notebook = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
+    try:
+        notebook = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 2}" if error.problem_mark else ""  # line 1 is the first # ---
+        raise LabError(
+            f"{source}{line}: the header, between the lines `# ---`, is not YAML: {error.problem}. Mend that line or "
+            "the one before it; a text with a colon needs quotes"
+        ) from None
+    if not isinstance(notebook.metadata.get("threeloops") or {}, dict):
+        raise LabError(
+            f"{source}: the header's threeloops is {notebook.metadata['threeloops']!r}, expected lines below it with "
+            "title, minutes and withholds"
+        )
     notebook.metadata.pop("jupytext", None)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     seen: Counter[str] = Counter()

@@ -9,13 +9,13 @@ import importlib.util
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from nbformat import NotebookNode
 from threeloops.inner.replay.allowlist.admit import NotAdmitted, admit
 
-from grader.authoring.data_files import data_files
-from grader.authoring.known_wrong import KnownWrong
+from grader.authoring.answers import right_faults, wrong_faults
+from grader.authoring.data_files import data_files, missing_pictures
 from grader.authoring.labs import Lab, LabError, Limits, grade_id
 from grader.authoring.manifest import Kind, kind_of, split_test_id
 from grader.authoring.names import bound, imported_modules, replays, texts, used
@@ -26,12 +26,15 @@ __all__ = ["lint", "require_sound"]
 
 _FULL_MARKS = 100
 _MOST_EXERCISES, _MOST_PARTS = 8, 4
-_FEWEST_WRONG_ANSWERS = 3
+_IPYTHON = {"get_ipython", "display", "In", "Out", "_", "__", "___"}
+"""What a notebook's kernel defines besides Python's builtins."""
 _PLAIN_PYTHON = (Kind.SETUP, Kind.SOLUTION, Kind.TEST)
 
 
 @dataclass(frozen=True)
 class _Cell:
+    """`name` is the cell's grade_id, or its position and the beginning of its text."""
+
     name: str
     kind: Kind
     source: str
@@ -49,27 +52,12 @@ class _Source:
     lab: Lab
     cells: list[_Cell]
 
+    @classmethod
+    def read(cls, lab: Lab) -> Self:
+        return cls(lab, list(_cells(lab)))
+
     def of(self, kind: Kind) -> list[_Cell]:
         return [cell for cell in self.cells if cell.kind is kind]
-
-
-def lint(lab: Lab) -> list[str]:
-    source = _Source(lab, list(_cells(lab)))
-    unreadable = list(_cells_parse(source))
-    rules = [_header, _metadata, _exercises, _reflection, _hints, _markers]
-    if not unreadable:
-        rules += [_setups, _solutions, _tests, _replayed, _withheld_imports, _wrong_answers]
-    found = unreadable + [message for rule in rules for message in rule(source)]
-    if not found:
-        found += teaching_faults(lab)
-    for notebook in lab.notebooks[1:]:
-        dives = _Source(notebook, list(_cells(notebook)))
-        found += [f"dives: {message}" for rule in (_dives, _metadata, _hints) for message in rule(dives)]
-    try:
-        data_files(lab)
-    except LabError as error:
-        found.append(str(error).removeprefix(f"lab {lab.slug}, "))
-    return [f"{lab.slug}, {message}" for message in found]
 
 
 def _cells(lab: Lab) -> Iterator[_Cell]:
@@ -77,6 +65,29 @@ def _cells(lab: Lab) -> Iterator[_Cell]:
         first_line = node.source.strip().partition("\n")[0]
         name = grade_id(node) or f"{position} ({first_line[:40]!r})"
         yield _Cell(name, kind_of(node), node.source, node.metadata.get("nbgrader", {}), node)
+
+
+def lint(lab: Lab) -> list[str]:
+    source = _Source.read(lab)
+    unreadable, unnamed = list(_cells_parse(source)), list(_unnamed(source))
+    rules = [_header, _metadata, _hints, _markers, _pictures]
+    if not unnamed:  # cells without a name would be missed everywhere else
+        rules += [_exercises, _reflection]
+    if not unnamed and not unreadable:
+        rules += [_setups, _solutions, _tests, _replayed, _withheld_imports, _answers, _demos]
+    found = unnamed + unreadable + [message for rule in rules for message in rule(source)]
+    if not found:
+        found += teaching_faults(lab)
+    for notebook in lab.notebooks[1:]:
+        dives = _Source.read(notebook)
+        found += [
+            f"dives: {message}" for rule in (_dives, _metadata, _hints, _pictures, _demos) for message in rule(dives)
+        ]
+    try:
+        data_files(lab)
+    except LabError as error:
+        found.append(str(error).removeprefix(f"lab {lab.slug}, "))
+    return [f"{lab.slug}, {message}" for message in found]
 
 
 def require_sound(lab: Lab) -> None:
@@ -121,6 +132,17 @@ def _cells_parse(source: _Source) -> Iterator[str]:
                     break
 
 
+def _unnamed(source: _Source) -> Iterator[str]:
+    """nbgrader, grading and `wrong/` know a cell by its grade_id."""
+    expected = {Kind.SOLUTION: "<exercise>", Kind.TEST: "<exercise>_test", Kind.REFLECTION: "reflection"}
+    for cell in source.cells:
+        if cell.kind in expected and not grade_id(cell.node):
+            yield (
+                f'cell {cell.name} is a {cell.kind} cell without a name: add "grade_id": "{expected[cell.kind]}" to '
+                "its nbgrader metadata"
+            )
+
+
 def _metadata(source: _Source) -> Iterator[str]:
     for cell in source.cells:
         kind, meta, is_code = cell.kind, cell.meta, cell.node.cell_type == "code"
@@ -136,7 +158,7 @@ def _metadata(source: _Source) -> Iterator[str]:
             yield f"cell {cell.name} is the student's to write: locked must be false"
         if meta and meta.get("schema_version") != 3:
             yield f"cell {cell.name}: schema_version is {meta.get('schema_version')!r}, expected 3"
-    for name, count in Counter(cell.meta["grade_id"] for cell in source.cells if "grade_id" in cell.meta).items():
+    for name, count in Counter(filter(None, (grade_id(cell.node) for cell in source.cells))).items():
         if count > 1:
             yield f"cell {name}: {count} cells have this grade_id; each needs its own"
 
@@ -224,6 +246,33 @@ def _setups(source: _Source) -> Iterator[str]:
         before |= bound(cell.source)
 
 
+def _demos(source: _Source) -> Iterator[str]:
+    """A demo cell uses what cells above it define. One that uses an answer has to do without until it is written.
+
+    A `try` in the cell is taken for that: to know it, each demonstration would have to be executed.
+    """
+    answers = {name for cell in source.of(Kind.SOLUTION) for name in bound(cell.source, imports=False)}
+    above = set(_IPYTHON)
+    for cell in source.cells:
+        if cell.node.cell_type != "code":
+            continue
+        try:
+            tries = any(isinstance(node, ast.Try) for node in ast.walk(ast.parse(cell.source)))
+        except SyntaxError:  # a line of IPython's own: what this cell defines for those below is not known
+            return
+        if cell.kind is Kind.DEMO and not tries:
+            needed = used(cell.source)
+            if unknown := sorted(needed - above):
+                yield f"cell {cell.name} uses {', '.join(unknown)}: neither a builtin, nor defined by a cell above it"
+            if asked := sorted(needed & above & answers):
+                yield (
+                    f"cell {cell.name} uses {', '.join(asked)}, which an exercise asks for, and catches nothing: in an "
+                    "untouched lab it ends in a traceback. Put the call into try: … except NotImplementedError: and "
+                    "print there what will appear"
+                )
+        above |= bound(cell.source)
+
+
 def _solutions(source: _Source) -> Iterator[str]:
     for cell in source.of(Kind.SOLUTION):
         for node in ast.parse(cell.source).body:
@@ -278,27 +327,13 @@ def _withheld_imports(source: _Source) -> Iterator[str]:
                     yield f"cell {cell.name} imports {module}, which is withheld: it does not exist in a graded run"
 
 
-def _wrong_answers(source: _Source) -> Iterator[str]:
-    answers = {cell.name: cell for cell in source.of(Kind.SOLUTION)}
-    counted: Counter[str] = Counter()
-    for path in sorted(source.lab.wrong.glob("*.py")):
-        exercise, _, mistake = path.stem.partition("__")
-        where, text = f"wrong/{path.name}", path.read_text(encoding="utf-8")
-        if exercise not in answers or not mistake:
-            yield f"{where}: expected <exercise>__<what_is_wrong>.py, where the exercises are {', '.join(answers)}"
-            continue
-        counted[exercise] += 1
-        try:
-            KnownWrong.read(path)
-        except ValueError as error:
-            yield f"wrong/{error}"
-        try:
-            missing = sorted(bound(answers[exercise].source, imports=False) - bound(text, imports=False))
-        except SyntaxError as error:
-            yield f"{where} is not Python: line {error.lineno}: {error.msg}"
-            continue
-        if missing:
-            yield f"{where} does not define {', '.join(missing)}: it is the whole text of the cell with one mistake"
-    for name in answers:
-        if counted[name] < _FEWEST_WRONG_ANSWERS:
-            yield f"cell {name} has {counted[name]} known-wrong answers in wrong/, expected {_FEWEST_WRONG_ANSWERS}"
+def _pictures(source: _Source) -> Iterator[str]:
+    for cell in source.cells:
+        if cell.node.cell_type == "markdown":
+            for what in missing_pictures(source.lab, cell.source):
+                yield f"cell {cell.name} shows {what}"
+
+
+def _answers(source: _Source) -> Iterator[str]:
+    yield from right_faults(source.lab)
+    yield from wrong_faults(source.lab)

@@ -46,8 +46,9 @@ def regions(source: str, kind: Kind) -> list[str]:
             found.append("\n".join(inside))
             inside = None
         elif f"BEGIN {kind}" in line or f"END {kind}" in line:
+            side = "END" if f"END {kind}" in line else "BEGIN"
             raise ValueError(
-                f"line {number}, {line.strip()!r}, is not a marker: '### BEGIN {kind}' needs a line of its own"
+                f"line {number}, {line.strip()!r}, is not a marker: expected '### {side} {kind}' on a line of its own"
             )
         elif inside is not None:
             inside.append(line)

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from grading import submission
 
-from grader.authoring.known_wrong import KnownWrong
+from grader.authoring.answers import KnownWrong
 from grader.authoring.labs import Lab, all_labs
 from grader.authoring.lint import lint
 from grader.authoring.manifest import Exercise, manifest

@@ -11,7 +11,7 @@ import pytest
 from lab_source import SOLUTIONS, load, run_exercise
 from threeloops.lab.predictions.audit import claims
 
-from grader.authoring.known_wrong import KnownWrong
+from grader.authoring.answers import KnownWrong
 
 POINTS = {
     "00_start_here": {

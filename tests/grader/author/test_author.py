@@ -37,8 +37,8 @@ def test_each_kind_of_answer_that_does_not_do_what_it_must_is_named(lab):
         "# expect: the moon\ndef tensor_bytes(shape, element_bytes):\n    return 1\n"
     )
     faults = "\n".join(fault for trial in trials(lab, "none") for fault in trial.faults)
-    assert "tensor_bytes_test gives 0 of 100 points" in faults
-    assert "tensor_bytes_test gives 100 points, expected none" in faults
+    assert "right/tensor_bytes__a_loop.py: tensor_bytes_test gives 0 of 100 points" in faults
+    assert "wrong/tensor_bytes__counts_elements.py: tensor_bytes_test gives 100 points, expected none" in faults
     assert "adds_the_dimensions.py expects 'the moon', and the tests said:" in faults
 
 

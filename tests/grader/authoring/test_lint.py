@@ -2,7 +2,7 @@
 """The rules of a lab's source: a sound lab passes, and each broken rule is named with its lab and its cell."""
 
 import pytest
-from toy_course import DIVES, SOURCE, WRONG, add_dives
+from toy_course import DIVES, SOURCE, add_dives
 
 from grader.authoring.labs import LabError
 from grader.authoring.lint import lint, require_sound
@@ -63,6 +63,7 @@ def test_the_toy_is_sound(toy):
         ("    ### END SOLUTION\n\n# %% tags", "\n# %% tags", "cell mean: a SOLUTION region is opened and never closed"),
         ("    ### BEGIN SOLUTION\n    if not", "    if not", "cell mean: line 6 closes a SOLUTION region that was never"),
         ("### BEGIN SOLUTION\n    if not", "pass ### BEGIN SOLUTION\n    if not", "is not a marker"),
+        ("### END SOLUTION\n\n# %% tags", "### END SOLUTIONS\n\n# %% tags", "line 7, '### END SOLUTIONS', is not a marker: expected '### END SOLUTION' on a line of its own"),
         ("    ### BEGIN HIDDEN TESTS\n    for n", "    for n", "closes a HIDDEN TESTS region that was never opened"),
         ('hint("mean", "Add them up."', '### BEGIN SOLUTION\n### END SOLUTION\nhint("mean", "x"', "only solution cells may"),
         ('# %% tags=["demo"] jupyter={"source_hidden": true}\nhint', '# %% tags=["demo"]\nhint', "shows its hints"),
@@ -72,6 +73,96 @@ def test_the_toy_is_sound(toy):
 )  # fmt: skip
 def test_each_broken_rule_is_named(toy, old, new, message):
     assert any(message in found for found in edited(toy, old, new)), lint(toy)
+
+
+@pytest.mark.parametrize(
+    ("named", "kind", "expected"),
+    [
+        ("mean", "6 ('def mean(values):') is a solution cell", "<exercise>"),
+        ("mean_test", '8 (\'with check("mean", "the mean of a list"):\') is a test cell', "<exercise>_test"),
+        ("reflection", "14 ('A mean follows its outliers.') is a reflection cell", "reflection"),
+    ],
+)
+def test_a_graded_cell_without_a_grade_id_is_named_and_nothing_that_follows_from_it(toy, named, kind, expected):
+    assert edited(toy, f'"grade_id": "{named}", ', "") == [
+        f'90_toy, cell {kind} without a name: add "grade_id": "{expected}" to its nbgrader metadata'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [
+        ("![bars](attachment:opening.png)", "cell 1 ('# A toy with two exercises') shows attachment:opening.png, and no cell draws it"),
+        ("![bars](attachment:queue.png)", "shows attachment:queue.png, which the released lab would not have: put the file into data/"),
+        ("![a queue](pictures/queue.png)", "shows pictures/queue.png, which the released lab would not have"),
+        ('<img alt="a queue" src="pictures/queue.png">', "shows pictures/queue.png, which the released lab would not have"),
+        ("![a queue](data/queue.png)", "list it in data/MANIFEST.json, and show data/queue.png"),
+        ("![a queue](<data/../samples.txt>)", "shows data/../samples.txt"),
+    ],
+)  # fmt: skip
+def test_a_picture_that_students_would_not_get_is_named(toy, picture, message):
+    found = edited(toy, "# What is the middle", f"# {picture}\n#\n# What is the middle")
+    assert len(found) == 1 and message in found[0], found
+    toy.source.write_text(SOURCE)
+    add_dives(toy, DIVES.replace("# What does", f"# {picture}\n#\n# What does"))
+    found = lint(toy)
+    assert len(found) == 1 and found[0].startswith("90_toy, dives: cell 1 ('# Deep dives') shows "), found
+
+
+@pytest.mark.parametrize(
+    "picture",
+    ["![three](./data/samples.txt 'numbers')", "![b](data:image/png;base64,AAAA)", "![b](https://example.org/b.png)"],
+)
+def test_a_picture_that_lies_in_data_or_in_the_text_is_none_of_them(toy, picture):
+    assert edited(toy, "# What is the middle", f"# {picture}\n#\n# What is the middle") == []
+
+
+def demo(text):
+    return f'# %% tags=["demo"]\n{text}\n\n# %% [markdown]\n# In your own words'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("print(mean(SAMPLES))", "cell 13 ('print(mean(SAMPLES))') uses mean, which an exercise asks for, and catches nothing"),
+        ("def draw():\n    return rescale(SAMPLES, 1.0)\nprint(draw())", "uses rescale, which an exercise asks for"),
+        ("print(SAMPLE)", "cell 13 ('print(SAMPLE)') uses SAMPLE: neither a builtin, nor defined by a cell above it"),
+        ("try:\n    print(mean(SAMPLES))\nexcept NotImplementedError:\n    print('The mean appears here.')", ""),
+        ("display(SAMPLES, get_ipython(), nbformat)", ""),
+        ("%timeit sum(SAMPLES)", ""),
+    ],
+)  # fmt: skip
+def test_a_demonstration_that_would_fail_in_an_untouched_lab_is_named(toy, text, message):
+    found = edited(toy, "# %% [markdown]\n# In your own words", demo(text))
+    assert [message] == [message if message in each else each for each in found] if message else found == [], found
+
+
+def test_a_demonstration_above_the_exercise_that_it_shows_is_named(toy):
+    found = edited(
+        toy, "# %% [markdown]\n# ## Exercise 1", '# %% tags=["demo"]\nmean([1.0])\n\n# %% [markdown]\n# ## Exercise 1'
+    )
+    assert found == ["90_toy, cell 5 ('mean([1.0])') uses mean: neither a builtin, nor defined by a cell above it"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("title: A toy", "title: A: toy", "line 7: the header, between the lines `# ---`, is not YAML: mapping values are"),
+        ("threeloops.inner.roofline]", "threeloops.inner.roofline", "is not YAML: expected ',' or ']'"),
+        ("#   threeloops:\n", "#   threeloops: A toy\n#   more:\n", "the header's threeloops is 'A toy', expected lines"),
+    ],
+)  # fmt: skip
+def test_a_header_that_cannot_be_read_is_one_sentence_with_the_file(toy, old, new, message):
+    with pytest.raises(LabError) as refusal:
+        edited(toy, old, new)
+    assert message in str(refusal.value) and str(refusal.value).startswith(str(toy.source))
+
+
+@pytest.mark.parametrize("text", ['{"file": "samples.txt"}', '["samples.txt"]', "3"])
+def test_a_manifest_of_another_shape_is_named(toy, text):
+    (toy.data / "MANIFEST.json").write_text(text)
+    (found,) = lint(toy)
+    assert found.startswith("90_toy, data/: MANIFEST.json must be a list with an object for each file")
 
 
 @pytest.mark.parametrize(
@@ -113,30 +204,6 @@ def test_a_test_that_calls_no_answer_is_named(toy):
 def test_a_lab_without_exercises_is_named(toy):
     toy.source.write_text(SOURCE[: SOURCE.index("# %% [markdown]\n# ## Exercise 1")])
     assert any("has 0 exercises: a lab has between 1 and 8" in found for found in lint(toy))
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("mean__says_nothing", "def mean(values): return 0.0\n", "line 1 must be '# expect:"),
-        (
-            "median__sorts",
-            "# expect: x\ndef mean(values): return 0.0\n",
-            "wrong/median__sorts.py: expected <exercise>__",
-        ),
-        ("mean", "# expect: x\ndef mean(values): return 0.0\n", "wrong/mean.py: expected <exercise>__<what_is_wrong>"),
-        ("mean__broken", "# expect: x\ndef mean(values) return 0.0\n", "wrong/mean__broken.py is not Python"),
-        ("rescale__lost", "# expect: x\ndef rescale(values, top): return values\n", "does not define TINY"),
-    ],
-)
-def test_a_wrong_answer_that_could_not_grade_the_grader_is_named(toy, name, text, message):
-    (toy.wrong / f"{name}.py").write_text(text)
-    assert any(message in found for found in lint(toy))
-
-
-def test_each_exercise_needs_three_wrong_answers(toy):
-    (toy.wrong / f"{next(n for n in WRONG if n.startswith('mean'))}.py").unlink()
-    assert lint(toy) == ["90_toy, cell mean has 2 known-wrong answers in wrong/, expected 3"]
 
 
 def test_an_unlisted_data_file_is_named(toy):
