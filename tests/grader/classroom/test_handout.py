@@ -6,12 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from datetime import UTC, datetime
+from pathlib import Path
 
 import nbformat
 import pytest
 from grading import REPOSITORY
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grader.authoring.labs import Lab, LabError, all_labs, find_lab
 from grader.authoring.manifest import manifest
@@ -115,6 +119,35 @@ def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path):
     write_zip(tmp_path / "bomb.zip", {"a": bytes(2 << 20)})
     with pytest.raises(BadSubmission, match="unpacks to more than 1 MiB"):
         list(members(tmp_path / "bomb.zip", 1 << 20))
+
+
+@given(st.binary(max_size=64), st.binary(max_size=64))
+def test_a_files_date_depends_on_its_content_alone_and_has_passed(one, other):
+    with tempfile.TemporaryDirectory() as folder:
+        written = []
+        for number, files in enumerate(({"a": one, "b": other}, {"b": other, "a": one})):
+            path = Path(folder) / f"{number}.zip"
+            write_zip(path, files)
+            written.append(path.read_bytes())
+    assert written[0] == written[1]
+    with zipfile.ZipFile(io.BytesIO(written[0])) as archive:
+        dates = [info.date_time for info in archive.infolist()]
+    assert (dates[0] == dates[1]) == (one == other)
+    assert all((1990, 1, 1) <= date < (2020, 1, 1) for date in dates)
+
+
+def test_python_runs_the_new_file_of_a_later_bundle_also_where_its_size_is_the_old_ones(tmp_path):
+    for answer in (b"6 * 7", b"7 * 9"):
+        write_zip(tmp_path / "bundle.zip", {"known.py": b"print(" + answer + b")\n"})
+        with zipfile.ZipFile(tmp_path / "bundle.zip") as archive:
+            (info,) = archive.infolist()
+            archive.extract(info, tmp_path)
+        stamp = datetime(*info.date_time).timestamp()  # as `unzip` does; Python leaves the time of unpacking
+        os.utime(tmp_path / "known.py", (stamp, stamp))
+        words = [sys.executable, "-c", "import known"]
+        variables = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{eval(answer)}\n"
 
 
 @pytest.fixture(scope="module")
