@@ -17,7 +17,7 @@ from grading import REPOSITORY
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.authoring.labs import Lab, LabError, all_labs, find_lab
+from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
 from grader.authoring.manifest import manifest
 from grader.classroom.handout.archive import members, write_zip
 from grader.classroom.handout.autograder import write_autograder
@@ -181,6 +181,26 @@ def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path,
     ours, theirs = manifest(in_repository), manifest(lab, visible=True)
     assert theirs.exercises == ours.exercises
     assert set(theirs.exports) <= set(ours.exports)  # helpers of the model answers are not there
+
+
+def test_the_course_is_the_one_around_the_working_directory(in_repository, tmp_path, monkeypatch):
+    """`threeloops` of the instructor's environment, which lies in a course of its own, called in a student's bundle."""
+    write_bundle(tmp_path / "bundle.zip", [in_repository])
+    with zipfile.ZipFile(tmp_path / "bundle.zip") as archive:
+        archive.extractall(tmp_path)
+    bundle, below = tmp_path / "three_loops", tmp_path / "three_loops" / "work" / "notes"
+    below.mkdir(parents=True)
+    monkeypatch.delenv("THREELOOPS_ROOT", raising=False)
+    for here, course in ((bundle, bundle), (below, bundle), (tmp_path, REPOSITORY), (REPOSITORY / "lib", REPOSITORY)):
+        monkeypatch.chdir(here)
+        assert course_root() == course, here
+    hostile = bundle / "submitted" / "eve" / "01_roofline"
+    (hostile / "solutions").mkdir(parents=True)
+    (hostile / "nbgrader_config.py").touch()
+    monkeypatch.chdir(hostile)
+    assert course_root() == bundle, "a submission became the course that grades it"
+    monkeypatch.setenv("THREELOOPS_ROOT", str(tmp_path))
+    assert course_root() == tmp_path
 
 
 def test_a_bundle_with_an_answer_in_it_is_not_written(released, tmp_path):
