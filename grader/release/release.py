@@ -1,8 +1,8 @@
 """From `solutions/` to `labs/`: nbgrader's own generate_assignment between our checks of its input and its output.
 
 A released notebook depends on its source alone: stable cell ids, no outputs, no trace of a kernel, and of the header
-only the lab's name and a hash of the release. Stock `nbgrader generate_assignment` writes the same bytes, because the
-last step (`ForStudents`) is one of its preprocessors.
+only the lab's name, its minutes and a hash of the release. Stock `nbgrader generate_assignment` writes the same bytes,
+because the last step (`ForStudents`) is one of its preprocessors.
 """
 
 import io

@@ -27,6 +27,7 @@ from grader.classroom.handout.submission import write_submission
 from grader.classroom.register.roster import Student
 from grader.course.course import submissions
 from grader.learner.commands import check
+from grader.learner.progress import standing
 from grader.release.release import release
 from grader.release.student_copies import start
 from grader.submissions.submitted import BadSubmission
@@ -180,6 +181,7 @@ def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path,
         assert "has no solutions/, as in a student bundle: run this in a checkout" in " ".join(done.stderr.split())
     ours, theirs = manifest(in_repository), manifest(lab, visible=True)
     assert theirs.exercises == ours.exercises
+    assert standing(lab, set()).minutes_left == in_repository.minutes > 0
     assert set(theirs.exports) <= set(ours.exports)  # helpers of the model answers are not there
 
 

@@ -66,7 +66,7 @@ def test_the_notebook_names_its_lab_and_release_and_keeps_no_trace_of_the_rest_o
     release([toy])
     metadata = read(toy.released).metadata
     assert set(metadata) == {"kernelspec", "threeloops"}
-    assert metadata.threeloops == {"lab": "90_toy", "release": content_hash(read(toy.released))}
+    assert metadata.threeloops == {"lab": "90_toy", "minutes": 5, "release": content_hash(read(toy.released))}
 
 
 def test_cell_ids_are_those_of_the_source_so_that_an_added_paragraph_changes_no_other(toy):
