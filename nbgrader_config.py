@@ -4,79 +4,15 @@ Run nbgrader's commands in this folder. `solutions/*/*.ipynb` are generated from
 `threeloops release`: run that before the first `nbgrader generate_assignment`.
 """
 
-import os
+import sys
+import traceback
 from pathlib import Path
 
-from nbgrader.preprocessors import ClearOutput, Execute
-from nbgrader.server_extensions.formgrader import handlers
-from nbgrader.validator import Validator
+try:
+    from grader.classroom.configuration import configure
 
-from grader.classroom import autograde, generate
-from grader.pages.student_page import TEMPLATES
-from grader.release.preprocessors import CheckCells
-from grader.release.release import IGNORE, PREPROCESSORS
-
-ROOT = Path(__file__).resolve().parent
-
-c = get_config()  # noqa: F821 (nbgrader provides it)
-
-c.CourseDirectory.root = str(ROOT)
-c.CourseDirectory.course_id = "three_loops"
-c.CourseDirectory.source_directory = "solutions"
-c.CourseDirectory.release_directory = "labs"
-c.CourseDirectory.submitted_directory = "submitted"
-c.CourseDirectory.autograded_directory = "autograded"
-c.CourseDirectory.feedback_directory = "feedback"
-# Sources, wrong answers and other right ones hold the answers: nbgrader would copy them to every student.
-c.CourseDirectory.ignore = IGNORE
-
-# A department points this at a folder that its students can write to.
-EXCHANGE = Path(os.environ.get("THREELOOPS_EXCHANGE", ROOT / "exchange"))
-EXCHANGE.mkdir(parents=True, exist_ok=True)
-c.Exchange.root = str(EXCHANGE)
-# What a student hands in is the copy that `threeloops start` made.
-c.Exchange.assignment_dir = str(ROOT / "work")
-
-c.GenerateAssignment.preprocessors = PREPROCESSORS
-generate.install()
-
-# A submission arrives here rebuilt from the master's own cells (`autograde.install`), so that nbgrader's DeduplicateIds
-# and OverwriteCells, which restore them from the gradebook and trust the rest, have nothing left to do.
-c.Autograde.sanitize_preprocessors = [
-    "nbgrader.preprocessors.OverwriteKernelspec",
-    "grader.release.preprocessors.CheckCells",
-]
-c.Autograde.autograde_preprocessors = [
-    "grader.classroom.nbgrader_plugin.WalledExecute",
-    "nbgrader.preprocessors.IgnorePattern",
-    "nbconvert.preprocessors.ClearMetadataPreprocessor",
-    "nbgrader.preprocessors.LimitOutput",
-    "grader.classroom.nbgrader_plugin.ReflectionPoints",
-    "nbgrader.preprocessors.SaveAutoGrades",
-    "nbgrader.preprocessors.AssignLatePenalties",
-    "grader.release.preprocessors.CheckCells",
-]
-# What nbgrader does before the first preprocessor sees a submission, and after an exception, no option reaches.
-autograde.install()
-# `threeloops class init` sets the policy; without it nothing is taken for lateness.
-c.AssignLatePenalties.plugin_class = "grader.classroom.late_policy.ClassLatePolicy"
-c.ExportApp.plugin_class = "grader.classroom.export.SafeCsv"
-# Feedback, and formgrader's page, which runs in the instructor's own Jupyter server: what a student wrote
-# is sanitised after it was rendered, and the page's policy lets nothing run but formgrader's own scripts.
-c.HTMLExporter.extra_template_basedirs = [TEMPLATES, handlers.template_path]
-c.HTMLExporter.template_file = "walled.html.j2"
-c.HTMLExporter.preprocessors = [
-    "grader.pages.student_page.StudentPage",
-    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
-]
-c.HTMLExporter.filters = {
-    "markdown2html": "grader.pages.student_html.page_markdown",
-    "highlight_code": "grader.pages.student_html.Highlight",
-    "ansi2html": "grader.pages.student_html.text_to_html",
-    "strip_files_prefix": "grader.pages.student_html.as_it_is",
-}
-# No hidden test stands in a feedback page, also after the grades are out.
-c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.GetGrades", "grader.classroom.nbgrader_plugin.HideTests"]
-# `nbgrader validate`, the Validate button, has a list of its own that no option reaches; nbgrader's own check in it
-# refuses a written answer without points, and each lab has one.
-Validator.preprocessors.default_args = ([CheckCells, ClearOutput, Execute],)
+    configure(get_config(), Path(__file__).resolve().parent)  # noqa: F821 (nbgrader provides get_config)
+except Exception:
+    traceback.print_exc()
+    # An exception would be logged, and nbgrader would go on with its own settings: without the wall.
+    sys.exit("nbgrader_config.py failed, and nothing was done: see above")

@@ -6,12 +6,10 @@ skips every student who has a folder in `autograded/`. `nbgrader_config.py` inst
 
 import glob
 import os
-import re
 import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +21,12 @@ from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import api, autogradeapp
 from nbgrader.converters import Autograde
 from nbgrader.converters.base import BaseConverter
-from nbgrader.utils import parse_utc, rmtree
+from nbgrader.utils import rmtree
 from traitlets import Type
 
 from grader.authoring.labs import LabError, find_lab
 from grader.authoring.manifest import Kind, manifest
+from grader.classroom.exchange.times import utc
 from grader.grading.records import short_notes
 from grader.machine.faults import MachineFault, cause
 from grader.release.files import files_below
@@ -42,8 +41,6 @@ SECRET = "submission_secret.txt"
 """The file by which the exchange hands feedback back to the student alone who submitted."""
 
 _MAX_SECRET = 1024
-
-_OFFSET = re.compile(r"(?P<time>\S+ [0-9:.]+) ?(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)", re.ASCII)
 
 _NOT_RUN, _NOT_RUN_TEXT = "NotRun", "this test was not executed"
 """The error that a test cell carries until it is executed."""
@@ -87,15 +84,6 @@ class _LeavesFiles(BaseConverter):
                 self.log.warning("%s: %s is not graded and stays in submitted/", *told)
 
 
-def _with_offset(text: str) -> datetime | None:
-    """A time with a numeric offset, in UTC; None for any other. nbgrader takes the offset +0100 for 100 seconds."""
-    found = _OFFSET.fullmatch(text.strip())
-    if not found:
-        return None
-    hours, minutes = int(found["sign"] + found["hours"]), int(found["sign"] + found["minutes"])
-    return parse_utc(found["time"]) - timedelta(hours=hours, minutes=minutes)
-
-
 class _GuardedAutograde(Autograde, _LeavesFiles):
     """Autograde that checks a submission before it copies it, and stops at a fault of the machine.
 
@@ -134,15 +122,17 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
             self._read()
             self._leave_out_other_notebooks()
             self._forget_unfinished()
+            self._forget_another()
         return super().init_destination(assignment_id, student_id)
 
     def init_assignment(self, assignment_id: str, student_id: str) -> None:
         with self._stopping():
             super().init_assignment(assignment_id, student_id)
             stamp = Path(self._format_source(assignment_id, student_id), TIMESTAMP)
-            if stamp.is_file() and (time := _with_offset(stamp.read_text(encoding="ascii"))):
-                with self._gradebook() as gradebook:
-                    gradebook.update_or_create_submission(assignment_id, student_id, timestamp=time)
+            written = stamp.read_text(encoding="ascii").strip() if stamp.is_file() else ""
+            with self._gradebook() as gradebook:  # without a time, nbgrader leaves that of an earlier submission there
+                time = utc(written) if written else None
+                gradebook.update_or_create_submission(assignment_id, student_id, timestamp=time)
 
     def convert_single_notebook(self, notebook_filename: str) -> None:
         with self._stopping():
@@ -207,6 +197,19 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
             self.log.warning("%s: an earlier run was cut off here; grading it again", student_name(student_id))
             rmtree(str(folder))
 
+    def _forget_another(self) -> None:
+        """Remove the graded copy of a submission that another one has replaced, whatever its time: nbgrader takes only
+        one with a later time for another."""
+        assignment_id, student_id = self._at
+        source, graded = (Path(at(assignment_id, student_id)) for at in (self._format_source, self._format_dest))
+        name = f"{assignment_id}.ipynb"
+        if self.coursedir.notebook_id != "*" or not (graded / name).is_file():
+            return
+        is_written_later = (source / name).stat().st_mtime > (graded / name).stat().st_mtime
+        if is_written_later or _text(source / TIMESTAMP) != _text(graded / TIMESTAMP):
+            self.log.warning("%s: another submission than the one that was graded", student_name(student_id))
+            rmtree(str(graded))
+
     def _undo(self) -> None:
         """Remove what this run wrote for a submission that it did not finish; points of earlier runs stay."""
         folder = Path(self._format_dest(*self._at))
@@ -228,6 +231,10 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
 
     def _gradebook(self) -> Gradebook:
         return Gradebook(self.coursedir.db_url, self.coursedir.course_id)
+
+
+def _text(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
 
 
 def _is_finished(notebook: Path) -> bool:

@@ -1,5 +1,6 @@
 """`threeloops class …` and `threeloops submit`: a term in six steps, each a thin layer over nbgrader's own command."""
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import typer
 from threeloops.files import replace_text
 
 from grader.authoring.labs import LabError, course_root, find_lab
+from grader.classroom.exchange.folder import is_open_to_all, require_exchange
 from grader.classroom.register import settings as register
 from grader.machine.child_process import environment
 from grader.machine.faults import MachineFault
@@ -39,32 +41,42 @@ def _init(
     roster: Annotated[Path, typer.Argument(help="CSV with a column student_id, or Canvas's, Gradescope's, Moodle's.")],
     due: Annotated[list[str] | None, typer.Option(help="A due date: '01=2030-01-31 23:59'. May be repeated.")] = None,
     timezone: Annotated[str, typer.Option(help="Time zone of due dates without an offset.")] = "UTC",
-    late_percent: Annotated[float, typer.Option(help="Percent of the points lost per day begun.")] = 0.0,
-    late_most: Annotated[float, typer.Option(help="Most percent that lateness costs.")] = 100.0,
-    grace_minutes: Annotated[float, typer.Option(help="Minutes after the due date that cost nothing.")] = 0.0,
-    closes_days: Annotated[float | None, typer.Option(help="Days after which late work earns nothing.")] = None,
-    reflection: Annotated[float, typer.Option(min=0, help="Manual points for the written reflection.")] = 0.0,
+    late_percent: Annotated[float | None, typer.Option(help="Percent of the points lost per day begun.")] = None,
+    late_most: Annotated[float | None, typer.Option(help="Most percent that lateness costs.")] = None,
+    grace_minutes: Annotated[float | None, typer.Option(help="Minutes after the due date that cost nothing.")] = None,
+    closes_days: Annotated[
+        float | None, typer.Option(help="Days after which late work earns nothing; inf: never.")
+    ] = None,
+    reflection: Annotated[float | None, typer.Option(min=0, help="Manual points for the written reflection.")] = None,
 ) -> None:
-    """Enter roster, due dates and late policy. Run it again to change them; nobody is removed."""
+    """Enter roster, due dates and late policy. Run it again to change some of them; nobody is removed."""
     from grader.classroom.enrolment import apply_due_dates, enrol, gradebook
     from grader.classroom.register.roster import read_roster, save_roster
 
-    late = register.LatePolicy(late_percent, late_most, grace_minutes, closes_days)
     dates = dict(register.parse_due(text, timezone) for text in due or [])
     students, before = read_roster(roster), register.load()
-    chosen = replace(before, late=late, due={**before.due, **dates}, reflection_points=reflection)
+    late = before.late.changed(
+        percent_per_day=late_percent, most_percent=late_most, grace_minutes=grace_minutes, closes_days=closes_days
+    )
+    points = before.reflection_points if reflection is None else reflection
+    chosen = replace(before, late=late, due={**before.due, **dates}, reflection_points=points)
     with gradebook() as book:
         strangers = enrol(book, students)
         graded = apply_due_dates(book, chosen)
     register.save(chosen)
     save_roster(_roster(), students)
-    print(f"{len(students)} students are in the gradebook.")
+    print(f"{len(students)} students are in the gradebook. {late}")
     for slug, when in sorted(chosen.due.items()):
         print(f"{slug} is due {when}")
     if strangers:
         print(f"In the gradebook and not on the roster: {', '.join(strangers)}. They stay there.")
     for slug in graded:
         print(f"{slug} has submissions: `threeloops class grade {slug[:2]} --again` applies the new date to them.")
+    if is_open_to_all(course_root()):
+        print(
+            f"Every user of this machine can read {course_root()}: solutions, hidden tests, and soon submissions and "
+            f"grades. `chmod go-rwx {shlex.quote(str(course_root()))}` closes it."
+        )
 
 
 def _release(lab: _LabName) -> None:
@@ -74,6 +86,7 @@ def _release(lab: _LabName) -> None:
     from grader.release.release import release as generate
 
     target = find_lab(lab)
+    require_exchange(course_root())
     generate([target])
     _nbgrader("generate_assignment", target.slug, "--force")
     chosen = register.load().with_released(target.slug)
@@ -201,11 +214,16 @@ def _roster() -> Path:
     return register.class_folder() / "roster.json"
 
 
+_OF_EXCHANGE = ("collect", "release_assignment", "release_feedback", "submit")
+
+
 def _nbgrader(*words: str) -> None:
     """Run nbgrader's command in the course. Raises MachineFault, which shows what it said, if it fails."""
     root = course_root()
     if not (root / "nbgrader_config.py").is_file():
         raise LabError(f"{root} is no course folder: it has no nbgrader_config.py")
+    if words[0] in _OF_EXCHANGE:
+        require_exchange(root)
     command = [sys.executable, "-m", "nbgrader", *words]
     sys.stdout.flush()
     if subprocess.run(command, cwd=root, env=environment()).returncode:

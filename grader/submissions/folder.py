@@ -10,14 +10,14 @@ from grader.machine.faults import is_machines
 from grader.submissions.submitted import BadSubmission
 
 __all__ = [
-    "TIMESTAMP", "below", "is_student", "require_plain_files", "require_small_notebook", "require_student",
-    "require_timestamp", "spelling", "student_name",
+    "MAX_FILES", "MAX_FOLDER_BYTES", "TIMESTAMP", "below", "is_student", "require_plain_files",
+    "require_small_notebook", "require_student", "require_timestamp", "spelling", "student_name",
 ]  # fmt: skip
 
 _MAX_NAME = 100
 _MAX_NAME_BYTES = 255
-_MAX_FILES = 1000
-_MAX_FOLDER_BYTES = 100 << 20
+MAX_FILES = 1000
+MAX_FOLDER_BYTES = 100 << 20
 _MAX_NOTEBOOK_BYTES = 32 << 20
 TIMESTAMP = "timestamp.txt"
 """The file in which nbgrader notes when a submission was handed in."""
@@ -84,11 +84,11 @@ def require_plain_files(folder: Path) -> None:
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
             raise BadSubmission(f"{shown} is a pipe, a socket or a device, not a file; delete it and hand in again")
         size += found.st_size if stat.S_ISREG(found.st_mode) else 0
-        if files > _MAX_FILES:
-            raise BadSubmission(f"the folder holds more than {_MAX_FILES:,} files; hand in the notebook alone")
-        if size > _MAX_FOLDER_BYTES:
+        if files > MAX_FILES:
+            raise BadSubmission(f"the folder holds more than {MAX_FILES:,} files; hand in the notebook alone")
+        if size > MAX_FOLDER_BYTES:
             raise BadSubmission(
-                f"the folder's files have {size / 2**20:,.0f} MiB and more, at most {_MAX_FOLDER_BYTES >> 20} are "
+                f"the folder's files have {size / 2**20:,.0f} MiB and more, at most {MAX_FOLDER_BYTES >> 20} are "
                 "accepted; hand in the notebook alone"
             )
 

@@ -110,8 +110,8 @@ def wrong_ones(lab: Lab) -> Iterator[Tried]:
     right = answers(lab, lab.right)
     for number, wrong in enumerate(combined(answers(lab, lab.folder / "wrong"))):
         others = [each for each in manifest(lab).exercises if each.id not in wrong]
-        if is_first_turn(lab, number):
-            yield Tried(lab, wrong, {each.id: right[each.id].pop(0) for each in others}, [])
+        if is_first_turn(lab, number) and (one := manifest(lab).exercises[number]) in others:
+            yield Tried(lab, wrong, {one.id: right[one.id].pop(0)}, [each for each in others if each is not one])
         else:
             yield Tried(lab, wrong, {}, others)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from threeloops.files import replacing
+from threeloops.files import replace_text, replacing
 
 from grader.authoring.labs import Lab, LabError
 from grader.classroom.handout.archive import members
@@ -106,18 +106,23 @@ def _notebook(name: str, content: bytes, lab: Lab) -> bytes:
 
 
 def store(download: Download, lab: Lab, folder: Path, handed_in: datetime | None) -> int:
-    """Write each notebook to `folder/<student>/<lab>/`, whole or not at all; returns how many were new or changed."""
+    """Write each notebook to `folder/<student>/<lab>/`, whole or not at all; returns how many were new or changed.
+
+    `handed_in` is noted for all of them; without it, one that is there already keeps the time that it has.
+    """
     changed = 0
     for student, content in download.notebooks.items():
         path = folder / student / lab.slug / f"{lab.slug}.ipynb"
-        if path.is_file() and path.read_bytes() == content:
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as stream:
-            stream.write(content)
         stamp = path.parent / TIMESTAMP
-        stamp.unlink(missing_ok=True)  # of the submission that this one replaces
-        if handed_in is not None:
-            stamp.write_text(f"{handed_in.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC")
-        changed += 1
+        is_new = not path.is_file() or path.read_bytes() != content
+        time = f"{handed_in.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if handed_in else ""
+        if is_new:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as stream:
+                stream.write(content)
+            stamp.unlink(missing_ok=True)  # of the submission that this one replaces
+        if time and (not stamp.is_file() or stamp.read_text() != time):
+            replace_text(stamp, time)
+            is_new = True
+        changed += is_new
     return changed

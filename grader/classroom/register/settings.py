@@ -1,6 +1,7 @@
 """What an instructor decides about a class: due dates, the late policy, and points for the reflection."""
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +42,22 @@ class LatePolicy:
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1e6:
                 raise LabError(f"the late policy's {name} is {value:g}, expected 0 or more")
+
+    def changed(self, **given: float | None) -> "LatePolicy":
+        """This policy with those of its fields that are not None; `closes_days` of infinity: it never does."""
+        new: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if new.get("closes_days") == math.inf:
+            new["closes_days"] = None
+        return replace(self, **new)
+
+    def __str__(self) -> str:
+        if self.percent_per_day == 0 and self.closes_days is None:
+            return "Late work loses nothing."
+        grace = f", {self.grace_minutes:g} minutes are free" if self.grace_minutes else ""
+        closes = "" if self.closes_days is None else f"; after {self.closes_days:g} days it earns nothing"
+        return (
+            f"Late work loses {self.percent_per_day:g}% per day begun, at most {self.most_percent:g}%{grace}{closes}."
+        )
 
     def penalty(self, score: float, seconds_late: float) -> float:
         """Points to take from `score`, for a submission `seconds_late` after its due date."""

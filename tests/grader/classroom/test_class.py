@@ -70,11 +70,14 @@ def course(tmp_path_factory):
     mistaken = nbformat.from_dict(reference)
     answer = next(lab.wrong.glob("mean__*.py"))
     next(cell for cell in mistaken.cells if cell.id == "mean").source = answer.read_text()
-    for student, stamp, notebook in (("early", IN_TIME, reference), ("late", LATE, reference), ("wrong", "", mistaken)):
-        folder = inbound / f"{student}+{lab.slug}+2030-01-31 20:00:00 UTC+secret"
+    for student, stamp, notebook in (
+        ("early", IN_TIME, reference),
+        ("late", LATE, reference),
+        ("wrong", "2030-01-31 20:00:00 UTC", mistaken),
+    ):
+        folder = inbound / f"{student}+{lab.slug}+{stamp}+secret"
         shutil.copytree(mine, folder)
         nbformat.write(notebook, folder / f"{lab.slug}.ipynb")
-        (folder / "timestamp.txt").write_text(stamp)
         (folder / "submission_secret.txt").write_text(f"known to {student} alone")
     threeloops(root, "class", "collect", "90")
     threeloops(root, "class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto")

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from toy_course import make_course
 
-from grader.submissions.folder import _MAX_FILES, _MAX_FOLDER_BYTES, BadSubmission
+from grader.submissions.folder import MAX_FILES, MAX_FOLDER_BYTES, BadSubmission
 from grader.submissions.parse import _MAX_CONTAINERS, _MAX_VALUES, parse
 from grader.submissions.reading import Submission, content
 
@@ -103,7 +103,7 @@ def sparse(path, size):
 
 
 def many(folder):
-    for number in range(_MAX_FILES):
+    for number in range(MAX_FILES):
         (folder / str(number)).touch()
 
 
@@ -112,7 +112,7 @@ FOLDERS = {
     "dangling link": (lambda f: (f / "x").symlink_to("nowhere"), "x is a symbolic link"),
     "linked folder": (lambda f: (f / "x").symlink_to("/", target_is_directory=True), "x is a symbolic link"),
     "pipe": (lambda f: os.mkfifo(f / "timestamp.txt"), "timestamp.txt is a pipe"),
-    "large file": (lambda f: sparse(f / "x", _MAX_FOLDER_BYTES), "at most 100 are accepted"),
+    "large file": (lambda f: sparse(f / "x", MAX_FOLDER_BYTES), "at most 100 are accepted"),
     "many files": (many, "more than 1,000 files"),
     "unreadable name": (lambda f: (f / "\x1b[2J").symlink_to("x"), r"\\x1b\[2J is a symbolic link"),
 }

@@ -1,0 +1,131 @@
+"""nbgrader's collect, made safe in ways that none of its options offers.
+
+nbgrader follows links in a submission, only warns where a folder belongs to somebody other than the student it names,
+takes its time from a file in it, and ends at the first folder that it cannot read, after it has deleted what it had of
+that student. `nbgrader_config.py` installs this class.
+"""
+
+import os
+import pwd
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nbgrader.exchange import ExchangeError
+from nbgrader.exchange.default import ExchangeCollect
+
+from grader.classroom.exchange.copying import copy_plain
+from grader.classroom.exchange.times import utc
+from grader.submissions.folder import TIMESTAMP, is_student, student_name
+from grader.submissions.submitted import BadSubmission
+
+__all__ = ["GuardedCollect"]
+
+_PATIENCE = 600.0
+"""Seconds that writing a submission may take."""
+
+
+class GuardedCollect(ExchangeCollect):
+    """What cannot be collected is named and left where it is; all others are collected. Ends with an error then."""
+
+    def init_src(self) -> None:
+        self._refused: list[str] = []
+        super().init_src()
+        self.src_records: list[dict[str, Any]] = [record for record in self.src_records if record["username"]]
+
+    def _path_to_record(self, path: str) -> dict[str, Any]:
+        """The record of a folder; nobody's, of one that cannot be a submission."""
+        name = os.path.basename(path)
+        record: dict[str, Any] = {"filename": name, "username": "", "timestamp": datetime.min}
+        with self._naming(name):
+            student, handed_in = _read_name(name, self.coursedir.assignment_id)
+            self._require_own(Path(path), student)
+            record.update(username=student, timestamp=handed_in)
+        return record
+
+    def _require_own(self, folder: Path, student: str) -> None:
+        """Raises BadSubmission if neither the student nor the one who collects owns the folder."""
+        owner = folder.lstat().st_uid
+        if not self.check_owner or owner == os.geteuid():
+            return
+        try:
+            name = pwd.getpwuid(owner).pw_name
+        except KeyError:
+            name = f"user {owner}"
+        if name != student:
+            raise BadSubmission(
+                f"it says that it is {student_name(student)}'s and belongs to {name}; remove it, or set "
+                "ExchangeCollect.check_owner = False where all students share one Unix user"
+            )
+
+    def copy_files(self) -> None:
+        self.log.info("Processing %d submissions of %s", len(self.src_records), self.coursedir.assignment_id)
+        for record in self.src_records:
+            with self._naming(record["filename"]):
+                self._collect(record)
+        if self._refused:
+            raise ExchangeError(f"not collected: {', '.join(self._refused)}; why stands above, all others are there")
+
+    def _collect(self, record: dict[str, Any]) -> None:
+        student, lab, handed_in = record["username"], self.coursedir.assignment_id, record["timestamp"]
+        target = Path(self.coursedir.format_path(self.coursedir.submitted_directory, student, lab))
+        had = self._time_of(target)
+        if target.is_dir() and not (
+            (self.update and (had is None or handed_in > had)) or (self.before_duedate and had != handed_in)
+        ):
+            more = "no newer submission to collect" if self.update else "is there already; --update fetches newer ones"
+            self.log.info("%s: %s", student_name(student), more)
+            return
+        source = Path(self.inbound_path, record["filename"])
+        new = target.with_name(f".{target.name}.new")
+        shutil.rmtree(new, ignore_errors=True)
+        try:
+            copy_plain(source, new)
+            (new / TIMESTAMP).unlink(missing_ok=True)
+            (new / TIMESTAMP).write_text(f"{handed_in:%Y-%m-%d %H:%M:%S.%f} UTC", encoding="ascii")
+            self._compare_times(source, student, handed_in)
+            if target.is_dir():
+                shutil.rmtree(target)
+            new.rename(target)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        self.log.info("%s: collected", student_name(student))
+
+    def _time_of(self, folder: Path) -> datetime | None:
+        try:
+            time: datetime | None = self.coursedir.get_existing_timestamp(str(folder))
+            return time
+        except ValueError:  # what an earlier collection left there is no time
+            return None
+
+    def _compare_times(self, source: Path, student: str, handed_in: datetime) -> None:
+        """The name of a folder is its owner's to choose, the time of its last change is not."""
+        changed = datetime.fromtimestamp(max(path.lstat().st_ctime for path in (source, *source.iterdir())), UTC)
+        if (changed.replace(tzinfo=None) - handed_in).total_seconds() > _PATIENCE:
+            said = "%s: handed in at %s by its name, and written to at %s (UTC); the late policy goes by the first"
+            self.log.warning(said, student_name(student), f"{handed_in:%Y-%m-%d %H:%M}", f"{changed:%Y-%m-%d %H:%M}")
+
+    @contextmanager
+    def _naming(self, folder: str) -> Iterator[None]:
+        """What is wrong with a folder is no reason to leave the others there."""
+        try:
+            yield
+        except (BadSubmission, OSError) as error:
+            name = student_name(folder)
+            self.log.error("%s is not collected: %s", name, error)
+            self._refused.append(name)
+
+
+def _read_name(folder: str, assignment: str) -> tuple[str, datetime]:
+    """The student and the time in `student+assignment+time+random`. Raises BadSubmission if it is another name."""
+    student, _, rest = folder.rpartition(f"+{assignment}+")
+    try:
+        handed_in = utc(rest.rpartition("+")[0] or rest)
+    except (ValueError, OverflowError):  # dateutil's own is a ValueError
+        raise BadSubmission("its name is not one that `nbgrader submit` gives") from None
+    if not is_student(student_name(student)):
+        raise BadSubmission("it names nobody who can be a student")
+    return student, handed_in

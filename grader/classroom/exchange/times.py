@@ -1,0 +1,24 @@
+"""When something was handed in."""
+
+import re
+from datetime import datetime, timedelta
+
+from nbgrader.utils import parse_utc
+
+__all__ = ["utc"]
+
+_OFFSET = re.compile(r"(?P<time>\S+ [0-9:.]+) ?(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)", re.ASCII)
+
+
+def utc(text: str) -> datetime:
+    """A time as nbgrader writes it, in UTC and without a zone; nbgrader takes the offset +0100 for 100 seconds.
+
+    Raises ValueError or OverflowError if it is no time.
+    """
+    time: datetime
+    if not (found := _OFFSET.fullmatch(text.strip())):
+        time = parse_utc(text)
+        return time
+    hours, minutes = int(found["sign"] + found["hours"]), int(found["sign"] + found["minutes"])
+    time = parse_utc(found["time"])
+    return time - timedelta(hours=hours, minutes=minutes)

@@ -1,0 +1,215 @@
+"""What students leave at the exchange is collected as plain files, under their own names, and holds up nobody else."""
+
+import logging
+import os
+import pwd
+import shutil
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from grading import REPOSITORY, nbgrader
+from nbgrader.api import Gradebook
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.exchange import ExchangeError
+from toy_course import make_course
+from traitlets.config import Config
+
+from grader.authoring.labs import LabError
+from grader.classroom.exchange import collect
+from grader.classroom.exchange.collect import GuardedCollect
+from grader.classroom.exchange.folder import is_open_to_all, require_exchange, shared
+from grader.release.release import release
+
+LAB = "90_toy"
+FIRST, LATER = "2030-01-31 10:00:00.5 UTC", "2030-01-31 11:00:00.0 UTC"
+ME = pwd.getpwuid(os.getuid()).pw_name
+
+
+class Exchange:
+    """An exchange and what was collected from it."""
+
+    def __init__(self, folder: Path):
+        self.root, self.inbound = folder / "course", folder / "exchange/three_loops/inbound"
+        self.inbound.mkdir(parents=True)
+        self.root.mkdir()
+
+    def leave(self, student: str, time: str = FIRST, text: str = "{}", **files: str) -> Path:
+        folder = self.inbound / f"{student}+{LAB}+{time}+cmFuZG9t"
+        folder.mkdir()
+        for name, content in {f"{LAB}.ipynb": text, **files}.items():
+            (folder / name).write_text(content)
+        return folder
+
+    def collect(self, **options: bool) -> None:
+        directory = CourseDirectory(
+            root=str(self.root),
+            course_id="three_loops",
+            db_url=f"sqlite:///{self.root}/gradebook.db",
+            assignment_id=LAB,
+        )
+        Gradebook(directory.db_url).close()
+        config = Config({"Exchange": {"root": str(self.inbound.parents[1])}})
+        GuardedCollect(coursedir=directory, config=config, **{"update": True, **options}).start()
+
+    def collected(self) -> dict[str, str]:
+        """The notebooks' texts by student; what else there is does not begin with a dot."""
+        found = sorted((self.root / "submitted").glob("*/*"))
+        assert [path.name for path in found] == [LAB] * len(found)
+        return {path.parent.name: (path / f"{LAB}.ipynb").read_text() for path in found}
+
+    def time(self, student: str) -> str:
+        return (self.root / f"submitted/{student}/{LAB}/timestamp.txt").read_text()
+
+
+@pytest.fixture
+def exchange(tmp_path, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("traitlets"), "propagate", True)
+    # nbgrader calls alembic by name
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    return Exchange(tmp_path)
+
+
+def link_to_a_file(folder, secret):
+    (folder / f"{LAB}.ipynb").unlink()
+    (folder / f"{LAB}.ipynb").symlink_to(secret)
+
+
+def link_to_a_folder(folder, secret):
+    (folder / "data").symlink_to(secret.parent)
+
+
+def link_in_place_of_the_submission(folder, secret):
+    shutil.rmtree(folder)
+    folder.symlink_to(secret.parent)
+
+
+def link_below(folder, secret):
+    (folder / "a/b").mkdir(parents=True)
+    (folder / "a/b/c").symlink_to(secret)
+
+
+def pipe(folder, secret):
+    os.mkfifo(folder / "pipe")
+
+
+def many_files(folder, secret):
+    for number in range(1001):
+        (folder / str(number)).touch()
+
+
+def large_file(folder, secret):
+    with (folder / "large").open("wb") as file:
+        file.truncate(101 << 20)
+
+
+SPOIL = (link_to_a_file, link_to_a_folder, link_in_place_of_the_submission, link_below, pipe, many_files, large_file)
+
+
+@pytest.mark.parametrize("spoil", SPOIL, ids=lambda function: function.__name__)
+def test_what_is_no_plain_folder_is_named_and_left_and_what_was_there_before_stays(exchange, tmp_path, spoil, caplog):
+    secret = tmp_path / "solutions" / f"{LAB}.ipynb"
+    secret.parent.mkdir()
+    secret.write_text("the reference")
+    exchange.leave("ada", text="her first")
+    exchange.collect()
+    spoil(exchange.leave("ada", LATER, "her second"), secret)
+    exchange.leave("zoë", text="hers")
+    with pytest.raises(ExchangeError, match=rf"ada\+{LAB}\+{LATER}"):
+        exchange.collect()
+    assert exchange.collected() == {"ada": "her first", "zoë": "hers"}
+    assert "is not collected: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name", ["x+y", "eve+{}+garbage+x", "eve+{}", "+{}+2030-01-31 10:00:00 UTC+x", "a..b+{}+2030-01-31 10:00:00 UTC+x"]
+)
+def test_a_name_that_nbgrader_does_not_give_holds_up_nobody(exchange, name):
+    (exchange.inbound / name.format(LAB)).mkdir()
+    exchange.leave("ada")
+    if f"+{LAB}+" in name.format(LAB):
+        with pytest.raises(ExchangeError, match="not collected"):
+            exchange.collect()
+    else:
+        exchange.collect()
+    assert exchange.collected() == {"ada": "{}"}
+
+
+def test_a_folder_of_somebody_elses_is_not_the_students(exchange, monkeypatch, caplog):
+    monkeypatch.setattr(collect.os, "geteuid", lambda: os.getuid() + 1)  # the one who collects is another user
+    exchange.leave(ME, text="mine")
+    exchange.leave("ada", text="also mine")
+    with pytest.raises(ExchangeError, match="ada"):
+        exchange.collect()
+    assert exchange.collected() == {ME: "mine"}
+    assert f"it says that it is ada's and belongs to {ME}" in caplog.text
+    exchange.collect(check_owner=False)
+    assert exchange.collected() == {ME: "mine", "ada": "also mine"}
+
+
+@pytest.mark.parametrize("stamp", [None, "2020-01-01 00:00:00 UTC", "not a time"])
+def test_the_time_is_that_of_the_folder_and_of_no_file_in_it(exchange, stamp):
+    exchange.leave("ada", text="her first", **({"timestamp.txt": stamp} if stamp else {}))
+    exchange.collect()
+    assert exchange.time("ada") == "2030-01-31 10:00:00.500000 UTC"
+    exchange.leave("ada", "2030-01-31 12:00:00 +0100", text="her second")
+    exchange.collect(update=False)
+    assert exchange.collected() == {"ada": "her first"}
+    exchange.collect()
+    assert exchange.collected() == {"ada": "her second"}
+    assert exchange.time("ada") == "2030-01-31 11:00:00.000000 UTC"
+
+
+def test_a_folder_that_is_written_to_after_its_time_is_named(exchange, caplog):
+    exchange.leave("ada", f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f} UTC")
+    exchange.collect()
+    assert "written to at" not in caplog.text
+    exchange.leave("eve", "2020-01-01 00:00:00.0 UTC")
+    exchange.collect()
+    assert "eve: handed in at 2020-01-01 00:00 by its name, and written to at" in caplog.text
+
+
+def test_nobody_can_take_the_place_of_the_courses_folder(tmp_path):
+    shared(tmp_path / "new/exchange")
+    assert (tmp_path / "new/exchange").is_dir()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    shared(tmp_path / "open")
+    assert (tmp_path / "open").stat().st_mode & 0o7777 == 0o1777
+    shared(Path("/proc/no/such/folder"))  # nbgrader says so where it needs one
+
+
+def test_who_can_read_a_checkout_is_known(tmp_path):
+    folder = tmp_path / "a/b"
+    folder.mkdir(parents=True)
+    for mode in (0o755, 0o750, 0o711):
+        folder.chmod(mode)
+        assert not is_open_to_all(folder) or mode == 0o755
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    lab = make_course(tmp_path_factory.mktemp("course"))
+    shutil.copy(REPOSITORY / "nbgrader_config.py", lab.root)
+    release([lab])
+    return lab
+
+
+def test_a_configuration_that_fails_ends_nbgrader_which_would_go_on_without_the_wall(course):
+    config = course.root / "nbgrader_config.py"
+    text = config.read_text()
+    config.write_text(text.replace("grader.classroom.configuration", "grader.classroom.is_not_there"))
+    done = nbgrader(course.root, "autograde", LAB)
+    assert done.returncode not in (0, None) and "nbgrader_config.py failed" in done.stderr
+    assert not (course.root / "gradebook.db").exists()
+    config.write_text(text)
+
+
+def test_an_exchange_that_cannot_be_made_stops_what_needs_one_and_nothing_else(course, monkeypatch):
+    away = {"THREELOOPS_EXCHANGE": "/proc/no/exchange"}
+    done = nbgrader(course.root, "generate_assignment", LAB, "--force", **away)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv(*next(iter(away.items())))
+    with pytest.raises(LabError, match="/proc/no/exchange is not there and cannot be made; set THREELOOPS_EXCHANGE"):
+        require_exchange(course.root)
