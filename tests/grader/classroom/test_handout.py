@@ -166,6 +166,10 @@ def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path,
     assert not [n for n in names if "solutions/" in n or "/wrong/" in n or "/right/" in n or "/tests/" in n]
     notebook = nbformat.read(root / f"labs/{in_repository.slug}/{in_repository.slug}.ipynb", as_version=4)
     assert not [c.id for c in notebook.cells if "HIDDEN TESTS" in c.source or "BEGIN SOLUTION" in c.source]
+    readme = (root / "README.md").read_text()
+    exchanged = ["submit 01 --exchange", "nbgrader fetch_feedback 01_roofline", "export THREELOOPS_EXCHANGE="]
+    for said in ["make lab LAB=01 ", "threeloops check 01 ", "threeloops submit 01 ", *exchanged]:
+        assert said in readme
     lab = find_lab("01", root)
     assert all_labs(root) == [Lab(in_repository.slug, root)]
     assert start(lab) and lab.work.is_file()
