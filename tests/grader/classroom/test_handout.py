@@ -113,6 +113,8 @@ def test_what_cannot_be_told_is_named_and_the_rest_is_collected(released, tmp_pa
     assert store(found, released, tmp_path / "submitted", None) == 0, "nothing is new"
     folder = tmp_path / "submitted" / "ada" / released.slug
     assert (folder / "timestamp.txt").read_text() == "2030-01-31 12:00:00 UTC"
+    assert store(found, released, tmp_path / "submitted", datetime(2030, 2, 1, 12, tzinfo=UTC)) == 2, "the time is"
+    assert (folder / "timestamp.txt").read_text() == "2030-02-01 12:00:00 UTC"
     assert sorted(p.name for p in (tmp_path / "submitted").iterdir()) == ["ada", "zoë"]
 
 
