@@ -197,9 +197,13 @@ def release(
         differences = release.stale(_chosen(labs))
         for line in differences:
             _console.print(f"[red]✗[/] {escape(line)}", highlight=False)
+        if differences:
+            say("labs/ is generated: `threeloops release` makes it again, and what was edited there by hand is lost")
         raise typer.Exit(1 if differences else 0)
     for path in release.release(_chosen(labs)):
         _console.print(f"[green]✓[/] {path.relative_to(course_root())}", highlight=False)
+    for slug in release.not_on_the_map(_chosen(labs)):
+        say(f"{slug} is not on the map of the course: README.md, labs/course.md and lab 00 do not show it")
 
 
 @command

@@ -3,6 +3,7 @@ packages that cannot be written, and a user other than the one who installed the
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -150,6 +151,8 @@ def test_a_lab_is_started_and_checked_where_there_is_no_checkout(theirs, machine
     assert "100 of 100 points by the visible checks" in checked.stdout, checked.stdout + checked.stderr
     status = theirs("-m", "grader.cli", "status")
     assert "00_start_here" in status.stdout and "100 / 100" in status.stdout and "done" in status.stdout
+    ahead, hours = map(int, re.search(r"about (\d+) of (\d+) hours are left", status.stdout).groups())
+    assert 0 < ahead < hours, status.stdout
 
     refused = theirs("-m", "grader.cli", "release")
     assert refused.returncode == 2 and "has no solutions/" in " ".join(refused.stderr.split())

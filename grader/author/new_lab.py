@@ -16,7 +16,7 @@ def begin(slug: str, root: Path | None = None) -> Lab:
     """Write `solutions/NN_name/`, whole or not at all.
 
     Raises:
-        LabError: `slug` is no name of a lab, or its number or folder is taken.
+        LabError: `slug` is no name of a lab, or its number, name or folder is taken.
     """
     root = root or course_root()
     if not _NAME.fullmatch(slug):
@@ -24,6 +24,8 @@ def begin(slug: str, root: Path | None = None) -> Lab:
     lab = Lab(slug, root)
     if taken := [each.slug for each in all_labs(root) if each.number == lab.number]:
         raise LabError(f"lab {lab.number:02} is there already: {taken[0]}; take another number")
+    if taken := [each.slug for each in all_labs(root) if each.name == lab.name]:
+        raise LabError(f"{taken[0]} has this name already, and commands take a lab by its name; take another word")
     if lab.folder.exists():
         raise LabError(f"{lab.folder} is there already, and holds no {slug}.py; move it away")
     (root / SOLUTIONS).mkdir(parents=True, exist_ok=True)
@@ -71,12 +73,14 @@ from threeloops.lab import check, hint
 # `tensor_bytes(shape: tuple, element_bytes: int) -> int` returns the bytes that a tensor of this shape takes. The shape ()
 # is that of one number.
 
+
 # %% nbgrader={"grade": false, "grade_id": "tensor_bytes", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def tensor_bytes(shape: tuple, element_bytes: int) -> int:
     """Bytes of a tensor."""
     ### BEGIN SOLUTION
     return math.prod(shape) * element_bytes
     ### END SOLUTION
+
 
 # %% jupyter={"source_hidden": true} nbgrader={"grade": true, "grade_id": "tensor_bytes_test", "locked": true, "points": 100, "schema_version": 3, "solution": false, "task": false}
 with check("tensor_bytes", "the bytes of a tensor", hidden="other shapes"):

@@ -45,18 +45,31 @@ class LabError(Exception):
 
 
 def course_root() -> Path:
-    """The repository or bundle: `$THREELOOPS_ROOT`, else the folder above this package.
+    """The repository or bundle: `$THREELOOPS_ROOT`, else the one that the working directory lies in, else the one that
+    this package lies in. Absolute: grading changes directories.
 
-    Where the package was installed from a wheel, neither is there: then it is the learner's folder, which is the
-    nearest one at or above the working directory that has started labs in `work/`, or else the working directory
-    itself. Absolute: grading changes directories.
+    Where courses lie in each other, the package's own comes first and then the outermost: a submission that looks like
+    a course must not become the one that grades it. A package that was installed from a wheel lies in none: then it is
+    the learner's folder, which is the nearest one at or above the working directory that has started labs in `work/`,
+    or else the working directory itself.
     """
     if named := os.environ.get("THREELOOPS_ROOT"):
         return Path(named).absolute()
-    if not _IN_WHEEL.is_dir():
-        return Path(__file__).resolve().parents[2]
     here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / WORK / BASE).is_dir()), here)
+    around = [here, *here.parents]
+    own = None if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
+    courses = [folder for folder in around if _is_course(folder)]
+    if own and (own in around or not courses):
+        return own
+    if courses:
+        return courses[-1]
+    return next((folder for folder in around if (folder / WORK / BASE).is_dir()), here)
+
+
+def _is_course(folder: Path) -> bool:
+    """A repository or bundle; False, too, where this user may not look."""
+    labs = os.path.isdir(folder / LABS) or os.path.isdir(folder / SOLUTIONS)
+    return labs and os.path.isfile(folder / "nbgrader_config.py")
 
 
 @dataclass(frozen=True)

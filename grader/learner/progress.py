@@ -35,8 +35,7 @@ def standing(lab: Lab, passed: Collection[str]) -> Standing:
     trusted = manifest(lab, visible=True)
     left = [exercise.id for exercise in trusted.exercises if not set(_keys(exercise)) <= set(passed)]
     points = sum(part.points for part in trusted.parts if key(part.test) in passed)
-    minutes = int(lab.settings.get("minutes", 0))
-    return Standing(lab, points, trusted.max_score, minutes, lab.work.is_file(), left[0] if left else "")
+    return Standing(lab, points, trusted.max_score, lab.minutes, lab.work.is_file(), left[0] if left else "")
 
 
 def next_step(standings: Collection[Standing]) -> str:

@@ -33,7 +33,8 @@ class CheckCells(NbGraderPreprocessor):
 
 
 class ForStudents(NbGraderPreprocessor):
-    """Keeps what students need in a notebook: the lab's name, a hash of the release, and cells without a history.
+    """Keeps what students need in a notebook: the lab's name and minutes, a hash of the release, and cells without a
+    history.
 
     The cell that draws the opening picture is left out: its picture is attached to the title.
     """
@@ -44,7 +45,10 @@ class ForStudents(NbGraderPreprocessor):
             cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in _CELL_METADATA})
         _let_run_all_go_on(nb)
         lab = resources.get("nbgrader", {}).get("assignment", "")
-        nb.metadata = NotebookNode(kernelspec=dict(KERNELSPEC), threeloops={"lab": lab, "release": content_hash(nb)})
+        header = nb.metadata.get("threeloops") or {}
+        minutes = {"minutes": header["minutes"]} if "minutes" in header else {}
+        ours = {"lab": lab, **minutes, "release": content_hash(nb)}
+        nb.metadata = NotebookNode(kernelspec=dict(KERNELSPEC), threeloops=ours)
         nb.nbformat, nb.nbformat_minor = 4, 5
         return nb, resources
 

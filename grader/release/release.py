@@ -1,8 +1,8 @@
 """From `solutions/` to `labs/`: nbgrader's own generate_assignment between our checks of its input and its output.
 
 A released notebook depends on its source alone: stable cell ids, no outputs, no trace of a kernel, and of the header
-only the lab's name and a hash of the release. Stock `nbgrader generate_assignment` writes the same bytes, because the
-last step (`ForStudents`) is one of its preprocessors.
+only the lab's name, its minutes and a hash of the release. Stock `nbgrader generate_assignment` writes the same bytes,
+because the last step (`ForStudents`) is one of its preprocessors.
 """
 
 import io
@@ -19,7 +19,7 @@ from nbgrader.converters import GenerateAssignment
 from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from threeloops.files import replace_text
-from threeloops.lab.course import glossary, outline
+from threeloops.lab.course import glossary, loops, outline
 from traitlets.config import Config
 
 from grader.authoring.data_files import data_files
@@ -30,7 +30,7 @@ from grader.release.files import differences
 from grader.release.leaks import leaks
 from grader.release.preprocessors import ForStudents, content_hash
 
-__all__ = ["IGNORE", "PREPROCESSORS", "release", "stale", "write_dives"]
+__all__ = ["IGNORE", "PREPROCESSORS", "not_on_the_map", "release", "stale", "write_dives"]
 
 _GENERATED = "threeloops_generated"
 """Key in a solution notebook's metadata: the hash of what was generated, which reveals a later edit."""
@@ -125,10 +125,19 @@ def stale(labs: Sequence[Lab]) -> list[str]:
     return found
 
 
+def not_on_the_map(labs: Sequence[Lab]) -> list[str]:
+    """Labs that README, `labs/course.md` and the map of lab 00 do not show."""
+    known = {lab.name for lab in loops.labs()}
+    return [lab.slug for lab in labs if lab.slug not in known]
+
+
 def _written(root: Path) -> dict[Path, str]:
     """What is written about all labs of a course: glossary, the page of the course, the README's table."""
     minutes = {lab.slug: lab.minutes for lab in all_labs(root)}
-    pages = {root / LABS / "glossary.md": glossary.page(), root / LABS / "course.md": outline.page(minutes)}
+    try:
+        pages = {root / LABS / "glossary.md": glossary.page(), root / LABS / "course.md": outline.page(minutes)}
+    except ValueError as error:
+        raise LabError(str(error)) from None
     readme = root / _README
     if readme.is_file():
         table = outline.readme_table(minutes)

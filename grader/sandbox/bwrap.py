@@ -33,8 +33,12 @@ class SandboxError(MachineFault):
     """This machine cannot provide the sandbox that was asked for."""
 
 
-def environment(home: str, library: str, packages: list[str]) -> dict[str, str]:
-    """The whole environment of the student's side; no variable of the grader's is passed on."""
+def environment(home: str, scratch: str, library: str, packages: list[str]) -> dict[str, str]:
+    """The whole environment of the student's side; no variable of the grader's is passed on.
+
+    `scratch` must be writable and this run's own: in a folder of another user's IPython cannot write, and leaves a new
+    one in /tmp each time.
+    """
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": home,
@@ -42,8 +46,8 @@ def environment(home: str, library: str, packages: list[str]) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([library, *packages]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
-        "MPLCONFIGDIR": "/tmp/matplotlib",
-        "IPYTHONDIR": "/tmp/ipython",
+        "MPLCONFIGDIR": f"{scratch}/matplotlib",
+        "IPYTHONDIR": f"{scratch}/ipython",
         "GLOO_SOCKET_IFNAME": "lo",
         **GRADED,
     }
@@ -80,7 +84,7 @@ def command(stage: Path, arguments: list[str]) -> list[str]:
     # All submissions share these mounts, so they are read-only; each gets writable mounts of its own.
     args += ["--remount-ro", "/dev", "--remount-ro", "/"]
     packages = [target for _, target in binds if target.startswith("/site/")]
-    for key, value in environment(HOME, LAB, packages).items():
+    for key, value in environment(HOME, "/tmp", LAB, packages).items():
         args += ["--setenv", key, value]
     return [*args, python, *arguments]
 

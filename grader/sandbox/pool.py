@@ -108,7 +108,7 @@ class Pool:
         self._data = f"{bwrap.LAB}/data" if self.sandbox == "bwrap" else str(stage_folder / "data")
         modules = [self.sandbox, *_without_withheld(self._modules, self._withholds)]
         site = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-        variables = bwrap.environment(str(self.folder), str(stage_folder), site)
+        variables = bwrap.environment(str(self.folder), str(self.folder), str(stage_folder), site)
         self._start("student_process", modules, variables, stage_folder if self.sandbox == "bwrap" else None)
 
     def _start(self, name: str, words: list[str], variables: dict[str, str], confined_to: Path | None = None) -> None:

@@ -18,13 +18,24 @@ _TOP = "three_loops"
 _README = """# Three Loops
 
 ```sh
-make lab                          # JupyterLab on your own copies of the labs, in work/
+make lab LAB={number:02d}                   # JupyterLab on your own copy of lab {number:02d}, in work/
 .venv/bin/threeloops check {number:02d}     # all visible checks of lab {number:02d}
 .venv/bin/threeloops submit {number:02d}    # work/{slug}.zip, to hand in
 ```
 
 You need Linux or WSL2, Python 3.11, 3.12 or 3.13 with `venv`, and make. A later bundle may be unpacked over this
 folder: `work/` is yours, and `threeloops update {number:02d}` brings a newer release of a lab into your copy.
+
+If you hand in through nbgrader's exchange, your instructor names its folder:
+
+```sh
+export THREELOOPS_EXCHANGE=/srv/exchange
+.venv/bin/threeloops submit {number:02d} --exchange
+.venv/bin/nbgrader fetch_feedback {slug}    # later: work/{slug}/feedback/
+```
+
+On a JupyterHub the course is installed and the folder is set: write `threeloops` and `nbgrader` without `.venv/bin/`,
+and `threeloops start {number:02d}` in place of `make lab`; then open `work/{slug}/{slug}.ipynb`.
 """
 
 

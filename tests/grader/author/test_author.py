@@ -1,11 +1,17 @@
 """`threeloops new` makes a lab that passes, and `threeloops test` says what of a lab does not do what it must."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from grader.author.new_lab import begin
 from grader.author.trial import trials
 from grader.authoring.labs import LabError
 from grader.sandbox.pool import close_pools
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +46,18 @@ def test_each_kind_of_answer_that_does_not_do_what_it_must_is_named(lab):
     assert "right/tensor_bytes__a_loop.py: tensor_bytes_test gives 0 of 100 points" in faults
     assert "wrong/tensor_bytes__counts_elements.py: tensor_bytes_test gives 100 points, expected none" in faults
     assert "adds_the_dimensions.py expects 'the moon', and the tests said:" in faults
+
+
+def test_a_new_lab_has_the_style_of_the_others(tmp_path):
+    lab = begin("20_my_lab", tmp_path)
+    command = [sys.executable, "-m", "ruff", "format", "--check", "--config", ROOT / "pyproject.toml", lab.folder]
+    assert subprocess.run(command).returncode == 0
+
+
+def test_a_name_that_another_lab_has_is_refused(tmp_path):
+    begin("20_my_lab", tmp_path)
+    with pytest.raises(LabError, match="20_my_lab has this name already"):
+        begin("21_my_lab", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["my_lab", "1_x", "20_My", "20_../x", "20_"])

@@ -17,6 +17,7 @@ from toy_course import make_course
 
 from grader.classroom.enrolment import gradebook
 from grader.classroom.register.roster import saved_roster
+from grader.classroom.register.settings import load
 from grader.classroom.results.report import class_csv, class_page
 from grader.classroom.results.scores import class_scores
 from grader.classroom.results.tables import FORMATS
@@ -169,6 +170,13 @@ def test_feedback_is_small_and_goes_back_through_the_exchange(course):
     assert "<details><summary>code</summary>" in page and 'href="#mean_test"' in page
     handed_back = list((lab.root / "exchange/three_loops/feedback").glob("*.html"))
     assert len(handed_back) == 4
+
+
+def test_another_init_changes_what_it_names_and_keeps_the_rest(course):
+    root = course[0].root
+    before = load(root)
+    said = threeloops(root, "class", "init", "roster.csv", "--due", DUE, "--timezone", "Europe/Berlin")
+    assert load(root) == before and "Late work loses 10% per day begun" in said
 
 
 def test_git_ignores_what_a_class_leaves_behind():

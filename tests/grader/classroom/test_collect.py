@@ -8,8 +8,9 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import nbformat
 import pytest
-from grading import REPOSITORY, nbgrader
+from grading import REPOSITORY, nbgrader, sandbox_words
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange import ExchangeError
@@ -20,6 +21,7 @@ from grader.authoring.labs import LabError
 from grader.classroom.exchange import collect
 from grader.classroom.exchange.collect import GuardedCollect
 from grader.classroom.exchange.folder import is_open_to_all, require_exchange, shared
+from grader.course.course import submissions
 from grader.release.release import release
 
 LAB = "90_toy"
@@ -213,3 +215,22 @@ def test_an_exchange_that_cannot_be_made_stops_what_needs_one_and_nothing_else(c
     monkeypatch.setenv(*next(iter(away.items())))
     with pytest.raises(LabError, match="/proc/no/exchange is not there and cannot be made; set THREELOOPS_EXCHANGE"):
         require_exchange(course.root)
+
+
+def test_a_submission_in_the_place_of_a_graded_one_is_graded_whatever_its_time(course):
+    """Its time, too, is forgotten with it: a penalty for lateness is not left to the next submission."""
+    folder = course.root / f"submitted/ada/{LAB}"
+    folder.mkdir(parents=True)
+    found = {}
+    for kind, stamp in (("untouched", "2030-02-02 10:00:00 UTC"), ("reference", ""), ("reference", LATER)):
+        nbformat.write(submissions(course)[kind][0], folder / f"{LAB}.ipynb")
+        (folder / "timestamp.txt").unlink(missing_ok=True)
+        if stamp:
+            (folder / "timestamp.txt").write_text(stamp)
+        done = nbgrader(course.root, "autograde", LAB, *sandbox_words())
+        assert done.returncode == 0, done.stderr
+        with Gradebook(f"sqlite:///{course.root}/gradebook.db", "three_loops") as book:
+            graded = book.find_submission(LAB, "ada")
+            found[kind, stamp] = (graded.score, graded.timestamp and graded.timestamp.hour)
+    assert list(found.values()) == [(0.0, 10), (100.0, None), (100.0, 11)]
+    assert "Skipping existing assignment" in nbgrader(course.root, "autograde", LAB, *sandbox_words()).stderr

@@ -1,19 +1,44 @@
 """The examples of docs/teaching: a hub's configuration is loaded, a workflow's steps are commands that exist."""
 
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import yaml
 from grading import REPOSITORY
 from traitlets.config import PyFileConfigLoader
 
 EXAMPLES = REPOSITORY / "docs" / "teaching"
+VARIABLE = re.compile(r"\bTHREELOOPS_[A-Z]+\b")
 
 
 def test_the_hubs_configuration_loads_and_names_what_the_course_reads():
     loaded = PyFileConfigLoader("jupyterhub_config.py", path=str(EXAMPLES)).load_config()
     named = loaded.Spawner.environment
-    assert set(named) <= {"OMP_NUM_THREADS"} | set(re.findall("THREELOOPS_EXCHANGE", _text("nbgrader_config.py")))
+    read = {name for path in (REPOSITORY / "grader").rglob("*.py") for name in VARIABLE.findall(path.read_text())}
+    assert {"THREELOOPS_ROOT", "THREELOOPS_EXCHANGE"} <= set(named) <= {"OMP_NUM_THREADS"} | read
     assert loaded.Authenticator.allow_all is True
+
+
+def test_on_the_hub_each_user_has_a_course_and_nobody_needs_the_instructors():
+    """Its checkout is closed to others, so nothing that they run may lie in it."""
+    loaded = PyFileConfigLoader("jupyterhub_config.py", path=str(EXAMPLES)).load_config()
+    instructor, ada, ben = (
+        Path(loaded.Spawner.environment["THREELOOPS_ROOT"](SimpleNamespace(user=SimpleNamespace(name=name))))
+        for name in (*loaded.Authenticator.admin_users, "ada", "ben")
+    )
+    assert (ada.parent, ben.parent) == (Path("/home/ada"), Path("/home/ben"))
+    programs = Path(loaded.Spawner.cmd[0]).parent
+    for theirs in (ada, programs, Path(loaded.Spawner.environment["THREELOOPS_EXCHANGE"])):
+        assert not theirs.is_relative_to(instructor)
+    steps = (EXAMPLES / "jupyterhub_config.py").read_text().partition('"""\n\n')[0]
+    made, course, hub = (
+        line.split() for line in steps.splitlines() if f" {programs.parent}" in line and "-s" not in line
+    )
+    assert made[:3] == ["python3", "scripts/make_venv.py", str(programs.parent)] and (REPOSITORY / made[1]).is_file()
+    assert (REPOSITORY / made[3]).is_file() and "--editable" not in made, "that would lead into the checkout"
+    assert course[:2] == hub[:2] == [f"{programs}/pip", "install"] and course[-1] == "."
+    assert {"jupyterhub", "nbgitpuller"} <= set(hub) and loaded.Spawner.cmd[0].endswith("jupyterhub-singleuser")
 
 
 def test_the_workflow_is_yaml_and_calls_what_a_bundle_has():

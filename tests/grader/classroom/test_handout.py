@@ -6,14 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from datetime import UTC, datetime
+from pathlib import Path
 
 import nbformat
 import pytest
 from grading import REPOSITORY
+from hypothesis import given
+from hypothesis import strategies as st
 
-from grader.authoring.labs import Lab, LabError, all_labs, find_lab
+from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
 from grader.authoring.manifest import manifest
 from grader.classroom.handout.archive import members, write_zip
 from grader.classroom.handout.autograder import write_autograder
@@ -23,6 +27,7 @@ from grader.classroom.handout.submission import write_submission
 from grader.classroom.register.roster import Student
 from grader.course.course import submissions
 from grader.learner.commands import check
+from grader.learner.progress import standing
 from grader.release.release import release
 from grader.release.student_copies import start
 from grader.submissions.submitted import BadSubmission
@@ -108,6 +113,8 @@ def test_what_cannot_be_told_is_named_and_the_rest_is_collected(released, tmp_pa
     assert store(found, released, tmp_path / "submitted", None) == 0, "nothing is new"
     folder = tmp_path / "submitted" / "ada" / released.slug
     assert (folder / "timestamp.txt").read_text() == "2030-01-31 12:00:00 UTC"
+    assert store(found, released, tmp_path / "submitted", datetime(2030, 2, 1, 12, tzinfo=UTC)) == 2, "the time is"
+    assert (folder / "timestamp.txt").read_text() == "2030-02-01 12:00:00 UTC"
     assert sorted(p.name for p in (tmp_path / "submitted").iterdir()) == ["ada", "zoë"]
 
 
@@ -115,6 +122,35 @@ def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path):
     write_zip(tmp_path / "bomb.zip", {"a": bytes(2 << 20)})
     with pytest.raises(BadSubmission, match="unpacks to more than 1 MiB"):
         list(members(tmp_path / "bomb.zip", 1 << 20))
+
+
+@given(st.binary(max_size=64), st.binary(max_size=64))
+def test_a_files_date_depends_on_its_content_alone_and_has_passed(one, other):
+    with tempfile.TemporaryDirectory() as folder:
+        written = []
+        for number, files in enumerate(({"a": one, "b": other}, {"b": other, "a": one})):
+            path = Path(folder) / f"{number}.zip"
+            write_zip(path, files)
+            written.append(path.read_bytes())
+    assert written[0] == written[1]
+    with zipfile.ZipFile(io.BytesIO(written[0])) as archive:
+        dates = [info.date_time for info in archive.infolist()]
+    assert (dates[0] == dates[1]) == (one == other)
+    assert all((1990, 1, 1) <= date < (2020, 1, 1) for date in dates)
+
+
+def test_python_runs_the_new_file_of_a_later_bundle_also_where_its_size_is_the_old_ones(tmp_path):
+    for answer in (b"6 * 7", b"7 * 9"):
+        write_zip(tmp_path / "bundle.zip", {"known.py": b"print(" + answer + b")\n"})
+        with zipfile.ZipFile(tmp_path / "bundle.zip") as archive:
+            (info,) = archive.infolist()
+            archive.extract(info, tmp_path)
+        stamp = datetime(*info.date_time).timestamp()  # as `unzip` does; Python leaves the time of unpacking
+        os.utime(tmp_path / "known.py", (stamp, stamp))
+        words = [sys.executable, "-c", "import known"]
+        variables = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{eval(answer)}\n"
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +168,10 @@ def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path,
     assert not [n for n in names if "solutions/" in n or "/wrong/" in n or "/right/" in n or "/tests/" in n]
     notebook = nbformat.read(root / f"labs/{in_repository.slug}/{in_repository.slug}.ipynb", as_version=4)
     assert not [c.id for c in notebook.cells if "HIDDEN TESTS" in c.source or "BEGIN SOLUTION" in c.source]
+    readme = (root / "README.md").read_text()
+    exchanged = ["submit 01 --exchange", "nbgrader fetch_feedback 01_roofline", "export THREELOOPS_EXCHANGE="]
+    for said in ["make lab LAB=01 ", "threeloops check 01 ", "threeloops submit 01 ", *exchanged]:
+        assert said in readme
     lab = find_lab("01", root)
     assert all_labs(root) == [Lab(in_repository.slug, root)]
     assert start(lab) and lab.work.is_file()
@@ -147,7 +187,28 @@ def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path,
         assert "has no solutions/, as in a student bundle: run this in a checkout" in " ".join(done.stderr.split())
     ours, theirs = manifest(in_repository), manifest(lab, visible=True)
     assert theirs.exercises == ours.exercises
+    assert standing(lab, set()).minutes_left == in_repository.minutes > 0
     assert set(theirs.exports) <= set(ours.exports)  # helpers of the model answers are not there
+
+
+def test_the_course_is_the_one_around_the_working_directory(in_repository, tmp_path, monkeypatch):
+    """`threeloops` of the instructor's environment, which lies in a course of its own, called in a student's bundle."""
+    write_bundle(tmp_path / "bundle.zip", [in_repository])
+    with zipfile.ZipFile(tmp_path / "bundle.zip") as archive:
+        archive.extractall(tmp_path)
+    bundle, below = tmp_path / "three_loops", tmp_path / "three_loops" / "work" / "notes"
+    below.mkdir(parents=True)
+    monkeypatch.delenv("THREELOOPS_ROOT", raising=False)
+    for here, course in ((bundle, bundle), (below, bundle), (tmp_path, REPOSITORY), (REPOSITORY / "lib", REPOSITORY)):
+        monkeypatch.chdir(here)
+        assert course_root() == course, here
+    hostile = bundle / "submitted" / "eve" / "01_roofline"
+    (hostile / "solutions").mkdir(parents=True)
+    (hostile / "nbgrader_config.py").touch()
+    monkeypatch.chdir(hostile)
+    assert course_root() == bundle, "a submission became the course that grades it"
+    monkeypatch.setenv("THREELOOPS_ROOT", str(tmp_path))
+    assert course_root() == tmp_path
 
 
 def test_a_bundle_with_an_answer_in_it_is_not_written(released, tmp_path):

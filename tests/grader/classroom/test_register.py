@@ -1,6 +1,7 @@
 """Rosters as instructors have them, and due dates and lateness as an instructor means them."""
 
 import json
+import math
 
 import pytest
 from nbgrader.utils import parse_utc
@@ -132,6 +133,18 @@ def test_each_day_begun_after_the_grace_period_costs(seconds, lost):
 def test_work_later_than_the_last_day_earns_nothing():
     assert LatePolicy(10, 50, 0, closes_days=2).penalty(80, 2 * 24 * HOUR + 1) == 80
     assert LatePolicy().penalty(80, 1e9) == 0
+
+
+def test_what_is_not_named_of_a_late_policy_stays():
+    policy = LatePolicy(percent_per_day=10, most_percent=50, grace_minutes=15, closes_days=10)
+    assert policy.changed(percent_per_day=None, most_percent=40, grace_minutes=None, closes_days=None) == LatePolicy(
+        10, 40, 15, 10
+    )
+    assert policy.changed(percent_per_day=0, closes_days=math.inf) == LatePolicy(0, 50, 15, None)
+    assert str(LatePolicy()) == "Late work loses nothing."
+    assert str(policy) == (
+        "Late work loses 10% per day begun, at most 50%, 15 minutes are free; after 10 days it earns nothing."
+    )
 
 
 @pytest.mark.parametrize("wrong", [{"percent_per_day": 101}, {"most_percent": -1}, {"grace_minutes": float("nan")}])

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from threeloops.lab.course import loops
 from toy_course import DIVES, RIGHT, SOURCE, WRONG, add_data, add_dives, make_course, read
 
 from grader.authoring.labs import LabError
 from grader.authoring.regions import regions
 from grader.release.leaks import leaks
 from grader.release.preprocessors import CheckCells, content_hash
-from grader.release.release import release, stale
+from grader.release.release import not_on_the_map, release, stale
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -66,7 +67,7 @@ def test_the_notebook_names_its_lab_and_release_and_keeps_no_trace_of_the_rest_o
     release([toy])
     metadata = read(toy.released).metadata
     assert set(metadata) == {"kernelspec", "threeloops"}
-    assert metadata.threeloops == {"lab": "90_toy", "release": content_hash(read(toy.released))}
+    assert metadata.threeloops == {"lab": "90_toy", "minutes": 5, "release": content_hash(read(toy.released))}
 
 
 def test_cell_ids_are_those_of_the_source_so_that_an_added_paragraph_changes_no_other(toy):
@@ -99,6 +100,13 @@ def test_releasing_again_touches_no_file(toy):
     assert before == {name: (toy.released.parent / name).stat().st_mtime_ns for name in released_files(toy)}
 
 
+def test_a_lab_on_the_map_of_which_the_outline_says_nothing_is_named(toy, monkeypatch):
+    toy_lab = loops.Lab(90, "toy", "The toy", "What is a mean?", "start")
+    monkeypatch.setattr(loops, "_LABS", (*loops.labs(), toy_lab))
+    with pytest.raises(LabError, match="outline.json says nothing of 90_toy: add what each needs and measures"):
+        release([toy])
+
+
 def test_releasing_makes_no_gradebook_and_leaves_no_scratch(toy):
     release([toy])
     assert sorted(p.name for p in toy.root.iterdir()) == ["labs", "solutions"]
@@ -111,6 +119,7 @@ def test_the_readme_gets_the_table_of_the_labs_that_there_are(tmp_path):
     start, end = "<!-- the labs, written by `threeloops release` -->", "<!-- end of the labs -->"
     readme.write_text(f"before\n\n{start}\n\nsomething old\n{end}\n\nafter\n")
     assert "README.md differs from what the library says of the course" in stale([lab])
+    assert not_on_the_map([lab]) == ["90_toy"]
     release([lab])
     assert stale([lab]) == []
     text = readme.read_text()

@@ -148,6 +148,19 @@ def test_a_submission_ends_with_its_session(lab, sandbox):
         os.sched_yield()
 
 
+FOLDERS = """
+import os
+raise Exception(f"folders: {get_ipython().ipython_dir} {os.environ['MPLCONFIGDIR']}")
+"""
+
+
+def test_without_a_sandbox_no_folder_is_shared_with_other_users(lab):
+    """In a folder that is another user's, IPython and matplotlib would make one in /tmp each time, and leave it."""
+    record = grade_notebook(submission(lab, mean=FOLDERS), lab, "ada", Options(sandbox="none", limits=QUICK))
+    folders = record.notes[0].partition("folders: ")[2].split()[:2]
+    assert [Path(folder).parent for folder in folders] == [pool.pool(lab, "none").folder] * 2
+
+
 FORKS = """
 import os, time
 for n in range(100):

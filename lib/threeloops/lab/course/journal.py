@@ -10,6 +10,7 @@ machine do not count each other's points.
 import fcntl
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,9 +81,15 @@ def note_prediction(key: str, **fields: Any) -> bool:
 
 def current_lab() -> str | None:
     """The lab whose folder is the working directory, else the one whose notebook JupyterLab says this is."""
-    known = {lab.name for lab in labs()}
-    names = [Path.cwd().name, Path(os.environ.get("JPY_SESSION_NAME", "")).stem.removesuffix("_dives")]
-    return next((name for name in names if name in known), None)
+    session = Path.cwd() / os.environ.get("JPY_SESSION_NAME", "")
+    places = [(Path.cwd().name, Path.cwd()), (session.stem.removesuffix("_dives"), session.parent)]
+    return next((name for name, folder in places if _is_lab(name, folder)), None)
+
+
+def _is_lab(name: str, folder: Path) -> bool:
+    """Whether it is a lab on the map of the course, or one that somebody else has written."""
+    own = re.fullmatch(r"\d\d_[a-z][a-z0-9_]*", name) and (folder / f"{name}.ipynb").is_file()
+    return bool(own) or name in {lab.name for lab in labs()}
 
 
 def _here() -> Path:

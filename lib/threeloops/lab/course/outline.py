@@ -33,9 +33,14 @@ def _entries() -> dict[int, _Entry]:
 
 
 def rows(minutes: Mapping[str, int]) -> list[tuple[str, ...]]:
-    """A row of `COLUMNS` for each lab of the course that `minutes` names (`03_triton_fusion`), in their order."""
+    """A row of `COLUMNS` for each lab of the course that `minutes` names (`03_triton_fusion`), in their order.
+
+    Raises ValueError if a lab stands on the map (`loops.py`) and not in outline.json.
+    """
     present = [lab for lab in labs() if lab.name in minutes]
     entries = _entries()
+    if missing := [lab.name for lab in present if lab.number not in entries]:
+        raise ValueError(f"outline.json says nothing of {', '.join(missing)}: add what each needs and measures")
     return [
         (
             f"{lab.number:02} · {lab.title}",

@@ -59,6 +59,17 @@ def test_nothing_is_recorded_outside_the_course(home, in_a_lab, monkeypatch, tmp
     assert journal.passed() == {"01_roofline": {"ridge_point"}}
 
 
+def test_a_lab_of_ones_own_is_recorded_as_the_courses_are(home, tmp_path, monkeypatch):
+    (tmp_path / "20_my_lab").mkdir()
+    monkeypatch.chdir(tmp_path / "20_my_lab")
+    assert journal.current_lab() is None
+    (tmp_path / "20_my_lab/20_my_lab.ipynb").write_text("{}")
+    assert journal.current_lab() == "20_my_lab"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JPY_SESSION_NAME", "20_my_lab/20_my_lab.ipynb")
+    assert journal.current_lab() == "20_my_lab"
+
+
 def test_a_home_that_cannot_be_made_is_not_fatal(in_a_lab, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("THREELOOPS_HOME", str(tmp_path / "file" / "state"))
@@ -168,7 +179,7 @@ def test_kernels_that_write_at_once_lose_nothing(home, in_a_lab):
 
 
 def test_twenty_labs_on_three_loops():
-    assert [lab.number for lab in labs()] == list(range(20))
+    assert [lab.number for lab in labs()] == list(range(len(labs())))
     assert {lab.loop for lab in labs()} == {"start", "inner", "training", "product"}
     assert len({lab.name for lab in labs()}) == 20
     assert all(lab.question.endswith("?") and lab.title for lab in labs())
