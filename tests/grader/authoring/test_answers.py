@@ -77,7 +77,8 @@ def test_a_header_that_names_no_part_or_no_key_is_named(toy, name, line, message
 def test_ordinary_comments_are_no_keys_and_hide_none(toy):
     path = toy.wrong / "rescale__odd.py"
     path.write_text(
-        "# expect: the peak\n# Why: nobody looks at zeros.\n# note: as in the lecture\n#fails:zeros\nTINY = 0  # caught: x\n"
+        "# expect: the peak\n# Why: nobody looks at zeros.\n# note: as in the lecture\n#fails:zeros\n"
+        "TINY = 0  # caught: x\n"
     )
     known = KnownWrong.read(path)
     assert (known.expect, known.fails, known.only_hidden) == ("the peak", ("zeros",), False)

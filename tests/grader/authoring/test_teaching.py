@@ -61,8 +61,9 @@ def test_a_lab_of_the_second_edition_is_sound(second):
     [
         (f'# %% {FOLDED} nbgrader={{"grade": true, "grade_id": "mean_test"', '# %% nbgrader={"grade": true, "grade_id": "mean_test"', "cell mean_test (a test) shows its code"),
         (f'# %% tags=["demo", "opening"] {FOLDED}', '# %% tags=["demo", "opening"]', "(figure) shows its code"),
-        ('["demo", "opening"]', '["demo"]', "has 0 cells tagged 'opening'"),
-        ("(attachment:opening.png)", "(opening.png)", "the title shows no picture"),
+        ('["demo", "opening"]', '["demo"]', "shows attachment:opening.png, and no cell draws it"),
+        (f'["demo"] {FOLDED}\ndebrief', f'["demo", "opening"] {FOLDED}\ndebrief', "has 2 cells tagged 'opening'"),
+        ("![three bars](attachment:opening.png)", "Three bars", "the title shows no picture"),
         ('debrief("mean", "The sum is shared out.")\n', "", "cell mean: no debrief('mean', …)"),
         ('parts=("values", "zeros")', 'parts=("values",)', "its debrief opens after parts=('values',), expected ('values', 'zeros')"),
         ('part="zeros"', 'part="values"', "cell rescale_test_zeros: its check says part='values', expected 'zeros'"),
