@@ -246,15 +246,15 @@ def _convert(source: Path, _modified: int, drawn: int) -> NotebookNode:
 
         return nbformat.read(source, as_version=4)
     import jupytext  # slow, and not needed to name a lab
-    import yaml
 
     try:
         notebook = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 2}" if error.problem_mark else ""  # line 1 is the first # ---
+    except Exception as error:
+        if (mark := getattr(error, "problem_mark", None)) is None:  # every error of PyYAML's scanner and parser has it
+            raise
         raise LabError(
-            f"{source}{line}: the header, between the lines `# ---`, is not YAML: {error.problem}. Mend that line or "
-            "the one before it; a text with a colon needs quotes"
+            f"{source}, line {mark.line + 2}: the header, between the lines `# ---`, is not YAML: "  # line 1 is # ---
+            f"{getattr(error, 'problem', error)}. Mend that line or the one before it; a text with a colon needs quotes"
         ) from None
     if not isinstance(notebook.metadata.get("threeloops") or {}, dict):
         raise LabError(

@@ -93,7 +93,7 @@ def test_without_the_cell_the_picture_goes(opened):
     ("old", "new", "message"),
     [
         ('show.figure(plot, "three bars")', "pass", "it showed no figure"),
-        ("SAMPLES)), SAMPLES", "NUMBERS)), NUMBERS", "name 'NUMBERS' is not defined"),
+        ("SAMPLES)), SAMPLES", "SAMPLES)), SAMPLES[9]", "list index out of range"),
         (
             "axes.bar(range(len(SAMPLES)), SAMPLES)",
             "plot.set_size_inches(9, 9); axes.imshow(np.random.default_rng(0).random((900, 900)), cmap='prism')",
