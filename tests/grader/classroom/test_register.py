@@ -137,9 +137,7 @@ def test_work_later_than_the_last_day_earns_nothing():
 
 def test_what_is_not_named_of_a_late_policy_stays():
     policy = LatePolicy(percent_per_day=10, most_percent=50, grace_minutes=15, closes_days=10)
-    assert policy.changed(percent_per_day=None, most_percent=40, grace_minutes=None, closes_days=None) == LatePolicy(
-        10, 40, 15, 10
-    )
+    assert policy.changed(percent_per_day=None, most_percent=40) == LatePolicy(10, 40, 15, 10)
     assert policy.changed(percent_per_day=0, closes_days=math.inf) == LatePolicy(0, 50, 15, None)
     assert str(LatePolicy()) == "Late work loses nothing."
     assert str(policy) == (
