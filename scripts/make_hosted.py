@@ -75,4 +75,6 @@ def code_cell(name: str, source: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     sys.exit(main(*sys.argv[1:]))

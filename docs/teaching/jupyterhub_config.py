@@ -8,7 +8,7 @@ else may enter it. The environment lies outside of it, where everybody can read 
     /srv/three_loops_env/bin/pip install --no-deps --no-build-isolation .
     /srv/three_loops_env/bin/pip install -c requirements.txt jupyterhub nbgitpuller
     ln -s /srv/three_loops_env/bin/{threeloops,nbgrader} /usr/local/bin/    # for terminals, which set PATH anew
-    install -d -m 1777 /srv/exchange
+    install -d -o instructor -m 1777 /srv/exchange
 
 The hub itself also needs `configurable-http-proxy`, a program of Node.js. After a change to the course, run the first
 three lines again.

@@ -268,7 +268,7 @@ def _demos(source: _Source) -> Iterator[str]:
                 yield (
                     f"cell {cell.name} uses {', '.join(asked)}, which an exercise asks for, and catches nothing: in an "
                     "untouched lab it ends in a traceback. Put the call into try: … except NotImplementedError: and "
-                    "print there what will appear"
+                    "print what will appear there"
                 )
         above |= bound(cell.source)
 

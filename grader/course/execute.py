@@ -77,8 +77,7 @@ class CourseReport:
 
 
 class _SavedOnce(NBClientEngine):  # type: ignore[misc]
-    """Papermill's own engine saves the whole notebook twice per cell; this one does so at the end, which an error is
-    too."""
+    """Papermill's engine, but the notebook is saved once, at the end or after an error, and not twice per cell."""
 
     @classmethod
     def execute_managed_notebook(cls, nb_man: NotebookExecutionManager, kernel_name: str, **kwargs: Any) -> None:

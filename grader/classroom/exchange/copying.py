@@ -10,6 +10,8 @@ from grader.submissions.submitted import BadSubmission
 
 __all__ = ["copy_plain"]
 
+_MOST_DEEP = 16
+"""Folders in each other; each is an open descriptor and a call in another."""
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -18,7 +20,8 @@ def copy_plain(source: Path, target: Path) -> None:
 
     Raises:
         BadSubmission: something there is a link, a pipe or a device, belongs to somebody other than the folder does,
-            cannot be read, or there are more files or bytes than a submission has. `target` may be half-written then.
+            cannot be read, or there are more files, bytes or folders in each other than a submission has. `target` may
+            be half-written then.
     """
     opened = _open(str(source), None, source.name, directory=True)
     try:
@@ -46,6 +49,10 @@ class _Copy:
                 if found.st_uid != self.owner:
                     raise BadSubmission(f"{shown} belongs to another user than the folder; hand in a file of your own")
                 if stat.S_ISDIR(found.st_mode):
+                    if shown.count("/") >= _MOST_DEEP:
+                        raise BadSubmission(
+                            f"more than {_MOST_DEEP} folders lie in each other; hand in the notebook alone"
+                        )
                     self.folder(inside, target / entry, f"{shown}/")
                 elif stat.S_ISREG(found.st_mode):
                     self.file(inside, target / entry)

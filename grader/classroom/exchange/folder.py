@@ -29,7 +29,7 @@ def shared(exchange: Path) -> None:
     """Make the folder where it is missing, and let nobody remove or rename what others have in it.
 
     nbgrader opens it to everybody (0777), so that a student could put a folder of his own in the place of the course's
-    and collect what others hand in. A folder that cannot be made is left to nbgrader, which says so where it needs it.
+    and collect what others hand in. One that cannot be made is no fault here: most commands need no exchange.
     """
     try:
         exchange.mkdir(parents=True, exist_ok=True)

@@ -96,6 +96,10 @@ def pipe(folder, secret):
     os.mkfifo(folder / "pipe")
 
 
+def folders_in_each_other(folder, secret):
+    (folder / "/".join("a" * 900)).mkdir(parents=True)
+
+
 def many_files(folder, secret):
     for number in range(1001):
         (folder / str(number)).touch()
@@ -106,7 +110,16 @@ def large_file(folder, secret):
         file.truncate(101 << 20)
 
 
-SPOIL = (link_to_a_file, link_to_a_folder, link_in_place_of_the_submission, link_below, pipe, many_files, large_file)
+SPOIL = (
+    link_to_a_file,
+    link_to_a_folder,
+    link_in_place_of_the_submission,
+    link_below,
+    pipe,
+    folders_in_each_other,
+    many_files,
+    large_file,
+)
 
 
 @pytest.mark.parametrize("spoil", SPOIL, ids=lambda function: function.__name__)
