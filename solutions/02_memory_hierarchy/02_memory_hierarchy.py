@@ -300,35 +300,33 @@ debrief(
 #
 # From the left: 1.0, 1.2 and 1.25 are within a factor of 1.25 of each other, and 2.4 is not. Three sizes are enough, so this
 # is a plateau: its latency is the median, 1.2, and it fits 4 KiB. 2.4 is a run of its own, since 4.0 is too far from it, and
-# is dropped. Then 4.0, 4.4, 4.1 are a plateau of 4.1 that fits 64 KiB, and 9.0 alone is none.
+# is no plateau. Then 4.0, 4.4, 4.1 are a plateau of 4.1 that fits 64 KiB, and 9.0 alone is none.
 #
 # ### Exercise 2 (12 points)
 #
 # `plateaus(sizes: list[int], nanoseconds: list[float]) -> list[Plateau]`
 #
 # - `sizes` ascend, in bytes, with a latency for each. There may be none.
-# - A run is a series of neighbouring sizes whose largest latency is **at most** 1.25 × the smallest.
-# - Begin a run at the first size and make it as long as it can be. With at least three sizes it is a plateau, and the next
-#   run begins after it. Otherwise drop only its *first* size, and begin again at the size after that.
+# - A run is a series of neighbouring sizes whose largest latency is **at most** 1.25 × the smallest. Make it as long as it
+#   can be. With at least three sizes it is a plateau.
 # - `Plateau(latency_ns, fits_bytes)`: the **median** latency of the run (`np.median`, as a float), and its largest size.
+# - The last lines, which begin the next run, are given.
 
 
 # %% nbgrader={"grade": false, "grade_id": "plateaus", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def plateaus(sizes: list[int], nanoseconds: list[float]) -> list[Plateau]:
     """The levels of a memory hierarchy, from the smallest working set to the largest."""
-    ### BEGIN SOLUTION
     found, first = [], 0
     while first < len(sizes):
-        end = first + 1
+        end = first + 1  # the run is nanoseconds[first:end]: make it as long as it can be
+        ### BEGIN SOLUTION
         while end < len(sizes) and max(nanoseconds[first : end + 1]) <= 1.25 * min(nanoseconds[first : end + 1]):
             end += 1
         if end - first >= 3:
             found.append(Plateau(float(np.median(nanoseconds[first:end])), sizes[end - 1]))
-            first = end
-        else:
-            first += 1
+        ### END SOLUTION
+        first = end if end - first >= 3 else first + 1
     return found
-    ### END SOLUTION
 
 
 # %% nbgrader={"grade": true, "grade_id": "plateaus_test_runs", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -398,9 +396,9 @@ with check("plateaus", "the latency of a plateau", part="latency", hidden="runs 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "plateaus",
-    "Keep two indices, `first` and `end`: the run is `nanoseconds[first:end]`.",
-    "The run may grow by one while the largest latency of the longer run is at most 1.25 × its smallest.",
-    "After a plateau go on with `first = end`; after a run that is too short, with `first + 1`.",
+    "Let `end` grow by one as long as the longer run, `nanoseconds[first : end + 1]`, is still a run.",
+    "It is one while its largest latency is at most 1.25 × its smallest, and there is a size left: `end < len(sizes)`.",
+    "A run of three sizes or more is appended to `found`; its largest size is `sizes[end - 1]`.",
 )
 debrief(
     "plateaus",
@@ -799,7 +797,7 @@ else:
 
 # %% [markdown]
 # Four instructions became sixteen, because the compiler can prove nothing about an odd length. The kernel is still right, but asks
-# four times as often for the same bytes. This is one reason to pad: nanoGPT makes 50,304 tokens of GPT-2's 50,257.
+# four times as often for the same bytes. So one pads: nanoGPT makes 50,304 tokens of GPT-2's 50,257.
 #
 # ## 3 · 32 lanes, one request
 #
@@ -990,8 +988,7 @@ if INTERPRETED:
 #
 # By hand: (34, 25) @ (25, 20) in tiles of 11 × 13. C has ⌈34 / 11⌉ = 4 rows and ⌈20 / 13⌉ = 2 columns of tiles. Every
 # element of A is loaded by the 2 tiles of its row: 2 · 34 · 25 = 1,700. Every element of B is loaded by the 4 tiles of its
-# column: 4 · 25 · 20 = 2,000. C is stored once: 680. That is 4,380 elements, 17,520 bytes in float32. Tiles at the edge
-# cover less of C, and load fewer rows or columns.
+# column: 4 · 25 · 20 = 2,000. C is stored once: 680. That is 4,380 elements, 17,520 bytes in float32.
 #
 # ### Exercise 5 (10 points)
 #
@@ -1154,12 +1151,15 @@ except Exception:
     print("Your order of the tiles appears here when exercise 6 passes.")
 
 # %% [markdown]
-# Now the kernel. A program finds its tile, walks along k in steps, and adds up products of two tiles:
+# Now the kernel. A program finds its tile, walks along k in steps, and adds up products of two tiles. `row` and `column` are
+# the rows of A and the columns of B that its tile covers.
 #
 # ```python
 # total = tl.zeros((BLOCK, BLOCK), tl.float32)
 # for start in range(0, k, BLOCK):
-#     …  # two loads, masked at the edges of the matrices, with other=0.0 along k
+#     inner = start + tl.arange(0, BLOCK)
+#     left = tl.load(a + row[:, None] * k + inner[None, :], mask=(row[:, None] < m) & (inner[None, :] < k), other=0.0)
+#     right = …  # likewise, from B
 #     total = tl.dot(left, right, total, input_precision="ieee")
 # ```
 #
@@ -1358,8 +1358,8 @@ from threeloops.inner.kernels.matmul.matmul import matmul as library_matmul
 hint(
     "matmul",
     "In the kernel the arithmetic of `tile_of` works on `tl.program_id(0)`; `min` and `tl.cdiv` exist there.",
-    "`row` and `column` are blocks of BLOCK numbers. `a + row[:, None] * k + inner[None, :]` is a tile of pointers into A.",
-    "Mask both loads along k as well, with `other=0.0`, and the store along m and n. `total.to(c.dtype.element_ty)` rounds once.",
+    "With the number of the tile's row, `row` is that number times BLOCK, plus `tl.arange(0, BLOCK)`. In B, a row has n elements.",
+    "Mask the load of B along k as well, with `other=0.0`, and the store along m and n. `total.to(c.dtype.element_ty)` rounds once.",
 )
 debrief(
     "matmul",
