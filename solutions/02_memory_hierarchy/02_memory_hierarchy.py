@@ -797,7 +797,7 @@ else:
 
 # %% [markdown]
 # Four instructions became sixteen, because the compiler can prove nothing about an odd length. The kernel is still right, but asks
-# four times as often for the same bytes. So one pads: nanoGPT makes 50,304 tokens of GPT-2's 50,257.
+# four times as often for the same bytes. So nanoGPT pads GPT-2's 50,257 tokens to 50,304.
 #
 # ## 3 · 32 lanes, one request
 #
