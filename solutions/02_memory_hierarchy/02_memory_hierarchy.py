@@ -683,9 +683,9 @@ with check("saxpy", "the width of each access", part="widths", hidden="the other
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "saxpy_test_edges", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("saxpy", "one element, none, and widths that do not exist", part="edges", hidden="other widths"):
-    single = replay(saxpy, 2.0, torch.ones(1), torch.ones(1), 32)
-    check.close(single.outputs, [3.0], what="saxpy of one element, 2 · 1 + 1", hint=unwritten(single, single.outputs))
+with check("saxpy", "widths that exist and others, and no elements", part="edges", hidden="other widths"):
+    block = saxpy(2.0, torch.ones(128), torch.ones(128), 32)  # one whole block, so that no mask is needed
+    check.equal(set(block.tolist()), {3.0}, what="the values of 2 · 1 + 1 in saxpy of 128 float32, bits = 32")
     nothing = torch.empty(0, dtype=torch.float16)
     check.shape(saxpy(1.0, nothing, nothing, 32), (0,), what="saxpy of no elements")
     check.dtype(saxpy(1.0, nothing, nothing, 32), torch.float16, what="saxpy of no elements in float16")
@@ -1241,7 +1241,6 @@ with check("matmul", "the product", part="values", hidden="other sizes, blocks a
         (m, k), n = a.shape, b.shape[1]
         causes = {
             "rows of B are read as if they began k elements apart, but a row of B has n": (a.double(), misread(b, k)),
-            "rows of A are read as if they began n elements apart, but a row of A has k": (misread(a, n), b.double()),
             "rows of A are read as if they began m elements apart, but a row of A has k": (misread(a, m), b.double()),
         }
         for cause, (left, right) in causes.items():
@@ -1264,7 +1263,7 @@ with check("matmul", "the product", part="values", hidden="other sizes, blocks a
         )
         require_sound(run, case)
 
-    product_check(64, 32, 32, 32, 2, torch.float32)
+    product_check(32, 64, 64, 32, 2, torch.float32)
     product_check(65, 33, 40, 32, 2, torch.float32)
     product_check(1, 47, 1, 16, 1, torch.float32)
     large = torch.tensor([[240.0, -240.0]], dtype=torch.float16).repeat_interleave(32, dim=1)

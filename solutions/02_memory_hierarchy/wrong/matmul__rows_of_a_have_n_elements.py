@@ -1,4 +1,4 @@
-# expect: began n elements apart, but a row of A has k
+# expect: load outside a
 @triton.jit
 def matmul_kernel(a, b, c, m, k, n, BLOCK: tl.constexpr, GROUP_M: tl.constexpr):
     """One tile of c = a @ b."""
