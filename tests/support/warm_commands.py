@@ -2,7 +2,8 @@
 commands.
 
 A fork runs the module from the beginning, as `__main__`, with the arguments, folder, environment and output that it
-would have as a process of its own. `tests/grader/classroom/test_class.py` runs the commands as users do.
+would have as a process of its own. `tests/grader/classroom/test_class.py` also runs nbgrader's commands as users do,
+and `tests/grader/test_cli.py` those of `threeloops`.
 """
 
 import atexit
@@ -23,13 +24,17 @@ from pathlib import Path
 
 IMPORTED = (
     "nbgrader.apps.nbgraderapp",
+    "grader.classroom.command",
     "grader.classroom.configuration",
+    "grader.classroom.enrolment",
     "grader.classroom.exchange.collect",
     "grader.classroom.late_policy",
     "grader.classroom.nbgrader_plugin",
+    "grader.classroom.handout.bundle",
     "grader.classroom.results.export",
     "grader.pages.student_html",
     "grader.pages.student_page",
+    "typer.rich_utils",
 )
 
 
