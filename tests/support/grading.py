@@ -13,6 +13,7 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 from toy_course import make_course
+from warm_commands import warm
 
 from grader.authoring.labs import Lab, Limits
 from grader.authoring.manifest import split_test_id
@@ -76,16 +77,8 @@ def sandbox_words() -> list[str]:
 def nbgrader(root: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a stock nbgrader command in a course's folder."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return subprocess.run(
-        [sys.executable, "-m", "nbgrader", *words],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=900,
-        env={**os.environ, "THREELOOPS_ROOT": str(root), "PATH": path, **environment},
-        check=False,
-    )
+    env = {**os.environ, "THREELOOPS_ROOT": str(root), "PATH": path, **environment}
+    return warm().run(["nbgrader", *words], root, env, timeout=900)
 
 
 def grade(lab: Lab, notebook: NotebookNode, sandbox: str, limits: Limits = QUICK) -> Record:

@@ -1,6 +1,5 @@
 # Sends half of a frame and ends.
 # says: process was lost: it ended
-# other: 0
 # after: forge.py
 
 def reply(self, tree):

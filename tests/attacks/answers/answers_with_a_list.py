@@ -1,6 +1,5 @@
 # Sends a JSON list where a frame holds an object.
 # says: it broke the protocol
-# other: 0
 # after: forge.py
 
 def reply(self, tree):

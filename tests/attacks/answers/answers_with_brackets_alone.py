@@ -1,6 +1,5 @@
 # Sends four MiB of opening brackets, to exhaust the JSON reader's stack.
 # says: it broke the protocol
-# other: 0
 # after: forge.py
 
 def reply(self, tree):

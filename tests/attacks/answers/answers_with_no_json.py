@@ -1,6 +1,5 @@
 # Sends a frame whose text is not JSON.
 # says: it broke the protocol
-# other: 0
 # after: forge.py
 
 def reply(self, tree):

@@ -1,8 +1,7 @@
 # Sends a dictionary whose keys all have one hash.
 # says: did not end within 2 s
-# other: 0
 # sandboxes: bwrap
-# limits: cell_seconds=2 test_seconds=2 notebook_seconds=6
+# limits: cell_seconds=2 test_seconds=2
 # after: forge.py
 
 def reply(self, tree):

@@ -1,6 +1,5 @@
 # Promises 512 MiB and never sends them.
 # says: did not answer within 2 s
-# other: 0
 # limits: cell_seconds=2 test_seconds=2
 # after: forge.py
 

@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
@@ -14,6 +13,7 @@ import pytest
 from grading import REPOSITORY
 from nbgrader.api import Gradebook
 from toy_course import make_course
+from warm_commands import warm
 
 from grader.classroom.enrolment import gradebook
 from grader.classroom.register.roster import saved_roster
@@ -38,15 +38,9 @@ DUE, IN_TIME, LATE = "90=2030-01-31 23:59", "2030-01-31 23:58:59 +0100", "2030-0
 
 
 def threeloops(root: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "grader.cli", *words],
-        cwd=root,
-        env={**os.environ, "THREELOOPS_ROOT": str(root), "THREELOOPS_EXCHANGE": str(root / "exchange")},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    """The nbgrader commands below it are processes of their own, as users have them."""
+    env = {**os.environ, "THREELOOPS_ROOT": str(root), "THREELOOPS_EXCHANGE": str(root / "exchange")}
+    done = warm().run(["grader.cli", *words], root, env, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -51,7 +51,6 @@ class Exchange:
             db_url=f"sqlite:///{self.root}/gradebook.db",
             assignment_id=LAB,
         )
-        Gradebook(directory.db_url).close()
         config = Config({"Exchange": {"root": str(self.inbound.parents[1])}})
         GuardedCollect(coursedir=directory, config=config, **{"update": True, **options}).start()
 
@@ -65,12 +64,22 @@ class Exchange:
         return (self.root / f"submitted/{student}/{LAB}/timestamp.txt").read_text()
 
 
+@pytest.fixture(scope="module")
+def no_class(tmp_path_factory):
+    """The gradebook of a class of nobody. nbgrader starts a process, alembic, to make one."""
+    path = tmp_path_factory.mktemp("nobody") / "gradebook.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)  # nbgrader calls alembic by name
+        Gradebook(f"sqlite:///{path}").close()
+    return path
+
+
 @pytest.fixture
-def exchange(tmp_path, monkeypatch):
+def exchange(tmp_path, monkeypatch, no_class):
     monkeypatch.setattr(logging.getLogger("traitlets"), "propagate", True)
-    # nbgrader calls alembic by name
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    return Exchange(tmp_path)
+    exchange = Exchange(tmp_path)
+    shutil.copy(no_class, exchange.root)
+    return exchange
 
 
 def link_to_a_file(folder, secret):

@@ -1,5 +1,6 @@
 """Stock nbgrader commands on this course: the same points as `threeloops grade`, and closed where nbgrader is open."""
 
+import copy
 import csv
 import json
 import shutil
@@ -40,6 +41,19 @@ def course(tmp_path_factory):
     return lab, autograded
 
 
+@pytest.fixture(scope="module")
+def graded(course):
+    """The same submissions on the other route."""
+    lab, _ = course
+    return grade_class(lab.root / "submitted", lab, Options("none"))
+
+
+@pytest.fixture
+def ours(graded):
+    """A copy of it, to be changed."""
+    return copy.deepcopy(graded)
+
+
 def _telling(reference):
     """Right answers; the first tells what it was given, and so does a later cell. A link in the reflection runs."""
     telling = nbformat.from_dict(reference)
@@ -77,9 +91,8 @@ def scores(root: Path) -> dict[str, float]:
         return {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
 
 
-def test_autograde_gives_the_same_points_as_threeloops_grade(course):
+def test_autograde_gives_the_same_points_as_threeloops_grade(course, ours):
     lab, _ = course
-    ours = grade_class(lab.root / "submitted", lab, Options("none"))
     mine = {r.student: r.score for r in ours.records}
     theirs = scores(lab.root)
     assert {s: mine[s] for s in theirs if s != "broken"} == {s: v for s, v in theirs.items() if s != "broken"}
@@ -176,33 +189,28 @@ def test_a_file_that_the_instructors_server_could_run_is_not_in_the_graded_copy(
     assert scores(lab.root)["extra"] == 100.0
 
 
-def test_threeloops_grade_feeds_the_same_gradebook(course):
+def test_threeloops_grade_feeds_the_same_gradebook(course, ours):
     lab, _ = course
-    report = grade_class(lab.root / "submitted", lab, Options("none"))
-    for record in report.records:
+    for record in ours.records:
         for test in record.tests:
             test.score = test.max_score / 2
     database = f"sqlite:///{lab.root / 'gradebook.db'}"
-    assert feed(report, lab, database) == len(report.records)
+    assert feed(ours, lab, database) == len(ours.records)
     assert scores(lab.root)["reference"] == 50.0
-    nbgrader(lab.root, "autograde", lab.slug, "--force", *sandbox_words())
 
 
-def test_a_gradebook_of_another_version_is_left_alone(course):
+def test_a_gradebook_of_another_version_is_left_alone(course, ours):
     lab, _ = course
-    report = grade_class(lab.root / "submitted", lab, Options("none"))
-    report.records[0].tests[0].name = "median_test"
+    ours.records[0].tests[0].name = "median_test"
     before = scores(lab.root)
     with pytest.raises(LabError, match="another version of lab"):
-        feed(report, lab, f"sqlite:///{lab.root / 'gradebook.db'}")
+        feed(ours, lab, f"sqlite:///{lab.root / 'gradebook.db'}")
     assert scores(lab.root) == before
 
 
-def test_the_record_is_json_that_gradescope_reads(course):
+def test_the_record_is_json_that_gradescope_reads(ours):
     from grader.grading.records import gradescope, to_json
 
-    lab, _ = course
-    report = grade_class(lab.root / "submitted", lab, Options("none"))
-    exported = json.loads(to_json(gradescope(next(r for r in report.records if r.student == "half_done"))))
+    exported = json.loads(to_json(gradescope(next(r for r in ours.records if r.student == "half_done"))))
     assert exported["score"] == 40.0
     assert [t["status"] for t in exported["tests"]] == ["passed", "failed", "failed"]

@@ -27,8 +27,15 @@ print(sum((written(f"{folder}/x") for folder in ("", "/etc", "/dev", "/home", "/
 """
 
 
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with fresh_course(tmp_path_factory.mktemp("sandbox")) as lab:
+        yield lab
+
+
 @pytest.fixture
-def lab(tmp_path):
+def own_lab(tmp_path):
+    """That of a test that leaves nothing; it closes the others' pools as well."""
     with fresh_course(tmp_path) as lab:
         yield lab
 
@@ -115,12 +122,15 @@ def test_what_is_imported_in_idle_time_never_comes_before_a_request_that_waits_n
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_the_first_submission_too_may_use_what_is_imported_in_idle_time(lab, sandbox):
+    """The second is forked without it as well, and the third finds pyplot; torch is for labs that import it."""
     needs(sandbox)
-    uses = "import matplotlib.pyplot as plt, torch\nplt.figure()\ntorch.testing.assert_close(x := torch.ones(1), x)"
+    plots = "import matplotlib.pyplot as plt\nplt.figure()\n"
+    compares = "import torch\nx = torch.ones(1)\ntorch.testing.assert_close(x, x)\n"
     pool.close_pools()
-    for _ in range(3):
-        record = grade_notebook(submission(lab, before=uses), lab, "ada", Options(sandbox=sandbox, limits=QUICK))
-        assert (record.score, record.notes) == (100.0, [])
+    for uses in (plots + compares, "", plots):
+        answer = f"{uses}def mean(values):\n    return 0.0\n"  # a cell of the student's own may fail unnoticed
+        record = grade_notebook(submission(lab, mean=answer), lab, "ada", Options(sandbox=sandbox, limits=QUICK))
+        assert (record.score, record.notes) == (60.0, [])
 
 
 DAEMON = """
@@ -187,29 +197,6 @@ def test_each_submission_has_its_own_processes_to_use_up(lab):
         greedy.close()
 
 
-def test_a_pool_that_cannot_start_leaves_nothing(lab, monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(bwrap.SandboxError, match="side did not start"):
-        pool.pool(lab, "none")
-
-
-def test_a_process_that_crashes_at_its_start_is_reported_while_the_other_one_still_starts(lab, monkeypatch):
-    python = sys.executable
-
-    def start(self, name, words, variables, confined_to=None):
-        wait = "import socket, sys; socket.socket(fileno=int(sys.argv[1])).recv(1)"
-        ours, theirs = socket.socketpair()
-        code = wait if name == "student_process" else "raise SystemExit('a module is missing')"
-        with theirs, (self.folder / f"log{len(self._processes)}").open("wb") as log:
-            argv = [python, "-c", code, str(theirs.fileno())]
-            self._processes.append(subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=log))
-        self._controls.append(ours)
-
-    monkeypatch.setattr(pool.Pool, "_start", start)
-    with pytest.raises(bwrap.SandboxError, match="the grader's side did not start: a module is missing"):
-        pool.Pool(lab, "none")
-
-
 HONEST = """
 import multiprocessing as mp, os, socket, subprocess, tempfile
 import torch, torch.distributed as dist
@@ -250,3 +237,26 @@ def test_honest_work_is_not_in_the_way_of_the_limits(lab, sandbox):
     needs(sandbox)
     record = grade_notebook(submission(lab, rescale=HONEST), lab, "ada", Options(sandbox=sandbox))
     assert record.notes == []
+
+
+def test_a_pool_that_cannot_start_leaves_nothing(own_lab, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(bwrap.SandboxError, match="side did not start"):
+        pool.pool(own_lab, "none")
+
+
+def test_a_process_that_crashes_at_its_start_is_reported_while_the_other_one_still_starts(own_lab, monkeypatch):
+    python = sys.executable
+
+    def start(self, name, words, variables, confined_to=None):
+        wait = "import socket, sys; socket.socket(fileno=int(sys.argv[1])).recv(1)"
+        ours, theirs = socket.socketpair()
+        code = wait if name == "student_process" else "raise SystemExit('a module is missing')"
+        with theirs, (self.folder / f"log{len(self._processes)}").open("wb") as log:
+            argv = [python, "-c", code, str(theirs.fileno())]
+            self._processes.append(subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=log))
+        self._controls.append(ours)
+
+    monkeypatch.setattr(pool.Pool, "_start", start)
+    with pytest.raises(bwrap.SandboxError, match="the grader's side did not start: a module is missing"):
+        pool.Pool(own_lab, "none")

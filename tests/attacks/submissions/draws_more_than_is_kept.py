@@ -1,4 +1,4 @@
-"""Displays a picture of two megabytes in each of sixty cells, to fill the page that shows them."""
+"""Displays a picture of two megabytes in each of six cells, to fill the page that shows them."""
 
 from pathlib import Path
 
@@ -21,5 +21,5 @@ Image(data=head + os.urandom(1_400_000), format="png")
 def write(folder: Path, lab: Lab) -> None:
     notebook = lab.master()
     setup = next(i for i, c in enumerate(notebook.cells) if c.id == "setup")
-    notebook.cells[setup + 1 : setup + 1] = [new_code_cell(CELL) for _ in range(60)]
+    notebook.cells[setup + 1 : setup + 1] = [new_code_cell(CELL) for _ in range(6)]
     nbformat.write(notebook, folder / f"{lab.slug}.ipynb")
