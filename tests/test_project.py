@@ -19,7 +19,6 @@ from packaging.utils import canonicalize_name
 
 from grader.authoring.labs import all_labs
 from grader.authoring.lint import lint
-from grader.release.release import stale
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -269,10 +268,6 @@ def test_no_file_names_a_machine_or_a_registry():
 @pytest.mark.parametrize("lab", all_labs(ROOT), ids=lambda lab: lab.slug)
 def test_every_labs_source_keeps_the_rules(lab):
     assert lint(lab) == []
-
-
-def test_the_released_labs_are_what_the_sources_generate():
-    assert stale(all_labs(ROOT)) == []
 
 
 def test_the_readme_lists_every_lab():
