@@ -45,22 +45,24 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-TREES = {module: ast.parse(path.read_text()) for module, path in MODULES.items()}
 
 
+@cache  # every worker of pytest-xdist imports this file, and one of them runs its tests
+def parsed(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+@cache
 def imports(module: str) -> set[str]:
     """Modules of the project that this one imports anywhere in its text."""
     found = set()
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(parsed(module)):
         if isinstance(node, ast.ImportFrom) and node.module:
             inner = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
             found |= {full if full in MODULES else node.module for full in inner.values()}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return found & MODULES.keys() - {module}
-
-
-IMPORTS = {module: imports(module) for module in MODULES}
 
 
 def is_room(module: str) -> bool:
@@ -72,10 +74,11 @@ def room(module: str) -> str:
 
 
 def test_nothing_imports_in_a_circle():
+    files = {module: imports(module) for module in MODULES}
     rooms: dict[str, set[str]] = {}
-    for module, others in IMPORTS.items():
+    for module, others in files.items():
         rooms.setdefault(room(module), set()).update({room(other) for other in others} - {room(module)})
-    for graph in (IMPORTS, rooms):
+    for graph in (files, rooms):
         try:
             TopologicalSorter(graph).prepare()
         except CycleError as circle:
@@ -96,13 +99,13 @@ def test_a_package_imports_only_those_below_it(top, order):
     assert not [
         f"{module} imports {other}"
         for module in MODULES
-        for other in IMPORTS[module]
+        for other in imports(module)
         if module.startswith(top) and other.startswith(top) and rank(other) > rank(module)
     ]
 
 
 def test_the_library_imports_nothing_of_the_harness():
-    assert not [m for m in MODULES if m.startswith("threeloops") for other in IMPORTS[m] if other.startswith("grader")]
+    assert not [m for m in MODULES if m.startswith("threeloops") for other in imports(m) if other.startswith("grader")]
 
 
 def test_a_room_reads_in_one_sitting():
@@ -121,7 +124,7 @@ def test_a_kernel_is_read_from_few_files(kernel, most):
     todo = {f"{kernels}.{kernel}"}
     while todo:
         found.add(module := todo.pop())
-        todo |= {other for other in IMPORTS[module] if other.startswith(kernels)} - found
+        todo |= {other for other in imports(module) if other.startswith(kernels)} - found
     assert len([module for module in found if not is_room(module)]) <= most, sorted(found)
 
 
@@ -210,7 +213,7 @@ def used(module: str) -> set[str]:
 @pytest.mark.parametrize("module", [module for module in MODULES if not is_room(module)])
 def test_what_is_public_is_declared_and_used_elsewhere(module):
     """By another module, a lab, a benchmark or a document, or as the type of something that is."""
-    tree = TREES[module]
+    tree = parsed(module)
     imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     passed_on = imported & declared(tree)
     assert public(tree) | passed_on == declared(tree), "__all__ lists the names without an underscore, and those only"

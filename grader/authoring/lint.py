@@ -290,7 +290,8 @@ def _solutions(source: _Source) -> Iterator[str]:
 
 def _tests(source: _Source) -> Iterator[str]:
     setup = {name for cell in source.of(Kind.SETUP) for name in bound(cell.source)}
-    answers = {name for cell in source.of(Kind.SOLUTION) for name in bound(cell.source, imports=False)}
+    of_each = {cell.name: bound(cell.source, imports=False) for cell in source.of(Kind.SOLUTION)}
+    answers = set().union(*of_each.values())
     for cell in source.of(Kind.TEST):
         visible = without(cell.source, "HIDDEN TESTS")
         for what, text in (("", cell.source), (" (visible part)", visible)):
@@ -304,6 +305,12 @@ def _tests(source: _Source) -> Iterator[str]:
             yield f"cell {cell.name}: its visible part checks nothing"
         if not used(cell.source) & answers:
             yield f"cell {cell.name} uses no name that a solution cell defines: it cannot fail a student"
+        foreign = answers - of_each.get(split_test_id(cell.name)[0], answers)
+        if asked := sorted((used(cell.source) | texts(cell.source, "globals", "locals", "vars", "user_ns")) & foreign):
+            yield (
+                f"cell {cell.name} uses {', '.join(asked)}, which another exercise asks for: an answer would fail "
+                "where that one is missing or wrong. Take the library's own, or define it in a setup cell"
+            )
 
 
 def _replayed(source: _Source) -> Iterator[str]:

@@ -17,8 +17,8 @@
 # # Why do kernels stall? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order. They show the levels of a GPU's memory with their
-# sizes, the banks of shared memory, the TLB (the cache of address translations), and what the compiler does about banks of
-# registers. They judge eight claims.
+# sizes, the banks of shared memory, the TLB (the cache of address translations), what tiles and the length of rows do to a
+# matrix product, and what the compiler does about banks of registers. They judge nine claims.
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import re
@@ -276,6 +276,49 @@ except NotMeasurable as reason:
 # as one in every 65, but addresses that are a power of two apart fall into the same few sets of a set-associative
 # cache, and even 16 lines can be too many for those. That is why a leading dimension of exactly 4,096 bytes can be slower
 # than one of 4,160.
+#
+# ## What tiles save, and what an odd length costs
+#
+# Exercise 5 counts what a tiled product asks for. One more claim is about that number.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+myth("mem-4")
+naive_loads, tiled_loads = 2 * 1000**3, 2 * 1000 * 1000 * -(-1000 // 16)
+audit(
+    "mem-4",
+    round(naive_loads / tiled_loads, 2),
+    "× fewer loads",
+    "model",
+    "corrected",
+    how="1000³ in 16 × 16 tiles: ⌈1000 / 16⌉ = 63 fetches of each value instead of 1000. The saving is 16× only where 16 divides the size. What L2 saves comes on top: see the last figure of the lab",
+)
+
+# %% [markdown]
+# The next cell compiles the library's product for an A100 at three inner lengths, each time with the same tile.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+rows = []
+for inner in (1024, 1008, 1001):
+    left, right = (torch.empty(shape, dtype=torch.float16, device="meta") for shape in ((512, inner), (inner, 512)))
+    (code,) = inspect(
+        lambda left=left, right=right: library_matmul(left, right, block_m=64, block_n=128, block_k=32), "sm_80"
+    )
+    widths = ", ".join(f"{count} × {bits} bits" for bits, count in sorted(code.loads.items()))
+    rows.append([inner, widths, code.sass.count("LDGSTS"), code.registers])
+show.table(rows, ["k", "loads per thread", "of which straight to shared memory", "registers"])
+
+# %% [markdown]
+# With k = 1,001 a row of A has 2,002 bytes. Most rows do not begin at a multiple of 16 bytes, so A is loaded 16 bits at a
+# time, through registers and not straight to shared memory. Rows of B still have 1,024 bytes. Padding k to 1,008 with zeros
+# avoids this.
+#
+# The numbers are those of the code, not of its execution. A step needs 1 load of A and 2 of B at 128 bits. The first two
+# rows have 9, because the compiler pipelines the loop: it loads the tiles of two steps before the loop and those of a later
+# step inside it. With 16 bits a step needs 8 loads of A. A copy straight to shared memory has at least 32 bits, and Triton
+# pipelines only such copies, so these 8 stand inside the loop, which waits for them in every step. B is loaded for one step
+# before the loop and for the next inside it, 4 loads. So few load instructions can be a bad sign.
+#
+# Left to itself, the library takes a larger tile for k = 1,024, 128 × 128 with an inner length of 64, which has 24 loads.
 #
 # ## Registers have banks too
 #

@@ -1107,10 +1107,11 @@ def flash_causal(
 # %% nbgrader={"grade": true, "grade_id": "causal_test_values", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("causal", "causal attention of one head", part="values", hidden="other sizes and blocks, in both dtypes"):
 
-    def causal_check(queries, keys, width, block_m, block_n, dtype=torch.float32):
+    def causal_check(queries, keys, width, block_m, block_n, dtype=torch.float32, spread=1.0):
         q, k, v = (seeded(rows, width, seed=queries + i, dtype=dtype) for i, rows in enumerate((queries, keys, keys)))
-        visible = pairs(queries, keys, causal=True)
+        q, visible = q * spread, pairs(queries, keys, causal=True)
         case = f"{queries} queries, {keys} keys, head_dim {width}, blocks {block_m} × {block_n}, {name_of(dtype)}"
+        case += f", q {spread:g} times as large" * (spread != 1)
         out, lse = replay(flash_causal, q, k, v, block_m, block_n).outputs
         rows, columns = torch.arange(queries)[:, None], torch.arange(keys)[None, :]
         others = (
@@ -1131,6 +1132,7 @@ with check("causal", "causal attention of one head", part="values", hidden="othe
     causal_check(40, 24, 16, 16, 16)
     causal_check(20, 12, 16, 16, 16)  # a tile that some of its queries do not see
     causal_check(1, 40, 32, 16, 32, torch.float16)
+    causal_check(16, 20, 16, 16, 16, spread=300.0)
     require_rounded(flash_causal, 16, 16)
     ### BEGIN HIDDEN TESTS
     causal_check(1, 1, 16, 16, 16)
@@ -1249,11 +1251,14 @@ def flash_attention(
 # %% nbgrader={"grade": true, "grade_id": "grouped_test_values", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("grouped", "all batches and heads", part="values", hidden="other groups, in both dtypes"):
 
-    def grouped_check(batch, heads, kv_heads, queries, keys, width=16, block_m=16, block_n=16, dtype=torch.float32):
-        q = seeded(batch, heads, queries, width, seed=heads, dtype=dtype)
+    def grouped_check(
+        batch, heads, kv_heads, queries, keys, width=16, block_m=16, block_n=16, dtype=torch.float32, spread=1.0
+    ):
+        q = seeded(batch, heads, queries, width, seed=heads, dtype=dtype) * spread
         k, v = (seeded(batch, kv_heads, keys, width, seed=queries + i, dtype=dtype) for i in range(2))
         visible, group = pairs(queries, keys, causal=True), heads // kv_heads
         case = f"batch {batch}, heads {heads} on {kv_heads}, {queries} queries, {keys} keys, {name_of(dtype)}"
+        case += f", q {spread:g} times as large" * (spread != 1)
 
         def shared(of, *head_numbers):
             """The keys or values of each flat query head, by flat numbers of key heads."""
@@ -1282,6 +1287,7 @@ with check("grouped", "all batches and heads", part="values", hidden="other grou
     grouped_check(1, 4, 2, 16, 20)
     grouped_check(2, 4, 2, 20, 17)
     grouped_check(2, 2, 1, 10, 20, dtype=torch.float16)
+    grouped_check(1, 2, 1, 16, 20, spread=300.0)
     require_rounded(flash_attention, 16, 16, lead=(1, 1))
     ### BEGIN HIDDEN TESTS
     grouped_check(3, 2, 1, 5, 20)
@@ -1403,10 +1409,11 @@ def window_attention(
 # %% nbgrader={"grade": true, "grade_id": "window_test_values", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("window", "attention to the last keys", part="values", hidden="other windows and sizes, in both dtypes"):
 
-    def window_values(tokens, window, width, block_m, block_n, dtype=torch.float32):
+    def window_values(tokens, window, width, block_m, block_n, dtype=torch.float32, spread=1.0):
         q, k, v = (seeded(tokens, width, seed=tokens + i, dtype=dtype) for i in range(3))
-        visible = pairs(tokens, tokens, window=window)
+        q, visible = q * spread, pairs(tokens, tokens, window=window)
         case = f"{tokens} tokens, window {window}, head_dim {width}, blocks {block_m} × {block_n}, {name_of(dtype)}"
+        case += f", q {spread:g} times as large" * (spread != 1)
         out = replay(window_attention, q, k, v, window, block_m, block_n).outputs
         distance = torch.arange(tokens)[:, None] - torch.arange(tokens)[None, :]
         others = (
@@ -1426,6 +1433,7 @@ with check("window", "attention to the last keys", part="values", hidden="other 
     window_values(50, 30, 16, 32, 16)
     window_values(35, 1, 16, 16, 32)
     window_values(20, 1000, 32, 16, 16, torch.float16)
+    window_values(20, 10, 16, 16, 16, spread=300.0)
     require_rounded(window_attention, 5, 16, 16)
     ### BEGIN HIDDEN TESTS
     window_values(1, 5, 16, 16, 16)
@@ -1444,6 +1452,7 @@ with check("window", "which tiles it visits, and its code", part="tiles", hidden
 
     window_tiles(48, 10, 16, 16, 16)
     window_tiles(64, 17, 16, 16, 16)
+    window_tiles(48, 18, 16, 16, 16)  # the furthest key of the last block ends a tile, where that of 17 begins one
     window_tiles(40, 30, 16, 32, 16)
     require_compiled(window_attention, *(torch.empty(64, 32, device="meta") for _ in range(3)), 40, 32, 32)
     ### BEGIN HIDDEN TESTS

@@ -211,7 +211,7 @@ def test_the_exercises_share_a_hundred_points(name):
     assert sum(POINTS[name].values()) == 100
 
 
-@pytest.mark.slow  # every run grades other right answers, and each exercise without an answer to any other one
+@pytest.mark.slow  # every run grades other right answers, and lint sees that a test asks for its own answer alone
 @pytest.mark.parametrize(("name", "exercise"), EXERCISES)
 def test_the_released_check_accepts_a_right_answer_among_stubs(name, exercise):
     """Without its hidden part a test cell accepts the reference, and no other exercise has to be done for that."""

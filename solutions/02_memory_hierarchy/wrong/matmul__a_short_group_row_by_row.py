@@ -1,4 +1,4 @@
-# expect: the last group, of 2 rows, row by row
+# expect: row by row in the last group, which has 2 rows
 # fails: order
 @triton.jit
 def matmul_kernel(a, b, c, m, k, n, BLOCK: tl.constexpr, GROUP_M: tl.constexpr):

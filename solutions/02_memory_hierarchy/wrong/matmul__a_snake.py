@@ -1,4 +1,4 @@
-# expect: the last group, of 2 rows, row by row or from right to left
+# expect: every second group from right to left
 # fails: order
 @triton.jit
 def matmul_kernel(a, b, c, m, k, n, BLOCK: tl.constexpr, GROUP_M: tl.constexpr):

@@ -1,4 +1,4 @@
-# expect: column by column, without groups
+# expect: in groups twice as tall
 # fails: order
 @triton.jit
 def matmul_kernel(a, b, c, m, k, n, BLOCK: tl.constexpr, GROUP_M: tl.constexpr):

@@ -58,6 +58,8 @@ def test_the_toy_is_sound(toy):
         ("mean(SAMPLES)", "mean(DATA)", "cell mean_test uses DATA: neither a builtin, nor from setup"),
         ("    ### END HIDDEN TESTS\n", "    ### END HIDDEN TESTS\n    check.true(values, '')\n", "cell mean_test (visible part) uses values"),
         ("mean(SAMPLES), 3.0", "median(SAMPLES), 3.0", "cell mean_test uses median"),
+        ("mean(SAMPLES), 3.0", "mean(rescale(SAMPLES)), 3.0", "cell mean_test uses rescale, which another exercise asks for"),
+        ("mean(SAMPLES), 3.0", "mean(globals()['rescale'](SAMPLES)), 3.0", "cell mean_test uses rescale, which another exercise asks for"),
         ("    return sum(values)", "    return sum(values", "cell mean is not plain Python"),
         ("    values = np.asarray", "    %timeit 1\n    values = np.asarray", "cell rescale is not plain Python"),
         ("    ### END SOLUTION\n\n# %% tags", "\n# %% tags", "cell mean: a SOLUTION region is opened and never closed"),
