@@ -45,7 +45,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         stalls, copy_seconds = _stalls(state, Path(folder), rounds)
         increments = _increments(state, Path(folder))
         killed = kill_rows(Path(folder), kills)
-        crashed = crash_rows(Saver(OURS, _save_once, _load_once), most=60 if quick else 300)
+        crashed = crash_rows(Saver(OURS, _save_once, _load_once), most=30 if quick else 300)
     total = sum(tensor.nbytes for tensor in state.values())
     return Result(
         "checkpoint", about, {"quick": quick, "tensors": tensors, "bytes": total},

@@ -50,11 +50,12 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         guesses=3,
         rounds=rounds,
     )
-    starts = torch.randint(len(learnt) - longest, (_CALIBRATION,), generator=torch.Generator().manual_seed(1)).tolist()
+    count = _CALIBRATION // 4 if quick else _CALIBRATION
+    starts = torch.randint(len(learnt) - longest, (count,), generator=torch.Generator().manual_seed(1)).tolist()
     calibration = torch.stack([learnt[start : start + longest] for start in starts])
     rows = quantized_rows(
         model,
-        held_out[: 1 << (13 if quick else 16)].to(device),
+        held_out[: 1 << (11 if quick else 16)].to(device),
         calibration.to(device),
         decoded=16 if quick else 64,
         rounds=rounds,

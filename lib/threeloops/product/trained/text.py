@@ -4,6 +4,7 @@ It is on every machine, its licence (PSF) permits this, and what a model writes 
 token. One file in twenty, chosen by a hash of its name, is held out: the same ones whatever the version.
 """
 
+import functools
 import hashlib
 import sysconfig
 from pathlib import Path
@@ -31,11 +32,20 @@ def decode(tokens: list[int]) -> str:
 
 
 def standard_library(root: Path | None = None) -> tuple[Int[Tensor, "train"], Int[Tensor, "held_out"]]:
-    """Bytes of all modules, tests left out, to train on and held out, as uint8; about 12 million.
+    """Bytes of all modules, tests left out, to train on and held out, as uint8; about 12 million. A process reads its
+    own library once: change nothing in what is returned.
 
     Raises FileNotFoundError if there are no sources, as in a Python that was installed without them.
     """
-    root = root or Path(sysconfig.get_paths()["stdlib"])
+    return _read(root) if root else _own()
+
+
+@functools.cache
+def _own() -> tuple[Tensor, Tensor]:
+    return _read(Path(sysconfig.get_paths()["stdlib"]))
+
+
+def _read(root: Path) -> tuple[Tensor, Tensor]:
     parts: dict[bool, list[bytes]] = {False: [], True: []}
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root)

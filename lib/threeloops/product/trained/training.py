@@ -14,7 +14,6 @@ from torch import Tensor
 from threeloops.models.gpt import GPT
 from threeloops.product.trained.recipe import Recipe
 from threeloops.training.checkpoint import Checkpointer, LocalStore
-from threeloops.training.checkpoint.state import TrainingState
 
 # ruff: noqa: F821  the strings are jaxtyping shapes, not forward references
 
@@ -47,6 +46,8 @@ def train(
     Batches depend on the seed and the step only, so an interrupted training gives the weights of an uninterrupted one.
     Raises ValueError if the text is shorter than a sequence.
     """
+    from threeloops.training.checkpoint.state import TrainingState  # who serves a model starts without all of training
+
     tokens, held_out = text
     if min(len(tokens), len(held_out)) <= recipe.sequence:
         raise ValueError(

@@ -11,6 +11,8 @@ and under Slurm, with the script `slurm.sh` that lies beside this module:
 """
 
 import argparse
+import contextlib
+import functools
 import importlib
 import os
 import subprocess
@@ -18,7 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ import torch.distributed as dist
 from threeloops.module_process import command
 from threeloops.training.cluster.machine.errors import RankFailed
 from threeloops.training.cluster.processes.child import from_bytes, to_bytes
+from threeloops.training.cluster.processes.launcher import launcher
 
 __all__ = ["main", "run_on_processes"]
 
@@ -57,37 +60,64 @@ def run_on_processes(
         raise ValueError(f"ranks = {ranks}: expected 1 or more")
     with tempfile.TemporaryDirectory(prefix="threeloops-ranks-") as folder:
         (Path(folder) / "program").write_bytes(to_bytes(program, arguments))
-        environment = {**os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        environment[_FOLDER] = f"{backend} {folder}"
-        processes = [
-            subprocess.Popen(
-                command(_MODULE), env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdin=subprocess.DEVNULL,
-            )
-            for rank in range(ranks)
-        ]  # fmt: skip
-        try:
-            failed = _wait(processes, time.monotonic() + seconds)
+        start = _forks if backend == "gloo" else _processes
+        with start(ranks, folder) as statuses:
+            failed = _wait(statuses, time.monotonic() + seconds)
             if failed is not None:
-                raise RankFailed(_why(Path(folder), failed, processes[failed].poll(), seconds))
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+                raise RankFailed(_why(Path(folder), failed, statuses()[failed], seconds))
         return [cloudpickle.loads((Path(folder) / f"result {rank}").read_bytes()) for rank in range(ranks)]
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], deadline: float) -> int | None:
+_Statuses = Callable[[], list[int | None]]
+"""Tells the exit status of each rank, None for one that is at work."""
+
+
+def _environment(ranks: int) -> dict[str, str]:
+    return {**os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def _forks(ranks: int, folder: str) -> contextlib.AbstractContextManager[_Statuses]:
+    """Ranks on gloo start in milliseconds, as forks of the process that has imported torch for virtual clusters."""
+    found: contextlib.AbstractContextManager[_Statuses] = launcher.processes(
+        ranks, functools.partial(_fork, folder, ranks), _environment(ranks)
+    )
+    return found
+
+
+def _fork(folder: str, ranks: int, rank: int) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    _run_in_folder(Path(folder), "gloo", rank, ranks)
+
+
+@contextlib.contextmanager
+def _processes(ranks: int, folder: str) -> Iterator[_Statuses]:
+    """Ranks on NCCL are processes of their own: CUDA has to be out of sight in one that will be forked."""
+    environment = _environment(ranks) | {_FOLDER: folder}
+    processes = [
+        subprocess.Popen(
+            command(_MODULE), env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdin=subprocess.DEVNULL
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        yield lambda: [process.poll() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _wait(statuses: _Statuses, deadline: float) -> int | None:
     """Until all are done; which rank failed first, or did not come to an end."""
     failed = None
-    while any(process.poll() is None for process in processes):
-        bad = [rank for rank, process in enumerate(processes) if process.poll()]
+    while None in (now := statuses()):
+        bad = [rank for rank, status in enumerate(now) if status]
         if bad and failed is None:
             failed, deadline = bad[0], min(deadline, time.monotonic() + _GRACE_SECONDS)
         if time.monotonic() > deadline:
-            return failed if failed is not None else [p.poll() is None for p in processes].index(True)
+            return failed if failed is not None else now.index(None)
         time.sleep(0.01)
-    return next((rank for rank, process in enumerate(processes) if process.returncode), failed)
+    return next((rank for rank, status in enumerate(now) if status), failed)
 
 
 def _why(folder: Path, failed: int, status: int | None, seconds: float) -> str:
@@ -103,9 +133,8 @@ def _why(folder: Path, failed: int, status: int | None, seconds: float) -> str:
 def main() -> None:
     """One rank, whose number, world and meeting point stand in the environment as torchrun or Slurm sets it."""
     torch.set_num_threads(1)
-    if given := os.environ.pop(_FOLDER, ""):
-        backend, _, folder = given.partition(" ")
-        _run_in_folder(Path(folder), backend, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    if folder := os.environ.pop(_FOLDER, ""):
+        _run_in_folder(Path(folder), "nccl", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
         return
     parser = argparse.ArgumentParser(
         prog="python -m threeloops.training.cluster", description="run one rank of a program"

@@ -13,7 +13,7 @@ PER_ENGINE = 20
 EXECUTORS = {"model runner": (ModelRunner, 0)}
 """Factories of executors, and how many tokens a draft guesses for them."""
 
-NORMAL, ALL = 500, pytest.param(10_000, marks=pytest.mark.slow)
+NORMAL, ALL = 250, pytest.param(10_000, marks=pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -53,26 +53,60 @@ def children_of(server):
     return subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True).stdout.split()
 
 
-def test_while_a_model_loads_probes_are_answered_and_requests_are_refused(folder, tmp_path):
-    """Its config.json is a pipe: loading waits until the test writes into it."""
-    slow = tmp_path / "slow"
+def test_one_process_from_loading_to_an_idle_end(folder, tmp_path):
+    """One start for all of these, as each costs seconds."""
+    log = tmp_path / "serve.log"
+    with loading(folder, tmp_path / "slow", log_file=log) as (server, client, loads):
+        while_a_model_loads_probes_are_answered_and_requests_are_refused(client)
+        loads()
+        server.wait_ready()
+        assert client.get("/health/startup").status_code == 200
+        secrets = say_what_nobody_must_see(client)
+        sigterm_ends_an_idle_service_with_its_engine(server)
+    text = log.read_text()
+    assert '"status": 200' in text and '"status": 404' in text and '"prompt_tokens": 15' in text
+    assert not [word for word in secrets if word in text]
+
+
+@contextlib.contextmanager
+def loading(folder, slow, **settings):
+    """A service, a client, and what lets its model be loaded: the model's config.json is a pipe."""
     slow.mkdir()
     for file in folder.iterdir():
         if file.name != "config.json":
             (slow / file.name).symlink_to(file)
     os.mkfifo(slow / "config.json")
-    with ServiceProcess(model=slow) as server, httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
-        assert client.get("/health").status_code == 200
-        assert client.get("/health/startup").status_code == 503
-        assert client.get("/ready").json() == {"status": "loading", "reason": "the model is being loaded"}
-        refused = client.post("/v1/completions", json=ENDLESS | {"model": "slow"})
-        assert refused.status_code == 503 and refused.headers["retry-after"]
-        assert client.get("/metrics").status_code == 200
-        (slow / "config.json").write_bytes((folder / "config.json").read_bytes())
-        server.wait_ready()
-        assert client.get("/health/startup").status_code == 200
-        server.process.send_signal(signal.SIGTERM)
-        assert server.ended()[0] == 0
+    with (
+        ServiceProcess(model=slow, **settings) as server,
+        httpx.Client(base_url=server.url, timeout=PATIENCE) as client,
+    ):
+        yield server, client, lambda: (slow / "config.json").write_bytes((folder / "config.json").read_bytes())
+
+
+def while_a_model_loads_probes_are_answered_and_requests_are_refused(client):
+    assert client.get("/health").status_code == 200
+    assert client.get("/health/startup").status_code == 503
+    assert client.get("/ready").json() == {"status": "loading", "reason": "the model is being loaded"}
+    refused = client.post("/v1/completions", json=ENDLESS | {"model": "slow"})
+    assert refused.status_code == 503 and refused.headers["retry-after"]
+    assert client.get("/metrics").status_code == 200
+
+
+def say_what_nobody_must_see(client):
+    """A key, a prompt and a name, which are returned, in all places where they may stand."""
+    key = "tl-this-is-a-key-that-nobody-must-see"
+    headers = {"authorization": f"Bearer {key}"}
+    asked = {"model": "slow", "prompt": "a secret prompt", "max_tokens": 1, "user": "ada"}
+    assert client.post(f"/v1/completions?key={key}", json=asked, headers=headers).status_code == 200
+    client.get(f"/v1/{key}", headers=headers)
+    return key, "secret", "ada"
+
+
+def sigterm_ends_an_idle_service_with_its_engine(server):
+    (engine,) = children_of(server)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ended() == (0, "")
+    assert not os.path.exists(f"/proc/{engine}")
 
 
 def test_a_service_that_still_loads_and_has_no_file_descriptor_to_spare_ends_at_once(tmp_path):
@@ -164,23 +198,6 @@ def test_a_full_disk_for_logs_stops_nothing_and_an_engine_does_not_outlive_its_f
         server.process.kill()
         server.ended()
         eventually(lambda: not os.path.exists(f"/proc/{engine}"), "the engine's process has ended")
-
-
-def test_no_key_and_no_prompt_is_in_the_log_and_sigterm_ends_an_idle_service_with_its_engine(tmp_path):
-    log, key = tmp_path / "serve.log", "tl-this-is-a-key-that-nobody-must-see"
-    with ServiceProcess(log_file=log) as server:
-        server.wait_ready()
-        headers = {"authorization": f"Bearer {key}"}
-        asked = {"model": "tiny", "prompt": "a secret prompt", "max_tokens": 1, "user": "ada"}
-        httpx.post(f"{server.url}/v1/completions?key={key}", json=asked, headers=headers, timeout=PATIENCE)
-        httpx.get(f"{server.url}/v1/{key}", headers=headers)
-        (engine,) = children_of(server)
-        server.process.send_signal(signal.SIGTERM)
-        assert server.ended() == (0, "")
-    assert not os.path.exists(f"/proc/{engine}")
-    text = log.read_text()
-    assert '"status": 200' in text and '"status": 404' in text and '"prompt_tokens": 15' in text
-    assert not [word for word in (key, "secret", "ada") if word in text]
 
 
 def test_the_front_needs_no_torch():

@@ -2,7 +2,6 @@
 
 import linecache
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -31,6 +30,8 @@ from threeloops.training.cluster import (
     synchronize,
     uniform,
 )
+from threeloops.training.cluster import cluster as cluster_module
+from threeloops.training.cluster.processes import launcher as launcher_module
 
 ALPHA, BETA = 1e-5, 1e9
 
@@ -487,20 +488,22 @@ def test_what_torch_says_of_its_own_names_is_not_printed_by_every_rank():
     assert Cluster(2).run(scatters_and_gathers).printed == ""
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_what_ranks_print_is_kept_however_python_buffers(unbuffered, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from threeloops.training.cluster import Cluster\n"
-        "def program():\n"
-        "    print('hello')\n"
-        "print(Cluster(2).run(program).printed)\n"
-    )
-    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    found = subprocess.run(
-        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=100, check=True
-    )
-    assert found.stdout.splitlines() == ["[rank 0] hello", "[rank 1] hello"]
+def buffers():
+    """Whether Python holds back what is printed, and what ranks print must not depend on it."""
+    print("hello")
+    return bool(os.environ.get("PYTHONUNBUFFERED"))
+
+
+def test_what_ranks_print_is_kept_however_python_buffers(monkeypatch):
+    other = "" if os.environ.get("PYTHONUNBUFFERED") else "1"
+    monkeypatch.setenv("PYTHONUNBUFFERED", other)
+    started_anew = launcher_module._Launcher()
+    for launcher in (launcher_module.launcher, started_anew):
+        monkeypatch.setattr(cluster_module, "launcher", launcher)
+        run = Cluster(2).run(buffers)
+        assert run.printed.splitlines() == ["[rank 0] hello", "[rank 1] hello"]
+        assert run.results == (bool(other) is (launcher is started_anew),) * 2
+    started_anew.stop()
 
 
 def test_functions_of_a_notebook_travel_with_what_they_use():

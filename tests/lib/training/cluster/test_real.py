@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
 from threeloops.training.cluster import Cluster, RankFailed, advance_to, compute, now
-from threeloops.training.cluster.real import run_on_processes
+from threeloops.training.cluster.real import main, run_on_processes
 
 
 def program(count):
@@ -33,6 +34,28 @@ def test_a_program_gives_the_same_values_on_gloo_as_on_the_virtual_cluster():
         assert x.equal(y) and into.equal(other) and seconds >= 1e-3
 
 
+def surroundings():
+    print("of rank", dist.get_rank(), flush=dist.get_rank() == 0)
+    print("a warning", file=sys.stderr)
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    return os.getpid(), os.environ.get("OF_MY_OWN"), os.getcwd(), os.environ["RANK"], cores
+
+
+def test_ranks_have_the_surroundings_of_who_starts_them(monkeypatch, tmp_path, capfd):
+    """Also where the process that they are forked from was started before."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    for own in ("one", "two"):
+        (tmp_path / own).mkdir()
+        monkeypatch.chdir(tmp_path / own)
+        monkeypatch.setenv("OF_MY_OWN", own)
+        found = run_on_processes("gloo", 2, surroundings)
+        assert [each[1:] for each in found] == [(own, str(tmp_path / own), str(rank), cores) for rank in range(2)]
+        assert not any(psutil.pid_exists(pid) for pid, *_ in found)
+        said = capfd.readouterr()
+        assert sorted(said.out.splitlines()) == ["of rank 0", "of rank 1"] and said.err.count("a warning") == 2
+    assert "OF_MY_OWN" not in Cluster(1).run(lambda: dict(os.environ)).results[0], "a rank's are its own"
+
+
 def fails():
     if dist.get_rank() == 1:
         raise KeyError("no such layer")
@@ -55,7 +78,7 @@ def hangs():
     [
         (fails, 60, "(?s)rank 1 failed:.*no such layer"),
         (exits, 60, "rank (0 failed|1 ended with exit status 3 and without a word)"),
-        (hangs, 3, "rank 0 was at work when the 3 s for this run were over: does it hang?"),
+        (hangs, 1, "rank 0 was at work when the 1 s for this run were over: does it hang?"),
     ],
 )
 def test_a_rank_that_fails_ends_all(body, seconds, message):
@@ -75,13 +98,11 @@ def test_nccl_needs_a_gpu_for_each_rank():
         run_on_processes("nccl", 2, program)
 
 
-def run_module(*arguments, folder):
-    """Without the variables that a launcher sets."""
-    clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "SLURM_PROCID")}
-    return subprocess.run(
-        [sys.executable, "-m", "threeloops.training.cluster", *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=120, env=clean,
-    )  # fmt: skip
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here it would not fail")
+def test_a_rank_on_nccl_is_a_process_of_its_own_and_says_what_is_wrong(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(RankFailed, match=r"(?s)rank 0 failed:.*torch\.cuda\.set_device\(rank\)"):
+        run_on_processes("nccl", 1, program, 10)
 
 
 def test_torchrun_runs_a_named_program_unchanged(tmp_path):
@@ -99,8 +120,21 @@ def test_torchrun_runs_a_named_program_unchanged(tmp_path):
     assert done.stdout.strip() == "[3.0, 3.0]"
 
 
-def test_without_a_launcher_or_a_program_it_says_what_is_missing(tmp_path):
-    done = run_module(folder=tmp_path)
-    assert done.returncode == 2 and "the following arguments are required: program" in done.stderr
-    done = run_module("mine:total", folder=tmp_path)
-    assert done.returncode == 2 and "RANK is not set: start this with torchrun, or with srun" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: program"),
+        (["mine:total"], "RANK is not set: start this with torchrun, or with srun"),
+    ],
+)
+def test_without_a_launcher_or_a_program_it_says_what_is_missing(arguments, message, monkeypatch, capsys):
+    for name in ("RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "argv", ["cluster", *arguments])
+    threads = torch.get_num_threads()
+    try:
+        with pytest.raises(SystemExit) as end:
+            main()
+    finally:
+        torch.set_num_threads(threads)
+    assert end.value.code == 2 and message in capsys.readouterr().err

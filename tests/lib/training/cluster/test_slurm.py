@@ -1,7 +1,6 @@
 """The script for sbatch, on a Slurm of one host: munged, slurmctld and slurmd are started for it, and real."""
 
 import os
-import re
 import subprocess
 import sys
 from importlib.resources import files
@@ -29,9 +28,6 @@ def test_sbatch_runs_programs_on_all_ranks_and_a_rank_that_fails_ends_the_job(tm
     mine = {"PYTHON": sys.executable, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(sys.path)}
     with one_host_slurm(tmp_path / "slurm") as environment:
         environment |= mine
-        assert submit(environment, tmp_path, "mine:total", 3) == (0, "[6.0, 6.0]\n")
-        # the model cut along three axes, as it runs on the virtual cluster
-        status, said = submit(environment, tmp_path, "threeloops.training.composition.demo:main", 4)
-        assert status == 0 and re.search(r"Mesh\(pp=2, dp=1, tp=2\), mean losses ", said), said
+        assert submit(environment, tmp_path, "mine:total", 2) == (0, "[3.0, 3.0]\n")
         status, said = submit(environment, tmp_path, "mine:fail", 2)
         assert status != 0 and "rank one is unwell" in said

@@ -20,7 +20,7 @@ from threeloops.training.cluster.machine.faults import SlowRank
 from threeloops.training.cluster.processes.actor import ActorSocket, is_library
 from threeloops.training.cluster.processes.group import Rank, register
 
-__all__ = ["Program", "be_rank", "current_rank", "die_with_parent", "from_bytes", "to_bytes"]
+__all__ = ["Program", "be_process", "be_rank", "current_rank", "die_with_parent", "from_bytes", "to_bytes"]
 
 Program = Callable[[], tuple[Callable[..., Any], Sequence[Any], Sequence[SlowRank], bool]]
 """Gives, in the rank's process, the function to run, its arguments, how slow the rank is, and whether its memory is to
@@ -107,6 +107,32 @@ def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def be_process(rank: int, descriptors: Sequence[int], pickled: bytes) -> None:
+    """Call a function of this library with a rank's number, in the surroundings of the process that asked for it, and
+    never return. `descriptors` are that one's standard output, standard error and current folder."""
+    die_with_parent()
+    output, errors, folder = descriptors
+    status = 1
+    try:
+        os.dup2(output, 1)
+        os.dup2(errors, 2)
+        os.fchdir(folder)
+        sys.stdout, sys.stderr = (open(number, "w", 1, closefd=False) for number in (1, 2))  # noqa: SIM115
+        environment, cores, function = pickle.loads(pickled)
+        os.environ.clear()
+        os.environ.update(environment)
+        if cores:
+            os.sched_setaffinity(0, cores)
+        function(rank)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def _pickled(result: Any) -> bytes:

@@ -1,18 +1,28 @@
-"""Starts ranks from a warm process, which lives as long as this one."""
+"""Starts ranks, and other processes, from a warm process, which lives as long as this one."""
 
 import atexit
 import contextlib
 import os
+import pickle
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from threeloops.module_process import command
 from threeloops.training.cluster.machine.errors import ClusterError
 from threeloops.training.cluster.processes.ranks import Sockets
-from threeloops.training.cluster.processes.warm import COMMAND, END, PROCESS, START, receive_exactly
+from threeloops.training.cluster.processes.warm import (
+    AT_WORK,
+    COMMAND,
+    END,
+    PROCESS,
+    PROCESSES,
+    START,
+    STATUS,
+    receive_exactly,
+)
 
 __all__ = ["launcher"]
 
@@ -40,23 +50,67 @@ class _Launcher:
                 self._end()
                 sockets.close()
 
+    @contextlib.contextmanager
+    def processes(
+        self, size: int, function: Callable[[int], None], environment: Mapping[str, str]
+    ) -> Iterator[Callable[[], list[int | None]]]:
+        """`size` processes of which each calls a function of this library with its number, and is otherwise as if this
+        process had started it: with its output, current folder and cores.
+
+        Yields what tells the exit status of each, None for one that is at work. All are gone at the end.
+        """
+        cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+        program = pickle.dumps((dict(environment), cores, function))
+        folder = os.open(".", os.O_RDONLY)
+        try:
+            with self._busy:
+                try:
+                    self._command(PROCESSES, size, program, -1, [[1, 2, folder]])
+                    self._answers(size)
+                    yield lambda: self._statuses(size)
+                finally:
+                    self._end()
+        finally:
+            os.close(folder)
+
+    def _statuses(self, size: int) -> list[int | None]:
+        try:
+            assert self._control is not None
+            self._control.sendall(COMMAND.pack(STATUS, 0, 0, -1))
+            return [None if status == AT_WORK else status for status in self._answers(size)]
+        except BaseException:
+            self.stop()
+            raise
+
     def _start(self, program: bytes, descriptors: list[list[int]], core: int) -> list[int]:
+        self._command(START, len(descriptors), program, core, descriptors)
+        return self._answers(len(descriptors))
+
+    def _command(self, command: bytes, size: int, program: bytes, core: int, descriptors: list[list[int]]) -> None:
         try:
             if self._process is None or self._process.poll() is not None or self._owner != os.getpid():
                 self._launch()
             assert self._control is not None
-            self._control.sendall(COMMAND.pack(START, len(descriptors), len(program), core))
+            self._control.sendall(COMMAND.pack(command, size, len(program), core))
             self._control.sendall(program)
             for each in descriptors:
                 socket.send_fds(self._control, [b"\0"], each)
-            return [PROCESS.unpack(receive_exactly(self._control, PROCESS.size))[0] for _ in descriptors]
+        except BaseException:
+            self.stop()
+            raise
+
+    def _answers(self, size: int) -> list[int]:
+        try:
+            assert self._control is not None
+            return [PROCESS.unpack(receive_exactly(self._control, PROCESS.size))[0] for _ in range(size)]
         except BaseException:
             self.stop()
             raise
 
     def _end(self) -> None:
+        if self._control is None:  # what went wrong stopped the warm process
+            return
         try:
-            assert self._control is not None
             self._control.sendall(COMMAND.pack(END, 0, 0, -1))
             receive_exactly(self._control, 1)
         except (OSError, EOFError):

@@ -2,7 +2,8 @@
 milliseconds.
 
 Its parent sends it a pickled program and two descriptors per rank. It forks, and each rank runs the program as rank r
-of a world that only these sockets reach. Ranks end with the warm process, and that with its parent.
+of a world that only these sockets reach. Or it sends what ordinary processes are to do, which its forks become. All end
+with the warm process, and that with its parent.
 """
 
 import array
@@ -19,15 +20,19 @@ import torch
 
 from threeloops.forking import prepare_to_fork
 from threeloops.training.cluster.machine.faults import SlowRank
-from threeloops.training.cluster.processes.child import be_rank, die_with_parent, from_bytes
+from threeloops.training.cluster.processes.child import be_process, be_rank, die_with_parent, from_bytes
 
-__all__ = ["COMMAND", "END", "PROCESS", "START", "import_parallel", "main", "receive_exactly"]
+__all__ = [
+    "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "import_parallel", "main",
+    "receive_exactly",
+]  # fmt: skip
 
 COMMAND = struct.Struct("<4sIQi")
 """What to do, number of ranks, bytes of the program that follows, the core to run on or -1."""
-START, END = b"RUN ", b"END "
+START, PROCESSES, STATUS, END = b"RUN ", b"FORK", b"LOOK", b"END "
 PROCESS = struct.Struct("<i")
-"""The answer to `START`, once per rank: its process."""
+"""The answer to `START` and `PROCESSES`, once per rank: its process; to `STATUS`, how each ended, or AT_WORK."""
+AT_WORK = 1 << 30
 _IMPORTED = (
     "torch._dynamo",
     "torch.nn.parallel.distributed",
@@ -66,19 +71,23 @@ def main() -> None:
     torch.set_num_threads(1)
     prepare_to_fork()
     control.sendall(b"\0")
-    children: list[int] = []
+    children: dict[int, int] = {}
     while True:
         try:
             command, ranks, size, core = COMMAND.unpack(receive_exactly(control, COMMAND.size))
         except EOFError:
             break
-        if command == START:
+        if command in (START, PROCESSES):
             program = bytes(receive_exactly(control, size))
-            children = _fork(control, ranks, program, core)
+            started = _fork(control, ranks, program, core) if command == START else _become(control, ranks, program)
+            children = dict.fromkeys(started, AT_WORK)
             control.sendall(b"".join(map(PROCESS.pack, children)))
+        elif command == STATUS:
+            _look(children, os.WNOHANG)
+            control.sendall(b"".join(map(PROCESS.pack, children.values())))
         else:
             _end(children)
-            children = []
+            children = {}
             control.sendall(b"\0")
     _end(children)
 
@@ -104,6 +113,19 @@ def _fork(control: socket.socket, ranks: int, program: bytes, core: int) -> list
     return children
 
 
+def _become(control: socket.socket, ranks: int, program: bytes) -> list[int]:
+    children, descriptors = [], _receive_descriptors(control, 3)
+    for rank in range(ranks):
+        child = os.fork()
+        if child == 0:
+            control.close()
+            be_process(rank, descriptors, program)
+        children.append(child)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return children
+
+
 def _unpacked(program: bytes) -> tuple[Callable[..., Any], Sequence[Any], Sequence[SlowRank], bool]:
     function, arguments, (slow, measured) = from_bytes(program)
     return function, arguments, slow, measured
@@ -117,11 +139,19 @@ def _receive_descriptors(control: socket.socket, count: int) -> list[int]:
     return list(descriptors)
 
 
-def _end(children: list[int]) -> None:
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-    for child in children:
-        os.waitpid(child, 0)
+def _look(children: dict[int, int], how: int) -> None:
+    """Note the exit status of each that has ended."""
+    for child, status in children.items():
+        if status == AT_WORK:
+            ended, found = os.waitpid(child, how)
+            children[child] = os.waitstatus_to_exitcode(found) if ended else AT_WORK
+
+
+def _end(children: dict[int, int]) -> None:
+    for child, status in children.items():
+        if status == AT_WORK:
+            os.kill(child, signal.SIGKILL)
+    _look(children, 0)
 
 
 if __name__ == "__main__":

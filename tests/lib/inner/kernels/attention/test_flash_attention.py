@@ -78,7 +78,7 @@ def test_as_accurate_as_the_math_backend(normal, as_accurate_as, dtype):
 
 
 def test_a_long_ragged_sequence(normal, as_accurate_as):
-    tensors = case(normal, 1, 1, 1, 4097, 4097, 64, torch.bfloat16)
+    tensors = case(normal, 1, 1, 1, 2049, 2049, 64, torch.bfloat16)
     actual = with_gradients(flash_attention, tensors, causal=True)
     exact = with_gradients(naive, tensors, True, dtype=torch.float64)
     peer = with_gradients(attention._torch_attention, tensors, True)
@@ -178,7 +178,7 @@ def test_the_same_bits_every_time(normal):
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("length", [256, 512, 1024, 2048])
+@pytest.mark.parametrize("length", [256, 512, 1024])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_traffic_grows_as_the_formula_says(interpreted, normal, length, causal):
     q, k, v, _ = case(normal, 1, 2, 1, length, length, 64, torch.float16)

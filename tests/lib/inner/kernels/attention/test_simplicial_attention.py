@@ -59,7 +59,7 @@ def test_as_accurate_as_einsum(
         as_accurate_as(ours, truth, theirs, what=what)
 
 
-@pytest.mark.parametrize(("window1", "window2"), [(20, 6), (6, 20), (50, 50), (1, 1)])
+@pytest.mark.parametrize(("window1", "window2"), [(20, 6), (6, 20), (1, 1)])
 def test_either_window_may_be_the_smaller(normal, window1, window2):
     tensors = case(normal, 1, 1, 1, 37, 32, torch.float32)
     actual = with_gradients(simplicial_attention, tensors, window1, window2)
@@ -68,14 +68,14 @@ def test_either_window_may_be_the_smaller(normal, window1, window2):
         assert (ours - truth).abs().max() < 1e-4 * max(1, truth.abs().max()), what
 
 
-def test_windows_that_take_several_chunks_of_rows(normal):
+def test_windows_that_are_longer_than_the_sequence_and_take_several_chunks_of_rows(normal):
     """As do those of more than 128 positions with the shipped tiles."""
-    tensors = case(normal, 1, 2, 1, 37, 32, torch.float32)
+    tensors = case(normal, 1, 2, 1, 34, 32, torch.float32)
     q, *keys, _ = tensors
-    problem = problem_of(q, *keys, 35, 35)
+    problem = problem_of(q, *keys, 50, 50)
     assert problem.chunks(problem.shipped.forward) == 2, "this test is about two chunks"
-    actual = with_gradients(simplicial_attention, tensors, 35, 35)
-    expected = with_gradients(reference, tensors, 35, 35, dtype=torch.float64)
+    actual = with_gradients(simplicial_attention, tensors, 50, 50)
+    expected = with_gradients(reference, tensors, 50, 50, dtype=torch.float64)
     for what, ours, truth in zip(NAMES, actual, expected, strict=True):
         assert (ours - truth).abs().max() < 1e-4 * max(1, truth.abs().max()), what
 
