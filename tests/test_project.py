@@ -19,7 +19,6 @@ from packaging.utils import canonicalize_name
 
 from grader.authoring.labs import all_labs
 from grader.authoring.lint import lint
-from grader.release.release import stale
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -271,10 +270,6 @@ def test_every_labs_source_keeps_the_rules(lab):
     assert lint(lab) == []
 
 
-def test_the_released_labs_are_what_the_sources_generate():
-    assert stale(all_labs(ROOT)) == []
-
-
 def test_the_readme_lists_every_lab():
     rows = re.findall(r"^\| (\d\d) (\w+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert [f"{number}_{name}" for number, name in rows] == [lab.slug for lab in all_labs(ROOT)]
@@ -293,6 +288,7 @@ def test_a_part_that_is_missing_skips_a_test_and_fails_it_in_ci_unless_it_is_a_g
 
     def outcome(**environment):
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("THREELOOPS_CI", "PYTEST_"))}
+        clean |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # half the time would go to them
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
         return subprocess.run(command, env=clean | environment, cwd=tmp_path, capture_output=True, text=True).stdout
 

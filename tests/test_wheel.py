@@ -156,6 +156,8 @@ def test_a_lab_is_started_and_checked_where_there_is_no_checkout(theirs, machine
 
     refused = theirs("-m", "grader.cli", "release")
     assert refused.returncode == 2 and "has no solutions/" in " ".join(refused.stderr.split())
+    (site,) = (machine / "theirs/lib").glob("python*/site-packages")
+    assert not list(site.rglob("work")) and not list(site.rglob("progress.json")), "left among the packages"
 
 
 def test_a_notebook_of_the_branch_for_colab_sets_itself_up(branch, theirs, machine):
@@ -236,9 +238,3 @@ def test_the_doctor_finds_packages_without_pyproject(theirs):
     found = {each["name"]: each for each in json.loads(done.stdout)["findings"]}
     assert found["packages"]["status"] == "ok" and "torch" in found["packages"]["sentence"], found["packages"]
     assert found["home"]["status"] == "ok"
-
-
-def test_the_installation_leaves_no_trace_in_the_packages(theirs, machine):
-    theirs("-m", "grader.cli", "status")
-    (site,) = (machine / "theirs/lib").glob("python*/site-packages")
-    assert not list(site.rglob("work")) and not list(site.rglob("progress.json"))

@@ -22,11 +22,11 @@ class _Secret:
     cell: str
     lines: list[str]
 
-    def is_in(self, text: str, cell: str | None) -> bool:
+    def is_in(self, page: str, cell: str | None) -> bool:
+        """Whether these lines stand one after the other in what `_page` made of a text."""
         if len(self.lines) == 1 and cell != self.cell:
             return False
-        lines, n = _lines(text), len(self.lines)
-        return any(lines[i : i + n] == self.lines for i in range(len(lines) - n + 1))
+        return _page(self.lines) in page
 
 
 def leaks(lab: Lab, released: Path) -> list[str]:
@@ -44,7 +44,8 @@ def leaks(lab: Lab, released: Path) -> list[str]:
         for cell, text in cells:
             where = f"{name.as_posix()}, cell {cell}" if cell else name.as_posix()
             found += [f"{where} holds the words {word!r}" for word in _MARKERS if word in text]
-            found += [f"{where} holds {secret.what}" for secret in secrets if secret.is_in(text, cell)]
+            page = _page(_lines(text))
+            found += [f"{where} holds {secret.what}" for secret in secrets if secret.is_in(page, cell)]
     return found
 
 
@@ -60,6 +61,11 @@ def _secrets(lab: Lab) -> Iterator[_Secret]:
         for path in sorted(folder.glob("*.py")):
             lines = _lines(path.read_text(encoding="utf-8"))[first:]
             yield _Secret(f"the {folder.name} answer {path.name}", path.stem.partition("__")[0], lines)
+
+
+def _page(lines: list[str]) -> str:
+    """Lines as one text that holds those of another exactly where all of its lines are among them, in a row."""
+    return "\n" + "".join(f"{line}\n" for line in lines)
 
 
 def _lines(text: str) -> list[str]:

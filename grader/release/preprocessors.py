@@ -3,9 +3,13 @@
 import copy
 import hashlib
 import json
+from functools import cached_property
 
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
 from nbformat import NotebookNode
 from nbgrader.nbgraderformat import MetadataValidator
+from nbgrader.nbgraderformat.common import BaseMetadataValidator
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from grader.authoring.labs import GOES_ON, KERNELSPEC, OPENING
@@ -28,8 +32,26 @@ class CheckCells(NbGraderPreprocessor):
             meta = cell.metadata.get("nbgrader", {})
             if cell.cell_type == "markdown" and meta.get("solution") and not meta.get("grade"):
                 cell.metadata.nbgrader = NotebookNode({**meta, "grade": True, "points": 0})
-        MetadataValidator().validate_nb(checked)
+        _Validator().validate_nb(checked)
         return nb, resources
+
+
+class _SchemaOnce(BaseMetadataValidator):
+    """nbgrader has jsonschema check nbgrader's own schema again for each cell, which takes longer than all the rest.
+    Here only a cell that does not fit the schema goes that way, for nbgrader's words about it."""
+
+    @cached_property
+    def _of_cells(self) -> Validator:
+        return validator_for(self.schema)(self.schema)
+
+    def validate_cell(self, cell: NotebookNode) -> None:
+        meta = cell.metadata.get("nbgrader", {})
+        if meta.get("schema_version") != self.schema_version or not self._of_cells.is_valid(meta):
+            super().validate_cell(cell)
+
+
+class _Validator(MetadataValidator, _SchemaOnce):
+    """nbgrader's rules for a notebook; where they ask for the schema of a cell, `_SchemaOnce` comes first."""
 
 
 class ForStudents(NbGraderPreprocessor):

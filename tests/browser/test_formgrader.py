@@ -5,8 +5,9 @@ import shutil
 import nbformat
 import pytest
 from real_jupyterlab import jupyter_lab
+from toy_course import make_course
 
-from grader.authoring.labs import Lab, all_labs, course_root, find_lab
+from grader.authoring.labs import all_labs, course_root, find_lab
 from grader.course.course import submissions
 from grader.release.release import release
 from grader.sandbox import bwrap
@@ -16,11 +17,12 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """A copy of the course's sources, released, so that formgrader's database and folders stay out of the checkout."""
-    root = tmp_path_factory.mktemp("course")
-    shutil.copytree(course_root() / "solutions", root / "solutions", ignore=shutil.ignore_patterns("*.ipynb"))
+    """The toy and the first lab, released, so that formgrader's database and folders stay out of the checkout."""
+    root = make_course(tmp_path_factory.mktemp("course")).root
+    first = find_lab("00")
+    shutil.copytree(first.folder, root / "solutions" / first.slug, ignore=shutil.ignore_patterns("*.ipynb"))
     shutil.copy(course_root() / "nbgrader_config.py", root)
-    release([Lab(lab.slug, root) for lab in all_labs()])
+    release(all_labs(root))
     return root
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from toy_course import make_course
+from typer.testing import CliRunner, Result
 
+from grader import cli
 from grader.course.course import submissions
 from grader.pages.pages import remote_references
 from grader.release.release import release
@@ -26,6 +28,7 @@ def toy(tmp_path_factory):
 
 
 def threeloops(root: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command as a shell starts it, for what depends on that: exit codes, and what is in the environment."""
     course = {"THREELOOPS_ROOT": str(root), "THREELOOPS_HOME": str(root / ".home")}
     return subprocess.run(
         [sys.executable, "-m", "grader.cli", *words],
@@ -36,6 +39,18 @@ def threeloops(root: Path, *words: str, **environment: str) -> subprocess.Comple
         env={**os.environ, **course, "COLUMNS": "200", "NO_COLOR": "1", **environment},
         check=False,
     )
+
+
+@pytest.fixture
+def command(toy, monkeypatch):
+    """The same command in this process, which has imported what a process of its own takes over a second to import."""
+
+    def call(*words: str, folder: Path = toy.root, course: str = str(toy.root)) -> Result:
+        monkeypatch.chdir(folder)
+        where = {"THREELOOPS_ROOT": course, "THREELOOPS_HOME": str(toy.root / ".home")}
+        return CliRunner().invoke(cli._app, words, env=where, prog_name="threeloops")
+
+    return call
 
 
 @pytest.fixture
@@ -72,21 +87,25 @@ def test_help_teaches(toy):
         (["bogus"], "No such command 'bogus'"),
     ],
 )
-def test_a_wrong_command_is_one_sentence_and_exit_code_2(toy, words, sentence):
-    done = threeloops(toy.root, *words)
-    assert done.returncode == 2
+def test_a_wrong_command_is_one_sentence_and_exit_code_2(command, words, sentence):
+    done = command(*words)
+    assert done.exit_code == 2
     assert sentence in " ".join((done.stdout + done.stderr).split())
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_grade_writes_the_agreed_json_and_says_who_fell_short(toy, classroom, tmp_path):
-    out = tmp_path / "out" / "scores.json"
-    sandbox = ["--sandbox", "none"]
-    done = threeloops(toy.root, "grade", "--lab", "90", "--submissions", str(classroom), "--json", str(out), *sandbox)
+def test_grade_says_who_fell_short_and_writes_json_a_page_a_table_and_gradescopes_form(toy, classroom, tmp_path):
+    out = tmp_path / "out"
+    (classroom / "=1+1").mkdir()
+    words = ["grade", "--lab", "90", "--submissions", str(classroom), "--sandbox", "none"]
+    words += ["--json", str(out / "scores.json"), "--gradescope", str(out / "scope")]
+    done = threeloops(toy.root, *words, "--html", str(out / "class.html"), "--csv", str(out / "class.csv"))
     assert done.returncode == 1, done.stderr
-    data = json.loads(out.read_text())
+    assert "No sandbox" in done.stdout
+    data = json.loads((out / "scores.json").read_text())
     assert (data["lab"], data["sandbox"]) == (toy.slug, "none")
     assert [(r["student"], r["score"], r["status"]) for r in data["records"]] == [
+        ("=1+1", 0.0, "failed"),
         ("ada", 100.0, "graded"),
         ("ben", 40.0, "graded"),
         ("cleo", 0.0, "graded"),
@@ -94,16 +113,7 @@ def test_grade_writes_the_agreed_json_and_says_who_fell_short(toy, classroom, tm
     fields = {"student", "score", "max_score", "status", "seconds", "verified_on", "reflection", "notes", "tests"}
     assert all(set(r) == fields for r in data["records"])
     parts = {"name", "score", "max_score", "output", "in_hidden"}
-    assert [set(t) for t in data["records"][0]["tests"]] == [parts] * 3
-    assert "No sandbox" in done.stdout
-
-
-def test_grade_writes_a_page_a_table_and_gradescopes_form(toy, classroom, tmp_path):
-    out = tmp_path / "out"
-    (classroom / "=1+1").mkdir()
-    words = ["--html", str(out / "class.html"), "--csv", str(out / "class.csv"), "--gradescope", str(out / "scope")]
-    done = threeloops(toy.root, "grade", "--lab", "toy", "--submissions", str(classroom), "--sandbox", "none", *words)
-    assert done.returncode == 1, done.stderr
+    assert [set(t) for t in data["records"][1]["tests"]] == [parts] * 3
     page = (out / "class.html").read_text()
     assert remote_references(page) == []
     assert "rescale_test" not in page
@@ -113,27 +123,34 @@ def test_grade_writes_a_page_a_table_and_gradescopes_form(toy, classroom, tmp_pa
     assert json.loads((out / "scope" / "ben.json").read_text())["score"] == 40.0
 
 
-def test_a_full_class_exits_0_and_resumes(toy, classroom):
-    for name in ("ben", "cleo"):
-        shutil.rmtree(classroom / name)
-    words = ["grade", "--lab", "toy", "--submissions", str(classroom), "--sandbox", "none"]
-    assert threeloops(toy.root, *words).returncode == 0
-    again = threeloops(toy.root, *words)
-    assert (again.returncode, "graded before" in again.stdout) == (0, True)
-    assert "graded before" not in threeloops(toy.root, *words, "--fresh").stdout
+def test_a_full_class_exits_0_and_resumes_and_a_course_may_be_named_relative_to_where_one_is(toy, command):
+    """Grading works in other folders: what was a relative path there would be another, or none."""
+    folder = toy.root / "submitted" / "ada" / toy.slug
+    folder.mkdir(parents=True)
+    nbformat.write(submissions(toy)["reference"][0], folder / f"{toy.slug}.ipynb")
+    words = ["grade", "--lab", "toy", "--submissions", "submitted", "--sandbox", "none"]
+    try:
+        assert threeloops(toy.root, *words).returncode == 0
+        again = command(*words)
+        fresh = command(*words, "--fresh", course=".")
+    finally:
+        shutil.rmtree(toy.root / "submitted")
+    assert (again.exit_code, "graded before" in again.stdout) == (0, True)
+    assert (fresh.exit_code, "graded before" in fresh.stdout) == (0, False), fresh.output
 
 
-def test_only_grades_one_exercise(toy, classroom, tmp_path):
+def test_only_grades_one_exercise(classroom, command, tmp_path):
     out = tmp_path / "one.json"
+    shutil.rmtree(classroom / "ada")
     words = ["--submissions", str(classroom), "--only", "mean", "--json", str(out), "--sandbox", "none"]
-    threeloops(toy.root, "grade", "--lab", "toy", *words)
+    command("grade", "--lab", "toy", *words)
     records = json.loads(out.read_text())["records"]
-    assert [(r["score"], r["max_score"]) for r in records] == [(40.0, 40.0), (40.0, 40.0), (0.0, 40.0)]
+    assert [(r["score"], r["max_score"]) for r in records] == [(40.0, 40.0), (0.0, 40.0)]
 
 
-def test_only_names_the_exercises_when_there_is_none_of_that_name(toy, classroom):
-    done = threeloops(toy.root, "grade", "--lab", "toy", "--submissions", str(classroom), "--only", "median")
-    assert done.returncode == 2
+def test_only_names_the_exercises_when_there_is_none_of_that_name(classroom, command):
+    done = command("grade", "--lab", "toy", "--submissions", str(classroom), "--only", "median")
+    assert done.exit_code == 2
     assert "its exercises are mean, rescale" in done.stderr
 
 
@@ -146,23 +163,23 @@ def test_without_bubblewrap_grade_refuses_and_names_the_choice(toy, classroom, t
     assert "--sandbox none" in done.stderr
 
 
-def test_a_student_starts_checks_and_updates(toy):
-    first = threeloops(toy.root, "start", "90")
-    assert (first.returncode, str(toy.work) in first.stdout) == (0, True)
-    again = threeloops(toy.root, "start", "toy")
-    assert (again.returncode, f"{toy.work} and was not touched" in again.stdout) == (0, True)
+def test_a_student_starts_checks_and_updates(toy, command):
+    first = command("start", "90")
+    assert (first.exit_code, str(toy.work) in first.stdout) == (0, True)
+    again = command("start", "toy")
+    assert (again.exit_code, f"{toy.work} and was not touched" in again.stdout) == (0, True)
     mine = str(toy.work)
-    untouched = threeloops(toy.root, "check", mine)
-    assert (untouched.returncode, untouched.stdout.count("✗")) == (1, 3)
+    untouched = command("check", mine)
+    assert (untouched.exit_code, untouched.stdout.count("✗")) == (1, 3)
     nbformat.write(submissions(toy)["half_done"][0], toy.work)
-    half = threeloops(toy.root, "check", mine)
+    half = command("check", mine)
     assert "✓ mean" in half.stdout
     assert "✗ rescale (values)" in half.stdout and "✗ rescale (zeros)" in half.stdout
-    assert threeloops(toy.root, "update", "90").returncode == 0
+    assert command("update", "90").exit_code == 0
     assert "sum(values) / len(values)" in toy.work.read_text()
 
 
-def test_a_student_tries_the_hidden_tests_too(toy):
+def test_a_student_tries_the_hidden_tests_too(toy, command):
     """A mistake that only hidden tests see passes `check`, which says so, and loses its part of `check --full`."""
     release([toy])
     notebook = toy.master()
@@ -170,10 +187,10 @@ def test_a_student_tries_the_hidden_tests_too(toy):
     next(cell for cell in notebook.cells if cell.id == "rescale").source = wrong
     toy.work.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, toy.work)
-    visible = threeloops(toy.root, "check", "toy")
-    assert (visible.returncode, "check toy --full` tries the hidden ones too" in visible.stdout) == (0, True)
-    full = threeloops(toy.root, "check", "toy", "--full")
-    assert full.returncode == 1
+    visible = command("check", "toy")
+    assert (visible.exit_code, "check toy --full` tries the hidden ones too" in visible.stdout) == (0, True)
+    full = command("check", "toy", "--full")
+    assert full.exit_code == 1
     for line in ("✓ mean  40 / 40", "✗ rescale (values)  0 / 45", "✓ rescale (zeros)  15 / 15", "55 of 100 points"):
         assert line in full.stdout
     assert "the magnitude counts, not the sign" in full.stdout
@@ -187,13 +204,13 @@ def test_check_of_a_file_that_is_no_notebook(toy, tmp_path):
     assert "is not JSON" in done.stderr
 
 
-def test_release_check_notices_an_edited_lab(toy):
-    assert threeloops(toy.root, "release", "--check").returncode == 0
+def test_release_check_notices_an_edited_lab(toy, command):
+    assert command("release", "--check").exit_code == 0
     text = toy.released.read_text()
     toy.released.write_text(text.replace("arithmetic mean", "harmonic mean"))
-    done = threeloops(toy.root, "release", "--check")
+    done = command("release", "--check")
     toy.released.write_text(text)
-    assert (done.returncode, "90_toy" in done.stdout) == (1, True)
+    assert (done.exit_code, "90_toy" in done.stdout) == (1, True)
 
 
 def test_a_full_disk_leaves_no_half_written_report(toy, classroom, tmp_path):
@@ -238,19 +255,6 @@ def test_the_two_sides_of_a_lab_without_tensors_import_no_torch():
     assert done.stdout.strip() == "False"
 
 
-def test_a_course_may_be_named_relative_to_where_one_is(toy):
-    """Grading works in other folders: what was a relative path there would be another, or none."""
-    command = ["grade", "--lab", "90", "--submissions", "submitted", "--sandbox", "none", "--fresh"]
-    folder = toy.root / "submitted" / "ada" / toy.slug
-    folder.mkdir(parents=True)
-    nbformat.write(submissions(toy)["reference"][0], folder / f"{toy.slug}.ipynb")
-    try:
-        done = threeloops(toy.root, *command, THREELOOPS_ROOT=".")
-    finally:
-        shutil.rmtree(toy.root / "submitted")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -263,7 +267,7 @@ def test_a_course_may_be_named_relative_to_where_one_is(toy):
         (["--gradebook", "sqlite:////proc/none/x.db"], "such as sqlite:///gradebook.db. Nothing was written"),
     ],
 )
-def test_an_export_that_cannot_be_written_is_one_sentence(toy, tmp_path, words, sentence):
+def test_an_export_that_cannot_be_written_is_one_sentence(toy, command, tmp_path, words, sentence):
     student = tmp_path / "submitted" / "ada" / toy.slug
     student.mkdir(parents=True)
     (student / f"{toy.slug}.ipynb").write_text("no notebook: nothing is executed")
@@ -271,7 +275,7 @@ def test_an_export_that_cannot_be_written_is_one_sentence(toy, tmp_path, words, 
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     grade = ["grade", "--lab", "toy", "--submissions", "submitted", "--sandbox", "none"]
-    done = threeloops(tmp_path, *grade, *words, THREELOOPS_ROOT=str(toy.root))
-    assert done.returncode == 2
+    done = command(*grade, *words, folder=tmp_path)
+    assert done.exit_code == 2
     assert sentence in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr

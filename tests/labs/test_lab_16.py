@@ -96,10 +96,20 @@ def test_a_step_that_takes_the_whole_gap_meets_its_limit(service, seats, budget)
     assert in_time(workload, seats, budget, 1)[0] >= 0.9
 
 
-@pytest.mark.parametrize(("seats", "budget"), [(16, 512), (64, 256), (110, 512), (256, 256), (110, 1000), (64, 512)])
-def test_no_pair_serves_all_three(seats, budget):
-    documents, extraction, chat = lab()["WORKLOADS"]
-    assert any(in_time(workload, seats, budget, 1)[0] < 0.9 for workload in (documents, chat, extraction))
+@pytest.mark.parametrize(
+    ("seats", "budget", "missed"),
+    [
+        (64, 256, "documents"),
+        (256, 256, "documents"),
+        (16, 512, "extraction"),
+        (64, 512, "long chat"),
+        (110, 512, "long chat"),
+        (110, 1000, "long chat"),
+    ],
+)
+def test_no_pair_serves_all_three(seats, budget, missed):
+    (workload,) = (each for each in lab()["WORKLOADS"] if each.name == missed)
+    assert in_time(workload, seats, budget, 1)[0] < 0.9
 
 
 IN_PLACE = [

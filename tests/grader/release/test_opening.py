@@ -3,13 +3,14 @@
 import base64
 import io
 import os
+import shutil
 
 import nbformat
 import pytest
 from PIL import Image
 from toy_course import SOURCE, make_course, read
 
-from grader.authoring.labs import LabError
+from grader.authoring.labs import Lab, LabError
 from grader.release import opening
 from grader.release.release import release, stale
 from grader.release.student_copies import start, update
@@ -28,9 +29,19 @@ OPENED = SOURCE.replace("one scale?\n", "one scale?\n#\n# ![three bars](attachme
 )
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Released once: to draw the picture, a process imports the course's figures."""
+    lab = make_course(tmp_path_factory.mktemp("drawn"), OPENED)
+    release([lab])
+    return lab
+
+
 @pytest.fixture
-def opened(tmp_path):
-    return make_course(tmp_path, OPENED)
+def opened(drawn, tmp_path):
+    """A copy of the released lab, of the test's own."""
+    shutil.copytree(drawn.root, tmp_path, dirs_exist_ok=True)
+    return Lab(drawn.slug, tmp_path)
 
 
 def picture_of(path):
@@ -38,7 +49,6 @@ def picture_of(path):
 
 
 def test_an_untouched_notebook_shows_the_picture_and_not_the_code_that_drew_it(opened):
-    release([opened])
     drawn = base64.b64decode(picture_of(opened.released))
     assert drawn == opened.opening.read_bytes() and len(drawn) < 80_000
     with Image.open(io.BytesIO(drawn)) as picture:
@@ -52,7 +62,6 @@ def test_an_untouched_notebook_shows_the_picture_and_not_the_code_that_drew_it(o
 
 
 def test_it_is_drawn_again_only_when_its_cell_changes(opened):
-    release([opened])
     drawn = opened.opening.read_bytes()
     os.utime(opened.opening, ns=(1, 1))
     opened.source.write_text(OPENED.replace("Add them up.", "Sum them."))
@@ -65,7 +74,6 @@ def test_it_is_drawn_again_only_when_its_cell_changes(opened):
 
 
 def test_a_copy_gets_the_new_picture_and_a_student_s_own_title_stays(opened):
-    release([opened])
     start(opened)
     before = picture_of(opened.work)
     opened.source.write_text(OPENED.replace("axes.bar(", "axes.barh("))
@@ -82,7 +90,6 @@ def test_a_copy_gets_the_new_picture_and_a_student_s_own_title_stays(opened):
 
 
 def test_without_the_cell_the_picture_goes(opened):
-    release([opened])
     opened.source.write_text(SOURCE)
     assert not opening.is_current(opened)
     release([opened])
@@ -96,13 +103,12 @@ def test_without_the_cell_the_picture_goes(opened):
         ("SAMPLES)), SAMPLES", "SAMPLES)), SAMPLES[9]", "list index out of range"),
         (
             "axes.bar(range(len(SAMPLES)), SAMPLES)",
-            "plot.set_size_inches(9, 9); axes.imshow(np.random.default_rng(0).random((900, 900)), cmap='prism')",
+            "plot.set_size_inches(4, 4); axes.imshow(np.random.default_rng(0).random((400, 400)), cmap='prism')",
             "bytes, expected at most 80,000",
         ),
     ],
 )
 def test_a_picture_that_cannot_be_drawn_says_why_and_leaves_the_release_as_it_was(opened, old, new, message):
-    release([opened])
     before = opened.released.read_bytes()
     opened.source.write_text(OPENED.replace(old, new))
     with pytest.raises(LabError, match=message):

@@ -298,6 +298,24 @@ def test_data_may_lie_in_folders(toy):
     assert "data/traces/run.json" in released_files(toy)
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda text: text,
+        lambda text: "#!/usr/bin/env python\n" + text.replace("\n", "\r\n"),
+        lambda text: text.replace("# What is the middle", "# ---\n#\n# What is the middle"),
+        lambda text: text.partition("# ---\n\n")[2],
+        lambda text: text.partition("# ---\n\n")[2].replace(
+            "# In your own words", "# ---\n#\n# ---\n#\n# In your words"
+        ),
+    ],
+    ids=["as it is", "with a first line before it", "rule in the prose", "none", "two rules and none"],
+)
+def test_the_header_read_alone_says_what_it_says_before_the_cells(toy, edit):
+    toy.source.write_bytes(edit(SOURCE).encode())
+    assert toy.settings == toy.master().metadata.get("threeloops", {})
+
+
 def test_leaks_finds_an_answer_wherever_it_was_left(toy):
     release([toy])
     assert leaks(toy, toy.released.parent) == []
