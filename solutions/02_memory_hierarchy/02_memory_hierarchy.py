@@ -353,6 +353,8 @@ with check("plateaus", "which sizes make a plateau", part="runs", hidden="the re
     )
     runs_check([1.0, 1.2, 0.85], [], "1.2 is 1.41 × 0.85: both lie near the first, and not near each other")
     runs_check([1.0, 1.2, 1.3, 1.31], [3], "a run that is too short loses its first size only")
+    runs_check([9.0, 1.0, 1.2, 1.3, 1.31], [4], "a run that is too short loses its first size only")
+    runs_check([1.0, 1.2, 1.25, 1.4], [2], "after a plateau the next run begins at the size after it")
     runs_check([2.0, 2.0, 2.0, 2.0, 1.0], [3], "a run ends where the next latency does not fit, not before")
 
     ### BEGIN HIDDEN TESTS
