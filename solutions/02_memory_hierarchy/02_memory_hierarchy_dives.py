@@ -316,7 +316,7 @@ show.table(rows, ["k", "loads per thread", "of which straight to shared memory",
 # rows have 9, because the compiler pipelines the loop: it loads the tiles of two steps before the loop and those of a later
 # step inside it. With 16 bits a step needs 8 loads of A. A copy straight to shared memory has at least 32 bits, and Triton
 # pipelines only such copies, so these 8 stand inside the loop, which waits for them in every step. B is loaded for one step
-# before the loop and for the next inside it, 4 loads. So few load instructions can be a bad sign.
+# before the loop and for the next inside it, 4 loads. So fewer load instructions can be a bad sign.
 #
 # Left to itself, the library takes a larger tile for k = 1,024, 128 × 128 with an inner length of 64, which has 24 loads.
 #
