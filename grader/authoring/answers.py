@@ -83,14 +83,14 @@ def _header(text: str) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class _Exercise:
-    defines: set[str]
+    defines: frozenset[str]
     """Top-level names of its solution cell."""
-    tests: dict[str, set[str]]
+    tests: dict[str, frozenset[str]]
     """Its test cells, each with the names that it uses."""
 
     @property
-    def used(self) -> set[str]:
-        return set().union(*self.tests.values())
+    def used(self) -> frozenset[str]:
+        return frozenset().union(*self.tests.values())
 
 
 def right_faults(lab: Lab) -> Iterator[str]:

@@ -4,27 +4,32 @@ import ast
 import builtins
 import symtable
 from collections.abc import Iterator
+from functools import lru_cache
 
 __all__ = ["bound", "imported_modules", "optimizes", "replays", "texts", "used"]
 
+_KEPT = 256
+"""Texts of which the names are remembered, more than a lab has: its rules ask for those of one cell many times."""
 _BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__"}
 
 
-def bound(source: str, *, imports: bool = True) -> set[str]:
+@lru_cache(_KEPT)
+def bound(source: str, *, imports: bool = True) -> frozenset[str]:
     """Names that the text binds at its top level (`imports=False`: without the imported ones)."""
     top = symtable.symtable(source, "<cell>", "exec")
-    return {s.get_name() for s in top.get_symbols() if s.is_assigned() or (imports and s.is_imported())}
+    return frozenset(s.get_name() for s in top.get_symbols() if s.is_assigned() or (imports and s.is_imported()))
 
 
-def used(source: str) -> set[str]:
+@lru_cache(_KEPT)
+def used(source: str) -> frozenset[str]:
     """Names that the text needs from outside: it reads them and does not bind them, and they are not builtins."""
     top = symtable.symtable(source, "<cell>", "exec")
-    read = {
+    read = frozenset(
         symbol.get_name()
         for table in _with_inner_scopes(top)
         for symbol in table.get_symbols()
         if symbol.is_referenced() and (table is top or symbol.is_global())
-    }
+    )
     return read - bound(source) - _BUILTINS
 
 

@@ -5,6 +5,7 @@ They hold for a lab whose header says `edition: 2`.
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from nbformat import NotebookNode
 
@@ -124,6 +125,7 @@ def _names(cell: NotebookNode) -> set[str]:
     return {name for name, _ in _calls(cell.source)}
 
 
+@lru_cache(256)
 def _calls(source: str) -> list[tuple[str, ast.Call]]:
     """The calls of plain names in a text, in order; none where it is not plain Python."""
     try:

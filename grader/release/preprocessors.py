@@ -84,11 +84,11 @@ def _let_run_all_go_on(nb: NotebookNode) -> None:
             cell.metadata.tags = [*cell.metadata.get("tags", []), GOES_ON]
 
 
-def _names(cell: NotebookNode) -> set[str]:
+def _names(cell: NotebookNode) -> frozenset[str]:
     try:
         return used(cell.source)
     except SyntaxError:  # a line of IPython's own: what it uses is not known
-        return set()
+        return frozenset()
 
 
 def content_hash(notebook: NotebookNode) -> str:
