@@ -503,42 +503,52 @@ with reveal("in_flight"):
 
 
 # %% tags=["demo"]
+# A program stores its number. `out` is a pointer to the first element of a tensor, whose
+# dtype the store converts to.
 @triton.jit
-def step_1(out):  # a program stores its number; `out` is a pointer to the first element of a tensor
-    tl.store(out + tl.program_id(0), tl.program_id(0))  # a store converts values to the dtype of the pointer
+def step_1(out):
+    tl.store(out + tl.program_id(0), tl.program_id(0))
 
 
+# A block of elements; the mask switches off lanes past the end. BLOCK is a power of two,
+# known when it is compiled.
 @triton.jit
-def step_2(x, out, n, BLOCK: tl.constexpr):  # a block of elements; the mask switches off lanes past the end
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # BLOCK is a power of two, known when the kernel is compiled
+def step_2(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + at, 10 * tl.load(x + at, mask=at < n), mask=at < n)
 
 
+# A loop: one program adds up all blocks; masked lanes load 0. //, %, min and tl.cdiv work
+# too, but divmod does not.
 @triton.jit
-def step_3(x, out, n, BLOCK: tl.constexpr):  # a loop: one program adds up all blocks; masked lanes load 0
-    total = 0.0  # arithmetic is Python's: //, %, min and tl.cdiv work in a kernel, too, but divmod does not
+def step_3(x, out, n, BLOCK: tl.constexpr):
+    total = 0.0
     for first in range(0, n, BLOCK):
         at = first + tl.arange(0, BLOCK)
         total += tl.sum(tl.load(x + at, mask=at < n, other=0.0))
     tl.store(out, total)
 
 
+# A 2-D tile: [:, None] is a column, [None, :] is a row. A 2-D grid gives each program two
+# numbers.
 @triton.jit
-def step_4(x, out, rows, columns, TILE: tl.constexpr):  # a 2-D tile: [:, None] is a column, [None, :] is a row
+def step_4(x, out, rows, columns, TILE: tl.constexpr):
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
-    column = tl.program_id(1) * TILE + tl.arange(0, TILE)[None, :]  # a 2-D grid gives each program two numbers
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)[None, :]
     at, mask = row * columns + column, (row < rows) & (column < columns)
     tl.store(out + at, 10 * tl.load(x + at, mask=mask), mask=mask)
 
 
+# tl.trans exchanges the rows and columns of a tile that is in registers.
 @triton.jit
-def step_5(x, out, TILE: tl.constexpr):  # tl.trans exchanges the rows and columns of a tile that is in registers
+def step_5(x, out, TILE: tl.constexpr):
     row, column = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
     tl.store(out + row * TILE + column, tl.trans(tl.load(x + row * TILE + column)))
 
 
+# A product of two tiles of at least 16 × 16, summed in float32.
 @triton.jit
-def step_6(a, b, out, TILE: tl.constexpr):  # a product of two tiles of at least 16 × 16, summed in float32
+def step_6(a, b, out, TILE: tl.constexpr):
     at = tl.arange(0, TILE)[:, None] * TILE + tl.arange(0, TILE)[None, :]
     tl.store(out + at, tl.dot(tl.load(a + at), tl.load(b + at), input_precision="ieee"))
 
@@ -546,21 +556,14 @@ def step_6(a, b, out, TILE: tl.constexpr):  # a product of two tiles of at least
 if INTERPRETED:
     numbers, five, one = torch.empty(3, dtype=torch.int32), torch.empty(5), torch.empty(1)
     step_1[(3,)](numbers)  # a grid of three programs
-    step_2[(2,)](torch.arange(5.0), five, 5, BLOCK=4, num_warps=1)  # num_warps warps per program, 4 if not given
+    step_2[(2,)](torch.arange(5.0), five, 5, BLOCK=4, num_warps=1)  # warps per program: 4 if not given
     step_3[(1,)](torch.arange(5.0), one, 5, BLOCK=4)
     ragged, turned, product = torch.empty(3, 5), torch.empty(2, 2), torch.empty(16, 16)
     step_4[(2, 3)](torch.arange(15.0), ragged, 3, 5, TILE=2)
     step_5[(1,)](torch.arange(4.0), turned, TILE=2)
     step_6[(1,)](torch.ones(16, 16), torch.eye(16), product, TILE=16)
-    print(
-        numbers.tolist(),
-        five.tolist(),
-        one.tolist(),
-        ragged.tolist(),
-        turned.tolist(),
-        product[0, :3].tolist(),
-        sep="\n",
-    )
+    for result in (numbers, five, one, ragged, turned, product[0, :3]):
+        print(result.tolist())
     with meter() as traffic:
         step_2[(2,)](torch.arange(5.0), torch.empty(5), 8, BLOCK=4)  # n = 8, but there are 5 elements
     print(traffic.findings[0])
