@@ -28,6 +28,8 @@ _FULL_MARKS = 100
 _MOST_EXERCISES, _MOST_PARTS = 8, 4
 _IPYTHON = {"get_ipython", "display", "In", "Out", "_", "__", "___"}
 """What a notebook's kernel defines besides Python's builtins."""
+_LOOK_UP = ("globals", "locals", "vars", "user_ns")
+"""Names that find others by their text."""
 _PLAIN_PYTHON = (Kind.SETUP, Kind.SOLUTION, Kind.TEST)
 
 
@@ -234,7 +236,7 @@ def _setups(source: _Source) -> Iterator[str]:
     before: set[str] = set()
     for cell in source.of(Kind.SETUP):
         missing = used(cell.source) - before
-        if needed := sorted((missing | texts(cell.source, "globals", "locals", "vars", "user_ns")) & answers):
+        if needed := sorted((missing | texts(cell.source, *_LOOK_UP)) & answers):
             yield (
                 f"cell {cell.name} depends on {', '.join(needed)}, which an exercise asks for: it would stop where the "
                 "answer is missing or wrong. Pass the function as an argument, or take the library's own"
@@ -306,7 +308,7 @@ def _tests(source: _Source) -> Iterator[str]:
         if not used(cell.source) & answers:
             yield f"cell {cell.name} uses no name that a solution cell defines: it cannot fail a student"
         foreign = answers - of_each.get(split_test_id(cell.name)[0], answers)
-        if asked := sorted((used(cell.source) | texts(cell.source, "globals", "locals", "vars", "user_ns")) & foreign):
+        if asked := sorted((used(cell.source) | texts(cell.source, *_LOOK_UP)) & foreign):
             yield (
                 f"cell {cell.name} uses {', '.join(asked)}, which another exercise asks for: an answer would fail "
                 "where that one is missing or wrong. Take the library's own, or define it in a setup cell"

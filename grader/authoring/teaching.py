@@ -126,14 +126,14 @@ def _names(cell: NotebookNode) -> set[str]:
 
 
 @lru_cache(256)
-def _calls(source: str) -> list[tuple[str, ast.Call]]:
+def _calls(source: str) -> tuple[tuple[str, ast.Call], ...]:
     """The calls of plain names in a text, in order; none where it is not plain Python."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
-        return []
+        return ()
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return [(call.func.id, call) for call in calls if isinstance(call.func, ast.Name)]
+    return tuple((call.func.id, call) for call in calls if isinstance(call.func, ast.Name))
 
 
 def _value(node: ast.expr) -> object:

@@ -47,6 +47,8 @@ def run_on_processes(
     """Run `program(*arguments)` on `ranks` processes of this machine, connected by torch's `backend`, gloo or nccl.
 
     Returns what it returned on each rank. `compute` sleeps, and `now` is the machine's clock.
+    Ranks on gloo are forks of the process that virtual clusters keep warm, so runs of one process wait for each other.
+    `seconds` count from when all ranks have started.
 
     Raises:
         ValueError: no such backend here, or fewer GPUs than ranks for NCCL.
