@@ -33,6 +33,10 @@ class Answered:
     text: str
 
     @property
+    def number(self) -> int:
+        return int(self.id.removeprefix("request-"))
+
+    @property
     def error_code(self) -> str:
         """Of an error in OpenAI's format; raises if it is none."""
         return json.loads(self.text)["error"]["code"]
@@ -63,6 +67,10 @@ class Load:
         for thread in self._threads:
             thread.join()
 
+    def take_number(self) -> int:
+        """A number no request has: those with a lower one may be on their way, those with a higher one have not begun."""
+        return next(self._names)
+
     @property
     def statuses(self) -> Counter:
         return Counter(each.status for each in self.answers)
@@ -78,7 +86,7 @@ class Load:
                     self.answers.append(Answered(name, 0, repr(error)))
 
 
-def done_counts(folder: Path, word: str = "done") -> Counter:
-    """How often each request id stands in the replicas' logs after this word."""
-    lines = [line.split() for log in folder.glob("*.log") for line in log.read_text().splitlines()]
+def done_counts(folder: Path, word: str = "done", logs: str = "*.log") -> Counter:
+    """How often each request id stands in these replicas' logs after this word."""
+    lines = [line.split() for log in folder.glob(logs) for line in log.read_text().splitlines()]
     return Counter(line[1] for line in lines if len(line) == 2 and line[0] == word)

@@ -1,8 +1,9 @@
 """NGINX in front of replicas: a configuration made from data, checked before it is used, and changed without a gap.
 
 Everything lies in one folder and nothing needs a privilege. A change is a reload: NGINX starts new workers with the new
-configuration, and the old ones end their requests and go. `serve` returns when no old worker takes requests any more,
-so whoever was left out may be stopped then.
+configuration, and the old ones end their requests and go. `serve` returns when no old worker takes connections any
+more, so whoever was left out may be told to end then. A request on a connection from before may still come to it: one
+that has already closed its port refuses it, and NGINX asks another of the replicas from before.
 
 What matters for a model's answers: a POST is passed on to another replica only if nothing of it was sent, as when the
 connection is refused (`proxy_next_upstream error timeout` without `non_idempotent`); tokens are sent as they come
@@ -177,7 +178,7 @@ class Nginx:
                 self._process.wait()
 
     def serve(self, replicas: Sequence[int]) -> None:
-        """Pass requests to these ports from now on. Returns when no worker knows the ports before."""
+        """Pass requests to these ports from now on. Returns when nobody new gets to the ports before."""
         process = self._running()
         before = psutil.Process(process.pid).children()
         self._write(replicas)
