@@ -68,7 +68,7 @@ class Load:
             thread.join()
 
     def take_number(self) -> int:
-        """A number no request has: those with a lower one may be on their way, those with a higher one have not begun."""
+        """A number that no request has: those with higher ones have not begun to connect."""
         return next(self._names)
 
     @property

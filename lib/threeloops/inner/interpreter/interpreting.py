@@ -12,7 +12,7 @@ Call `enable_without_gpu` before kernels are decorated; importing `threeloops.in
 - `tl.dot` of 16 and 8 bit operands accumulates in float32. float32 operands are multiplied exactly, where a GPU's
   default is the coarser TF32. `tl.dot_scaled` exists.
 - Reductions and scans with a custom combine function run on whole tensors, as a tree; so does `tl.erf`. A launch
-  replaces the language once: a program of a row softmax takes a fifth of the Python calls.
+  replaces the language once, and a shape is described once: a row softmax takes a fifth of the Python calls.
 - Atomic addition of bfloat16; descriptors that pad with NaN; tensors as loop bounds (triton 3.6 with numpy 2.4);
   `tl.minimum` and `tl.maximum` prefer the number to the NaN; bfloat16 values are printed as numbers.
 - No warnings about inf − inf in masked lanes; @triton.autotune takes its first configuration without timing any.
@@ -39,6 +39,7 @@ _REPAIRS = (
     ("arithmetic", "threeloops.inner.interpreter.repairs", "install"),
     ("tl.dot", "threeloops.inner.interpreter.dots", "install"),
     ("reductions", "threeloops.inner.interpreter.reductions", "install"),
+    ("types", "threeloops.inner.interpreter.types", "install"),
     ("launches", "threeloops.inner.interpreter.language", "install"),
 )
 """What is repaired, in which module, and by which function."""

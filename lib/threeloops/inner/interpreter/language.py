@@ -35,7 +35,9 @@ class Replacements:
         originals: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         for owner, name, original in scope._changes:
             originals.setdefault((id(owner), name), (owner, name, original))
-        self.entries = [(owner, name, original, vars(owner)[name]) for owner, name, original in originals.values()]
+        self.entries = [
+            (owner, name, original, _direct(vars(owner)[name])) for owner, name, original in originals.values()
+        ]
         scope.restore()
 
     def __call__(self, fn: FunctionType) -> "Replacements | _Nested":
@@ -52,6 +54,20 @@ class Replacements:
                 delattr(owner, name)
             else:
                 setattr(owner, name, original)
+
+
+def _direct(replacement: Any) -> Any:
+    """A replacement without the two calls, of Triton's interpreter and of its decorator, that hand on `_semantic`."""
+    member = (getattr(replacement, "__kwdefaults__", None) or {}).get("member")
+    implementation = getattr(member, "__wrapped__", None)
+    if implementation is None:
+        return replacement
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs["_semantic"] = interpreter.interpreter_semantic
+        return implementation(*args, **kwargs)
+
+    return call
 
 
 class _Nested:

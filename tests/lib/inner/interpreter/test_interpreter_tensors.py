@@ -1,5 +1,7 @@
 """Matrix products, atomics and descriptors: by the repaired interpreter, or on a GPU by the code compiled for it."""
 
+import itertools
+
 import pytest
 import torch
 from threeloops.hardware import device
@@ -72,6 +74,11 @@ def shift(x, out, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PADD
 @triton.jit
 def copy_block(source, target):
     target.store([0, 0], source.load([0, 0]) + 1)
+
+
+@triton.jit
+def ones(out, SIZE: tl.constexpr):
+    tl.store(out + tl.arange(0, 16), tl.full((SIZE,), 1.0, tl.float32))
 
 
 def normal(*shape, dtype, seed=0):
@@ -201,3 +208,23 @@ def test_a_mask_may_be_made_of_a_comparison_of_plain_numbers():
     first_chunk[(1,)](x, out, total, 11, CHUNKS=3, BLOCK=16)
     assert torch.equal(out[:11], x[:11]) and (out[11:] == -1).all()
     assert total.tolist() == [1.0] * 11 + [0.0] * 5
+
+
+@needs_interpreter
+@pytest.mark.parametrize("size", [16.0, 12, 2**21])
+def test_a_shape_that_no_tensor_may_have_is_refused_after_its_like_was_made(size):
+    """The interpreter describes each shape once, and 16.0 would be found as 16."""
+    out = torch.zeros(16)
+    ones[(1,)](out, SIZE=16)
+    assert out.eq(1).all()
+    with pytest.raises(triton.runtime.errors.InterpreterError, match=r"Shape element 0 must|exceeds triton maximum"):
+        ones[(1,)](out, SIZE=size)
+
+
+@needs_interpreter
+def test_types_of_one_shape_stay_apart():
+    scalars = [tl.float32, tl.float16, tl.pointer_type(tl.float32), tl.pointer_type(tl.float32, 1, True)]
+    made = [tl.block_type(scalar, [8, 4]) for scalar in [*scalars, *scalars]]
+    assert [each.element_ty for each in made] == [each.scalar for each in made] == [*scalars, *scalars]
+    assert made[:4] == made[4:] and all(a != b for a, b in itertools.combinations(made[:4], 2))
+    assert [tl.tensor(None, each).dtype for each in made] == [*scalars, *scalars]
