@@ -47,7 +47,9 @@ def next_step(standings: Collection[Standing]) -> str:
     new = [each for each in standings if not each.done]
     if new:
         return f"Next: lab {new[0].lab.slug}, about {new[0].minutes} minutes (`threeloops lab {new[0].lab.slug[:2]}`)."
-    return "Every visible check of every lab has passed; `threeloops check LAB --full` also tries the hidden ones."
+    full = any(each.lab.has_answers for each in standings)
+    then = "`threeloops check LAB --full` also tries the hidden ones" if full else "hand in with `threeloops submit LAB`"
+    return f"Every visible check of every lab has passed; {then}."
 
 
 def key(test: str) -> str:

@@ -196,9 +196,8 @@ for name in ("SM", "warp", "lane", "sector"):
 #
 # Reading an array from front to back says nothing about latency: the processor's **prefetcher** fetches the line that it
 # guesses comes next, and dozens of loads are under way at once. To measure the wait, each load must need the value of the
-# one before. This is a **pointer chase**:
-# line *i* of the working set holds the number of the line to visit next, and the chase follows: `at = following[at]`. Time
-# divided by loads is the latency of the memory that the working set fits into.
+# one before. This is a **pointer chase**: line *i* of the working set holds the number of the line to visit next,
+# `at = following[at]`. Time divided by loads is the latency of the nearest memory that holds the working set.
 #
 # The order must be *unpredictable*, or a prefetcher hides the wait. It must also be **one** ring. For four lines,
 # `[2, 3, 1, 0]` is one: 0 → 2 → 1 → 3 → 0. `[1, 0, 3, 2]` is a permutation too, but a chase from line 0 only ever sees
@@ -210,8 +209,8 @@ for name in ("SM", "warp", "lane", "sector"):
 #
 # - Returns int64 of shape `(lines,)`: `following[i]` is the line that is visited after line `i`; `lines` is at least 1.
 # - A chase from line 0 visits every line exactly once and then comes back to line 0. A single line points to itself.
-# - All randomness comes from `np.random.default_rng(seed)`, so that the same seed, however large, gives the same ring. Each
-#   of the (lines − 1)! rings is equally likely: four lines have six, and 60 seeds give all six.
+# - The same seed, however large, gives the same ring, as with `np.random.default_rng(seed)`. Each of the (lines − 1)! rings
+#   is equally likely: four lines have six, and 60 seeds give all six.
 
 
 # %% nbgrader={"grade": false, "grade_id": "build_ring", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -232,6 +231,11 @@ with check("build_ring", "one ring through all lines", part="ring", hidden="othe
         following = build_ring(lines, seed)
         check.shape(following, (lines,), what=f"build_ring({lines}, {seed})")
         check.dtype(following, np.dtype("int64"), what=f"build_ring({lines}, {seed})")
+        check.true(
+            0 <= int(following.min()) and int(following.max()) < lines,
+            f"build_ring({lines}, {seed}) holds a number that is no line: expected 0 to {lines - 1} only. np.empty holds "
+            "anything until each of its elements is set",
+        )
         seen, back = visits(following, lines)
         check.equal(
             len(set(seen)),
@@ -422,7 +426,7 @@ from threeloops.hardware import accelerator, device
 from threeloops.inner.machine_models.pointer_chase import NotMeasurable, latency
 from threeloops.lab import progress
 
-print("The chase runs on this machine, in C or in Triton on a GPU; it takes about ten seconds.")
+print("The library's chase follows a ring like yours, in C or in Triton on a GPU; it takes about ten seconds.")
 try:
     here = [2**k for k in (*range(12, 27), 28)]
     measured = [median(latency(size, repeats=3)) * 1e9 for size in progress(here, "pointer chase")]
@@ -454,7 +458,8 @@ try:
     for level in plateaus([*RECORDED.sizes], [*RECORDED.nanoseconds]):
         axes.axhline(level.latency_ns, color=palette.grey, lw=1, ls=":")
         at, align = (2**12, "left") if level.latency_ns > 20 else (2**28, "right")  # where no curve is
-        said = f"{level.latency_ns:.3g} ns, fits {level.fits_bytes // 1024:,} KiB"
+        least = "at least " if level.fits_bytes == RECORDED.sizes[-1] else ""  # the recording ends there
+        said = f"{level.latency_ns:.3g} ns, fits {least}{level.fits_bytes // 1024:,} KiB"
         axes.text(at, level.latency_ns * 1.1, said, fontsize=9, ha=align)
 except NotImplementedError:
     print("The recorded plateaus appear here when exercise 2 passes.")
@@ -510,7 +515,7 @@ def step_1(out):
     tl.store(out + tl.program_id(0), tl.program_id(0))
 
 
-# A block of elements; the mask switches off lanes past the end. BLOCK is a power of two,
+# A block of elements; the mask leaves out those past the end. BLOCK is a power of two,
 # known when it is compiled.
 @triton.jit
 def step_2(x, out, n, BLOCK: tl.constexpr):
@@ -530,7 +535,7 @@ def step_3(x, out, n, BLOCK: tl.constexpr):
 
 
 # A 2-D tile: [:, None] is a column, [None, :] is a row. A 2-D grid gives each program two
-# numbers.
+# numbers. In whatever order a tile lists addresses, its lanes ask for neighbours together.
 @triton.jit
 def step_4(x, out, rows, columns, TILE: tl.constexpr):
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
@@ -571,8 +576,8 @@ if INTERPRETED:
 # %% [markdown]
 # A load instruction moves up to 128 bits per lane, on Blackwell 256. In Triton you do not write this width. The compiler
 # gives each thread BLOCK / (32 · `num_warps`) neighbouring elements, and loads them at once, up to 128 bits, if it can prove
-# two things: they start at a multiple of the load's width, and all have the same mask. It can if pointers and lengths are
-# divisible by 16: for these Triton compiles a separate version of the kernel.
+# that they start at a multiple of the load's width, and that all have the same mask. It can where addresses and lengths are
+# multiples of 16: then Triton compiles a version of the kernel that relies on it.
 #
 # With `num_warps=4` a program has 128 threads. In float32 a block of 256 gives each thread 2 elements, 64 bits. In float16
 # 2 elements are only 32 bits, so 64 bits need a block of 512.
@@ -589,7 +594,7 @@ if INTERPRETED:
 #   calls it a race, even if they write the same value.
 # - Other `bits` raise `ValueError`. These lines are given.
 #
-# In this lab a launcher only allocates, takes views and launches; kernels do the rest.
+# In this lab the Python function only allocates, takes views and launches; kernels do the rest.
 
 
 # %% nbgrader={"grade": false, "grade_id": "saxpy", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -676,7 +681,7 @@ with check("saxpy", "the width of each access", part="widths", hidden="the other
                 {"loads": sorted(code.loads), "stores": sorted(code.stores)},
                 {"loads": [bits], "stores": [bits]},
                 what=f"widths in launch {number} for {case}",
-                hint=f"each of 128 threads should own {bits} bits in a row, here {bits // 8 // dtype.itemsize} elements",
+                hint=f"each of 128 threads should own {bits} neighbouring bits, here {bits // 8 // dtype.itemsize} elements",
             )
 
     width_check(torch.float32, 32, 1 << 14)
@@ -739,9 +744,9 @@ def code_for(block, elements=1 << 20, start=0):
     return inspect(launch, "sm_90")[0]
 
 
-WIDTHS = {block: code_for(block) for block in (128, 512)}
+WIDTHS = {block: code_for(block) for block in (256, 512)}
 CASES = {
-    "2²⁰ elements, block 128": WIDTHS[128],
+    "2²⁰ elements, block 256": WIDTHS[256],
     "2²⁰ elements, block 512": WIDTHS[512],
     "2²⁰ elements, block 1,024": code_for(1024),
     "2²⁰ from element 1 on, block 1,024": code_for(1024, start=1),
@@ -783,14 +788,14 @@ if device() == "cuda":
 
         return benchmark(run, make, device="cuda").median
 
-    gains = [time_of(n, 128) / time_of(n, 512) for n in progress(ELEMENTS, "SAXPY sweep")]
+    gains = [time_of(n, 256) / time_of(n, 512) for n in progress(ELEMENTS, "SAXPY sweep")]
     fig, axes = figure(width=8.5, height=3.4)
     axes.plot([12 * n for n in ELEMENTS], gains, "o-", color=palette.blue)
     axes.axhline(1.0, color=palette.grey, lw=1)
     axes.set(
         xscale="log",
         xlabel="bytes moved",
-        ylabel="time at 32 bits / time at 128 bits",
+        ylabel="time at 64 bits / time at 128 bits",
         title=f"What wide accesses gain, {torch.cuda.get_device_name()}",
     )
     with reveal("mem-6"):
@@ -801,27 +806,27 @@ if device() == "cuda":
         "×",
         "GPU",
         "holds" if gains[-1] > 1.8 else "corrected",
-        how="SAXPY of 64 Mi elements, 32-bit against 128-bit accesses, on this GPU",
+        how="SAXPY of 64 Mi elements, 64-bit against 128-bit accesses, on this GPU",
     )
 else:
-    narrow, wide = (sum(WIDTHS[block].loads.values()) / (block / 128) for block in (128, 512))
+    narrow, wide = (sum(WIDTHS[block].loads.values()) / block for block in (256, 512))
     audit(
         "mem-6",
         narrow / wide,
         "× fewer load instructions",
         "compiled",
         "needs a GPU",
-        how="compiled for sm_90: 128-bit accesses need a quarter of the instructions for the same bytes. DRAM delivers as many bytes either way, so a kernel that is limited by DRAM bandwidth should gain little, and one that has too few bytes in flight can gain. The course has not measured the time yet; on a GPU this cell measures it over a range of sizes",
+        how="compiled for sm_90: 128-bit accesses need half as many instructions as 64-bit ones for the same bytes. DRAM delivers as many bytes either way, so a kernel that is limited by DRAM bandwidth should gain little, and one that has too few bytes in flight can gain. The course has not measured the time yet; on a GPU this cell measures it over a range of sizes",
     )
 
 # %% [markdown]
 # Four instructions became sixteen, because the compiler can prove nothing about an odd length. The kernel is still right, but asks
-# four times as often for the same bytes. So nanoGPT pads GPT-2's 50,257 tokens to 50,304.
+# four times as often for the same bytes. So nanoGPT pads GPT-2's vocabulary of 50,257 tokens to 50,304.
 #
 # ## 3 · 32 lanes, one request
 #
-# A transpose has to read rows and write columns, or the reverse, so one side seems bound to be bad. This is the obvious first
-# version, one program per row:
+# A transpose reads rows and writes columns, or the reverse, so one side seems bound to be bad. The obvious first version has
+# one program per row:
 #
 # ```python
 # @triton.jit
@@ -844,7 +849,7 @@ else:
 # - Each element is read once and written once, by your kernel.
 # - Where rows and columns are multiples of 32, **no sector is fetched or written twice**: sectors × 32 bytes = bytes asked
 #   for, in loads and stores together.
-# - At most ⌈rows / 16⌉ · ⌈columns / 16⌉ programs.
+# - At most ⌈rows / 16⌉ · ⌈columns / 16⌉ programs, whose tiles have at most 4,096 elements.
 
 
 # %% nbgrader={"grade": false, "grade_id": "transpose", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -925,6 +930,10 @@ with check("transpose", "what travels for it", part="sectors", hidden="other sha
         check.true(
             total.programs <= most,
             f"{total.programs} programs for {case}: expected at most {most}, since a program owns a tile of 16 × 16 or more",
+        )
+        check.true(
+            total.largest_tile <= 4096,
+            f"a tile of {case} has {total.largest_tile:,} elements: expected at most 4,096, which fit into registers",
         )
 
     sector_check(64, 32, torch.float32)
@@ -1034,11 +1043,16 @@ with check("matmul_traffic", "the bytes of a tiled product", hidden="other sizes
     def traffic_check(expected, *sizes, hint=""):
         check.equal(matmul_traffic(*sizes), expected, what=f"matmul_traffic{sizes}", hint=hint)
 
-    traffic_check(
-        17_520,
-        *(34, 25, 20, 11, 13, 4),
-        hint="23,776 bytes would be 8 whole tiles: at the edge of C count only the rows and columns that exist",
-    )
+    known = {
+        23_776: "these are 8 whole tiles: at the edge of C count only the rows and columns that exist",
+        14_800: "C is stored, too",
+        14_120: "A is loaded again for each column of tiles",
+        20_320: "A is loaded once per column of tiles, and B once per row of tiles",
+        12_120: "a part of a tile is a tile: round the numbers of tiles up",
+    }
+    got = matmul_traffic(34, 25, 20, 11, 13, 4)
+    cause = next((text for wrong, text in known.items() if wrong == got), "")
+    traffic_check(17_520, *(34, 25, 20, 11, 13, 4), hint=cause)
     each = "each of the m · n programs loads k elements of A and k of B, and stores one"
     traffic_check(8_004_000_000, 1000, 1000, 1000, 1, 1, 4, hint=each)
     traffic_check(1_179_648, 512, 256, 128, 64, 64, 2, hint="2 tiles stand in a row of C, and 8 in a column")
@@ -1167,10 +1181,12 @@ except Exception:
     print("Your order of the tiles appears here when exercise 6 passes.")
 
 # %% [markdown]
-# Now the kernel. It cannot call `tile_of`, so repeat the arithmetic of exercise 6 with `//`, `%` and `min`. Then walk along k in
-# steps, and add up products of two tiles. `row` and `column` are the rows of A and the columns of B that the tile covers.
+# Now the kernel. It cannot call `tile_of`, so repeat exercise 6 with `//`, `%` and `min`. Then walk along k, and add up
+# products of two tiles.
 #
 # ```python
+# tile_row, tile_column = …  # exercise 6
+# row = tile_row * BLOCK + tl.arange(0, BLOCK)  # in A; likewise column, in B
 # total = tl.zeros((BLOCK, BLOCK), tl.float32)
 # for start in range(0, k, BLOCK):
 #     inner = start + tl.arange(0, BLOCK)
@@ -1303,7 +1319,7 @@ with check("matmul", "bytes, tiles and steps", part="traffic", hidden="other siz
             total.requested_bytes,
             asked,
             what=f"bytes that {case} asks for",
-            hint="each program loads its rows of A and its columns of B once; beyond an edge it masks elements, and does not wrap around with %",
+            hint="each program loads its rows of A and its columns of B once, and masks what lies beyond an edge; wrapping around with % loads elements again",
         )
         check.equal(run.torch_bytes, 0, what=f"bytes that PyTorch moves beside the kernel in {case}")
         check.true(
@@ -1353,7 +1369,8 @@ with check("matmul", "the order of the tiles, by bytes from DRAM", part="order",
         49_152: "in groups of columns, each row by row",
         47_104: "in groups that are one row shorter",
         60_416: "in groups that are one row taller",
-        35_840: "with every second group from right to left, which is not the order of exercise 6",
+        36_864: "in groups of group_m · tiles_m programs; a group has group_m · tiles_n",
+        35_840: "without `min`, or with every second group from right to left, and neither is the order of exercise 6",
     }
     dram_check(5, 6, 3, sets=16, ways=13, expected=(39_936,), known=known)
     known = {
@@ -1407,7 +1424,7 @@ from threeloops.inner.kernels.matmul.matmul import matmul as library_matmul
 hint(
     "matmul",
     "Repeat the arithmetic of `tile_of` in the kernel with `tl.program_id(0)`, `//`, `%` and `min`; `tl.cdiv` gives the numbers of tiles.",
-    "With the number of the tile's row, `row` is that number times BLOCK, plus `tl.arange(0, BLOCK)`. In B, a row has n elements.",
+    "`b + inner[:, None] * n + column[None, :]` are the addresses in B, whose rows have n elements.",
     "Mask the load of B along k as well, with `other=0.0`, and the store along m and n. `total.to(c.dtype.element_ty)` rounds once.",
 )
 debrief(
@@ -1472,8 +1489,8 @@ if INTERPRETED:
 # At work you call `torch.matmul`, and where you do write a kernel, `@triton.autotune` tries blocks, groups and warps.
 # On a GPU the profiler Nsight Compute reports what the meter counts here: sectors per request is
 # `l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum` divided by `l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum`, and
-# `dram__bytes_read.sum` is what DRAM delivers. Without a profiler you can still choose the shape of the data: for
-# k = 1,001 the compiled product loads A 16 bits at a time, as the dives show.
+# `dram__bytes_read.sum` is what DRAM delivers. Without one you can still choose the shape of the data: for k = 1,001 the
+# compiled product loads A 16 bits at a time, as the dives show.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 calibration()

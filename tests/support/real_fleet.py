@@ -38,7 +38,10 @@ class Answered:
 
     @property
     def error_code(self) -> str:
-        """Of an error in OpenAI's format; raises if it is none."""
+        """Of an error in OpenAI's format; raises if it is none. An answer that its replica had begun before it was
+        killed can only be cut off, which the client is told by its length."""
+        if self.status == 0 and "without sending complete message body" in self.text:
+            return "cut off"
         return json.loads(self.text)["error"]["code"]
 
 

@@ -1,4 +1,4 @@
-# expect: does not wrap around
+# expect: wrapping around with % loads elements again
 # fails: traffic
 @triton.jit
 def matmul_kernel(a, b, c, m, k, n, BLOCK: tl.constexpr, GROUP_M: tl.constexpr):

@@ -1,4 +1,4 @@
-# expect: matmul_traffic(
+# expect: A is loaded again for each column of tiles
 def matmul_traffic(m: int, k: int, n: int, block_m: int, block_n: int, bytes_per_element: int) -> int:
     """Bytes that all programs of a tiled (m, k) @ (k, n) ask for."""
     tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)

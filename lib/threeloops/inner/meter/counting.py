@@ -27,7 +27,10 @@ _MOST_LANES_OF_A_LOCK = 64
 _MOST_PARTNERS = 16
 """The most programs that one access is reported to race with."""
 _ADVICE = {
-    "write-race": "give every byte one program, use an atomic operation, or combine partial results in a second launch",
+    "write-race": (
+        "give every byte one program (look at the grid, and at what a program makes of its number), use an atomic "
+        "operation, or combine partial results in a second launch"
+    ),
     "read-write-race": "programs run in any order: read what another program stores in a launch of its own",
 }
 

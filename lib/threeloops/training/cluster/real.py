@@ -61,8 +61,9 @@ def run_on_processes(
     if ranks < 1:
         raise ValueError(f"ranks = {ranks}: expected 1 or more")
     with tempfile.TemporaryDirectory(prefix="threeloops-ranks-") as folder:
-        (Path(folder) / "program").write_bytes(to_bytes(program, arguments))
-        start = _forks if backend == "gloo" else _processes
+        pickled = to_bytes(program, arguments)
+        (Path(folder) / "program").write_bytes(pickled)
+        start = functools.partial(_forks, program=pickled) if backend == "gloo" else _processes
         with start(ranks, folder) as statuses:
             failed = _wait(statuses, time.monotonic() + seconds)
             if failed is not None:
@@ -78,10 +79,10 @@ def _environment(ranks: int) -> dict[str, str]:
     return {**os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
-def _forks(ranks: int, folder: str) -> contextlib.AbstractContextManager[_Statuses]:
+def _forks(ranks: int, folder: str, program: bytes) -> contextlib.AbstractContextManager[_Statuses]:
     """Ranks on gloo start in milliseconds, as forks of the process that has imported torch for virtual clusters."""
     found: contextlib.AbstractContextManager[_Statuses] = launcher.processes(
-        ranks, functools.partial(_fork, folder, ranks), _environment(ranks)
+        ranks, functools.partial(_fork, folder, ranks), _environment(ranks), program
     )
     return found
 

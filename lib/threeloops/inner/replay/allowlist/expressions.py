@@ -163,6 +163,8 @@ class Expressions:
                 called = (
                     "a kernel calls functions of tl, methods of tensors and the @triton.jit functions of its own cell"
                 )
+                if text_of(function) == "print":
+                    called = "its values are printed where the kernel runs in a cell of its own; remove the call here"
                 self.refuse(node, f"a call of {text_of(function)}", called)
         for keyword in node.keywords:
             if keyword.arg is None:

