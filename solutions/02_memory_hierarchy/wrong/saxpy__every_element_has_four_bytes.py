@@ -1,4 +1,4 @@
-# expect: own 64 bits in a row
+# expect: own 64 neighbouring bits
 # fails: widths
 @triton.jit
 def saxpy_kernel(x, y, out, a, n, BLOCK: tl.constexpr):
