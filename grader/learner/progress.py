@@ -47,8 +47,9 @@ def next_step(standings: Collection[Standing]) -> str:
     new = [each for each in standings if not each.done]
     if new:
         return f"Next: lab {new[0].lab.slug}, about {new[0].minutes} minutes (`threeloops lab {new[0].lab.slug[:2]}`)."
-    full = any(each.lab.has_answers for each in standings)
-    then = "`threeloops check LAB --full` also tries the hidden ones" if full else "hand in with `threeloops submit LAB`"
+    then = "hand in with `threeloops submit LAB`"
+    if any(each.lab.has_answers for each in standings):
+        then = "`threeloops check LAB --full` also tries the hidden ones"
     return f"Every visible check of every lab has passed; {then}."
 
 

@@ -232,7 +232,7 @@ with check("build_ring", "one ring through all lines", part="ring", hidden="othe
         check.shape(following, (lines,), what=f"build_ring({lines}, {seed})")
         check.dtype(following, np.dtype("int64"), what=f"build_ring({lines}, {seed})")
         check.true(
-            0 <= int(following.min()) and int(following.max()) < lines,
+            0 <= int(following.min()) <= int(following.max()) < lines,
             f"build_ring({lines}, {seed}) holds a number that is no line: expected 0 to {lines - 1} only. np.empty holds "
             "anything until each of its elements is set",
         )

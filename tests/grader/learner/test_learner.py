@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 
 import nbformat
 import pytest
@@ -45,7 +46,7 @@ def write(lab, exercise, source):
     nbformat.write(notebook, lab.work)
 
 
-def test_points_minutes_and_the_next_exercise_come_from_checks_that_passed(toy):
+def test_points_minutes_and_the_next_exercise_come_from_checks_that_passed(toy, tmp_path):
     before = standing(toy, set())
     assert (before.points, before.of, before.minutes, before.next_exercise) == (0, 100, 5, "mean")
     half = standing(toy, {"mean", "rescale/zeros", "of another lab"})
@@ -53,7 +54,10 @@ def test_points_minutes_and_the_next_exercise_come_from_checks_that_passed(toy):
     whole = standing(toy, {"mean", "rescale/zeros", "rescale/values"})
     assert (whole.points, whole.next_exercise, whole.minutes_left, whole.done) == (100, "", 0, True)
     assert next_step([half]) == "Next: rescale in lab 90_toy (`threeloops lab 90`)."
-    assert next_step([whole]).startswith("Every visible check of every lab has passed")
+    assert next_step([whole]).endswith("has passed; `threeloops check LAB --full` also tries the hidden ones.")
+    (tmp_path / "labs").mkdir()
+    in_a_bundle = replace(toy, root=tmp_path)
+    assert next_step([replace(whole, lab=in_a_bundle)]).endswith("has passed; hand in with `threeloops submit LAB`.")
 
 
 def test_a_lab_that_was_begun_comes_before_one_that_was_not(toy):
