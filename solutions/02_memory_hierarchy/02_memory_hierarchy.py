@@ -21,7 +21,7 @@
 # ![The time of a load climbs in steps as the working set grows; beside it 32 lanes ask memory for one value each](attachment:opening.png)
 #
 # A processor computes faster than memory answers. A kernel that asks for one value, waits for it, and then asks for the
-# next one spends most of its time waiting. How long is the wait, and how can a kernel ask so that it costs less?
+# next one spends most of its time waiting. How long is the wait, and how can a kernel ask so that it waits less?
 #
 # GPUs run kernels on **SMs** (streaming multiprocessors): processors with registers, a small fast **shared memory** and an
 # L1 cache of their own. An H100 has 132. They share an L2 cache, and behind it lies **DRAM**, the large memory. An SM works
@@ -134,7 +134,7 @@ def draw_question():
     right.text(16, 1.35, "32 lanes, one load", ha="center")
     right.text(16, 0.05, "memory", ha="center", va="center")
     right.set(xlim=(-1, 33), ylim=(-0.3, 1.7), xticks=[], yticks=[])
-    right.set_title("What travels to answer?")
+    right.set_title("What does memory send back?")
     for axes in (left, right):
         axes.grid(visible=False)
     return fig
@@ -195,7 +195,7 @@ for name in ("SM", "warp", "lane", "sector"):
 # ## 1 · How long is the wait?
 #
 # Reading an array from front to back says nothing about latency: the processor's **prefetcher** fetches the line that it
-# guesses comes next, and dozens of loads are under way at once. To measure the wait, each load must need the value of the
+# guesses comes next, and dozens of loads are under way at once. To measure the wait, make each load need the value of the
 # one before. This is a **pointer chase**: line *i* of the working set holds the number of the line to visit next,
 # `at = following[at]`. Time divided by loads is the latency of the nearest memory that holds the working set.
 #
@@ -233,8 +233,8 @@ with check("build_ring", "one ring through all lines", part="ring", hidden="othe
         check.dtype(following, np.dtype("int64"), what=f"build_ring({lines}, {seed})")
         check.true(
             0 <= int(following.min()) <= int(following.max()) < lines,
-            f"build_ring({lines}, {seed}) holds a number that is no line: expected 0 to {lines - 1} only. np.empty holds "
-            "anything until each of its elements is set",
+            f"build_ring({lines}, {seed}) holds numbers from {following.min():,} to {following.max():,}: expected 0 to {lines - 1}. "
+            "np.empty holds anything until each of its elements is set",
         )
         seen, back = visits(following, lines)
         check.equal(
@@ -262,7 +262,10 @@ with check("build_ring", "a ring that nobody can guess", part="random", hidden="
         f"build_ring(1000, 0) has {strides} different strides from a line to the next: expected hundreds, which no prefetcher guesses",
     )
     check.equal(build_ring(50, 3).tolist(), build_ring(50, 3).tolist(), what="build_ring(50, 3), twice")
-    check.true(build_ring(50, 3).tolist() != build_ring(50, 4).tolist(), "seeds 3 and 4 give the same ring of 50 lines")
+    check.true(
+        build_ring(50, 3).tolist() != build_ring(50, 4).tolist(),
+        "seeds 3 and 4 give the same ring of 50 lines: expected different ones, so pass `seed` to the generator",
+    )
     check.equal(
         sorted(build_ring(5, 2**70).tolist()), [0, 1, 2, 3, 4], what="the lines in build_ring(5, 2**70), in order"
     )
@@ -304,8 +307,8 @@ debrief(
 # > 1.0 1.2 1.25 | 2.4 | 4.0 4.4 4.1 | 9.0
 #
 # From the left: 1.0, 1.2 and 1.25 are within a factor of 1.25 of each other, and 2.4 is not. Three sizes are enough, so this
-# is a plateau: its latency is the median, 1.2, and it fits 4 KiB. 2.4 is a run of its own, since 4.0 is too far from it, and
-# is no plateau. Then 4.0, 4.4, 4.1 are a plateau of 4.1 that fits 64 KiB, and 9.0 alone is none.
+# is a plateau: its latency is the median, 1.2, and it fits 4 KiB. 2.4 stands alone, since 4.0 is too far away, and is no
+# plateau. Then 4.0, 4.4, 4.1 are a plateau of 4.1 that fits 64 KiB, and 9.0 alone is none.
 #
 # ### Exercise 2 (12 points)
 #
@@ -390,7 +393,7 @@ with check("plateaus", "the latency of a plateau", part="latency", hidden="runs 
             [level.latency_ns for level in plateaus([1024 << i for i in range(len(times))], [*times])],
             [float(np.median(times))],
             what=f"latency_ns of the plateaus of {times}",
-            hint="the median: the middle one in order of size, or the mean of the middle two",
+            hint="the median: the middle latency after sorting, or the mean of the middle two",
         )
 
     latency_check([1.2, 1.0, 1.01])
@@ -410,8 +413,8 @@ hint(
 debrief(
     "plateaus",
     """Comparing the largest latency with the smallest bounds the whole run. Comparing neighbours would let a slope of many
-    small steps pass for a level. Comparing each size with the first would let a run span a factor of 1.25², from 1.25 times
-    below the first to 1.25 times above it. The median ignores a single sample that another program disturbed.""",
+    small steps pass for a level. Comparing each latency with the first would let a run span a factor of 1.25², from
+    first / 1.25 to first × 1.25. The median ignores a single sample that another program disturbed.""",
     parts=("runs", "latency"),
 )
 predict(
@@ -426,7 +429,7 @@ from threeloops.hardware import accelerator, device
 from threeloops.inner.machine_models.pointer_chase import NotMeasurable, latency
 from threeloops.lab import progress
 
-print("The library's chase follows a ring like yours, in C or in Triton on a GPU; it takes about ten seconds.")
+print("The library's chase follows a ring like yours, in C on a CPU or in Triton on a GPU; it takes about ten seconds.")
 try:
     here = [2**k for k in (*range(12, 27), 28)]
     measured = [median(latency(size, repeats=3)) * 1e9 for size in progress(here, "pointer chase")]
@@ -473,28 +476,30 @@ h100 = accelerator("H100 SXM")
 CLOCK_HZ = 1.755e9  # of the H800 PCIe on which the latencies below were measured
 predict(
     "in_flight",
-    "Loads can overlap. Little's law says that a memory of bandwidth B and latency L is only kept busy if B · L bytes are in flight all the time. An H100's memory delivers 3.35 TB/s, and a load from it takes about 479 clocks at 1.755 GHz. How many kilobytes must each of its 132 SMs have in flight?",
+    "Loads can overlap. Little's law says that a memory of bandwidth B and latency L is only kept busy if B · L bytes are in flight (requested, not yet arrived) all the time. An H100's memory delivers 3.35 TB/s; take 479 clocks at 1.755 GHz for a load, as measured on an H800. How many kilobytes must each of its 132 SMs have in flight?",
     unit="kB",
 )
 in_flight = {clocks: h100.memory_bandwidth * clocks / CLOCK_HZ / h100.multiprocessors for clocks in (479, 656)}
 show.against_prediction("in_flight", round(in_flight[479] / 1e3, 2), unit="kB", source="model: Little's law")
 with reveal("in_flight"):
-    print("Published latencies of this memory are 479 clocks and, in a later paper of the same authors, 656 clocks.")
+    print(
+        "Published DRAM latencies of the H800 PCIe are 479 clocks and, in a later paper by the same authors, 656 clocks."
+    )
     show.table(
         [[bits, 4 * bits, *(-(-each // (4 * bits)) for each in in_flight.values())] for bits in (32, 64, 128)],
         ["bits per lane", "bytes per warp and load", "loads in flight per SM at 479 clocks", "at 656 clocks"],
     )
 
 # %% [markdown]
-# On the recorded machine one load from the last level takes as long as a hundred from the first. The L3 cache of 32 MiB in
-# its data sheet does not show in the curve, because other virtual machines share it.
+# On the recorded machine one load from the last level takes about as long as a hundred from the first. The L3 cache of 32 MiB
+# in its data sheet does not show, presumably because other virtual machines share it.
 #
 # A GPU's levels are published for the H800 PCIe, an export variant of the H100. [Luo et al.
 # (2024)](https://arxiv.org/abs/2402.13499) report about 29 clocks to shared memory, 41 to L1, 263 to L2 and 479 to DRAM.
 # Their [next paper](https://arxiv.org/abs/2501.12084) has 656 clocks to DRAM.
 #
 # **Little's law** asks for *B · L* bytes in flight. An SM holds at most 64 warps. If each has one 32-bit load in flight, 55
-# warps are needed at 479 clocks, and 75 at 656 clocks: more than fit. Loads of 128 bits need 14 or 19. So more warps, more
+# warps are needed at 479 clocks, and 75 at 656 clocks: more than fit. With 128-bit loads 14 or 19 suffice. So more warps, more
 # loads per warp or wider loads keep the memory busy.
 #
 # ## 2 · Triton in six steps
@@ -502,9 +507,9 @@ with reveal("in_flight"):
 # A Triton **kernel** is the code of one **program**. A **launch** starts a **grid** of programs, and each of them learns its
 # number from `tl.program_id(0)`. Run the next cell. Then change a number in each step, and predict what comes out.
 #
-# When a kernel is wrong, the **meter** helps: it runs the kernel in Triton's interpreter and sees all addresses. In the
-# cell's last lines step 2 is told of 8 elements where there are 5, and the meter reports it. Without a GPU, `print(at)` works
-# in a kernel. Remove it before a check, which refuses it.
+# When a kernel is wrong, the **meter** helps: it runs the kernel in Triton's interpreter and sees all addresses. Without a
+# GPU, the cell's last lines tell step 2 of 8 elements where there are 5, which the meter reports, and `print(at)` works in a
+# kernel. Remove it before a check: checks refuse it.
 
 
 # %% tags=["demo"]
@@ -516,7 +521,7 @@ def step_1(out):
 
 
 # A block of elements; the mask leaves out those past the end. BLOCK is a power of two,
-# known when it is compiled.
+# known when the kernel is compiled.
 @triton.jit
 def step_2(x, out, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -535,7 +540,7 @@ def step_3(x, out, n, BLOCK: tl.constexpr):
 
 
 # A 2-D tile: [:, None] is a column, [None, :] is a row. A 2-D grid gives each program two
-# numbers. In whatever order a tile lists addresses, its lanes ask for neighbours together.
+# numbers. Neighbouring lanes get neighbouring addresses, however a tile lists them.
 @triton.jit
 def step_4(x, out, rows, columns, TILE: tl.constexpr):
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
@@ -551,7 +556,8 @@ def step_5(x, out, TILE: tl.constexpr):
     tl.store(out + row * TILE + column, tl.trans(tl.load(x + row * TILE + column)))
 
 
-# A product of two tiles of at least 16 × 16, summed in float32.
+# A product of two tiles of at least 16 × 16, summed in float32. "ieee": float32 inputs are
+# not rounded first.
 @triton.jit
 def step_6(a, b, out, TILE: tl.constexpr):
     at = tl.arange(0, TILE)[:, None] * TILE + tl.arange(0, TILE)[None, :]
@@ -575,8 +581,8 @@ if INTERPRETED:
 
 # %% [markdown]
 # A load instruction moves up to 128 bits per lane, on Blackwell 256. In Triton you do not write this width. The compiler
-# gives each thread BLOCK / (32 · `num_warps`) neighbouring elements, and loads them at once, up to 128 bits, if it can prove
-# that they start at a multiple of the load's width, and that all have the same mask. It can where addresses and lengths are
+# gives each thread BLOCK / (32 · `num_warps`) neighbouring elements, at most 128 bits in one piece, and loads a piece at once
+# if it can prove that it starts at a multiple of its width, and shares one mask. It can where addresses and lengths are
 # multiples of 16: then Triton compiles a version of the kernel that relies on it.
 #
 # With `num_warps=4` a program has 128 threads. In float32 a block of 256 gives each thread 2 elements, 64 bits. In float16
@@ -681,7 +687,7 @@ with check("saxpy", "the width of each access", part="widths", hidden="the other
                 {"loads": sorted(code.loads), "stores": sorted(code.stores)},
                 {"loads": [bits], "stores": [bits]},
                 what=f"widths in launch {number} for {case}",
-                hint=f"each of 128 threads should own {bits} neighbouring bits, here {bits // 8 // dtype.itemsize} elements",
+                hint=f"each of 128 threads should own {bits} neighbouring bits; elements per thread here: {bits // 8 // dtype.itemsize}",
             )
 
     width_check(torch.float32, 32, 1 << 14)
@@ -693,7 +699,7 @@ with check("saxpy", "the width of each access", part="widths", hidden="the other
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "saxpy_test_edges", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("saxpy", "widths that exist and others, and no elements", part="edges", hidden="other widths"):
+with check("saxpy", "allowed widths, refused widths, empty tensors", part="edges", hidden="other widths"):
     block = saxpy(2.0, torch.ones(128), torch.ones(128), 32)  # one whole block, so that no mask is needed
     check.equal(set(block.tolist()), {3.0}, what="the values of 2 · 1 + 1 in saxpy of 128 float32, bits = 32")
     nothing = torch.empty(0, dtype=torch.float16)
@@ -714,7 +720,7 @@ hint(
     "saxpy",
     "The kernel is step 2 with two loads. Convert both values to float32 right after loading.",
     "How many bytes should each of the 128 threads own, and how many elements is that?",
-    "`block = 128 * (bits // 8 // x.element_size())`, and the grid is `(triton.cdiv(n, block),)`. Without elements there is nothing to launch.",
+    "`block = 128 * (bits // 8 // x.element_size())`, and the grid is `(triton.cdiv(len(x), block),)`. Without elements there is nothing to launch.",
 )
 debrief(
     "saxpy",
@@ -727,7 +733,7 @@ debrief(
 )
 predict(
     "odd_length",
-    "With 2²⁰ elements in blocks of 1,024, each thread of the library's SAXPY needs 4 load instructions of 128 bits. How many does it need for 2²⁰ + 1?",
+    "With 2²⁰ elements in blocks of 1,024, each thread of the library's SAXPY needs 4 load instructions of 128 bits. How many, of any width, does it need for 2²⁰ + 1 elements?",
     unit="loads",
 )
 
@@ -767,10 +773,14 @@ def widths_of(accesses):
 with reveal("odd_length"):
     show.table(
         [[name, widths_of(code.loads), widths_of(code.stores), code.registers] for name, code in CASES.items()],
-        ["compiled for an H100", "loads per thread", "stores per thread", "registers"],
+        ["compiled for an H100", "loads per thread", "stores per thread", "registers per thread"],
     )
     lines = [line.split("*/", 1)[-1].split(";")[0].strip() for line in WIDTHS[512].sass.splitlines()]
-    print("block 512:", *[line for line in lines if "LDG" in line or "STG" in line], sep="\n    ")
+    print(
+        "block 512, load and store instructions:",
+        *[line for line in lines if "LDG" in line or "STG" in line],
+        sep="\n    ",
+    )
 myth("mem-6")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -825,7 +835,7 @@ else:
 #
 # ## 3 · 32 lanes, one request
 #
-# A transpose reads rows and writes columns, or the reverse, so one side seems bound to be bad. The obvious first version has
+# A transpose reads rows and writes columns, or the reverse, so one side seems bound to be slow. The obvious first version has
 # one program per row:
 #
 # ```python
@@ -906,7 +916,7 @@ with check("transpose", "every value in its place", part="values", hidden="other
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "transpose_test_sectors", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("transpose", "what travels for it", part="sectors", hidden="other shapes and dtypes"):
+with check("transpose", "the bytes that travel", part="sectors", hidden="other shapes and dtypes"):
 
     def sector_check(rows, columns, dtype):
         x = torch.zeros(rows, columns, dtype=dtype)
@@ -1012,8 +1022,8 @@ if INTERPRETED:
 # %% [markdown]
 # ## 4 · Use every byte more than once
 #
-# A matrix product (m, k) @ (k, n) makes m · n sums of k products. If each program makes one element of C, it loads a row of
-# A and a column of B for it. If it makes a **tile** of C, its rows of A and columns of B serve the whole tile.
+# Each element of C = A @ B, (m, k) @ (k, n), is a sum of k products. If each program computes one element of C, it loads a
+# row of A and a column of B. If it computes a **tile** of C, its rows of A and columns of B serve the whole tile.
 #
 # By hand: (34, 25) @ (25, 20) in tiles of 11 × 13. C has ⌈34 / 11⌉ = 4 rows and ⌈20 / 13⌉ = 2 columns of tiles. Every
 # element of A is loaded by the 2 tiles of its row: 2 · 34 · 25 = 1,700. Every element of B is loaded by the 4 tiles of its
@@ -1023,7 +1033,7 @@ if INTERPRETED:
 #
 # `matmul_traffic(m: int, k: int, n: int, block_m: int, block_n: int, bytes_per_element: int) -> int`
 #
-# - The bytes that all programs ask for, exactly, as an `int`. Each program makes one tile of at most `block_m` × `block_n`.
+# - The bytes that all programs ask for, exactly, as an `int`. Each program computes one tile of at most `block_m` × `block_n`.
 # - It loads the rows of A and the columns of B that its tile needs, each element once, and stores its tile. Nothing beyond
 #   an edge is loaded or stored.
 
@@ -1055,7 +1065,7 @@ with check("matmul_traffic", "the bytes of a tiled product", hidden="other sizes
     traffic_check(17_520, *(34, 25, 20, 11, 13, 4), hint=cause)
     each = "each of the m · n programs loads k elements of A and k of B, and stores one"
     traffic_check(8_004_000_000, 1000, 1000, 1000, 1, 1, 4, hint=each)
-    traffic_check(1_179_648, 512, 256, 128, 64, 64, 2, hint="2 tiles stand in a row of C, and 8 in a column")
+    traffic_check(1_179_648, 512, 256, 128, 64, 64, 2, hint="a row of C has 2 tiles, and a column 8")
     traffic_check(94, 3, 5, 4, 16, 16, 2, hint="one tile, larger than C: only elements that exist")
     traffic_check(4_572, 65, 7, 8, 32, 32, 4, hint="65 rows are 3 rows of tiles")
     ### BEGIN HIDDEN TESTS
@@ -1082,18 +1092,18 @@ debrief(
 )
 
 # %% [markdown]
-# The other half is the **order** of the tiles. Programs start in the order of their number, many at a time, and what they
-# fetch stays in L2 for a while. Row by row, the programs that run together share one **strip** of A (the rows of a row of
-# tiles), but sweep through all of B. In **groups** of a few rows they need fewer different strips.
+# The **order** of the tiles matters, too. Programs start in the order of their numbers, many at a time, and what they fetch
+# stays in L2 for a while. Row by row, the programs that run together share one **strip** of A (the rows that one row of tiles
+# needs), but sweep through all of B. In **groups** of a few rows they need fewer different strips.
 #
 # By hand: 5 × 3 tiles in groups of 2 rows. Group 0 is rows 0 and 1, and goes down each column: (0, 0), (1, 0), (0, 1), (1, 1),
 # (0, 2), (1, 2) are programs 0 to 5. Programs 6 to 11 do the same in rows 2 and 3. The last group has one row only: program
-# 12 makes (4, 0), 13 makes (4, 1), and 14 makes (4, 2).
+# 12 computes (4, 0), 13 (4, 1), and 14 (4, 2).
 #
 # ### Exercise 6 (10 points)
 #
 # `tile_of(program: int, tiles_m: int, tiles_n: int, group_m: int) -> tuple[int, int]`: row and column of the tile that
-# program number `program` makes.
+# program number `program` computes.
 #
 # - Groups of `group_m` rows of tiles, from the top. Inside a group column by column from the left, and inside a column from
 #   the top. The last group may have fewer rows.
@@ -1149,8 +1159,8 @@ with check("tile_of", "the order of tiles in groups", hidden="other numbers of t
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "tile_of",
-    "A whole group holds group_m · tiles_n programs. Divide by that: `//` gives the number of the group, `%` the number inside it.",
-    "Only then ask how many rows this group has: `min(group_m, tiles_m − first)`. Divide the number inside by that, again with `//` and `%`.",
+    "How many programs does a whole group hold? Which operations give a program's group, and its number inside the group?",
+    "A whole group holds group_m · tiles_n programs: `//` gives the number of the group, `%` the number inside it. Then ask how many rows this group has: `min(group_m, tiles_m − first)`. Divide the number inside by that, again with `//` and `%`.",
 )
 debrief(
     "tile_of",
@@ -1202,7 +1212,7 @@ except Exception:
 #
 # `matmul(a: Tensor, b: Tensor, block: int, group_m: int) -> Tensor`, with a kernel of your own.
 #
-# - `a` (m, k) and `b` (k, n) are contiguous, float32 or float16, of any sizes from 1 on. The result is (m, n) of that dtype,
+# - `a` (m, k) and `b` (k, n) are contiguous, both float32 or both float16, of any sizes from 1 on. The result is (m, n) of that dtype,
 #   summed in float32 with `input_precision="ieee"`, and rounded once.
 # - One program per tile of `block` × `block` of C, on a one-dimensional grid, in the order of exercise 6. Steps along k are
 #   `block` long. No tile has more than `block`² elements. `block` is a power of two, at least 16.
@@ -1385,8 +1395,8 @@ with check("matmul", "the order of the tiles, by bytes from DRAM", part="order",
         46_464: "from the last tile to the first",
     }
     note = (
-        ". (The two numbers are for A or B loaded first. This cache is too small for any order to help, so fewer bytes are no "
-        "better here; but each order has a number of its own, which tells it from its mirror images.)"
+        ". (There are two numbers because A or B may be loaded first. In this cache grouping saves nothing, so fewer bytes are "
+        "no better: the exact number tells this order from its mirror images.)"
     )
     dram_check(6, 3, 4, sets=48, ways=3, expected=(45_824, 45_184), known=known, note=note)
 
@@ -1429,7 +1439,7 @@ hint(
 )
 debrief(
     "matmul",
-    """The last two exercises decide what this kernel costs: the size of the tiles decides how much it asks for, and their order
+    """Exercises 5 and 6 predict what this kernel costs: the size of the tiles decides how much it asks for, and their order
     how much of that comes from DRAM. Sums in float32 cost registers but no traffic, and the product of two float16 values is
     exact in float32.
 
@@ -1477,8 +1487,8 @@ if INTERPRETED:
         explore(draw_groups, ways=[128, 16, 4])
 
 # %% [markdown]
-# The figure is for (256, 128) @ (128, 256) in float16, with an L2 of two strips. Grouping asks for the same bytes, and
-# only changes what programs that run together share: the first eight need 6 strips in groups of 2, 3 or 4 rows.
+# The figure is for (256, 128) @ (128, 256) in float16, with an L2 of 16 KiB. Grouping does not change the bytes asked for,
+# only what programs that run together share: the first eight need 6 strips in groups of 2, 3 or 4 rows.
 #
 # Now set `ways` to 16. An address decides in which **set** of a cache its line may lie, and a set holds as many lines as it
 # has ways. Groups of 3 or 4 rows now move 766 or 768 KiB, more than the 704 without groups: rows whose length is a power of
@@ -1489,8 +1499,8 @@ if INTERPRETED:
 # At work you call `torch.matmul`, and where you do write a kernel, `@triton.autotune` tries blocks, groups and warps.
 # On a GPU the profiler Nsight Compute reports what the meter counts here: sectors per request is
 # `l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum` divided by `l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum`, and
-# `dram__bytes_read.sum` is what DRAM delivers. Without one you can still choose the shape of the data: for k = 1,001 the
-# compiled product loads A 16 bits at a time, as the dives show.
+# `dram__bytes_read.sum` is what DRAM delivers. You can also choose the shape of the data: for k = 1,001 the compiled
+# product loads A 16 bits at a time, as the dives show.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 calibration()
@@ -1498,7 +1508,7 @@ calibration()
 # %% [markdown]
 # ## What to remember
 #
-# - **Bytes in flight hide latency**: bandwidth × latency of them are needed, 7 kB per SM on an H100 at 479 clocks.
+# - **Bytes in flight hide latency**: you need bandwidth × latency of them, 7 kB per SM on an H100 at 479 clocks.
 # - Triton chooses the width of an access. It needs enough elements per thread, and proof of alignment, which an odd length
 #   rules out.
 # - Memory answers in sectors of 32 bytes. Compare **sectors × 32 with bytes asked for**; the gap is waste.

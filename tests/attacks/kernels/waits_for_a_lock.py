@@ -1,6 +1,6 @@
 # Waits for a lock that nobody opens.
 # says: did not end within
-# limits: test_seconds=10
+# limits: test_seconds=5
 
 @triton.jit
 def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):

@@ -259,8 +259,21 @@ def test_catalog_moves_what_its_cost_says(least_traffic, name):
 UNITS = {"sm_80": "mma", "sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma"}
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("shape", (0, 1, 3), ids=["causal_128", "causal_64", "ragged_128"])
+SHAPES = {"causal_128": 0, "causal_64": 1, "ragged_128": 3}
+ONCE = {"sm_80": "ragged_128", "sm_100": "causal_128", "gfx942": "causal_64"}
+"""Targets for which each run compiles one shape; for the H100 all of them, and `make test-all` all for each target."""
+
+
+@pytest.mark.parametrize(
+    ("target", "shape"),
+    [
+        pytest.param(
+            target, SHAPES[name], id=f"{name}-{target}", marks=[pytest.mark.slow] * (ONCE.get(target, name) != name)
+        )
+        for target in TARGETS
+        for name in SHAPES
+    ],
+)
 def test_clean_code(target, shape):
     entry = ENTRIES["flash_attention_with_gradients"]
     inputs = entry.inputs(entry.compiled[shape], torch.bfloat16, "meta", 0)
@@ -273,7 +286,7 @@ def test_clean_code(target, shape):
             assert code.widest_load == 128, code.report()
 
 
-@pytest.mark.parametrize("head_dim", (64, 128))
+@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.slow)])
 def test_clean_code_for_float32(head_dim):
     q, k, v = (torch.empty(1, 2, 1024, head_dim, device="meta", requires_grad=True) for _ in range(3))
     codes = inspect(lambda: flash_attention(q, k, v, causal=True).sum().backward(), "sm_90")

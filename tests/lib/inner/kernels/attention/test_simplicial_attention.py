@@ -185,7 +185,7 @@ def test_refusals(normal):
             call()
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [pytest.param(64, marks=pytest.mark.slow), 128])
 def test_code_for_the_h100(head_dim):
     def call():
         inputs = [torch.empty(1, 2, 1024, head_dim, dtype=torch.bfloat16, device="meta") for _ in range(5)]
