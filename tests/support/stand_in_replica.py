@@ -27,6 +27,7 @@ def say(word, name):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # header and body go in one piece, so that an answer is not cut off between them
 
     def log_message(self, *_):
         pass
@@ -70,6 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             for number in range(tokens):
                 self.wfile.write(b"data: %d\n\n" % number)
+                self.wfile.flush()
                 if asked.get("wait") and number == 0:
                     go.wait(60)
                 time.sleep(seconds)

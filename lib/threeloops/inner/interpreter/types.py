@@ -31,19 +31,17 @@ def _make_block_type(self: Any, element_ty: Any, shape: Any) -> None:
     if known is None:
         _block_type(self, element_ty, shape)
         self.shape = _shapes.setdefault(sizes, self.shape)
-        self.of_tensors = {}
+        self.of_tensors = {}  # one for all types of this key, which the first tensor fills
         known = _types[key] = dict(self.__dict__)
     self.__dict__.update(known)
     self.element_ty = element_ty
 
 
 def _make_tensor(self: Any, handle: Any, type: Any) -> None:
-    known = type.__dict__.get("of_tensors")
+    known = type.__dict__.setdefault("of_tensors", {})
     if not known:
         _tensor(self, handle, type)
-        described = {name: value for name, value in self.__dict__.items() if name not in ("handle", "type", "dtype")}
-        known = type.__dict__.setdefault("of_tensors", described)
-        known.update(described)
+        known.update((name, each) for name, each in self.__dict__.items() if name not in ("handle", "type", "dtype"))
     self.__dict__.update(known)
     self.handle, self.type, self.dtype = handle, type, type.scalar
 

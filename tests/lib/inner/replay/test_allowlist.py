@@ -205,7 +205,7 @@ BODIES = {
     "a run of a kernel": ("helper.run(a, grid=(1,), warmup=False)", "kernel helper as a value"),
     "a call of a call": ("helper(a)(a)", "call of"),
     "a call of a variable": ("x = tl.load\n    x(a)", "call of x"),
-    "a call of print": ("print(a)", "a call of print; .*remove the call here"),
+    "a call of print": ("print(a)", "a call of print; .*remove it"),
     "formatting of a text": ("x = '{0.handle}'.format(a)", "text"),
     "formatting by percent": ("x = '%s' % a", "text"),
     "a text as a value": ("x = 'a'", "text"),

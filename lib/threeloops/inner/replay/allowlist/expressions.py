@@ -159,12 +159,12 @@ class Expressions:
                     and function.attr not in TL_FUNCTIONS
                 ):
                     self.refuse(node, f"{text_of(function)} as a function")
+            case ast.Name(id="print"):
+                self.refuse(node, "a call of print", "remove it: a kernel prints where it runs in a cell, and not here")
             case _:
                 called = (
                     "a kernel calls functions of tl, methods of tensors and the @triton.jit functions of its own cell"
                 )
-                if text_of(function) == "print":
-                    called = "its values are printed where the kernel runs in a cell of its own; remove the call here"
                 self.refuse(node, f"a call of {text_of(function)}", called)
         for keyword in node.keywords:
             if keyword.arg is None:

@@ -3,9 +3,9 @@
 import ctypes
 import gc
 import importlib
+import io
 import os
 import pickle
-import pickletools
 import resource
 import signal
 import socket
@@ -14,7 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -44,20 +44,22 @@ def current_rank() -> Rank | None:
 def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], more: Any = None) -> bytes:
     """The program with its arguments, as cloudpickle sends it, where modules are found here, and which it names.
 
-    Functions of a notebook and of the modules of the program and of functions among its arguments travel by value, as
-    they are now; other modules are imported over there, those of libraries once for all runs.
+    Functions of a notebook travel by value, as they are now, and so do those of the modules, if they are no library's,
+    in which the program and functions among its arguments stand. Other modules are imported over there, those of
+    libraries once for all runs.
 
     Raises:
         TypeError: something among them cannot be sent.
     """
     functions = [each for each in (program, *arguments) if isinstance(each, FunctionType)]
     names = {each.__module__ for each in functions} & sys.modules.keys() - cloudpickle.list_registry_pickle_by_value()
-    own = [sys.modules[name] for name in names if name.split(".")[0] not in ("__main__", "threeloops", "torch")]
+    own = [sys.modules[name] for name in names if name != "__main__" and not _is_of_a_library(name)]
     for module in own:
         cloudpickle.register_pickle_by_value(module)
     try:
-        pickled = cloudpickle.dumps((program, tuple(arguments), more))
-        return pickle.dumps((sys.path, _libraries_in(pickled), pickled))
+        pickler = _Pickler(file := io.BytesIO())
+        pickler.dump((program, tuple(arguments), more))
+        return pickle.dumps((sorted(pickler.libraries), pickle.dumps((sys.path, file.getvalue()))))
     except (TypeError, pickle.PicklingError) as error:
         raise TypeError(
             f"{getattr(program, '__name__', program)} and what it uses go to the ranks by cloudpickle, and that "
@@ -70,28 +72,40 @@ def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], more: Any = 
 
 def from_bytes(data: bytes) -> tuple[Callable[..., Any], Sequence[Any], Any]:
     """What was given to `to_bytes`, in a process that then finds the same modules."""
-    path, _, program = pickle.loads(data)
+    path, program = pickle.loads(pickle.loads(data)[1])
     sys.path += [folder for folder in path if folder not in sys.path]
     found: tuple[Callable[..., Any], Sequence[Any], Any] = pickle.loads(program)
     return found
 
 
-def _libraries_in(pickled: bytes) -> list[str]:
-    """The modules of libraries that are imported here and named in a pickle."""
-    named = {word for _, word, _ in pickletools.genops(pickled) if isinstance(word, str)}
-    return sorted(
-        each for each in named & sys.modules.keys() if is_library(getattr(sys.modules[each], "__file__", "") or "")
-    )
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Notes the libraries' modules from which the things come that it pickles."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.libraries: set[str] = set()
+
+    def reducer_override(self, thing: Any) -> Any:
+        name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
+        if isinstance(name, str) and name not in self.libraries and _is_of_a_library(name):
+            self.libraries.add(name)
+        return super().reducer_override(thing)
+
+
+def _is_of_a_library(name: str) -> bool:
+    """Whether a module is imported here and belongs to a library. torch may lie anywhere."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file is not None and (name.split(".")[0] == "torch" or is_library(file))
 
 
 def import_libraries(data: bytes) -> None:
     """Import what a program from `to_bytes` names and this process lacks, so that ranks inherit what each would import
     for itself. What cannot be imported fails there."""
-    for each in pickle.loads(data)[1]:
-        if each not in sys.modules:
+    if lacking := [each for each in pickle.loads(data)[0] if each not in sys.modules]:
+        for each in lacking:
             with suppress(Exception):
                 importlib.import_module(each)
-    gc.freeze()  # as in prepare_to_fork
+        gc.freeze()  # as in prepare_to_fork
 
 
 def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program) -> None:
@@ -144,7 +158,7 @@ def be_process(rank: int, descriptors: Sequence[int], pickled: bytes) -> None:
         os.dup2(errors, 2)
         os.fchdir(folder)
         sys.stdout, sys.stderr = (open(number, "w", 1, closefd=False) for number in (1, 2))  # noqa: SIM115
-        _, _, (environment, cores, function) = pickle.loads(pickled)
+        environment, cores, function = pickle.loads(pickle.loads(pickled)[1])
         os.environ.clear()
         os.environ.update(environment)
         if cores:
