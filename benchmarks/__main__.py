@@ -21,6 +21,8 @@ BENCHMARKS = {
     "roofline": "copy bandwidth and matmul rates of this machine against numpy, torch and triton's timers (a minute)",
     "kernels": "traffic, generated code, errors and times of every kernel beside torch and Liger (ten minutes)",
     "meter": "what metering costs, beside triton-viz (two minutes)",
+    "attention_backward": "on a GPU: attention's backward pass alone, beside FlashAttention-2 and cuDNN (a minute)",
+    "sustained": "a matrix product for a minute: what is left of the burst rate at the power limit (three minutes)",
     "precision": "encoding, loss scaler, masters and FP8 against torch's own; on a GPU FP8 against bf16 (a minute)",
     "memory": "counted and tracked peaks, recomputation, offloaded AdamW, beside torch's own (two minutes)",
     "data": "shards, prefetching and checksums beside small files, webdataset, torch and TensorBoard (a minute)",

@@ -17,8 +17,12 @@ from grader.machine.installed import closure
 
 BROUGHT = ("torch", "triton", "numpy", "matplotlib", "psutil", "packaging", "rich", "typer", "pytest", "hypothesis")
 """What such an image has installed, each with what it needs."""
-CARRIED = ("papermill", "jupytext", "ipykernel", "ipywidgets", "cloudpickle", "jaxtyping", "msgspec")
-"""What the labs and the evidence need besides, with what those need."""
+CARRIED = (
+    "papermill", "jupytext", "ipykernel", "ipywidgets", "cloudpickle", "jaxtyping", "msgspec", "fsspec", "safetensors",
+    "fastapi", "uvicorn", "httpx", "prometheus_client", "opentelemetry-sdk", "redis",
+    "python-docx", "XlsxWriter", "fpdf2", "python-pptx",
+)  # fmt: skip
+"""What the labs and the evidence need besides, with what those need: labs 17 and 18 serve, lab 19 writes documents."""
 PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 
 

@@ -183,6 +183,8 @@ def _plan(diagnosis: Diagnosis, device: Device, folder: Path) -> Iterator[Part]:
     yield kernel_times(no_gpu, rows / "kernel_times.jsonl")
     yield benchmark("precision", device, folder, group="numbers")
     yield hardware_counters(no_gpu)
+    yield benchmark("attention_backward", device, folder, no_gpu, group="numbers")
+    yield benchmark("sustained", device, folder, no_gpu, group="numbers")
     yield benchmark("memory", device, folder, group="numbers")
     yield benchmark("grading", device, folder, no_sandbox)
     yield benchmark("kernels", device, folder)
