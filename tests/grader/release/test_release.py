@@ -123,7 +123,7 @@ def test_the_readme_gets_the_table_of_the_labs_that_there_are(tmp_path):
     release([lab])
     assert stale([lab]) == []
     text = readme.read_text()
-    assert "something old" not in text and "| lab | question | what you measure |" in text
+    assert "something old" not in text and "| lab | question | hours | needs |" in text
     assert text.startswith(f"before\n\n{start}\n\n|") and text.endswith(f"|\n\n{end}\n\nafter\n")
 
 

@@ -64,11 +64,11 @@ def notation() -> list[tuple[str, str, str]]:
 
 
 def readme_table(minutes: Mapping[str, int]) -> str:
-    """The labs that there are, for the README."""
+    """A line for each lab of `minutes`, for the README: question, hours, and the labs to take before."""
     names = [lab.name for lab in labs() if lab.name in minutes]
     named = zip(names, rows(minutes), strict=True)
-    body = [f"| {name[:2]} {name[3:]} | {question} | {measures} |" for name, (_, question, measures, *_) in named]
-    return "\n".join(["| lab | question | what you measure |", "|---|---|---|", *body]) + "\n"
+    body = [(f"{name[:2]} {name[3:]}", question, hours, needs) for name, (_, question, _, needs, hours) in named]
+    return "\n".join(_table(("lab", "question", "hours", "needs"), body)) + "\n"
 
 
 def page(minutes: Mapping[str, int]) -> str:
