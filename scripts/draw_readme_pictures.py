@@ -14,10 +14,10 @@ from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
 EVIDENCE, IMAGES = ROOT / "benchmarks/evidence", ROOT / ".github/images"
-WIDTH, ROW, TOP, NAMES, VALUES = 400, 30, 34, 150, 74
+WIDTH, ROW, TOP, NAMES, VALUES = 280, 28, 32, 122, 74
 """Pixels: of a chart, of one of its rows, above the first row, and for names and values beside the bars."""
 STYLE = """
-  text { font: 13px system-ui, sans-serif; fill: #1f2328 } .title { font-weight: 600 }
+  text { font: 12px system-ui, sans-serif; fill: #1f2328 } .title { font-weight: 600 }
   .ours { fill: #0072b2 } .peer { fill: #8b949e }
   @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .ours { fill: #56b4e9 } }
 """
@@ -83,7 +83,7 @@ def inner_loop() -> Chart:
     ours, flash, cudnn = (rates[by] for by in ("threeloops", "FlashAttention-2 in torch", "cuDNN in torch"))
     bars = (("ours, in Triton", ours), ("FlashAttention-2", flash), ("cuDNN", cudnn))
     return Chart(
-        "Attention forward on an H200, TFLOP/s",
+        "Attention on an H200, TFLOP/s",
         tuple(Bar(name, rate, f"{rate / 1e12:.0f}", rate is ours) for name, rate in bars),
         f"The course's FlashAttention in Triton reaches {ours / 1e12:.0f} TFLOP/s on an H200: "
         f"{ours / flash:.1f} times FlashAttention-2, {100 * ours / cudnn:.0f}% of cuDNN (GPU).",
@@ -113,7 +113,7 @@ def product_loop() -> Chart:
     wait = medians(found, "P99 time to first token, long prompts among chats")
     chunked, whole = "threeloops", "threeloops, whole prompts"
     return Chart(
-        "P99 inter-token latency among long prompts",
+        "P99 inter-token latency",
         tuple(Bar(name, gap[by], f"{1e3 * gap[by]:.0f} ms", by == chunked)
               for by, name in ((chunked, "chunked prefill"), (whole, "whole prompts"))),
         f"Chunked prefill makes the P99 inter-token latency {gap[whole] / gap[chunked]:.1f} times shorter, and the P99 "

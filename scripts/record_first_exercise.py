@@ -20,7 +20,7 @@ from real_jupyterlab import jupyter_lab
 
 DEFAULT = ROOT / ".github/images/first_exercise.gif"
 NOTEBOOK = "00_start_here/00_start_here.ipynb"
-WIDTH, HEIGHT = 820, 500
+WIDTH, HEIGHT = 820, 420
 FRAME = 96
 """Pixels that JupyterLab needs around the notebook, which the recording leaves out."""
 COLOURS = 96
