@@ -70,7 +70,7 @@ class DeviceFeed:
 
 
 class _Slot:
-    """A pinned buffer and a device buffer for batches as large as `like`, with events that say when each was last used."""
+    """A pinned buffer and a device buffer for batches like the first, with events that say when each was last used."""
 
     def __init__(self, like: torch.Tensor, device: torch.device) -> None:
         self.host = torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
