@@ -11,12 +11,17 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 from grader.machine.installed import closure
 
-BROUGHT = ("torch", "triton", "numpy", "matplotlib", "psutil", "packaging", "rich", "typer", "pytest", "hypothesis")
-"""What such an image has installed, each with what it needs."""
+BROUGHT = (
+    "torch", "triton", "numpy", "matplotlib", "cycler", "pillow", "fonttools", "psutil", "packaging", "rich", "typer",
+    "pytest", "hypothesis",
+)  # fmt: skip
+"""What such an image has installed, in versions that may be older than those here."""
 CARRIED = (
     "papermill", "jupytext", "ipykernel", "ipywidgets", "cloudpickle", "jaxtyping", "msgspec", "fsspec", "safetensors",
     "fastapi", "uvicorn", "httpx", "prometheus_client", "opentelemetry-sdk", "redis",
@@ -27,8 +32,12 @@ PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 
 
 def pins() -> list[str]:
-    """What is to be carried, in the versions installed here, which are those of requirements.txt."""
-    return [f"{name}=={metadata.version(name)}" for name in sorted(closure(CARRIED) - closure(BROUGHT))]
+    """What is to be carried, in the versions installed here, which are those of requirements.txt.
+
+    What a brought package needs here, an older version there may not: typer 0.27 came without pydantic, unlike 0.29.
+    """
+    needed = closure(CARRIED) - set(map(canonicalize_name, BROUGHT))
+    return [f"{name}=={metadata.version(name)}" for name in sorted(needed)]
 
 
 def main(folder: str, python: str = f"{sys.version_info.major}.{sys.version_info.minor}") -> int:

@@ -38,6 +38,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from threeloops.hardware import device
 from threeloops.inner import interpreter
 from threeloops.inner.meter import L2, meter
 from threeloops.lab import (
@@ -425,7 +426,7 @@ predict(
 
 from statistics import median
 
-from threeloops.hardware import accelerator, device
+from threeloops.hardware import accelerator
 from threeloops.inner.machine_models.pointer_chase import NotMeasurable, latency
 from threeloops.lab import progress
 
@@ -700,9 +701,10 @@ with check("saxpy", "the width of each access", part="widths", hidden="the other
 
 # %% nbgrader={"grade": true, "grade_id": "saxpy_test_edges", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("saxpy", "allowed widths, refused widths, empty tensors", part="edges", hidden="other widths"):
-    block = saxpy(2.0, torch.ones(128), torch.ones(128), 32)  # one whole block, so that no mask is needed
+    ones = torch.ones(128, device=device())  # one whole block, so that no mask is needed
+    block = saxpy(2.0, ones, ones, 32)
     check.equal(set(block.tolist()), {3.0}, what="the values of 2 · 1 + 1 in saxpy of 128 float32, bits = 32")
-    nothing = torch.empty(0, dtype=torch.float16)
+    nothing = torch.empty(0, dtype=torch.float16, device=device())
     check.shape(saxpy(1.0, nothing, nothing, 32), (0,), what="saxpy of no elements")
     check.dtype(saxpy(1.0, nothing, nothing, 32), torch.float16, what="saxpy of no elements in float16")
     for bits in (96, 256):

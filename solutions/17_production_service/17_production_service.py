@@ -2000,7 +2000,13 @@ with tempfile.TemporaryFile("w+") as log:
     command = [sys.executable, "-m", "threeloops.product.service", "--port", "0"]
     service = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
-        began, address, states = time.monotonic(), service.stdout.readline().split()[-1], []
+        began, said, states = time.monotonic(), service.stdout.readline().split(), []
+        if not said:
+            code = service.wait(60)
+            log.seek(0)
+            why = (log.read().splitlines() or ["it said nothing"])[-1]
+            raise RuntimeError(f"the service ended with exit code {code} before it was ready: {why}")
+        address = said[-1]
         with httpx.Client(base_url=address, timeout=60.0) as client:
 
             def is_ready():

@@ -18,7 +18,7 @@ def random_model(seed=0, dtype=torch.float64, **sizes):
 
 def hidden_alone(model, tokens):
     """What the head reads at each position of one sequence, (tokens, width)."""
-    return model.hidden(torch.tensor([list(tokens)]))[0]
+    return model.hidden(torch.tensor([list(tokens)], device=model.head.weight.device))[0]
 
 
 def logits_alone(model, tokens):

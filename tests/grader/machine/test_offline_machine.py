@@ -3,17 +3,20 @@
 import ast
 import json
 import subprocess
+from importlib.metadata import packages_distributions
 
 import pytest
 from offline_machine import make_offline_machine, offline_environment
+from packaging.utils import canonicalize_name
 from toy_course import SOURCE, make_course
 
-from grader.authoring.labs import find_lab
+from grader.authoring.labs import all_labs, find_lab
 from grader.evidence.gpu_tests import _judge_tests
 from grader.evidence.parts import Skipped
 from grader.evidence.result_rows import begin, read
 from grader.machine.child_process import CODE, Finished
-from scripts.make_wheels import CARRIED, pins
+from grader.machine.installed import requirements
+from scripts.make_wheels import BROUGHT, CARRIED, pins
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +91,27 @@ def test_gpu_tests_are_collected_where_other_tests_cannot_be(offline, tmp_path):
     with pytest.raises(Skipped, match="no GPU test ran") as nothing_ran:
         _judge_tests(without, Finished(1, "", "", 1.0))
     assert {file["file"] for file in nothing_ran.value.result["not_collected"]} == absent
+
+
+def imported(code):
+    """The top-level packages that the code imports."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (name.name.partition(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def test_what_labs_and_the_library_import_is_carried_or_brought():
+    """Whatever the packages need: the image's versions may need less than those here."""
+    code = [path.read_text(encoding="utf-8") for path in (CODE / "lib").rglob("*.py")]
+    code += ["\n".join(cell.source for cell in lab.master().cells if cell.cell_type == "code") for lab in all_labs()]
+    owners = packages_distributions()
+    used = {canonicalize_name(owner) for text in code for top in imported(text) for owner in owners.get(top, ())}
+    there = {pin.partition("==")[0] for pin in pins()} | set(BROUGHT)
+    wanted = {canonicalize_name(requirement.name) for requirement in requirements()} & used
+    assert {"torch", "pydantic", "httpx"} <= wanted
+    assert wanted - there == set()
 
 
 @pytest.fixture(scope="module")

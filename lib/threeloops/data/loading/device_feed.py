@@ -49,7 +49,7 @@ class DeviceFeed:
                 if any(isinstance(each, torch.Tensor) for each in companions):
                     raise ValueError("a batch is a tuple of several tensors: expected one, and companions for the host")
                 if len(slots) < self.buffers:
-                    slots.append(_Slot(batch, self.device))
+                    slots.append(_Slot(slots[0].host if slots else batch, self.device))
                 slot = slots[number % self.buffers]
                 slot.fill(batch, copies)
                 slot.companions = companions
@@ -70,7 +70,7 @@ class DeviceFeed:
 
 
 class _Slot:
-    """A pinned buffer and a device buffer of the same shape, with events that say when each was last used."""
+    """A pinned buffer and a device buffer for batches like the first, with events that say when each was last used."""
 
     def __init__(self, like: torch.Tensor, device: torch.device) -> None:
         self.host = torch.empty(like.shape, dtype=like.dtype, pin_memory=True)

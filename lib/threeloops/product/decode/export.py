@@ -68,7 +68,9 @@ class _Recorded:
         (batch, heads, _, head_dim), kv_heads = q.shape, k.shape[1]
         if self.keys is None or self.values is None:
             self.keys, self.values = k, v
-            keys, values = (each.repeat_interleave(heads // kv_heads, 1) for each in (k, v))
+            # By index, since torch 2.11 cannot export `repeat_interleave` for every length.
+            head = torch.arange(heads, device=q.device) // (heads // kv_heads)
+            keys, values = (each.index_select(1, head) for each in (k, v))
             return functional.scaled_dot_product_attention(q, keys, values, is_causal=True)
         self.keys, self.values = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
         # One token sees all keys. The query heads that share a key head are rows of it: not every runtime knows groups.

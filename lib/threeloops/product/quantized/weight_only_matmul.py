@@ -130,8 +130,9 @@ def _parts(programs: int, steps: int) -> tuple[int, int]:
 
 
 def reference(x: torch.Tensor, weight: QuantizedWeight) -> torch.Tensor:
-    """The same in PyTorch: in float32, rounded once."""
-    return (x.float() @ weight.dequantize().T).to(x.dtype)
+    """The same in PyTorch: in float32, or in x's dtype if that is wider, rounded once."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return (x.to(wide) @ weight.dequantize(wide).T).to(x.dtype)
 
 
 def cost(m: int, columns: int, rows: int, scheme: Scheme, bytes_per_element: float = 2) -> Work:

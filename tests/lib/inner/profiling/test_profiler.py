@@ -591,7 +591,8 @@ def test_reading_costs_no_knowledge_of_the_roofline(tmp_path):
 def test_on_a_gpu_kernels_gaps_and_memory_are_recorded():
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    model, x = nn.Linear(1024, 1024, device="cuda"), torch.randn(512, 1024, device="cuda")
+    # The product takes milliseconds on any GPU, so that the host is at the wait long before its end.
+    model, x = nn.Linear(4096, 4096, device="cuda"), torch.randn(4096, 4096, device="cuda")
 
     def fn(x):
         y = model(x)
@@ -601,6 +602,6 @@ def test_on_a_gpu_kernels_gaps_and_memory_are_recorded():
     result = profile(fn, x)
     linear = by_name(result)["aten::linear"]
     assert linear.device_us > 0
-    assert linear.flops == 2 * 512 * 1024 * 1024
-    assert result.peak_memory.bytes >= 2 * 4 * 512 * 1024
+    assert linear.flops == 2 * 4096**3
+    assert result.peak_memory.bytes >= 2 * 4 * 4096**2
     assert "host synchronisation" in {gap.cause for gap in result.gaps()}

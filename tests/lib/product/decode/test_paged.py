@@ -147,7 +147,7 @@ def test_on_a_gpu_the_kernel_is_used_and_right(dtype):
     cache = cache_of(model, blocks, 16)
     assert cache.kernel
     found = computed_in_steps(model, cache, sequences, tables, [[16, 1, 30], [1, 1, 1]])
-    exact = model.to("cpu", torch.float64)
-    for rows, tokens in zip(found, sequences, strict=True):
-        error = (rows.double().cpu() - hidden_alone(exact, tokens)).abs().max()
-        assert error < {torch.float32: 1e-4}.get(dtype, 0.1)
+    by_torch = [hidden_alone(model, tokens) for tokens in sequences]
+    exact = torch.cat([hidden_alone(model.to("cpu", torch.float64), tokens) for tokens in sequences])
+    ours, theirs = (torch.cat(rows).double().cpu() - exact for rows in (found, by_torch))
+    assert ours.square().mean().sqrt() < 2 * theirs.square().mean().sqrt() + 1e-5

@@ -42,6 +42,12 @@ def test_as_accurate_as_float32_sums_of_exact_weights(m, n, k, scheme, dtype):
     torch.testing.assert_close(reference(x, weight).double(), exact, rtol=2e-2, atol=2e-2)
 
 
+def test_the_reference_is_as_exact_as_float64_allows():
+    x, weight = drawn(3, 5, 1024, Scheme(8, 64), torch.float64)
+    exact = x @ weight.dequantize(torch.float64).T
+    torch.testing.assert_close(reference(x, weight), exact, rtol=1e-12, atol=1e-12)
+
+
 def test_parts_of_long_rows_add_up():
     scheme = Scheme(4, 16)
     x, weight = drawn(2, 5, 16 * 40 + 7, scheme, torch.float32)

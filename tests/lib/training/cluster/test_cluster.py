@@ -32,6 +32,7 @@ from threeloops.training.cluster import (
 )
 from threeloops.training.cluster import cluster as cluster_module
 from threeloops.training.cluster.processes import launcher as launcher_module
+from torch.distributed.pipelining import PipelineStage, schedules
 
 ALPHA, BETA = 1e-5, 1e9
 
@@ -350,6 +351,19 @@ def all_send_first():
 def fills_twice():
     x = torch.zeros(4)
     dist.irecv(x[:3], 1 - dist.get_rank()), dist.irecv(x[2:], 1 - dist.get_rank())
+
+
+def opens_torchs_pipeline():
+    """What torch 2.11's schedules do before their first step."""
+    stage = PipelineStage(torch.nn.Linear(1, 1), dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
+    asked = stage._get_init_p2p_neighbors_ops()
+    schedules._wait_batch_p2p(schedules._batch_p2p(asked))
+    return len(asked), len({each.tensor.data_ptr() for each in asked})
+
+
+def test_torch_may_receive_into_one_tensor_what_nobody_reads():
+    results = Cluster(3).run(opens_torchs_pipeline).results
+    assert results == ((2, 2), (4, 2), (2, 2)), "the rank in the middle sends one tensor twice and fills one twice"
 
 
 def sends_what_is_not_there():
