@@ -43,8 +43,8 @@ _ERROR_SHARES = 8
 _MOST_AT_ONCE = 8
 _BYTES_EACH = 12 << 30
 """GPU memory per part, where several run at the same time."""
-_MAY_DIFFER = {"recorded", "commit", "modified", "sources_sha256"}
-"""Of a provenance: earlier outcomes are kept whatever these say, with the sources that each was measured with."""
+_SOFTWARE = ("recorded", "commit", "modified", "sources_sha256", "versions")
+"""The entries of a provenance that say which software measured, and when."""
 _ROWS = "unfinished"
 """The folder in which parts keep rows until all parts are finished."""
 
@@ -55,8 +55,8 @@ _Status = Literal["ok", "SKIPPED", "failed"]
 class _Outcome:
     """What became of one part. `reason` is empty if the status is ok; the next call retries what is not `finished`.
 
-    `sources` is the hash of the sources that it was measured with. If they have changed since, the outcome is kept
-    until the part has run again, and it is not finished.
+    `earlier` is the software that it was measured with, if that is not the software of the last call. Such an outcome
+    is kept until the part has run again, and it is not finished.
     """
 
     name: str
@@ -65,7 +65,7 @@ class _Outcome:
     seconds: float
     result: Any = None
     finished: bool = True
-    sources: str = ""
+    earlier: dict[str, Any] | None = None
 
 
 @dataclass
@@ -90,7 +90,6 @@ class _Evidence:
 
     def note(self, outcome: _Outcome, console: Console) -> None:
         """Print an outcome, replace an earlier one of the same part by it, and write everything to disk."""
-        outcome = replace(outcome, sources=self.provenance.sources_sha256)
         self.outcomes = [o for o in self.outcomes if o.name != outcome.name] + [outcome]
         self.write()
         console.print(_line(outcome), highlight=False)
@@ -165,16 +164,17 @@ def _choose(diagnosis: Diagnosis, device: str) -> Provenance:
 
 
 def _resumed(about: Provenance, folder: Path) -> _Evidence:
-    """What earlier calls found on this device with the same packages; nothing if device or packages have changed."""
+    """What earlier calls found on this device. What was measured with other sources or packages has to run again."""
     fresh = _Evidence(about, folder)
     with suppress(OSError, ValueError, KeyError, TypeError):  # no file, or one in an older format: measure again
         found = json.loads(fresh.path.read_text(encoding="utf-8"))
         then, now = found["provenance"], anonymous(json.loads(about.key))
-        if all(then.get(name) == now[name] for name in now.keys() - _MAY_DIFFER):
-            for part in found["parts"]:
-                outcome = _Outcome(**{"sources": then["sources_sha256"], **part})
-                same = outcome.sources == about.sources_sha256
-                fresh.outcomes.append(replace(outcome, finished=outcome.finished and same))
+        changed = {name for name in now if then.get(name) != now[name]} - {"recorded"}
+        if changed <= set(_SOFTWARE):
+            fresh.outcomes = [_Outcome(**part) for part in found["parts"]]
+            if changed:
+                software = {name: then.get(name) for name in _SOFTWARE}
+                fresh.outcomes = [replace(o, finished=False, earlier=o.earlier or software) for o in fresh.outcomes]
     return fresh
 
 
