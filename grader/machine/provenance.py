@@ -30,7 +30,8 @@ Device = Literal["cpu", "cuda"]
 _SOURCES = ("lib", "grader", "solutions", "benchmarks")
 """The folders whose text determines what was measured."""
 
-_RESULTS = "benchmarks/evidence"
+_RESULTS = ("benchmarks/evidence", "benchmarks/README.md")
+"""What measuring writes into those folders: it must not make the next measurement look like one of other sources."""
 _BUILD_PRODUCTS = {".pyc", ".ipynb", ".tmp"}
 
 
@@ -96,7 +97,7 @@ def _sources_sha256() -> str:
         base = course_root() if folder == "solutions" else CODE
         for path in (base / folder).rglob("*"):
             name = path.relative_to(base)
-            kept = not name.is_relative_to(_RESULTS) and path.suffix not in _BUILD_PRODUCTS
+            kept = not any(map(name.is_relative_to, _RESULTS)) and path.suffix not in _BUILD_PRODUCTS
             if kept and path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
                 named[name.as_posix()] = path
     return sha256_of(sorted(named.items()))
@@ -122,7 +123,8 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
 
     with suppress(OSError, subprocess.SubprocessError):
         if (root / ".git").exists():  # or else git would find a repository above the course
-            return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *_SOURCES, f":!{_RESULTS}"))
+            changed = git("status", "--porcelain", "--", *_SOURCES, *(f":!{name}" for name in _RESULTS))
+            return git("rev-parse", "HEAD"), bool(changed)
     return None, None
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -139,6 +140,21 @@ def test_the_hash_follows_the_sources_and_nothing_else(tmp_path, monkeypatch):
     assert edited != before
     (lab.data / "more.txt").write_text("")
     assert provenance._sources_sha256() != edited
+
+
+def test_what_measuring_writes_is_not_one_of_the_sources(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "CODE", tmp_path)
+    monkeypatch.setenv("THREELOOPS_ROOT", str(make_course(tmp_path).root))
+    (tmp_path / "benchmarks/evidence/cpu").mkdir(parents=True)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *command], check=True)
+    before = provenance._sources_sha256()
+    (tmp_path / "benchmarks/README.md").write_text("a page")
+    (tmp_path / "benchmarks/evidence/cpu/memory.json").write_text("{}")
+    assert provenance._sources_sha256() == before and provenance._commit(tmp_path)[1] is False
+    (tmp_path / "benchmarks/memory.py").write_text("")
+    assert provenance._sources_sha256() != before and provenance._commit(tmp_path)[1] is True
 
 
 def test_asking_for_a_gpu_that_is_not_there_is_an_error_and_writes_nothing(tmp_path, monkeypatch, examined):
