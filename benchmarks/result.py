@@ -57,7 +57,7 @@ class Prediction:
 
     @property
     def difference(self) -> float:
-        """Of the measured from the predicted, as a part of the predicted."""
+        """How far the measurement lies from the prediction, as a part of the prediction."""
         return self.measured / self.predicted - 1
 
 
@@ -123,8 +123,8 @@ class Result:
         for series in self.series:
             peer = self.peer_of(series)
             ratio = "the peer" if series.peer else f"{series.times_better(peer):.2f}×" if peer else ""
-            size, unit = _scale(series.median, series.unit)
-            low, high = (_digits(end(series.samples) / size) for end in (min, max))
+            size, unit = scale(series.median, series.unit)
+            low, high = (digits(end(series.samples) / size) for end in (min, max))
             made.rows.append(
                 (series.what, series.by, (readable(series.median, series.unit), f"{low} … {high} {unit}", ratio))
             )
@@ -136,7 +136,7 @@ def percent(part: float) -> str:
 
 
 def a_row_a_line(value: Any, indent: str = "") -> str:
-    """JSON whose lists of records stand a record a line, so that a difference between two runs can be read."""
+    """JSON with one record per line, so that the difference between two runs can be read."""
     if isinstance(value, dict) and any(isinstance(each, dict | list) for each in value.values()):
         parts, ends = [f"{_plain(name)}: {a_row_a_line(each, indent + ' ')}" for name, each in value.items()], "{}"
     elif isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
@@ -153,15 +153,16 @@ def _plain(value: Any) -> str:
 
 def readable(value: float, unit: str) -> str:
     """A number with a unit of fitting size: 0.00052, "s" → "520 µs"."""
-    size, name = _scale(value, unit)
-    return f"{_digits(value / size)} {name}"
+    size, name = scale(value, unit)
+    return f"{digits(value / size)} {name}"
 
 
-def _digits(value: float) -> str:
-    """Three digits, or all that stand before the point."""
+def digits(value: float) -> str:
+    """Three digits, or all digits before the point if there are more."""
     return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
-def _scale(value: float, unit: str) -> tuple[float, str]:
+def scale(value: float, unit: str) -> tuple[float, str]:
+    """The size and name of the unit that fits a number: 0.00052, "s" → (1e-6, "µs")."""
     scales = _SCALES.get(unit, ((1.0, unit),))
     return next((s for s in scales if abs(value) >= s[0]), scales[-1])
