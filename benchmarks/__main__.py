@@ -1,4 +1,7 @@
-"""`python -m benchmarks` lists the benchmarks; with names it runs them and writes what it measured as JSON."""
+"""`python -m benchmarks` lists the benchmarks. With names it runs them and writes what they measured as JSON.
+
+The name `report` writes `benchmarks/README.md` from all the evidence there is.
+"""
 
 from __future__ import annotations
 
@@ -40,26 +43,28 @@ BENCHMARKS = {
 ON_CPU = {
     "checkpoint", "cluster", "data", "elastic", "fleet", "grading", "meter", "parallel", "replay", "service", "serving",
 }  # fmt: skip
-"""Ranks, submissions, interpreted kernels and shards are on the CPU, whatever else is plugged in."""
+"""These use the CPU even if there is a GPU: ranks, submissions, interpreted kernels and shards live there."""
+REPORT = "report"
 ROWS = "unfinished"
-"""Where a benchmark of many rows keeps those that it has, below the folder of its JSON, until it is finished."""
+"""The folder, beside the JSON, in which a benchmark of many rows keeps them until it is finished."""
 GRADED_LABS = 2
-"""The grading benchmark takes the first labs of the course unless some are named."""
+"""The grading benchmark takes this many of the first labs, unless some are named."""
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0 all ran, 1 one of them failed or could not be measured here, 2 the command is at fault."""
+    """Exit code: 0 if all ran, 1 if one failed or could not be measured here, 2 if the command is wrong."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if unknown := sorted(set(options.names) - BENCHMARKS.keys()):
-        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    if unknown := sorted(set(options.names) - BENCHMARKS.keys() - {REPORT}):
+        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join([*BENCHMARKS, REPORT])}")
     console = Console()
     if not options.names:
         for name, what in BENCHMARKS.items():
             console.print(f"[bold]{name}[/]  {what}", highlight=False)
+        console.print(f"[bold]{REPORT}[/]  write benchmarks/README.md from the evidence (a second)", highlight=False)
         return 0
     failed = False
-    for name in options.names:
+    for name in [name for name in options.names if name != REPORT]:
         about = _provenance("cpu" if name in ON_CPU else options.device)
         place = options.out or Path(__file__).parent / "evidence" / about.slug
         try:
@@ -78,14 +83,22 @@ def main(arguments: list[str]) -> int:
             said = f"{name}: {len(lost)} cases failed, the first: {lost[0]}"
             console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
             failed = True
+    if REPORT in options.names:
+        from benchmarks.report import PAGE, evidence_files, page
+
+        try:
+            replace_text(PAGE, page(evidence_files(), BENCHMARKS, ON_CPU))
+        except ValueError as error:
+            console.print(f"{REPORT}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            failed = True
     return 1 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help="which to run; none: list them")
+    parser.add_argument("names", nargs="*", help="which to run, or `report`; without names, list them")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--quick", action="store_true", help="a small class, few samples: about a minute each")
+    parser.add_argument("--quick", action="store_true", help="few samples, about a minute each")
     parser.add_argument("--lab", nargs="+", default=[], help="labs of the grading benchmark")
     parser.add_argument("--class", type=int, default=20, dest="size", help="submissions in the class")
     parser.add_argument("--repeats", type=int, default=3, help="how often each harness grades the class")

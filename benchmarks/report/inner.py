@@ -1,0 +1,104 @@
+"""Rows about single kernels: what they move, the code they compile to, their errors, and what judging them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.kernel_part import LIGER, OURS
+from benchmarks.report.evidence import Evidence
+from benchmarks.report.rows import FASTER, GAIN, HIGHER, LOSS, NEARLY, SAME, Row, beside, fact, verdict, within
+from benchmarks.result import readable
+from benchmarks.tables import span
+
+Record = Mapping[str, Any]
+
+BITS = {"16-bit": ("float16", "bfloat16"), "32-bit": ("float32",)}
+GATHER = "random gather"
+"""The kernel that costs a meter most: it touches a sector per element."""
+
+
+def kernels(evidence: Evidence) -> Iterator[Row]:
+    """Counted traffic, generated code and errors, or on a GPU errors alone: the rest is the same on every machine."""
+    on = "cuda" if evidence.on_gpu else "cpu"
+    if not evidence.on_gpu:
+        yield from traffic(evidence)
+        yield from code(evidence)
+    yield from errors(evidence, [row for row in evidence.facts["error"] if row["on"] == on])
+
+
+def traffic(evidence: Evidence) -> Iterator[Row]:
+    rows = evidence.facts["traffic"]
+    apart = max(abs(row["unique_bytes"] / row["least_bytes"] - 1) for row in rows)
+    names, dtypes = ({row[key] for row in rows} for key in ("kernel", "dtype"))
+    say = f"unique bytes moved by {len(names)} kernels in {len(dtypes)} dtypes, round and ragged shapes"
+    least = ("the least that the operation must move", f"{SAME} within {within(apart)}")
+    yield fact(evidence, say, f"{len(rows)} cases", least)
+    findings = sum(bool(row["findings"]) for row in rows)
+    say = "cases with accesses out of bounds, races or uninitialised reads"
+    yield fact(evidence, say, f"{findings} of {len(rows)}")
+
+
+def code(evidence: Evidence) -> Iterator[Row]:
+    """Pieces of compiled code: how many spill registers, fit their target, and use tensor cores."""
+    rows = [row for row in evidence.facts["code"] if "not_compiled" not in row]
+    ours, theirs = ([row for row in rows if row["by"] == by] for by in (OURS, LIGER))
+    share, other = (sum(row["spilled_bytes"] > 0 for row in some) / max(len(some), 1) for some in (ours, theirs))
+    outcome = f"{SAME} as many" if share == other else f"{GAIN} fewer" if share < other else f"{LOSS} more"
+    say = f"pieces of code that spill registers, for {', '.join(dict.fromkeys(row['target'] for row in ours))}"
+    against = [(f"Liger: {counted(theirs, 'spilled_bytes')}", outcome)] if theirs else []
+    yield fact(evidence, say, counted(ours, "spilled_bytes"), *against)
+    yield fact(evidence, "pieces of code that fit their target", counted(ours, "fits"))
+    cores = evidence.facts["summary"]["16-bit kernels of matrix operations on tensor cores"]
+    yield fact(evidence, "16-bit matrix kernels that use tensor cores", f"{cores['are']} of {cores['of']}")
+
+
+def counted(rows: Sequence[Record], name: str) -> str:
+    return f"{sum(bool(row[name]) for row in rows):,} of {len(rows):,}"
+
+
+def errors(evidence: Evidence, rows: Sequence[Record]) -> Iterator[Row]:
+    """RMS errors against float64 over those of torch's own operators, by the width of the dtype."""
+    how = "compiled" if evidence.on_gpu else "interpreted"
+    for name, dtypes in BITS.items():
+        known = [row["rms_ratio"] for row in rows if row["dtype"] in dtypes and row.get("rms_ratio") is not None]
+        if known:
+            sign = LOSS if max(known) > 1 + NEARLY else SAME
+            outcome = f"{sign} at most {max(known):.2f} times as large, median {median(known):.2f}"
+            say = f"RMS error against float64, {name} kernels, {how}"
+            yield fact(evidence, say, f"{len(known)} outputs", ("torch's own operators", outcome))
+
+
+def meter(evidence: Evidence) -> Iterator[Row]:
+    """What counting bytes adds to an interpreted kernel, beside triton-viz's profiler. A random gather stands apart."""
+    for interpreter in dict.fromkeys(row["interpreter"] for row in evidence.facts["overhead"]):
+        for gather in (False, True):
+            rows = [row for row in evidence.facts["overhead"] if row["interpreter"] == interpreter]
+            here = [row for row in rows if (row["kernel"] == GATHER) == gather]
+            ours, theirs = (_times(here, by) for by in ("meter", "triton-viz profiler"))
+            both = [kernel for kernel in ours if kernel in theirs]
+            outcome = verdict([theirs[kernel] / ours[kernel] for kernel in both], FASTER)
+            name = "triton-viz's profiler"
+            peer = f"{name}: {span(theirs.values(), '{:.2f}'.format)}" if theirs else f"{name} fails"
+            say = f"metered over plain time in {interpreter}: {', '.join(ours)}"
+            yield fact(evidence, say, span(ours.values(), "{:.2f}".format), (peer, outcome))
+
+
+def _times(rows: Sequence[Record], by: str) -> dict[str, float]:
+    return {row["kernel"]: row["times"] for row in rows if row["by"] == by}
+
+
+def replay(evidence: Evidence) -> Iterator[Row]:
+    """What judging one kernel of a student takes."""
+    facts = evidence.facts
+    budget = (f"budget: {readable(facts['budget_seconds'], 's')}", f"{GAIN} kept" if facts["within_budget"] else LOSS)
+    whats = evidence.quantities("")
+    say = f"replay of a student's kernel: {', '.join(whats)}"
+    yield from beside(evidence, whats, "replay behind the wall", say=say, also=[budget])
+
+
+def roofline(evidence: Evidence) -> Iterator[Row]:
+    """The machine's rates as the library measures them, beside torch's own stopwatch."""
+    for what in evidence.quantities(""):
+        yield from beside(evidence, what, "threeloops.hardware", say=f"{what}, as measured", words=HIGHER)

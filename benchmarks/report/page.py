@@ -1,0 +1,148 @@
+"""The page: its head, a table per topic, the GPUs, and what has not been measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from textwrap import fill
+
+from benchmarks.report import gpu, inner, product, training
+from benchmarks.report.evidence import COLLECTED, FOLDER, Evidence, current
+from benchmarks.report.rows import GAIN, LOSS, SAME, Row
+
+PAGE = FOLDER.parent / "README.md"
+
+Summariser = Callable[[Evidence], Iterator[Row]]
+
+TOPICS: dict[str, dict[str, Summariser]] = {
+    "Kernels without a GPU": {
+        "kernels": inner.kernels,
+        "meter": inner.meter,
+        "replay": inner.replay,
+        "roofline": inner.roofline,
+    },
+    "Precision, memory, data": {
+        "precision": training.precision,
+        "memory": training.memory,
+        "data": training.data,
+    },
+    "Many ranks on two cores": {"cluster": training.cluster},
+    "Cutting a model, losing a part": {
+        "parallel": training.parallel,
+        "checkpoint": training.checkpoint,
+        "elastic": training.elastic,
+    },
+    "Serving": {"serving": product.serving, "decode": product.decode},
+    "A service under load": {"service": product.service},
+    "A fleet": {"fleet": product.fleet},
+    "Grading a class": {"grading": product.grading},
+}
+"""The summariser of each benchmark that runs on a CPU, in the order of the page."""
+
+ON_GPU: dict[str, Summariser] = {
+    COLLECTED: gpu.collected,
+    "sustained": gpu.sustained,
+    "attention_backward": gpu.attention_backward,
+    "roofline": inner.roofline,
+    "precision": training.precision,
+    "memory": training.memory,
+    "decode": product.decode,
+    "kernels": inner.kernels,
+}
+
+COLUMNS = ("quantity", "ours", "peer", "ours against the peer", "level")
+
+HEAD = (
+    "Every number has a level, linked to its raw samples and versions: **model** (computed, virtual time included), "
+    "**CPU** or **GPU** (measured there), **published** (compared with a figure that others published). "
+    "`python -m benchmarks NAME` measures one benchmark again, `make evidence` the quick form of several, and "
+    "`python -m benchmarks report` rewrites this page from the JSON in `evidence/`. "
+    "A number is a median, followed by (lowest … highest) if the samples of a noisy machine differ, or the cases of a "
+    f"row; {GAIN} marks a gain over the named peer, {LOSS} a loss, {SAME} a tie. "
+)
+COLUMNS_OF_TEXT = 118
+
+
+def page(files: Iterable[Path], benchmarks: Collection[str], on_cpu: Collection[str]) -> str:
+    """The page for these evidence files. `benchmarks` are all that exist, `on_cpu` those that never use a GPU.
+
+    Raises ValueError if a file is not evidence, or lacks a fact that its summariser needs.
+    """
+    evidence = current(files)
+    cpu = [each for each in evidence if not each.on_gpu]
+    gpus: dict[str, list[Evidence]] = {}
+    for each in evidence:
+        if each.on_gpu:
+            gpus.setdefault(each.machine, []).append(each)
+    machines = dict.fromkeys(each.machine for each in evidence)
+    devices = f"The devices are: {'; '.join(machines)}."
+    parts = ["# Measurements", fill(HEAD + devices, COLUMNS_OF_TEXT, break_on_hyphens=False)]
+    for title, summarisers in TOPICS.items():
+        here = [each for name in summarisers for each in cpu if each.name == name]
+        if here:
+            parts += [f"## {title}", caption(here), table(COLUMNS, cells(here, summarisers))]
+    for machine, here in gpus.items():
+        ordered = [each for name in ON_GPU for each in here if each.name == name]
+        parts += [f"## GPU: {machine}", caption(ordered), table(COLUMNS, cells(ordered, ON_GPU))]
+        source, lines = gpu.kernel_times(here)
+        if source:
+            about = f"The rate is in bytes/s or FLOP/s, whichever bounds the kernel: [all samples]({source.path})."
+            parts += ["### Kernel times", about, table(gpu.TIMES, lines)]
+    parts += ["## Not measured yet", "\n".join(f"- {line}" for line in unmeasured(evidence, benchmarks, on_cpu))]
+    return "\n\n".join(parts) + "\n"
+
+
+def cells(evidence: Iterable[Evidence], summarisers: Mapping[str, Summariser]) -> Iterator[tuple[str, ...]]:
+    for each in evidence:
+        try:
+            yield from [row.cells() for row in summarisers[each.name](each)]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            again = f"`python -m benchmarks {each.name}` measures it again"
+            raise ValueError(f"{each.path} lacks what the report prints of it ({error!r}); {again}") from error
+
+
+def caption(evidence: Sequence[Evidence]) -> str:
+    """How to measure a topic again, and where and when it was measured."""
+    names = dict.fromkeys(each.name for each in evidence if each.name != COLLECTED)
+    places: dict[str, set[str]] = {}
+    for each in evidence:
+        places.setdefault(each.machine, set()).add(each.date)
+    where = "; ".join(f"{machine}, {' to '.join(sorted({min(days), max(days)}))}" for machine, days in places.items())
+    quick = dict.fromkeys(f"`{each.name}`" for each in evidence if each.quick)
+    form = f" In the quick form: {', '.join(quick)}." if quick else ""
+    sizes = dict.fromkeys(f"{each.settings['parameters']:,}" for each in evidence if "parameters" in each.settings)
+    models = f" Models of {' and '.join(sizes)} parameters." if sizes else ""
+    return f"`python -m benchmarks {' '.join(names)}` · {where}.{form}{models}"
+
+
+def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = chain([columns, ["---"] * len(columns)], lines)
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") or "—" for cell in row) + " |" for row in rows)
+
+
+def unmeasured(evidence: Sequence[Evidence], benchmarks: Collection[str], on_cpu: Collection[str]) -> Iterator[str]:
+    """Benchmarks without evidence, those that a GPU could still run, and what a GPU's evidence says that it lacks."""
+    measured, on_gpu = ({each.name for each in some} for some in (evidence, [e for e in evidence if e.on_gpu]))
+    if never := [name for name in benchmarks if name not in measured]:
+        yield f"On no device: {_listed(never)}."
+    if missing := [name for name in benchmarks if name in measured and name not in on_cpu and name not in on_gpu]:
+        yield f"On a GPU: {_listed(missing)}."
+    always = _listed(name for name in benchmarks if name in on_cpu)
+    yield f"NCCL, and a service or a data feed on GPUs: {always} always use the CPU."
+    for each in evidence:
+        if each.on_gpu and each.name == COLLECTED:
+            for name, part in each.facts.items():
+                if part["status"] != "ok":
+                    yield f"{each.machine}, {name}: {part['status']}, {part['reason']}."
+            rows = gpu.rows_of(each.facts.get("kernel times"))
+            reasons = Counter((row["by"], row["not_measured"]) for row in rows if "not_measured" in row)
+            for (by, why), count in reasons.items():
+                yield f"{each.machine}, {count} kernel times of {by}: {why}."
+        elif each.on_gpu and (lacking := each.facts.get("not_measured")):
+            yield f"{each.machine}, {each.name}: {lacking if isinstance(lacking, str) else len(lacking)} not measured."
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
