@@ -10,7 +10,7 @@ from typing import Any
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import Piece, capture, capturing, live, publish
 
-__all__ = ["folded", "forget", "happened", "happens", "when"]
+__all__ = ["fold", "folded", "forget", "happened", "happens", "when"]
 
 _happened: set[str] = set()
 _waiting: dict[str, list[Callable[[], None]]] = {}
@@ -40,22 +40,46 @@ def when(event: str, act: Callable[[], None]) -> None:
 @contextmanager
 def folded(event: str, until: str) -> Iterator[None]:
     """Fold what is shown inside until `event`; `until` says what the reader has to do for it."""
-    if not live() or capturing() or happened(event):
+    if _open(event):
         yield
         return
     with capture() as pieces:
         yield
-    publish(until, {"text/html": "".join(piece.html() for piece in pieces)}, widget=_box(event, pieces, until))
+    _publish(event, pieces, until, lambda: pieces)
 
 
-def _box(event: str, pieces: list[Piece], until: str) -> Any:
+def fold(event: str, until: str, show: Callable[[], None]) -> None:
+    """Fold what `show` shows until `event`, and call it again then."""
+
+    def shown() -> list[Piece]:
+        with capture() as pieces:
+            show()
+        return pieces
+
+    if _open(event):
+        show()
+    else:
+        _publish(event, shown(), until, shown)
+
+
+def _open(event: str) -> bool:
+    return not live() or capturing() or happened(event)
+
+
+def _publish(event: str, pieces: list[Piece], until: str, unfolded: Callable[[], list[Piece]]) -> None:
+    """One output that opens with the `unfolded` pieces; where no kernel answers, `pieces` stand in."""
+    html = "".join(piece.html() for piece in pieces)
+    publish(until, {"text/html": html}, widget=_box(event, unfolded, until))
+
+
+def _box(event: str, unfolded: Callable[[], list[Piece]], until: str) -> Any:
     import ipywidgets
 
     box = ipywidgets.VBox([ipywidgets.HTML(cards.frame("plain", cards.small(until)))]).add_class("threeloops-folded")
 
     def unfold() -> None:
         box.remove_class("threeloops-folded")
-        box.children = [piece.as_widget() for piece in pieces]
+        box.children = [piece.as_widget() for piece in unfolded()]
 
     when(event, unfold)
     return box

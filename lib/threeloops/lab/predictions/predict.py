@@ -1,6 +1,7 @@
 """`predict`: a guess before the measurement, in a widget; `reveal`: what stays folded until the guess."""
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -9,7 +10,7 @@ from threeloops.lab.predictions.questions import Answer, Question
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import live, publish
 
-__all__ = ["predict", "reveal"]
+__all__ = ["predict", "reveal", "reveal_again"]
 
 _EVENT = "prediction {}"
 _LOG_AXIS = 100.0
@@ -52,8 +53,19 @@ def reveal(key: str) -> AbstractContextManager[None]:
     """
     if key not in questions.asked:
         return nullcontext()
-    until = f"Folded until you have answered above: {questions.asked[key].text}"
-    return gate.folded(_EVENT.format(key), until)
+    return gate.folded(_EVENT.format(key), _until(key))
+
+
+def reveal_again(key: str, show: Callable[[], None]) -> None:
+    """Call `show` now, folded, and again when the question `key` is answered: what it shows then knows the guess."""
+    if key not in questions.asked:
+        show()
+        return
+    gate.fold(_EVENT.format(key), _until(key), show)
+
+
+def _until(key: str) -> str:
+    return f"Folded until you have answered above: {questions.asked[key].text}"
 
 
 def _question(key: str, text: str, unit: str, options: tuple[str, ...], axis: tuple[float, float] | None) -> Question:
