@@ -62,6 +62,7 @@ main, nav.pages { max-width: 62rem; margin-left: auto; margin-right: auto; }
 nav.pages { color: var(--jp-content-font-color1); }
 main .jp-RenderedHTMLCommon > :is(p, ul, ol) { max-width: 46rem; }
 main .jp-OutputArea-output { overflow-x: auto; }
+main .jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }
 {{ resources.navigation_style }}
 </style>
 {%- endblock html_head -%}

@@ -7,7 +7,7 @@ inline, so an exported page needs nothing else.
 import re
 from html import escape
 
-from threeloops.lab.widgets.display import publish
+from threeloops.lab.widgets.display import preformatted, publish
 from threeloops.lab.widgets.style import palette
 
 __all__ = ["MARK", "failed", "frame", "inline", "passed", "small", "unwritten"]
@@ -56,7 +56,7 @@ def passed(title: str, times: str) -> None:
 def failed(title: str, lines: list[str], asked: str) -> None:
     """Show a check that does not hold: what was seen, line by line, and the line of the cell that `asked`."""
     cross = f'<span style="color:{MARK["failed"]};font-weight:bold">✗</span>'
-    seen = f'<pre style="margin:.4em 0 0;white-space:pre-wrap;background:none">{escape(chr(10).join(lines))}</pre>'
+    seen = preformatted("\n".join(lines), "margin-top:.4em")
     html = f"{cross} <b>{inline(title)}</b>{seen}{small(asked) if asked else ''}"
     text = "\n".join([f"✗ {title}", *lines, *([f"  {asked}"] if asked else [])])
     publish(text, {"text/html": frame("failed", html)})

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-__all__ = ["Piece", "capture", "capturing", "in_kernel", "live", "publish"]
+__all__ = ["Piece", "capture", "capturing", "in_kernel", "live", "preformatted", "publish"]
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -53,7 +53,7 @@ class Piece:
             return self.bundle["text/html"]
         if "image/png" in self.bundle:
             return f'<img src="data:image/png;base64,{self.bundle["image/png"]}" alt="{escape(self.text, quote=True)}">'
-        return f"<pre>{escape(self.text)}</pre>"
+        return preformatted(self.text)
 
     def as_widget(self) -> Any:
         if self.widget is not None:
@@ -61,6 +61,13 @@ class Piece:
         import ipywidgets
 
         return ipywidgets.HTML(self.html())
+
+
+def preformatted(text: str, style: str = "") -> str:
+    """HTML of a text that keeps its line breaks. JupyterLab would break long lines inside words; this breaks a word
+    only where it is longer than a line."""
+    form = "margin:0;background:none;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+    return f'<pre style="{form};{style}">{escape(text)}</pre>'
 
 
 _captured: list[list[Piece]] = []

@@ -2,12 +2,11 @@
 
 import base64
 from collections.abc import Callable
-from html import escape
 from typing import Any
 
 from threeloops.lab.text.wording import describe
 from threeloops.lab.widgets import style
-from threeloops.lab.widgets.display import in_kernel, publish
+from threeloops.lab.widgets.display import in_kernel, preformatted, publish
 
 __all__ = ["Explorer", "explore"]
 
@@ -98,8 +97,7 @@ class Explorer:
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
         self.picture.value = self.html
-        shown = f'<pre style="color:{style.palette.vermillion}">{escape(self.error)}</pre>'
-        self.message.value = shown if self.error else ""
+        self.message.value = preformatted(self.error, f"color:{style.palette.vermillion}") if self.error else ""
 
     def state(self) -> str:
         return ", ".join(f"{name} = {describe(value)}" for name, value in self.values.items())

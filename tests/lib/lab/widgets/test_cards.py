@@ -3,6 +3,7 @@
 import importlib
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,6 +93,16 @@ def test_every_card_is_self_contained_and_escaped(shown):
         assert SPITEFUL in text
         assert any(SPITEFUL in data for data in Outline(html).texts)
         assert not re.search(r"<script|https?:|url\(|<link|<img|\sid=", html)
+
+
+def test_texts_with_line_breaks_break_no_words(shown):
+    """JupyterLab's own style for `pre` is `word-break: break-all`."""
+    cards.failed("title", ["the loop's body " * 20], "line 3")
+    (_, bundle), kit = shown[0], Path(cards.__file__).parents[1]
+    assert "word-break:normal" in re.search(r'<pre style="([^"]*)"', bundle["text/html"])[1]
+    assert [path.name for path in kit.rglob("*.py") if "<pre" in path.read_text()] == ["display.py"], (
+        "write display.preformatted(text) in its place"
+    )
 
 
 def test_a_table_aligns_numbers_and_takes_scalars_of_every_origin(capsys):
