@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from threeloops.lab.widgets import cards
-from threeloops.lab.widgets.display import Piece, capture, capturing, live, publish
+from threeloops.lab.widgets.display import Piece, capture, capturing, execution, live, publish
 
 __all__ = ["fold", "folded", "forget", "happened", "happens", "when"]
 
 _happened: set[str] = set()
 _waiting: dict[str, list[Callable[[], None]]] = {}
+_said_in: dict[str, int] = {}
+"""By event: the execution of a cell that last said what it waits for."""
 
 
 def happens(event: str) -> None:
@@ -73,9 +75,13 @@ def _publish(event: str, pieces: list[Piece], until: str, unfolded: Callable[[],
 
 
 def _box(event: str, unfolded: Callable[[], list[Piece]], until: str) -> Any:
+    """The live form. Only the first box of a cell says what it waits for; the others stay empty until they open."""
     import ipywidgets
 
-    box = ipywidgets.VBox([ipywidgets.HTML(cards.frame("plain", cards.small(until)))]).add_class("threeloops-folded")
+    said = _said_in.get(event) == (run := execution())
+    _said_in[event] = run
+    notice = [] if said else [ipywidgets.HTML(cards.frame("plain", cards.small(until)))]
+    box = ipywidgets.VBox(notice).add_class("threeloops-folded")
 
     def unfold() -> None:
         box.remove_class("threeloops-folded")

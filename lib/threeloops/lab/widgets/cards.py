@@ -8,13 +8,13 @@ import re
 from html import escape
 
 from threeloops.lab.widgets.display import preformatted, publish
-from threeloops.lab.widgets.style import palette
+from threeloops.lab.widgets.style import WIDTH, palette
 
 __all__ = ["MARK", "failed", "frame", "inline", "passed", "small", "unwritten"]
 
 _FRAME = (
     "border-left:4px solid {0};background:{0}1f;border-radius:4px;padding:.55em .9em;margin:.3em 0;"
-    "max-width:56em;line-height:1.5"
+    f"max-width:{WIDTH};box-sizing:border-box;line-height:1.5"
 )
 MARK = {
     "passed": palette.green,

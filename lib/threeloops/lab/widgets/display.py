@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-__all__ = ["Piece", "capture", "capturing", "in_kernel", "live", "preformatted", "publish"]
+__all__ = ["Piece", "capture", "capturing", "execution", "in_kernel", "live", "preformatted", "publish"]
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -23,6 +23,11 @@ def _shell():
 def in_kernel() -> bool:
     """True under JupyterLab, papermill and the like; False in a terminal, in plain Python and behind the wall."""
     return getattr(_shell(), "kernel", None) is not None
+
+
+def execution() -> int:
+    """The number that the kernel has given to the running cell; 0 outside a notebook."""
+    return getattr(_shell(), "execution_count", 0)
 
 
 def live() -> bool:

@@ -13,11 +13,18 @@ from html import escape
 from threeloops.figures import GRID, figure
 from threeloops.palette import palette
 
-__all__ = ["figure", "html", "png", "svg", "words"]
+__all__ = ["WIDTH", "figure", "html", "png", "svg", "words"]
+
+WIDTH = "48rem"
+"""Of cards and animations, and of the prose of exported pages: that of a figure of 8 inches, whatever the font."""
 
 _DPI = 144
 _MOST_BYTES = 300_000
-_SVG_STYLE = "fill:currentColor;max-width:100%;height:auto;stroke-linejoin:round;stroke-linecap:butt"
+_SVG_STYLE = (
+    "fill:currentColor;max-width:100%;min-width:min({0:g}pt,36rem);height:auto;stroke-linejoin:round;"
+    "stroke-linecap:butt"
+)
+"""On a screen narrower than the least width a figure scrolls, so that its labels stay readable."""
 _THEMED = {
     palette.ink: "currentColor",
     "#000000": "currentColor",
@@ -77,7 +84,7 @@ def svg(fig, alt: str = "", salt: str = "") -> str:
     text = re.sub(r'<style type="text/css">.*?</style>| id="\w+_\d+"', "", text, flags=re.S)  # both are the page's
     text = _compact(text)
     label = f' role="img" aria-label="{escape(alt, quote=True)}"' if alt else ""
-    return text.replace("<svg", f'<svg style="{_SVG_STYLE}"{label}', 1).strip()
+    return text.replace("<svg", f'<svg style="{_SVG_STYLE.format(72 * fig.get_size_inches()[0])}"{label}', 1).strip()
 
 
 def _compact(text: str) -> str:

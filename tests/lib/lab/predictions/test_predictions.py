@@ -11,7 +11,7 @@ from threeloops.lab.widgets import display
 
 @pytest.fixture(autouse=True)
 def nothing_asked():
-    for state in (questions.asked, questions.guesses, questions.results, gate._happened, gate._waiting):
+    for state in (questions.asked, questions.guesses, questions.results, gate._happened, gate._waiting, gate._said_in):
         state.clear()
 
 
@@ -68,6 +68,22 @@ def test_what_a_question_folds_opens_with_the_guess_and_stays_open(page):
     with reveal("reuse"):
         show.table([["again", 64]])
     assert page.pieces[-1].widget is None, "later outputs are not folded"
+
+
+def test_one_cell_says_once_what_its_outputs_wait_for(page, monkeypatch):
+    """A figure and a comparison that wait for the same answer stand below one notice."""
+    monkeypatch.setattr(gate, "execution", lambda: 7)
+    predict("reuse", "How often?", "times")
+    with reveal("reuse"):
+        show.table([["reuse", 64]])
+    show.against_prediction("reuse", 64)
+    assert ["How often?" in texts(piece.widget) for piece in page.pieces[1:]] == [True, False]
+    monkeypatch.setattr(gate, "execution", lambda: 8)
+    show.against_prediction("reuse", 64)
+    assert "How often?" in texts(page.pieces[-1].widget), "another cell says it again"
+    *_, give_up = form(page)
+    give_up.click()
+    assert all("64" in texts(piece.widget) for piece in page.pieces[1:])
 
 
 def test_show_me_opens_without_a_guess(page):
@@ -212,7 +228,7 @@ def test_a_prediction_is_asked_for_then_remembered(capsys):
     assert "7,000 µs" in capsys.readouterr().out
     show.against_prediction("chain", measured=torch.tensor(5000.0), unit="µs", source="model")
     out = capsys.readouterr().out
-    assert "model: 5000 µs; your prediction: 7,000 µs; the prediction is 1.4× too high: within a factor of two" in out
+    assert "model: 5,000 µs; your prediction: 7,000 µs; the prediction is 1.4× too high: within a factor of two" in out
 
 
 @pytest.mark.parametrize(

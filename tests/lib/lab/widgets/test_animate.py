@@ -60,6 +60,12 @@ def test_a_figure_takes_the_colours_of_its_page():
     assert not re.search(r"<style|<metadata|<!DOCTYPE|font-family: (?!sans-serif)", picture)
 
 
+def test_a_figure_shrinks_only_as_far_as_its_labels_stay_readable():
+    """A figure of 8 inches has labels of 11 points; at 36rem they still have 8."""
+    assert "max-width:100%;min-width:min(576pt,36rem)" in style.svg(style.figure(width=8)[0])
+    assert "min-width:min(180pt,36rem)" in style.svg(style.figure(width=2.5)[0]), "a small one is not enlarged"
+
+
 def test_a_figure_that_would_be_large_as_svg_is_a_picture():
     fig, axes = figure()
     axes.scatter(range(20_000), range(20_000))
