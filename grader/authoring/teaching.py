@@ -13,7 +13,10 @@ from grader.authoring.labs import OPENING, Lab, grade_id
 from grader.authoring.manifest import Kind, kind_of, split_test_id
 from grader.authoring.regions import regions, without
 
-__all__ = ["teaching_faults"]
+__all__ = ["FOLDED_NOTE", "teaching_faults"]
+
+FOLDED_NOTE = "*Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*"
+"""The last line before the first folded cell: one click there opens all of the lab's setup code."""
 
 _MOST_WORDS, _MOST_CELLS, _MOST_LINES = 2500, 45, 150
 _FEWEST_RIGHT_ANSWERS = 3
@@ -30,6 +33,8 @@ def teaching_faults(lab: Lab) -> Iterator[str]:
     yield from _opening(cells)
     yield from _checks(cells)
     yield from _debriefs(cells)
+    for notebook in lab.notebooks:
+        yield from _folded_note(notebook.master().cells, "dives: " if notebook.dives else "")
     called = {name for cell in cells if cell.cell_type == "code" for name, _ in _calls(cell.source)}
     if "animate" not in called:
         yield "shows no animation: each lab has at least one animate(…)"
@@ -68,6 +73,12 @@ def _folded(cells: list[NotebookNode]) -> Iterator[str]:
         if what and kind_of(cell) is not Kind.SOLUTION:
             name = grade_id(cell) or position
             yield f'cell {name} ({what}) shows its code: give it jupyter={{"source_hidden": true}}'
+
+
+def _folded_note(cells: list[NotebookNode], where: str) -> Iterator[str]:
+    first = next((i for i, cell in enumerate(cells) if cell.cell_type == "code" and _is_folded(cell)), None)
+    if first is not None and not (first and cells[first - 1].source.endswith(FOLDED_NOTE)):
+        yield f"{where}the text before the first folded cell must end with the line {FOLDED_NOTE}"
 
 
 def _opening(cells: list[NotebookNode]) -> Iterator[str]:

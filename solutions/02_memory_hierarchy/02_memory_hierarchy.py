@@ -21,13 +21,15 @@
 # ![The time of a load climbs in steps as the working set grows; beside it 32 lanes ask memory for one value each](attachment:opening.png)
 #
 # A processor computes faster than memory answers. A kernel that asks for one value, waits for it, and then asks for the
-# next one spends most of its time waiting. How long is the wait, and how can a kernel ask so that it waits less?
+# next spends most of its time waiting. How long is the wait, and how can a kernel ask so that it waits less?
 #
-# GPUs run kernels on **SMs** (streaming multiprocessors): processors with registers, a small fast **shared memory** and an
-# L1 cache of their own. An H100 has 132. They share an L2 cache, and behind it lies **DRAM**, the large memory. An SM works
-# in **warps**: 32 threads that execute one instruction together. A load of a warp is one **request**, in which each of its 32
-# **lanes** has an address of its own. Memory does not answer lane by lane but in **sectors** of 32 bytes; four sectors make a
-# **cache line**. One fetch serves all lanes that want bytes of a sector, and a sector always travels as a whole.
+# GPUs run kernels on **SMs** (streaming multiprocessors): processors with registers, a small fast **shared memory** and
+# an L1 cache. An H100 has 132. They share an L2 cache, and behind it lies **DRAM**, the large memory. An SM works in
+# **warps**: 32 threads that execute one instruction together. A load of a warp is one **request**, in which each of its
+# 32 **lanes** has an address of its own. Memory does not answer lane by lane but in **sectors** of 32 bytes; four sectors
+# make a **cache line**. One fetch serves all lanes that want bytes of a sector, and a sector always travels as a whole.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import json

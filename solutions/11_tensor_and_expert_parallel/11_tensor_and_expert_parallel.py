@@ -22,6 +22,8 @@
 #
 # Each of four GPUs holds a quarter of one layer's weights and does a quarter of its arithmetic. Where do you cut, and what
 # do the GPUs have to tell each other?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math

@@ -22,6 +22,8 @@
 #
 # Your training run has saved a checkpoint, and the program has printed "saved". A second later the power fails. What is on
 # the disk?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import hashlib

@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded, and can be read in any order: a save of four ranks that two can load, saves that
 # write only what has changed, what to keep, and stores without a rename.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import tempfile

@@ -22,6 +22,8 @@
 #
 # A language model writes one token at a time, and every token needs a pass over all of its weights. What makes that
 # cheaper?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import time

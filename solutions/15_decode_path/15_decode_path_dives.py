@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded, and can be read in any order: GPTQ and AWQ, the kernel that reads through block
 # tables, CUDA graphs, compiled and exported models, GGUF files, and guesses from the prompt.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import pathlib

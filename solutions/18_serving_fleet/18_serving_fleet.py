@@ -21,6 +21,8 @@
 # ![The requests per second of one day, with a peak that is ten times the night, bursts on top, and a row of replicas with a question mark](attachment:opening.png)
 #
 # Demand changes by the minute, and a new replica needs minutes before it can answer. How many should run now?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import heapq

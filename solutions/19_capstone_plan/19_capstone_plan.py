@@ -21,6 +21,8 @@
 # ![Four empty frames of a plan: GPUs, a calendar with failures, a bill, and a stamp of the board with a question mark](attachment:opening.png)
 #
 # Somebody wants a model trained, by a date and for a sum. What would you buy, how would you run it, and would it work?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math
