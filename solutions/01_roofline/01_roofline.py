@@ -812,7 +812,14 @@ with reveal("layernorm_percent"):
         unit="%",
         source="model: rates of the data sheet",
     )
-    explore(draw_roofline, machine=MACHINES, dtype=list(BYTES), operation=list(SIZED), log2_tokens=(0, 14, 1, 6))
+    explore(
+        draw_roofline,
+        labels={"dtype": "data type", "log2_tokens": "tokens: 2 to the power of"},
+        machine=MACHINES,
+        dtype=list(BYTES),
+        operation=list(SIZED),
+        log2_tokens=(0, 14, 1, 6),
+    )
     print("Grey lines: the other machines. Dots: the same operation at other sizes. Does FP8 make LayerNorm faster?")
 debrief(
     "attainable",

@@ -1001,7 +1001,13 @@ def draw_request(stride, offset, width):
     return fig
 
 
-explore(draw_request, stride=(0, 16, 1, 2), offset=(0, 8, 1, 0), width=[4, 2, 8, 16])
+explore(
+    draw_request,
+    labels={"stride": "stride (elements)", "offset": "offset (elements)", "width": "bytes per element"},
+    stride=(0, 16, 1, 2),
+    offset=(0, 8, 1, 0),
+    width=[4, 2, 8, 16],
+)
 if INTERPRETED:
     matrix, compared = torch.arange(128.0 * 64).reshape(128, 64), {}
     with meter() as traffic:
@@ -1188,7 +1194,12 @@ def draw_order(group_m, resident):
 
 try:
     tile_of(0, 9, 9, 3)
-    explore(draw_order, group_m=(1, 9, 1, 3), resident=(2, 81, 1, 9))
+    explore(
+        draw_order,
+        labels={"group_m": "rows of tiles in a group", "resident": "programs at a time"},
+        group_m=(1, 9, 1, 3),
+        resident=(2, 81, 1, 9),
+    )
 except Exception:
     print("Your order of the tiles appears here when exercise 6 passes.")
 
@@ -1486,7 +1497,7 @@ strips = sum(len({tile[axis] for tile in first_eight}) for axis in (0, 1))
 show.against_prediction("grouped_dram", strips, unit="strips", source="counted: 4 of A, 2 of B")
 if INTERPRETED:
     with reveal("grouped_dram"):
-        explore(draw_groups, ways=[128, 16, 4])
+        explore(draw_groups, labels={"ways": "places of a line"}, ways=[128, 16, 4])
 
 # %% [markdown]
 # The figure is for (256, 128) @ (128, 256) in float16, with an L2 of 16 KiB. Grouping does not change the bytes asked for,

@@ -199,6 +199,7 @@ def draw_tiles(mask, tokens, block_m, block_n):
 
 explore(
     draw_tiles,
+    labels={"block_m": "queries in a tile", "block_n": "keys in a tile"},
     mask=["causal", "none", "window of 64"],
     tokens=(64, 320, 16, 256),
     block_m=[64, 32, 128],

@@ -1374,6 +1374,7 @@ with reveal("narrow_link"):
     show.figure(fig, "utilisation by number of workers, for a wide link, a narrow one, and one sample in advance")
 explore(
     draw_pipeline,
+    labels={"megabytes_per_second": "link (MB/s)", "ahead": "samples ahead"},
     latency_ms=(0, 100, 5, 30),
     megabytes_per_second=(20, 500, 20, 200),
     fetchers=(1, 16, 1, 4),

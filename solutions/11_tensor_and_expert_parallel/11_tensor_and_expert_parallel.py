@@ -1115,6 +1115,7 @@ with reveal("dropped"):
     )
     explore(
         lambda skew, k, factor: draw_expert_load(expert_load(512, 8, k=k, skew=skew, factor=factor), factor),
+        labels={"k": "experts per token", "factor": "capacity factor"},
         skew=[0.0, 0.5, 1.0, 2.0],
         k=[1, 2],
         factor=[1.25, 1.0, 2.0, math.inf],

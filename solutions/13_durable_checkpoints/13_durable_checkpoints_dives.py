@@ -124,7 +124,12 @@ def draw_boxes(saved_by, loaded_by):
     return plot
 
 
-explore(draw_boxes, saved_by=[4, 2, 3, 6], loaded_by=[2, 3, 4])
+explore(
+    draw_boxes,
+    labels={"saved_by": "ranks that saved", "loaded_by": "ranks that load"},
+    saved_by=[4, 2, 3, 6],
+    loaded_by=[2, 3, 4],
+)
 
 # %% [markdown]
 # ## Write only what has changed
@@ -211,7 +216,13 @@ animate(
     seconds=0.8,
     caption="A full save every 4, the newest 2 kept: a chain goes as a whole",
 )
-explore(draw_kept, step=(1, 12, 1, 9), full_every=[4, 2, 8], keep=[2, 1, 3])
+explore(
+    draw_kept,
+    labels={"step": "saves so far", "full_every": "saves per full one", "keep": "saves to keep"},
+    step=(1, 12, 1, 9),
+    full_every=[4, 2, 8],
+    keep=[2, 1, 3],
+)
 
 # %% [markdown]
 # ## Other file systems, other promises

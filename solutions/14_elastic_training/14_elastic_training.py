@@ -1142,6 +1142,7 @@ with reveal("moved"):
     show.against_prediction("moved", travelling(1200, 8, 3), unit="elements", source="counted")
     explore(
         lambda ranks, lost: draw_new_parts(240, ranks, min(lost, ranks - 1)),
+        labels={"lost": "rank that is lost"},
         ranks=(2, 12, 1, 8),
         lost=(0, 11, 1, 3),
     )

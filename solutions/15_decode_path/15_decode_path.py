@@ -674,7 +674,13 @@ def draw_step(context, weight_bits, cache_bits):
     return plot
 
 
-explore(draw_step, context=[8192, 512, 131072], weight_bits=[16, 8, 4], cache_bits=[16, 8])
+explore(
+    draw_step,
+    labels={"context": "context (tokens)", "weight_bits": "bits per weight", "cache_bits": "bits per cached number"},
+    context=[8192, 512, 131072],
+    weight_bits=[16, 8, 4],
+    cache_bits=[16, 8],
+)
 debrief(
     "decode_step",
     """A step for one sequence reads 16 GB of weights to write one token, and the arithmetic units are idle for more than 99% of

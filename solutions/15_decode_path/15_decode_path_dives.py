@@ -391,6 +391,11 @@ def draw_speedup(draft_percent, most):
     return plot
 
 
-explore(draw_speedup, draft_percent=[5, 0, 20, 50], most=(2, 16, 1, 10))
+explore(
+    draw_speedup,
+    labels={"draft_percent": "draft step (% of a target step)", "most": "most guesses per step"},
+    draft_percent=[5, 0, 20, 50],
+    most=(2, 16, 1, 10),
+)
 term("speculative decoding")
 calibration()

@@ -621,7 +621,7 @@ def draw_percentiles(load):
     return plot
 
 
-explore(draw_percentiles, load=(10, 95, 5, 80))
+explore(draw_percentiles, labels={"load": "load (%)"}, load=(10, 95, 5, 80))
 
 # %% [markdown]
 # The curves bend long before 100%: at 90% load the P99 is several times the median. The code is not at fault: random

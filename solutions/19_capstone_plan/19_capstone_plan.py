@@ -818,7 +818,12 @@ def draw_break_even(years, rent):
 
 with reveal("owned_years"):
     show.against_prediction("owned_years", round(owned_hour(0, 2) / 2.4, 2), "", source="model")
-explore(draw_break_even, years=(1, 7, 1, 4), rent=(1.5, 8.0, 0.5, 2.5))
+explore(
+    draw_break_even,
+    labels={"years": "years of use", "rent": "rent ($ per GPU and hour)"},
+    years=(1, 7, 1, 4),
+    rent=(1.5, 8.0, 0.5, 2.5),
+)
 from threeloops.capstone import make_plan, read_scenario
 
 PRICED = make_plan(read_scenario("7b_finetuning"))
