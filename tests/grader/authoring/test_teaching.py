@@ -73,6 +73,8 @@ def test_a_lab_of_the_second_edition_is_sound(second):
         ('list", hidden="other sizes"', 'list"', "cell mean_test: its check says hidden=… exactly where"),
         ('check("mean", ', 'check("median", ', "cell mean_test: its check must name the exercise 'mean'"),
         (FOLDED_NOTE, "", "the text before the first folded cell must end with the line *Grey bars"),
+        ('"three bars")', '"three *bars*")', "shows *bars* with its asterisks, in figure(…): drop them"),
+        ('"three bars")', 'f"**three** {plot}")', "shows **three** with its asterisks, in figure(…): drop them"),
         ("animate(lambda frame: figure()[0], range(2))\n", "", "shows no animation"),
         ("calibration()\n", "", "asks for predictions and never shows"),
         ("# A mean follows", "#" + " word" * 2500 + "\n# A mean follows", "words of prose, expected at most 2500"),

@@ -26,15 +26,16 @@ MARK = {
 
 
 def inline(text: str) -> str:
-    """Escape a text, set what is between backticks as code, and what is between two pairs of asterisks in bold."""
+    """Escape a text, and set `code`, **bold** and *emphasis* as Markdown does."""
     parts = str(text).split("`")
     if len(parts) % 2 == 0:
         return escape(str(text))
-    return "".join(f"<code>{escape(part)}</code>" if i % 2 else _bold(escape(part)) for i, part in enumerate(parts))
+    return "".join(f"<code>{escape(part)}</code>" if i % 2 else _emphasis(escape(part)) for i, part in enumerate(parts))
 
 
-def _bold(text: str) -> str:
-    return re.sub(r"\*\*(\S[^*]*)\*\*", r"<b>\1</b>", text)
+def _emphasis(text: str) -> str:
+    bold = re.sub(r"\*\*(\S[^*]*)\*\*", r"<b>\1</b>", text)
+    return re.sub(r"(?<![\w*])\*(\w(?:[^*]*\w)?)\*(?![\w*])", r"<i>\1</i>", bold)
 
 
 def frame(kind: str, body: str) -> str:

@@ -16,7 +16,7 @@ _UNITS = {
 }  # fmt: skip
 """What the last part of an argument's name says of its unit."""
 _COUNTED = ("thousand", "million", "billion")
-_SPELLED = {"gpu": "GPU", "alpha": "α", "beta": "β"}
+_SPELLED = {"gpu": "GPU", "gpus": "GPUs", "alpha": "α", "beta": "β"}
 
 
 def _label(name: str) -> str:

@@ -153,4 +153,7 @@ def test_pyplot_forgets_a_figure_that_was_shown():
 
 def test_code_and_bold_are_set_and_everything_else_is_text():
     said = cards.inline("a **stream** of `x**2 * y**2` <b>& 2 ** 3 ** 4")
+    assert cards.inline("add it *before* the sum, *not* after; 2*3*4, `*args*`, a * b * c and 5* 6*") == (
+        "add it <i>before</i> the sum, <i>not</i> after; 2*3*4, <code>*args*</code>, a * b * c and 5* 6*"
+    )
     assert said == "a <b>stream</b> of <code>x**2 * y**2</code> &lt;b&gt;&amp; 2 ** 3 ** 4"
