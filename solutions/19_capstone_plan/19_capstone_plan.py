@@ -806,13 +806,19 @@ def draw_break_even(years, rent):
     share = np.linspace(0, 1, 50)
     axes.plot(share, owned_hour(share, years), color=palette.blue)
     axes.plot(share, rent * share, color=palette.vermillion)
-    axes.text(0.02, owned_hour(0.02, years) + 0.15, f"owned, {years} years", color=palette.blue, weight="bold")
-    axes.text(0.98, rent * 0.98 - 0.35, f"rented at {rent:g}", color=palette.vermillion, weight="bold", ha="right")
+    axes.text(
+        0.02,
+        owned_hour(0.02, years) + 0.15,
+        f"owned, {years} year{'s' * (years > 1)}",
+        color=palette.blue,
+        weight="bold",
+    )
+    axes.text(1.01, rent, f"rented at ${rent:.2f}", color=palette.vermillion, weight="bold", va="center")
     cross = (owned_hour(0, years)) / (rent - 0.10)
     if cross <= 1:
         axes.plot(cross, rent * cross, "o", color=palette.ink)
         axes.text(cross, rent * cross + 0.35, f"{cross:.0%}", ha="center", weight="bold")
-    axes.set(xlabel="utilisation", ylabel="per GPU and hour", xlim=(0, 1), ylim=(0, 8))
+    axes.set(xlabel="utilisation", ylabel="$ per GPU and hour", xlim=(0, 1), ylim=(0, 8))
     return plot
 
 
@@ -1226,7 +1232,7 @@ def draw_size(number):
     shown = RUNS[: number + 1]
     right.plot([each[2] for each in shown], [each[3] / 1e6 for each in shown], "o-", color=palette.blue)
     right.text(days, cost / 1e6 + 0.08, f"{days:.0f} days", ha="center", size=9)
-    right.set(xscale="log", xlim=(4, 250), ylim=(0, 3.4), xlabel="days", ylabel="cost, millions")
+    right.set(xscale="log", xlim=(4, 250), ylim=(0, 3.4), xlabel="days", ylabel="cost (millions of $)")
     return plot
 
 
