@@ -59,7 +59,7 @@ def _slider(name: str, label: str, spec: Any) -> tuple[Any, Callable[[], Any]]:
 def _widget(kind: str, label: str, **how: Any) -> Any:
     import ipywidgets
 
-    look = {"style": {"description_width": "initial"}, "layout": ipywidgets.Layout(width="28rem")}
+    look = {"style": {"description_width": "initial"}, "layout": ipywidgets.Layout(width="28rem", max_width="100%")}
     return getattr(ipywidgets, kind)(description=label, **look, **how)
 
 
