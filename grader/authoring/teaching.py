@@ -4,6 +4,7 @@ They hold for a lab whose header says `edition: 2`.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -13,10 +14,16 @@ from grader.authoring.labs import OPENING, Lab, grade_id
 from grader.authoring.manifest import Kind, kind_of, split_test_id
 from grader.authoring.regions import regions, without
 
-__all__ = ["teaching_faults"]
+__all__ = ["FOLDED_NOTE", "teaching_faults"]
+
+FOLDED_NOTE = "*Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*"
+"""The last line before the first folded cell: one click there opens all of the lab's setup code."""
 
 _MOST_WORDS, _MOST_CELLS, _MOST_LINES = 2500, 45, 150
 _FEWEST_RIGHT_ANSWERS = 3
+_MARKS_UP = {"audit", "debrief", "hint", "myth", "predict", "table"}
+"""What shows a text with its emphasis; everything else, such as print, a caption or a title, shows the asterisks."""
+_EMPHASIS = re.compile(r"(?<![\w*])(\*\*?)(\w(?:[^*]*\w)?)\1(?![\w*])")
 _DRAWING = {"animate", "explore", "figure", "hint"}
 
 
@@ -30,6 +37,10 @@ def teaching_faults(lab: Lab) -> Iterator[str]:
     yield from _opening(cells)
     yield from _checks(cells)
     yield from _debriefs(cells)
+    for notebook in lab.notebooks:
+        where, shown = "dives: " if notebook.dives else "", notebook.master().cells
+        yield from _folded_note(shown, where)
+        yield from (f"{where}{fault}" for cell in shown for fault in _asterisks(cell))
     called = {name for cell in cells if cell.cell_type == "code" for name, _ in _calls(cell.source)}
     if "animate" not in called:
         yield "shows no animation: each lab has at least one animate(…)"
@@ -68,6 +79,27 @@ def _folded(cells: list[NotebookNode]) -> Iterator[str]:
         if what and kind_of(cell) is not Kind.SOLUTION:
             name = grade_id(cell) or position
             yield f'cell {name} ({what}) shows its code: give it jupyter={{"source_hidden": true}}'
+
+
+def _folded_note(cells: list[NotebookNode], where: str) -> Iterator[str]:
+    first = next((i for i, cell in enumerate(cells) if cell.cell_type == "code" and _is_folded(cell)), None)
+    if first is not None and not (first and cells[first - 1].source.endswith(FOLDED_NOTE)):
+        yield f"{where}the text before the first folded cell must end with the line {FOLDED_NOTE}"
+
+
+def _asterisks(cell: NotebookNode) -> Iterator[str]:
+    """Emphasis in a text that is shown as it is."""
+    if cell.cell_type != "code":
+        return
+    for name, call in _calls(cell.source, methods=True):
+        if name in _MARKS_UP:
+            continue
+        for given in (*call.args, *(keyword.value for keyword in call.keywords)):
+            parts = given.values if isinstance(given, ast.JoinedStr) else [given]
+            texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+            for text in texts:
+                if found := _EMPHASIS.search(re.sub("`[^`]*`", "", text)):
+                    yield f"cell {cell.id} shows {found[0]} with its asterisks, in {name}(…): drop them"
 
 
 def _opening(cells: list[NotebookNode]) -> Iterator[str]:
@@ -126,14 +158,17 @@ def _names(cell: NotebookNode) -> set[str]:
 
 
 @lru_cache(256)
-def _calls(source: str) -> tuple[tuple[str, ast.Call], ...]:
-    """The calls of plain names in a text, in order; none where it is not plain Python."""
+def _calls(source: str, methods: bool = False) -> tuple[tuple[str, ast.Call], ...]:
+    """The calls of plain names in a text, in order, and of `methods` too; none where it is not plain Python."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
         return ()
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return tuple((call.func.id, call) for call in calls if isinstance(call.func, ast.Name))
+    named = [(call.func.id, call) for call in calls if isinstance(call.func, ast.Name)]
+    if methods:
+        named += [(call.func.attr, call) for call in calls if isinstance(call.func, ast.Attribute)]
+    return tuple(named)
 
 
 def _value(node: ast.expr) -> object:

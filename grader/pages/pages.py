@@ -10,7 +10,9 @@ from pathlib import Path
 
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
+from threeloops.lab.widgets.style import WIDTH
 
+from grader.authoring.labs import OPENING
 from grader.pages.navigation import NAVIGATION_STYLE, Link, anchored, navigation
 from grader.pages.page_policy import static_page
 
@@ -36,7 +38,7 @@ table { border-collapse: collapse; width: 100%; } td, th { text-align: left; pad
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 a { color: inherit; } pre { white-space: pre-wrap; margin: 0; font-size: .85rem; }
-@media (max-width: 46rem) { table { display: block; overflow-x: auto; } }
+@media (max-width: 46rem) { table { display: block; overflow-x: auto; } td:not(.number) { min-width: 9rem; } }
 """
 
 
@@ -60,8 +62,11 @@ _TEMPLATE = """
 :root { color-scheme: light dark; } body.jp-Notebook { padding: 1.5rem 1.25rem; }
 main, nav.pages { max-width: 62rem; margin-left: auto; margin-right: auto; }
 nav.pages { color: var(--jp-content-font-color1); }
-main .jp-RenderedHTMLCommon > :is(p, ul, ol) { max-width: 46rem; }
+main .jp-RenderedHTMLCommon > :is(p, ul, ol) { max-width: {{ resources.width }}; }
+main .jp-MarkdownOutput p:has(> img:only-child) { overflow-x: auto; }
+main .jp-MarkdownOutput img { min-width: 36rem; }
 main .jp-OutputArea-output { overflow-x: auto; }
+main .jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }
 {{ resources.navigation_style }}
 </style>
 {%- endblock html_head -%}
@@ -74,16 +79,19 @@ main .jp-OutputArea-output { overflow-x: auto; }
 def notebook_page(notebook: NotebookNode, title: str, back: Sequence[Link] = ()) -> str:
     """One executed notebook as a page: figures inline, widgets in their static form, no scripts.
 
+    The cell that draws the opening picture is left out, because the title shows that picture.
+
     It is light or dark as its reader's system is, and has a list of its sections beside links to other pages (`back`).
     """
     notebook = copy.deepcopy(notebook)
     notebook.metadata.pop("widgets", None)
     notebook.metadata["title"] = title
+    notebook.cells = [cell for cell in notebook.cells if OPENING not in cell.metadata.get("tags", [])]
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     exporter = HTMLExporter(embed_images=True, raw_template=_TEMPLATE)
-    resources = {"policy": static_page(), "dark": _dark_theme(), "navigation_style": NAVIGATION_STYLE}
+    resources = {"policy": static_page(), "dark": _dark_theme(), "navigation_style": NAVIGATION_STYLE, "width": WIDTH}
     page, _ = exporter.from_notebook_node(notebook, resources=resources)
     return page.replace("<main>", navigation(page, back) + "<main>", 1)
 

@@ -23,6 +23,8 @@
 # for the rest of the course.
 #
 # ![x and y lie in memory, and must pass the cache to reach the core: how long does y = a·x + y take?](attachment:opening.png)
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import copy

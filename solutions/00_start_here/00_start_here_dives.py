@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded. The first two take the recording of the lab apart and find two effects that the
 # model of `predict_seconds` does not have. The third runs a GPU kernel on your CPU, and the last explains how grading works.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import json

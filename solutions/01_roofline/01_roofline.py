@@ -23,6 +23,8 @@
 # An H100 can do 989 trillion floating-point operations per second in BF16, and `nvidia-smi` shows a utilisation of 100%.
 # That only means that *some* kernel was running all the time. Was the GPU doing math, or was it waiting for bytes or for
 # the host?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import json
@@ -810,7 +812,14 @@ with reveal("layernorm_percent"):
         unit="%",
         source="model: rates of the data sheet",
     )
-    explore(draw_roofline, machine=MACHINES, dtype=list(BYTES), operation=list(SIZED), log2_tokens=(0, 14, 1, 6))
+    explore(
+        draw_roofline,
+        labels={"dtype": "data type", "log2_tokens": "tokens: 2 to the power of"},
+        machine=MACHINES,
+        dtype=list(BYTES),
+        operation=list(SIZED),
+        log2_tokens=(0, 14, 1, 6),
+    )
     print("Grey lines: the other machines. Dots: the same operation at other sizes. Does FP8 make LayerNorm faster?")
 debrief(
     "attainable",

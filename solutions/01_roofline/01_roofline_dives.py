@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded, and can be read in any order: eleven claims to judge, the cost of a lookup, the
 # gaps in a trace, a live profile, a systolic array, and how many runs a benchmark needs.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import shutil

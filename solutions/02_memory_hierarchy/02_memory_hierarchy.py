@@ -21,13 +21,15 @@
 # ![The time of a load climbs in steps as the working set grows; beside it 32 lanes ask memory for one value each](attachment:opening.png)
 #
 # A processor computes faster than memory answers. A kernel that asks for one value, waits for it, and then asks for the
-# next one spends most of its time waiting. How long is the wait, and how can a kernel ask so that it waits less?
+# next spends most of its time waiting. How long is the wait, and how can a kernel ask so that it waits less?
 #
-# GPUs run kernels on **SMs** (streaming multiprocessors): processors with registers, a small fast **shared memory** and an
-# L1 cache of their own. An H100 has 132. They share an L2 cache, and behind it lies **DRAM**, the large memory. An SM works
-# in **warps**: 32 threads that execute one instruction together. A load of a warp is one **request**, in which each of its 32
-# **lanes** has an address of its own. Memory does not answer lane by lane but in **sectors** of 32 bytes; four sectors make a
-# **cache line**. One fetch serves all lanes that want bytes of a sector, and a sector always travels as a whole.
+# GPUs run kernels on **SMs** (streaming multiprocessors): processors with registers, a small fast **shared memory** and
+# an L1 cache. An H100 has 132. They share an L2 cache, and behind it lies **DRAM**, the large memory. An SM works in
+# **warps**: 32 threads that execute one instruction together. A load of a warp is one **request**, in which each of its
+# 32 **lanes** has an address of its own. Memory does not answer lane by lane but in **sectors** of 32 bytes; four sectors
+# make a **cache line**. One fetch serves all lanes that want bytes of a sector, and a sector always travels as a whole.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import json
@@ -1001,7 +1003,13 @@ def draw_request(stride, offset, width):
     return fig
 
 
-explore(draw_request, stride=(0, 16, 1, 2), offset=(0, 8, 1, 0), width=[4, 2, 8, 16])
+explore(
+    draw_request,
+    labels={"stride": "stride (elements)", "offset": "offset (elements)", "width": "bytes per element"},
+    stride=(0, 16, 1, 2),
+    offset=(0, 8, 1, 0),
+    width=[4, 2, 8, 16],
+)
 if INTERPRETED:
     matrix, compared = torch.arange(128.0 * 64).reshape(128, 64), {}
     with meter() as traffic:
@@ -1188,7 +1196,12 @@ def draw_order(group_m, resident):
 
 try:
     tile_of(0, 9, 9, 3)
-    explore(draw_order, group_m=(1, 9, 1, 3), resident=(2, 81, 1, 9))
+    explore(
+        draw_order,
+        labels={"group_m": "rows of tiles in a group", "resident": "programs at a time"},
+        group_m=(1, 9, 1, 3),
+        resident=(2, 81, 1, 9),
+    )
 except Exception:
     print("Your order of the tiles appears here when exercise 6 passes.")
 
@@ -1486,7 +1499,7 @@ strips = sum(len({tile[axis] for tile in first_eight}) for axis in (0, 1))
 show.against_prediction("grouped_dram", strips, unit="strips", source="counted: 4 of A, 2 of B")
 if INTERPRETED:
     with reveal("grouped_dram"):
-        explore(draw_groups, ways=[128, 16, 4])
+        explore(draw_groups, labels={"ways": "places of a line"}, ways=[128, 16, 4])
 
 # %% [markdown]
 # The figure is for (256, 128) @ (128, 256) in float16, with an L2 of 16 KiB. Grouping does not change the bytes asked for,

@@ -19,6 +19,8 @@
 # These sections are complete and ungraded, and can be read in any order. They show the levels of a GPU's memory with their
 # sizes, the banks of shared memory, the TLB (the cache of address translations), what tiles and the length of rows do to a
 # matrix product, and what the compiler does about banks of registers. They judge nine claims.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import re

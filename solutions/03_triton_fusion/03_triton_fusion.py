@@ -23,6 +23,8 @@
 # `dropout(gelu(x + bias))` is one line of Python, but PyTorch runs it as three kernels. Each of them reads its input from
 # memory and writes its output back, and the next one fetches that output again. How much of the time goes into these
 # trips, and what does it take to avoid them?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math

@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded. They judge three claims about fusion, show what it saves for small and for
 # large tensors, and look into a compiled kernel. They can be read in any order.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 from functools import partial

@@ -23,6 +23,8 @@
 # Attention compares every query with every key. For 4,096 tokens that is a table of 16.8 million scores, for one head of one
 # layer of one sequence. Naive attention writes the table to memory, reads it for the softmax, writes the probabilities, and
 # reads them to weigh the values. Nobody ever looks at it. Does it have to exist?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math

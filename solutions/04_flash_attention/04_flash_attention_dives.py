@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded. They judge six claims about attention, show what tiles cost at the edge of a mask,
 # and look at the backward pass and at attention to pairs. They can be read in any order.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import math
@@ -197,6 +199,7 @@ def draw_tiles(mask, tokens, block_m, block_n):
 
 explore(
     draw_tiles,
+    labels={"block_m": "queries in a tile", "block_n": "keys in a tile"},
     mask=["causal", "none", "window of 64"],
     tokens=(64, 320, 16, 256),
     block_m=[64, 32, 128],

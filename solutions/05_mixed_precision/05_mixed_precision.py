@@ -23,6 +23,8 @@
 # With half the bits, a number takes half the time to move through memory, caches and links, and tensor cores multiply at
 # twice the rate: NVIDIA's Hopper white paper (v1.04, 2023) gives an H100 SXM 495 TFLOP/s for TF32, 989 for bfloat16 and 1,979 for
 # FP8, without sparsity. What goes wrong when you train with fewer bits, and what does it take to keep the training right?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math

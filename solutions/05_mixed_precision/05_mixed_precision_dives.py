@@ -19,6 +19,8 @@
 # These sections are complete and ungraded, and can be read in any order. They train the same network in five precisions,
 # count what mixed precision saves in memory, show which operators autocast casts, train without masters by rounding at
 # random, and train in FP8.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import time

@@ -20,8 +20,10 @@
 #
 # ![A GPU's memory, and beside it the kinds of bytes of a training step, of sizes unknown](attachment:opening.png)
 #
-# Before training a model of seven billion parameters, everybody does this sum: 2 bytes per parameter are 14 GB, and an H100
-# has 80. Then the first step ends with `CUDA out of memory`. What else takes memory, and how can you know before you run it?
+# Before training seven billion parameters, everybody does this sum: 2 bytes per parameter are 14 GB, and an H100 has
+# 80. Then the first step ends with `CUDA out of memory`. What else takes memory, and how can you know beforehand?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math
@@ -286,9 +288,9 @@ predict(
 # ## 1 · Count it
 #
 # A step holds eight kinds of bytes. Five depend on the model alone: **parameters**, **gradients** (as many), **masters**
-# (float32 copies in mixed precision), **states** of the optimizer (two numbers per parameter for Adam), and **buffers** (tables
-# of rotary positions). **Inputs** are tokens and targets. **Activations** are what the forward pass keeps because the backward
-# pass needs it, and **temporaries** live for a moment.
+# (float32 copies in mixed precision), **states** of the optimizer (two numbers per parameter for Adam), and **buffers**
+# (tables of rotary positions). **Inputs** are tokens and targets. **Activations** are what the forward pass keeps for the
+# backward pass, and **temporaries** live for a moment.
 #
 # A block of the model, with x its input:
 #

@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded, and can be read in any order. They compare the count with the tracker, explore
 # budgets, read an out-of-memory error, time recomputation and offloading, and judge eight claims and a sample program.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import tempfile

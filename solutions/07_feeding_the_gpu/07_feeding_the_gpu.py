@@ -22,6 +22,8 @@
 #
 # A training step takes 10 ms. Its samples lie in an object store that answers after 30 ms. Nothing in the loop is slow, and
 # yet the GPU may wait most of the time. Which part makes it wait, and what would help?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import io
@@ -440,8 +442,8 @@ predict(
 # `stage`, `worker`, `sample`, `start` and `end`.
 #
 # *Worked example.* Sample 0 is fetched from 0 to 3 s and trained on from 3 to 4 s, sample 1 is fetched from 4 to 7 s and
-# trained on from 7 to 8 s. Between 3 and 8 s the trainer works for 2 of 5 s: a utilisation of 0.4. It waits from 4 to 7 s, and
-# during all of it sample 1, the one that comes next, is being fetched. So fetching is to blame for 3 s. The first fetch fills
+# trained on from 7 to 8 s. Between 3 and 8 s the trainer works for 2 of 5 s: a utilisation of 0.4. It waits from 4 to 7
+# s, and all the while sample 1, the next one, is being fetched. So fetching is to blame for 3 s. The first fetch fills
 # the pipeline and does not count.
 #
 # ### Exercise 1 (12 points)
@@ -621,9 +623,9 @@ debrief(
 # %% [markdown]
 # ## 2 · What would help?
 #
-# Blame says where the time went. It does not say what happens if you make a stage faster. That depends on whether the stages
-# **overlap**. If they do, a stage with *w* workers delivers a sample every (mean duration / *w*), and the slowest stage sets
-# the pace of all. If they do not, the durations add up.
+# Blame says where the time went. What happens if you make a stage faster depends on whether the stages **overlap**. If
+# they do, a stage with *w* workers delivers a sample every (mean duration / *w*), and the slowest stage sets the pace of
+# all. If they do not, the durations add up.
 #
 # *Worked example.* Fetching takes 3 s and training 1 s. One after the other that is 4 s per sample, and 2.5 s with a fetch
 # twice as fast: a gain of 1.6. Side by side it is 3 s per sample, and then 1.5 s: a gain of 2. A faster trainer would gain 8/7
@@ -1372,6 +1374,7 @@ with reveal("narrow_link"):
     show.figure(fig, "utilisation by number of workers, for a wide link, a narrow one, and one sample in advance")
 explore(
     draw_pipeline,
+    labels={"megabytes_per_second": "link (MB/s)", "ahead": "samples ahead"},
     latency_ms=(0, 100, 5, 30),
     megabytes_per_second=(20, 500, 20, 200),
     fetchers=(1, 16, 1, 4),

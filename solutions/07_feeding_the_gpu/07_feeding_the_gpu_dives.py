@@ -19,6 +19,8 @@
 # These sections are complete and ungraded, and can be read in any order: what a checksum sees, the file that is already an
 # array, a cache and the pattern that defeats it, threads against processes, small files on this disk, a loader that fails and
 # goes on, copies to a GPU, and how fast storage is.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import io

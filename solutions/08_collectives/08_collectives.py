@@ -23,6 +23,8 @@
 # In data-parallel training each GPU computes its own gradient, and before the update every GPU needs the sum of all of
 # them. This is called an **all-reduce**. It is a **collective**: an operation that all GPUs of a group call together. How
 # long does it take, and how few bytes have to cross the network?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math

@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded, and can be read in any order. They show the other algorithms that libraries
 # use, when each is the fastest, and what happens if a buffer changes too early. The last section judges six claims.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import torch

@@ -22,6 +22,8 @@
 #
 # Give every GPU a copy of the model and a batch of its own, and four GPUs process four times the samples per step. But
 # then they have to agree on one gradient. How much of the gain does that cost, and how much of the cost can be hidden?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math

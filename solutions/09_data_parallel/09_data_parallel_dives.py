@@ -19,6 +19,8 @@
 # These sections are complete and ungraded. They judge seven claims about data parallelism, and can be read in any order:
 # how much overlap hides, what `nn.DataParallel` costs, learning rates for large batches, clipping, seeds, slow ranks, and a
 # sample program.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import os

@@ -22,6 +22,8 @@
 #
 # With DDP four GPUs hold four copies of parameters, gradients and optimizer states. Only their batches differ. What
 # does each GPU have to keep, what can it fetch when it needs it, and what does the fetching cost?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math

@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded, and can be read in any order: torch's `fully_shard` beside this course's FSDP,
 # sharding within a node, float32 masters, a DeepSpeed file that drives our ZeRO, and optimizer states on a disk.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import json

@@ -22,6 +22,8 @@
 #
 # Each of four GPUs holds a quarter of one layer's weights and does a quarter of its arithmetic. Where do you cut, and what
 # do the GPUs have to tell each other?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math
@@ -1113,6 +1115,7 @@ with reveal("dropped"):
     )
     explore(
         lambda skew, k, factor: draw_expert_load(expert_load(512, 8, k=k, skew=skew, factor=factor), factor),
+        labels={"k": "experts per token", "factor": "capacity factor"},
         skew=[0.0, 0.5, 1.0, 2.0],
         k=[1, 2],
         factor=[1.25, 1.0, 2.0, math.inf],

@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded, and can be read in any order: routers that learn to balance, sequence
 # parallelism, a loss without the whole logits, and attention over a ring.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import math

@@ -22,6 +22,8 @@
 #
 # A model that does not fit on one GPU can be cut into stages of consecutive layers, one per GPU. Then each GPU waits for the
 # one before it, and in backward for the one after it. In which order should each of them work, and how long does a step take?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math

@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded, and can be read in any order: schedules with a smaller bubble, a formula for the
 # length of a step that is put to the test, and a GPT that is cut in three ways at once.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import torch

@@ -22,6 +22,8 @@
 #
 # Your training run has saved a checkpoint, and the program has printed "saved". A second later the power fails. What is on
 # the disk?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import hashlib
@@ -791,7 +793,7 @@ def draw_state(saver, state):
     return draw_crash(record, states[min(len(states) - 1, state * len(states) // 20)])
 
 
-explore(draw_state, saver=list(explored), state=(0, 19, 1, 18))
+explore(draw_state, labels={"state": "state after a power cut"}, saver=list(explored), state=(0, 19, 1, 18))
 debrief(
     "save_step",
     """The pointer is a commit: one small step that makes everything before it count. So everything before it must be on the

@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded, and can be read in any order: a save of four ranks that two can load, saves that
 # write only what has changed, what to keep, and stores without a rename.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import tempfile
@@ -122,7 +124,12 @@ def draw_boxes(saved_by, loaded_by):
     return plot
 
 
-explore(draw_boxes, saved_by=[4, 2, 3, 6], loaded_by=[2, 3, 4])
+explore(
+    draw_boxes,
+    labels={"saved_by": "ranks that saved", "loaded_by": "ranks that load"},
+    saved_by=[4, 2, 3, 6],
+    loaded_by=[2, 3, 4],
+)
 
 # %% [markdown]
 # ## Write only what has changed
@@ -209,7 +216,13 @@ animate(
     seconds=0.8,
     caption="A full save every 4, the newest 2 kept: a chain goes as a whole",
 )
-explore(draw_kept, step=(1, 12, 1, 9), full_every=[4, 2, 8], keep=[2, 1, 3])
+explore(
+    draw_kept,
+    labels={"step": "saves so far", "full_every": "saves per full one", "keep": "saves to keep"},
+    step=(1, 12, 1, 9),
+    full_every=[4, 2, 8],
+    keep=[2, 1, 3],
+)
 
 # %% [markdown]
 # ## Other file systems, other promises

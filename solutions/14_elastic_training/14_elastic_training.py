@@ -22,6 +22,8 @@
 #
 # A job needs all of its GPUs, and now and then one of them fails. How much of the job's time is wasted, and which part
 # of the waste can you avoid?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math
@@ -1140,6 +1142,7 @@ with reveal("moved"):
     show.against_prediction("moved", travelling(1200, 8, 3), unit="elements", source="counted")
     explore(
         lambda ranks, lost: draw_new_parts(240, ranks, min(lost, ranks - 1)),
+        labels={"lost": "rank that is lost"},
         ranks=(2, 12, 1, 8),
         lost=(0, 11, 1, 3),
     )

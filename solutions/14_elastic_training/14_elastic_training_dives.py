@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded, and can be read in any order: a worker of torchrun that is killed for real, an end that
 # is announced, silent corruption, a canary, and failures that do not come at a constant rate.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import json

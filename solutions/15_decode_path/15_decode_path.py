@@ -22,6 +22,8 @@
 #
 # A language model writes one token at a time, and every token needs a pass over all of its weights. What makes that
 # cheaper?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import time
@@ -672,7 +674,13 @@ def draw_step(context, weight_bits, cache_bits):
     return plot
 
 
-explore(draw_step, context=[8192, 512, 131072], weight_bits=[16, 8, 4], cache_bits=[16, 8])
+explore(
+    draw_step,
+    labels={"context": "context (tokens)", "weight_bits": "bits per weight", "cache_bits": "bits per cached number"},
+    context=[8192, 512, 131072],
+    weight_bits=[16, 8, 4],
+    cache_bits=[16, 8],
+)
 debrief(
     "decode_step",
     """A step for one sequence reads 16 GB of weights to write one token, and the arithmetic units are idle for more than 99% of

@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded, and can be read in any order: GPTQ and AWQ, the kernel that reads through block
 # tables, CUDA graphs, compiled and exported models, GGUF files, and guesses from the prompt.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import pathlib
@@ -389,6 +391,11 @@ def draw_speedup(draft_percent, most):
     return plot
 
 
-explore(draw_speedup, draft_percent=[5, 0, 20, 50], most=(2, 16, 1, 10))
+explore(
+    draw_speedup,
+    labels={"draft_percent": "draft step (% of a target step)", "most": "most guesses per step"},
+    draft_percent=[5, 0, 20, 50],
+    most=(2, 16, 1, 10),
+)
 term("speculative decoding")
 calibration()

@@ -20,8 +20,10 @@
 #
 # ![Six requests of different lengths wait in front of one GPU, whose next step is still empty](attachment:opening.png)
 #
-# Requests arrive at any time, and each needs a different number of steps. One model serves them all, and before every
-# step a scheduler decides which requests are in it.
+# Requests arrive at any time and need different numbers of steps. One model serves them all, and before every step a
+# scheduler picks its requests.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math
@@ -433,8 +435,7 @@ show.figure(plot, "Six requests of different lengths wait in front of one GPU, w
 # ## 1 · What a user notices
 #
 # - **TTFT**, time to first token: from a request's arrival to its first token.
-# - **ITL**, inter-token latency: the gap between two consecutive tokens of a request. The gaps of all requests are
-#   pooled.
+# - **ITL**, inter-token latency: the gap between two consecutive tokens of a request, pooled over all requests.
 # - **TPOT**, time per output token: the mean gap of one request. A request with one token has none.
 # - **Goodput**: requests per second that meet all limits of an *SLO* (service-level objective).
 #
@@ -640,8 +641,8 @@ debrief(
 # %% [markdown]
 # ## 2 · What a step costs
 #
-# A step reads all weights once, and the cached keys and values of the requests in it. It does arithmetic for each of
-# its tokens. By the roofline of lab 01, it takes as long as the slower of the two.
+# A step reads all weights once, and the cached keys and values of its requests. It does arithmetic for each token. By the
+# roofline of lab 01, it takes as long as the slower of the two.
 #
 # A **chunk** (start, count) is what a step computes for one request: `count` tokens from position `start` on. All
 # tokens before `start` are in the cache. A decoding request has a chunk of one token; a whole prompt of p tokens is the

@@ -19,6 +19,8 @@
 # These sections are complete and ungraded, and can be read in any order: priorities that age, fair shares between
 # clients, the highest rate that a policy can serve, speculation in a batch, an asynchronous front end with
 # cancellation, and what serving systems call all this.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import threading

@@ -22,6 +22,8 @@
 #
 # Your engine answers correctly. Then the service goes public: twice the load arrives, users leave mid-answer, keys leak, and
 # machines are restarted. What must a service do besides answering?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import asyncio
@@ -362,7 +364,7 @@ show.figure(
 #
 # ## 1 · What a dashboard should show
 #
-# This is the server that many tutorials show: `async`, with "batching" under a lock, and an average for the dashboard. `model`
+# Many tutorials show this server: `async`, with "batching" under a lock, and an average for the dashboard. `model`
 # answers a list of prompts. You repair it in exercise 7.
 #
 # ```python
@@ -619,11 +621,11 @@ def draw_percentiles(load):
     return plot
 
 
-explore(draw_percentiles, load=(10, 95, 5, 80))
+explore(draw_percentiles, labels={"load": "load (%)"}, load=(10, 95, 5, 80))
 
 # %% [markdown]
-# The curves bend long before 100%: at 90% load the P99 is several times the median. The code is not at fault: random arrivals
-# alone make queues. So a service needs limits. The next three exercises build them, and find out whose limit counts.
+# The curves bend long before 100%: at 90% load the P99 is several times the median. The code is not at fault: random
+# arrivals alone make queues. So a service needs limits. The next three exercises build them.
 #
 # ## 2 · How much may one client send?
 #
@@ -1182,9 +1184,9 @@ debrief(
 # %% [markdown]
 # ## 5 · Tokens on their way
 #
-# Answers are streamed: each token is sent as a *server-sent event*, `data: "Hello"` and an empty line. Three things can go
-# wrong on the way. If a reader is slow, the engine must not fill the memory with tokens that nobody takes (*back-pressure*). If
-# a reader leaves, the engine must stop at once, or it computes for nobody. And proxies close a connection that is silent for a
+# Answers are streamed: each token is sent as a *server-sent event*, `data: "Hello"` and an empty line. Three things can
+# go wrong. If a reader is slow, the engine must not fill the memory with tokens that nobody takes (*back-pressure*). If a
+# reader leaves, the engine must stop at once, or it computes for nobody. Proxies close a connection that is silent for a
 # minute.
 #
 # *Worked example.* This stream is right while all goes well. But the engine computes only while the reader waits for a token,

@@ -19,6 +19,8 @@
 # Three parts that most services get sooner or later: a cache of answers, a switch of models without an interruption, and a proxy
 # in front of several replicas. There is nothing to hand in. Redis and NGINX are the real ones; where a machine does not have them,
 # the cell says so.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import asyncio

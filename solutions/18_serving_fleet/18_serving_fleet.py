@@ -21,6 +21,8 @@
 # ![The requests per second of one day, with a peak that is ten times the night, bursts on top, and a row of replicas with a question mark](attachment:opening.png)
 #
 # Demand changes by the minute, and a new replica needs minutes before it can answer. How many should run now?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import heapq
@@ -868,7 +870,13 @@ def draw_chat_day(target_percent, window, cold_start):
     return draw_day(day.moments, service.hold / service.seats, title)
 
 
-explore(draw_chat_day, target_percent=(30, 100, 5, 75), window=(0, 1800, 60, 300), cold_start=(0, 600, 15, 240))
+explore(
+    draw_chat_day,
+    labels={"target_percent": "target load (%)", "window": "window (s)", "cold_start": "cold start (s)"},
+    target_percent=(30, 100, 5, 75),
+    window=(0, 1800, 60, 300),
+    cold_start=(0, 600, 15, 240),
+)
 debrief(
     "target_for",
     """If a start takes minutes and users wait seconds, wait/lead is nearly 0 and the formula becomes seats · before/after: the

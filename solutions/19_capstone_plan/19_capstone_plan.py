@@ -21,6 +21,8 @@
 # ![Four empty frames of a plan: GPUs, a calendar with failures, a bill, and a stamp of the board with a question mark](attachment:opening.png)
 #
 # Somebody wants a model trained, by a date and for a sum. What would you buy, how would you run it, and would it work?
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math
@@ -804,19 +806,30 @@ def draw_break_even(years, rent):
     share = np.linspace(0, 1, 50)
     axes.plot(share, owned_hour(share, years), color=palette.blue)
     axes.plot(share, rent * share, color=palette.vermillion)
-    axes.text(0.02, owned_hour(0.02, years) + 0.15, f"owned, {years} years", color=palette.blue, weight="bold")
-    axes.text(0.98, rent * 0.98 - 0.35, f"rented at {rent:g}", color=palette.vermillion, weight="bold", ha="right")
+    axes.text(
+        0.02,
+        owned_hour(0.02, years) + 0.15,
+        f"owned, {years} year{'s' * (years > 1)}",
+        color=palette.blue,
+        weight="bold",
+    )
+    axes.text(1.01, rent, f"rented at ${rent:.2f}", color=palette.vermillion, weight="bold", va="center")
     cross = (owned_hour(0, years)) / (rent - 0.10)
     if cross <= 1:
         axes.plot(cross, rent * cross, "o", color=palette.ink)
         axes.text(cross, rent * cross + 0.35, f"{cross:.0%}", ha="center", weight="bold")
-    axes.set(xlabel="utilisation", ylabel="per GPU and hour", xlim=(0, 1), ylim=(0, 8))
+    axes.set(xlabel="utilisation", ylabel="$ per GPU and hour", xlim=(0, 1), ylim=(0, 8))
     return plot
 
 
 with reveal("owned_years"):
     show.against_prediction("owned_years", round(owned_hour(0, 2) / 2.4, 2), "", source="model")
-explore(draw_break_even, years=(1, 7, 1, 4), rent=(1.5, 8.0, 0.5, 2.5))
+explore(
+    draw_break_even,
+    labels={"years": "years of use", "rent": "rent ($ per GPU and hour)"},
+    years=(1, 7, 1, 4),
+    rent=(1.5, 8.0, 0.5, 2.5),
+)
 from threeloops.capstone import make_plan, read_scenario
 
 PRICED = make_plan(read_scenario("7b_finetuning"))
@@ -1219,7 +1232,7 @@ def draw_size(number):
     shown = RUNS[: number + 1]
     right.plot([each[2] for each in shown], [each[3] / 1e6 for each in shown], "o-", color=palette.blue)
     right.text(days, cost / 1e6 + 0.08, f"{days:.0f} days", ha="center", size=9)
-    right.set(xscale="log", xlim=(4, 250), ylim=(0, 3.4), xlabel="days", ylabel="cost, millions")
+    right.set(xscale="log", xlim=(4, 250), ylim=(0, 3.4), xlabel="days", ylabel="cost (millions of $)")
     return plot
 
 

@@ -18,6 +18,8 @@
 #
 # These sections are complete and ungraded, and can be read in any order: how many GPUs serve a 70B model, a fleet for a
 # bursty day, the same job on several accelerators, and what a plan depends on most.
+#
+# *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import numpy as np

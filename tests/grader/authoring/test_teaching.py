@@ -2,9 +2,10 @@
 """The rules of a lab of the second edition: a lab that keeps them passes, and each broken one is named."""
 
 import pytest
-from toy_course import RIGHT, SOURCE, make_course
+from toy_course import DIVES, RIGHT, SOURCE, add_dives, make_course
 
 from grader.authoring.lint import lint
+from grader.authoring.teaching import FOLDED_NOTE
 
 FOLDED = 'jupyter={"source_hidden": true}'
 ENDING = f"""\
@@ -30,6 +31,8 @@ def second_edition():
     text = text.replace("# %% nbgrader={", f"# %% {FOLDED} nbgrader={{").replace(
         "# %% [markdown]\n# In your own words", ENDING
     )
+    first_folded = f'\n# %% {FOLDED} nbgrader={{"grade": false, "grade_id": "mean"'
+    text = text.replace(first_folded, f"#\n# {FOLDED_NOTE}\n{first_folded}")
     for exercise, title, part in (
         ("mean", "the mean of a list", ""),
         ("rescale", "an array on a new scale", "values"),
@@ -69,6 +72,9 @@ def test_a_lab_of_the_second_edition_is_sound(second):
         ('part="zeros"', 'part="values"', "cell rescale_test_zeros: its check says part='values', expected 'zeros'"),
         ('list", hidden="other sizes"', 'list"', "cell mean_test: its check says hidden=… exactly where"),
         ('check("mean", ', 'check("median", ', "cell mean_test: its check must name the exercise 'mean'"),
+        (FOLDED_NOTE, "", "the text before the first folded cell must end with the line *Grey bars"),
+        ('"three bars")', '"three *bars*")', "shows *bars* with its asterisks, in figure(…): drop them"),
+        ('"three bars")', 'f"**three** {plot}")', "shows **three** with its asterisks, in figure(…): drop them"),
         ("animate(lambda frame: figure()[0], range(2))\n", "", "shows no animation"),
         ("calibration()\n", "", "asks for predictions and never shows"),
         ("# A mean follows", "#" + " word" * 2500 + "\n# A mean follows", "words of prose, expected at most 2500"),
@@ -81,6 +87,12 @@ def test_each_broken_rule_is_named(second, old, new, message):
     assert old in text
     second.source.write_text(text.replace(old, new, 1))
     assert any(message in found for found in lint(second)), lint(second)
+
+
+def test_the_dives_say_how_a_folded_cell_is_run(second):
+    add_dives(second, DIVES.replace('# %% tags=["demo"]', f'# %% tags=["demo"] {FOLDED}', 1))
+    (found,) = lint(second)
+    assert found.startswith("90_toy, dives: the text before the first folded cell must end with")
 
 
 def test_three_other_right_answers_show_that_an_unusual_one_passes(second):

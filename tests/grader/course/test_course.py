@@ -99,6 +99,14 @@ def test_a_cell_whose_source_is_hidden_is_folded_in_its_page():
     assert page.index("<details") < page.index("drawing") < page.index("</details>") < page.index("answer")
 
 
+def test_the_cell_that_draws_the_opening_picture_is_not_shown_again():
+    title = nbformat.v4.new_markdown_cell("# Lab\n\n![a picture](attachment:opening.png)")
+    title.attachments = {"opening.png": {"image/png": "aGVsbG8="}}
+    drawing = nbformat.v4.new_code_cell("draw()", metadata={"tags": ["opening"]})
+    page = pages.notebook_page(nbformat.v4.new_notebook(cells=[title, drawing]), "a lab")
+    assert page.count("data:image/png;base64,aGVsbG8=") == 1 and "draw" not in page
+
+
 def test_junit_names_every_step(chain):
     _, _, reports = chain
     cases = {c.get("name"): c for c in ElementTree.parse(reports / "junit.xml").getroot().iter("testcase")}

@@ -7,11 +7,15 @@ import shutil
 
 import nbformat
 import pytest
+from matplotlib.colors import to_rgb, to_rgba
+from matplotlib.patches import Rectangle
 from PIL import Image
+from threeloops.figures import figure
+from threeloops.palette import palette
 from toy_course import SOURCE, make_course, read
 
 from grader.authoring.labs import Lab, LabError
-from grader.release import opening
+from grader.release import any_page, opening
 from grader.release.release import release, stale
 from grader.release.student_copies import start, update
 
@@ -53,12 +57,39 @@ def test_an_untouched_notebook_shows_the_picture_and_not_the_code_that_drew_it(o
     assert drawn == opened.opening.read_bytes() and len(drawn) < 80_000
     with Image.open(io.BytesIO(drawn)) as picture:
         width, height = picture.size
-        assert width > height > 100 and len(picture.convert("RGB").getcolors(1 << 20)) > 2
+        assert width > height > 100 and len(picture.convert("RGBA").getcolors(1 << 20)) > 2
+        assert picture.convert("RGBA").getpixel((0, 0))[3] == 0, "a white background glares on a dark page"
     released = read(opened.released)
     nbformat.validate(released)
     assert not any("three bars" in cell.source for cell in released.cells if cell.cell_type == "code")
     assert {p.name for p in opened.released.parent.iterdir()} == {"90_toy.ipynb", "data"}
     assert stale([opened]) == []
+
+
+def luminance(colour):
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one, other):
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_every_text_of_the_picture_stands_out_on_light_and_dark_pages():
+    plot, axes = figure(width=4, height=2)
+    axes.add_patch(Rectangle((0, 0), 0.5, 0.5, facecolor=palette.sky, alpha=0.3))
+    axes.add_patch(Rectangle((0.5, 0.5), 0.5, 0.5, facecolor="white", edgecolor=palette.ink))
+    inside = axes.text(0.25, 0.25, "in a box", ha="center", va="center")
+    empty = axes.text(0.75, 0.75, "in an empty box", ha="center", va="center")
+    title = axes.set_title("a title")
+    any_page.png(plot)
+    box, frame = axes.patches
+    assert box.get_facecolor()[3] == 1 and contrast(inside.get_color(), box.get_facecolor()) > 4.5
+    assert frame.get_facecolor()[3] == 0
+    for text in (title, empty, *axes.get_xticklabels(), axes.xaxis.label):
+        assert min(contrast(text.get_color(), page) for page in ("white", "#111111")) > 4.2
+    assert axes.get_xgridlines()[0].get_alpha() is None and to_rgba(axes.get_xgridlines()[0].get_color())[3] < 0.3
 
 
 def test_it_is_drawn_again_only_when_its_cell_changes(opened):

@@ -13,7 +13,7 @@ from threeloops.lab.course import journal
 from threeloops.lab.predictions import gate
 from threeloops.lab.text.wording import number, with_unit
 from threeloops.lab.widgets import cards
-from threeloops.lab.widgets.display import live, publish
+from threeloops.lab.widgets.display import live, preformatted, publish
 
 __all__ = ["debrief", "failed", "note", "passed"]
 
@@ -91,7 +91,7 @@ def _html(exercise: str, why: str) -> str:
         body += f"<table><tr><th></th><th>yours</th><th>model answer</th></tr>{cells}</table>"
     if model := _model_answer(exercise):
         fold = '<summary style="cursor:pointer;font-weight:bold">A model answer</summary>'
-        body += f'<details>{fold}<pre style="overflow-x:auto">{escape(model)}</pre></details>'
+        body += f"<details>{fold}{preformatted(model)}</details>"
     return cards.frame("passed", body)
 
 

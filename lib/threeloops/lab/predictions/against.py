@@ -5,8 +5,8 @@ import re
 import textwrap
 
 from threeloops.lab.predictions import questions
-from threeloops.lab.predictions.busy import busy_notice
-from threeloops.lab.predictions.predict import reveal
+from threeloops.lab.predictions.busy import busy_words, show_busy
+from threeloops.lab.predictions.predict import reveal_again
 from threeloops.lab.predictions.questions import Answer, Question
 from threeloops.lab.text.wording import number, with_unit
 from threeloops.lab.widgets import cards, pictures, style
@@ -19,49 +19,55 @@ _CLOSE, _NEAR = 1.25, 2.0
 """Factors within which a guess is called close, and within which it counts as near."""
 _TIMED = re.compile(r"(^|/)[mµn]?s$")
 """Units of times and rates."""
+_NO_GUESS = "no prediction was made"
 
 
 def against_prediction(key: str, measured: Answer, unit: str = "", source: str = "measured here") -> None:
     """Show what was found beside what was predicted under `key`, folded until it was predicted.
 
-    A number, in the unit of the question, is drawn with the factor between the two; bars start at 0, but the axis is
-    logarithmic if one would be more than ten times the other. `source` says where it is from: "measured here",
-    "recorded on …" or "model"; a time or a rate measured here is followed by a notice if the machine is busy. For a
-    question with options, `measured` is the option that is right.
+    A number, in the unit of the question, is drawn beside the guess, with the factor between the two; bars start at 0,
+    but the axis is logarithmic if one would be more than ten times the other. Without a guess there is nothing to
+    compare: then it is one line of text. `source` says where the number is from: "measured here", "recorded on …" or
+    "model"; a time or a rate measured here is followed by a notice if the machine is busy. For a question with options,
+    `measured` is the option that is right.
     """
     question = questions.asked.get(key, Question(key, "", unit))
     if question.unit and unit and question.unit != unit:
         raise ValueError(f"{key}: predicted in {question.unit}, measured in {unit}; give both in the same unit")
-    value = question.read(measured, "measured")
+    value, unit = question.read(measured, "measured"), question.unit or unit
     questions.found(key, value)
-    with reveal(key):
+    timed = not question.options and source.startswith("measured here") and _TIMED.search(unit)
+    busy = busy_words() if timed else ""
+
+    def show() -> None:
+        guess = questions.guesses.get(key)
         if isinstance(value, str):
-            _show_option(key, value, source)
+            said = "as predicted" if guess == value else f"you said: {guess}"
+            _show_line(value, f"{source} · {_NO_GUESS if guess is None else said}", right=guess == value)
+        elif isinstance(guess, str) or guess is None:
+            _show_line(with_unit(number(value), unit), f"{source} · {_NO_GUESS}")
         else:
-            _show_number(questions.guesses.get(key), value, question.unit or unit, source)
-            if source.startswith("measured here") and _TIMED.search(question.unit or unit):
-                busy_notice()
+            _show_bars(guess, value, unit, source)
+        if busy:
+            show_busy(busy)
+
+    reveal_again(key, show)
 
 
-def _show_option(key: str, right: str, source: str) -> None:
-    made = questions.guesses.get(key)
-    said = "no prediction was made" if made is None else "as predicted" if made == right else f"you said: {made}"
-    html = f"<b>{cards.inline(right)}</b> {cards.small(f'· {source} · {said}')}"
-    publish(f"{right} ({source}; {said})", {"text/html": cards.frame("passed" if made == right else "plain", html)})
+def _show_line(found: str, about: str, *, right: bool = False) -> None:
+    html = f"<b>{cards.inline(found)}</b> {cards.small(f'· {about}')}"
+    publish(f"{found} · {about}", {"text/html": cards.frame("passed" if right else "plain", html)})
 
 
-def _show_number(made: Answer | None, value: float, unit: str, source: str) -> None:
-    guess = made if not isinstance(made, str) else None
+def _show_bars(guess: float, value: float, unit: str, source: str) -> None:
     verdict = _confront(guess, value)
-    bars = [(source, value, palette.blue)] + ([("your prediction", guess, palette.orange)] if guess is not None else [])
+    bars = [(source, value, palette.blue), ("your prediction", guess, palette.orange)]
     said = [f"{name}: {with_unit(number(each), unit)}" for name, each, _ in bars]
     pictures.figure(_bars(bars, unit, verdict), "; ".join([*said, verdict]))
 
 
-def _confront(guess: float | None, measured: float) -> str:
+def _confront(guess: float, measured: float) -> str:
     """The sentence above the two bars."""
-    if guess is None:
-        return "no prediction was made"
     if guess == measured:
         return "exactly as predicted"
     if guess * measured <= 0:

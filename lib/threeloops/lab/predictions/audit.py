@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from threeloops.lab.predictions import questions
 from threeloops.lab.predictions.claims import Claim, claims, sources
-from threeloops.lab.predictions.predict import predict, reveal
+from threeloops.lab.predictions.predict import predict, reveal_again
 from threeloops.lab.predictions.questions import single_number
 from threeloops.lab.text.wording import printed, with_unit
 from threeloops.lab.widgets import cards
@@ -55,8 +55,7 @@ def audit(claim_id: str, number: float | None, unit: str, level: str, verdict: s
     record = _settle(claim_id, number, unit, level, verdict, how)
     if claim_id in questions.asked and verdict in _ANSWERS:
         questions.found(claim_id, _ANSWERS[verdict])
-    with reveal(claim_id):
-        _show(record)
+    reveal_again(claim_id, lambda: _show(record))
 
 
 def _settle(claim_id: str, value: float | None, unit: str, level: str, verdict: str, how: str) -> dict:

@@ -3,7 +3,7 @@
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import publish
 
-__all__ = ["busy_notice"]
+__all__ = ["busy_notice", "busy_words", "show_busy"]
 
 _SECONDS = 0.1
 _BUSY_PERCENT = 30.0
@@ -12,14 +12,24 @@ _BUSY_PERCENT = 30.0
 def busy_notice() -> None:
     """Show a notice if other programs use much of this machine's processors now; nothing otherwise.
 
-    This process sleeps for 0.1 s and counts what the processors do meanwhile. Call it beside what is measured here.
+    Call it beside what is measured here.
     """
+    if said := busy_words():
+        show_busy(said)
+
+
+def busy_words() -> str:
+    """The notice; "" on an idle machine. This process sleeps for 0.1 s and counts what the processors do meanwhile."""
     import psutil
 
     percent = psutil.cpu_percent(interval=_SECONDS)
-    if percent >= _BUSY_PERCENT:
-        said = (
-            f"This machine is busy: other programs use {percent:.0f}% of its processors now. Times measured here are "
-            "longer than on an idle machine, and rates lower; run the cell again when it is quiet."
-        )
-        publish(said, {"text/html": cards.frame("plain", cards.small(said))})
+    if percent < _BUSY_PERCENT:
+        return ""
+    return (
+        f"This machine is busy: other programs use {percent:.0f}% of its processors now. Times measured here are "
+        "longer than on an idle machine, and rates lower; run the cell again when it is quiet."
+    )
+
+
+def show_busy(said: str) -> None:
+    publish(said, {"text/html": cards.frame("plain", cards.small(said))})

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from threeloops.lab.widgets import cards
-from threeloops.lab.widgets.display import Piece, capture, capturing, live, publish
+from threeloops.lab.widgets.display import Piece, capture, capturing, execution, live, publish
 
-__all__ = ["folded", "forget", "happened", "happens", "when"]
+__all__ = ["fold", "folded", "forget", "happened", "happens", "when"]
 
 _happened: set[str] = set()
 _waiting: dict[str, list[Callable[[], None]]] = {}
+_said_in: dict[str, int] = {}
+"""By event: the execution of a cell that last said what it waits for."""
 
 
 def happens(event: str) -> None:
@@ -40,22 +42,50 @@ def when(event: str, act: Callable[[], None]) -> None:
 @contextmanager
 def folded(event: str, until: str) -> Iterator[None]:
     """Fold what is shown inside until `event`; `until` says what the reader has to do for it."""
-    if not live() or capturing() or happened(event):
+    if _open(event):
         yield
         return
     with capture() as pieces:
         yield
-    publish(until, {"text/html": "".join(piece.html() for piece in pieces)}, widget=_box(event, pieces, until))
+    _publish(event, pieces, until, lambda: pieces)
 
 
-def _box(event: str, pieces: list[Piece], until: str) -> Any:
+def fold(event: str, until: str, show: Callable[[], None]) -> None:
+    """Fold what `show` shows until `event`, and call it again then."""
+
+    def shown() -> list[Piece]:
+        with capture() as pieces:
+            show()
+        return pieces
+
+    if _open(event):
+        show()
+    else:
+        _publish(event, shown(), until, shown)
+
+
+def _open(event: str) -> bool:
+    return not live() or capturing() or happened(event)
+
+
+def _publish(event: str, pieces: list[Piece], until: str, unfolded: Callable[[], list[Piece]]) -> None:
+    """One output that opens with the `unfolded` pieces; where no kernel answers, `pieces` stand in."""
+    html = "".join(piece.html() for piece in pieces)
+    publish(until, {"text/html": html}, widget=_box(event, unfolded, until))
+
+
+def _box(event: str, unfolded: Callable[[], list[Piece]], until: str) -> Any:
+    """The live form. Only the first box of a cell says what it waits for; the others stay empty until they open."""
     import ipywidgets
 
-    box = ipywidgets.VBox([ipywidgets.HTML(cards.frame("plain", cards.small(until)))]).add_class("threeloops-folded")
+    said = _said_in.get(event) == (run := execution())
+    _said_in[event] = run
+    notice = [] if said else [ipywidgets.HTML(cards.frame("plain", cards.small(until)))]
+    box = ipywidgets.VBox(notice).add_class("threeloops-folded")
 
     def unfold() -> None:
         box.remove_class("threeloops-folded")
-        box.children = [piece.as_widget() for piece in pieces]
+        box.children = [piece.as_widget() for piece in unfolded()]
 
     when(event, unfold)
     return box

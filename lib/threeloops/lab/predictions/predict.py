@@ -1,6 +1,7 @@
 """`predict`: a guess before the measurement, in a widget; `reveal`: what stays folded until the guess."""
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -9,7 +10,7 @@ from threeloops.lab.predictions.questions import Answer, Question
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import live, publish
 
-__all__ = ["predict", "reveal"]
+__all__ = ["predict", "reveal", "reveal_again"]
 
 _EVENT = "prediction {}"
 _LOG_AXIS = 100.0
@@ -52,8 +53,19 @@ def reveal(key: str) -> AbstractContextManager[None]:
     """
     if key not in questions.asked:
         return nullcontext()
-    until = f"Folded until you have answered above: {questions.asked[key].text}"
-    return gate.folded(_EVENT.format(key), until)
+    return gate.folded(_EVENT.format(key), _until(key))
+
+
+def reveal_again(key: str, show: Callable[[], None]) -> None:
+    """Call `show` now, folded, and again when the question `key` is answered: what it shows then knows the guess."""
+    if key not in questions.asked:
+        show()
+        return
+    gate.fold(_EVENT.format(key), _until(key), show)
+
+
+def _until(key: str) -> str:
+    return f"Folded until you have answered above: {questions.asked[key].text}"
 
 
 def _question(key: str, text: str, unit: str, options: tuple[str, ...], axis: tuple[float, float] | None) -> Question:
@@ -86,10 +98,12 @@ def _form(question: Question) -> Any:
 
     card = ipywidgets.HTML(_card(question))
     entry = _entry(question)
-    take = ipywidgets.Button(description="This is my guess", button_style="primary")
-    give_up = ipywidgets.Button(description="Show me")
-    unit = ipywidgets.Label(question.unit)
-    box = ipywidgets.VBox([card, ipywidgets.HBox([entry, unit, take, give_up])]).add_class("threeloops-question")
+    whole = {"layout": ipywidgets.Layout(width="auto", flex="0 0 auto")}
+    take = ipywidgets.Button(description="This is my guess", button_style="primary", **whole)
+    give_up = ipywidgets.Button(description="Show me", **whole)
+    unit = ipywidgets.Label(question.unit, **whole)
+    row = ipywidgets.HBox([entry, unit, take, give_up], layout=ipywidgets.Layout(flex_flow="row wrap"))
+    box = ipywidgets.VBox([card, row]).add_class("threeloops-question")
 
     def taken(_: Any) -> None:
         try:
@@ -112,11 +126,15 @@ def _entry(question: Question) -> Any:
     import ipywidgets
 
     if question.options:
-        return ipywidgets.ToggleButtons(options=question.options, value=None, style={"button_width": "auto"})
+        layout = ipywidgets.Layout(width="auto", max_width="calc(100% - 4px)")
+        return ipywidgets.ToggleButtons(
+            options=question.options, value=None, style={"button_width": "auto"}, layout=layout
+        )
     if question.axis is None:
-        return ipywidgets.Text(placeholder="a number, such as 0.25 or 3e9")
+        layout = ipywidgets.Layout(width="16rem", max_width="calc(100% - 4px)")
+        return ipywidgets.Text(placeholder="a number, such as 0.25 or 3e9", layout=layout)
     low, high = question.axis
-    look = {"readout_format": ".3g", "layout": ipywidgets.Layout(width="26rem")}
+    look = {"readout_format": ".3g", "layout": ipywidgets.Layout(width="26rem", max_width="calc(100% - 4px)")}
     if low > 0 and high / low >= _LOG_AXIS:
         ends = {"min": math.log10(low), "max": math.log10(high), "step": 0.01}
         return ipywidgets.FloatLogSlider(value=math.sqrt(low * high), **ends, **look)

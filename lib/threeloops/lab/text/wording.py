@@ -15,16 +15,20 @@ def article(noun: str) -> str:
     return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"
 
 
-def number(value: complex, digits: int = 6) -> str:
-    """Integers in full with thousands separated, everything else to `digits` significant digits."""
+def number(value: complex, digits: int = 4) -> str:
+    """Integers in full, everything else to `digits` significant digits, up to a million at least to the unit."""
     if isinstance(value, bool):
         return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not isinstance(value, complex) and 10**digits - 0.5 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    return f"{value:,.{digits}g}"
 
 
 def number_pair(value: complex, expected: complex) -> tuple[str, str]:
     """Both numbers with as few digits as still show that they differ."""
-    pairs = [(number(value, digits), number(expected, digits)) for digits in (6, 9, 13, 17)]
+    pairs = [(number(value, digits), number(expected, digits)) for digits in (4, 6, 9, 13, 17)]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
 
 

@@ -55,7 +55,7 @@ def _player(pictures: list[str], seconds: float, caption: str) -> str:
         f".{name} > .pick:nth-of-type({n + 1}):checked ~ .frames > :nth-child({n})" for n in range(1, count + 1)
     )
     css = f"""
-.{name} {{ max-width: 56em; }}
+.{name} {{ max-width: {style.WIDTH}; }}
 .{name} > .frames {{ position: relative; margin-top: .3em; }}
 .{name} > .frames > * {{ position: absolute; inset: 0; visibility: hidden; }}
 .{name} > .frames > :first-child {{ position: relative; }}

@@ -7,14 +7,14 @@ inline, so an exported page needs nothing else.
 import re
 from html import escape
 
-from threeloops.lab.widgets.display import publish
-from threeloops.lab.widgets.style import palette
+from threeloops.lab.widgets.display import preformatted, publish
+from threeloops.lab.widgets.style import WIDTH, palette
 
 __all__ = ["MARK", "failed", "frame", "inline", "passed", "small", "unwritten"]
 
 _FRAME = (
     "border-left:4px solid {0};background:{0}1f;border-radius:4px;padding:.55em .9em;margin:.3em 0;"
-    "max-width:56em;line-height:1.5"
+    f"max-width:{WIDTH};box-sizing:border-box;line-height:1.5"
 )
 MARK = {
     "passed": palette.green,
@@ -26,15 +26,16 @@ MARK = {
 
 
 def inline(text: str) -> str:
-    """Escape a text, set what is between backticks as code, and what is between two pairs of asterisks in bold."""
+    """Escape a text, and set `code`, **bold** and *emphasis* as Markdown does."""
     parts = str(text).split("`")
     if len(parts) % 2 == 0:
         return escape(str(text))
-    return "".join(f"<code>{escape(part)}</code>" if i % 2 else _bold(escape(part)) for i, part in enumerate(parts))
+    return "".join(f"<code>{escape(part)}</code>" if i % 2 else _emphasis(escape(part)) for i, part in enumerate(parts))
 
 
-def _bold(text: str) -> str:
-    return re.sub(r"\*\*(\S[^*]*)\*\*", r"<b>\1</b>", text)
+def _emphasis(text: str) -> str:
+    bold = re.sub(r"\*\*(\S[^*]*)\*\*", r"<b>\1</b>", text)
+    return re.sub(r"(?<![\w*])\*(\w(?:[^*]*\w)?)\*(?![\w*])", r"<i>\1</i>", bold)
 
 
 def frame(kind: str, body: str) -> str:
@@ -56,7 +57,7 @@ def passed(title: str, times: str) -> None:
 def failed(title: str, lines: list[str], asked: str) -> None:
     """Show a check that does not hold: what was seen, line by line, and the line of the cell that `asked`."""
     cross = f'<span style="color:{MARK["failed"]};font-weight:bold">✗</span>'
-    seen = f'<pre style="margin:.4em 0 0;white-space:pre-wrap;background:none">{escape(chr(10).join(lines))}</pre>'
+    seen = preformatted("\n".join(lines), "margin-top:.4em")
     html = f"{cross} <b>{inline(title)}</b>{seen}{small(asked) if asked else ''}"
     text = "\n".join([f"✗ {title}", *lines, *([f"  {asked}"] if asked else [])])
     publish(text, {"text/html": frame("failed", html)})

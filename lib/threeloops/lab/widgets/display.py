@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-__all__ = ["Piece", "capture", "capturing", "in_kernel", "live", "publish"]
+__all__ = ["Piece", "capture", "capturing", "execution", "in_kernel", "live", "preformatted", "publish"]
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -23,6 +23,11 @@ def _shell():
 def in_kernel() -> bool:
     """True under JupyterLab, papermill and the like; False in a terminal, in plain Python and behind the wall."""
     return getattr(_shell(), "kernel", None) is not None
+
+
+def execution() -> int:
+    """The number that the kernel has given to the running cell; 0 outside a notebook."""
+    return getattr(_shell(), "execution_count", 0)
 
 
 def live() -> bool:
@@ -53,7 +58,7 @@ class Piece:
             return self.bundle["text/html"]
         if "image/png" in self.bundle:
             return f'<img src="data:image/png;base64,{self.bundle["image/png"]}" alt="{escape(self.text, quote=True)}">'
-        return f"<pre>{escape(self.text)}</pre>"
+        return preformatted(self.text)
 
     def as_widget(self) -> Any:
         if self.widget is not None:
@@ -61,6 +66,13 @@ class Piece:
         import ipywidgets
 
         return ipywidgets.HTML(self.html())
+
+
+def preformatted(text: str, style: str = "") -> str:
+    """HTML of a text that keeps its line breaks. JupyterLab would break long lines inside words; this breaks a word
+    only where it is longer than a line."""
+    form = "margin:0;background:none;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+    return f'<pre style="{form};{style}">{escape(text)}</pre>'
 
 
 _captured: list[list[Piece]] = []

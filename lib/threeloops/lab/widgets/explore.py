@@ -1,18 +1,37 @@
 """`explore`: move a slider and see the figure change; an exported page shows the figure of the start state."""
 
 import base64
-from collections.abc import Callable
-from html import escape
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from threeloops.lab.text.wording import describe
 from threeloops.lab.widgets import style
-from threeloops.lab.widgets.display import in_kernel, publish
+from threeloops.lab.widgets.display import in_kernel, preformatted, publish
 
 __all__ = ["Explorer", "explore"]
 
+_UNITS = {
+    "us": "µs", "µs": "µs", "ms": "ms", "s": "s", "seconds": "s", "minutes": "min", "hours": "h", "gbs": "GB/s",
+    "GBs": "GB/s", "KiB": "KiB", "MiB": "MiB", "GiB": "GiB", "percent": "%",
+}  # fmt: skip
+"""What the last part of an argument's name says of its unit."""
+_COUNTED = ("thousand", "million", "billion")
+_SPELLED = {"gpu": "GPU", "gpus": "GPUs", "alpha": "α", "beta": "β"}
 
-def _slider(name: str, spec: Any) -> tuple[Any, Callable[[], Any]]:
+
+def _label(name: str) -> str:
+    """An argument's name as people write it: `decode_ms` is "decode (ms)", `thousand_tokens` "tokens (thousands)"."""
+    words, unit = [_SPELLED.get(word, word) for word in name.split("_")], ""
+    if len(words) > 1 and words[-1] in _UNITS:
+        unit = _UNITS[words.pop()]
+        if len(words) > 1 and words[-1] == "in":
+            words.pop()
+    elif len(words) > 1 and words[0] in _COUNTED:
+        unit = f"{words.pop(0)}s"
+    return " ".join(words) + (f" ({unit})" if unit else "")
+
+
+def _slider(name: str, label: str, spec: Any) -> tuple[Any, Callable[[], Any]]:
     """The start value of `(low, high, step, start)`, a list of options or a widget, and what makes the widget."""
     if hasattr(spec, "observe") and hasattr(spec, "value"):
         return spec.value, lambda: spec
@@ -20,7 +39,7 @@ def _slider(name: str, spec: Any) -> tuple[Any, Callable[[], Any]]:
         if not spec:
             raise ValueError(f"{name} = []: expected at least one option")
         options = [(str(option), option) for option in spec]
-        return spec[0], lambda: _widget("Dropdown", name, options=options, value=spec[0])
+        return spec[0], lambda: _widget("Dropdown", label, options=options, value=spec[0])
     if type(spec) is not tuple or len(spec) != 4 or not all(type(n) in (int, float) for n in spec):
         wanted = "(low, high, step, start), a list of options, or a widget"
         raise ValueError(f"{name} = {describe(spec)}: expected {wanted}")
@@ -33,23 +52,24 @@ def _slider(name: str, spec: Any) -> tuple[Any, Callable[[], Any]]:
         raise ValueError(f"{name}: start = {start}: expected a value from {low} to {high}")
     bounds = {"min": low, "max": high, "step": step, "value": start, "continuous_update": False}
     if all(type(n) is int for n in spec):
-        return start, lambda: _widget("IntSlider", name, **bounds)
-    return start, lambda: _widget("FloatSlider", name, readout_format=".4g", **bounds)
+        return start, lambda: _widget("IntSlider", label, **bounds)
+    return start, lambda: _widget("FloatSlider", label, readout_format=".4g", **bounds)
 
 
-def _widget(kind: str, name: str, **how: Any) -> Any:
+def _widget(kind: str, label: str, **how: Any) -> Any:
     import ipywidgets
 
-    look = {"style": {"description_width": "initial"}, "layout": ipywidgets.Layout(width="28rem")}
-    return getattr(ipywidgets, kind)(description=name.replace("_", " "), **look, **how)
+    look = {"style": {"description_width": "initial"}, "layout": ipywidgets.Layout(width="28rem", max_width="100%")}
+    return getattr(ipywidgets, kind)(description=label, **look, **how)
 
 
 class Explorer:
     """The handle that `explore` returns: `.values`, `.figure()`, `.html`, `.png`, `.error`, `.widgets`."""
 
-    def __init__(self, draw: Callable, specifications: dict[str, Any]) -> None:
+    def __init__(self, draw: Callable, specifications: dict[str, Any], labels: Mapping[str, str] | None = None) -> None:
         self.draw = draw
-        sliders = {name: _slider(name, spec) for name, spec in specifications.items()}
+        self.labels = {name: (labels or {}).get(name) or _label(name) for name in specifications}
+        sliders = {name: _slider(name, self.labels[name], spec) for name, spec in specifications.items()}
         self.values = {name: start for name, (start, _) in sliders.items()}
         self.error = ""
         self.widgets: dict[str, Any] = {}
@@ -75,7 +95,7 @@ class Explorer:
 
     def said(self) -> str:
         """What stands for the picture in plain text."""
-        return f"explorer at {self.state()}"
+        return "explorer at " + ", ".join(f"{self.labels[name]} = {describe(v)}" for name, v in self.values.items())
 
     def attach(self):
         """Build the live widgets and return the box that holds them; only where a kernel can speak to a front end."""
@@ -98,8 +118,7 @@ class Explorer:
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
         self.picture.value = self.html
-        shown = f'<pre style="color:{style.palette.vermillion}">{escape(self.error)}</pre>'
-        self.message.value = shown if self.error else ""
+        self.message.value = preformatted(self.error, f"color:{style.palette.vermillion}") if self.error else ""
 
     def state(self) -> str:
         return ", ".join(f"{name} = {describe(value)}" for name, value in self.values.items())
@@ -111,15 +130,19 @@ class Explorer:
         """Nothing: `explore` has shown it, also where the handle is the last expression of a cell."""
 
 
-def explore(draw: Callable, **sliders: Any) -> Explorer:
+def explore(draw: Callable, *, labels: Mapping[str, str] | None = None, **sliders: Any) -> Explorer:
     """Show `draw(**values) -> Figure` under one slider per keyword.
 
     A slider is `(low, high, step, start)` (integers give an integer slider), a list of options (the first is the
-    start), or an ipywidgets widget. One output holds the live view and the picture of the start state, so an exported
+    start), or an ipywidgets widget. Its label is the name of
+    its argument, with the unit that its last word may say ("decode (ms)" for `decode_ms`), or what `labels` says. One
+    output holds the live view and the picture of the start state, so an exported
     page shows it too. An exception in the first draw is raised; one after a move is shown under the last good picture.
     """
     if not sliders:
         raise ValueError("explore: expected at least one slider; a figure that never changes needs show.figure")
-    explorer = Explorer(draw, sliders)
+    if unknown := [name for name in labels or {} if name not in sliders]:
+        raise ValueError(f"explore: labels names {', '.join(unknown)}: expected names of sliders, {', '.join(sliders)}")
+    explorer = Explorer(draw, sliders, labels)
     explorer.publish()
     return explorer

@@ -11,7 +11,7 @@ from threeloops.lab.widgets import display
 
 @pytest.fixture(autouse=True)
 def nothing_asked():
-    for state in (questions.asked, questions.guesses, questions.results, gate._happened, gate._waiting):
+    for state in (questions.asked, questions.guesses, questions.results, gate._happened, gate._waiting, gate._said_in):
         state.clear()
 
 
@@ -70,13 +70,48 @@ def test_what_a_question_folds_opens_with_the_guess_and_stays_open(page):
     assert page.pieces[-1].widget is None, "later outputs are not folded"
 
 
+def test_one_cell_says_once_what_its_outputs_wait_for(page, monkeypatch):
+    """A figure and a comparison that wait for the same answer stand below one notice."""
+    monkeypatch.setattr(gate, "execution", lambda: 7)
+    predict("reuse", "How often?", "times")
+    with reveal("reuse"):
+        show.table([["reuse", 64]])
+    show.against_prediction("reuse", 64)
+    assert ["How often?" in texts(piece.widget) for piece in page.pieces[1:]] == [True, False]
+    monkeypatch.setattr(gate, "execution", lambda: 8)
+    show.against_prediction("reuse", 64)
+    assert "How often?" in texts(page.pieces[-1].widget), "another cell says it again"
+    *_, give_up = form(page)
+    give_up.click()
+    assert all("64" in texts(piece.widget) for piece in page.pieces[1:])
+
+
 def test_show_me_opens_without_a_guess(page):
     predict("reuse", "How often?", "times")
     show.against_prediction("reuse", 64)
     *_, give_up = form(page)
     give_up.click()
-    assert questions.guesses == {} and "no prediction was made" in page.pieces[1].text or texts(page.pieces[1].widget)
-    assert "svg" in texts(page.pieces[1].widget)
+    assert questions.guesses == {}
+    shown = texts(page.pieces[1].widget)
+    assert "64 times" in shown and "no prediction was made" in shown
+
+
+def test_a_number_without_a_guess_is_one_line_and_no_picture(page):
+    show.against_prediction("never asked", 12.5, "GB/s", source="model")
+    (piece,) = page.pieces
+    assert piece.text == "12.5 GB/s · model · no prediction was made"
+    assert "svg" not in piece.html() and "image/png" not in piece.bundle
+
+
+def test_a_guess_after_run_all_is_compared_with_what_was_folded(page):
+    predict("reuse", "How often?", "times")
+    show.against_prediction("reuse", 64)
+    assert "no prediction was made" in page.pieces[1].bundle["text/html"], "an exported page has no guess"
+    _, entry, _, take, _ = form(page)
+    entry.value = "128"
+    take.click()
+    opened = texts(page.pieces[1].widget)
+    assert "2× too high" in opened and "svg" in opened and "no prediction was made" not in opened
 
 
 def test_what_is_no_number_is_refused_in_the_form(page):
@@ -130,7 +165,7 @@ def test_a_claim_takes_a_verdict_before_its_audit(page):
     assert tuple(buttons.options) == ("fact", "myth")
     buttons.value = "myth"
     take.click()
-    assert "counted" in texts(page.pieces[1].widget)
+    assert "counted" in texts(page.pieces[1].widget) and "You said: myth." in texts(page.pieces[1].widget)
     assert questions.results == {"fuse-1": "fact"}
 
 
@@ -193,12 +228,7 @@ def test_a_prediction_is_asked_for_then_remembered(capsys):
     assert "7,000 µs" in capsys.readouterr().out
     show.against_prediction("chain", measured=torch.tensor(5000.0), unit="µs", source="model")
     out = capsys.readouterr().out
-    assert "model: 5000 µs; your prediction: 7,000 µs; the prediction is 1.4× too high: within a factor of two" in out
-
-
-def test_a_measurement_without_a_prediction_is_still_shown(capsys):
-    show.against_prediction("never asked", measured=12.5, unit="GB/s")
-    assert "measured here: 12.5 GB/s; no prediction was made" in capsys.readouterr().out
+    assert "model: 5,000 µs; your prediction: 7,000 µs; the prediction is 1.4× too high: within a factor of two" in out
 
 
 @pytest.mark.parametrize(
@@ -250,12 +280,11 @@ def test_an_axis_of_nothing_but_zeros_starts_at_zero():
 @pytest.mark.parametrize("source", ["model", "recorded on one core of a 2-core x86-64 cloud machine, for the course"])
 def test_the_verdict_stays_inside_the_picture(source):
     predict("chain", question="how long?", unit="µs", guess=3000.0)
-    for verdict in (against._confront(None, 5000.0), against._confront(3000.0, 5000.0)):
-        bars = [(source, 5000.0, "blue"), ("your prediction", 3000.0, "orange")]
-        fig = against._bars(bars, "µs", verdict)
-        fig.draw_without_rendering()
-        for axes in fig.axes:
-            for text in (fig._suptitle, *axes.get_yticklabels()):
-                box = text.get_window_extent()
-                assert box.x0 >= 0 and box.x1 <= fig.bbox.width
-            assert axes.get_window_extent().width > 0.5 * fig.bbox.width
+    bars = [(source, 5000.0, "blue"), ("your prediction", 3000.0, "orange")]
+    fig = against._bars(bars, "µs", against._confront(3000.0, 5000.0))
+    fig.draw_without_rendering()
+    for axes in fig.axes:
+        for text in (fig._suptitle, *axes.get_yticklabels()):
+            box = text.get_window_extent()
+            assert box.x0 >= 0 and box.x1 <= fig.bbox.width
+        assert axes.get_window_extent().width > 0.5 * fig.bbox.width

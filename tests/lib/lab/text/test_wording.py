@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from threeloops.lab.text.wording import printed
+from threeloops.lab.text.wording import number, number_pair, printed
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,31 @@ from threeloops.lab.text.wording import printed
 )
 def test_a_number_as_a_person_prints_it(value, text):
     assert printed(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (21.1479, "21.15"),
+        (5000.0, "5,000"),
+        (9999.9, "10,000"),
+        (12345.67, "12,346"),
+        (1_234_567, "1,234,567"),
+        (1_234_567.8, "1.235e+06"),
+        (10**400, f"{10**400:,}"),
+        (0.00012345, "0.0001234"),
+        (float("nan"), "nan"),
+        (True, "True"),
+        (1 + 2j, "1+2j"),
+    ],
+)
+def test_a_number_in_a_message_has_four_digits(value, text):
+    assert number(value) == text
+
+
+def test_two_numbers_have_as_many_digits_as_tell_them_apart():
+    assert number_pair(21.1479, 23.0) == ("21.15", "23")
+    assert number_pair(21.1479, 21.1481) == ("21.1479", "21.1481")
 
 
 @given(st.floats(-1e20, 1e20, allow_nan=False))

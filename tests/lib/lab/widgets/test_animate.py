@@ -4,6 +4,7 @@ import io
 import re
 
 import pytest
+from matplotlib.patches import Rectangle
 from threeloops.lab import animate, figure, palette
 from threeloops.lab.widgets import animate as animate_module
 from threeloops.lab.widgets import style
@@ -58,6 +59,34 @@ def test_a_figure_takes_the_colours_of_its_page():
     assert palette.ink not in picture and "#ffffff" not in picture and "currentColor" in picture
     assert palette.blue in picture and 'aria-label="a bar"' in picture
     assert not re.search(r"<style|<metadata|<!DOCTYPE|font-family: (?!sans-serif)", picture)
+
+
+def test_a_label_on_a_line_gets_the_page_s_colour_behind_it():
+    fig, axes = style.figure(width=4, height=2)
+    axes.plot([0, 1], [0, 1])
+    axes.add_patch(Rectangle((0.6, 0.6), 0.2, 0.2))
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    struck, clear, boxed = (
+        axes.text(x, y, "label", ha="center", va="center") for x, y in ((0.4, 0.4), (0.2, 0.8), (0.7, 0.7))
+    )
+    picture = style.svg(fig)
+    assert struck.get_bbox_patch() is not None and "fill: var(--jp-layout-color0, Canvas); opacity: 0.85" in picture
+    assert clear.get_bbox_patch() is None
+    assert boxed.get_bbox_patch() is None, "a text on a bar has the bar behind it"
+
+
+def test_spaces_of_a_text_are_kept():
+    fig, axes = style.figure(width=4, height=2)
+    axes.set_title("read: 4   written: 0")
+    axes.text(0, 0, " P99")
+    picture = style.svg(fig).replace("\N{NO-BREAK SPACE}", "_")
+    assert ">read: 4___written: 0</text>" in picture and ">_P99</text>" in picture
+
+
+def test_a_figure_shrinks_only_as_far_as_its_labels_stay_readable():
+    """A figure of 8 inches has labels of 11 points; at 36rem they still have 8."""
+    assert "max-width:100%;min-width:min(576pt,36rem)" in style.svg(style.figure(width=8)[0])
+    assert "min-width:min(180pt,36rem)" in style.svg(style.figure(width=2.5)[0]), "a small one is not enlarged"
 
 
 def test_a_figure_that_would_be_large_as_svg_is_a_picture():

@@ -3,6 +3,7 @@
 import importlib
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,6 +95,16 @@ def test_every_card_is_self_contained_and_escaped(shown):
         assert not re.search(r"<script|https?:|url\(|<link|<img|\sid=", html)
 
 
+def test_texts_with_line_breaks_break_no_words(shown):
+    """JupyterLab's own style for `pre` is `word-break: break-all`."""
+    cards.failed("title", ["the loop's body " * 20], "line 3")
+    (_, bundle), kit = shown[0], Path(cards.__file__).parents[1]
+    assert "word-break:normal" in re.search(r'<pre style="([^"]*)"', bundle["text/html"])[1]
+    assert [path.name for path in kit.rglob("*.py") if "<pre" in path.read_text()] == ["display.py"], (
+        "write display.preformatted(text) in its place"
+    )
+
+
 def test_a_table_aligns_numbers_and_takes_scalars_of_every_origin(capsys):
     show.table([["matmul", 4096, np.float32(0.5)], ["softmax", torch.tensor(128), 12.25]], ["operation", "n", "ms"])
     assert capsys.readouterr().out.split("\n")[:4] == [
@@ -142,4 +153,7 @@ def test_pyplot_forgets_a_figure_that_was_shown():
 
 def test_code_and_bold_are_set_and_everything_else_is_text():
     said = cards.inline("a **stream** of `x**2 * y**2` <b>& 2 ** 3 ** 4")
+    assert cards.inline("add it *before* the sum, *not* after; 2*3*4, `*args*`, a * b * c and 5* 6*") == (
+        "add it <i>before</i> the sum, <i>not</i> after; 2*3*4, <code>*args*</code>, a * b * c and 5* 6*"
+    )
     assert said == "a <b>stream</b> of <code>x**2 * y**2</code> &lt;b&gt;&amp; 2 ** 3 ** 4"

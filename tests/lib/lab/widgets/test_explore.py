@@ -84,6 +84,37 @@ def test_a_draw_that_fails_at_once_or_draws_nothing_raises():
         explore(lambda n: None, n=(1, 2, 1, 1))
 
 
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("n", "n"),
+        ("block_size", "block size"),
+        ("overhead_us", "overhead (µs)"),
+        ("transfer_in_µs", "transfer (µs)"),
+        ("memory_gbs", "memory (GB/s)"),
+        ("deviation_percent", "deviation (%)"),
+        ("recovery_minutes", "recovery (min)"),
+        ("hours_between_failures", "hours between failures"),
+        ("thousand_tokens_per_gpu", "tokens per GPU (thousands)"),
+        ("alpha_us", "α (µs)"),
+        ("ms", "ms"),
+    ],
+)
+def test_a_slider_is_labelled_in_words_with_its_unit(name, label):
+    explorer = explore(draw, **{name: (1, 10, 1, 4)})
+    explorer.attach()
+    assert explorer.widgets[name].description == label
+    assert explorer.said() == f"explorer at {label} = 4"
+
+
+def test_a_lab_can_word_a_label_itself():
+    explorer = explore(draw, labels={"n": "ranks"}, n=(1, 10, 1, 4), kind=["ring", "tree"])
+    explorer.attach()
+    assert [widget.description for widget in explorer.widgets.values()] == ["ranks", "kind"]
+    with pytest.raises(ValueError, match="labels names m: expected names of sliders, n"):
+        explore(draw, labels={"m": "ranks"}, n=(1, 10, 1, 4))
+
+
 def test_the_live_widgets_drive_the_picture():
     explorer = explore(draw, n=(1, 10, 1, 4), share=(0.0, 1.0, 0.1, 0.5), kind=["ring", "tree"])
     explorer.attach()
