@@ -49,7 +49,10 @@ _app = typer.Typer(
     help="Three Loops: an AI-infrastructure course that you execute.\n\n"
     "Begin with [bold]threeloops doctor[/] (can this machine teach you?) and [bold]threeloops lab[/] "
     "(the first lab, in your own copy); [bold]threeloops status[/] says how far you are.",
-    epilog="A lab is named by its number, its name or both: 1, 01, roofline, 01_roofline.",
+    epilog="A lab is named by its number, its name or both: 1, 01, roofline, 01_roofline.\n\n"
+    "Your copies of labs are in work/: in a checkout or a bundle, the one at its top; anywhere else, work/ of the "
+    "nearest folder, yours or one above it, in which you have started a lab. [bold]threeloops start[/] makes it in "
+    "your folder. If there is none, commands look in the checkout that threeloops was installed from.",
 )
 _console = Console()
 _complain = Console(stderr=True)

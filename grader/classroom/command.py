@@ -33,7 +33,7 @@ def _submit(
     target = find_lab(lab)
     path = write_submission(target)
     if exchange:
-        _nbgrader("submit", target.slug)
+        _nbgrader("submit", target.slug, f"--Exchange.assignment_dir={target.copies}")
     print(f"{path} is what you hand in.{' It is at the exchange as well.' if exchange else ''}")
 
 

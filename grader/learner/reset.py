@@ -38,7 +38,7 @@ def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
     mine.source, mine.outputs, mine.execution_count = released.source, [], None
     write_own(chosen.work, notebook)
     tests = manifest(chosen, visible=True).exercise(exercise).tests
-    journal.note_checked(chosen.work.parents[1], chosen.slug, {key(test): False for test in tests})
+    journal.note_checked(chosen.copies, chosen.slug, {key(test): False for test in tests})
     return chosen, kept
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 from threeloops.files import replace_text
 
-from grader.authoring.labs import BASE, WORK, Lab, LabError
+from grader.authoring.labs import BASE, Lab, LabError
 from grader.release.files import files_below, replace_file, sha256
 from grader.release.merge import Merge, merge
 from grader.release.own_notebook import read_notebook, read_own, write_own
@@ -147,7 +147,7 @@ def _data_hashes(lab: Lab) -> dict[str, str]:
 
 def _base(lab: Lab, suffix: str = ".ipynb") -> Path:
     """The release that the student's copy was last brought up to."""
-    return lab.root / WORK / BASE / f"{lab.stem}{suffix}"
+    return lab.copies / BASE / f"{lab.stem}{suffix}"
 
 
 def _remember(lab: Lab) -> None:
