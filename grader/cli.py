@@ -86,7 +86,9 @@ def command(function: Callable[..., None], app: typer.Typer = _app) -> Callable[
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] in ("grader", "threeloops", "benchmarks", ""):
                 raise
-            _fail(f"{error.name} is not installed, and this command needs it; `make course` installs what is missing")
+            from grader.machine.installed import how_to_install, origin
+
+            _fail(f"{error.name} is not installed, and this command needs it; {how_to_install(origin())}")
         except FileNotFoundError as error:
             _fail(str(error) if error.errno is None else cause(error))
         except KeyboardInterrupt:

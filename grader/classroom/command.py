@@ -221,7 +221,7 @@ def _nbgrader(*words: str) -> None:
     """Run nbgrader's command in the course. Raises MachineFault, which shows what it said, if it fails."""
     root = course_root()
     if not (root / "nbgrader_config.py").is_file():
-        raise LabError(f"{root} is no course folder: it has no nbgrader_config.py")
+        raise LabError(f"{root} is no course folder: it has no nbgrader_config.py; run this in a checkout or a bundle")
     if words[0] in _OF_EXCHANGE:
         require_exchange(root)
     command = [sys.executable, "-m", "nbgrader", *words]

@@ -13,6 +13,7 @@ import psutil
 
 from grader.authoring.labs import Limits
 from grader.doctor.finding import Finding
+from grader.machine.installed import Origin
 
 __all__ = ["judge_surroundings", "survey"]
 
@@ -84,15 +85,17 @@ def _memory_bytes() -> int:
     return min(whole, int(limit)) if limit.isdecimal() else whole
 
 
-def judge_surroundings(seen: dict[str, Any]) -> list[Finding]:
-    """One finding for each part of the survey, with what to do where something is missing."""
-    return [
+def judge_surroundings(seen: dict[str, Any], origin: Origin) -> list[Finding]:
+    """One finding for each part of the survey, with what to do where something is missing.
+
+    Only a checkout has newer releases in git and tests that need a browser.
+    """
+    findings = [
         _home(seen["unwritable"]),
-        _memory(seen["memory_bytes"]),
-        _git(seen["git"]),
-        _network(seen["network"]),
-        _browser(seen["browser"]),
+        _memory(seen["memory_bytes"], origin),
+        _network(seen["network"], origin),
     ]
+    return [*findings, _git(seen["git"]), _browser(seen["browser"])] if origin == "checkout" else findings
 
 
 def _home(unwritable: list[str]) -> Finding:
@@ -103,11 +106,13 @@ def _home(unwritable: list[str]) -> Finding:
     return Finding("home", "broken", f"cannot be written by {'; '.join(lost)}", step)
 
 
-def _memory(have: int) -> Finding:
+def _memory(have: int, origin: Origin) -> Finding:
     sentence = f"{have / 2**30:.1f} GiB for the course"
     if have >= _NEEDED_MEMORY_BYTES:
         return Finding("memory", "ok", sentence)
-    step = "close other programs, run one lab at a time (threeloops course --jobs 1) and grade with --jobs 1"
+    step = "close other programs and notebooks"
+    if origin == "checkout":
+        step += ", run one lab at a time (threeloops course --jobs 1) and grade with --jobs 1"
     most = Limits().memory_mb / 1024
     return Finding("memory", "broken", f"{sentence}: one graded submission may take {most:g} GiB", step)
 
@@ -119,10 +124,11 @@ def _git(there: bool) -> Finding:
     return Finding("git", "missing", sentence, "apt install git, or take newer releases as a download")
 
 
-def _network(there: bool | None) -> Finding:
+def _network(there: bool | None, origin: Origin) -> Finding:
     if there is False:
         sentence = "no route out of this machine: labs, checks and grading need none"
-        return Finding("network", "missing", sentence, "only installing needs one: `make wheels`, elsewhere")
+        fetch = "`pip download` with the wheel" if origin == "wheel" else "`make wheels`"
+        return Finding("network", "missing", sentence, f"only installing needs one: {fetch}, elsewhere")
     return Finding("network", "ok", "used by installing alone: labs, checks and grading run without one")
 
 

@@ -55,5 +55,5 @@ def _why_not_here() -> str:
         return ""
     return (
         f"Jupyter cannot write {folder}, where it keeps the address of its server. Name a home folder that can be "
-        'written: HOME="$PWD/work" make lab'
+        'written, and run the command again: export HOME="$PWD/work"'
     )

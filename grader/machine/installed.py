@@ -1,4 +1,4 @@
-"""The packages that the course needs, and which of them are installed. Imports none of them.
+"""How the course was installed, the packages that it needs, and which of them are there. Imports none of them.
 
 A checkout says what it needs in pyproject.toml, an installed wheel in its metadata.
 """
@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import metadata, requires
+from pathlib import Path
+from typing import Literal
 
 from packaging.requirements import Requirement as Specification
 from packaging.specifiers import SpecifierSet
@@ -16,7 +18,10 @@ from threeloops.hardware.probe import installed_version
 
 from grader.machine.child_process import CODE
 
-__all__ = ["Requirement", "closure", "python_supported", "requirements"]
+__all__ = ["Origin", "Requirement", "closure", "how_to_install", "origin", "python_supported", "requirements"]
+
+Origin = Literal["checkout", "bundle", "wheel"]
+"""What the course was installed from. A bundle is any folder of it without git, such as a downloaded archive."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,21 @@ class Requirement:
     def satisfied(self) -> bool:
         """Whether the installed version is in range; a vendor's suffix ("2.11.0a0+nv25") does not matter."""
         return self.installed is not None and SpecifierSet(self.range).contains(self.installed, prereleases=True)
+
+
+def origin() -> Origin:
+    if not _pyproject().is_file():
+        return "wheel"
+    return "checkout" if (CODE / ".git").exists() else "bundle"
+
+
+def how_to_install(origin: Origin) -> str:
+    """The step that brings missing packages, for each origin."""
+    return {
+        "checkout": "run `make course`: it installs what requirements.txt pins",
+        "bundle": "run `make lab`: it installs what requirements.txt pins",
+        "wheel": "install the wheel again with pip: it brings the packages that it needs",
+    }[origin]
 
 
 def requirements() -> list[Requirement]:
@@ -68,8 +88,12 @@ class _Project:
 
 @cache
 def _project() -> _Project:
-    file = CODE / "pyproject.toml"
-    if file.is_file():
+    if (file := _pyproject()).is_file():
         found = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
         return _Project(tuple(found["dependencies"]), found["requires-python"])
     return _Project(tuple(requires("threeloops") or ()), metadata("threeloops")["Requires-Python"])
+
+
+def _pyproject() -> Path:
+    """Not there if this package was installed from a wheel."""
+    return CODE / "pyproject.toml"

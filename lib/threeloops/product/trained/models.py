@@ -47,7 +47,7 @@ def from_checkpoints(name: str) -> GPT:
     if not curve or curve[-1].step < recipe.steps:
         raise FileNotFoundError(
             f"{folder}: {name!r} was trained for {curve[-1].step if curve else 0} of {recipe.steps} steps; "
-            "run `make model`"
+            "`python -m threeloops.product.trained` trains it (in a checkout: `make model`)"
         )
     model = GPT(recipe.config)
     template = {f"model.{key}": value.detach() for key, value in model.state_dict().items()}
