@@ -104,9 +104,10 @@ def command(function: Callable[..., None], app: typer.Typer = _app) -> Callable[
 
 def _chosen(names: list[str] | None) -> list[Lab]:
     """The labs that an author or instructor means; all of them where none is named."""
+    from grader.machine.installed import require_solutions
+
     labs = [find_lab(n) for n in names] if names else all_labs()
-    if not all(lab.has_answers for lab in labs) or not labs:
-        _fail(f"{course_root()} has no solutions/, as in a student bundle: run this in a checkout of the course")
+    require_solutions(labs)
     return labs
 
 
@@ -180,7 +181,7 @@ def grade(
     """
     from grader.course import grade_command
 
-    target = find_lab(lab)
+    (target,) = _chosen([lab])
     report = grade_command.run(
         target, submissions, jobs=jobs, only=only, sandbox=sandbox, fresh=fresh, console=_console
     )

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from threeloops.files import replace_text
 
-from grader.authoring.labs import LabError, course_root, find_lab
+from grader.authoring.labs import Lab, LabError, course_root, find_lab
 from grader.classroom.exchange.folder import is_open_to_all, require_exchange
 from grader.classroom.register import settings as register
 from grader.machine.child_process import environment
@@ -85,7 +85,7 @@ def _release(lab: _LabName) -> None:
     from grader.classroom.handout.bundle import write_bundle
     from grader.release.release import release as generate
 
-    target = find_lab(lab)
+    target = _whole(lab)
     require_exchange(course_root())
     generate([target])
     _nbgrader("generate_assignment", target.slug, "--force")
@@ -137,7 +137,7 @@ def _grade(
 ) -> None:
     """Grade through the wall (nbgrader autograde), late penalties included."""
     more = ["--force"] if again else []
-    _nbgrader("autograde", find_lab(lab).slug, f"--WalledExecute.sandbox={sandbox}", *more)
+    _nbgrader("autograde", _whole(lab).slug, f"--WalledExecute.sandbox={sandbox}", *more)
 
 
 def _feedback(lab: _LabName) -> None:
@@ -195,7 +195,7 @@ def _gradescope(lab: _LabName) -> None:
     """Write the zip file that Gradescope takes as the autograder of a lab."""
     from grader.classroom.handout.autograder import write_autograder
 
-    target = find_lab(lab)
+    target = _whole(lab)
     path = register.class_folder() / f"gradescope_{target.number:02d}.zip"
     write_autograder(path, target)
     print(f"{path} is the autograder. It holds the solutions: give it to Gradescope alone.")
@@ -208,6 +208,15 @@ def add_commands(app: typer.Typer, command: Callable[..., object]) -> None:
     for step in (_init, _release, _collect, _grade, _feedback, _export, _gradescope):
         command(step, steps)
     app.add_typer(steps, name="class")
+
+
+def _whole(lab: str) -> Lab:
+    """A lab that is graded with its hidden tests. Raises LabError in a bundle or a wheel, which lack them."""
+    from grader.machine.installed import require_solutions
+
+    target = find_lab(lab)
+    require_solutions([target])
+    return target
 
 
 def _roster() -> Path:

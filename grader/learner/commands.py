@@ -68,12 +68,16 @@ def check(
     from grader.grading.grade import Options, grade_notebook
     from grader.learner.notebooks import own_notebook
     from grader.learner.progress import key
+    from grader.machine.installed import require_solutions
     from grader.sandbox import bwrap
 
     path, content, chosen = own_notebook(notebook)
-    if full and not chosen.has_answers:
-        _refuse(
-            "--full: the hidden tests are with your instructor; run it without, and hand in with `threeloops submit`"
+    if full:
+        number = f"{chosen.number:02d}"
+        require_solutions(
+            [chosen],
+            f". --full needs the hidden tests in it. Here `threeloops check {number}` runs the visible ones, and "
+            f"`threeloops submit {number}` makes the file that your instructor grades with all of them",
         )
     how = Options("none" if bwrap.why_not() else "bwrap") if full else Options("none", visible=True)
     record = grade_notebook(content, chosen, "you", how)

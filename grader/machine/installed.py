@@ -4,7 +4,7 @@ A checkout says what it needs in pyproject.toml, an installed wheel in its metad
 """
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import metadata, requires
@@ -16,9 +16,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from threeloops.hardware.probe import installed_version
 
+from grader.authoring.labs import Lab, LabError, course_root
 from grader.machine.child_process import CODE
 
-__all__ = ["Origin", "Requirement", "closure", "how_to_install", "origin", "python_supported", "requirements"]
+__all__ = [
+    "Origin", "Requirement", "closure", "how_to_install", "origin", "python_supported", "require_solutions",
+    "requirements",
+]  # fmt: skip
 
 Origin = Literal["checkout", "bundle", "wheel"]
 """What the course was installed from. A bundle is any folder of it without git, such as a downloaded archive."""
@@ -51,6 +55,17 @@ def how_to_install(origin: Origin) -> str:
         "bundle": "run `make lab`: it installs what requirements.txt pins",
         "wheel": "install the wheel again with pip: it brings the packages that it needs",
     }[origin]
+
+
+def require_solutions(labs: Sequence[Lab], otherwise: str = "") -> None:
+    """Refuse what cannot be done without answers and hidden tests; `otherwise` says what can be done instead.
+
+    Raises:
+        LabError: there is no lab, or one has no source here.
+    """
+    if not labs or not all(lab.has_answers for lab in labs):
+        lacks = f"{labs[0].root if labs else course_root()} has no solutions/, as in a student bundle or a wheel"
+        raise LabError(f"{lacks}: run this in a checkout of the course{otherwise}")
 
 
 def requirements() -> list[Requirement]:
