@@ -52,7 +52,9 @@ _app = typer.Typer(
     epilog="A lab is named by its number, its name or both: 1, 01, roofline, 01_roofline.\n\n"
     "Your copies of labs are in work/: in a checkout or a bundle, the one at its top; anywhere else, work/ of the "
     "nearest folder, yours or one above it, in which you have started a lab. [bold]threeloops start[/] makes it in "
-    "your folder. If there is none, commands look in the checkout that threeloops was installed from.",
+    "your folder. If there is none, commands look in the checkout that threeloops was installed from.\n\n"
+    "Your record of passed checks and predictions is in $XDG_STATE_HOME/threeloops, which is ~/.local/state/threeloops "
+    "on most machines. Set THREELOOPS_HOME to keep it in another folder.",
 )
 _console = Console()
 _complain = Console(stderr=True)

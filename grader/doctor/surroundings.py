@@ -5,11 +5,13 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+from threeloops.files import base_folder, record_folder
 
 from grader.authoring.labs import Limits
 from grader.doctor.finding import Finding
@@ -24,20 +26,21 @@ class _Cache:
 
     program: str
     variable: str
-    default: str
+    default: Callable[[], Path]
     lost: str
 
     @property
     def folder(self) -> Path:
         """Raises RuntimeError where there is no home folder at all."""
-        return Path(os.environ.get(self.variable) or self.default).expanduser()
+        named = os.environ.get(self.variable)
+        return Path(named).expanduser() if named else self.default()
 
 
 _CACHES = (
-    _Cache("Jupyter", "JUPYTER_DATA_DIR", "~/.local/share/jupyter", "it does not start"),
-    _Cache("Triton", "TRITON_CACHE_DIR", "~/.triton/cache", "it compiles no kernel"),
-    _Cache("matplotlib", "MPLCONFIGDIR", "~/.cache/matplotlib", "it looks for fonts in every process anew"),
-    _Cache("threeloops", "THREELOOPS_HOME", "~/.local/state/threeloops", "`status` forgets which checks have passed"),
+    _Cache("Jupyter", "JUPYTER_DATA_DIR", lambda: base_folder("data") / "jupyter", "it does not start"),
+    _Cache("Triton", "TRITON_CACHE_DIR", lambda: Path.home() / ".triton/cache", "it compiles no kernel"),
+    _Cache("matplotlib", "MPLCONFIGDIR", lambda: base_folder("cache") / "matplotlib", "it looks for fonts every time"),
+    _Cache("threeloops", "THREELOOPS_HOME", record_folder, "`status` forgets which checks have passed"),
 )
 
 _BROWSERS = ("chromium", "google-chrome", "chromium-browser")
@@ -49,11 +52,21 @@ def survey() -> dict[str, Any]:
     """The record that `judge_surroundings` reads; plain data, so that it crosses from the process that looks."""
     return {
         "unwritable": [cache.program for cache in _CACHES if not _can_write(cache)],
+        "record": _record(),
         "git": shutil.which("git") is not None,
         "network": _has_default_route(),
         "browser": next((name for name in _BROWSERS if shutil.which(name)), None),
         "memory_bytes": _memory_bytes(),
     }
+
+
+def _record() -> str:
+    """The folder of the learner's record, as a person would type it; "" without a home folder."""
+    try:
+        folder, mine = record_folder(), Path.home()
+    except RuntimeError:
+        return ""
+    return f"~/{folder.relative_to(mine)}" if folder.is_relative_to(mine) else str(folder)
 
 
 def _can_write(cache: _Cache) -> bool:
@@ -91,16 +104,18 @@ def judge_surroundings(seen: dict[str, Any], origin: Origin) -> list[Finding]:
     Only a checkout has newer releases in git and tests that need a browser.
     """
     findings = [
-        _home(seen["unwritable"]),
+        _home(seen["unwritable"], seen["record"]),
         _memory(seen["memory_bytes"], origin),
         _network(seen["network"], origin),
     ]
     return [*findings, _git(seen["git"]), _browser(seen["browser"])] if origin == "checkout" else findings
 
 
-def _home(unwritable: list[str]) -> Finding:
+def _home(unwritable: list[str], record: str) -> Finding:
     if not unwritable:
-        return Finding("home", "ok", f"{', '.join(cache.program for cache in _CACHES)} can write their folders")
+        programs = ", ".join(cache.program for cache in _CACHES)
+        kept = f"your record of passed checks is in {record} (THREELOOPS_HOME names another folder)"
+        return Finding("home", "ok", f"{programs} can write their folders; {kept}")
     lost = [f"{c.program} ({c.variable}): {c.lost}" for c in _CACHES if c.program in unwritable]
     step = 'name a home that can be written: export HOME="$PWD/work"'
     return Finding("home", "broken", f"cannot be written by {'; '.join(lost)}", step)

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from threeloops.files import base_folder
+
 from grader.authoring.labs import Lab
 from grader.machine.faults import MachineFault
 
@@ -47,8 +49,8 @@ def _environment(variables: dict[str, str]) -> dict[str, str]:
 
 
 def _why_not_here() -> str:
-    data = os.environ.get("JUPYTER_DATA_DIR") or "~/.local/share/jupyter"
-    folder = Path(os.environ.get("JUPYTER_RUNTIME_DIR") or f"{data}/runtime").expanduser()
+    data = Path(os.environ.get("JUPYTER_DATA_DIR") or base_folder("data") / "jupyter")
+    folder = Path(os.environ.get("JUPYTER_RUNTIME_DIR") or data / "runtime").expanduser()
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     if os.access(folder, os.W_OK):

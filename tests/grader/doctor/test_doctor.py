@@ -37,7 +37,14 @@ H100 = Gpu("NVIDIA H100 80GB HBM3", (9, 0), 80 << 30, "GPU-00000000-1111-2222-33
 V100 = Gpu("Tesla V100-SXM2-16GB", (7, 0), 16 << 30, "GPU-55555555-6666-7777-8888-999999999999")
 
 
-AROUND = {"unwritable": [], "git": True, "network": True, "browser": "chromium", "memory_bytes": 8 << 30}
+AROUND = {
+    "unwritable": [],
+    "record": "~/record",
+    "git": True,
+    "network": True,
+    "browser": "chromium",
+    "memory_bytes": 8 << 30,
+}
 
 
 def answers(on=HEALTHY, **changed):
@@ -263,6 +270,16 @@ def test_a_folder_that_cannot_be_written_is_found_and_none_is_made(tmp_path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_where_the_record_is_and_how_to_move_it_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable, folder in (("THREELOOPS_HOME", "mine"), ("XDG_STATE_HOME", "state/threeloops")):
+        with monkeypatch.context() as patch:
+            patch.delenv("THREELOOPS_HOME", raising=False)
+            patch.setenv(variable, str(tmp_path / folder.partition("/")[0]))
+            found = diagnosis(surroundings={"ok": True, **AROUND, "record": surroundings.survey()["record"]})
+            assert f"in ~/{folder} (THREELOOPS_HOME" in found["home"].sentence
+
+
 def test_without_any_home_folder_all_is_unwritable_that_no_variable_names(monkeypatch):
     for cache in surroundings._CACHES:
         monkeypatch.delenv(cache.variable, raising=False)
@@ -296,7 +313,14 @@ FOREIGN = {
 
 @pytest.mark.parametrize("origin", FOREIGN)
 def test_every_step_can_be_taken_in_what_the_course_was_installed_from(origin):
-    nothing = {"unwritable": ["Jupyter"], "git": False, "network": False, "browser": None, "memory_bytes": 1 << 30}
+    nothing = {
+        "unwritable": ["Jupyter"],
+        "record": "",
+        "git": False,
+        "network": False,
+        "browser": None,
+        "memory_bytes": 1 << 30,
+    }
     crashed = {check: failed("it crashed") for check in answers()}
     no_sandbox = {"ok": True, "why_not": "not installed", "installed": False, "no_groups": "none can be made"}
     for found in (
