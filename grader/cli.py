@@ -49,7 +49,12 @@ _app = typer.Typer(
     help="Three Loops: an AI-infrastructure course that you execute.\n\n"
     "Begin with [bold]threeloops doctor[/] (can this machine teach you?) and [bold]threeloops lab[/] "
     "(the first lab, in your own copy); [bold]threeloops status[/] says how far you are.",
-    epilog="A lab is named by its number, its name or both: 1, 01, roofline, 01_roofline.",
+    epilog="A lab is named by its number, its name or both: 1, 01, roofline, 01_roofline.\n\n"
+    "Your copies of labs are in work/: in a checkout or a bundle, the one at its top; anywhere else, work/ of the "
+    "nearest folder, yours or one above it, in which you have started a lab. [bold]threeloops start[/] makes it in "
+    "your folder. If there is none, commands look in the checkout that threeloops was installed from.\n\n"
+    "Your record of passed checks and predictions is in $XDG_STATE_HOME/threeloops, which is ~/.local/state/threeloops "
+    "on most machines. Set THREELOOPS_HOME to keep it in another folder.",
 )
 _console = Console()
 _complain = Console(stderr=True)
@@ -83,7 +88,9 @@ def command(function: Callable[..., None], app: typer.Typer = _app) -> Callable[
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] in ("grader", "threeloops", "benchmarks", ""):
                 raise
-            _fail(f"{error.name} is not installed, and this command needs it; `make course` installs what is missing")
+            from grader.machine.installed import how_to_install, origin
+
+            _fail(f"{error.name} is not installed, and this command needs it; {how_to_install(origin())}")
         except FileNotFoundError as error:
             _fail(str(error) if error.errno is None else cause(error))
         except KeyboardInterrupt:
@@ -99,9 +106,10 @@ def command(function: Callable[..., None], app: typer.Typer = _app) -> Callable[
 
 def _chosen(names: list[str] | None) -> list[Lab]:
     """The labs that an author or instructor means; all of them where none is named."""
+    from grader.machine.installed import require_solutions
+
     labs = [find_lab(n) for n in names] if names else all_labs()
-    if not all(lab.has_answers for lab in labs) or not labs:
-        _fail(f"{course_root()} has no solutions/, as in a student bundle: run this in a checkout of the course")
+    require_solutions(labs)
     return labs
 
 
@@ -175,7 +183,7 @@ def grade(
     """
     from grader.course import grade_command
 
-    target = find_lab(lab)
+    (target,) = _chosen([lab])
     report = grade_command.run(
         target, submissions, jobs=jobs, only=only, sandbox=sandbox, fresh=fresh, console=_console
     )

@@ -238,3 +238,4 @@ def test_the_doctor_finds_packages_without_pyproject(theirs):
     found = {each["name"]: each for each in json.loads(done.stdout)["findings"]}
     assert found["packages"]["status"] == "ok" and "torch" in found["packages"]["sentence"], found["packages"]
     assert found["home"]["status"] == "ok"
+    assert not re.search(r"git pull|`make|requirements\.txt", done.stdout), "advice for a checkout, which is not there"

@@ -27,11 +27,14 @@ def new(lab: Annotated[str, typer.Argument(help="Number and name of the new lab:
 def test(lab: Annotated[str, typer.Argument(help="Number or name of the lab.")]) -> None:
     """Grade a lab's reference, its right and wrong answers, and the lab untouched and half done."""
     from grader.author.trial import trials
+    from grader.machine.installed import require_solutions
     from grader.sandbox import bwrap
     from grader.sandbox.pool import close_pools
 
+    chosen = find_lab(lab)
+    require_solutions([chosen])
     started, answers, fell = time.monotonic(), 0, 0
-    for trial in trials(find_lab(lab), "none" if bwrap.why_not() else "bwrap"):
+    for trial in trials(chosen, "none" if bwrap.why_not() else "bwrap"):
         mark = "[red]✗[/]" if trial.faults else "[green]✓[/]"
         _console.print(f"{mark} {trial.name} ({trial.answers})", highlight=False)
         for fault in trial.faults:

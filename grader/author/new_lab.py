@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from grader.authoring.labs import SOLUTIONS, Lab, LabError, all_labs, course_root
+from grader.machine.installed import require_solutions
 
 __all__ = ["begin"]
 
@@ -16,15 +17,18 @@ def begin(slug: str, root: Path | None = None) -> Lab:
     """Write `solutions/NN_name/`, whole or not at all.
 
     Raises:
-        LabError: `slug` is no name of a lab, or its number, name or folder is taken.
+        LabError: `slug` is no name of a lab, or its number, name or folder is taken; or the other labs have no sources.
     """
     root = root or course_root()
     if not _NAME.fullmatch(slug):
         raise LabError(f"{slug!r} is no name of a lab: expected two digits and words, as in 20_my_lab")
+    labs = all_labs(root)
+    if labs:  # in a bundle or a wheel, a first source would hide all labs that have none
+        require_solutions(labs)
     lab = Lab(slug, root)
-    if taken := [each.slug for each in all_labs(root) if each.number == lab.number]:
+    if taken := [each.slug for each in labs if each.number == lab.number]:
         raise LabError(f"lab {lab.number:02} is there already: {taken[0]}; take another number")
-    if taken := [each.slug for each in all_labs(root) if each.name == lab.name]:
+    if taken := [each.slug for each in labs if each.name == lab.name]:
         raise LabError(f"{taken[0]} has this name already, and commands take a lab by its name; take another word")
     if lab.folder.exists():
         raise LabError(f"{lab.folder} is there already, and holds no {slug}.py; move it away")

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "BASE", "GOES_ON", "KERNELSPEC", "LABS", "Lab", "LabError", "Limits", "OPENING", "SOLUTIONS", "WORK", "all_labs",
-    "course_root", "find_lab", "grade_id", "nested", "text_id",
+    "BASE", "GOES_ON", "KERNELSPEC", "LABS", "Lab", "LabError", "Limits", "OPENING", "SOLUTIONS", "all_labs",
+    "course_root", "find_lab", "grade_id", "nested", "text_id", "work_folder",
 ]  # fmt: skip
 
 if TYPE_CHECKING:  # a machine that only measures may have no nbformat, and must still be able to name a lab
     from nbformat import NotebookNode
 
-SOLUTIONS, LABS, WORK = "solutions", "labs", "work"
+SOLUTIONS, LABS, _WORK = "solutions", "labs", "work"
 BASE = ".base"
 """In `work/`: the releases that the student's copies were made from."""
 _IN_WHEEL = Path(__file__).resolve().parents[1] / LABS
@@ -49,22 +49,44 @@ def course_root() -> Path:
     """The repository or bundle: `$THREELOOPS_ROOT`, else the one that the working directory lies in, else the one that
     this package lies in. Absolute: grading changes directories.
 
-    Where courses lie in each other, the package's own comes first and then the outermost: a submission that looks like
-    a course must not become the one that grades it. A package that was installed from a wheel lies in none: then it is
-    the learner's folder, which is the nearest one at or above the working directory that has started labs in `work/`,
-    or else the working directory itself.
+    A package that was installed from a wheel lies in none: then it is the folder that the learner's `work/` lies in.
+    """
+    return _course_around() or _own_course() or work_folder().parent
+
+
+def work_folder(starting: bool = False) -> Path:
+    """The folder of the learner's copies, the same for every command.
+
+    In a course it is `work/` at the course's top. Elsewhere it is the nearest `work/` with started labs, at or above
+    the working directory. If there is none, it is that of the course which this package lies in, if labs were started
+    there. Otherwise, and for a lab that is being started, it is `work/` of the working directory.
+    """
+    if course := _course_around():
+        return course / _WORK
+    here = Path.cwd()
+    own = None if starting else _own_course()
+    places = [here, *here.parents, *([own] if own else [])]
+    return next((folder for folder in places if os.path.isdir(folder / _WORK / BASE)), here) / _WORK
+
+
+def _own_course() -> Path | None:
+    """The repository or bundle that this package lies in; None if it was installed from a wheel."""
+    return None if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
+
+
+def _course_around() -> Path | None:
+    """The course that `$THREELOOPS_ROOT` names or the working directory lies in.
+
+    If courses lie in each other, the package's own comes first and then the outermost: a submission that looks like a
+    course must not become the one that grades it.
     """
     if named := os.environ.get("THREELOOPS_ROOT"):
         return Path(named).absolute()
-    here = Path.cwd()
-    around = [here, *here.parents]
-    own = None if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
-    courses = [folder for folder in around if _is_course(folder)]
-    if own and (own in around or not courses):
+    around = [Path.cwd(), *Path.cwd().parents]
+    if (own := _own_course()) in around:
         return own
-    if courses:
-        return courses[-1]
-    return next((folder for folder in around if (folder / WORK / BASE).is_dir()), here)
+    courses = [folder for folder in around if _is_course(folder)]
+    return courses[-1] if courses else None
 
 
 def _is_course(folder: Path) -> bool:
@@ -97,6 +119,8 @@ class Lab:
     slug: str
     root: Path = field(default_factory=course_root)
     dives: bool = False
+    work_elsewhere: Path | None = None
+    """The folder of the learner's copies, if it is not `work/` of the course."""
 
     @property
     def number(self) -> int:
@@ -161,9 +185,14 @@ class Lab:
         return _released_labs(self.root) / self.slug / f"{self.stem}.ipynb"
 
     @property
+    def copies(self) -> Path:
+        """The folder of the learner's copies of labs: see `work_folder`."""
+        return self.work_elsewhere or self.root / _WORK
+
+    @property
     def work(self) -> Path:
         """The student's own copy."""
-        return self.root / WORK / self.slug / f"{self.stem}.ipynb"
+        return self.copies / self.slug / f"{self.stem}.ipynb"
 
     def master(self) -> NotebookNode:
         """The source as a notebook, solutions and hidden tests included; a fresh copy at every call."""
@@ -209,10 +238,14 @@ class Lab:
 
 
 def all_labs(root: Path | None = None) -> list[Lab]:
-    """Every lab that has a source, in the order of the course."""
-    root = root or course_root()
+    """Every lab that has a source, in the order of the course: of `root`, or of the one that the learner works in."""
+    elsewhere = None
+    if root is None:
+        root, copies = course_root(), work_folder()
+        elsewhere = None if copies == root / _WORK else copies
     folders = sorted(p for p in _place(root).glob("*") if _FOLDER.fullmatch(p.name))
-    return [lab for lab in (Lab(p.name, root) for p in folders) if lab.source.is_file()]
+    labs = (Lab(p.name, root, work_elsewhere=elsewhere) for p in folders)
+    return [lab for lab in labs if lab.source.is_file()]
 
 
 def find_lab(name: str, root: Path | None = None) -> Lab:

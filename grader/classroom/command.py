@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from threeloops.files import replace_text
 
-from grader.authoring.labs import LabError, course_root, find_lab
+from grader.authoring.labs import Lab, LabError, course_root, find_lab
 from grader.classroom.exchange.folder import is_open_to_all, require_exchange
 from grader.classroom.register import settings as register
 from grader.machine.child_process import environment
@@ -33,7 +33,7 @@ def _submit(
     target = find_lab(lab)
     path = write_submission(target)
     if exchange:
-        _nbgrader("submit", target.slug)
+        _nbgrader("submit", target.slug, f"--Exchange.assignment_dir={target.copies}")
     print(f"{path} is what you hand in.{' It is at the exchange as well.' if exchange else ''}")
 
 
@@ -85,7 +85,7 @@ def _release(lab: _LabName) -> None:
     from grader.classroom.handout.bundle import write_bundle
     from grader.release.release import release as generate
 
-    target = find_lab(lab)
+    target = _whole(lab)
     require_exchange(course_root())
     generate([target])
     _nbgrader("generate_assignment", target.slug, "--force")
@@ -137,7 +137,7 @@ def _grade(
 ) -> None:
     """Grade through the wall (nbgrader autograde), late penalties included."""
     more = ["--force"] if again else []
-    _nbgrader("autograde", find_lab(lab).slug, f"--WalledExecute.sandbox={sandbox}", *more)
+    _nbgrader("autograde", _whole(lab).slug, f"--WalledExecute.sandbox={sandbox}", *more)
 
 
 def _feedback(lab: _LabName) -> None:
@@ -195,7 +195,7 @@ def _gradescope(lab: _LabName) -> None:
     """Write the zip file that Gradescope takes as the autograder of a lab."""
     from grader.classroom.handout.autograder import write_autograder
 
-    target = find_lab(lab)
+    target = _whole(lab)
     path = register.class_folder() / f"gradescope_{target.number:02d}.zip"
     write_autograder(path, target)
     print(f"{path} is the autograder. It holds the solutions: give it to Gradescope alone.")
@@ -210,6 +210,15 @@ def add_commands(app: typer.Typer, command: Callable[..., object]) -> None:
     app.add_typer(steps, name="class")
 
 
+def _whole(lab: str) -> Lab:
+    """A lab that is graded with its hidden tests. Raises LabError in a bundle or a wheel, which lack them."""
+    from grader.machine.installed import require_solutions
+
+    target = find_lab(lab)
+    require_solutions([target])
+    return target
+
+
 def _roster() -> Path:
     return register.class_folder() / "roster.json"
 
@@ -221,7 +230,7 @@ def _nbgrader(*words: str) -> None:
     """Run nbgrader's command in the course. Raises MachineFault, which shows what it said, if it fails."""
     root = course_root()
     if not (root / "nbgrader_config.py").is_file():
-        raise LabError(f"{root} is no course folder: it has no nbgrader_config.py")
+        raise LabError(f"{root} is no course folder: it has no nbgrader_config.py; run this in a checkout or a bundle")
     if words[0] in _OF_EXCHANGE:
         require_exchange(root)
     command = [sys.executable, "-m", "nbgrader", *words]

@@ -19,7 +19,7 @@ from grader.authoring.labs import course_root
 from grader.doctor.finding import Finding
 from grader.doctor.findings import Answer, judge
 from grader.machine.child_process import run_child
-from grader.machine.installed import requirements
+from grader.machine.installed import origin, requirements
 
 __all__ = ["Diagnosis", "diagnose", "render"]
 
@@ -72,7 +72,7 @@ def diagnose(seconds: float = _SECONDS, ask: Callable[[str, float], Answer] | No
         answers["gpu"] = tried("gpu")
     wanted = requirements()
     return Diagnosis(
-        findings=tuple(judge(answers, machine, report, wanted, shutil.disk_usage(course_root()).free)),
+        findings=tuple(judge(answers, machine, report, wanted, shutil.disk_usage(course_root()).free, origin())),
         versions={r.name: r.installed for r in wanted},
         machine=machine,
         usable_gpus=report.usable_devices if report else (),

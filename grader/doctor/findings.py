@@ -6,7 +6,7 @@ from threeloops.hardware.capability import OLDEST_CAPABILITY, TRITON_OLDEST_CAPA
 
 from grader.doctor.finding import Finding
 from grader.doctor.surroundings import judge_surroundings
-from grader.machine.installed import Requirement, python_supported
+from grader.machine.installed import Origin, Requirement, how_to_install, python_supported
 
 __all__ = ["Answer", "judge"]
 
@@ -24,7 +24,6 @@ _GENERATIONS = {
 }
 """NVIDIA's generations by compute capability. Source: NVIDIA, "CUDA GPU Compute Capability"."""
 
-_INSTALL = "run `make course`: it installs what requirements.txt pins"
 _AGAIN = "run the doctor again: the first run on a machine reads the packages from disk"
 
 
@@ -34,20 +33,22 @@ def judge(
     report: Report | None,
     wanted: list[Requirement],
     free_bytes: int,
+    origin: Origin,
 ) -> list[Finding]:
-    """One finding per check, the most important to a reader first."""
+    """One finding per check, the most important to a reader first. The steps fit what the course was installed from."""
+    install = how_to_install(origin)
     return [
-        _platform(answers["machine"], machine),
-        _packages(wanted),
-        _interpreter(answers["interpreter"], report),
-        _compiler(answers["compiler"]),
+        _platform(answers["machine"], machine, origin),
+        _packages(wanted, install),
+        _interpreter(answers["interpreter"], report, install),
+        _compiler(answers["compiler"], install),
         _torch_compile(answers["cxx"]),
         _ranks(answers["ranks"], machine),
-        _sandbox(answers["sandbox"]),
+        _sandbox(answers["sandbox"], install),
         _limits(answers["sandbox"]),
         _gpu(answers.get("gpu"), machine, report),
         _disk(free_bytes),
-        *_surroundings(answers["surroundings"]),
+        *_surroundings(answers["surroundings"], origin),
     ]
 
 
@@ -55,13 +56,13 @@ def _failed(name: str, what: str, answer: Answer, next_step: str) -> Finding:
     return Finding(name, "broken", f"{what}: {answer['error']}", _AGAIN if answer.get("late") else next_step)
 
 
-def _platform(answer: Answer, machine: Machine | None) -> Finding:
+def _platform(answer: Answer, machine: Machine | None, origin: Origin) -> Finding:
     if machine is None:
-        return _failed("platform", "this machine could not be read", answer, _INSTALL)
+        return _failed("platform", "this machine could not be read", answer, how_to_install(origin))
     kind = f"{machine.platform}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB memory"
     system, _, processor = machine.platform.partition("-")
     if system != "linux":
-        container = "open the devcontainer"
+        container = "open the devcontainer" if origin == "checkout" else "use a container or a machine with Linux"
         step = f"install WSL 2 and the course in it, or {container}" if system == "win32" else container
         return Finding("platform", "missing", f"{kind}: Triton has wheels for Linux only", step)
     if processor not in _PROCESSORS:
@@ -74,19 +75,19 @@ def _platform(answer: Answer, machine: Machine | None) -> Finding:
     return Finding("platform", "ok", f"{kind}, Python {machine.python}")
 
 
-def _packages(wanted: list[Requirement]) -> Finding:
+def _packages(wanted: list[Requirement], install: str) -> Finding:
     absent = [r.name for r in wanted if r.installed is None]
     if absent:
-        return Finding("packages", "missing", f"not installed: {', '.join(absent)}", _INSTALL)
+        return Finding("packages", "missing", f"not installed: {', '.join(absent)}", install)
     off = [f"{r.name} {r.installed} (needs {r.range})" for r in wanted if not r.satisfied]
     if off:
-        return Finding("packages", "broken", f"outside of what the course is tested with: {', '.join(off)}", _INSTALL)
+        return Finding("packages", "broken", f"outside of what the course is tested with: {', '.join(off)}", install)
     leading = ("torch", "triton", "numpy", "jupyterlab", "nbgrader", "papermill")
     found = {r.name: r.installed for r in wanted}
     return Finding("packages", "ok", " · ".join(f"{n} {found[n]}" for n in leading if n in found))
 
 
-def _interpreter(answer: Answer, report: Report | None) -> Finding:
+def _interpreter(answer: Answer, report: Report | None, install: str) -> Finding:
     if answer["ok"]:
         sentence = "Triton kernels run on the CPU and equal numpy"
         if answer["wrong"]:
@@ -96,14 +97,16 @@ def _interpreter(answer: Answer, report: Report | None) -> Finding:
     if report and not report.interpreter.available and not answer.get("late"):
         # For known traps the report has better words than the exception in which they end.
         why, _, step = report.interpreter.detail.rpartition(": ")
-        return Finding("interpreter", "missing" if why.startswith("needs ") else "broken", why, step)
-    return _failed("interpreter", "an interpreted Triton kernel failed", answer, _INSTALL)
+        if why.startswith("needs "):
+            return Finding("interpreter", "missing", why, install)
+        return Finding("interpreter", "broken", why, step)
+    return _failed("interpreter", "an interpreted Triton kernel failed", answer, install)
 
 
-def _compiler(answer: Answer) -> Finding:
+def _compiler(answer: Answer, install: str) -> Finding:
     if answer["ok"]:
         return Finding("compiler", "ok", "Triton compiles for sm_90 without a GPU: PTX and machine code can be read")
-    return _failed("compiler", "Triton could not compile for sm_90", answer, _INSTALL)
+    return _failed("compiler", "Triton could not compile for sm_90", answer, install)
 
 
 def _torch_compile(answer: Answer) -> Finding:
@@ -125,9 +128,9 @@ def _ranks(answer: Answer, machine: Machine | None) -> Finding:
     return Finding("ranks", "ok", f"two gloo ranks added a tensor over loopback{turns}")
 
 
-def _sandbox(answer: Answer) -> Finding:
+def _sandbox(answer: Answer, install: str) -> Finding:
     if not answer["ok"]:
-        return _failed("sandbox", "bubblewrap could not be tried", answer, _INSTALL)
+        return _failed("sandbox", "bubblewrap could not be tried", answer, install)
     if answer["why_not"] is None:
         return Finding("sandbox", "ok", "bubblewrap starts: submissions are graded confined")
     until = "until then, `--sandbox none` grades only what you trust"
@@ -180,10 +183,10 @@ def _unsupported(machine: Machine) -> str:
     return "; ".join(parts) or "every generation since Maxwell has support"
 
 
-def _surroundings(answer: Answer) -> list[Finding]:
+def _surroundings(answer: Answer, origin: Origin) -> list[Finding]:
     if not answer["ok"]:
-        return [_failed("home", "the home folder could not be looked at", answer, _INSTALL)]
-    return judge_surroundings(answer)
+        return [_failed("home", "the home folder could not be looked at", answer, how_to_install(origin))]
+    return judge_surroundings(answer, origin)
 
 
 def _disk(free_bytes: int) -> Finding:

@@ -5,14 +5,17 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+from threeloops.files import base_folder, record_folder
 
 from grader.authoring.labs import Limits
 from grader.doctor.finding import Finding
+from grader.machine.installed import Origin
 
 __all__ = ["judge_surroundings", "survey"]
 
@@ -23,20 +26,21 @@ class _Cache:
 
     program: str
     variable: str
-    default: str
+    default: Callable[[], Path]
     lost: str
 
     @property
     def folder(self) -> Path:
         """Raises RuntimeError where there is no home folder at all."""
-        return Path(os.environ.get(self.variable) or self.default).expanduser()
+        named = os.environ.get(self.variable)
+        return Path(named).expanduser() if named else self.default()
 
 
 _CACHES = (
-    _Cache("Jupyter", "JUPYTER_DATA_DIR", "~/.local/share/jupyter", "it does not start"),
-    _Cache("Triton", "TRITON_CACHE_DIR", "~/.triton/cache", "it compiles no kernel"),
-    _Cache("matplotlib", "MPLCONFIGDIR", "~/.cache/matplotlib", "it looks for fonts in every process anew"),
-    _Cache("threeloops", "THREELOOPS_HOME", "~/.local/state/threeloops", "`status` forgets which checks have passed"),
+    _Cache("Jupyter", "JUPYTER_DATA_DIR", lambda: base_folder("data") / "jupyter", "it does not start"),
+    _Cache("Triton", "TRITON_CACHE_DIR", lambda: Path.home() / ".triton/cache", "it compiles no kernel"),
+    _Cache("matplotlib", "MPLCONFIGDIR", lambda: base_folder("cache") / "matplotlib", "it looks for fonts every time"),
+    _Cache("threeloops", "THREELOOPS_HOME", record_folder, "`status` forgets which checks have passed"),
 )
 
 _BROWSERS = ("chromium", "google-chrome", "chromium-browser")
@@ -48,11 +52,21 @@ def survey() -> dict[str, Any]:
     """The record that `judge_surroundings` reads; plain data, so that it crosses from the process that looks."""
     return {
         "unwritable": [cache.program for cache in _CACHES if not _can_write(cache)],
+        "record": _record(),
         "git": shutil.which("git") is not None,
         "network": _has_default_route(),
         "browser": next((name for name in _BROWSERS if shutil.which(name)), None),
         "memory_bytes": _memory_bytes(),
     }
+
+
+def _record() -> str:
+    """The folder of the learner's record, as a person would type it; "" without a home folder."""
+    try:
+        folder, mine = record_folder(), Path.home()
+    except RuntimeError:
+        return ""
+    return f"~/{folder.relative_to(mine)}" if folder.is_relative_to(mine) else str(folder)
 
 
 def _can_write(cache: _Cache) -> bool:
@@ -84,30 +98,36 @@ def _memory_bytes() -> int:
     return min(whole, int(limit)) if limit.isdecimal() else whole
 
 
-def judge_surroundings(seen: dict[str, Any]) -> list[Finding]:
-    """One finding for each part of the survey, with what to do where something is missing."""
-    return [
-        _home(seen["unwritable"]),
-        _memory(seen["memory_bytes"]),
-        _git(seen["git"]),
-        _network(seen["network"]),
-        _browser(seen["browser"]),
+def judge_surroundings(seen: dict[str, Any], origin: Origin) -> list[Finding]:
+    """One finding for each part of the survey, with what to do where something is missing.
+
+    Only a checkout has newer releases in git and tests that need a browser.
+    """
+    findings = [
+        _home(seen["unwritable"], seen["record"]),
+        _memory(seen["memory_bytes"], origin),
+        _network(seen["network"], origin),
     ]
+    return [*findings, _git(seen["git"]), _browser(seen["browser"])] if origin == "checkout" else findings
 
 
-def _home(unwritable: list[str]) -> Finding:
+def _home(unwritable: list[str], record: str) -> Finding:
     if not unwritable:
-        return Finding("home", "ok", f"{', '.join(cache.program for cache in _CACHES)} can write their folders")
+        programs = ", ".join(cache.program for cache in _CACHES)
+        kept = f"your record of passed checks is in {record} (THREELOOPS_HOME names another folder)"
+        return Finding("home", "ok", f"{programs} can write their folders; {kept}")
     lost = [f"{c.program} ({c.variable}): {c.lost}" for c in _CACHES if c.program in unwritable]
     step = 'name a home that can be written: export HOME="$PWD/work"'
     return Finding("home", "broken", f"cannot be written by {'; '.join(lost)}", step)
 
 
-def _memory(have: int) -> Finding:
+def _memory(have: int, origin: Origin) -> Finding:
     sentence = f"{have / 2**30:.1f} GiB for the course"
     if have >= _NEEDED_MEMORY_BYTES:
         return Finding("memory", "ok", sentence)
-    step = "close other programs, run one lab at a time (threeloops course --jobs 1) and grade with --jobs 1"
+    step = "close other programs and notebooks"
+    if origin == "checkout":
+        step += ", run one lab at a time (threeloops course --jobs 1) and grade with --jobs 1"
     most = Limits().memory_mb / 1024
     return Finding("memory", "broken", f"{sentence}: one graded submission may take {most:g} GiB", step)
 
@@ -119,10 +139,11 @@ def _git(there: bool) -> Finding:
     return Finding("git", "missing", sentence, "apt install git, or take newer releases as a download")
 
 
-def _network(there: bool | None) -> Finding:
+def _network(there: bool | None, origin: Origin) -> Finding:
     if there is False:
         sentence = "no route out of this machine: labs, checks and grading need none"
-        return Finding("network", "missing", sentence, "only installing needs one: `make wheels`, elsewhere")
+        fetch = "`pip download` with the wheel" if origin == "wheel" else "`make wheels`"
+        return Finding("network", "missing", sentence, f"only installing needs one: {fetch}, elsewhere")
     return Finding("network", "ok", "used by installing alone: labs, checks and grading run without one")
 
 

@@ -1,5 +1,6 @@
 """The learner's commands: `threeloops start · lab · check · status · reset`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -8,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from grader.authoring.labs import WORK, LabError, all_labs, course_root, find_lab
+from grader.authoring.labs import LabError, all_labs, find_lab, work_folder
 
 __all__ = ["check", "lab", "reset", "start", "status"]
 
@@ -25,10 +26,14 @@ def _refuse(message: str) -> NoReturn:
 
 
 def start(lab: _Name) -> None:
-    """Make your own copy of a lab in work/. Never overwrites one that is there."""
+    """Make your own copy of a lab in work/ of the folder that you are in. Never overwrites one that is there.
+
+    Inside a checkout or a bundle of the course, the copy goes to work/ at its top.
+    Below a folder in which you have started labs, it joins them.
+    """
     from grader.release import student_copies
 
-    chosen = find_lab(lab)
+    chosen = replace(find_lab(lab), work_elsewhere=work_folder(starting=True))
     if student_copies.start(chosen):
         _say(f"Your copy is {chosen.work}. Open it with `threeloops lab {lab}`; no command overwrites it.")
     else:
@@ -63,12 +68,16 @@ def check(
     from grader.grading.grade import Options, grade_notebook
     from grader.learner.notebooks import own_notebook
     from grader.learner.progress import key
+    from grader.machine.installed import require_solutions
     from grader.sandbox import bwrap
 
     path, content, chosen = own_notebook(notebook)
-    if full and not chosen.has_answers:
-        _refuse(
-            "--full: the hidden tests are with your instructor; run it without, and hand in with `threeloops submit`"
+    if full:
+        number = f"{chosen.number:02d}"
+        require_solutions(
+            [chosen],
+            f". --full needs the hidden tests in it. Here `threeloops check {number}` runs the visible ones, and "
+            f"`threeloops submit {number}` makes the file that your instructor grades with all of them",
         )
     how = Options("none" if bwrap.why_not() else "bwrap") if full else Options("none", visible=True)
     record = grade_notebook(content, chosen, "you", how)
@@ -86,7 +95,7 @@ def check(
         _console.print("[dim]the written reflection is still empty (it carries no points)[/]")
     if path.resolve() == chosen.work.resolve():  # another file of the lab says nothing about your own copy
         results = {key(test.name): test.score == test.max_score for test in record.tests}
-        journal.note_checked(chosen.work.parents[1], chosen.slug, results)
+        journal.note_checked(chosen.copies, chosen.slug, results)
     by = "" if full else " by the visible checks"
     _console.print(f"{record.score:g} of {record.max_score:g} points{by}", highlight=False)
     if record.score == record.max_score and not full and chosen.has_answers:
@@ -100,7 +109,7 @@ def status() -> None:
 
     from grader.learner.progress import next_step, standing
 
-    passed = journal.passed(course_root() / WORK)
+    passed = journal.passed(work_folder())
     found = [standing(each, passed.get(each.slug, set())) for each in all_labs()]
     right = {"justify": "right", "no_wrap": True}
     columns = (Column("lab", no_wrap=True), Column("points", **right), Column("minutes", **right))  # type: ignore[arg-type]
@@ -114,6 +123,7 @@ def status() -> None:
     _say(f"{points:g} of {of:g} points; about {ahead / 60:.0f} of {minutes / 60:.0f} hours are left.")
     _say(next_step(found))
     _say("Points count visible checks that passed when they last ran, in JupyterLab or in `threeloops check`.")
+    _say(f"Your copies are in {work_folder()}.")
 
 
 def reset(

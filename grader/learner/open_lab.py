@@ -6,7 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from grader.authoring.labs import WORK, Lab
+from threeloops.files import base_folder
+
+from grader.authoring.labs import Lab
 from grader.machine.faults import MachineFault
 
 __all__ = ["open_lab"]
@@ -23,15 +25,15 @@ def open_lab(lab: Lab, more: Sequence[str]) -> None:
     """
     if why := _why_not_here():
         raise MachineFault(why)
-    os.chdir(lab.root / WORK)
+    os.chdir(lab.copies)
     command = _jupyter_lab(lab, more)
     os.execve(command[0], command, _environment(dict(os.environ)))
 
 
 def _jupyter_lab(lab: Lab, more: Sequence[str] = ()) -> list[str]:
     """JupyterLab's command line: its files are those in `work/`, and the lab's notebook is open."""
-    page = f"/lab/tree/{lab.work.relative_to(lab.root / WORK).as_posix()}"
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={lab.root / WORK}"]
+    page = f"/lab/tree/{lab.work.relative_to(lab.copies).as_posix()}"
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={lab.copies}"]
     command += [f"--LabApp.default_url={page}"]
     if os.geteuid() == 0:
         command.append("--allow-root")  # it refuses otherwise, and in a container there is often no other user
@@ -47,13 +49,13 @@ def _environment(variables: dict[str, str]) -> dict[str, str]:
 
 
 def _why_not_here() -> str:
-    data = os.environ.get("JUPYTER_DATA_DIR") or "~/.local/share/jupyter"
-    folder = Path(os.environ.get("JUPYTER_RUNTIME_DIR") or f"{data}/runtime").expanduser()
+    data = Path(os.environ.get("JUPYTER_DATA_DIR") or base_folder("data") / "jupyter")
+    folder = Path(os.environ.get("JUPYTER_RUNTIME_DIR") or data / "runtime").expanduser()
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     if os.access(folder, os.W_OK):
         return ""
     return (
         f"Jupyter cannot write {folder}, where it keeps the address of its server. Name a home folder that can be "
-        'written: HOME="$PWD/work" make lab'
+        'written, and run the command again: export HOME="$PWD/work"'
     )

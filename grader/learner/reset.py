@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-import nbformat
 from nbformat import NotebookNode
 from threeloops.files import replace_text
 from threeloops.lab.course import journal
 
 from grader.authoring.labs import Lab, LabError, all_labs, find_lab, grade_id
 from grader.authoring.manifest import Manifest, manifest
-from grader.learner.notebooks import own_notebook
 from grader.learner.progress import key
+from grader.release.own_notebook import read_notebook, read_own, write_own
 
 __all__ = ["reset"]
 
@@ -24,12 +23,12 @@ def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
         LabError: no started lab has this exercise, or several do; or the cell is not in the notebook any more.
     """
     chosen = _lab_of(exercise, lab)
-    own_notebook(chosen.slug)  # refuses what is no notebook, with its sentence
-    released = _cell(nbformat.read(chosen.released, as_version=4), exercise)
-    notebook = nbformat.read(chosen.work, as_version=4)
+    not_released = f"lab {chosen.slug} was released without {exercise}; run `threeloops release`"
+    released = _cell(read_notebook(chosen.released, not_released), exercise)
+    notebook = read_own(chosen.work, f"{chosen.work} is missing")
     mine = _cell(notebook, exercise)
     if released is None:
-        raise LabError(f"lab {chosen.slug} was released without {exercise}; run `threeloops release`")
+        raise LabError(not_released)
     if mine is None:
         back = f"`threeloops update {chosen.slug}` gives it back"
         raise LabError(f"{chosen.work} has no cell {exercise} any more; {back}")
@@ -37,9 +36,9 @@ def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
         return chosen, None
     kept = _keep(chosen, exercise, mine.source)
     mine.source, mine.outputs, mine.execution_count = released.source, [], None
-    replace_text(chosen.work, nbformat.writes(notebook) + "\n")
+    write_own(chosen.work, notebook)
     tests = manifest(chosen, visible=True).exercise(exercise).tests
-    journal.note_checked(chosen.work.parents[1], chosen.slug, {key(test): False for test in tests})
+    journal.note_checked(chosen.copies, chosen.slug, {key(test): False for test in tests})
     return chosen, kept
 
 

@@ -1,22 +1,31 @@
-"""The packages that the course needs, and which of them are installed. Imports none of them.
+"""How the course was installed, the packages that it needs, and which of them are there. Imports none of them.
 
 A checkout says what it needs in pyproject.toml, an installed wheel in its metadata.
 """
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import metadata, requires
+from pathlib import Path
+from typing import Literal
 
 from packaging.requirements import Requirement as Specification
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from threeloops.hardware.probe import installed_version
 
+from grader.authoring.labs import Lab, LabError, course_root
 from grader.machine.child_process import CODE
 
-__all__ = ["Requirement", "closure", "python_supported", "requirements"]
+__all__ = [
+    "Origin", "Requirement", "closure", "how_to_install", "origin", "python_supported", "require_solutions",
+    "requirements",
+]  # fmt: skip
+
+Origin = Literal["checkout", "bundle", "wheel"]
+"""What the course was installed from. A bundle is any folder of it without git, such as a downloaded archive."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,32 @@ class Requirement:
     def satisfied(self) -> bool:
         """Whether the installed version is in range; a vendor's suffix ("2.11.0a0+nv25") does not matter."""
         return self.installed is not None and SpecifierSet(self.range).contains(self.installed, prereleases=True)
+
+
+def origin() -> Origin:
+    if not _pyproject().is_file():
+        return "wheel"
+    return "checkout" if (CODE / ".git").exists() else "bundle"
+
+
+def how_to_install(origin: Origin) -> str:
+    """The step that brings missing packages, for each origin."""
+    return {
+        "checkout": "run `make course`: it installs what requirements.txt pins",
+        "bundle": "run `make lab`: it installs what requirements.txt pins",
+        "wheel": "install the wheel again with pip: it brings the packages that it needs",
+    }[origin]
+
+
+def require_solutions(labs: Sequence[Lab], otherwise: str = "") -> None:
+    """Refuse what cannot be done without answers and hidden tests; `otherwise` says what can be done instead.
+
+    Raises:
+        LabError: there is no lab, or one has no source here.
+    """
+    if not labs or not all(lab.has_answers for lab in labs):
+        lacks = f"{labs[0].root if labs else course_root()} has no solutions/, as in a student bundle or a wheel"
+        raise LabError(f"{lacks}: run this in a checkout of the course{otherwise}")
 
 
 def requirements() -> list[Requirement]:
@@ -68,8 +103,12 @@ class _Project:
 
 @cache
 def _project() -> _Project:
-    file = CODE / "pyproject.toml"
-    if file.is_file():
+    if (file := _pyproject()).is_file():
         found = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
         return _Project(tuple(found["dependencies"]), found["requires-python"])
     return _Project(tuple(requires("threeloops") or ()), metadata("threeloops")["Requires-Python"])
+
+
+def _pyproject() -> Path:
+    """Not there if this package was installed from a wheel."""
+    return CODE / "pyproject.toml"

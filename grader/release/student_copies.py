@@ -2,18 +2,17 @@
 
 import json
 import tempfile
-import warnings
 from dataclasses import dataclass, field
 from filecmp import cmp
 from pathlib import Path
 
-import nbformat
 from nbformat import NotebookNode
 from threeloops.files import replace_text
 
-from grader.authoring.labs import BASE, WORK, Lab, LabError
+from grader.authoring.labs import BASE, Lab, LabError
 from grader.release.files import files_below, replace_file, sha256
 from grader.release.merge import Merge, merge
+from grader.release.own_notebook import read_notebook, read_own, write_own
 
 __all__ = ["Updated", "start", "update"]
 
@@ -56,7 +55,7 @@ def start(lab: Lab) -> bool:
     """
     if lab.work.exists():
         return False
-    _read(lab.released, f"lab {lab.slug} has not been released; run `threeloops release`")
+    read_notebook(lab.released, f"lab {lab.slug} has not been released; run `threeloops release`")
     folder = lab.work.parent
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{lab.slug}.", suffix=".tmp") as scratch:
@@ -93,44 +92,20 @@ def update(lab: Lab) -> Updated:
 
 
 def _update_notebook(lab: Lab) -> Updated:
-    new = _read(lab.released, f"lab {lab.slug} has not been released; run `threeloops release`")
-    student = _read(lab.work, f"{lab.work} is missing")
+    new = read_notebook(lab.released, f"lab {lab.slug} has not been released; run `threeloops release`")
+    student = read_own(lab.work, f"{lab.work} is missing")
     merged = merge(_read_base(lab), student, new)
     result = Updated(lab.work, merged)
     if merged.changed or merged.notebook.metadata.threeloops != student.metadata.get("threeloops"):
         result.backup = _back_up(lab.work, new.metadata.get("threeloops", {}).get("release", "update"))
-        replace_text(lab.work, nbformat.writes(merged.notebook) + "\n")
+        write_own(lab.work, merged.notebook)
     return result
-
-
-def _read(path: Path, missing: str) -> NotebookNode:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise LabError(missing) from None
-    except UnicodeDecodeError:
-        raise LabError(f"{path} is not text and so not a notebook; nothing was changed") from None
-    try:
-        with warnings.catch_warnings(action="ignore"):  # nbformat repairs copied and missing ids, and says so
-            notebook = nbformat.reads(text, as_version=4)
-        cells = notebook.cells
-    except Exception as error:  # nbformat raises several unrelated types for a damaged file
-        reason = str(error).partition("\n")[0][:80]
-        raise LabError(
-            f"{path} is not a notebook ({reason}); nothing was changed. Put it aside and start again, or restore it "
-            f"from {path.parent}/.ipynb_checkpoints"
-        ) from None
-    if not all(isinstance(cell.get("source"), str) and isinstance(cell.get("metadata"), dict) for cell in cells):
-        raise LabError(
-            f"{path} holds a cell without text or metadata; nothing was changed. Save it in JupyterLab again"
-        )
-    return notebook
 
 
 def _read_base(lab: Lab) -> NotebookNode:
     """The release that the student's copy came from. Without it no cell counts as untouched, so all are kept."""
     try:
-        return _read(_base(lab), "")
+        return read_notebook(_base(lab), "")
     except LabError:
         return NotebookNode(cells=[], metadata=NotebookNode())
 
@@ -172,7 +147,7 @@ def _data_hashes(lab: Lab) -> dict[str, str]:
 
 def _base(lab: Lab, suffix: str = ".ipynb") -> Path:
     """The release that the student's copy was last brought up to."""
-    return lab.root / WORK / BASE / f"{lab.stem}{suffix}"
+    return lab.copies / BASE / f"{lab.stem}{suffix}"
 
 
 def _remember(lab: Lab) -> None:

@@ -68,6 +68,7 @@ def test_help_teaches(toy):
     assert done.returncode == 0
     for command in "doctor start lab check status reset update run grade release course evidence".split():
         assert command in done.stdout
+    assert "THREELOOPS_HOME" in done.stdout and "$XDG_STATE_HOME/threeloops" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""A file is written whole or not at all: whoever reads the path meets the old contents or the new ones."""
+"""Where a user's files belong. A file is written whole: readers meet the old contents or the new ones."""
 
 import os
+from pathlib import Path
 
 import pytest
-from threeloops.files import replace_text, replacing
+from threeloops.files import RECORD, base_folder, record_folder, replace_text, replacing
 
 
 def names(folder):
@@ -58,3 +59,42 @@ def test_a_pipe_a_device_and_a_folder_stay_what_they_are(tmp_path):
             replace_text(path, "x")
     assert (pipe.is_fifo(), folder.is_dir(), linked.is_symlink()) == (True, True, True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "linked", "pipe"]
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    """A user's home folder, and no variable that names another place."""
+    for variable in ("THREELOOPS_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_base_folders_are_those_of_the_xdg_specification(user, monkeypatch):
+    assert base_folder("cache") == user / ".cache" and base_folder("data") == user / ".local/share"
+    assert base_folder("state") == user / ".local/state"
+    monkeypatch.setenv("XDG_STATE_HOME", "/mnt/state")
+    assert base_folder("state") == Path("/mnt/state") and base_folder("cache") == user / ".cache"
+    for ignored in ("", "state", "~/state"):
+        monkeypatch.setenv("XDG_STATE_HOME", ignored)
+        assert base_folder("state") == user / ".local/state", "the specification takes absolute paths only"
+
+
+def test_a_record_is_state_and_threeloops_home_names_another_folder(user, monkeypatch):
+    assert record_folder() == user / ".local/state/threeloops"
+    monkeypatch.setenv("XDG_STATE_HOME", str(user / "state"))
+    assert record_folder() == user / "state/threeloops"
+    monkeypatch.setenv("THREELOOPS_HOME", "~/mine")
+    assert record_folder() == user / "mine"
+
+
+def test_a_record_that_an_earlier_release_left_elsewhere_stays_in_use(user, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(user / "state"))
+    earlier, now = user / ".local/state/threeloops", user / "state/threeloops"
+    for folder in (earlier, now):
+        folder.mkdir(parents=True)
+    assert record_folder() == now
+    (earlier / RECORD).touch()
+    assert record_folder() == earlier
+    (now / RECORD).touch()
+    assert record_folder() == now

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grader.authoring.labs import WORK, Lab, LabError
+from grader.authoring.labs import Lab, LabError
 from grader.classroom.handout.archive import write_zip
 from grader.submissions.folder import require_small_notebook
 from grader.submissions.parse import parse
@@ -27,6 +27,6 @@ def write_submission(lab: Lab) -> Path:
         raise LabError(f"no file {lab.work}; `threeloops start {lab.number:02d}` makes your copy of the lab") from None
     except BadSubmission as error:
         raise LabError(f"{lab.work} cannot be handed in: {error}") from None
-    path = lab.root / WORK / f"{lab.slug}.zip"
+    path = lab.copies / f"{lab.slug}.zip"
     write_zip(path, {f"{lab.slug}.ipynb": content})
     return path

@@ -26,6 +26,9 @@ TRITON_OLDEST_CAPABILITY = (8, 0)
 _OLDEST_DRIVER = {12: 525, 13: 580}
 """CUDA major version → the oldest driver branch that runs it. Source: NVIDIA, CUDA Compatibility, table 1."""
 
+_INSTALL = "install the packages that the course requires"
+"""The doctor knows how: that depends on whether there is a checkout."""
+
 
 @dataclass(frozen=True)
 class Capability:
@@ -128,7 +131,7 @@ def interpreter(machine: Machine) -> Capability:
     """Triton kernels executed on the CPU, one program at a time (TRITON_INTERPRET=1)."""
     missing = [name for name in ("torch", "triton", "numpy") if getattr(machine, name) is None]
     if missing:
-        return Capability(False, f"needs {' and '.join(missing)}: pip install -r requirements.txt")
+        return Capability(False, f"needs {' and '.join(missing)}: {_INSTALL}")
     if _release(machine.triton or "") == (3, 6) and _release(machine.numpy or "") >= (2, 4):
         return Capability(
             False, f'triton {machine.triton} cannot loop over numpy {machine.numpy} integers: pip install "numpy<2.4"'
@@ -140,7 +143,7 @@ def compiler(machine: Machine) -> Capability:
     """Kernels to GPU machine code without a GPU (Triton, ptxas) and models to C++ (torch.compile)."""
     missing = []
     if machine.triton is None or not machine.ptxas:
-        missing.append("no triton with ptxas (pip install -r requirements.txt): generated GPU code cannot be read")
+        missing.append(f"no triton with ptxas ({_INSTALL}): generated GPU code cannot be read")
     if machine.cxx is None:
         missing.append("no C++ compiler (apt install g++): torch.compile and Triton's launcher cannot build")
     if missing:
@@ -151,7 +154,7 @@ def compiler(machine: Machine) -> Capability:
 def ranks(machine: Machine) -> Capability:
     """Several processes that talk through torch.distributed."""
     if machine.torch is None or not machine.gloo:
-        return Capability(False, "needs torch with gloo: pip install -r requirements.txt")
+        return Capability(False, f"needs torch with gloo: {_INSTALL}")
     if machine.cores == 1:
         return Capability(True, "gloo, but 1 core: ranks take turns, so values and bytes are right and times are not")
     return Capability(True, f"gloo, on {machine.cores} cores")
@@ -163,7 +166,7 @@ def gpu(machine: Machine, visible: tuple[int, ...], usable: tuple[int, ...]) -> 
         return Capability(False, "no NVIDIA GPU found: the CPU path gives all the points")
     present = ", ".join(str(gpu) for gpu in machine.gpus)
     if machine.torch is None:
-        return Capability(False, f"{present}: needs torch: pip install -r requirements.txt")
+        return Capability(False, f"{present}: needs torch: {_INSTALL}")
     if machine.torch_cuda is None:
         return Capability(False, f"{present}: but torch {machine.torch} was built without CUDA: install a CUDA wheel")
     if _driver_too_old(machine):

@@ -39,7 +39,8 @@ class _PlanForm(Explorer):
         with capture() as pieces:
             table([[each.topic, each.choice, each.margin] for each in self.plan.decisions], ["", "choice", "margin"])
         self.text = pieces[0].text
-        pictures = [style.html(draw(each), each.alt) for each in self._figures()]
+        drawn = [(each.alt, draw(each)) for each in self._figures()]
+        pictures = [style.html(picture, alt, style.png(picture)) for alt, picture in drawn]
         self.html = "\n".join([f"<p><b>{self._total()}</b></p>", pieces[0].html(), *pictures])
         self.png, self.size = style.png(figure)
 

@@ -178,13 +178,22 @@ def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path,
     assert write_submission(lab).name == "01_roofline.zip"
     with monkeypatch.context() as patch:
         patch.setenv("THREELOOPS_ROOT", str(root))
-        with pytest.raises(LabError, match="the hidden tests are with your instructor"):
+        with pytest.raises(LabError) as refused:
             check("01", full=True)
-    for command in ("release", "mutants 01", "course"):
+    for said in ("three_loops has no solutions/", "--full needs the hidden tests", "check 01`", "submit 01`"):
+        assert said in str(refused.value)
+    hand_in = tmp_path / "submissions" / "ada" / lab.slug / f"{lab.slug}.ipynb"
+    hand_in.parent.mkdir(parents=True)
+    hand_in.write_bytes(lab.work.read_bytes())
+    grade = f"grade --lab 01 --submissions {tmp_path / 'submissions'}"
+    of_instructors = ("class release 01", "class grade 01", "class gradescope 01")
+    for command in ("release", "mutants 01", "course", "test 01", "new 33_mine", grade, *of_instructors):
         words = [sys.executable, "-m", "grader.cli", *command.split()]
         done = subprocess.run(words, env={**os.environ, "THREELOOPS_ROOT": str(root)}, capture_output=True, text=True)
         assert done.returncode == 2 and not (root / "solutions").exists()
-        assert "has no solutions/, as in a student bundle: run this in a checkout" in " ".join(done.stderr.split())
+        assert "has no solutions/, as in a student bundle or a wheel: run this" in " ".join(done.stderr.split()), (
+            command
+        )
     ours, theirs = manifest(in_repository), manifest(lab, visible=True)
     assert theirs.exercises == ours.exercises
     assert standing(lab, set()).minutes_left == in_repository.minutes > 0

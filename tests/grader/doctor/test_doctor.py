@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import time
 from dataclasses import asdict, replace
 
@@ -12,6 +13,7 @@ from threeloops.hardware.capability import Gpu, Machine
 
 from grader.doctor import doctor, findings, surroundings
 from grader.doctor.doctor import diagnose, render
+from grader.machine import installed
 from grader.machine.child_process import run_child
 from grader.machine.installed import Requirement, python_supported, requirements
 from grader.machine.provenance import anonymous
@@ -35,7 +37,14 @@ H100 = Gpu("NVIDIA H100 80GB HBM3", (9, 0), 80 << 30, "GPU-00000000-1111-2222-33
 V100 = Gpu("Tesla V100-SXM2-16GB", (7, 0), 16 << 30, "GPU-55555555-6666-7777-8888-999999999999")
 
 
-AROUND = {"unwritable": [], "git": True, "network": True, "browser": "chromium", "memory_bytes": 8 << 30}
+AROUND = {
+    "unwritable": [],
+    "record": "~/record",
+    "git": True,
+    "network": True,
+    "browser": "chromium",
+    "memory_bytes": 8 << 30,
+}
 
 
 def answers(on=HEALTHY, **changed):
@@ -261,6 +270,16 @@ def test_a_folder_that_cannot_be_written_is_found_and_none_is_made(tmp_path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_where_the_record_is_and_how_to_move_it_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable, folder in (("THREELOOPS_HOME", "mine"), ("XDG_STATE_HOME", "state/threeloops")):
+        with monkeypatch.context() as patch:
+            patch.delenv("THREELOOPS_HOME", raising=False)
+            patch.setenv(variable, str(tmp_path / folder.partition("/")[0]))
+            found = diagnosis(surroundings={"ok": True, **AROUND, "record": surroundings.survey()["record"]})
+            assert f"in ~/{folder} (THREELOOPS_HOME" in found["home"].sentence
+
+
 def test_without_any_home_folder_all_is_unwritable_that_no_variable_names(monkeypatch):
     for cache in surroundings._CACHES:
         monkeypatch.delenv(cache.variable, raising=False)
@@ -278,9 +297,57 @@ def package(name, installed, wanted=">=2,<3"):
     return Requirement(name, wanted, installed)
 
 
-def judged(wanted, free_bytes=50 << 30):
-    found = findings.judge(answers(), HEALTHY, doctor.capabilities(HEALTHY), wanted, free_bytes)
+def judged(wanted, free_bytes=50 << 30, origin="checkout", on=HEALTHY, **changed):
+    found = findings.judge(answers(**changed), on, doctor.capabilities(on), wanted, free_bytes, origin)
     return {f.name: f for f in found}
+
+
+BARE = replace(HEALTHY, torch=None, triton=None, platform="darwin-arm64")
+FOREIGN = {
+    "checkout": r"the wheel|a bundle",
+    "bundle": r"the wheel|git|make (course|test)|threeloops (course|release|test)|devcontainer",
+    "wheel": r"`make|git|requirements\.txt|scripts/|threeloops (course|release|test)|devcontainer",
+}
+"""Words of advice that lead nowhere, by what the course was installed from."""
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+def test_every_step_can_be_taken_in_what_the_course_was_installed_from(origin):
+    nothing = {
+        "unwritable": ["Jupyter"],
+        "record": "",
+        "git": False,
+        "network": False,
+        "browser": None,
+        "memory_bytes": 1 << 30,
+    }
+    crashed = {check: failed("it crashed") for check in answers()}
+    no_sandbox = {"ok": True, "why_not": "not installed", "installed": False, "no_groups": "none can be made"}
+    for found in (
+        judged([], origin=origin),
+        judged([package("torch", None)], 0, origin, BARE, surroundings={"ok": True, **nothing}, sandbox=no_sandbox),
+        judged([package("torch", "1.0")], 0, origin, **crashed),
+        {f.name: f for f in findings.judge(crashed, None, None, [], 0, origin)},
+    ):
+        for finding in found.values():
+            said = f"{finding.sentence}: {finding.next_step}"
+            assert not re.search(FOREIGN[origin], said), said
+    packages = judged([package("torch", None)], origin=origin)["packages"].next_step
+    assert {"checkout": "make course", "bundle": "make lab", "wheel": "the wheel again with pip"}[origin] in packages
+
+
+def test_only_a_checkout_has_newer_releases_in_git_and_tests_that_need_a_browser():
+    assert "git pull" in judged([])["git"].sentence and "browser" in judged([])
+    assert not {"git", "browser"} & (judged([], origin="bundle").keys() | judged([], origin="wheel").keys())
+
+
+def test_a_folder_of_the_course_is_told_apart_from_a_checkout_and_from_installed_packages(tmp_path, monkeypatch):
+    monkeypatch.setattr(installed, "CODE", tmp_path)
+    assert installed.origin() == "wheel"
+    (tmp_path / "pyproject.toml").touch()
+    assert installed.origin() == "bundle"
+    (tmp_path / ".git").touch()  # a file in a worktree, a folder in a clone
+    assert installed.origin() == "checkout"
 
 
 def test_packages_absent_and_out_of_range_are_named():

@@ -161,5 +161,5 @@ def test_a_learner_has_no_menus_of_nbgrader_and_no_news(toy):
 def test_a_home_that_cannot_be_written_gets_one_sentence(toy, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "file/runtime"))
-    with pytest.raises(MachineFault, match='Jupyter cannot write .*HOME="\\$PWD/work" make lab'):
+    with pytest.raises(MachineFault, match='Jupyter cannot write .*export HOME="\\$PWD/work"'):
         open_lab.open_lab(toy, [])

@@ -3,8 +3,8 @@
 Written from a Jupyter kernel in a lab's own folder and by `threeloops check`, never in a graded run. If it cannot be
 written, the course map lacks its colours and predictions are asked again, and nothing fails.
 
-A record belongs to the folder that the labs' folders lie in (`work/` of one checkout): two copies of the course on one
-machine do not count each other's points.
+All records of a user are in one file (`files.record_folder`). A record belongs to the folder that the labs' folders lie
+in (`work/` of one checkout): two copies of the course on one machine do not count each other's points.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from threeloops.files import replace_text
+from threeloops.files import RECORD, record_folder, replace_text
 from threeloops.lab.course.loops import labs
 from threeloops.lab.widgets.display import in_kernel
 
@@ -99,11 +99,6 @@ def _here() -> Path:
     return place.parent if place.name == lab else place
 
 
-def _home() -> Path:
-    """`$THREELOOPS_HOME`, or `~/.local/state/threeloops`."""
-    return Path(os.environ.get("THREELOOPS_HOME") or "~/.local/state/threeloops").expanduser()
-
-
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -126,14 +121,14 @@ def _note_here(kind: str, change: Callable[[dict[str, Any]], Any]) -> bool:
 def _write(folder: Path, kind: str, lab: str, change: Callable[[dict[str, Any]], Any]) -> bool:
     """Apply `change` to a lab's part of a folder's journal; True if it was written."""
     try:
-        _home().mkdir(parents=True, exist_ok=True)
-        with (_home() / "progress.lock").open("w") as lock:
+        record_folder().mkdir(parents=True, exist_ok=True)
+        with (record_folder() / "progress.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # two notebooks may write at once: neither note may be lost
             courses, mine = _read_all(), _read(folder)
             change(mine[kind].setdefault(lab, {}))
             courses.pop(_ANY_FOLDER, None)
             courses[os.path.realpath(folder)] = mine
-            replace_text(_home() / "progress.json", json.dumps({"version": _VERSION, "courses": courses}, indent=1))
+            replace_text(record_folder() / RECORD, json.dumps({"version": _VERSION, "courses": courses}, indent=1))
     except (OSError, RuntimeError):  # RuntimeError: there is no home directory to expand
         return False
     return True
@@ -147,7 +142,7 @@ def _read(folder: Path) -> _Journal:
 
 def _read_all() -> dict[str, _Journal]:
     try:
-        found = json.loads((_home() / "progress.json").read_text(encoding="utf-8"))
+        found = json.loads((record_folder() / RECORD).read_text(encoding="utf-8"))
         courses = found.get("courses", {_ANY_FOLDER: found})
         return {str(folder): _journal(kept) for folder, kept in courses.items()}
     except (OSError, RuntimeError, ValueError, AttributeError, TypeError):

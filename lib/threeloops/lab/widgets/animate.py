@@ -1,7 +1,7 @@
 """`animate`: frames that play in JupyterLab and in an exported page, without a kernel and without a script.
 
 All frames are drawn once, as SVG that follows the page's theme, and lie on top of each other; CSS shows one at a time.
-A reader can stop, and pick a frame by its dot. Where styles are stripped, the picture of one frame stands in.
+A reader can stop, and pick a frame by its dot. Where a page removes SVG, the picture of one frame stands in.
 """
 
 import base64
@@ -41,9 +41,12 @@ def animate(
             f"animate: {len(frames)} frames make {len(html.encode()) / 2**20:.1f} MiB: expected at most 1 MiB; use "
             "fewer frames, or draw less in each"
         )
-    data, size = style.png(figures[still])
+    data, size = picture = style.png(figures[still])
     said = caption or style.words(figures[still])
-    bundle = {"text/html": html, "image/png": base64.b64encode(data).decode()}
+    bundle = {
+        "text/html": style.with_still(html, picture, said),
+        "image/png": base64.b64encode(data).decode(),
+    }
     publish(f"animation of {len(frames)} frames: {said}", bundle, {"image/png": size | {"alt": said}})
 
 

@@ -84,8 +84,8 @@ class Explorer:
         return fig
 
     def _show(self, figure) -> None:
-        self.html = style.html(figure, self.said())
-        self.png, self.size = style.png(figure)
+        self.png, self.size = still = style.png(figure)
+        self.html = style.html(figure, self.said(), still)
 
     def publish(self) -> None:
         """One output: the live view, and the picture of the start state for an exported page."""

@@ -15,9 +15,8 @@ __all__ = ["figure", "table"]
 def figure(fig, caption: str = "") -> None:
     """Show a matplotlib figure once, in the colours of the page; where there is no notebook, its titles."""
     said = caption or style.words(fig)
-    html = style.html(fig, said)
-    data, size = style.png(fig)
-    bundle = {"text/html": html, "image/png": base64.b64encode(data).decode()}
+    data, size = still = style.png(fig)
+    bundle = {"text/html": style.html(fig, said, still), "image/png": base64.b64encode(data).decode()}
     publish(said, bundle, {"image/png": size | {"alt": said}})
 
 

@@ -1,8 +1,8 @@
 """The look of the course's figures: one palette that colour-blind readers can tell apart, one set of sizes.
 
-On a page a figure is SVG that takes the page's own colours of text and background, light or dark. The PNG that stands
-in where a page shows no SVG has an opaque white background, so that it is readable everywhere. The picture on which a
-lab opens is a PNG on every page: it has no background, and its ink is a grey that light and dark pages both show.
+On a page a figure is SVG that takes the page's own colours of text and background, light or dark. A PNG stands in where
+a page shows no SVG. Its background is an opaque white, so that it is readable everywhere. The picture on which a lab
+opens is a PNG on every page: it has no background, and its ink is a grey that light and dark pages both show.
 """
 
 import base64
@@ -14,7 +14,7 @@ from html import escape
 from threeloops.figures import GRID, figure
 from threeloops.palette import palette
 
-__all__ = ["WIDTH", "figure", "html", "png", "svg", "words"]
+__all__ = ["WIDTH", "figure", "html", "png", "svg", "with_still", "words"]
 
 WIDTH = "48rem"
 """Of cards and animations, and of the prose of exported pages: that of a figure of 8 inches, whatever the font."""
@@ -33,24 +33,27 @@ _THEMED = {
     GRID: "color-mix(in srgb, currentColor 18%, transparent)",
 }
 """Colours that follow the page: text and lines, what is filled with the background, and the grid."""
+_DRAWN = "threeloops-drawn"
+_SVG_INSTEAD = f".{_DRAWN}:has(svg)>div{{display:block!important}}.{_DRAWN}:has(svg)>img{{display:none}}"
+"""The style of a trusted cell counts for the whole page, so it asks whether the SVG of the figure at hand is there."""
+
+_Still = tuple[bytes, dict]
+"""PNG bytes, and the size in CSS pixels at which to show them."""
 
 
-def png(fig) -> tuple[bytes, dict]:
-    """The figure as PNG bytes, and the size in CSS pixels at which to show it; pyplot forgets the figure."""
+def png(fig) -> _Still:
+    """The figure as a still picture of few colours; pyplot forgets the figure."""
     _clear_labels(fig)
     buffer = io.BytesIO()
     fig.savefig(buffer, dpi=_DPI, format="png", facecolor=fig.get_facecolor())
     if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
         pyplot.close(fig)
     width, height = fig.get_size_inches()
-    data = buffer.getvalue()
-    if len(data) > _MOST_BYTES:
-        data = _with_few_colours(data)
-    return data, {"width": round(width * 96), "height": round(height * 96)}
+    return _with_few_colours(buffer.getvalue()), {"width": round(width * 96), "height": round(height * 96)}
 
 
 def _with_few_colours(data: bytes) -> bytes:
-    """The same PNG with a palette of 256 colours, which is all that a drawing of bars, lines and texts needs."""
+    """The same PNG in 256 colours, which is enough for bars, lines and texts and takes 40% of the bytes."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -58,14 +61,26 @@ def _with_few_colours(data: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def html(fig, alt: str) -> str:
-    """The figure for a page: SVG inline, or a PNG where the SVG would be larger than `_MOST_BYTES` bytes."""
+def html(fig, alt: str, still: _Still) -> str:
+    """The figure for a page: its SVG with `still` in reserve, or `still` alone if the SVG is over `_MOST_BYTES`."""
     picture = svg(fig, alt)
-    if len(picture) <= _MOST_BYTES:
-        return picture
-    data, size = png(fig)
+    return with_still(picture, still, alt) if len(picture) <= _MOST_BYTES else _image(still, alt)
+
+
+def with_still(picture: str, still: _Still, alt: str) -> str:
+    """HTML that shows `picture`, which holds SVG, and the still picture instead where a page removes SVG.
+
+    JupyterLab does so in every notebook that it does not trust. It keeps the words of a figure and drops the rest, so
+    the words are hidden, and only a style that it drops as well shows them.
+    """
+    style, hidden = f"<style>{_SVG_INSTEAD}</style>", f'<div style="display:none">{picture}</div>'
+    return f'<div class="{_DRAWN}">{style}{hidden}{_image(still, alt)}</div>'
+
+
+def _image(still: _Still, alt: str) -> str:
+    data, size = still
     source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
-    return f'<img src="{source}" width="{size["width"]}" alt="{escape(alt, quote=True)}">'
+    return f'<img src="{source}" width="{size["width"]}" style="max-width:100%" alt="{escape(alt, quote=True)}">'
 
 
 def svg(fig, alt: str = "", salt: str = "") -> str:

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from threeloops.files import base_folder
 from threeloops.models import gpt, gpt_config, gpt_operations
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
@@ -47,7 +48,7 @@ def from_checkpoints(name: str) -> GPT:
     if not curve or curve[-1].step < recipe.steps:
         raise FileNotFoundError(
             f"{folder}: {name!r} was trained for {curve[-1].step if curve else 0} of {recipe.steps} steps; "
-            "run `make model`"
+            "`python -m threeloops.product.trained` trains it (in a checkout: `make model`)"
         )
     model = GPT(recipe.config)
     template = {f"model.{key}": value.detach() for key, value in model.state_dict().items()}
@@ -57,7 +58,7 @@ def from_checkpoints(name: str) -> GPT:
 
 def folder_of(name: str) -> Path:
     """Where a model is trained, below THREELOOPS_MODELS or the user's cache. Another recipe has another folder."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = base_folder("cache")
     root = Path(os.environ.get("THREELOOPS_MODELS") or cache / "threeloops" / "models")
     return root / f"{name}-{fingerprint(RECIPES[name], standard_library()[0])}"
 

@@ -146,7 +146,9 @@ def test_the_fingerprint_changes_with_recipe_text_and_code(text, monkeypatch):
 
 def test_a_model_that_was_not_trained_says_how_far_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("THREELOOPS_MODELS", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"'model' was trained for 0 of \d+ steps; run `make model`"):
+    with pytest.raises(
+        FileNotFoundError, match=r"'model' was trained for 0 of \d+ steps; `python -m threeloops.product.trained`"
+    ):
         trained("model")
     folder = folder_of("model")
     assert folder.parent == tmp_path
