@@ -205,7 +205,7 @@ def test_every_threeloops_command_that_is_written_down_exists():
 
 
 def test_the_documents_link_to_files_that_exist():
-    """`../../` above the repository is a page of the site that hosts it; a branch there needs a workflow that makes it."""
+    """`../../` above the repository is a page of the site that hosts it; a branch there needs a workflow."""
     for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)\)", re.sub(r"`[^`]*`", "", (ROOT / document).read_text())):
             branch = re.fullmatch(r"\.\./\.\./tree/(\w+)", target)

@@ -38,6 +38,7 @@ TOPICS: dict[str, dict[str, Summariser]] = {
     "A service under load": {"service": product.service},
     "A fleet": {"fleet": product.fleet},
     "Grading a class": {"grading": product.grading},
+    "The first minutes": {"first_hour": product.first_hour},
 }
 """The summariser of each benchmark that runs on a CPU, in the order of the page."""
 

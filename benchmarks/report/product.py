@@ -31,6 +31,15 @@ POLICIES = ("CPU at 70% (svc-2)", "liveness alone, one /health (svc-4)", "a fixe
 STOCK = ("nbgrader autograde (stock)", "nbgrader autograde (stock, no demonstrations)")
 
 
+def first_hour(evidence: Evidence) -> Iterator[Row]:
+    """What a newcomer waits for, step by step, beside the goal for all of it."""
+    for series in evidence.series:
+        goal = evidence.facts.get("goal, s")
+        total = series.what.startswith("all of these") and goal
+        against = [(f"goal: {goal:.0f} s", "within it" if series.median <= goal else "missed")] if total else []
+        yield fact(evidence, series.what, amount(series.samples, "s"), *against)
+
+
 def serving(evidence: Evidence) -> Iterator[Row]:
     """The engine beside transformers, its policies, its cache, and its own prediction."""
     for what in evidence.quantities("^throughput, (uniform|skewed)"):

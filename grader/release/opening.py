@@ -95,7 +95,7 @@ def _show(root: str, slug: str) -> None:
     from threeloops.lab import show
     from threeloops.lab.widgets.display import capture
 
-    from grader.release import any_page  # imports matplotlib
+    from grader.pages import any_page  # imports matplotlib
 
     figures: list[Any] = []
     vars(show)["figure"] = lambda figure, caption="": figures.append(figure)

@@ -15,7 +15,8 @@ from threeloops.palette import palette
 from toy_course import SOURCE, make_course, read
 
 from grader.authoring.labs import Lab, LabError
-from grader.release import any_page, opening
+from grader.pages import any_page
+from grader.release import opening
 from grader.release.release import release, stale
 from grader.release.student_copies import start, update
 
