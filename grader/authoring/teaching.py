@@ -14,9 +14,9 @@ from grader.authoring.labs import OPENING, Lab, grade_id
 from grader.authoring.manifest import Kind, kind_of, split_test_id
 from grader.authoring.regions import regions, without
 
-__all__ = ["FOLDED_NOTE", "teaching_faults"]
+__all__ = ["teaching_faults"]
 
-FOLDED_NOTE = "*Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*"
+_FOLDED_NOTE = "*Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*"
 """The last line before the first folded cell: one click there opens all of the lab's setup code."""
 
 _MOST_WORDS, _MOST_CELLS, _MOST_LINES = 2500, 45, 150
@@ -83,8 +83,8 @@ def _folded(cells: list[NotebookNode]) -> Iterator[str]:
 
 def _folded_note(cells: list[NotebookNode], where: str) -> Iterator[str]:
     first = next((i for i, cell in enumerate(cells) if cell.cell_type == "code" and _is_folded(cell)), None)
-    if first is not None and not (first and cells[first - 1].source.endswith(FOLDED_NOTE)):
-        yield f"{where}the text before the first folded cell must end with the line {FOLDED_NOTE}"
+    if first is not None and not (first and cells[first - 1].source.endswith(_FOLDED_NOTE)):
+        yield f"{where}the text before the first folded cell must end with the line {_FOLDED_NOTE}"
 
 
 def _asterisks(cell: NotebookNode) -> Iterator[str]:

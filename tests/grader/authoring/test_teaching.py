@@ -5,7 +5,7 @@ import pytest
 from toy_course import DIVES, RIGHT, SOURCE, add_dives, make_course
 
 from grader.authoring.lint import lint
-from grader.authoring.teaching import FOLDED_NOTE
+from grader.authoring.teaching import _FOLDED_NOTE
 
 FOLDED = 'jupyter={"source_hidden": true}'
 ENDING = f"""\
@@ -32,7 +32,7 @@ def second_edition():
         "# %% [markdown]\n# In your own words", ENDING
     )
     first_folded = f'\n# %% {FOLDED} nbgrader={{"grade": false, "grade_id": "mean"'
-    text = text.replace(first_folded, f"#\n# {FOLDED_NOTE}\n{first_folded}")
+    text = text.replace(first_folded, f"#\n# {_FOLDED_NOTE}\n{first_folded}")
     for exercise, title, part in (
         ("mean", "the mean of a list", ""),
         ("rescale", "an array on a new scale", "values"),
@@ -72,7 +72,7 @@ def test_a_lab_of_the_second_edition_is_sound(second):
         ('part="zeros"', 'part="values"', "cell rescale_test_zeros: its check says part='values', expected 'zeros'"),
         ('list", hidden="other sizes"', 'list"', "cell mean_test: its check says hidden=… exactly where"),
         ('check("mean", ', 'check("median", ', "cell mean_test: its check must name the exercise 'mean'"),
-        (FOLDED_NOTE, "", "the text before the first folded cell must end with the line *Grey bars"),
+        (_FOLDED_NOTE, "", "the text before the first folded cell must end with the line *Grey bars"),
         ('"three bars")', '"three *bars*")', "shows *bars* with its asterisks, in figure(…): drop them"),
         ('"three bars")', 'f"**three** {plot}")', "shows **three** with its asterisks, in figure(…): drop them"),
         ("animate(lambda frame: figure()[0], range(2))\n", "", "shows no animation"),
