@@ -1,4 +1,4 @@
-# expect: 0.28125
+# expect: 0.2812
 # fails: one, merged
 def percentile(replicas: list[dict[float, int]], q: float) -> float | None:
     bounds = list(replicas[0])
