@@ -34,11 +34,13 @@ BENCHMARKS = {
     "serving": "the engine beside transformers on the same weights, its policies, and its own prediction (ten minutes)",
     "service": "the service at twice its capacity beside a sample server, and what it costs (six minutes)",
     "fleet": "real replicas behind NGINX beside their prediction, and ways to scale a bursty day (five minutes)",
+    "first_hour": "from the clone to the first green card: environment, JupyterLab, notebook, check (five minutes)",
     "replay": "what judging a student's kernel costs (two minutes)",
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }
 ON_CPU = {
-    "checkpoint", "cluster", "data", "elastic", "fleet", "grading", "meter", "parallel", "replay", "service", "serving",
+    "checkpoint", "cluster", "data", "elastic", "first_hour", "fleet", "grading", "meter", "parallel", "replay",
+    "service", "serving",
 }  # fmt: skip
 """Ranks, submissions, interpreted kernels and shards are on the CPU, whatever else is plugged in."""
 ROWS = "unfinished"
