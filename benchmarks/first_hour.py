@@ -56,6 +56,12 @@ class _Started:
     def environment_seconds(self) -> float:
         return max((second for second, line in self.lines if line.startswith(_MADE)), default=0.0)
 
+    @property
+    def steps(self) -> list[str]:
+        """What was said while the environment was made, and when, without the addresses of indexes."""
+        made = [(second, line) for second, line in self.lines if second <= self.environment_seconds]
+        return [f"{second:.1f} s: {line.partition(' from http')[0].strip()}" for second, line in made]
+
 
 def measure(about: Provenance, *, quick: bool) -> Result:
     """One newcomer. `quick` takes the environment that runs this instead of making one, and downloads nothing."""
@@ -82,9 +88,7 @@ def measure(about: Provenance, *, quick: bool) -> Result:
             wheels = [path.stat().st_size for path in (scratch / "wheels").iterdir()]
             facts |= {"wheels": len(wheels), "bytes of the wheels": sum(wheels)}
             facts |= {"goal, s": _GOAL_SECONDS, "within the goal": sum(steps.values()) <= _GOAL_SECONDS}
-            facts["what make lab said, and when"] = [
-                f"{second:.1f} s: {line.strip()}" for second, line in started.lines
-            ]
+            facts["the environment, step by step"] = started.steps
     series = [Series(what, _BY, "s", (seconds,)) for what, seconds in steps.items()]
     series += [Series(_TOTAL, _BY, "s", (sum(steps.values()),))]
     series += [Series(_DOWNLOADS, _BY, "s", (seconds,)) for seconds in downloads]

@@ -46,8 +46,13 @@ def test_a_red_card_is_no_time(about, chromium, monkeypatch):
 
 
 def test_the_environment_is_complete_at_the_last_step_that_make_venv_ends():
-    lines = [(1.0, "installing torch …"), (50.0, "  done in 49 s"), (90.5, "  done in 40 s"), (95.0, "[I ServerApp] …")]
-    assert first_hour._Started(100.0, "", lines).environment_seconds == 90.5
+    begun, ended = (
+        (1.0, "installing torch from https://an.index …"),
+        [(50.0, "  done in 49 s"), (90.5, "  done in 40 s")],
+    )
+    started = first_hour._Started(100.0, "", [begun, *ended, (95.0, "[I ServerApp] …")])
+    assert started.environment_seconds == 90.5
+    assert started.steps == ["1.0 s: installing torch", "50.0 s: done in 49 s", "90.5 s: done in 40 s"]
     assert f'print(f"{first_hour._MADE}' in (CODE / "scripts/make_venv.py").read_text()
 
 
