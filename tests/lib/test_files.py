@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from threeloops.files import replace_text, replacing
+from threeloops.files import below, replace_text, replacing
 
 
 def names(folder):
@@ -58,3 +58,25 @@ def test_a_pipe_a_device_and_a_folder_stay_what_they_are(tmp_path):
             replace_text(path, "x")
     assert (pipe.is_fifo(), folder.is_dir(), linked.is_symlink()) == (True, True, True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "linked", "pipe"]
+
+
+def test_everything_below_a_folder_is_found(tmp_path):
+    (tmp_path / "b/c").mkdir(parents=True)
+    for name in ("b/c/deep", "a"):
+        (tmp_path / name).touch()
+    assert [path.relative_to(tmp_path).as_posix() for path in below(tmp_path)] == ["a", "b", "b/c", "b/c/deep"]
+    assert below(tmp_path / "absent") == []
+
+
+def test_a_folder_that_cannot_be_listed_is_not_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "broken").mkdir()
+    list_folder = os.scandir
+
+    def refuse(path):
+        if os.fspath(path).endswith("broken"):
+            raise OSError("the disk cannot be read")
+        return list_folder(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(OSError, match="the disk cannot be read"):
+        below(tmp_path)
