@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
-MINOR_VERSIONS = ["3.11", "3.12", "3.13"]
+MINOR_VERSIONS = ["3.11", "3.12", "3.13", "3.14"]
 IMPORTED_AS = {
     "IPython": "ipython", "PIL": "pillow", "docx": "python-docx", "fpdf": "fpdf2",
     "opentelemetry": "opentelemetry-api", "pptx": "python-pptx", "pydantic_core": "pydantic", "yaml": "pyyaml",
