@@ -89,6 +89,14 @@ def test_environment_yml_installs_the_same_pins():
     assert conda == [f"python {PYPROJECT['project']['requires-python']}", "pip"]
 
 
+def test_one_line_of_environment_yml_asks_for_the_cpu_wheel_of_torch_as_make_venv_does():
+    text = (ROOT / "environment.yml").read_text()
+    with_line = yaml.safe_load(text.replace("# - --extra-index-url", "- --extra-index-url"))
+    option, *same = with_line["dependencies"][-1]["pip"]
+    assert same == yaml.safe_load(text)["dependencies"][-1]["pip"]
+    assert f'CPU_WHEELS = "{option.partition(" ")[2]}"' in (ROOT / "scripts/make_venv.py").read_text()
+
+
 def test_the_ranges_of_pyproject_admit_the_pins():
     pinned = {canonicalize_name(r.name): next(iter(r.specifier)).version for r in pins()}
     for line in PYPROJECT["project"]["dependencies"]:
@@ -259,7 +267,8 @@ def test_no_file_names_a_machine_or_a_registry():
     for path in project_files():
         if path.suffix not in (".png", ".json", ".ipynb"):
             text = path.read_text(encoding="utf-8", errors="replace")
-            if path == ROOT / "scripts/make_venv.py":  # the one address: PyTorch's public index of CPU wheels
+            # The one address, in two places: PyTorch's public index of CPU wheels.
+            if path in (ROOT / "scripts/make_venv.py", ROOT / "environment.yml"):
                 text = text.replace("https://" + hosts[3] + "/whl/cpu", "", 1)
             for host in hosts:
                 assert host not in text, f"{path.relative_to(ROOT)} names {host}"
