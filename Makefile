@@ -1,13 +1,14 @@
 # The two commands are `make course` and `make test`; `make help` lists all. Each one makes or repairs .venv by itself.
 
-PYTHON ?= python3
 JOBS ?= 2
 LAB ?= 00
 BIN := .venv/bin
-VENV := @$(PYTHON) scripts/make_venv.py
+
+# The newest Python that the course runs on, unless PYTHON=… names one.
+VENV = @python=$$(sh scripts/find_python.sh $(1)) && "$$python" scripts/make_venv.py $(1)
 
 # With a working environment use that, else the interpreter at hand: nothing is installed for a measurement.
-MEASURE = $(shell $(BIN)/python -c "" 2>/dev/null && echo $(BIN)/python || echo $(PYTHON))
+MEASURE = $(shell $(BIN)/python -c "" 2>/dev/null && echo $(BIN)/python || echo $(or $(PYTHON),python3))
 
 .DEFAULT_GOAL := help
 .PHONY: help course test test-all lab model release evidence wheels check environment test-environment peers
@@ -47,10 +48,10 @@ check: test-environment ## style, types, and labs/ against solutions/
 	@$(BIN)/threeloops release --check
 
 environment:
-	$(VENV) .venv requirements.txt --editable
+	$(call VENV,.venv) requirements.txt --editable
 
 test-environment:
-	$(VENV) .venv requirements.txt requirements-test.txt --editable
+	$(call VENV,.venv) requirements.txt requirements-test.txt --editable
 
 peers: ## .venv-peers: other graders, for benchmarks that compare
-	$(VENV) .venv-peers requirements-peers.txt
+	$(call VENV,.venv-peers) requirements-peers.txt

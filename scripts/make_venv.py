@@ -4,10 +4,13 @@ Safe to run at any time. A stamp inside the environment, written last of all, ho
 current nothing is done; when it is missing or old (first run, changed pins, Ctrl-C, a full disk) the installation is
 run again, and pip keeps what is right already. An environment whose interpreter no longer runs is made anew.
 
+`--check` makes nothing: it prints why this Python cannot make an environment, and exits with 1, or prints nothing.
+
 This file runs on any Python 3, so that an old one gets a sentence and not a syntax error.
 """
 
 import hashlib
+import importlib.util
 import os
 import platform
 import shutil
@@ -20,8 +23,10 @@ try:
 except ImportError:  # native Windows, which gets its sentence in main
     fcntl = None
 
-OLDEST, NEWEST = (3, 11), (3, 13)
-OURS = {"bin", "include", "lib", "lib64", "share", "etc", "pyvenv.cfg", "pip.log", ".gitignore", ".lock"}
+OLDEST, NEWEST = (3, 11), (3, 14)
+OURS = set(
+    "bin include lib lib64 share etc pyvenv.cfg pip.log .gitignore .lock CACHEDIR.TAG".split()  # the last three: uv's
+)
 """What an environment holds: a folder with anything else in it is someone's, and is not removed."""
 ROOM = 3 * 1024**3
 """Bytes that a fresh environment needs with the CPU wheel of torch, and some."""
@@ -31,13 +36,12 @@ CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 
 def main(arguments):
     folder, requirements = arguments[0], [name for name in arguments[1:] if not name.startswith("--")]
-    if not OLDEST <= sys.version_info[:2] <= NEWEST:
-        raise Trouble(
-            f"Python {_version()} is too {'old' if sys.version_info < OLDEST else 'new'}: the course runs on 3.11, "
-            "3.12 and 3.13. Name another one: make PYTHON=python3.12 …"
-        )
-    if why := _unsupported(sys.platform, platform.machine()):
-        raise Trouble(why)
+    unsuitable = _unsuitable()
+    if unsuitable:
+        raise Trouble(f"{sys.executable} {unsuitable}")
+    unsupported = _unsupported(sys.platform, platform.machine())
+    if unsupported:
+        raise Trouble(unsupported)
     _require_writable(os.path.dirname(os.path.abspath(folder)))
     with open(requirements[0]) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two terminals, one environment: the second one waits
@@ -49,6 +53,9 @@ def main(arguments):
         }
         stamp, wanted = list(stamps.items())[-1]
         healthy = _runs(_python(folder))
+        if healthy and healthy != _short(sys.version_info):
+            here = _short(sys.version_info)
+            print(f"{folder} keeps its Python {healthy}: to use Python {here} instead, remove {folder} first")
         if healthy and os.path.exists(stamp) and _read(stamp) == wanted:
             return
         for old in stamps:
@@ -62,6 +69,17 @@ def main(arguments):
         _compile(folder)
         for path, text in stamps.items():
             _write(path, text)
+
+
+def _unsuitable():
+    """Why this Python cannot make an environment, to be read after its name; "" if it can."""
+    if not OLDEST <= sys.version_info[:2] <= NEWEST:
+        return f"is Python {_short(sys.version_info)}, and the course runs on {_short(OLDEST)} to {_short(NEWEST)}"
+    if sys.prefix != sys.base_prefix:  # an environment, whose pip is all that is needed to go on with it
+        return "" if importlib.util.find_spec("pip") else "is an environment without pip"
+    if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
+        return f"cannot make environments: apt install python{_short(sys.version_info)}-venv"
+    return ""
 
 
 def _unsupported(system, processor):
@@ -142,10 +160,6 @@ def _create(folder):
     done = subprocess.run([sys.executable, "-m", "venv", folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode or not _runs(_python(folder)):
         said = done.stdout.decode(errors="replace").strip().splitlines() or ["no reason given"]
-        if "ensurepip" in "\n".join(said):
-            raise Trouble(
-                f"this Python makes no environments yet: apt install python{_version()}-venv, then run this again"
-            )
         raise Trouble(f"no environment could be made in {folder}: {said[-1]}")
 
 
@@ -194,12 +208,13 @@ def _python(folder):
 
 
 def _runs(python):
-    """Does the environment's interpreter start, at a version the course knows, with pip in it?"""
-    check = f"import sys, pip; sys.exit(not {OLDEST} <= sys.version_info[:2] <= {NEWEST})"
+    """The version of an environment's Python, such as "3.12", if it starts, has pip and suits the course; else ""."""
+    check = f"import sys, pip; v = sys.version_info[:2]; {OLDEST} <= v <= {NEWEST} and print('%d.%d' % v)"
     try:
-        return subprocess.run([python, "-c", check], stderr=subprocess.DEVNULL).returncode == 0
+        done = subprocess.run([python, "-c", check], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
-        return False
+        return ""
+    return done.stdout.decode().strip()
 
 
 def _hash(names):
@@ -220,8 +235,8 @@ def _write(path, text):
     os.replace(path + ".tmp", path)
 
 
-def _version():
-    return ".".join(map(str, sys.version_info[:2]))
+def _short(version):
+    return ".".join(map(str, version[:2]))
 
 
 def _stem(name):
@@ -233,6 +248,11 @@ class Trouble(Exception):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        reason = _unsuitable()
+        if reason:
+            print(reason)
+        sys.exit(1 if reason else 0)
     try:
         main(sys.argv[1:])
     except Trouble as trouble:

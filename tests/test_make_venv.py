@@ -1,13 +1,18 @@
 """scripts/make_venv.py: safe to run twice, after a first run that failed, and beside what is someone else's."""
 
+import ast
 import importlib.metadata
 import importlib.util
+import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
 
@@ -108,11 +113,25 @@ def module():
     return loaded
 
 
-@pytest.mark.parametrize(("version", "word"), [((3, 10, 4), "old"), ((3, 14, 0), "new")])
-def test_a_python_that_the_course_does_not_run_on_gets_one_sentence(module, monkeypatch, version, word):
+@pytest.mark.parametrize("version", [(3, 10, 4), (3, 15, 0)])
+def test_a_python_that_the_course_does_not_run_on_gets_one_sentence(module, monkeypatch, version):
     monkeypatch.setattr(module.sys, "version_info", version)
-    with pytest.raises(module.Trouble, match=rf"Python 3\.\d+ is too {word}: the course runs on 3.11, 3.12 and 3.13"):
+    with pytest.raises(module.Trouble, match=r"is Python 3\.1\d, and the course runs on 3\.11 to 3\.14"):
         module.main([".venv", "requirements.txt"])
+
+
+def test_the_script_can_be_read_by_a_python_as_old_as_3_6():
+    ast.parse((ROOT / "scripts/make_venv.py").read_text(), feature_version=(3, 6))
+
+
+def test_an_environment_keeps_its_python_and_says_so_when_another_one_is_named(project, module, monkeypatch, capsys):
+    make_venv(project)
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(module, "_unsuitable", str)  # looking for pip changes which distutils later tests import
+    monkeypatch.setattr(module, "_short", lambda version: "3.14")
+    module.main([".venv", "requirements.txt"])
+    here = ".".join(map(str, sys.version_info[:2]))
+    assert capsys.readouterr().out == f".venv keeps its Python {here}: to use Python 3.14 instead, remove .venv first\n"
 
 
 @pytest.mark.parametrize(
@@ -178,3 +197,127 @@ def test_a_torch_that_is_there_is_not_fetched_again(module, monkeypatch, tmp_pat
     monkeypatch.setattr(module, "_python", lambda folder: sys.executable)
     version = importlib.metadata.version("packaging")
     assert module._installed(tmp_path, f"packaging=={version}") and not module._installed(tmp_path, "packaging==0.1")
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A folder that is all of PATH, and no PYTHON from the outside."""
+    monkeypatch.delenv("PYTHON", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+def put_python(path, lines="exit 0"):
+    """A program in place of a Python: by default one that passes make_venv.py's check."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{lines}\n")
+    path.chmod(0o755)
+
+
+def put_real_python(path, change):
+    """This test's Python, after a change to what it says of itself."""
+    runs = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    put_python(path, f'exec {sys.executable} -c "{change}; {runs}" "$@"')
+
+
+SHIM = 'echo "pyenv: $0: command not found" >&2; exit 127'
+NO_VENV = "import importlib.util, sys; sys.prefix = sys.base_prefix; importlib.util.find_spec = lambda name: None"
+
+
+def find_python(folder, **environment):
+    """Run scripts/find_python.sh; returns its exit code, the Python that it names, and what it says besides."""
+    command = ["/bin/sh", ROOT / "scripts/find_python.sh", ".venv"]
+    done = subprocess.run(command, cwd=folder, env=os.environ | environment, capture_output=True, text=True)
+    return done.returncode, done.stdout.strip(), done.stderr
+
+
+def test_the_newest_python_is_taken(machine, tmp_path):
+    for name in ("python3", "python3.11", "python3.13", "python3.12"):
+        put_python(machine / name)
+    assert find_python(tmp_path) == (0, "python3.13", "")
+
+
+def test_names_that_run_nothing_and_pythons_that_do_not_suit_are_passed_over(machine, tmp_path):
+    put_python(machine / "python3.14", SHIM)
+    put_real_python(machine / "python3.13", NO_VENV)
+    put_real_python(machine / "python3", "import sys; sys.version_info = (3, 12, 4)")
+    assert find_python(tmp_path) == (0, "python3", "")
+
+
+def test_the_python_of_a_working_environment_comes_before_a_newer_one(machine, tmp_path):
+    put_python(machine / "python3.14")
+    put_python(tmp_path / ".venv/bin/python")
+    assert find_python(tmp_path) == (0, ".venv/bin/python", "")
+    put_python(tmp_path / ".venv/bin/python", SHIM)
+    assert find_python(tmp_path) == (0, "python3.14", "")
+
+
+def test_a_python_that_was_named_comes_before_all_others(machine, tmp_path):
+    put_python(machine / "python3.14")
+    put_python(machine / "python3.11")
+    put_python(tmp_path / ".venv/bin/python")
+    assert find_python(tmp_path, PYTHON="python3.11") == (0, "python3.11", "")
+
+
+@pytest.mark.parametrize(
+    ("put", "lines", "reason"),
+    [
+        (
+            put_real_python,
+            "import sys; sys.version_info = (3, 9, 2)",
+            "is Python 3.9, and the course runs on 3.11 to 3.14",
+        ),
+        (put_python, SHIM, "does not run"),
+        (lambda path, lines: None, "", "cannot be found"),
+    ],
+    ids=["old", "shim", "absent"],
+)
+def test_a_named_python_that_does_not_suit_is_refused_with_the_reason(machine, tmp_path, put, lines, reason):
+    put_python(machine / "python3.14")
+    put(machine / "python3.9", lines)
+    assert find_python(tmp_path, PYTHON="python3.9") == (1, "", f"error: PYTHON=python3.9 {reason}\n")
+
+
+def test_where_no_python_suits_each_is_named_with_its_reason_and_one_command_helps(machine, tmp_path):
+    put_python(machine / "python3.12", SHIM)
+    put_real_python(machine / "python3", "import sys; sys.version_info = (3, 9, 2)")
+    code, python, said = find_python(tmp_path)
+    assert (code, python) == (1, "")
+    assert said == (
+        "error: no Python on PATH can make .venv\n"
+        "  python3.12 does not run\n"
+        "  python3 is Python 3.9, and the course runs on 3.11 to 3.14\n"
+        "Run this command, then make again: uv venv --seed --python 3.13 .venv\n"
+    )
+
+
+def test_where_only_venv_is_missing_the_command_installs_that(machine, tmp_path):
+    put_real_python(machine / "python3", NO_VENV)
+    minor = ".".join(map(str, sys.version_info[:2]))
+    assert find_python(tmp_path)[2].endswith(f"then make again: apt install python{minor}-venv\n")
+
+
+def test_the_names_that_are_tried_are_those_of_the_versions_that_the_package_admits():
+    tried = re.findall(r"python3\.(\d+)", (ROOT / "scripts/find_python.sh").read_text().partition("for python in")[2])
+    admitted = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
+    newest_first = [str(minor) for minor in range(30, 0, -1) if f"3.{minor}.0" in admitted]
+    assert [minor for minor in tried if minor in newest_first][: len(newest_first)] == newest_first
+
+
+def test_make_runs_make_venv_with_the_python_that_was_found(machine, tmp_path, monkeypatch):
+    for name in ("Makefile", "scripts"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    put_python(machine / "python3.14", SHIM)
+    put_python(machine / "python3.13", 'test "$2" = --check || echo "python3.13 $@"')
+    put_python(machine / "python3.11", 'test "$2" = --check || echo "python3.11 $@"')
+    monkeypatch.setenv("PATH", f"{machine}:{os.defpath}")
+
+    def make(*words):
+        done = subprocess.run(["make", "environment", *words], cwd=tmp_path, capture_output=True, text=True)
+        return done.returncode, done.stdout.strip()
+
+    told = "scripts/make_venv.py .venv requirements.txt --editable"
+    assert make() == (0, f"python3.13 {told}")
+    assert make("PYTHON=python3.11") == (0, f"python3.11 {told}")
+    assert make("PYTHON=python3.14")[0] != 0

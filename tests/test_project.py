@@ -28,7 +28,7 @@ DOCUMENTS = [
     for part in ("*.md", "docs/**/*.md", "benchmarks/*.md")
     for path in sorted(ROOT.glob(part))
 ]
-MINOR_VERSIONS = ["3.11", "3.12", "3.13"]
+MINOR_VERSIONS = ["3.11", "3.12", "3.13", "3.14"]
 IMPORTED_AS = {
     "IPython": "ipython", "PIL": "pillow", "docx": "python-docx", "fpdf": "fpdf2",
     "opentelemetry": "opentelemetry-api", "pptx": "python-pptx", "pydantic_core": "pydantic", "yaml": "pyyaml",
@@ -91,6 +91,14 @@ def test_environment_yml_installs_the_same_pins():
     conda, pip = environment["dependencies"][:-1], environment["dependencies"][-1]["pip"]
     assert [str(Requirement(line)) for line in pip] == [str(r) for r in pins()]
     assert conda == [f"python {PYPROJECT['project']['requires-python']}", "pip"]
+
+
+def test_one_line_of_environment_yml_asks_for_the_cpu_wheel_of_torch_as_make_venv_does():
+    text = (ROOT / "environment.yml").read_text()
+    with_line = yaml.safe_load(text.replace("# - --extra-index-url", "- --extra-index-url"))
+    option, *same = with_line["dependencies"][-1]["pip"]
+    assert same == yaml.safe_load(text)["dependencies"][-1]["pip"]
+    assert f'CPU_WHEELS = "{option.partition(" ")[2]}"' in (ROOT / "scripts/make_venv.py").read_text()
 
 
 def test_the_ranges_of_pyproject_admit_the_pins():
@@ -265,7 +273,8 @@ def test_no_file_names_a_machine_or_a_registry():
     for path in project_files():
         if path.suffix not in (".png", ".json", ".ipynb"):
             text = path.read_text(encoding="utf-8", errors="replace")
-            if path == ROOT / "scripts/make_venv.py":  # the one address: PyTorch's public index of CPU wheels
+            # The one address, in two places: PyTorch's public index of CPU wheels.
+            if path in (ROOT / "scripts/make_venv.py", ROOT / "environment.yml"):
                 text = text.replace("https://" + hosts[3] + "/whl/cpu", "", 1)
             for host in hosts:
                 assert host not in text, f"{path.relative_to(ROOT)} names {host}"

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from threeloops.files import RECORD, base_folder, record_folder, replace_text, replacing
+from threeloops.files import RECORD, base_folder, below, record_folder, replace_text, replacing
 
 
 def names(folder):
@@ -98,3 +98,25 @@ def test_a_record_that_an_earlier_release_left_elsewhere_stays_in_use(user, monk
     assert record_folder() == earlier
     (now / RECORD).touch()
     assert record_folder() == now
+
+
+def test_everything_below_a_folder_is_found(tmp_path):
+    (tmp_path / "b/c").mkdir(parents=True)
+    for name in ("b/c/deep", "a"):
+        (tmp_path / name).touch()
+    assert [path.relative_to(tmp_path).as_posix() for path in below(tmp_path)] == ["a", "b", "b/c", "b/c/deep"]
+    assert below(tmp_path / "absent") == []
+
+
+def test_a_folder_that_cannot_be_listed_is_not_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "broken").mkdir()
+    list_folder = os.scandir
+
+    def refuse(path):
+        if os.fspath(path).endswith("broken"):
+            raise OSError("the disk cannot be read")
+        return list_folder(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(OSError, match="the disk cannot be read"):
+        below(tmp_path)

@@ -126,7 +126,7 @@ def test_another_program_has_forgotten_what_the_one_before_took(children):
     children[0].do("kept = take(64)")
     memory = ResidentMemory([children[0].process])
     program = "import os; os.write(1, b'0'); import time; time.sleep(1000)"
-    children[0].do(f"import os; os.dup2(told, 1); os.execv({sys.executable!r}, ['python', '-Sc', {program!r}])")
+    children[0].do(f"import os; os.dup2(told, 1); os.execl({sys.executable!r}, {sys.executable!r}, '-Sc', {program!r})")
     with pytest.raises(ProcessLookupError, match="has become another program"):
         memory.growth()
 

@@ -23,7 +23,7 @@ make lab LAB={number:02d}                   # JupyterLab on your own copy of lab
 .venv/bin/threeloops submit {number:02d}    # work/{slug}.zip, to hand in
 ```
 
-You need Linux or WSL2, Python 3.11, 3.12 or 3.13 with `venv`, and make. A later bundle may be unpacked over this
+You need Linux or WSL2, Python 3.11 to 3.14 with `venv`, and make. A later bundle may be unpacked over this
 folder: `work/` is yours, and `threeloops update {number:02d}` brings a newer release of a lab into your copy.
 
 If you hand in through nbgrader's exchange, your instructor names its folder:

@@ -13,9 +13,10 @@ import heapq
 import linecache
 import math
 import re
-from asyncio import events
+from asyncio import events, tasks
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -187,16 +188,32 @@ def run(main: Callable[..., Awaitable[Any]], *args: Any, seconds: float = 3600.0
         Deadlock: the message names the tasks that wait, with the line.
         TimeLimit: after `seconds`, or when a task spins without letting time pass.
     """
-    loop, outer = _VirtualTimeLoop(seconds), events._get_running_loop()
+    loop = _VirtualTimeLoop(seconds)
+    with _outer_loop_set_aside():
+        try:
+            return loop.run_until_complete(_awaited(main, args, options))
+        finally:
+            try:
+                _cancel_all(loop)
+            finally:
+                loop.close()
+
+
+@contextmanager
+def _outer_loop_set_aside() -> Iterator[None]:
+    """Let this thread run another loop meanwhile, if one of its tasks runs now. From Python 3.14 on a thread has one
+    current task for all loops, so that task is set aside as well."""
+    outer = events._get_running_loop()
+    task = asyncio.current_task(outer) if outer else None
+    if outer and task:
+        tasks._leave_task(outer, task)
     events._set_running_loop(None)
     try:
-        return loop.run_until_complete(_awaited(main, args, options))
+        yield
     finally:
-        try:
-            _cancel_all(loop)
-        finally:
-            loop.close()
-            events._set_running_loop(outer)
+        events._set_running_loop(outer)
+        if outer and task:
+            tasks._enter_task(outer, task)
 
 
 def busy(seconds: float) -> None:

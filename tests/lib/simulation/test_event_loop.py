@@ -239,9 +239,9 @@ def test_it_runs_inside_another_loop_and_leaves_that_as_it_was():
         return now()
 
     async def outer():
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert run(inner) == run(asyncio.sleep, 5, result=60) == 60
-        assert asyncio.get_running_loop() is loop
+        assert asyncio.get_running_loop() is loop and asyncio.current_task() is task
         with pytest.raises(RuntimeError, match="there is no virtual time here"):
             now()
         return await asyncio.sleep(0, "as before")

@@ -1,5 +1,6 @@
 """Exported graphs: the logits of the model, for any batch and length, in PyTorch and in ONNX Runtime."""
 
+import sys
 import warnings
 
 import pytest
@@ -90,4 +91,5 @@ def test_scripting_is_deprecated():
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         torch.jit.script(torch.nn.Linear(2, 2))
-    assert any("deprecated" in str(each.message) and "torch.export" in str(each.message) for each in found)
+    advice = "not supported" if sys.version_info >= (3, 14) else "deprecated"
+    assert any(advice in str(each.message) and "torch.export" in str(each.message) for each in found)

@@ -24,7 +24,7 @@ from typing import Literal
 
 import msgspec
 
-from threeloops.files import replace_text, sync
+from threeloops.files import below, replace_text, sync
 from threeloops.product.service.models.version import RegistryError, Version, read_version, write_manifest
 
 __all__ = ["Registry"]
@@ -251,6 +251,6 @@ def _folder_locked(path: Path) -> Iterator[None]:
 
 def _flush(place: Path) -> None:
     """Everything below to the disk: a rename that survives a power cut must not outlive the contents."""
-    for path in place.rglob("*"):
+    for path in below(place):
         sync(path)
     sync(place)

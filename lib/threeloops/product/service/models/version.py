@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from threeloops.files import replace_text
+from threeloops.files import below, replace_text
 
 __all__ = ["RegistryError", "Version", "read_version", "write_manifest"]
 
@@ -68,7 +68,7 @@ def read_version(place: Path) -> Version:
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Every file below, by its path from here, in order."""
-    for path in sorted(folder.rglob("*")):
+    for path in below(folder):
         if not path.is_dir():
             yield path.relative_to(folder).as_posix(), path
 

@@ -313,7 +313,8 @@ def test_whatever_the_disk_refuses_nothing_is_half_there(registry, model, what):
                         registry.rollback()
             except RegistryError as error:
                 refusals += 1
-                assert "No space left" in str(error)
+                # From Python 3.14 on, `Path.is_file` says no where `stat` fails.
+                assert "No space left" in str(error) or failed == ["stat"]
         if not failed:
             break
         for name in registry.names():
