@@ -6,7 +6,6 @@ import importlib
 import io
 import os
 import pickle
-import resource
 import signal
 import socket
 import sys
@@ -23,6 +22,7 @@ from threeloops.resident import settle
 from threeloops.training.cluster.machine.faults import SlowRank
 from threeloops.training.cluster.processes.actor import ActorSocket, is_library
 from threeloops.training.cluster.processes.group import Rank, register
+from threeloops.training.cluster.processes.printed import bounded_text
 
 __all__ = [
     "Program", "be_process", "be_rank", "current_rank", "die_with_parent", "from_bytes", "import_libraries", "to_bytes",
@@ -32,7 +32,6 @@ Program = Callable[[], tuple[Callable[..., Any], Sequence[Any], Sequence[SlowRan
 """Gives, in the rank's process, the function to run, its arguments, how slow the rank is, and whether its memory is to
 be measured."""
 
-_MOST_PRINTED = 1 << 20
 _current: Rank | None = None
 
 
@@ -116,9 +115,7 @@ def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program)
     die_with_parent()
     os.dup2(printed, 1)
     os.dup2(printed, 2)
-    # A line is kept as soon as it is printed: this process is ended by a signal, and may die before that.
-    sys.stdout, sys.stderr = (open(number, "w", 1, "utf-8", "replace", closefd=False) for number in (1, 2))  # noqa: SIM115
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_PRINTED, _MOST_PRINTED))
+    sys.stdout, sys.stderr = (bounded_text(number) for number in (1, 2))
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
     # torch 2.13 has new names for two collectives, and 2.11 only the old ones: each rank would print two lines per run.
     old = "reduce_scatter_tensor|all_gather_into_tensor"

@@ -56,7 +56,9 @@ class Communicator:
         """Raises ClusterError for a job that cannot be: it came from a rank, which may say anything."""
         made = call.collective
         dtype = _DTYPES.get(made.dtype)
-        if made.operation not in _JOBS or dtype is None or made.reduction not in REDUCTIONS:
+        if dtype is None:
+            raise ClusterError(f"rank {rank} submits {made}: expected one of the dtypes {', '.join(_DTYPES)}")
+        if made.operation not in _JOBS or made.reduction not in REDUCTIONS:
             raise ClusterError(f"rank {rank} submits {made}, which is no collective")
         if made.operation == "barrier" and data:
             raise ClusterError(f"rank {rank} submits a barrier with {len(data)} bytes: expected none")

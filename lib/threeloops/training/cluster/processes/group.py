@@ -15,6 +15,14 @@ from torch.futures import Future
 
 from threeloops.training.cluster.machine.calls import Collective
 from threeloops.training.cluster.processes.actor import ActorSocket
+from threeloops.training.cluster.processes.arguments import (
+    check_dense,
+    check_fit,
+    check_parts,
+    check_reducible,
+    check_whole,
+    split_sizes,
+)
 from threeloops.training.cluster.processes.communicator import REDUCTIONS, as_bytes
 
 __all__ = ["Rank", "register"]
@@ -30,6 +38,7 @@ class Rank:
     def __init__(self, rank: int, size: int, main: ActorSocket) -> None:
         self.rank, self.size, self.main = rank, size, main
         self.unsettled: list[int] = []
+        self._settles_after = -1
         self._under_way: dict[int, tuple[int, int, str]] = {}
 
     def synchronize(self) -> None:
@@ -37,6 +46,20 @@ class Rank:
         if self.unsettled:
             handles, self.unsettled = self.unsettled, []
             self.main.wait(*handles)
+
+    def leave_unsettled(self, handle: int) -> None:
+        """Charge the time of this collective at the end of the backward pass, if one is running, else at the next
+        `synchronize`. torch's DDP makes the current stream wait for its collectives in a callback of the autograd
+        engine, which runs then."""
+        self.unsettled.append(handle)
+        task = torch._C._current_graph_task_id()
+        if task not in (-1, self._settles_after):
+            self._settles_after = task
+            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
+
+    def _after_backward(self) -> None:
+        self._settles_after = -1  # what other callbacks of this backward pass begin needs a callback of its own
+        self.synchronize()
 
     def settle(self, handle: int) -> None:
         """The same for one of them."""
@@ -76,7 +99,8 @@ def _by_torch() -> bool:
 
 class _Work(dist._Work):
     """A handle. `wait` moves the program's clock; `get_future` gives the values at once, and its `wait` moves the clock
-    where Python calls it. (Torch's own DDP waits in C++, and its time is charged at the next `synchronize`.)"""
+    if Python calls it. C++ code, such as torch's DDP, waits for the future where we do not see it: see
+    `Rank.leave_unsettled`. A poll waits, because a program that polls lets no virtual time pass."""
 
     def __init__(
         self, rank: Rank, handle: int, result: Any, put: Callable[[memoryview], None], collective: bool
@@ -93,7 +117,7 @@ class _Work(dist._Work):
         return True
 
     def is_completed(self) -> bool:
-        return self._done
+        return self.wait()
 
     def is_success(self) -> bool:
         return self._done
@@ -107,7 +131,7 @@ class _Work(dist._Work):
     def get_future(self) -> Future:
         if self._collective and not self._done:
             self._put(self._rank.main.wait_for_values(self._handle))
-            self._rank.unsettled.append(self._handle)
+            self._rank.leave_unsettled(self._handle)
             self._done = True
         elif not self._done:
             self.wait()
@@ -160,9 +184,15 @@ class _Group(dist.ProcessGroup):
         sends: Sequence[int] = (),
         gets: Sequence[int] = (),
         result: Any = None,
+        dense: bool = True,
     ) -> _Work:
-        """Begin a collective with `tensor`; its result fills the tensors in `out`, one after the other."""
-        dtype, reduction = str(_checked(tensor).dtype).removeprefix("torch."), _reduction(opts)
+        """Begin a collective with `tensor`; its result fills the tensors in `out`, one after the other, which must be
+        contiguous if they have to be `dense`."""
+        reduction = _reduction(opts)
+        for name, given in (("its tensor", tensor), *(("its output", each) for each in out if dense)):
+            check_dense(operation, name, given)
+        check_reducible(operation, tensor, reduction)
+        dtype = str(tensor.dtype).removeprefix("torch.")
         count = tensor.numel() if count is None else count
         collective = Collective(self._channel, self._ranks, operation, count, dtype, reduction, root)
         size = sum(each.nbytes for each in out)
@@ -170,14 +200,14 @@ class _Group(dist.ProcessGroup):
         return _Work(self._me, handle, out if result is None else result, lambda data: _fill(out, data), True)
 
     def send(self, tensors: _Tensors, to: int, tag: int = 0) -> _Work:
-        tensor, to = _checked(tensors[0]), self._ranks[to]
+        tensor, to = check_dense("send", "its tensor", tensors[0]), self._ranks[to]
         handle = self._me.message(
             lambda: self._me.main.send(as_bytes(tensor), to, self._channel, tag), tensor, f"isend to rank {to}"
         )
         return _Work(self._me, handle, tensors, lambda data: None, False)
 
     def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> _Work:
-        tensor, source = _checked(tensors[0]), self._ranks[source]
+        tensor, source = check_dense("recv", "its tensor", tensors[0]), self._ranks[source]
         handle = self._me.message(
             lambda: self._me.main.receive(tensor.nbytes, source, self._channel, tag),
             tensor,
@@ -198,47 +228,70 @@ class _Group(dist.ProcessGroup):
         return self._submit("broadcast", given, tensors, count=tensor.numel(), root=root, gets=gets)
 
     def reduce_scatter_single(self, out: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Work:
-        self._check_sizes("reduce_scatter_tensor(output, input)", "input", tensor, "output", out)
+        check_whole("reduce_scatter_tensor(output, input)", "input", tensor, "output", out, self.size())
         return self._submit("reduce_scatter", tensor, [out], opts=opts, sends=[out.numel()] * len(self._ranks))
 
     def reduce_scatter(self, outs: _Tensors, tensors: list[_Tensors], opts: Any = None) -> _Work:
+        call = "reduce_scatter(output, input_list)"
+        self._check_parts(call, "input_list", tensors[0])
+        check_fit(call, f"input_list[{self._here}]", tensors[0][self._here], "output", outs[0])
         sends = [part.numel() for part in tensors[0]]
         return self._submit("reduce_scatter", _joined(tensors[0]), outs, opts=opts, sends=sends)
 
     def all_gather_single(self, out: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Work:
-        self._check_sizes("all_gather_into_tensor(output, input)", "output", out, "input", tensor)
+        check_whole("all_gather_into_tensor(output, input)", "output", out, "input", tensor, self.size())
         return self._submit("all_gather", tensor, [out], gets=[tensor.numel()] * len(self._ranks))
-
-    def _check_sizes(self, call: str, whole: str, large: torch.Tensor, part: str, small: torch.Tensor) -> None:
-        if large.numel() != small.numel() * self.size():
-            raise ValueError(
-                f"{call} on {self.size()} ranks: {part} has {small.numel():,} elements and {whole} {large.numel():,}: "
-                f"expected {self.size()} times as many in {whole}; is the order of the two right?"
-            )
 
     _reduce_scatter_base, _allgather_base = reduce_scatter_single, all_gather_single
 
     def allgather(self, outs: list[_Tensors], tensors: _Tensors, opts: Any = None) -> _Work:
+        call = "all_gather(tensor_list, tensor)"
+        check_parts(call, "tensor_list", outs[0], self.size())
+        check_fit(call, f"tensor_list[{self._here}]", outs[0][self._here], "tensor", tensors[0])
         gets = [part.numel() for part in outs[0]]
-        return self._submit("all_gather", tensors[0], outs[0], count=sum(gets), gets=gets, result=outs)
+        return self._submit("all_gather", tensors[0], outs[0], count=sum(gets), gets=gets, result=outs, dense=False)
+
+    def _check_parts(self, call: str, name: str, parts: _Tensors) -> None:
+        check_parts(call, name, parts, self.size())
+        for number, part in enumerate(parts):
+            check_dense(call, f"{name}[{number}]", part)
 
     def alltoall_base(
         self, out: torch.Tensor, tensor: torch.Tensor, out_sizes: list[int], sizes: list[int], opts: Any = None
     ) -> _Work:
-        sends, gets = _elements(tensor, sizes, len(self._ranks)), _elements(out, out_sizes, len(self._ranks))
+        call, ranks, here = "all_to_all_single(output, input)", self.size(), self._here
+        sends = split_sizes(call, "input", tensor, sizes, ranks)
+        gets = split_sizes(call, "output", out, out_sizes, ranks)
+        if sends[here] != gets[here]:
+            raise ValueError(
+                f"{call}: rank {self._ranks[here]} keeps {sends[here]} elements of its own input, and its output has "
+                f"room for {gets[here]} of them: expected as many"
+            )
         return self._submit("all_to_all", tensor, [out], count=0, sends=sends, gets=gets)
 
     def alltoall(self, outs: _Tensors, tensors: _Tensors, opts: Any = None) -> _Work:
+        call, here = "all_to_all(output_list, input_list)", self._here
+        self._check_parts(call, "input_list", tensors)
+        self._check_parts(call, "output_list", outs)
+        check_fit(call, f"input_list[{here}]", tensors[here], f"output_list[{here}]", outs[here])
         sends, gets = [part.numel() for part in tensors], [part.numel() for part in outs]
         return self._submit("all_to_all", _joined(tensors), outs, count=0, sends=sends, gets=gets)
 
     def gather(self, outs: list[_Tensors], tensors: _Tensors, opts: Any) -> _Work:
-        parts = outs[0] if outs else []
+        parts, call = outs[0] if outs else [], "gather(tensor, gather_list)"
+        if outs:
+            self._check_parts(call, "gather_list", parts)
+        for number, part in enumerate(parts):
+            check_fit(call, f"gather_list[{number}]", part, "tensor", tensors[0])
         gets = [part.numel() for part in parts]
         return self._submit("gather", tensors[0], parts, root=opts.rootRank, gets=gets, result=outs)
 
     def scatter(self, outs: _Tensors, tensors: list[_Tensors], opts: Any) -> _Work:
-        parts = tensors[0] if tensors else []
+        parts, call = tensors[0] if tensors else [], "scatter(tensor, scatter_list)"
+        if tensors:
+            self._check_parts(call, "scatter_list", parts)
+        for number, part in enumerate(parts):
+            check_fit(call, f"scatter_list[{number}]", part, "tensor", outs[0])
         given = _joined(parts) if parts else outs[0].new_empty(0)
         sends, gets = [part.numel() for part in parts], [outs[0].numel()]
         count = outs[0].numel()
@@ -263,15 +316,6 @@ _refuse("reduce_scatter_tensor_coalesced", f"call dist.reduce_scatter_tensor for
 _refuse("allgather_into_tensor_coalesced", f"call dist.all_gather_into_tensor for each, {_NOT_FUNCTIONAL}")
 
 
-def _checked(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        raise ValueError(
-            f"a tensor on {tensor.device} with layout {str(tensor.layout).removeprefix('torch.')}: the virtual cluster "
-            "sends dense tensors of the CPU"
-        )
-    return tensor
-
-
 def _joined(tensors: _Tensors) -> torch.Tensor:
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
@@ -282,14 +326,6 @@ def _fill(tensors: _Tensors, data: memoryview) -> None:
         if tensor.nbytes:
             part, data = data[: tensor.nbytes], data[tensor.nbytes :]
             tensor.detach().copy_(torch.frombuffer(part, dtype=tensor.dtype).view(tensor.shape))
-
-
-def _elements(tensor: torch.Tensor, rows: list[int], ranks: int) -> list[int]:
-    """Elements of each rank's part of a tensor that is split by rows; evenly where no rows are given."""
-    if not rows:
-        return [tensor.numel() // ranks] * ranks
-    each = tensor[0].numel() if len(tensor) else 0
-    return [count * each for count in rows]
 
 
 def _reduction(opts: Any) -> str:

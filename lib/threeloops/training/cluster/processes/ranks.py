@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from threeloops.training.cluster.machine.faults import corrupt
 from threeloops.training.cluster.machine.records import Actor, Resumption
 from threeloops.training.cluster.processes.actor import ANSWER, HEAD, Channel
 from threeloops.training.cluster.processes.communicator import Communicator
+from threeloops.training.cluster.processes.printed import log, text_of
 
 __all__ = ["Ranks", "Sockets", "Transport", "one_core"]
 
@@ -55,7 +55,7 @@ class Sockets:
 
     def __init__(self, size: int, launch: Callable[[list[list[int]]], list[int]], seconds: float) -> None:
         self._channels: list[Channel] = []
-        self._printed = [tempfile.TemporaryFile() for _ in range(size)]  # noqa: SIM115
+        self._printed = [log() for _ in range(size)]
         theirs = []
         for _ in range(size):
             ours, other = socket.socketpair()
@@ -63,7 +63,7 @@ class Sockets:
             theirs.append(other)
         try:
             self._processes = launch(
-                [[other.fileno(), log.fileno()] for other, log in zip(theirs, self._printed, strict=True)]
+                [[other.fileno(), file.fileno()] for other, file in zip(theirs, self._printed, strict=True)]
             )
         finally:
             for other in theirs:
@@ -99,16 +99,15 @@ class Sockets:
     def printed(self) -> str:
         """What all ranks printed, each line with its rank."""
         lines = []
-        for rank, log in enumerate(self._printed):
-            log.seek(0)
-            lines += [f"[rank {rank}] {line}" for line in log.read().decode(errors="replace").splitlines()]
+        for rank, file in enumerate(self._printed):
+            lines += [f"[rank {rank}] {line}" for line in text_of(file).splitlines()]
         return "\n".join(lines)
 
     def close(self) -> None:
         for channel in self._channels:
             channel.close()
-        for log in self._printed:
-            log.close()
+        for file in self._printed:
+            file.close()
 
 
 class Ranks:
