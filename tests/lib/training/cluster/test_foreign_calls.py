@@ -1,4 +1,4 @@
-"""Calls as other people's programs make them: refused if gloo or NCCL refuse them, DDP with its time, files of any size."""
+"""Calls as other people make them: refused if gloo or NCCL refuse them, DDP with its time, files of any size."""
 
 import os
 import tempfile

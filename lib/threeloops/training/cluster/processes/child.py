@@ -22,7 +22,7 @@ from threeloops.resident import settle
 from threeloops.training.cluster.machine.faults import SlowRank
 from threeloops.training.cluster.processes.actor import ActorSocket, is_library
 from threeloops.training.cluster.processes.group import Rank, register
-from threeloops.training.cluster.processes.printed import bounded_text
+from threeloops.training.cluster.programs.printed import bounded_text
 
 __all__ = [
     "Program", "be_process", "be_rank", "current_rank", "die_with_parent", "from_bytes", "import_libraries", "to_bytes",

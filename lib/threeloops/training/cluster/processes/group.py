@@ -15,7 +15,8 @@ from torch.futures import Future
 
 from threeloops.training.cluster.machine.calls import Collective
 from threeloops.training.cluster.processes.actor import ActorSocket
-from threeloops.training.cluster.processes.arguments import (
+from threeloops.training.cluster.processes.communicator import REDUCTIONS, as_bytes
+from threeloops.training.cluster.programs.arguments import (
     check_dense,
     check_fit,
     check_parts,
@@ -23,7 +24,6 @@ from threeloops.training.cluster.processes.arguments import (
     check_whole,
     split_sizes,
 )
-from threeloops.training.cluster.processes.communicator import REDUCTIONS, as_bytes
 
 __all__ = ["Rank", "register"]
 

@@ -18,7 +18,7 @@ from threeloops.training.cluster.machine.faults import corrupt
 from threeloops.training.cluster.machine.records import Actor, Resumption
 from threeloops.training.cluster.processes.actor import ANSWER, HEAD, Channel
 from threeloops.training.cluster.processes.communicator import Communicator
-from threeloops.training.cluster.processes.printed import log, text_of
+from threeloops.training.cluster.programs.printed import log, text_of
 
 __all__ = ["Ranks", "Sockets", "Transport", "one_core"]
 

@@ -9,9 +9,9 @@ import os
 import tempfile
 from typing import IO
 
-__all__ = ["MOST_PRINTED", "bounded_text", "log", "text_of"]
+__all__ = ["bounded_text", "log", "text_of"]
 
-MOST_PRINTED = 1 << 20
+_MOST_PRINTED = 1 << 20
 """Bytes; a multiple of the page size."""
 
 
@@ -20,7 +20,7 @@ def log() -> IO[bytes]:
     if not hasattr(os, "memfd_create"):
         return tempfile.TemporaryFile()
     number = os.memfd_create("printed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(number, MOST_PRINTED)
+    os.ftruncate(number, _MOST_PRINTED)
     fcntl.fcntl(number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     return open(number, "r+b", buffering=0)
 
@@ -28,11 +28,11 @@ def log() -> IO[bytes]:
 def text_of(file: IO[bytes]) -> str:
     """All that was written to a log. A last line says so if there was more than it holds."""
     size = os.lseek(file.fileno(), 0, os.SEEK_CUR)  # ranks write through the same open file, and so move its position
-    text = os.pread(file.fileno(), min(size, MOST_PRINTED), 0).decode(errors="replace")
+    text = os.pread(file.fileno(), min(size, _MOST_PRINTED), 0).decode(errors="replace")
     return (
         text
-        if size < MOST_PRINTED
-        else f"{text}\n… more than {MOST_PRINTED:,} bytes were printed: the rest is not kept"
+        if size < _MOST_PRINTED
+        else f"{text}\n… more than {_MOST_PRINTED:,} bytes were printed: the rest is not kept"
     )
 
 
