@@ -13,6 +13,7 @@ and under Slurm, with the script `slurm.sh` that lies beside this module:
 import argparse
 import contextlib
 import functools
+import gc
 import importlib
 import os
 import subprocess
@@ -33,7 +34,7 @@ from threeloops.training.cluster.machine.errors import RankFailed
 from threeloops.training.cluster.processes.child import from_bytes, to_bytes
 from threeloops.training.cluster.processes.launcher import launcher
 
-__all__ = ["main", "run_on_processes"]
+__all__ = ["leave_process_groups", "main", "run_on_processes"]
 
 _MODULE = "threeloops.training.cluster.real"
 _FOLDER = "THREELOOPS_RANK_FOLDER"
@@ -160,7 +161,17 @@ def main() -> None:
         if dist.get_rank() == 0 and result is not None:
             print(result)
     finally:
-        dist.destroy_process_group()
+        leave_process_groups()
+
+
+def leave_process_groups() -> None:
+    """End all process groups, and free the objects that still refer to one.
+
+    A group that lives until Python ends may keep the process from ending, from Python 3.14 on: freeing it waits for its
+    thread, and that thread waits for an interpreter that is gone.
+    """
+    dist.destroy_process_group()
+    gc.collect()
 
 
 def _run_in_folder(folder: Path, backend: str, rank: int, world: int) -> None:
@@ -171,7 +182,7 @@ def _run_in_folder(folder: Path, backend: str, rank: int, world: int) -> None:
         dist.init_process_group(backend, init_method=f"file://{folder / 'store'}", rank=rank, world_size=world)
         result = cloudpickle.dumps(program(*arguments))
         dist.barrier()
-        dist.destroy_process_group()
+        leave_process_groups()
         (folder / f"result {rank}").write_bytes(result)
     except BaseException:
         (folder / f"error {rank}").write_text(traceback.format_exc())

@@ -27,6 +27,7 @@ from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.training.checkpoint import Checkpointer, LocalStore
 from threeloops.training.checkpoint.state import TrainingState
+from threeloops.training.cluster.real import leave_process_groups
 from threeloops.training.data_parallel import DDP
 from threeloops.training.elastic.grace import RESUME_ME, Grace
 
@@ -47,7 +48,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     done = train(options.folder, options.steps, options.every, options.step_seconds)
-    dist.destroy_process_group()
+    leave_process_groups()
     sys.exit(0 if done else RESUME_ME)
 
 

@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+import weakref
 
 import psutil
 import pytest
 import torch
 import torch.distributed as dist
 from threeloops.training.cluster import Cluster, RankFailed, advance_to, compute, now
-from threeloops.training.cluster.real import main, run_on_processes
+from threeloops.training.cluster.real import leave_process_groups, main, run_on_processes
 
 
 def program(count):
@@ -138,3 +139,19 @@ def test_without_a_launcher_or_a_program_it_says_what_is_missing(arguments, mess
     finally:
         torch.set_num_threads(threads)
     assert end.value.code == 2 and message in capsys.readouterr().err
+
+
+class Model:
+    """Refers to its group and to itself, as a module with hooks does."""
+
+    def __init__(self):
+        self.group, self.itself = dist.group.WORLD, self
+
+
+def test_leaving_the_process_groups_frees_what_refers_to_them():
+    """A group that is freed only as Python ends may keep the process from ending, from Python 3.14 on."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = weakref.ref(Model())
+    assert model() is not None
+    leave_process_groups()
+    assert model() is None and not dist.is_initialized()
