@@ -16,12 +16,14 @@ _MOST_PRINTED = 1 << 20
 
 
 def log() -> IO[bytes]:
-    """An empty file for one rank. Where the system cannot bound a file, only what is read from it is bounded."""
-    if not hasattr(os, "memfd_create"):
+    """An empty file for one rank. If the system cannot bound a file, or a sandbox forbids it, only the part that is
+    read back is bounded."""
+    try:
+        number = os.memfd_create("printed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(number, _MOST_PRINTED)
+        fcntl.fcntl(number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    except (AttributeError, OSError):
         return tempfile.TemporaryFile()
-    number = os.memfd_create("printed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(number, _MOST_PRINTED)
-    fcntl.fcntl(number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     return open(number, "r+b", buffering=0)
 
 
