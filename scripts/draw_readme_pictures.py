@@ -103,9 +103,9 @@ def training_loop() -> Chart:
     return Chart(
         "Power cut: both checkpoints are lost",
         tuple(bars),
-        f"Whatever a power cut leaves of a save on the disk ({states['threeloops, incremental']:.0f} possible states), "
-        f"a checkpoint still loads. Overwriting with torch.save loses both in {lost['torch.save in place']:.0f} of "
-        f"{states['torch.save in place']:.0f} states (model).",
+        f"Whatever a power cut during a save leaves on disk ({states['threeloops, incremental']:.0f} possible states), "
+        f"a checkpoint loads. Overwriting with torch.save loses both the old and the new one in "
+        f"{lost['torch.save in place']:.0f} of {states['torch.save in place']:.0f} states (model).",
     )
 
 
@@ -118,9 +118,9 @@ def product_loop() -> Chart:
         "P99 inter-token latency",
         tuple(Bar(name, gap[by], f"{1e3 * gap[by]:.0f} ms", by == chunked)
               for by, name in ((chunked, "chunked prefill"), (whole, "whole prompts"))),
-        f"Beside long prompts, chunked prefill cuts the P99 wait between two tokens from {1e3 * gap[whole]:.0f} to "
-        f"{1e3 * gap[chunked]:.0f} ms. The first token comes later: its P99 grows {wait[chunked] / wait[whole]:.1f} "
-        "times (CPU).",
+        f"When long prompts arrive, chunked prefill cuts the P99 inter-token latency from {1e3 * gap[whole]:.0f} to "
+        f"{1e3 * gap[chunked]:.0f} ms. The price: the P99 time to first token is {wait[chunked] / wait[whole]:.1f} "
+        "times as long (CPU).",
     )  # fmt: skip
 
 
