@@ -1,5 +1,6 @@
 """Every code block of the README, CONTRIBUTING and the pages in docs/, executed as it stands and in order, in a fresh
-clone. A block of text is what the block before it prints; … stands for what differs from run to run.
+clone. A block of text is what the block before it prints; … stands for what differs from run to run. A `console` block
+is a command for another machine, such as one with conda or without Python: it is not run.
 
 The clone lies in a folder whose name has a space and letters beyond ASCII: nothing says where a course is kept.
 """
@@ -259,6 +260,8 @@ def test_every_block_does_what_it_says(document, clone):
     said = ""
     with ExitStack() as servers:
         for language, text in blocks(document):
+            if language == "console":
+                continue
             if language == "text":
                 assert is_shown(text, said), f"shown is\n{text}\nand printed was\n{said}"
                 continue
