@@ -22,7 +22,7 @@ _FOLDED_NOTE = "*Grey bars are folded cells: run them with Shift+Enter; a click 
 _MOST_WORDS, _MOST_CELLS, _MOST_LINES = 2500, 45, 150
 _FEWEST_RIGHT_ANSWERS = 3
 _MARKS_UP = {"audit", "debrief", "hint", "myth", "predict", "table"}
-"""What shows a text with its emphasis; everything else, such as print, a caption or a title, shows the asterisks."""
+"""The calls that render emphasis. All others, such as print, a caption or a title, show the asterisks."""
 _EMPHASIS = re.compile(r"(?<![\w*])(\*\*?)(\w(?:[^*]*\w)?)\1(?![\w*])")
 _DRAWING = {"animate", "explore", "figure", "hint"}
 

@@ -53,7 +53,7 @@ _Status = Literal["ok", "SKIPPED", "failed"]
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What became of one part. `reason` is empty if the status is ok; the next call retries what is not `finished`.
+    """The outcome of one part. `reason` is empty if the status is ok; the next call retries what is not `finished`.
 
     `earlier` is the software that it was measured with, if that is not the software of the last call. Such an outcome
     is kept until the part has run again, and it is not finished.
@@ -164,7 +164,7 @@ def _choose(diagnosis: Diagnosis, device: str) -> Provenance:
 
 
 def _resumed(about: Provenance, folder: Path) -> _Evidence:
-    """What earlier calls found on this device. What was measured with other sources or packages has to run again."""
+    """The outcomes of earlier calls on this device. Parts measured with other sources or packages must run again."""
     fresh = _Evidence(about, folder)
     with suppress(OSError, ValueError, KeyError, TypeError):  # no file, or one in an older format: measure again
         found = json.loads(fresh.path.read_text(encoding="utf-8"))

@@ -25,7 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 Origin = Literal["checkout", "bundle", "wheel"]
-"""What the course was installed from. A bundle is any folder of it without git, such as a downloaded archive."""
+"""The kind of installation. A bundle is any folder of it without git, such as a downloaded archive."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _SOURCES = ("lib", "grader", "solutions", "benchmarks")
 """The folders whose text determines what was measured."""
 
 _RESULTS = ("benchmarks/evidence", "benchmarks/README.md")
-"""What measuring writes into those folders: it must not make the next measurement look like one of other sources."""
+"""Files that measuring writes into those folders. They must not count as a change of the sources."""
 _BUILD_PRODUCTS = {".pyc", ".ipynb", ".tmp"}
 
 

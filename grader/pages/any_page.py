@@ -24,7 +24,7 @@ _INK = "#787878"
 """Its contrast is 4.4 with white, and 4.3 with the dark page of JupyterLab, #111111."""
 _REPLACED = {palette.ink: _INK, "#000000": _INK, "#ffffff": "none", GRID: f"{_INK}40"}
 _BEHIND = "#d8d8d8"
-"""What a translucent box is mixed with to become opaque: neither glaring on a dark page, nor dull on a light one."""
+"""The colour that makes a translucent box opaque. It neither glares on a dark page nor looks dull on a light one."""
 _PARTS = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 
 

@@ -1,4 +1,4 @@
-"""Where a user's files belong; writing files completely or not at all, and finding them all or failing."""
+"""Locate a user's files, write files completely or not at all, and list all of them or fail."""
 
 import errno
 import os

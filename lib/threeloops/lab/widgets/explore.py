@@ -14,7 +14,7 @@ _UNITS = {
     "us": "µs", "µs": "µs", "ms": "ms", "s": "s", "seconds": "s", "minutes": "min", "hours": "h", "gbs": "GB/s",
     "GBs": "GB/s", "KiB": "KiB", "MiB": "MiB", "GiB": "GiB", "percent": "%",
 }  # fmt: skip
-"""What the last part of an argument's name says of its unit."""
+"""Units, by the last part of an argument's name."""
 _COUNTED = ("thousand", "million", "billion")
 _SPELLED = {"gpu": "GPU", "gpus": "GPUs", "alpha": "α", "beta": "β"}
 
