@@ -30,7 +30,7 @@ def collected(evidence: Evidence) -> Iterator[Row]:
     if off:
         inside = sum(not error for error in off)
         outcome = f"{inside} within the bounds, {distance(off)}, median {median(off):+.0%}"
-        say = "time of a call, from its least bytes and FLOPs"
+        say = "call time, predicted from the minimum bytes and FLOPs"
         yield from predicted(evidence, say, (f"{len(off)} kernels and passes", outcome))
     if labs := [part for name, part in parts.items() if name.startswith("lab ")]:
         done = sum(part["status"] == "ok" for part in labs)
@@ -67,7 +67,7 @@ def attention_backward(evidence: Evidence) -> Iterator[Row]:
             names = [name for name, shape in shapes.items() if shape["head_dim"] == width]
             say = f"attention {direction}, heads of {width}, {len(names)} shapes"
             yield from _attention(evidence, f"{direction}_flops_per_second", "FLOP/s", names, peers, say)
-    say = "attention, backward over forward time, five matrix products over two"
+    say = "attention: backward ÷ forward time, five matrix products against two"
     yield from _attention(evidence, "backward_over_forward", "", list(shapes), peers, say)
 
 

@@ -46,10 +46,10 @@ def code(evidence: Evidence) -> Iterator[Row]:
     ours, theirs = ([row for row in rows if row["by"] == by] for by in (OURS, LIGER))
     share, other = (sum(row["spilled_bytes"] > 0 for row in some) / max(len(some), 1) for some in (ours, theirs))
     outcome = f"{SAME} as many" if share == other else f"{GAIN} fewer" if share < other else f"{LOSS} more"
-    say = f"pieces of code that spill registers, for {', '.join(dict.fromkeys(row['target'] for row in ours))}"
+    say = f"compiled kernels that spill registers, for {', '.join(dict.fromkeys(row['target'] for row in ours))}"
     against = [(f"Liger: {counted(theirs, 'spilled_bytes')}", outcome)] if theirs else []
     yield fact(evidence, say, counted(ours, "spilled_bytes"), *against)
-    yield fact(evidence, "pieces of code that fit their target", counted(ours, "fits"))
+    yield fact(evidence, "compiled kernels that fit their target", counted(ours, "fits"))
     cores = evidence.facts["summary"]["16-bit kernels of matrix operations on tensor cores"]
     yield fact(evidence, "16-bit matrix kernels that use tensor cores", f"{cores['are']} of {cores['of']}")
 

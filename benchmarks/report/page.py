@@ -56,12 +56,13 @@ ON_GPU: dict[str, Summariser] = {
 COLUMNS = ("quantity", "ours", "peer", "ours against the peer", "level")
 
 HEAD = (
-    "Every number has a level, linked to its raw samples and versions: **model** (computed, virtual time included), "
-    "**CPU** or **GPU** (measured there), **published** (compared with a figure that others published). "
-    "`python -m benchmarks NAME` measures one benchmark again, `make evidence` the quick form of several, and "
-    "`python -m benchmarks report` rewrites this page from the JSON in `evidence/`. "
-    "A number is a median, followed by (lowest … highest) if the samples of a noisy machine differ, or the cases of a "
-    f"row; {GAIN} marks a gain over the named peer, {LOSS} a loss, {SAME} a tie. "
+    "Every number has a level that says how it was obtained, with a link to the raw samples and versions: **model** "
+    "(computed, including virtual time), **CPU** or **GPU** (measured on that device), or **published** (compared with "
+    "a published figure). `python -m benchmarks NAME` measures one benchmark again, `make evidence` runs the quick form "
+    "of several, and `python -m benchmarks report` rewrites this page from the JSON in `evidence/`. "
+    "Each number is a median. It is followed by (lowest … highest) if the samples differ on a noisy machine or the row "
+    "covers several cases; a ratio is then the median of the cases' ratios. "
+    f"{GAIN} marks a gain over the named peer, {LOSS} a loss, and {SAME} a tie. "
 )
 COLUMNS_OF_TEXT = 118
 
@@ -112,9 +113,9 @@ def caption(evidence: Sequence[Evidence]) -> str:
         places.setdefault(each.machine, set()).add(each.date)
     where = "; ".join(f"{machine}, {' to '.join(sorted({min(days), max(days)}))}" for machine, days in places.items())
     quick = dict.fromkeys(f"`{each.name}`" for each in evidence if each.quick)
-    form = f" In the quick form: {', '.join(quick)}." if quick else ""
+    form = f" Quick form only: {', '.join(quick)}." if quick else ""
     sizes = dict.fromkeys(f"{each.settings['parameters']:,}" for each in evidence if "parameters" in each.settings)
-    models = f" Models of {' and '.join(sizes)} parameters." if sizes else ""
+    models = f" The models have {' and '.join(sizes)} parameters." if sizes else ""
     return f"`python -m benchmarks {' '.join(names)}` · {where}.{form}{models}"
 
 
@@ -131,7 +132,7 @@ def unmeasured(evidence: Sequence[Evidence], benchmarks: Collection[str], on_cpu
     if missing := [name for name in benchmarks if name in measured and name not in on_cpu and name not in on_gpu]:
         yield f"On a GPU: {_listed(missing)}."
     always = _listed(name for name in benchmarks if name in on_cpu)
-    yield f"NCCL, and a service or a data feed on GPUs: {always} always use the CPU."
+    yield f"NCCL, and a service or a data feed on GPUs, because {always} always use the CPU."
     for each in evidence:
         if each.on_gpu and each.name == COLLECTED:
             for name, part in each.facts.items():

@@ -53,9 +53,9 @@ def serving(evidence: Evidence) -> Iterator[Row]:
     block = f"blocks of {evidence.settings['block']}"
     for what in evidence.quantities("^waste of the cache"):
         peers = [by for by in evidence.parties(what) if by.startswith("reserved")]
-        say = f"empty part of the memory held, {block}"
+        say = f"unused share of the cache memory held, {block}"
         yield from beside(evidence, what, block, *peers, say=say, form=percentage)
-    yield from predicted(evidence, "the engine in virtual time", *by_quantity(evidence))
+    yield from predicted(evidence, "engine metrics, predicted in virtual time", *by_quantity(evidence))
 
 
 def by_quantity(evidence: Evidence) -> list[Against]:
@@ -106,7 +106,7 @@ def service(evidence: Evidence) -> Iterator[Row]:
         limit = settings["objective"]["P95 of refusals"]
         peer = (f"objective: {readable(limit, 's')}", verdict([limit / refused.median], SHORTER))
         yield fact(evidence, f"P95 time of {facts['refused']:,} refusals", readable(refused.median, "s"), peer)
-    yield fact(evidence, "growth of memory meanwhile", f"{facts['growth of memory, first to last third']:.1%}")
+    yield fact(evidence, "memory growth during this run", f"{facts['growth of memory, first to last third']:.1%}")
     for what in ("throughput of many at once", "CPU of the engine per 1,000 tokens"):
         yield from beside(evidence, what, SERVICE, say=f"over HTTP: {what}")
     what = "first token of one alone"

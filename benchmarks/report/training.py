@@ -53,7 +53,7 @@ def precision(evidence: Evidence) -> Iterator[Row]:
         yield from beside(evidence, "loss scaler step", "threeloops", say="step of the loss scaler")
         yield from beside(evidence, "AdamW step, float32 masters", "threeloops", say="AdamW step with float32 masters")
         encodings = evidence.quantities("^encode")
-        say = f"encoding in {len(encodings)} formats, written to be read"
+        say = f"encoding in {len(encodings)} formats, code written to be read"
         yield from beside(evidence, encodings, "threeloops", say=say)
 
 
@@ -69,7 +69,7 @@ def memory(evidence: Evidence) -> Iterator[Row]:
         yield from predicted(evidence, "activations with recomputed segments, (L/k)·b + k·c", *segments)
         best = evidence.facts["best_layers_per_segment"]
         right = sum(each["found"] == each["by_formula"] for each in best)
-        yield fact(evidence, "depths whose best segment the formula finds", f"{right} of {len(best)}")
+        yield fact(evidence, "depths for which the formula finds the best segment length", f"{right} of {len(best)}")
     yield claimed(evidence, evidence.facts["times_longer_for_recomputing"]["Segments, k = 1"])
     recomputed = {"Segments, k = 1": "every layer", "Segments, k = 1, matrix products kept": "all but products"}
     for ours, what in recomputed.items():
@@ -85,7 +85,7 @@ def claimed(evidence: Evidence, times: float) -> Row:
     """The time of recomputing every layer beside what is claimed of it."""
     low, high = map(float, re.findall(r"[\d.]+", evidence.note(r"claimed ([\d.]+ to [\d.]+)")))
     outcome = f"{LOSS} more" if times > high else f"{GAIN} less" if times < low else f"{SAME} as claimed"
-    say = "time with every layer recomputed, over time with none"
+    say = "time with every layer recomputed ÷ time with none"
     return fact(evidence, say, f"{times:.2f}", (f"claimed: {low:.2f} to {high:.2f}", outcome), level=PUBLISHED)
 
 
@@ -102,7 +102,13 @@ def data(evidence: Evidence) -> Iterator[Row]:
     for source in dict.fromkeys(name.partition(",")[0] for name in busy):
         without, ahead = (part for name, part in busy.items() if name.startswith(source))
         peer = (f"without: {without:.0%}", f"{GAIN} more" if ahead > without else f"{LOSS} no more")
-        yield fact(evidence, f"consumer busy with prefetching, {source}", f"{ahead:.0%}", peer, level=MODEL)
+        yield fact(
+            evidence,
+            f"share of time the consumer is busy, with prefetching, {source}",
+            f"{ahead:.0%}",
+            peer,
+            level=MODEL,
+        )
 
 
 def cluster(evidence: Evidence) -> Iterator[Row]:
@@ -207,7 +213,7 @@ def elastic(evidence: Evidence) -> Iterator[Row]:
             evidence, f"{say}, by the closed form", *measured(evidence.predicted(what), "simulated"), level=MODEL
         )
     runs = [pair for each in evidence.predicted("failures") for pair in measured([each], each.by.upper())]
-    yield from predicted(evidence, "failures of other runs, by Llama 3's rate", *runs, level=PUBLISHED)
+    yield from predicted(evidence, "failures of other runs, predicted from Llama 3's rate", *runs, level=PUBLISHED)
     jobs = []
     for each in evidence.predicted("mean time to failure"):
         jobs += measured([each], each.case.replace("from the rate per node-day of the same cluster", "by its own rate"))
