@@ -58,8 +58,8 @@ COLUMNS = ("quantity", "ours", "peer", "ours against the peer", "level")
 HEAD = (
     "Every number has a level that says how it was obtained, with a link to the raw samples and versions: **model** "
     "(computed, including virtual time), **CPU** or **GPU** (measured on that device), or **published** (compared with "
-    "a published figure). `python -m benchmarks NAME` measures one benchmark again, `make evidence` runs the quick form "
-    "of several, and `python -m benchmarks report` rewrites this page from the JSON in `evidence/`. "
+    "a published figure). `python -m benchmarks NAME` measures one benchmark again, `make evidence` runs the quick "
+    "form of several, and `python -m benchmarks report` rewrites this page from the JSON in `evidence/`. "
     "Each number is a median. It is followed by (lowest … highest) if the samples differ on a noisy machine or the row "
     "covers several cases; a ratio is then the median of the cases' ratios. "
     f"{GAIN} marks a gain over the named peer, {LOSS} a loss, and {SAME} a tie. "
