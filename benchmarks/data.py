@@ -146,7 +146,7 @@ def loaders(rounds: int, count: int = 200, workers: int = 4) -> list[Series]:
     parties: dict[str, Callable[[], Iterable]] = {
         f"{LIBRARY}, {workers} threads": lambda: prefetch(FarSamples(count).__getitem__, range(count), workers),
         f"torch DataLoader, {workers} processes": lambda: torch.utils.data.DataLoader(
-            FarSamples(count), batch_size=None, num_workers=workers, prefetch_factor=2
+            FarSamples(count), batch_size=None, num_workers=workers, prefetch_factor=2, multiprocessing_context="fork"
         ),
     }
     seconds: dict[str, list[tuple[float, float]]] = {by: [] for by in parties}

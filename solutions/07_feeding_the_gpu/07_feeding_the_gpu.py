@@ -2018,7 +2018,8 @@ class InOneRequest(FarSamples):
 def milliseconds_per_step(samples, workers, factor=None):
     """From the first step to the end of the last."""
     pinned = {"pin_memory": True} if device() == "cuda" else {}
-    limit = {"timeout": 60} if workers else {}
+    # A fork has the classes of this notebook. Other ways to start a worker, such as Python 3.14's, cannot import them.
+    limit = {"timeout": 60, "multiprocessing_context": "fork"} if workers else {}
     loader = torch.utils.data.DataLoader(samples, 8, num_workers=workers, prefetch_factor=factor, **pinned, **limit)
     clock = []
     for batch in loader:
@@ -2039,7 +2040,7 @@ CHOICES = [
 ]
 RECORDED = [51.7, 40.3, 13.8, 13.7, 13.7]  # by this cell, with priority over all else on two cores of an AMD EPYC
 with warnings.catch_warnings():
-    # Forking beside threads is DataLoader's default on Linux, and these workers wait, so they may be more than the cores.
+    # Python warns of forks beside threads. These workers only wait, so they may also be more than the cores.
     warnings.simplefilter("ignore")
     took = [milliseconds_per_step(*choice) for choice in CHOICES]
 show.against_prediction("dataloader_workers", 4, unit="workers", source="40 / 12 = 3.3, rounded up")

@@ -198,9 +198,11 @@ def test_each_submission_has_its_own_processes_to_use_up(lab):
 
 
 HONEST = """
-import multiprocessing as mp, os, socket, subprocess, tempfile
+import multiprocessing, os, socket, subprocess, tempfile
 import torch, torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
+
+mp = multiprocessing.get_context("fork")  # no longer the default on Python 3.14
 
 def square(x):
     return x * x
