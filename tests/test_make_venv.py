@@ -314,7 +314,9 @@ def test_make_runs_make_venv_with_the_python_that_was_found(machine, tmp_path, m
     monkeypatch.setenv("PATH", f"{machine}:{os.defpath}")
 
     def make(*words):
-        done = subprocess.run(["make", "environment", *words], cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(
+            ["make", "--no-print-directory", "environment", *words], cwd=tmp_path, capture_output=True, text=True
+        )
         return done.returncode, done.stdout.strip()
 
     told = "scripts/make_venv.py .venv requirements.txt --editable"

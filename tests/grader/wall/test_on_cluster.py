@@ -90,7 +90,7 @@ def test_torchs_collectives_run_there_too(run):
     done = run(
         """
 def f(x):
-    y = x.t()
+    y = x.t().contiguous()
     dist.all_reduce(y, async_op=True).wait()
     return y, {'rank': dist.get_rank()}
 """,

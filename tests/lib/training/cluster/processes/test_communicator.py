@@ -10,8 +10,8 @@ from threeloops.training.cluster.processes.communicator import Communicator
     ("operation", "options", "data", "message"),
     [
         ("barrier", {}, b"1234", "rank 0 submits a barrier with 4 bytes: expected none"),
-        ("all_reduce", {"dtype": "load"}, b"", "which is no collective"),
-        ("all_reduce", {"dtype": "quint8"}, b"", "which is no collective"),
+        ("all_reduce", {"dtype": "load"}, b"", "expected one of the dtypes bool, uint8"),
+        ("all_reduce", {"dtype": "quint8"}, b"", "expected one of the dtypes bool, uint8"),
         ("all_reduce", {"reduction": "XOR"}, b"", "which is no collective"),
         ("fork", {}, b"", "which is no collective"),
         ("all_reduce", {"dtype": "float32"}, b"12345", "5 bytes of float32"),
