@@ -74,7 +74,7 @@ SHAPES = [
 def measure(provenance: Provenance, *, quick: bool = False) -> Result:
     """Seconds of both passes, for every shape and party, in bfloat16. Raises Unmeasured without a GPU."""
     if provenance.device != "cuda":
-        raise Unmeasured("attention_backward: not measured, since there is no GPU here")
+        raise Unmeasured("not measured, since there is no GPU here")
     samples = QUICK_SAMPLES if quick else SAMPLES
     series, facts = [], {"shapes": {str(shape): asdict(shape) for shape in SHAPES}, "rates": [], "not_measured": []}
     for shape in SHAPES:

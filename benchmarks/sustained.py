@@ -112,11 +112,10 @@ def burst_rates(product: Product, flops: int, device: Device) -> list[float]:
 
 def _seconds(product: Product, count: int, device: Device) -> float:
     product()
-    first, last = _mark(device), None
+    first = _mark(device)
     for _ in range(count):
         product()
-    last = _mark(device)
-    return _between(first, last)
+    return _between(first, _mark(device))
 
 
 def sustained(product: Product, flops: int, device: Device, seconds: float) -> list[Window]:

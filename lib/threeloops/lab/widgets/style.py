@@ -17,7 +17,7 @@ from threeloops.palette import palette
 __all__ = ["WIDTH", "figure", "html", "png", "svg", "with_still", "words"]
 
 WIDTH = "48rem"
-"""Of cards and animations, and of the prose of exported pages: that of a figure of 8 inches, whatever the font."""
+"""The width of cards, animations and the prose of exported pages: that of a figure of 8 inches, whatever the font."""
 
 _DPI = 144
 _MOST_BYTES = 300_000

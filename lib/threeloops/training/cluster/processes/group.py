@@ -186,8 +186,8 @@ class _Group(dist.ProcessGroup):
         result: Any = None,
         dense: bool = True,
     ) -> _Work:
-        """Begin a collective with `tensor`; its result fills the tensors in `out`, one after the other, which must be
-        contiguous if they have to be `dense`."""
+        """Begin a collective with `tensor`; its result fills the tensors in `out`, one after the other. With `dense`
+        they must be contiguous; without, the caller has checked them, or takes any strides."""
         reduction = _reduction(opts)
         for name, given in (("its tensor", tensor), *(("its output", each) for each in out if dense)):
             check_dense(operation, name, given)
@@ -275,7 +275,7 @@ class _Group(dist.ProcessGroup):
         self._check_parts(call, "output_list", outs)
         check_fit(call, f"input_list[{here}]", tensors[here], f"output_list[{here}]", outs[here])
         sends, gets = [part.numel() for part in tensors], [part.numel() for part in outs]
-        return self._submit("all_to_all", _joined(tensors), outs, count=0, sends=sends, gets=gets)
+        return self._submit("all_to_all", _joined(tensors), outs, count=0, sends=sends, gets=gets, dense=False)
 
     def gather(self, outs: list[_Tensors], tensors: _Tensors, opts: Any) -> _Work:
         parts, call = outs[0] if outs else [], "gather(tensor, gather_list)"
@@ -284,7 +284,7 @@ class _Group(dist.ProcessGroup):
         for number, part in enumerate(parts):
             check_fit(call, f"gather_list[{number}]", part, "tensor", tensors[0])
         gets = [part.numel() for part in parts]
-        return self._submit("gather", tensors[0], parts, root=opts.rootRank, gets=gets, result=outs)
+        return self._submit("gather", tensors[0], parts, root=opts.rootRank, gets=gets, result=outs, dense=False)
 
     def scatter(self, outs: _Tensors, tensors: list[_Tensors], opts: Any) -> _Work:
         parts, call = tensors[0] if tensors else [], "scatter(tensor, scatter_list)"
