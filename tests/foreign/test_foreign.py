@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from programs import every_program
-from threeloops.training.cluster import Cluster, RankFailed, run_on_processes
+from threeloops.training.cluster import run_on_processes
 
 PROGRAMS = every_program()
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from programs import program
-from programs.costs import all_gather, all_reduce, broadcast, message, reduce_scatter
+from programs.costs import all_gather, all_reduce, message, reduce_scatter
 
 
 def _model():
@@ -191,7 +191,7 @@ def zero_3_with_an_autograd_function():
     return [shard.grad.tolist() for shard in shards]
 
 
-@program(ranks=4, cost=broadcast(4, _FIRST) + broadcast(4, _SECOND))
+@program(ranks=4)
 def parameters_of_rank_0():
     """Broadcast a state_dict from rank 0 before training, as Horovod's broadcast_parameters does."""
     torch.manual_seed(dist.get_rank())
@@ -290,7 +290,7 @@ def the_largest_gradients():
     return total, gradient.index_fill(0, places, 0)
 
 
-@program(ranks=2, cost=all_reduce(2, 8))
+@program(ranks=2)
 def norm_of_sharded_gradients():
     """Clip by the norm of gradients of which each rank holds a part."""
     part = torch.arange(1.0, 5.0) * (1 + dist.get_rank())

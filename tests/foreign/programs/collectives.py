@@ -6,7 +6,17 @@ import torch
 import torch.distributed as dist
 
 from programs import program
-from programs.costs import all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce_scatter, scatter
+from programs.costs import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    barrier,
+    broadcast,
+    gather,
+    reduce,
+    reduce_scatter,
+    scatter,
+)
 
 _FOUR = all_reduce(4, 4 * 4)
 
@@ -50,7 +60,7 @@ def average():
     return x.tolist()
 
 
-@program(ranks=4, cost=broadcast(4, 64) + broadcast(4, 64))
+@program(ranks=4, cost=reduce(4, 64) + broadcast(4, 64))
 def reduce_to_root_and_broadcast():
     """Reduce to rank 0 and broadcast the result, as an all-reduce by hand."""
     x = torch.arange(16.0) * (dist.get_rank() + 1)

@@ -7,8 +7,8 @@ bytes. Costs of operations that follow each other can be added.
 from dataclasses import dataclass
 
 __all__ = [
-    "Cost", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "message", "reduce_scatter",
-    "scatter",
+    "Cost", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "message", "reduce",
+    "reduce_scatter", "scatter",
 ]  # fmt: skip
 
 ALPHA, BETA = 10e-6, 1e9
@@ -59,7 +59,18 @@ def all_to_all(ranks: int, size: int) -> Cost:
 
 
 def broadcast(ranks: int, size: int) -> Cost:
-    """A binomial tree; a reduction to one rank is the same backwards."""
+    """A binomial tree. A rank may send again as soon as its last message has left, before that has arrived."""
+    free, step = [0.0] * ranks, 1
+    while step < ranks:
+        for sender in range(min(step, ranks - step)):
+            free[sender] += size / BETA
+            free[sender + step] = free[sender] + ALPHA
+        step *= 2
+    return Cost(max(free), size * (ranks - 1))
+
+
+def reduce(ranks: int, size: int) -> Cost:
+    """The same tree, from its leaves to its root: one message per level."""
     return Cost((ranks - 1).bit_length() * (ALPHA + size / BETA), size * (ranks - 1))
 
 

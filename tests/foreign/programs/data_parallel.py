@@ -186,7 +186,7 @@ def buffers_of_batch_norm():
     return losses, weights, model[1].running_mean.tolist()
 
 
-@program(ranks=2, refused="SyncBatchNorm expected input tensor to be on")
+@program(ranks=2, refused="only work with GPU modules")
 def synchronized_batch_norm():
     """Use SyncBatchNorm, which needs a GPU."""
     torch.manual_seed(4)
@@ -226,7 +226,11 @@ def join_of_model_and_optimizer():
 def post_local_sgd():
     """Average gradients for a while, and then the model every two steps."""
     ddp = DistributedDataParallel(_model())
-    state = PostLocalSGDState(process_group=None, subgroup=dist.new_group([dist.get_rank()], use_local_synchronization=True), start_localSGD_iter=2)
+    state = PostLocalSGDState(
+        process_group=None,
+        subgroup=dist.new_group([dist.get_rank()], use_local_synchronization=True),
+        start_localSGD_iter=2,
+    )
     ddp.register_comm_hook(state, post_localSGD_hook)
     optimizer = PostLocalSGDOptimizer(
         torch.optim.SGD(ddp.parameters(), lr=0.1), PeriodicModelAverager(period=2, warmup_steps=2)
