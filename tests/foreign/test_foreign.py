@@ -1,32 +1,37 @@
-"""Programs in the shapes of public code give the same values on the virtual cluster as on gloo."""
+"""Programs in the shapes of public code give on the virtual cluster what they give on gloo, at the predicted cost."""
 
 import gc
 import os
 import socket
 import tempfile
+from collections import Counter
+from pathlib import Path
 
+import page
 import pytest
 import torch
 import torch.distributed as dist
 from programs import every_program
-from threeloops.training.cluster import run_on_processes
+from threeloops.training.cluster import Cluster, RankFailed, run_on_processes
 
 PROGRAMS = every_program()
+RELATIVE, ABSOLUTE = 1e-5, 1e-6
+"""Tolerances for the programs whose entry says that their values may be rounded in another way."""
 
 
-def same(ours, theirs, **tolerance):
-    """Whether two nested values are equal: to the bit, or within a tolerance."""
+def same(ours, theirs, rounded):
+    """Whether two nested values are equal: to the bit, or up to rounding."""
     if isinstance(ours, dict):
-        return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key], **tolerance) for key in ours)
+        return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key], rounded) for key in ours)
     if isinstance(ours, list | tuple):
-        return len(ours) == len(theirs) and all(same(*pair, **tolerance) for pair in zip(ours, theirs, strict=True))
-    if isinstance(ours, float) and tolerance:
-        return ours == pytest.approx(theirs, rel=tolerance["rtol"], abs=tolerance["atol"])
+        pairs = zip(ours, theirs, strict=False)
+        return len(ours) == len(theirs) and all(same(our, their, rounded) for our, their in pairs)
     if isinstance(ours, torch.Tensor):
-        if tolerance:
-            return ours.shape == theirs.shape and torch.allclose(ours, theirs, **tolerance)
-        return ours.equal(theirs)
-    return ours == theirs
+        equal = ours.dtype == theirs.dtype and ours.shape == theirs.shape
+        return equal and (torch.allclose(ours, theirs, RELATIVE, ABSOLUTE) if rounded else ours.equal(theirs))
+    if isinstance(ours, float) and rounded:
+        return ours == pytest.approx(theirs, rel=RELATIVE, abs=ABSOLUTE)
+    return type(ours) is type(theirs) and ours == theirs
 
 
 def as_a_script(function):
@@ -42,13 +47,69 @@ def as_a_script(function):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(int(port)))
     dist.destroy_process_group()
     result = function()
-    if dist.is_initialized():
-        dist.destroy_process_group()
     gc.collect()
     dist.init_process_group("gloo", init_method=f"file://{folder[0]}/store", rank=rank, world_size=world)
     return result
 
 
-def on_gloo(program, seconds=60.0):
+def on_gloo(program):
     arguments = (as_a_script, program.function) if program.script else (program.function,)
-    return run_on_processes("gloo", program.ranks, *arguments, seconds=seconds)
+    return run_on_processes("gloo", program.ranks, *arguments, seconds=60)
+
+
+def on_the_virtual_cluster(program):
+    return Cluster(program.ranks).run(program.function, seconds=5 if program.missing else 60)
+
+
+@pytest.mark.parametrize("program", [each for each in PROGRAMS if not each.refused], ids=lambda program: program.name)
+def test_a_program_gives_the_values_of_gloo_at_its_cost(program, request):
+    if program.missing:
+        request.applymarker(pytest.mark.xfail(reason=f"the virtual cluster lacks {program.missing}", strict=True))
+    theirs = on_gloo(program)
+    run = on_the_virtual_cluster(program)
+    assert same(list(run.results), theirs, bool(program.rounding)), f"gloo gives {theirs}, and here: {run.results}"
+    if program.cost:
+        assert run.seconds == pytest.approx(program.cost.seconds, rel=1e-9)
+        assert sum(map(sum, run.bytes)) == program.cost.sent
+
+
+@pytest.mark.parametrize("program", [each for each in PROGRAMS if each.refused], ids=lambda program: program.name)
+def test_what_gloo_refuses_is_refused_for_the_same_reason(program):
+    for run in (on_gloo, on_the_virtual_cluster):
+        with pytest.raises(RankFailed, match=program.refused):
+            run(program)
+
+
+def test_the_registry_has_each_program_once_with_its_idea():
+    assert not [name for name, count in Counter(program.name for program in PROGRAMS).items() if count > 1]
+    assert not [program.name for program in PROGRAMS if not program.idea.endswith(".")]
+    assert {program.ranks for program in PROGRAMS} <= {2, 3, 4}
+
+
+def test_programs_are_short():
+    lines = {program.name: len(page.source(program).splitlines()) for program in PROGRAMS}
+    assert {name: count for name, count in lines.items() if count > 40} == {}
+
+
+def test_the_page_of_what_runs_is_up_to_date():
+    text = Path(page.PAGE).read_text()
+    assert text == page.written(PROGRAMS), "run `python tests/foreign/page.py` and commit docs/what_runs.md"
+    assert len(text.splitlines()) <= 120
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "rounded", "expected"),
+    [
+        ([1.0, (2, None)], [1.0, (2, None)], False, True),
+        ([1.0], [1.0, 2.0], False, False),
+        ([1.0], [1.0 + 1e-9], False, False),
+        ([1.0], [1.0 + 1e-9], True, True),
+        ([1.0], [1], False, False),
+        ({"a": torch.ones(2)}, {"a": torch.ones(2)}, False, True),
+        ({"a": torch.ones(2)}, {"b": torch.ones(2)}, False, False),
+        (torch.ones(2), torch.ones(2, dtype=torch.float64), True, False),
+        (torch.ones(2), torch.full((2,), 1.1), True, False),
+    ],
+)
+def test_values_are_compared_with_their_types(ours, theirs, rounded, expected):
+    assert same(ours, theirs, rounded) == expected
