@@ -31,8 +31,9 @@ import torch.distributed as dist
 
 from threeloops.module_process import command
 from threeloops.training.cluster.machine.errors import RankFailed
-from threeloops.training.cluster.processes.child import from_bytes, to_bytes
 from threeloops.training.cluster.processes.launcher import launcher
+from threeloops.training.cluster.programs.child import from_bytes, to_bytes
+from threeloops.training.cluster.programs.world import enter_world, environment
 
 __all__ = ["leave_process_groups", "main", "run_on_processes"]
 
@@ -76,30 +77,31 @@ _Statuses = Callable[[], list[int | None]]
 """Tells the exit status of each rank, None for one that is at work."""
 
 
-def _environment(ranks: int) -> dict[str, str]:
-    return {**os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 def _forks(ranks: int, folder: str, program: bytes) -> contextlib.AbstractContextManager[_Statuses]:
     """Ranks on gloo start in milliseconds, as forks of the process that has imported torch for virtual clusters."""
     found: contextlib.AbstractContextManager[_Statuses] = launcher.processes(
-        ranks, functools.partial(_fork, folder, ranks), _environment(ranks), program
+        ranks, functools.partial(_fork, folder, ranks), _environment(), program
     )
     return found
 
 
 def _fork(folder: str, ranks: int, rank: int) -> None:
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    os.environ.update(environment(rank, ranks))
     _run_in_folder(Path(folder), "gloo", rank, ranks)
 
 
 @contextlib.contextmanager
 def _processes(ranks: int, folder: str) -> Iterator[_Statuses]:
     """Ranks on NCCL are processes of their own: CUDA has to be out of sight in one that will be forked."""
-    environment = _environment(ranks) | {_FOLDER: folder}
     processes = [
         subprocess.Popen(
-            command(_MODULE), env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdin=subprocess.DEVNULL
+            command(_MODULE),
+            env=_environment() | environment(rank, ranks) | {_FOLDER: folder},
+            stdin=subprocess.DEVNULL,
         )
         for rank in range(ranks)
     ]
@@ -179,10 +181,11 @@ def _run_in_folder(folder: Path, backend: str, rank: int, world: int) -> None:
         if backend == "nccl":
             torch.cuda.set_device(rank)
         program, arguments, _ = from_bytes((folder / "program").read_bytes())
-        dist.init_process_group(backend, init_method=f"file://{folder / 'store'}", rank=rank, world_size=world)
+        enter_world(rank, world, backend, lambda number: dist.FileStore(str(folder / f"store {number}"), world))
         result = cloudpickle.dumps(program(*arguments))
-        dist.barrier()
-        leave_process_groups()
+        if dist.is_initialized():  # the program may have ended its groups
+            dist.barrier()
+            leave_process_groups()
         (folder / f"result {rank}").write_bytes(result)
     except BaseException:
         (folder / f"error {rank}").write_text(traceback.format_exc())

@@ -14,8 +14,9 @@ from threeloops.training.cluster.machine.calls import Call, Finish, Receive, Sen
 from threeloops.training.cluster.machine.errors import ClusterError
 from threeloops.training.cluster.machine.faults import corrupt
 from threeloops.training.cluster.machine.records import Actor, Message, Resumption
+from threeloops.training.cluster.programs.tensors import REDUCTIONS, as_bytes
 
-__all__ = ["REDUCTIONS", "Communicator", "as_bytes"]
+__all__ = ["Communicator"]
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -25,14 +26,6 @@ _DTYPES = {
     )
 }  # fmt: skip
 _MOST_ELEMENTS = 1 << 31
-
-REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
-    "SUM": torch.Tensor.add_,
-    "AVG": torch.Tensor.add_,
-    "PRODUCT": torch.Tensor.mul_,
-    "MAX": lambda into, other: torch.maximum(into, other, out=into),
-    "MIN": lambda into, other: torch.minimum(into, other, out=into),
-}
 
 _Received = Generator[Call, list[torch.Tensor] | None, torch.Tensor]
 _Steps = Generator[Call, list[torch.Tensor] | None, None]
@@ -120,12 +113,6 @@ class Communicator:
         if message.corrupted:
             corrupt(as_bytes(tensor))
         return tensor
-
-
-def as_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor's elements in order."""
-    flat = tensor.detach().contiguous().view(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
 
 
 class _Peer:

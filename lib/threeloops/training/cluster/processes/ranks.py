@@ -16,8 +16,8 @@ from threeloops.training.cluster.machine.calls import COMPUTE, Call, End, Send, 
 from threeloops.training.cluster.machine.errors import ClusterError, RankFailed
 from threeloops.training.cluster.machine.faults import corrupt
 from threeloops.training.cluster.machine.records import Actor, Resumption
-from threeloops.training.cluster.processes.actor import ANSWER, HEAD, Channel
 from threeloops.training.cluster.processes.communicator import Communicator
+from threeloops.training.cluster.programs.actor import ANSWER, HEAD, Channel
 from threeloops.training.cluster.programs.printed import log, text_of
 
 __all__ = ["Ranks", "Sockets", "Transport", "one_core"]

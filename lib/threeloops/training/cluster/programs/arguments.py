@@ -11,8 +11,17 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["check_dense", "check_fit", "check_parts", "check_reducible", "check_whole", "split_sizes"]
+__all__ = [
+    "check_dense",
+    "check_fit",
+    "check_one_dtype",
+    "check_parts",
+    "check_reducible",
+    "check_whole",
+    "split_sizes",
+]
 
+_BITWISE = ("BAND", "BOR", "BXOR")
 _UNSUPPORTED = (torch.int16, torch.uint16, torch.uint32, torch.uint64)
 """No backend has collectives for these."""
 
@@ -42,7 +51,13 @@ def check_reducible(call: str, tensor: torch.Tensor, reduction: str) -> None:
     if tensor.dtype in _UNSUPPORTED:
         raise ValueError(f"{call}: no backend has collectives of {_named(tensor.dtype)}: convert to int32 or int64")
     if reduction == "AVG" and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
-        raise ValueError(f"{call}: AVG of {_named(tensor.dtype)}, whose mean is no integer: use SUM, or a float dtype")
+        raise ValueError(
+            f"{call}: AVG of {_named(tensor.dtype)}, whose mean may not be an integer: use SUM, or a float dtype"
+        )
+    if reduction in _BITWISE and (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        raise ValueError(
+            f"{call}: {reduction} of {_named(tensor.dtype)}, which has no bitwise reductions: use integers"
+        )
 
 
 def check_fit(call: str, name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
@@ -58,8 +73,12 @@ def check_parts(call: str, name: str, parts: Sequence[torch.Tensor], ranks: int)
     """Raise unless the list has a tensor for each rank, all of one dtype."""
     if len(parts) != ranks:
         raise ValueError(f"{call} on {ranks} ranks: {name} has {len(parts)} tensors: expected one for each rank")
-    if len({part.dtype for part in parts}) > 1:
-        dtypes = ", ".join(_named(part.dtype) for part in parts)
+    check_one_dtype(call, name, parts)
+
+
+def check_one_dtype(call: str, name: str, tensors: Sequence[torch.Tensor]) -> None:
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        dtypes = ", ".join(_named(tensor.dtype) for tensor in tensors)
         raise ValueError(f"{call}: the tensors of {name} are {dtypes}: expected one dtype")
 
 
