@@ -29,7 +29,7 @@ def collected(evidence: Evidence) -> Iterator[Row]:
     off = [row["prediction_error"] for row in rows_of(parts.get("kernel times")) if "prediction_error" in row]
     if off:
         inside = sum(not error for error in off)
-        outcome = f"{inside} within the predicted range, {distance(off)}, median {median(off):+.0%}"
+        outcome = f"{inside} of {len(off)} within the predicted range; {distance(off)}, median {median(off):+.0%}"
         say = "call time, predicted from the minimum bytes and FLOPs"
         yield from predicted(evidence, say, (f"{len(off)} kernels and passes", outcome))
     if labs := [part for name, part in parts.items() if name.startswith("lab ")]:

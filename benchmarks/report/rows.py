@@ -49,6 +49,8 @@ PLAIN = {
     "a replica was killed",
     "requests answered with an error, a replica killed": "requests answered with an error after a replica was killed",
     "peak memory, resident sizes": "peak memory, sum of resident sizes",
+    "reserved: prompt and longest answer asked for": "reserving the prompt and the longest answer requested",
+    "reserved: the model's": "reserving the model's",
     "shared pages once": "shared pages counted once",
     "(svc-": "(claim svc-",
     "; `make peers` does": "; `make peers` installs it",
@@ -202,7 +204,7 @@ def measured(cases: Sequence[Prediction], name: str = "measured") -> list[Agains
     text = f"{name}, {len(cases)} cases"
     if len(cases) == 1:
         found, expected = (amount([value], cases[0].unit) for value in (cases[0].measured, cases[0].predicted))
-        text = f"{name}: {found}, predicted: {expected}"
+        text = f"{name}: measured {found}, predicted {expected}"
     return [(text, distance([each.difference for each in cases]))]
 
 
