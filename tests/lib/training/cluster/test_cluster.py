@@ -472,7 +472,9 @@ def ranks_left():
 
 
 def test_a_rank_that_hangs_is_ended_when_the_real_time_is_over():
-    with pytest.raises(ClusterError, match=r"rank \d was at work when the real time for this run was over"):
+    with pytest.raises(
+        ClusterError, match=r"rank \d was at work when the 1 s of real time for this run were over, in hangs \("
+    ):
         Cluster(2).run(hangs, seconds=1)
     assert not ranks_left()
 

@@ -9,12 +9,14 @@ and the sends that have left (MessagePack), the messages stand in the order in w
 import functools
 import itertools
 import os
+import re
 import socket
 import struct
 import sys
 import sysconfig
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -36,7 +38,7 @@ from threeloops.training.cluster.machine.calls import (
 from threeloops.training.cluster.machine.errors import RankLost
 from threeloops.training.cluster.machine.faults import SlowRank
 
-__all__ = ["ANSWER", "HEAD", "ActorSocket", "Channel", "calling_line", "is_library"]
+__all__ = ["ANSWER", "HEAD", "ActorSocket", "Channel", "calling_line", "is_library", "line_in_stack"]
 
 HEAD, ANSWER = struct.Struct("<IQ"), struct.Struct("<dIQ")
 _SMALL = 1 << 16
@@ -81,6 +83,15 @@ class Channel:
 
     def close(self) -> None:
         self._socket.close()
+
+    def rest(self, seconds: float) -> bytes:
+        """What comes without a header, until nothing has come for so many seconds or the buffer is full."""
+        self.bound(seconds)
+        have = 0
+        with suppress(OSError, EOFError):
+            while have < _SMALL:
+                have += self._some(self._buffer[have:])
+        return bytes(self._buffer[:have])
 
     def bound(self, seconds: float) -> None:
         """Let what follows take no longer: a TimeoutError, then."""
@@ -216,6 +227,13 @@ _LIBRARIES += (f"{Path(__file__).parents[3]}{os.sep}",)
 def is_library(path: str) -> bool:
     """Whether a file of source text belongs to Python, to an installed package or to this one."""
     return path.startswith(_LIBRARIES)
+
+
+def line_in_stack(stack: str) -> str:
+    """The line outside of libraries at which a stack of `faulthandler` stands, for a message."""
+    frames = re.findall(r'File "(.+)", line (\d+) in (\S+)', stack)
+    own = [frame for frame in frames if not is_library(frame[0])]
+    return f", in {own[0][2]} ({os.path.basename(own[0][0])}:{own[0][1]})" if own else ""
 
 
 def calling_line() -> str:

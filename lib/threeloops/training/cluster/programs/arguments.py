@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
+from threeloops.training.cluster.programs.tensors import DTYPES
+
 __all__ = [
     "check_dense",
     "check_fit",
@@ -22,8 +24,7 @@ __all__ = [
 ]
 
 _BITWISE = ("BAND", "BOR", "BXOR")
-_UNSUPPORTED = (torch.int16, torch.uint16, torch.uint32, torch.uint64)
-"""No backend has collectives for these."""
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def check_dense(call: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -47,9 +48,13 @@ def _is_channels_last(tensor: torch.Tensor) -> bool:
 
 
 def check_reducible(call: str, tensor: torch.Tensor, reduction: str) -> None:
-    """Raise unless this dtype has the reduction."""
-    if tensor.dtype in _UNSUPPORTED:
-        raise ValueError(f"{call}: no backend has collectives of {_named(tensor.dtype)}: convert to int32 or int64")
+    """Raise unless this dtype can be sent and has the reduction."""
+    if tensor.dtype == torch.int16 or _named(tensor.dtype) not in DTYPES:
+        raise ValueError(
+            f"{call}: no backend has collectives of {_named(tensor.dtype)}: convert to {_nearest(tensor.dtype)}"
+        )
+    if tensor.dtype in _FLOAT8 and call in ("all_reduce", "reduce", "reduce_scatter"):
+        raise ValueError(f"{call}: {_named(tensor.dtype)} cannot be added: convert to bfloat16 or float32")
     if reduction == "AVG" and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         raise ValueError(
             f"{call}: AVG of {_named(tensor.dtype)}, whose mean may not be an integer: use SUM, or a float dtype"
@@ -113,6 +118,10 @@ def split_sizes(call: str, name: str, tensor: torch.Tensor, rows: list[int], ran
 
 def _described(tensor: torch.Tensor) -> str:
     return f"{_named(tensor.dtype)} of shape {tuple(tensor.shape)}"
+
+
+def _nearest(dtype: torch.dtype) -> str:
+    return "float32" if dtype.is_floating_point else "int32 or int64"
 
 
 def _named(dtype: torch.dtype) -> str:

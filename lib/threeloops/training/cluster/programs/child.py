@@ -1,6 +1,7 @@
 """What a forked process does to be one rank, and how its program gets there."""
 
 import ctypes
+import faulthandler
 import gc
 import importlib
 import io
@@ -123,6 +124,7 @@ def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program)
     old = "reduce_scatter_tensor|all_gather_into_tensor"
     warnings.filterwarnings("ignore", rf"`torch\.distributed\.({old})` is deprecated", FutureWarning)
     actor = ActorSocket(socket.socket(fileno=connection))
+    faulthandler.register(signal.SIGUSR1, connection, all_threads=False)  # see Sockets.exchange
     try:
         actor.resume()
         function, arguments, slow, measured = program()

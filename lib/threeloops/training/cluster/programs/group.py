@@ -32,9 +32,9 @@ _Tensors = list[torch.Tensor]
 class _Group(dist.ProcessGroup):
     """torch's collectives. Every method returns a handle."""
 
-    def __init__(self, me: Rank, rank: int, ranks: Sequence[int], name: str) -> None:
+    def __init__(self, me: Rank, rank: int, ranks: Sequence[int], channel: str) -> None:
         super().__init__(rank, len(ranks))
-        self._me, self._ranks, self._here, self._channel, self._name = me, tuple(ranks), rank, name, name
+        self._me, self._ranks, self._here, self._channel, self._name = me, tuple(ranks), rank, channel, ""
 
     def getBackendName(self) -> str:
         return "virtual"
@@ -71,6 +71,10 @@ class _Group(dist.ProcessGroup):
         for name, given in (("its tensor", tensor), *(("its output", each) for each in out if dense)):
             check_dense(operation, name, given)
         check_reducible(operation, tensor, reduction)
+        if not 0 <= root < len(self._ranks):
+            raise ValueError(
+                f"{operation}: root {root} in a group of {len(self._ranks)} ranks: expected 0 to {len(self._ranks) - 1}"
+            )
         dtype = str(tensor.dtype).removeprefix("torch.")
         count = tensor.numel() if count is None else count
         collective = Collective(self._channel, self._ranks, operation, count, dtype, reduction, root)
@@ -242,10 +246,14 @@ def _reduction(opts: Any) -> str:
 
 def register(me: Rank) -> None:
     """Make "virtual" torch's backend for CPU tensors in this process."""
-    made = itertools.count()
+    worlds = itertools.count()
+    suffix = ""
 
     def create(options: Any, _: Any) -> _Group:
-        ranks = list(options.global_ranks_in_group) or list(range(me.size))
-        return _Group(me, options.group_rank, ranks, options.group_id or f"world {next(made)}")
+        nonlocal suffix
+        ranks = list(options.global_ranks_in_group)
+        if not ranks and (number := next(worlds)):  # a program that ends its groups and begins anew names them alike
+            suffix = f" of world {number}"
+        return _Group(me, options.group_rank, ranks or range(me.size), f"{options.group_id}{suffix}")
 
     dist.Backend.register_backend("virtual", create, extended_api=True, devices=["cpu"])

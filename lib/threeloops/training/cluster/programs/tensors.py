@@ -1,11 +1,19 @@
-"""Tensors as bytes, in the order of their elements, and the reductions that all dtypes share."""
+"""What collectives are made of: dtypes, reductions, and tensors as bytes in the order of their elements."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["REDUCTIONS", "as_bytes", "fill", "joined"]
+__all__ = ["DTYPES", "REDUCTIONS", "as_bytes", "fill", "joined"]
+
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+        torch.float32, torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
+    )
+}  # fmt: skip
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "SUM": torch.Tensor.add_,

@@ -78,6 +78,7 @@ class _World:
         self.check(backend, world_size, rank)
         if self.given and dist.is_initialized():
             self.given = False
+            self.name_as_asked(distributed_c10d._get_default_group(), backend)
             return
         self._init(backend, init_method, timeout, world_size, rank, *arguments, **options)
 
@@ -111,11 +112,19 @@ class _World:
         if not members:
             self._worlds += 1
             size, rank = self.ranks, self.rank
-        if self.is_virtual:
-            self.check(backend, -1, -1)
-            options.pop("backend_options", None)
-            backend = "virtual"
-        return self._new_group(size, rank, members, backend, store, name, **options)
+        if not self.is_virtual:
+            return self._new_group(size, rank, members, backend, store, name, **options)
+        self.check(backend, -1, -1)
+        options.pop("backend_options", None)
+        made = self._new_group(size, rank, members, "virtual", store, name, **options)
+        self.name_as_asked(made[0], backend)
+        return made
+
+    def name_as_asked(self, group: Any, backend: Any) -> None:
+        """Let `get_backend` say gloo to a program that asked for it. With the name of NCCL torch would use the GPU."""
+        groups = distributed_c10d._world.pg_map
+        if self.is_virtual and group in groups and str(backend).lower() == "gloo":
+            groups[group] = "gloo", groups[group][1]
 
     def spawn(
         self,

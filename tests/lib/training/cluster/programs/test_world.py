@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from threeloops.training.cluster import Cluster, RankFailed, run_on_processes
+from threeloops.training.cluster import Cluster, ClusterError, RankFailed, run_on_processes
 
 RUNS = {"virtual": lambda ranks, program: list(Cluster(ranks).run(program, seconds=60).results)}
 RUNS["gloo"] = lambda ranks, program: run_on_processes("gloo", ranks, program, seconds=60)
@@ -21,6 +21,7 @@ def total():
 
 def begins_and_ends_its_group():
     dist.init_process_group("gloo")
+    assert dist.get_backend() == "gloo"
     sums = total()
     dist.destroy_process_group()
     return sums, dist.is_initialized()
@@ -46,11 +47,12 @@ def uses_the_group_that_it_finds_and_ends_it():
 
 def begins_three_times():
     sums = []
-    for _ in range(3):
+    for count in range(3):
         dist.init_process_group("gloo")
-        low = dist.new_group([0, 1])  # a name that every world gives once
-        if dist.get_rank() < 2:
-            dist.barrier(low)
+        pair = [count % 3, (count + 1) % 3]
+        group = dist.new_group(pair)  # has the same name in every world
+        if dist.get_rank() in pair:
+            dist.barrier(group)
         sums.append(total())
         dist.destroy_process_group()
     return sums
@@ -60,7 +62,7 @@ def has_a_group_of_a_named_backend():
     group = dist.new_group(backend="gloo")
     x = torch.ones(2)
     dist.all_reduce(x, group=group)
-    return x.tolist()
+    return x.tolist(), dist.get_backend(group)
 
 
 def spawns_its_ranks():
@@ -85,7 +87,7 @@ def in_spawned_rank(rank, size, gathered):
         (asks_first, 6.0),
         (uses_the_group_that_it_finds_and_ends_it, 6.0),
         (begins_three_times, [6.0, 6.0, 6.0]),
-        (has_a_group_of_a_named_backend, [3.0, 3.0]),
+        (has_a_group_of_a_named_backend, ([3.0, 3.0], "gloo")),
         (spawns_its_ranks, [6.0]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -196,3 +198,22 @@ def from_two_threads():
 def test_the_virtual_cluster_refuses_by_name_what_it_cannot_order(program, message):
     with pytest.raises(RankFailed, match=message):
         Cluster(2).run(program, seconds=60)
+
+
+def spins():
+    while dist.get_rank() == 1:
+        pass
+
+
+def sleeps():
+    if dist.get_rank() == 1:
+        threading.Event().wait()
+
+
+@pytest.mark.parametrize("program", [spins, sleeps])
+def test_a_program_that_hangs_is_named_with_its_line(program):
+    said = rf"rank 1 was at work when the 2 s .*were over, in {program.__name__} \(test_world.py:\d+\): does it hang"
+    with pytest.raises(ClusterError, match=said):
+        Cluster(2).run(program, seconds=2)
+    with pytest.raises(RankFailed, match=said):
+        run_on_processes("gloo", 2, program, seconds=2)
