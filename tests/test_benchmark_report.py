@@ -109,11 +109,11 @@ def test_a_benchmark_that_was_measured_on_a_cpu_alone_is_listed_for_a_gpu():
 
 def test_a_number_is_that_of_the_file(tmp_path):
     (row,) = rows(made([write(tmp_path, "sustained.json")]), "A product")
-    assert row[1:4] == ["620 TFLOP/s (600 … 640)", "bursts after a pause: 800 TFLOP/s", "▼ 78% is left"]
+    assert row[1:4] == ["620 TFLOP/s (600 … 640)", "bursts after a pause: 800 TFLOP/s", "▼ 78% of the burst rate"]
     faster = [Series("a product", "bursts after a pause", "FLOP/s", (8e14,), "higher", peer=True),
               Series("a product", "last ten seconds under load", "FLOP/s", (4e14,), "higher")]  # fmt: skip
     (row,) = rows(made([write(tmp_path, "sustained.json", series=faster)]), "A product")
-    assert row[3] == "▼ 50% is left"
+    assert row[3] == "▼ 50% of the burst rate"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,7 @@ def test_a_number_is_that_of_the_file(tmp_path):
         ([1.003], FASTER, "= the same"),
         ([1.2, 1.5, 3.0], FASTER, "▲ 1.5 times faster (1.2 … 3 times)"),
         ([0.5, 0.4, 0.25], FASTER, "▼ 2.5 times slower (2 … 4 times)"),
+        ([0.98, 0.95, 0.8], FASTER, "▼ 5% slower (2% slower … 1.25 times slower)"),
         ([0.8, 1.3, 1.4], FASTER, "▲ 1.3 times faster (1.25 times slower … 1.4 times faster)"),
         ([], FASTER, ""),
     ],
@@ -174,6 +175,14 @@ def test_peers_stand_below_each_other_in_the_row_of_one_quantity(tmp_path):
         f"[GPU]({link})",
     )
     assert not list(beside(evidence, "load", "ours", "absent", say="loading")), "nothing to compare with, no row"
+
+
+def test_names_in_evidence_are_shown_in_the_words_of_the_page(tmp_path):
+    series = [Series("first token of one alone", by, "s", (1.0,)) for by in ("ours", "the sample server (svc-1)")]
+    evidence = read(write(tmp_path, "load.json", series=series))
+    (row,) = beside(evidence, series[0].what, "ours", series[1].by, say=f"over HTTP: {series[0].what}")
+    assert row.cells()[0] == "Over HTTP: time to first token of a single request"
+    assert row.cells()[2] == "the sample server (claim svc-1): 1 s"
 
 
 def test_nothing_is_said_to_be_faster_than_zero(tmp_path):

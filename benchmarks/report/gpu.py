@@ -29,12 +29,12 @@ def collected(evidence: Evidence) -> Iterator[Row]:
     off = [row["prediction_error"] for row in rows_of(parts.get("kernel times")) if "prediction_error" in row]
     if off:
         inside = sum(not error for error in off)
-        outcome = f"{inside} within the bounds, {distance(off)}, median {median(off):+.0%}"
+        outcome = f"{inside} of {len(off)} within the predicted range; {distance(off)}, median {median(off):+.0%}"
         say = "call time, predicted from the minimum bytes and FLOPs"
         yield from predicted(evidence, say, (f"{len(off)} kernels and passes", outcome))
     if labs := [part for name, part in parts.items() if name.startswith("lab ")]:
         done = sum(part["status"] == "ok" for part in labs)
-        yield fact(evidence, "labs whose solution runs to its end", f"{done} of {len(labs)}")
+        yield fact(evidence, "labs whose solution notebook runs to the end", f"{done} of {len(labs)}")
 
 
 def rows_of(part: Record | None) -> list[Record]:
@@ -52,7 +52,7 @@ def sustained(evidence: Evidence) -> Iterator[Row]:
             left = series.median / peer.median
             against = (
                 f"{peer.by}: {amount(peer.samples, peer.unit)}",
-                f"{LOSS if left < 1 else SAME} {left:.0%} is left",
+                f"{LOSS if left < 1 else SAME} {left:.0%} of the burst rate",
             )
             yield fact(evidence, f"{series.what}, {series.by}", amount(series.samples, series.unit) + state, against)
 

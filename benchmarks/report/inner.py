@@ -49,7 +49,7 @@ def code(evidence: Evidence) -> Iterator[Row]:
     say = f"compiled kernels that spill registers, for {', '.join(dict.fromkeys(row['target'] for row in ours))}"
     against = [(f"Liger: {counted(theirs, 'spilled_bytes')}", outcome)] if theirs else []
     yield fact(evidence, say, counted(ours, "spilled_bytes"), *against)
-    yield fact(evidence, "compiled kernels that fit their target", counted(ours, "fits"))
+    yield fact(evidence, "compiled kernels that their target can run", counted(ours, "fits"))
     cores = evidence.facts["summary"]["16-bit kernels of matrix operations on tensor cores"]
     yield fact(evidence, "16-bit matrix kernels that use tensor cores", f"{cores['are']} of {cores['of']}")
 
@@ -81,7 +81,7 @@ def meter(evidence: Evidence) -> Iterator[Row]:
             outcome = verdict([theirs[kernel] / ours[kernel] for kernel in both], FASTER)
             name = "triton-viz's profiler"
             peer = f"{name}: {span(theirs.values(), '{:.2f}'.format)}" if theirs else f"{name} fails"
-            say = f"metered over plain time in {interpreter}: {', '.join(ours)}"
+            say = f"time with the meter ÷ time without it, in {interpreter}: {', '.join(ours)}"
             yield fact(evidence, say, span(ours.values(), "{:.2f}".format), (peer, outcome))
 
 
@@ -92,7 +92,10 @@ def _times(rows: Sequence[Record], by: str) -> dict[str, float]:
 def replay(evidence: Evidence) -> Iterator[Row]:
     """What judging one kernel of a student takes."""
     facts = evidence.facts
-    budget = (f"budget: {readable(facts['budget_seconds'], 's')}", f"{GAIN} kept" if facts["within_budget"] else LOSS)
+    budget = (
+        f"budget: {readable(facts['budget_seconds'], 's')}",
+        f"{GAIN} met" if facts["within_budget"] else f"{LOSS} missed",
+    )
     whats = evidence.quantities("")
     say = f"replay of a student's kernel: {', '.join(whats)}"
     yield from beside(evidence, whats, "replay behind the wall", say=say, also=[budget])
@@ -101,4 +104,4 @@ def replay(evidence: Evidence) -> Iterator[Row]:
 def roofline(evidence: Evidence) -> Iterator[Row]:
     """The machine's rates as the library measures them, beside torch's own stopwatch."""
     for what in evidence.quantities(""):
-        yield from beside(evidence, what, "threeloops.hardware", say=f"{what}, as measured", words=HIGHER)
+        yield from beside(evidence, what, "threeloops.hardware", say=f"{what}, measured by the library", words=HIGHER)

@@ -10,7 +10,7 @@ from textwrap import fill
 
 from benchmarks.report import gpu, inner, product, training
 from benchmarks.report.evidence import COLLECTED, FOLDER, Evidence, current
-from benchmarks.report.rows import GAIN, LOSS, SAME, Row
+from benchmarks.report.rows import GAIN, LOSS, SAME, Row, plain
 
 PAGE = FOLDER.parent / "README.md"
 
@@ -29,7 +29,7 @@ TOPICS: dict[str, dict[str, Summariser]] = {
         "data": training.data,
     },
     "Many ranks on two cores": {"cluster": training.cluster},
-    "Cutting a model, losing a part": {
+    "Splitting a model, surviving failures": {
         "parallel": training.parallel,
         "checkpoint": training.checkpoint,
         "elastic": training.elastic,
@@ -56,13 +56,14 @@ ON_GPU: dict[str, Summariser] = {
 COLUMNS = ("quantity", "ours", "peer", "ours against the peer", "level")
 
 HEAD = (
-    "Every number has a level that says how it was obtained, with a link to the raw samples and versions: **model** "
-    "(computed, including virtual time), **CPU** or **GPU** (measured on that device), or **published** (compared with "
-    "a published figure). `python -m benchmarks NAME` measures one benchmark again, `make evidence` runs the quick "
-    "form of several, and `python -m benchmarks report` rewrites this page from the JSON in `evidence/`. "
-    "Each number is a median. It is followed by (lowest … highest) if the samples differ on a noisy machine or the row "
-    "covers several cases; a ratio is then the median of the cases' ratios. "
-    f"{GAIN} marks a gain over the named peer, {LOSS} a loss, and {SAME} a tie. "
+    "The last column says how a number was obtained, and links to the raw samples and versions: **model** (computed, "
+    "including virtual time), **CPU** or **GPU** (measured on that device), or **published** (compared with a "
+    "published figure). A measured number is the median of its samples. If samples differ on a noisy machine, or a row "
+    "covers several cases, (lowest … highest) follows, and the ratio is the median of the cases' ratios. "
+    f"{GAIN} marks a gain over the named peer, {LOSS} a loss, and {SAME} a tie. Claims such as svc-1 are in "
+    "`lib/threeloops/lab/predictions/claims.json`. `python -m benchmarks NAME` measures one benchmark again. "
+    "`make evidence` runs the quick form of several. `python -m benchmarks report` rewrites this page from the JSON in "
+    "`evidence/`."
 )
 COLUMNS_OF_TEXT = 118
 
@@ -78,9 +79,7 @@ def page(files: Iterable[Path], benchmarks: Collection[str], on_cpu: Collection[
     for each in evidence:
         if each.on_gpu:
             gpus.setdefault(each.machine, []).append(each)
-    machines = dict.fromkeys(each.machine for each in evidence)
-    devices = f"The devices are: {'; '.join(machines)}."
-    parts = ["# Measurements", fill(HEAD + devices, COLUMNS_OF_TEXT, break_on_hyphens=False)]
+    parts = ["# Measurements", fill(HEAD, COLUMNS_OF_TEXT, break_on_hyphens=False)]
     for title, summarisers in TOPICS.items():
         here = [each for name in summarisers for each in cpu if each.name == name]
         if here:
@@ -132,7 +131,7 @@ def unmeasured(evidence: Sequence[Evidence], benchmarks: Collection[str], on_cpu
     if missing := [name for name in benchmarks if name in measured and name not in on_cpu and name not in on_gpu]:
         yield f"On a GPU: {_listed(missing)}."
     always = _listed(name for name in benchmarks if name in on_cpu)
-    yield f"NCCL, and a service or a data feed on GPUs, because {always} always use the CPU."
+    yield f"NCCL, a service on a GPU, and a data feed on a GPU. The benchmarks {always} always use the CPU."
     for each in evidence:
         if each.on_gpu and each.name == COLLECTED:
             for name, part in each.facts.items():
@@ -141,7 +140,7 @@ def unmeasured(evidence: Sequence[Evidence], benchmarks: Collection[str], on_cpu
             rows = gpu.rows_of(each.facts.get("kernel times"))
             reasons = Counter((row["by"], row["not_measured"]) for row in rows if "not_measured" in row)
             for (by, why), count in reasons.items():
-                yield f"{each.machine}, {count} kernel times of {by}: {why}."
+                yield f"{each.machine}, {count} kernel times of {by}: {plain(why)}."
         elif each.on_gpu and (lacking := each.facts.get("not_measured")):
             yield f"{each.machine}, {each.name}: {lacking if isinstance(lacking, str) else len(lacking)} not measured."
 

@@ -36,7 +36,7 @@ def first_hour(evidence: Evidence) -> Iterator[Row]:
     goal = evidence.facts["goal, s"]
     for what in evidence.quantities("^all of these"):
         (series,) = (each for each in evidence.series if each.what == what)
-        against = (f"goal: {goal:.0f} s", "within it" if series.median <= goal else "missed")
+        against = (f"goal: {goal:.0f} s", "met" if series.median <= goal else "missed")
         yield fact(evidence, what.partition(": ")[2], amount(series.samples, "s"), against)
     for series in evidence.series:
         if series.what.startswith("apart"):
@@ -53,7 +53,7 @@ def serving(evidence: Evidence) -> Iterator[Row]:
     block = f"blocks of {evidence.settings['block']}"
     for what in evidence.quantities("^waste of the cache"):
         peers = [by for by in evidence.parties(what) if by.startswith("reserved")]
-        say = f"unused share of the cache memory held, {block}"
+        say = f"unused share of the allocated cache memory, {block}"
         yield from beside(evidence, what, block, *peers, say=say, form=percentage)
     yield from predicted(evidence, "engine metrics, predicted in virtual time", *by_quantity(evidence))
 
@@ -100,8 +100,8 @@ def service(evidence: Evidence) -> Iterator[Row]:
         yield from beside(evidence, what, SERVICE, SAMPLE, say=f"{what}, at twice the capacity")
     if p95 := evidence.find("P95 time to the whole answer", SAMPLE):
         reported = readable(facts["sample: the average that it reports, s"], "s")
-        peer = (f"{SAMPLE}: {reported}, and its P95 is {readable(p95.median, 's')}", "")
-        yield fact(evidence, "average that a service reports", "", peer)
+        peer = (f"{SAMPLE}: {reported}, while its P95 is {readable(p95.median, 's')}", "")
+        yield fact(evidence, "average latency that the server reports about itself", "", peer)
     if refused := evidence.find("P95 time of a refusal", SERVICE):
         limit = settings["objective"]["P95 of refusals"]
         peer = (f"objective: {readable(limit, 's')}", verdict([limit / refused.median], SHORTER))

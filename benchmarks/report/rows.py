@@ -39,6 +39,25 @@ FEW = 4
 """As many differences from predictions are listed one by one."""
 
 
+PLAIN = {
+    "after forgetting": "not in the page cache",
+    "samples/s behind it": "samples/s after the first sample",
+    "time to the whole answer": "time to the complete answer",
+    "throughput of many at once": "throughput of many requests at once",
+    "first token of one alone": "time to first token of a single request",
+    "requests without an answer or an error, a replica killed": "requests with neither an answer nor an error after "
+    "a replica was killed",
+    "requests answered with an error, a replica killed": "requests answered with an error after a replica was killed",
+    "peak memory, resident sizes": "peak memory, sum of resident sizes",
+    "reserved: prompt and longest answer asked for": "reserving the prompt and the longest answer requested",
+    "reserved: the model's": "reserving the model's",
+    "shared pages once": "shared pages counted once",
+    "(svc-": "(claim svc-",
+    "; `make peers` does": "; `make peers` installs it",
+}
+"""Names that evidence files record, and how the page says them: the files stay as they were written."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One fact: what we reached, and how that compares with one peer, several or none."""
@@ -52,12 +71,20 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         peers, outcomes = ([pair[side] for pair in self.against] for side in (0, 1))
         outcome = outcomes[0] if len(set(outcomes)) == 1 else "<br>".join(outcomes)
-        return self.quantity, self.ours, "<br>".join(peers), outcome, f"[{self.level}]({self.path})"
+        quantity, peer = capital(plain(self.quantity)), plain("<br>".join(peers))
+        return quantity, self.ours, peer, outcome, f"[{self.level}]({self.path})"
 
 
 def fact(evidence: Evidence, quantity: str, ours: str, *against: Against, level: str | None = None) -> Row:
     """A row whose cells are known. Its level is that of the device, unless the number was computed or published."""
-    return Row(capital(quantity), ours, against, level or ("GPU" if evidence.on_gpu else "CPU"), evidence.path)
+    return Row(quantity, ours, against, level or ("GPU" if evidence.on_gpu else "CPU"), evidence.path)
+
+
+def plain(text: str) -> str:
+    """The text of an evidence file in the words of the page."""
+    for recorded, shown in PLAIN.items():
+        text = text.replace(recorded, shown)
+    return text
 
 
 def capital(text: str) -> str:
@@ -150,7 +177,7 @@ def verdict(ratios: Sequence[float], words: Words) -> str:
     text = f"{sign} {' '.join(middle)}"
     if ends[0] == ends[1]:
         return text
-    if ends[0][1] == ends[1][1]:
+    if ends[0][1] == ends[1][1] and ends[0][0][-1] == ends[1][0][-1]:
         low, high = (end[0] for end in ends)
         return f"{text} ({low.removesuffix(' times') if high.endswith('times') else low} … {high})"
     return f"{text} ({' '.join(ends[0])} … {' '.join(ends[1])})"
@@ -177,7 +204,7 @@ def measured(cases: Sequence[Prediction], name: str = "measured") -> list[Agains
     text = f"{name}, {len(cases)} cases"
     if len(cases) == 1:
         found, expected = (amount([value], cases[0].unit) for value in (cases[0].measured, cases[0].predicted))
-        text = f"{name}: {found}, predicted: {expected}"
+        text = f"{name}: measured {found}, predicted {expected}"
     return [(text, distance([each.difference for each in cases]))]
 
 

@@ -39,21 +39,21 @@ def precision(evidence: Evidence) -> Iterator[Row]:
     loss, emulated = facts["gpt_loss"], "" if evidence.on_gpu else " (emulated)"
     sign, over = (LOSS if loss["fp8"] > loss["float32"] else GAIN), loss["fp8_over_float32"]
     peer = (f"float32: {loss['float32']:.4f}", f"{sign} {over:.4f} times as large")
-    yield fact(evidence, f"last loss of the tiny GPT, trained in FP8{emulated}", f"{loss['fp8']:.4f}", peer)
+    yield fact(evidence, f"final loss of the tiny GPT, trained in FP8{emulated}", f"{loss['fp8']:.4f}", peer)
     for what in evidence.quantities("linear forward|GPT training step"):
         yield from beside(evidence, what, "threeloops", say=f"{what} in FP8")
     if not evidence.on_gpu:
         differing = facts["codes_that_differ_from_torch"]
         wrong = sum(differing.values())
         same = f"{LOSS} {wrong} differ" if wrong else f"{SAME} the same"
-        yield fact(evidence, f"codes that differ: {', '.join(differing)}", str(wrong), ("torch's casts", same))
+        yield fact(evidence, f"encoded values that differ: {', '.join(differing)}", str(wrong), ("torch's casts", same))
         steps = evidence.note(r"for (\d+ of \d+) steps")
-        say = "steps with scale and parameters equal to the bit, overflows injected"
+        say = "steps in which scale and parameters match bit for bit, with injected overflows"
         yield fact(evidence, say, steps, ("`torch.amp.GradScaler`", ""))
         yield from beside(evidence, "loss scaler step", "threeloops", say="step of the loss scaler")
         yield from beside(evidence, "AdamW step, float32 masters", "threeloops", say="AdamW step with float32 masters")
         encodings = evidence.quantities("^encode")
-        say = f"encoding in {len(encodings)} formats, code written to be read"
+        say = f"encoding in {len(encodings)} formats, by code written for readability"
         yield from beside(evidence, encodings, "threeloops", say=say)
 
 
@@ -71,7 +71,7 @@ def memory(evidence: Evidence) -> Iterator[Row]:
         right = sum(each["found"] == each["by_formula"] for each in best)
         yield fact(evidence, "depths for which the formula finds the best segment length", f"{right} of {len(best)}")
     yield claimed(evidence, evidence.facts["times_longer_for_recomputing"]["Segments, k = 1"])
-    recomputed = {"Segments, k = 1": "every layer", "Segments, k = 1, matrix products kept": "all but products"}
+    recomputed = {"Segments, k = 1": "every layer", "Segments, k = 1, matrix products kept": "all but matrix products"}
     for ours, what in recomputed.items():
         say = f"forward and backward pass, {what} recomputed"
         yield from beside(evidence, "forward and backward pass", ours, say=say)
@@ -116,7 +116,7 @@ def cluster(evidence: Evidence) -> Iterator[Row]:
     for what in evidence.quantities("^events|^start and end"):
         yield from beside(evidence, what, "virtual cluster", say=f"virtual cluster: {what}")
     router = evidence.facts["router"]
-    yield fact(evidence, "virtual cluster: 64 ranks in one cell", readable(router["seconds_of_64_ranks"], "s"))
+    yield fact(evidence, "virtual cluster: a run of 64 ranks", readable(router["seconds_of_64_ranks"], "s"))
     say = "virtual cluster: runs of one program whose times, messages or spans differ"
     yield fact(evidence, say, f"{router['different'] - 1} of {router['runs']}")
     for step in ("first step", "step 3"):
@@ -143,7 +143,8 @@ def parallel(evidence: Evidence) -> Iterator[Row]:
         say = f"FSDP: {what.partition(', ')[2]}"
         yield from beside(evidence, what, "threeloops FSDP", say=say, level=MODEL, form=form)
     for what in evidence.quantities("on gloo: collectives"):
-        yield from beside(evidence, what, "threeloops", say=f"tensor parallel: {what}", words=FEWER)
+        say = f"tensor parallel, on gloo: collectives in the {what.partition(' of')[0]} pass of a block"
+        yield from beside(evidence, what, "threeloops", say=say, words=FEWER)
     for what in ("bytes sent per rank", "model states"):
         yield from predicted(evidence, f"ZeRO: {what}", *measured(evidence.predicted(what)))
     yield from pipelines(evidence)
@@ -170,7 +171,7 @@ def pipelines(evidence: Evidence) -> Iterator[Row]:
             f"{SAME} {even} as long" if even else "",
             f"{LOSS} {longer} longer, by at most {worst}" if longer else "",
         ]
-        peer = ("torch's tables in our simulator", "; ".join(filter(None, parts)))
+        peer = ("torch's schedules in our simulator", "; ".join(filter(None, parts)))
         yield fact(evidence, say, f"{shorter + even + longer} cases", peer, level=MODEL)
 
 
@@ -181,7 +182,7 @@ def checkpoint(evidence: Evidence) -> Iterator[Row]:
         for ours, form in ((whole, ""), (incremental, ", incremental")):
             yield from beside(evidence, what, ours, "torch DCP", "torch.save", say=f"{what}{form}")
     for what in evidence.quantities("^stall"):
-        yield from beside(evidence, what, whole, say=f"{what}, in copies of the state", words=SHORTER)
+        yield from beside(evidence, what, whole, say=f"{what}, in units of one copy of the state", words=SHORTER)
     for what in evidence.quantities(": both lost$"):
         say = f"{what.partition(':')[0]} after which neither checkpoint loads"
         yield from losses(evidence, what, incremental, say, what.replace("both lost", "states"), MODEL)
@@ -216,5 +217,7 @@ def elastic(evidence: Evidence) -> Iterator[Row]:
     yield from predicted(evidence, "failures of other runs, predicted from Llama 3's rate", *runs, level=PUBLISHED)
     jobs = []
     for each in evidence.predicted("mean time to failure"):
-        jobs += measured([each], each.case.replace("from the rate per node-day of the same cluster", "by its own rate"))
+        jobs += measured(
+            [each], each.case.replace("from the rate per node-day of the same cluster", "from RSC-1's own rate")
+        )
     yield from predicted(evidence, "mean time to failure of Meta's RSC-1", *jobs, level=PUBLISHED)

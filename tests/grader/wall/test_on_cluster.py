@@ -180,7 +180,7 @@ def test_a_rank_that_names_a_file_is_not_shown_what_is_in_it(lab, tmp_path):
     needs("none")
     (tmp_path / "hidden.py").write_text("a secret\n")
     student = f"""
-    from threeloops.training.cluster.processes import child
+    from threeloops.training.cluster.programs import child
     child._said = lambda error: '  File "{tmp_path / "hidden.py"}", line 1, in f\\nValueError: x'
     def f(x):
         raise ValueError
@@ -206,7 +206,7 @@ def test_a_function_of_a_test_cell_does_not_travel(lab):
 HIDES = """
 import mmap
 import numpy
-from threeloops.training.cluster.processes import child
+from threeloops.training.cluster.programs import child
 
 child.settle = print  # says nothing to the kernel
 
@@ -287,7 +287,7 @@ def test_in_the_sandbox_a_rank_cannot_make_the_kernel_forget_its_memory(lab):
         """
         import os
         from pathlib import Path
-        from threeloops.training.cluster.processes.actor import ActorSocket
+        from threeloops.training.cluster.programs.actor import ActorSocket
         end = ActorSocket.end
         def f():
             def gone(self, *arguments, **options):
@@ -303,7 +303,7 @@ def test_in_the_sandbox_a_rank_cannot_make_the_kernel_forget_its_memory(lab):
                 pass
         """,
         """
-        from threeloops.training.cluster.processes import child
+        from threeloops.training.cluster.programs import child
         kept = []
         child.settle = lambda: kept.append(torch.ones(16 << 18))
         def f():
@@ -324,7 +324,7 @@ def test_a_rank_whose_memory_cannot_be_told_fails(lab, sandbox, program):
 
 HOSTILE = {
     "lies about what it sends": """
-        from threeloops.training.cluster.processes import actor
+        from threeloops.training.cluster.programs import actor
         from threeloops.training.cluster.machine import calls
 
         def f(x):
@@ -333,14 +333,14 @@ HOSTILE = {
             return good(x)
         """,
     "claims another time": """
-        from threeloops.training.cluster.processes.child import current_rank
+        from threeloops.training.cluster.programs.child import current_rank
 
         def f(x):
             current_rank().main.now = -1.0
             return good(x)
         """,
     "says that time stands still": """
-        from threeloops.training.cluster.processes import actor
+        from threeloops.training.cluster.programs import actor
 
         def f(x):
             actor.ActorSocket.charge = lambda self, seconds, what="": None

@@ -14,9 +14,9 @@ from threeloops.training.cluster.machine.faults import Fault, SlowRank, check_fa
 from threeloops.training.cluster.machine.records import Actor, Message, Span
 from threeloops.training.cluster.machine.router import Router
 from threeloops.training.cluster.machine.topology import Topology, uniform
-from threeloops.training.cluster.processes.child import to_bytes
 from threeloops.training.cluster.processes.launcher import launcher
 from threeloops.training.cluster.processes.ranks import Ranks, Transport, one_core
+from threeloops.training.cluster.programs.child import to_bytes
 
 __all__ = ["Cluster", "Run"]
 

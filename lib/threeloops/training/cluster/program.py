@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from threeloops.training.cluster.processes.child import current_rank
+from threeloops.training.cluster.programs.child import current_rank
 
 __all__ = ["advance_to", "charge", "compute", "now", "synchronize"]
 

@@ -12,6 +12,7 @@ and under Slurm, with the script `slurm.sh` that lies beside this module:
 
 import argparse
 import contextlib
+import faulthandler
 import functools
 import gc
 import importlib
@@ -31,8 +32,10 @@ import torch.distributed as dist
 
 from threeloops.module_process import command
 from threeloops.training.cluster.machine.errors import RankFailed
-from threeloops.training.cluster.processes.child import from_bytes, to_bytes
 from threeloops.training.cluster.processes.launcher import launcher
+from threeloops.training.cluster.programs.actor import line_in_stack
+from threeloops.training.cluster.programs.child import from_bytes, to_bytes
+from threeloops.training.cluster.programs.world import enter_world, environment
 
 __all__ = ["leave_process_groups", "main", "run_on_processes"]
 
@@ -65,7 +68,7 @@ def run_on_processes(
         pickled = to_bytes(program, arguments)
         (Path(folder) / "program").write_bytes(pickled)
         start = functools.partial(_forks, program=pickled) if backend == "gloo" else _processes
-        with start(ranks, folder) as statuses:
+        with start(ranks, folder, seconds) as statuses:
             failed = _wait(statuses, time.monotonic() + seconds)
             if failed is not None:
                 raise RankFailed(_why(Path(folder), failed, statuses()[failed], seconds))
@@ -76,30 +79,31 @@ _Statuses = Callable[[], list[int | None]]
 """Tells the exit status of each rank, None for one that is at work."""
 
 
-def _environment(ranks: int) -> dict[str, str]:
-    return {**os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
-def _forks(ranks: int, folder: str, program: bytes) -> contextlib.AbstractContextManager[_Statuses]:
+def _forks(ranks: int, folder: str, seconds: float, program: bytes) -> contextlib.AbstractContextManager[_Statuses]:
     """Ranks on gloo start in milliseconds, as forks of the process that has imported torch for virtual clusters."""
     found: contextlib.AbstractContextManager[_Statuses] = launcher.processes(
-        ranks, functools.partial(_fork, folder, ranks), _environment(ranks), program
+        ranks, functools.partial(_fork, folder, ranks, seconds), _environment(), program
     )
     return found
 
 
-def _fork(folder: str, ranks: int, rank: int) -> None:
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-    _run_in_folder(Path(folder), "gloo", rank, ranks)
+def _fork(folder: str, ranks: int, seconds: float, rank: int) -> None:
+    os.environ.update(environment(rank, ranks))
+    _run_in_folder(Path(folder), "gloo", rank, ranks, seconds)
 
 
 @contextlib.contextmanager
-def _processes(ranks: int, folder: str) -> Iterator[_Statuses]:
+def _processes(ranks: int, folder: str, seconds: float) -> Iterator[_Statuses]:
     """Ranks on NCCL are processes of their own: CUDA has to be out of sight in one that will be forked."""
-    environment = _environment(ranks) | {_FOLDER: folder}
     processes = [
         subprocess.Popen(
-            command(_MODULE), env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdin=subprocess.DEVNULL
+            command(_MODULE),
+            env=_environment() | environment(rank, ranks) | {_FOLDER: f"{seconds} {folder}"},
+            stdin=subprocess.DEVNULL,
         )
         for rank in range(ranks)
     ]
@@ -130,7 +134,12 @@ def _why(folder: Path, failed: int, status: int | None, seconds: float) -> str:
     if left:
         return f"rank {left[0].name.removeprefix('error ')} failed:\n{left[0].read_text()}"
     if status is None:
-        return f"rank {failed} was at work when the {seconds:g} s for this run were over: does it hang?"
+        stacks = {int(path.name.removeprefix("stack ")): path.read_text() for path in folder.glob("stack *")}
+        at_work = min((rank for rank, stack in stacks.items() if stack), default=failed)
+        return (
+            f"rank {at_work} was at work when the {seconds:g} s for this run were over"
+            f"{line_in_stack(stacks.get(at_work, ''))}: does it hang, or need more seconds?"
+        )
     return f"rank {failed} ended with exit status {status} and without a word"
 
 
@@ -138,7 +147,8 @@ def main() -> None:
     """One rank, whose number, world and meeting point stand in the environment as torchrun or Slurm sets it."""
     torch.set_num_threads(1)
     if folder := os.environ.pop(_FOLDER, ""):
-        _run_in_folder(Path(folder), "nccl", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        seconds, _, folder = folder.partition(" ")
+        _run_in_folder(Path(folder), "nccl", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), float(seconds))
         return
     parser = argparse.ArgumentParser(
         prog="python -m threeloops.training.cluster", description="run one rank of a program"
@@ -174,15 +184,19 @@ def leave_process_groups() -> None:
     gc.collect()
 
 
-def _run_in_folder(folder: Path, backend: str, rank: int, world: int) -> None:
+def _run_in_folder(folder: Path, backend: str, rank: int, world: int, seconds: float) -> None:
+    stack = (folder / f"stack {rank}").open("w")
     try:
         if backend == "nccl":
             torch.cuda.set_device(rank)
         program, arguments, _ = from_bytes((folder / "program").read_bytes())
-        dist.init_process_group(backend, init_method=f"file://{folder / 'store'}", rank=rank, world_size=world)
+        faulthandler.dump_traceback_later(0.9 * seconds, file=stack)
+        enter_world(rank, world, backend, lambda number: dist.FileStore(str(folder / f"store {number}"), world))
         result = cloudpickle.dumps(program(*arguments))
-        dist.barrier()
-        leave_process_groups()
+        faulthandler.cancel_dump_traceback_later()
+        if dist.is_initialized():  # the program may have ended its groups
+            dist.barrier()
+            leave_process_groups()
         (folder / f"result {rank}").write_bytes(result)
     except BaseException:
         (folder / f"error {rank}").write_text(traceback.format_exc())

@@ -79,7 +79,11 @@ def hangs():
     [
         (fails, 60, "(?s)rank 1 failed:.*no such layer"),
         (exits, 60, "rank (0 failed|1 ended with exit status 3 and without a word)"),
-        (hangs, 1, "rank 0 was at work when the 1 s for this run were over: does it hang?"),
+        (
+            hangs,
+            1,
+            r"rank 0 was at work when the 1 s for this run were over, in hangs \(test_real.py:\d+\): does it hang",
+        ),
     ],
 )
 def test_a_rank_that_fails_ends_all(body, seconds, message):

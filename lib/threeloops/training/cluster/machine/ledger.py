@@ -9,6 +9,8 @@ from threeloops.training.cluster.machine.records import Actor, Message
 
 __all__ = ["Ledger", "at_line"]
 
+_WORLD = "0"
+"""torch's name for the group of all ranks."""
 _KEEP = "keep the handle, and wait()"
 
 
@@ -27,11 +29,17 @@ class Ledger:
         """How many collectives of a group a rank has called."""
 
     def check_sizes(self, message: Message, receiver: Actor, receive: Receive) -> None:
-        if receive.size != message.size:
-            raise Mismatch(
-                f"rank {message.source} sends {message.size:,} bytes{at_line(message.where)}, and {receiver} receives "
-                f"{receive.size:,}{at_line(receive.where)}: the tensors of both sides need the same shape and dtype"
-            )
+        if receive.size == message.size:
+            return
+        source, target = message.source, receiver.rank
+        if receiver.timeline == COMPUTE:
+            why = "the tensors of both sides need the same shape and dtype"
+        else:
+            why = f"rank {source}'s part for rank {target} and rank {target}'s part from rank {source} must be as long"
+        raise Mismatch(
+            f"rank {source} sends {message.size:,} bytes to rank {target}{at_line(message.where)}, and rank {target} "
+            f"receives {receive.size:,}{at_line(receive.where)}: {why}"
+        )
 
     def check_agreement(self, rank: int, call: Submit) -> None:
         """The n-th collective of a group must be the same on all of its ranks; the first to call it sets what it is."""
@@ -125,16 +133,9 @@ class Ledger:
     def describe_wait(self, actor: Actor, wait: Wait) -> str:
         """Who waits for what, and where."""
         begun = [call for handle in wait.handles if (call := self.begun.get((actor, handle)))]
-        receives = [call for call in begun if isinstance(call, Receive)]
-        for call in receives:
-            why = ", which has returned" if call.source in self.ended else ""
-            if call.source in self.died:
-                why = f", which died at {self.died[call.source]:g} s"
-            return f"{actor} waits{at_line(wait.where)} for a message from rank {call.source}{why}"
-        for send in begun:
-            if isinstance(send, Send):
-                why = ", which has returned" if send.to in self.ended else ""
-                return f"{actor} waits{at_line(wait.where)} for rank {send.to} to receive its message{why}"
+        for call in sorted(begun, key=lambda each: not isinstance(each, Receive)):
+            if isinstance(call, Receive | Send):
+                return f"{actor} waits{at_line(wait.where)} for {self._describe_message(call)}"
         for submit in begun:
             if isinstance(submit, Submit):
                 made = self._collectives[submit.collective.group]
@@ -143,6 +144,16 @@ class Ledger:
                 who = f", which {_ranks(absent)} did not call" if absent else ""
                 return f"{actor} waits{at_line(wait.where)} for {submit.collective}{who}"
         return f"{actor} waits{at_line(wait.where)}"
+
+    def _describe_message(self, call: Send | Receive) -> str:
+        label = f" with tag {call.tag}" * (call.tag != 0) + f" in group {call.channel!r}" * (call.channel != _WORLD)
+        if isinstance(call, Receive):
+            peer, what = call.source, f"a message from rank {call.source}{label}"
+        else:
+            peer, what = call.to, f"rank {call.to} to receive its message{label}"
+        if peer in self.died:
+            return f"{what}, which died at {self.died[peer]:g} s"
+        return f"{what}, which has returned" if peer in self.ended else what
 
 
 def at_line(where: str) -> str:

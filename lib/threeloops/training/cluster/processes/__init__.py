@@ -1,1 +1,1 @@
-"""Ranks as processes: the fork server, a rank's conversation with the router, and torch's process group."""
+"""The processes of a run as the router sees them: the fork server, and what the communication timelines do."""

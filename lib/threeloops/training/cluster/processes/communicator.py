@@ -14,25 +14,11 @@ from threeloops.training.cluster.machine.calls import Call, Finish, Receive, Sen
 from threeloops.training.cluster.machine.errors import ClusterError
 from threeloops.training.cluster.machine.faults import corrupt
 from threeloops.training.cluster.machine.records import Actor, Message, Resumption
+from threeloops.training.cluster.programs.tensors import DTYPES, REDUCTIONS, as_bytes
 
-__all__ = ["REDUCTIONS", "Communicator", "as_bytes"]
+__all__ = ["Communicator"]
 
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
-        torch.float32, torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
-    )
-}  # fmt: skip
 _MOST_ELEMENTS = 1 << 31
-
-REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
-    "SUM": torch.Tensor.add_,
-    "AVG": torch.Tensor.add_,
-    "PRODUCT": torch.Tensor.mul_,
-    "MAX": lambda into, other: torch.maximum(into, other, out=into),
-    "MIN": lambda into, other: torch.minimum(into, other, out=into),
-}
 
 _Received = Generator[Call, list[torch.Tensor] | None, torch.Tensor]
 _Steps = Generator[Call, list[torch.Tensor] | None, None]
@@ -55,11 +41,13 @@ class Communicator:
     def submit(self, rank: int, call: Submit, data: memoryview) -> None:
         """Raises ClusterError for a job that cannot be: it came from a rank, which may say anything."""
         made = call.collective
-        dtype = _DTYPES.get(made.dtype)
+        dtype = DTYPES.get(made.dtype)
         if dtype is None:
-            raise ClusterError(f"rank {rank} submits {made}: expected one of the dtypes {', '.join(_DTYPES)}")
-        if made.operation not in _JOBS or made.reduction not in REDUCTIONS:
-            raise ClusterError(f"rank {rank} submits {made}, which is no collective")
+            raise ClusterError(f"rank {rank} submits {made}: expected one of the dtypes {', '.join(DTYPES)}")
+        if made.operation not in _JOBS:
+            raise ClusterError(f"rank {rank} submits {made}: expected one of the operations {', '.join(_JOBS)}")
+        if made.reduction not in REDUCTIONS:
+            raise ClusterError(f"rank {rank} submits {made}: expected one of the reductions {', '.join(REDUCTIONS)}")
         if made.operation == "barrier" and data:
             raise ClusterError(f"rank {rank} submits a barrier with {len(data)} bytes: expected none")
         if not {len(call.sends), len(call.gets)} <= {0, 1, len(made.ranks)} or sum(call.gets) > _MOST_ELEMENTS:
@@ -122,12 +110,6 @@ class Communicator:
         return tensor
 
 
-def as_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor's elements in order."""
-    flat = tensor.detach().contiguous().view(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
-
-
 class _Peer:
     """One rank of a group, on its communication timeline. Ranks are counted within the group."""
 
@@ -135,15 +117,16 @@ class _Peer:
         self.ranks, self.now = submitted.collective.ranks, 0.0
         self.size, self.rank = len(self.ranks), self.ranks.index(rank)
         self._communicator, self._global, self._channel = communicator, rank, submitted.collective.group
+        self._where = submitted.where
 
     def send(self, tensor: torch.Tensor, to: int) -> Send:
         handle = self._communicator.new_handle(self._global)
         self._communicator.put_message(self._global, handle, tensor)
-        return Send(handle, self.ranks[to % self.size], self._channel, 0, tensor.nbytes, self.now)
+        return Send(handle, self.ranks[to % self.size], self._channel, 0, tensor.nbytes, self.now, self._where)
 
     def receive(self, size: int, source: int) -> Receive:
         handle = self._communicator.new_handle(self._global)
-        return Receive(handle, self.ranks[source % self.size], self._channel, 0, size, self.now)
+        return Receive(handle, self.ranks[source % self.size], self._channel, 0, size, self.now, self._where)
 
     def exchange(self, out: torch.Tensor, to: int, size: int, source: int) -> _Received:
         """Send to one rank while receiving `size` bytes from another."""

@@ -14,9 +14,9 @@ from typing import Any
 import cloudpickle
 
 from threeloops.training.cluster.machine.faults import SlowRank
-from threeloops.training.cluster.processes.child import be_rank
 from threeloops.training.cluster.processes.ranks import Sockets
 from threeloops.training.cluster.processes.warm import import_parallel
+from threeloops.training.cluster.programs.child import be_rank
 
 __all__ = ["end", "exchange", "printed", "result", "start", "warm_up"]
 

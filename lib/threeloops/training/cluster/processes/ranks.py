@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,14 +17,15 @@ from threeloops.training.cluster.machine.calls import COMPUTE, Call, End, Send, 
 from threeloops.training.cluster.machine.errors import ClusterError, RankFailed
 from threeloops.training.cluster.machine.faults import corrupt
 from threeloops.training.cluster.machine.records import Actor, Resumption
-from threeloops.training.cluster.processes.actor import ANSWER, HEAD, Channel
 from threeloops.training.cluster.processes.communicator import Communicator
+from threeloops.training.cluster.programs.actor import ANSWER, HEAD, Channel, line_in_stack
 from threeloops.training.cluster.programs.printed import log, text_of
 
 __all__ = ["Ranks", "Sockets", "Transport", "one_core"]
 
 _decoder, _encoder = msgspec.msgpack.Decoder(list[Call]), msgspec.msgpack.Encoder()
 
+_STACK_SECONDS = 0.5
 _Told = list[tuple[int, Sequence[Any]]]
 """Ranks, and the parts of what each is told."""
 _Heard = Iterable[tuple[Any, memoryview]]
@@ -68,7 +70,7 @@ class Sockets:
         finally:
             for other in theirs:
                 other.close()
-        self._deadline = time.monotonic() + seconds
+        self._seconds, self._deadline = seconds, time.monotonic() + seconds
 
     def exchange(self, told: _Told) -> _Heard:
         rank, left = 0, self._deadline - time.monotonic()
@@ -82,10 +84,18 @@ class Sockets:
                 yield said, data
         except TimeoutError:
             raise ClusterError(
-                f"rank {rank} was at work when the real time for this run was over: does it hang?"
+                f"rank {rank} was at work when the {self._seconds:g} s of real time for this run were over"
+                f"{self._stands_at(rank)}: does it hang, or need more seconds?"
             ) from None
         except (EOFError, OSError):
             raise RankFailed(f"rank {rank}: its process ended without a word") from None
+
+    def _stands_at(self, rank: int) -> str:
+        """Where a rank that does not answer is: it sends its stack for this signal."""
+        with contextlib.suppress(OSError):
+            os.kill(self._processes[rank], signal.SIGUSR1)
+            return line_in_stack(self._channels[rank].rest(_STACK_SECONDS).decode(errors="replace"))
+        return ""
 
     def measure_memory(self) -> None:
         self._resident = ResidentMemory(self._processes)

@@ -20,7 +20,7 @@ import torch
 
 from threeloops.forking import prepare_to_fork
 from threeloops.training.cluster.machine.faults import SlowRank
-from threeloops.training.cluster.processes.child import (
+from threeloops.training.cluster.programs.child import (
     be_process,
     be_rank,
     die_with_parent,
@@ -42,6 +42,7 @@ AT_WORK = 1 << 30
 _IMPORTED = (
     "torch._dynamo",
     "torch.nn.parallel.distributed",
+    "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
 )

@@ -1,1 +1,1 @@
-"""The edges of a rank's program: the tensors it passes to `torch.distributed`, and the text it prints."""
+"""A rank: its process, its conversation with the router, and the `torch.distributed` that its program finds there."""

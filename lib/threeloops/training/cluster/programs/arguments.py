@@ -11,10 +11,20 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["check_dense", "check_fit", "check_parts", "check_reducible", "check_whole", "split_sizes"]
+from threeloops.training.cluster.programs.tensors import DTYPES
 
-_UNSUPPORTED = (torch.int16, torch.uint16, torch.uint32, torch.uint64)
-"""No backend has collectives for these."""
+__all__ = [
+    "check_dense",
+    "check_fit",
+    "check_one_dtype",
+    "check_parts",
+    "check_reducible",
+    "check_whole",
+    "split_sizes",
+]
+
+_BITWISE = ("BAND", "BOR", "BXOR")
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def check_dense(call: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -38,11 +48,21 @@ def _is_channels_last(tensor: torch.Tensor) -> bool:
 
 
 def check_reducible(call: str, tensor: torch.Tensor, reduction: str) -> None:
-    """Raise unless this dtype has the reduction."""
-    if tensor.dtype in _UNSUPPORTED:
-        raise ValueError(f"{call}: no backend has collectives of {_named(tensor.dtype)}: convert to int32 or int64")
+    """Raise unless this dtype can be sent and has the reduction."""
+    if tensor.dtype == torch.int16 or _named(tensor.dtype) not in DTYPES:
+        raise ValueError(
+            f"{call}: no backend has collectives of {_named(tensor.dtype)}: convert to {_nearest(tensor.dtype)}"
+        )
+    if tensor.dtype in _FLOAT8 and call in ("all_reduce", "reduce", "reduce_scatter"):
+        raise ValueError(f"{call}: {_named(tensor.dtype)} cannot be added: convert to bfloat16 or float32")
     if reduction == "AVG" and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
-        raise ValueError(f"{call}: AVG of {_named(tensor.dtype)}, whose mean is no integer: use SUM, or a float dtype")
+        raise ValueError(
+            f"{call}: AVG of {_named(tensor.dtype)}, whose mean may not be an integer: use SUM, or a float dtype"
+        )
+    if reduction in _BITWISE and (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        raise ValueError(
+            f"{call}: {reduction} of {_named(tensor.dtype)}, which has no bitwise reductions: use integers"
+        )
 
 
 def check_fit(call: str, name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
@@ -58,8 +78,12 @@ def check_parts(call: str, name: str, parts: Sequence[torch.Tensor], ranks: int)
     """Raise unless the list has a tensor for each rank, all of one dtype."""
     if len(parts) != ranks:
         raise ValueError(f"{call} on {ranks} ranks: {name} has {len(parts)} tensors: expected one for each rank")
-    if len({part.dtype for part in parts}) > 1:
-        dtypes = ", ".join(_named(part.dtype) for part in parts)
+    check_one_dtype(call, name, parts)
+
+
+def check_one_dtype(call: str, name: str, tensors: Sequence[torch.Tensor]) -> None:
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        dtypes = ", ".join(_named(tensor.dtype) for tensor in tensors)
         raise ValueError(f"{call}: the tensors of {name} are {dtypes}: expected one dtype")
 
 
@@ -94,6 +118,10 @@ def split_sizes(call: str, name: str, tensor: torch.Tensor, rows: list[int], ran
 
 def _described(tensor: torch.Tensor) -> str:
     return f"{_named(tensor.dtype)} of shape {tuple(tensor.shape)}"
+
+
+def _nearest(dtype: torch.dtype) -> str:
+    return "float32" if dtype.is_floating_point else "int32 or int64"
 
 
 def _named(dtype: torch.dtype) -> str:

@@ -35,7 +35,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from threeloops.training.cluster.processes.actor import is_library
+from threeloops.training.cluster.programs.actor import is_library
 
 __all__ = ["Called", "FlightRecorder", "Watchdog", "diagnose", "first_alarm"]
 

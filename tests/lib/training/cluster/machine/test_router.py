@@ -315,8 +315,9 @@ def used_twice(me):
     ("programs", "error", "message"),
     [
         ([one(("receive", 1, 4, 3), ("wait", 0)), one(("receive", 0, 4, 5), ("wait", 0))], Deadlock,
-         r"rank 0 waits \(line 9\) for a message from rank 1\n  rank 1 waits \(line 9\) for a message from rank 0"),
-        ([one(("receive", 1, 4), ("wait", 0)), nothing], Deadlock, "from rank 1, which has returned"),
+         r"rank 0 waits \(line 9\) for a message from rank 1 with tag 3.*\n"
+         r"  rank 1 waits \(line 9\) for a message from rank 0 with tag 5"),
+        ([one(("receive", 1, 4), ("wait", 0)), nothing], Deadlock, "from rank 1.*, which has returned"),
         ([one(("submit", lonely_job), ("wait", 0)), nothing], Deadlock,
          "rank 0 waits .* for all_reduce, sum, which rank 1 did not call"),
         ([one(("send", 1, 4, 6)), nothing], Unfinished,

@@ -9,11 +9,14 @@ and the sends that have left (MessagePack), the messages stand in the order in w
 import functools
 import itertools
 import os
+import re
 import socket
 import struct
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -35,7 +38,7 @@ from threeloops.training.cluster.machine.calls import (
 from threeloops.training.cluster.machine.errors import RankLost
 from threeloops.training.cluster.machine.faults import SlowRank
 
-__all__ = ["ANSWER", "HEAD", "ActorSocket", "Channel", "is_library"]
+__all__ = ["ANSWER", "HEAD", "ActorSocket", "Channel", "calling_line", "is_library", "line_in_stack"]
 
 HEAD, ANSWER = struct.Struct("<IQ"), struct.Struct("<dIQ")
 _SMALL = 1 << 16
@@ -81,6 +84,15 @@ class Channel:
     def close(self) -> None:
         self._socket.close()
 
+    def rest(self, seconds: float) -> bytes:
+        """What comes without a header, until nothing has come for so many seconds or the buffer is full."""
+        self.bound(seconds)
+        have = 0
+        with suppress(OSError, EOFError):
+            while have < _SMALL:
+                have += self._some(self._buffer[have:])
+        return bytes(self._buffer[:have])
+
     def bound(self, seconds: float) -> None:
         """Let what follows take no longer: a TimeoutError, then."""
         self._socket.settimeout(max(seconds, 1e-3))
@@ -99,22 +111,38 @@ class ActorSocket:
         self._left: dict[int, float] = {}
         self._sends: dict[int, str] = {}
         self._handles: Iterator[int] = itertools.count(1)
+        self._thread, self._refused = threading.get_ident(), ""
+
+    def check_thread(self) -> None:
+        """Raise if another thread than the program's has called, now or before: which of two threads is first would
+        decide what the ranks do, and differ from run to run."""
+        if threading.get_ident() != self._thread:
+            self._refused = self._refused or (
+                f"a second thread of this rank, {threading.current_thread().name!r}, communicates or computes "
+                f"({calling_line()}): on the virtual cluster all calls of a rank come from the thread that runs its "
+                "program. Call from there, with async_op=True if work is to overlap"
+            )
+        if self._refused:
+            raise RuntimeError(self._refused)
 
     def send(self, data: memoryview, to: int, channel: str, tag: int) -> int:
         """Ask for a message to leave; the bytes must not change before `wait(handle)` returns."""
+        self.check_thread()
         handle = next(self._handles)
-        self._sends[handle] = _where()
+        self._sends[handle] = calling_line()
         self._calls.append(Send(handle, to, channel, tag, data.nbytes, self.now, self._sends[handle]))
         self._bytes.append(data)
         return handle
 
     def receive(self, size: int, source: int, channel: str, tag: int) -> int:
+        self.check_thread()
         handle = next(self._handles)
-        self._calls.append(Receive(handle, source, channel, tag, size, self.now, _where()))
+        self._calls.append(Receive(handle, source, channel, tag, size, self.now, calling_line()))
         self._sizes[handle] = size
         return handle
 
     def charge(self, seconds: float, what: str = "") -> None:
+        self.check_thread()
         for fault in self.slow:
             if fault.at <= self.now < fault.until:
                 seconds *= fault.factor
@@ -125,8 +153,9 @@ class ActorSocket:
         self, collective: Collective, data: memoryview, sends: Sequence[int], gets: Sequence[int], size: int
     ) -> int:
         """Begin a collective with these bytes, whose result on this rank has `size` bytes."""
+        self.check_thread()
         handle = next(self._handles)
-        where = _where()
+        where = calling_line()
         self._calls.append(Submit(handle, self.now, collective, data.nbytes, tuple(sends), tuple(gets), where))
         self._bytes.append(data)
         self._sizes[handle] = size
@@ -138,12 +167,13 @@ class ActorSocket:
         Raises:
             RankLost: a rank died, and the timeout is over.
         """
+        self.check_thread()
         for handle in handles:
             self._sends.pop(handle, None)
         known = {handle: self._left.pop(handle) for handle in handles if handle in self._left}
         data = memoryview(b"")
         if unknown := tuple(handle for handle in handles if handle not in known):
-            self._calls.append(Wait(unknown, self.now, _where()))
+            self._calls.append(Wait(unknown, self.now, calling_line()))
             self._flush()
             data = self.resume()
         self.now = max(self.now, *known.values()) if known else self.now
@@ -162,7 +192,8 @@ class ActorSocket:
 
     def wait_for_values(self, handle: int) -> memoryview:
         """Stop until the result of a collective is there, without letting the clock pass."""
-        self._calls.append(Wait((handle,), self.now, _where(), values=True))
+        self.check_thread()
+        self._calls.append(Wait((handle,), self.now, calling_line(), values=True))
         self._flush()
         del self._sizes[handle]
         return self.resume()
@@ -198,11 +229,18 @@ def is_library(path: str) -> bool:
     return path.startswith(_LIBRARIES)
 
 
-def _where() -> str:
+def line_in_stack(stack: str) -> str:
+    """The line outside of libraries at which a stack of `faulthandler` stands, for a message."""
+    frames = re.findall(r'File "(.+)", line (\d+) in (\S+)', stack)
+    own = [frame for frame in frames if not is_library(frame[0])]
+    return f", in {own[0][2]} ({os.path.basename(own[0][0])}:{own[0][1]})" if own else ""
+
+
+def calling_line() -> str:
     """The line, outside of libraries, that makes the call: `file:line`, or `function, line n` in a notebook, whose
     cells have no names. In a backward pass the line is that of a forward or backward function, so it says so."""
     way = " in backward" if torch._C._current_graph_task_id() >= 0 else ""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = _named(frame.f_code)
         if name is not None:

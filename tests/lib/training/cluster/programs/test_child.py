@@ -8,7 +8,7 @@ import types
 import cloudpickle
 import pytest
 from threeloops.training.cluster import Cluster, RankFailed
-from threeloops.training.cluster.processes.child import from_bytes, import_libraries, to_bytes
+from threeloops.training.cluster.programs.child import from_bytes, import_libraries, to_bytes
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ REFUSED = {
     scatter_of_another_shape: r"scatter_list\[0\] is float32 of shape \(4,\), and tensor is float32 of shape \(1,\)",
     send_of_a_transposed_tensor: r"send: its tensor has shape \(3, 2\) and strides \(1, 3\), so it is not contiguous",
     receive_into_a_transposed_tensor: "recv: its tensor has shape",
-    average_of_integers: "AVG of int64, whose mean is no integer",
+    average_of_integers: "AVG of int64, whose mean may not be an integer",
     sum_of_int16: "no backend has collectives of int16",
 }
 

@@ -1,6 +1,7 @@
 """What a forked process does to be one rank, and how its program gets there."""
 
 import ctypes
+import faulthandler
 import gc
 import importlib
 import io
@@ -20,9 +21,11 @@ import cloudpickle
 
 from threeloops.resident import settle
 from threeloops.training.cluster.machine.faults import SlowRank
-from threeloops.training.cluster.processes.actor import ActorSocket, is_library
-from threeloops.training.cluster.processes.group import Rank, register
+from threeloops.training.cluster.programs.actor import ActorSocket, is_library
+from threeloops.training.cluster.programs.group import register
+from threeloops.training.cluster.programs.handles import Rank
 from threeloops.training.cluster.programs.printed import bounded_text
+from threeloops.training.cluster.programs.world import OwnStore, enter_world, environment
 
 __all__ = [
     "Program", "be_process", "be_rank", "current_rank", "die_with_parent", "from_bytes", "import_libraries", "to_bytes",
@@ -116,11 +119,12 @@ def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program)
     os.dup2(printed, 1)
     os.dup2(printed, 2)
     sys.stdout, sys.stderr = (bounded_text(number) for number in (1, 2))
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
+    os.environ.update(environment(rank, ranks))
     # torch 2.13 has new names for two collectives, and 2.11 only the old ones: each rank would print two lines per run.
     old = "reduce_scatter_tensor|all_gather_into_tensor"
     warnings.filterwarnings("ignore", rf"`torch\.distributed\.({old})` is deprecated", FutureWarning)
     actor = ActorSocket(socket.socket(fileno=connection))
+    faulthandler.register(signal.SIGUSR1, connection, all_threads=False)  # see Sockets.exchange
     try:
         actor.resume()
         function, arguments, slow, measured = program()
@@ -130,8 +134,9 @@ def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program)
             actor.pause()
         _current = Rank(rank, ranks, actor)
         register(_current)
+        enter_world(rank, ranks, "virtual", lambda _: OwnStore())
         result = function(*arguments)
-        _current.synchronize()
+        _current.finish()
         actor.end(result=_pickled(result))
         actor.resume()  # until the other side has seen what it wants to see of this process
     except EOFError:

@@ -1,0 +1,259 @@
+"""A `torch.distributed` process group whose messages travel through the router.
+
+Point-to-point calls happen on the rank's compute timeline; each collective is a job on its communication timeline.
+Registered as the backend "virtual"; programs see `torch.distributed` alone.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from threeloops.training.cluster.machine.calls import Collective
+from threeloops.training.cluster.programs.arguments import (
+    check_dense,
+    check_fit,
+    check_one_dtype,
+    check_parts,
+    check_reducible,
+    check_whole,
+    split_sizes,
+)
+from threeloops.training.cluster.programs.handles import Rank, Work
+from threeloops.training.cluster.programs.tensors import REDUCTIONS, as_bytes, fill, joined
+
+__all__ = ["register"]
+
+_Tensors = list[torch.Tensor]
+
+
+class _Group(dist.ProcessGroup):
+    """torch's collectives. Every method returns a handle."""
+
+    def __init__(self, me: Rank, rank: int, ranks: Sequence[int], channel: str) -> None:
+        super().__init__(rank, len(ranks))
+        self._me, self._ranks, self._here, self._channel, self._name = me, tuple(ranks), rank, channel, ""
+
+    def getBackendName(self) -> str:
+        return "virtual"
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _submit(
+        self,
+        operation: str,
+        tensor: torch.Tensor,
+        out: _Tensors,
+        *,
+        count: int | None = None,
+        opts: Any = None,
+        root: int = 0,
+        sends: Sequence[int] = (),
+        gets: Sequence[int] = (),
+        result: Any = None,
+        dense: bool = True,
+        put: Callable[[memoryview], None] | None = None,
+    ) -> Work:
+        """Begin a collective with `tensor`; its result fills the tensors in `out`, one after the other, or is given to
+        `put`. With `dense` they must be contiguous; without, the caller has checked them, or takes any strides."""
+        reduction = _reduction(opts)
+        for name, given in (("its tensor", tensor), *(("its output", each) for each in out if dense)):
+            check_dense(operation, name, given)
+        check_reducible(operation, tensor, reduction)
+        if not 0 <= root < len(self._ranks):
+            raise ValueError(
+                f"{operation}: root {root} in a group of {len(self._ranks)} ranks: expected 0 to {len(self._ranks) - 1}"
+            )
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        count = tensor.numel() if count is None else count
+        collective = Collective(self._channel, self._ranks, operation, count, dtype, reduction, root)
+        size = sum(each.nbytes for each in out)
+        handle = self._me.begin(self._me.main.submit(collective, as_bytes(tensor), sends, gets, size))
+        put = put or (lambda data: fill(out, data))
+        return Work(self._me, handle, out if result is None else result, put, True)
+
+    def send(self, tensors: _Tensors, to: int, tag: int = 0) -> Work:
+        tensor, to = check_dense("send", "its tensor", tensors[0]), self._ranks[to]
+        handle = self._me.message(
+            lambda: self._me.main.send(as_bytes(tensor), to, self._channel, tag), tensor, f"isend to rank {to}"
+        )
+        return Work(self._me, handle, tensors, lambda data: None, False)
+
+    def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> Work:
+        tensor, source = check_dense("recv", "its tensor", tensors[0]), self._ranks[source]
+        handle = self._me.message(
+            lambda: self._me.main.receive(tensor.nbytes, source, self._channel, tag),
+            tensor,
+            f"irecv from rank {source}",
+        )
+        return Work(self._me, handle, tensors, lambda data: fill(tensors, data), False)
+
+    def allreduce(self, tensors: _Tensors, opts: Any = None) -> Work:
+        return self._submit("all_reduce", tensors[0], tensors, opts=opts)
+
+    def allreduce_coalesced(self, tensors: _Tensors, opts: Any = None) -> Work:
+        self._check_many("all_reduce_coalesced", "tensors", tensors)
+        return self._submit("all_reduce", joined(tensors), tensors, opts=opts, dense=False)
+
+    def reduce(self, tensors: _Tensors, opts: Any) -> Work:
+        return self._submit("reduce", tensors[0], tensors, opts=opts, root=opts.rootRank)
+
+    def broadcast(self, tensors: _Tensors, opts: Any) -> Work:
+        (tensor,), root = tensors, opts.rootRank
+        given = tensor if self._here == root else tensor.new_empty(0)
+        gets = (tensor.numel(),)
+        return self._submit("broadcast", given, tensors, count=tensor.numel(), root=root, gets=gets)
+
+    def reduce_scatter_single(self, out: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
+        check_whole("reduce_scatter_tensor(output, input)", "input", tensor, "output", out, self.size())
+        return self._submit("reduce_scatter", tensor, [out], opts=opts, sends=[out.numel()] * len(self._ranks))
+
+    def reduce_scatter(self, outs: _Tensors, tensors: list[_Tensors], opts: Any = None) -> Work:
+        call = "reduce_scatter(output, input_list)"
+        self._check_parts(call, "input_list", tensors[0])
+        check_fit(call, f"input_list[{self._here}]", tensors[0][self._here], "output", outs[0])
+        sends = [part.numel() for part in tensors[0]]
+        return self._submit("reduce_scatter", joined(tensors[0]), outs, opts=opts, sends=sends)
+
+    def all_gather_single(self, out: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
+        check_whole("all_gather_into_tensor(output, input)", "output", out, "input", tensor, self.size())
+        return self._submit("all_gather", tensor, [out], gets=[tensor.numel()] * len(self._ranks))
+
+    def reduce_scatter_tensor_coalesced(self, outs: _Tensors, tensors: _Tensors, opts: Any = None) -> Work:
+        """Several in one collective: each rank's part of it has a part of every tensor."""
+        call, size = "reduce_scatter_tensor_coalesced(outputs, inputs)", self.size()
+        self._check_many(call, "inputs", tensors)
+        self._check_many(call, "outputs", outs)
+        for number, (out, tensor) in enumerate(zip(outs, tensors, strict=True)):
+            check_whole(call, f"inputs[{number}]", tensor, f"outputs[{number}]", out, size)
+        parts = torch.cat([tensor.detach().reshape(size, -1) for tensor in tensors], dim=1).flatten()
+        sends = [parts.numel() // size] * size
+        return self._submit("reduce_scatter", parts, outs, opts=opts, sends=sends, dense=False)
+
+    def allgather_into_tensor_coalesced(self, outs: _Tensors, tensors: _Tensors, opts: Any = None) -> Work:
+        """Several in one collective: what a rank sends has all of its tensors."""
+        call, size = "all_gather_into_tensor_coalesced(outputs, inputs)", self.size()
+        self._check_many(call, "inputs", tensors)
+        self._check_many(call, "outputs", outs)
+        for number, (out, tensor) in enumerate(zip(outs, tensors, strict=True)):
+            check_whole(call, f"outputs[{number}]", out, f"inputs[{number}]", tensor, size)
+        mine = joined(tensors)
+
+        def put(data: memoryview) -> None:
+            for rank in range(size):
+                part = data[rank * mine.nbytes : (rank + 1) * mine.nbytes]
+                fill([out.view(size, *tensor.shape)[rank] for out, tensor in zip(outs, tensors, strict=True)], part)
+
+        return self._submit("all_gather", mine, outs, gets=[mine.numel()] * size, dense=False, put=put)
+
+    def _check_many(self, call: str, name: str, tensors: _Tensors) -> None:
+        if not tensors:
+            raise ValueError(f"{call}: {name} is an empty list: expected one tensor or more")
+        check_one_dtype(call, name, tensors)
+        for number, tensor in enumerate(tensors):
+            check_dense(call, f"{name}[{number}]", tensor)
+
+    _reduce_scatter_base, _allgather_base = reduce_scatter_single, all_gather_single
+
+    def allgather(self, outs: list[_Tensors], tensors: _Tensors, opts: Any = None) -> Work:
+        call = "all_gather(tensor_list, tensor)"
+        check_parts(call, "tensor_list", outs[0], self.size())
+        check_fit(call, f"tensor_list[{self._here}]", outs[0][self._here], "tensor", tensors[0])
+        gets = [part.numel() for part in outs[0]]
+        return self._submit("all_gather", tensors[0], outs[0], count=sum(gets), gets=gets, result=outs, dense=False)
+
+    def _check_parts(self, call: str, name: str, parts: _Tensors) -> None:
+        check_parts(call, name, parts, self.size())
+        for number, part in enumerate(parts):
+            check_dense(call, f"{name}[{number}]", part)
+
+    def alltoall_base(
+        self, out: torch.Tensor, tensor: torch.Tensor, out_sizes: list[int], sizes: list[int], opts: Any = None
+    ) -> Work:
+        call, ranks, here = "all_to_all_single(output, input)", self.size(), self._here
+        sends = split_sizes(call, "input", tensor, sizes, ranks)
+        gets = split_sizes(call, "output", out, out_sizes, ranks)
+        if sends[here] != gets[here]:
+            raise ValueError(
+                f"{call}: rank {self._ranks[here]} keeps {sends[here]} elements of its own input, and its output has "
+                f"room for {gets[here]} of them: expected as many"
+            )
+        return self._submit("all_to_all", tensor, [out], count=0, sends=sends, gets=gets)
+
+    def alltoall(self, outs: _Tensors, tensors: _Tensors, opts: Any = None) -> Work:
+        call, here = "all_to_all(output_list, input_list)", self._here
+        self._check_parts(call, "input_list", tensors)
+        self._check_parts(call, "output_list", outs)
+        check_fit(call, f"input_list[{here}]", tensors[here], f"output_list[{here}]", outs[here])
+        sends, gets = [part.numel() for part in tensors], [part.numel() for part in outs]
+        return self._submit("all_to_all", joined(tensors), outs, count=0, sends=sends, gets=gets, dense=False)
+
+    def gather(self, outs: list[_Tensors], tensors: _Tensors, opts: Any) -> Work:
+        parts, call = outs[0] if outs else [], "gather(tensor, gather_list)"
+        if outs:
+            self._check_parts(call, "gather_list", parts)
+        for number, part in enumerate(parts):
+            check_fit(call, f"gather_list[{number}]", part, "tensor", tensors[0])
+        gets = [part.numel() for part in parts]
+        return self._submit("gather", tensors[0], parts, root=opts.rootRank, gets=gets, result=outs, dense=False)
+
+    def scatter(self, outs: _Tensors, tensors: list[_Tensors], opts: Any) -> Work:
+        parts, call = tensors[0] if tensors else [], "scatter(tensor, scatter_list)"
+        if tensors:
+            self._check_parts(call, "scatter_list", parts)
+        for number, part in enumerate(parts):
+            check_fit(call, f"scatter_list[{number}]", part, "tensor", outs[0])
+        given = joined(parts) if parts else outs[0].new_empty(0)
+        sends, gets = [part.numel() for part in parts], [outs[0].numel()]
+        count = outs[0].numel()
+        return self._submit("scatter", given, outs, count=count, root=opts.rootRank, sends=sends, gets=gets)
+
+    def barrier(self, opts: Any = None) -> Work:
+        return self._submit("barrier", torch.empty(0), [])
+
+
+def _refuse(name: str, instead: str) -> None:
+    def method(self: _Group, *arguments: Any, **options: Any) -> Work:
+        raise NotImplementedError(f"the virtual cluster has no {name}: {instead}")
+
+    setattr(_Group, name, method)
+
+
+_refuse("recv_anysource", "name the rank to receive from")
+
+
+def _reduction(opts: Any) -> str:
+    """The name of the reduction; torch's objects for it can be compared, but not hashed."""
+    if opts is None or not hasattr(opts, "reduceOp"):
+        return "SUM"
+    known = (*REDUCTIONS, "PREMUL_SUM")
+    found = next((name for name in known if opts.reduceOp == getattr(dist.ReduceOp, name)), "unknown")
+    if found not in REDUCTIONS:
+        raise ValueError(f"reduction {found}: the virtual cluster has {', '.join(REDUCTIONS)}")
+    return found
+
+
+def register(me: Rank) -> None:
+    """Make "virtual" torch's backend for CPU tensors in this process."""
+    worlds = itertools.count()
+    suffix = ""
+
+    def create(options: Any, _: Any) -> _Group:
+        nonlocal suffix
+        ranks = list(options.global_ranks_in_group)
+        if not ranks and (number := next(worlds)):  # a program that ends its groups and begins anew names them alike
+            suffix = f" of world {number}"
+        return _Group(me, options.group_rank, ranks or range(me.size), f"{options.group_id}{suffix}")
+
+    dist.Backend.register_backend("virtual", create, extended_api=True, devices=["cpu"])
