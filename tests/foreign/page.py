@@ -12,17 +12,19 @@ __all__ = ["PAGE", "source", "written"]
 
 PAGE = Path(__file__).parents[2] / "docs/what_runs.md"
 
+_RESULTS = ["runs", "refused by name", "refused by both"]
+
 _HEAD = """# What runs on the virtual cluster
 
 `Cluster(n).run(program)` runs programs that were written for `torch.distributed`. This page lists the {count} small
-programs that test this, in the shapes of public training code. Each one runs twice, on the virtual cluster and on real
-processes with gloo, and must return the same values. {exact} of them must agree to the bit. In the other {rounded}, a sum
-of floats may be rounded in another order. For {costed} programs, formulas predict the virtual time and the bytes, and the
-run must match them.
+programs that test this, in the shapes of public training code. Each one runs twice, on the virtual cluster and on
+real processes with gloo, and must return the same values. {exact} of them must agree to the bit. In the other
+{rounded}, a sum of floats may be rounded in another order. For {costed} programs, formulas predict the virtual time
+and the bytes, and the run must match them.
 
-- **runs**: the same values as on gloo.
-- **refused by name**: gloo and the virtual cluster both raise an error, which says why.
-- **not yet**: runs on gloo, and the virtual cluster still lacks what is named in parentheses.
+- **runs**: returns the same values as on gloo.
+- **refused by name**: runs on gloo; the virtual cluster raises an error that says what it does not have.
+- **refused by both**: gloo and the virtual cluster raise the same error.
 
 The last column is the oldest version of torch with which the programs were tried.
 
@@ -42,9 +44,9 @@ def source(program: Program) -> str:
 
 
 def _result(program: Program) -> str:
-    if program.refused:
-        return "refused by name"
-    return "not yet" if program.missing else "runs"
+    if not program.refused:
+        return "runs"
+    return "refused by name" if program.gloo_runs else "refused by both"
 
 
 def _title(program: Program) -> str:
@@ -54,21 +56,16 @@ def _title(program: Program) -> str:
     return f"[{heading}](../tests/foreign/programs/{program.area}.py)"
 
 
-def _line(program: Program) -> str:
-    missing = f" ({program.missing})" if program.missing else ""
-    return f"{program.idea.rstrip('.')}{missing}".replace("|", "\\|")
-
-
 def written(programs: list[Program]) -> str:
     """The page: a row for the programs of one area that have the same result."""
 
     def row(program: Program) -> tuple[str, int, str]:
-        return program.area, ["runs", "refused by name", "not yet"].index(_result(program)), program.since
+        return program.area, _RESULTS.index(_result(program)), program.since
 
     rows = []
     for _, found in groupby(sorted(programs, key=row), key=row):
         alike = list(found)
-        ideas = "<br>".join(map(_line, alike))
+        ideas = "<br>".join(program.idea.rstrip(".") for program in alike)
         rows.append(f"| {_title(alike[0])} | {ideas} | {_result(alike[0])} | {alike[0].since} |\n")
     rounded = sum(bool(program.rounding) for program in programs)
     head = _HEAD.format(

@@ -1,18 +1,13 @@
 """Programs in the shapes of public code give on the virtual cluster what they give on gloo, at the predicted cost."""
 
-import gc
-import os
-import socket
-import tempfile
 from collections import Counter
 from pathlib import Path
 
 import page
 import pytest
 import torch
-import torch.distributed as dist
 from programs import every_program
-from threeloops.training.cluster import Cluster, RankFailed, run_on_processes
+from threeloops.training.cluster import Cluster, ClusterError, RankFailed, run_on_processes
 
 PROGRAMS = every_program()
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
@@ -34,37 +29,16 @@ def same(ours, theirs, rounded):
     return type(ours) is type(theirs) and ours == theirs
 
 
-def as_a_script(function):
-    """Run a function without a process group, in the environment that torchrun makes, and restore the group."""
-    port = torch.zeros(1, dtype=torch.int64)
-    if dist.get_rank() == 0:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port[0] = free.getsockname()[1]
-    dist.broadcast(port, src=0)
-    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
-    dist.broadcast_object_list(folder)
-    rank, world = dist.get_rank(), dist.get_world_size()
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(int(port)))
-    dist.destroy_process_group()
-    result = function()
-    gc.collect()
-    dist.init_process_group("gloo", init_method=f"file://{folder[0]}/store", rank=rank, world_size=world)
-    return result
-
-
 def on_gloo(program):
-    arguments = (as_a_script, program.function) if program.script else (program.function,)
-    return run_on_processes("gloo", program.ranks, *arguments, seconds=60)
+    return run_on_processes("gloo", program.ranks, program.function, seconds=60)
 
 
 def on_the_virtual_cluster(program):
-    return Cluster(program.ranks).run(program.function, seconds=5 if program.missing else 60)
+    return Cluster(program.ranks).run(program.function, seconds=60)
 
 
 @pytest.mark.parametrize("program", [each for each in PROGRAMS if not each.refused], ids=lambda program: program.name)
-def test_a_program_gives_the_values_of_gloo_at_its_cost(program, request):
-    if program.missing:
-        request.applymarker(pytest.mark.xfail(reason=f"the virtual cluster lacks {program.missing}", strict=True))
+def test_a_program_gives_the_values_of_gloo_at_its_cost(program):
     theirs = on_gloo(program)
     run = on_the_virtual_cluster(program)
     assert same(list(run.results), theirs, bool(program.rounding)), f"gloo gives {theirs}, and here: {run.results}"
@@ -74,10 +48,14 @@ def test_a_program_gives_the_values_of_gloo_at_its_cost(program, request):
 
 
 @pytest.mark.parametrize("program", [each for each in PROGRAMS if each.refused], ids=lambda program: program.name)
-def test_what_gloo_refuses_is_refused_for_the_same_reason(program):
-    for run in (on_gloo, on_the_virtual_cluster):
+def test_a_program_that_cannot_run_is_refused_by_name(program):
+    with pytest.raises(ClusterError, match=program.refused):
+        on_the_virtual_cluster(program)
+    if program.gloo_runs:
+        assert len(on_gloo(program)) == program.ranks
+    else:
         with pytest.raises(RankFailed, match=program.refused):
-            run(program)
+            on_gloo(program)
 
 
 def test_the_registry_has_each_program_once_with_its_idea():

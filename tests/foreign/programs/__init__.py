@@ -26,11 +26,9 @@ class Program:
     rounding: str = ""
     """Why the values may differ in their last digits. Without a reason they must be equal to the bit."""
     refused: str = ""
-    """A pattern of the error, for programs that gloo and the virtual cluster both refuse."""
-    missing: str = ""
-    """What the virtual cluster still lacks for this program to run."""
-    script: bool = False
-    """Whether the program makes its process group itself, as a script under torchrun does."""
+    """A pattern of the error with which the virtual cluster refuses the program, and gloo too."""
+    gloo_runs: bool = False
+    """Whether gloo runs a program that the virtual cluster refuses."""
     since: str = "2.13"
     """The first version of torch with which it was run."""
 

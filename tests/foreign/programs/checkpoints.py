@@ -80,7 +80,7 @@ def checkpoint_of_replicated_weights():
     return state["step"], _flat(state["model"])
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def checkpoint_of_sharded_training():
     """Save and restore a sharded model and its optimizer as one Stateful object."""
     model = _sharded()
@@ -94,7 +94,7 @@ def checkpoint_of_sharded_training():
     return _flat(model.state_dict())
 
 
-@program(ranks=2, missing="groups with a backend of their own")
+@program(ranks=2)
 def asynchronous_checkpoint():
     """Save in the background with async_save while training goes on."""
     model = _sharded()
@@ -110,14 +110,14 @@ def asynchronous_checkpoint():
         return _flat(state["model"])
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def full_state_on_rank_0():
     """Collect the whole state of a sharded model on rank 0, with full_state_dict and cpu_offload."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     return _flat(dcp_state.get_model_state_dict(_sharded(), options=options))
 
 
-@program(ranks=2, missing="the device types of a group")
+@program(ranks=2)
 def state_from_rank_0():
     """Load a whole state that only rank 0 has, with broadcast_from_rank0."""
     whole = {name: value + 1 for name, value in _model().state_dict().items()} if dist.get_rank() == 0 else {}
@@ -127,7 +127,7 @@ def state_from_rank_0():
     return [parameter.to_local().tolist() for parameter in model.parameters()]
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def optimizer_state_in_full():
     """Collect the optimizer's state of a sharded model, and load it again."""
     model = _sharded()

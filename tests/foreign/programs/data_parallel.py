@@ -194,7 +194,7 @@ def synchronized_batch_norm():
     return _train(DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(model)))
 
 
-@program(ranks=2, missing="uneven inputs with join")
+@program(ranks=2)
 def uneven_inputs_with_join():
     """Give ranks different numbers of batches, inside of ddp.join."""
     ddp = DistributedDataParallel(_model())
@@ -208,7 +208,7 @@ def uneven_inputs_with_join():
     return _weights(ddp)
 
 
-@program(ranks=2, missing="uneven inputs with join")
+@program(ranks=2)
 def join_of_model_and_optimizer():
     """Join DDP and a ZeroRedundancyOptimizer for uneven inputs."""
     ddp = DistributedDataParallel(_model())

@@ -39,14 +39,14 @@ def _input(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(7))
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def sharded_and_whole_again():
     """Shard a tensor by rows with distribute_tensor, and read it with full_tensor."""
     x = distribute_tensor(torch.arange(8.0).reshape(4, 2), _mesh(), [Shard(0)])
     return x.to_local().tolist(), x.full_tensor().tolist()
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def redistribution():
     """Redistribute from rows to whole copies and to columns."""
     x = distribute_tensor(torch.arange(16.0).reshape(4, 4), _mesh(), [Shard(0)])
@@ -54,7 +54,7 @@ def redistribution():
     return x.redistribute(placements=[Replicate()]).to_local().tolist(), columns.to_local().tolist()
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def partial_sums():
     """Turn partial sums into a whole tensor and into shards."""
     x = DTensor.from_local(torch.arange(4.0) * (1 + dist.get_rank()), _mesh(), [Partial()])
@@ -62,7 +62,7 @@ def partial_sums():
     return whole.to_local().tolist(), shards.to_local().tolist()
 
 
-@program(ranks=3, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=3)
 def uneven_shards():
     """Shard five rows over three ranks."""
     x = distribute_tensor(torch.arange(10.0).reshape(5, 2), _mesh(), [Shard(0)])
@@ -94,7 +94,7 @@ def feed_forward_by_columns_and_rows():
     return out.detach(), model.up.weight.grad.to_local(), model.down.weight.grad.to_local(), model.norm.weight.grad
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def sequence_parallel_norm():
     """Shard the sequence around the norm with SequenceParallel and PrepareModuleInput."""
     plan = {
@@ -111,7 +111,7 @@ def sequence_parallel_norm():
     return out.full_tensor().detach()
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def parallel_embedding_and_head():
     """Shard an embedding by rows and the head by columns, and gather the logits."""
     torch.manual_seed(2)
@@ -139,7 +139,6 @@ def parallel_loss():
 @program(
     ranks=4,
     rounding="sums over two groups are added in another order",
-    missing="functional collectives that gather or reduce-scatter",
 )
 def fully_sharded_and_tensor_parallel():
     """Combine tensor parallelism and fully_shard on a two-dimensional mesh."""
@@ -167,7 +166,7 @@ def clipping_of_distributed_gradients():
     return norm.full_tensor().item(), sharded[0].grad.to_local()
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def distributed_module():
     """Replicate a module with distribute_module, and shard its input."""
     mesh = _mesh()
@@ -178,7 +177,7 @@ def distributed_module():
     return out.full_tensor().detach(), model.weight.grad.full_tensor()
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def distributed_random_numbers():
     """Make sharded tensors of zeros and dropout masks with the DTensor constructors."""
     x = distributed_zeros(4, 2, device_mesh=_mesh(), placements=[Shard(0)]) + 1

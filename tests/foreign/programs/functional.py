@@ -16,14 +16,14 @@ def functional_all_reduce():
     return (total + 1).tolist(), x.tolist()
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def functional_all_gather():
     """Gather along a dimension with all_gather_tensor."""
     x = torch.arange(4.0).reshape(2, 2) + 10 * dist.get_rank()
     return [functional.all_gather_tensor(x, dim, dist.group.WORLD).tolist() for dim in (0, 1)]
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def functional_reduce_scatter():
     """Reduce and scatter along a dimension with reduce_scatter_tensor."""
     x = torch.arange(8.0).reshape(2, 4) * (1 + dist.get_rank())
@@ -43,7 +43,7 @@ def functional_broadcast():
     return functional.broadcast(torch.full((3,), float(dist.get_rank())), 1, dist.group.WORLD).tolist()
 
 
-@program(ranks=2, missing="coalesced all-reduces")
+@program(ranks=2)
 def several_functional_collectives_in_one():
     """Reduce and gather several tensors with the coalesced forms."""
     tensors = [torch.ones(2) * (1 + dist.get_rank()), torch.arange(4.0) + dist.get_rank()]
@@ -53,7 +53,7 @@ def several_functional_collectives_in_one():
     return [[x.tolist() for x in each] for each in (sums, gathered, parts)]
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def functional_collectives_with_gradients():
     """Differentiate through all_gather_tensor_autograd and reduce_scatter_tensor_autograd."""
     x = (torch.arange(4.0) + dist.get_rank()).requires_grad_()

@@ -60,7 +60,7 @@ def root_within_a_group():
     return x.item(), y.item()
 
 
-@program(ranks=2, missing="groups with a backend of their own")
+@program(ranks=2)
 def a_group_with_a_named_backend():
     """Make a second group with backend="gloo", as scripts do for objects on the CPU."""
     group = dist.new_group(backend="gloo")
@@ -138,7 +138,7 @@ def split_group():
     return _total(1, group)
 
 
-@program(ranks=2, missing="a store that all ranks share")
+@program(ranks=2, refused="a store has only the keys that its own rank set", gloo_runs=True)
 def the_store():
     """Exchange keys through the store of the process group."""
     store = dist.distributed_c10d._get_default_store()

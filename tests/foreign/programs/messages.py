@@ -57,7 +57,7 @@ def tags_in_another_order():
     return found
 
 
-@program(ranks=3, missing="messages from any rank")
+@program(ranks=3, refused="no recv_anysource: name the rank to receive from", gloo_runs=True)
 def receive_from_any_rank():
     """Receive from whichever rank sends, and learn which it was."""
     if dist.get_rank():

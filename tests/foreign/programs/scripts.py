@@ -21,7 +21,7 @@ def _total(x):
     return x.item()
 
 
-@program(ranks=2, script=True, missing="programs that call init_process_group")
+@program(ranks=2)
 def init_and_destroy():
     """Make the process group from the environment, and destroy it at the end."""
     dist.init_process_group("gloo")
@@ -30,7 +30,7 @@ def init_and_destroy():
     return total, dist.is_initialized()
 
 
-@program(ranks=2, script=True, missing="programs that call init_process_group")
+@program(ranks=2)
 def rank_and_world_size_from_the_environment():
     """Pass RANK and WORLD_SIZE to init_process_group, with a timeout."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -43,7 +43,7 @@ def rank_and_world_size_from_the_environment():
         dist.destroy_process_group()
 
 
-@program(ranks=2, script=True, missing="programs that call init_process_group")
+@program(ranks=2)
 def backend_by_device():
     """Make a group with a backend for each device, "cpu:gloo"."""
     dist.init_process_group("cpu:gloo")
@@ -52,7 +52,7 @@ def backend_by_device():
     return total
 
 
-@program(ranks=2, script=True, missing="programs that call init_process_group")
+@program(ranks=2)
 def two_runs_after_each_other():
     """Destroy the process group and make another one."""
     totals = []
@@ -64,7 +64,7 @@ def two_runs_after_each_other():
     return totals
 
 
-@program(ranks=2, script=True)
+@program(ranks=2)
 def only_if_it_is_distributed():
     """Make a process group only if WORLD_SIZE says that there is more than one rank."""
     distributed = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -76,7 +76,7 @@ def only_if_it_is_distributed():
     return total
 
 
-@program(ranks=2, script=True, missing="programs that call init_process_group")
+@program(ranks=2)
 def a_file_run_as_main():
     """Run a training script from its file, as torchrun does."""
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +92,7 @@ def a_file_run_as_main():
         return runpy.run_path(str(path), run_name="__main__")["x"].tolist()
 
 
-@program(ranks=2, script=True, missing="programs that call init_process_group")
+@program(ranks=2)
 def ddp_script():
     """Set up, train a DDP model, clean up."""
     dist.init_process_group("gloo")
@@ -104,7 +104,7 @@ def ddp_script():
     return gradient
 
 
-@program(ranks=2, missing="threads that communicate")
+@program(ranks=2, refused="all calls of a rank come from the thread that runs its program", gloo_runs=True)
 def two_threads():
     """Reduce from two threads, each in a group of its own."""
     groups = [dist.new_group(), dist.new_group()]

@@ -59,7 +59,7 @@ def fully_shard_each_layer():
     return _train(model), _local(model)
 
 
-@program(ranks=2, missing="functional collectives that gather or reduce-scatter")
+@program(ranks=2)
 def full_parameters_of_a_sharded_model():
     """Read whole parameters of a sharded model with full_tensor."""
     model = _sharded()
