@@ -18,9 +18,9 @@ _HEAD = """# What runs on the virtual cluster
 
 `Cluster(n).run(program)` runs programs that were written for `torch.distributed`. This page lists the {count} small
 programs that test this, in the shapes of public training code. Each one runs twice, on the virtual cluster and on
-real processes with gloo, and must return the same values. {exact} of them must agree to the bit. In the other
-{rounded}, a sum of floats may be rounded in another order. For {costed} programs, formulas predict the virtual time
-and the bytes, and the run must match them.
+real processes with gloo, and must return the same values. {exact} programs must agree to the bit. In {rounded} others,
+floats of more than two ranks may be added in another order. For {costed} programs, formulas predict the virtual
+time and the bytes, and the run must match them.
 
 - **runs**: returns the same values as on gloo.
 - **refused by name**: runs on gloo; the virtual cluster raises an error that says what it does not have.
@@ -70,7 +70,7 @@ def written(programs: list[Program]) -> str:
     rounded = sum(bool(program.rounding) for program in programs)
     head = _HEAD.format(
         count=len(programs),
-        exact=len(programs) - rounded,
+        exact=sum(_result(program) == "runs" for program in programs) - rounded,
         rounded=rounded,
         costed=sum(program.cost is not None for program in programs),
     )

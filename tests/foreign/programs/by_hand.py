@@ -118,7 +118,7 @@ class _Bucketed(nn.Module):
 
 @program(ranks=2)
 def buckets_that_overlap():
-    """Group parameters into buckets, and reduce each bucket when its last gradient is there."""
+    """Group parameters into buckets, and reduce each bucket as soon as its last gradient is ready."""
     torch.manual_seed(5)
     model = _Bucketed(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), most=20)
     for step in range(2):
@@ -275,7 +275,7 @@ def majority_of_signs():
 
 @program(ranks=2)
 def the_largest_gradients():
-    """Send the largest entries of the gradient with their places, and keep the rest as an error for later."""
+    """Send the largest entries of the gradient with their indices, and keep the rest for the next step."""
     model = _model()
     _loss(model).backward()
     gradient = _gradients(model)
@@ -292,7 +292,7 @@ def the_largest_gradients():
 
 @program(ranks=2)
 def norm_of_sharded_gradients():
-    """Clip by the norm of gradients of which each rank holds a part."""
+    """Clip gradients that are divided among the ranks by their global norm."""
     part = torch.arange(1.0, 5.0) * (1 + dist.get_rank())
     squares = part.square().sum().double().reshape(1)
     dist.all_reduce(squares)

@@ -129,7 +129,7 @@ def state_from_rank_0():
 
 @program(ranks=2)
 def optimizer_state_in_full():
-    """Collect the optimizer's state of a sharded model, and load it again."""
+    """Collect the optimizer state of a sharded model, and load it again."""
     model = _sharded()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     _step(model, optimizer)
@@ -180,7 +180,31 @@ def a_file_for_each_rank():
 
 @program(ranks=2)
 def latest_checkpoint_that_all_ranks_have():
-    """Agree on the newest step that every rank has on its disk, with MIN."""
+    """Agree with MIN on the newest checkpoint that every rank has."""
     newest = torch.tensor(100 - 20 * dist.get_rank())
     dist.all_reduce(newest, op=dist.ReduceOp.MIN)
     return int(newest)
+
+
+@program(ranks=2)
+def checkpoint_with_writers_of_its_own():
+    """Save and load through FileSystemWriter and FileSystemReader, with a planner that allows missing keys."""
+    with _folder() as folder:
+        dcp.save({"a": torch.arange(3.0)}, storage_writer=dcp.FileSystemWriter(folder / "one"))
+        state = {"a": torch.zeros(3), "new": torch.full((2,), 7.0)}
+        planner = dcp.DefaultLoadPlanner(allow_partial_load=True)
+        dcp.load(state, storage_reader=dcp.FileSystemReader(folder / "one"), planner=planner)
+    return {name: value.tolist() for name, value in state.items()}
+
+
+@program(ranks=2)
+def state_of_the_loader_and_the_generator():
+    """Save the place in the data and the state of the random number generator in a file for each rank."""
+    rank = dist.get_rank()
+    torch.manual_seed(rank)
+    with _folder() as folder:
+        torch.save({"place": 10 * rank, "random": torch.get_rng_state()}, folder / f"rank{rank}.pt")
+        first = torch.rand(2)
+        state = torch.load(folder / f"rank{rank}.pt", weights_only=True)
+    torch.set_rng_state(state["random"])
+    return state["place"], bool(first.equal(torch.rand(2)))

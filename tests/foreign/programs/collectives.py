@@ -1,6 +1,7 @@
 """Collectives, blocking and asynchronous."""
 
 import datetime
+import time
 
 import torch
 import torch.distributed as dist
@@ -187,7 +188,7 @@ def barriers():
 
 @program(ranks=2)
 def monitored_barrier():
-    """Wait with monitored_barrier, which names the ranks that do not come."""
+    """Wait for all ranks with monitored_barrier."""
     dist.monitored_barrier(timeout=datetime.timedelta(seconds=20))
     x = torch.ones(1)
     dist.all_reduce(x)
@@ -204,7 +205,7 @@ def coalesced_all_reduce():
 
 @program(ranks=2)
 def every_dtype():
-    """Reduce every dtype that training uses, bfloat16 and int8 among them."""
+    """Reduce every dtype that training uses, including bfloat16 and int8."""
     results = []
     for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64):
         x = torch.tensor([1, 2, 3], dtype=dtype) * (dist.get_rank() + 1)
@@ -257,3 +258,46 @@ def sparse_all_reduce():
     x = torch.sparse_coo_tensor([[rank, 2]], [1.0, 2.0 + rank], (4,))
     dist.all_reduce(x)
     return x.to_dense().tolist()
+
+
+@program(ranks=2)
+def collectives_within_a_coalescing_manager():
+    """Start several all-reduces within _coalescing_manager."""
+    tensors = [torch.ones(3) * dist.get_rank(), torch.full((2,), 4.0)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for x in tensors:
+            dist.all_reduce(x)
+    manager.wait()
+    return [x.tolist() for x in tensors]
+
+
+@program(ranks=2)
+def collectives_in_inference_mode():
+    """Reduce and gather tensors in inference mode."""
+    with torch.inference_mode():
+        x = torch.arange(4.0) + dist.get_rank()
+        dist.all_reduce(x)
+        parts = [torch.empty(4) for _ in range(2)]
+        dist.all_gather(parts, x)
+    return torch.stack(parts).tolist()
+
+
+@program(ranks=2)
+def parameters_in_place():
+    """Broadcast a parameter under no_grad, and reduce its data."""
+    weight = torch.nn.Parameter(torch.full((3,), float(dist.get_rank())))
+    with torch.no_grad():
+        dist.broadcast(weight, src=1)
+    dist.all_reduce(weight.data, op=dist.ReduceOp.AVG)
+    return weight.tolist(), weight.requires_grad
+
+
+@program(ranks=2)
+def polling_a_handle():
+    """Ask a handle whether the collective is complete, and go on when it is."""
+    x = torch.arange(4.0) + dist.get_rank()
+    handle = dist.all_reduce(x, async_op=True)
+    while not handle.is_completed():
+        time.sleep(1e-3)
+    handle.wait()
+    return x.tolist()

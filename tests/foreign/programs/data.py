@@ -23,7 +23,7 @@ def distributed_sampler():
 
 @program(ranks=3)
 def sampler_that_pads_or_drops():
-    """Divide a dataset whose length is not a multiple of the ranks, padded and with drop_last."""
+    """Divide a dataset unevenly, with padding and with drop_last."""
     data = list(range(10))
     return [list(DistributedSampler(data, shuffle=False, drop_last=drop)) for drop in (False, True)]
 
@@ -81,7 +81,7 @@ def perplexity():
 
 @program(ranks=4, rounding="four ranks add floats in another order")
 def merged_mean_and_variance():
-    """Merge counts, means and sums of squares into the statistics of all data."""
+    """Compute the mean and variance of data that is divided among the ranks."""
     x = torch.randn(7 + dist.get_rank(), generator=torch.Generator().manual_seed(dist.get_rank()))
     total = torch.stack([torch.tensor(float(len(x))), x.sum(), x.square().sum()])
     dist.all_reduce(total)
@@ -124,7 +124,7 @@ def early_stopping():
 
 @program(ranks=3, cost=all_reduce(3, 6 * 8))
 def histogram():
-    """Count values of all ranks in common bins."""
+    """Add the histograms of all ranks."""
     values = torch.arange(9) * (1 + dist.get_rank()) % 6
     counts = torch.bincount(values, minlength=6)
     dist.all_reduce(counts)
@@ -133,7 +133,7 @@ def histogram():
 
 @program(ranks=3)
 def k_means():
-    """Cluster points that are divided among the ranks: add sums and counts in each round."""
+    """Run k-means on points that are divided among the ranks."""
     points = torch.tensor([0.0, 1.0, 9.0, 10.0]) + dist.get_rank()
     centres = torch.tensor([0.0, 8.0])
     for _ in range(3):

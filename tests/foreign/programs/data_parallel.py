@@ -6,6 +6,7 @@ import tempfile
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._composable.replicate import replicate as composable_replicate
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.join import Join
@@ -54,7 +55,7 @@ def ddp_in_a_training_loop():
 
 @program(ranks=2)
 def ddp_starts_from_the_weights_of_rank_0():
-    """Initialize each rank differently: DDP broadcasts the parameters of rank 0."""
+    """Initialize each rank differently, and let DDP broadcast the parameters of rank 0."""
     torch.manual_seed(dist.get_rank())
     return _weights(DistributedDataParallel(nn.Linear(5, 2)))
 
@@ -135,13 +136,13 @@ class _Recomputed(nn.Module):
 
 @program(ranks=2)
 def static_graph_with_recomputation():
-    """Recompute activations in a model whose graph DDP may take as static."""
+    """Recompute activations in a DDP model, with static_graph=True."""
     return _train(DistributedDataParallel(_Recomputed(), static_graph=True))
 
 
 @program(ranks=2)
 def gradients_as_bucket_views():
-    """Let gradients be views of DDP's buckets, in small buckets."""
+    """Let gradients be views of small buckets, with gradient_as_bucket_view=True."""
     return _train(DistributedDataParallel(_model(), gradient_as_bucket_view=True, bucket_cap_mb=1e-4))
 
 
@@ -196,7 +197,7 @@ def synchronized_batch_norm():
 
 @program(ranks=2)
 def uneven_inputs_with_join():
-    """Give ranks different numbers of batches, inside of ddp.join."""
+    """Give ranks different numbers of batches, inside ddp.join."""
     ddp = DistributedDataParallel(_model())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     with ddp.join():
@@ -224,7 +225,7 @@ def join_of_model_and_optimizer():
 
 @program(ranks=2)
 def post_local_sgd():
-    """Average gradients for a while, and then the model every two steps."""
+    """Average gradients for the first steps, and then the model every two steps."""
     ddp = DistributedDataParallel(_model())
     state = PostLocalSGDState(
         process_group=None,
@@ -300,3 +301,35 @@ def zero_redundancy_optimizer():
     optimizer.consolidate_state_dict(to=0)
     state = optimizer.state_dict()["state"] if dist.get_rank() == 0 else {}
     return losses, weights, [state[key]["exp_avg"].flatten() for key in sorted(state)]
+
+
+@program(ranks=2, refused="exhausted all inputs")
+def join_that_stops_early():
+    """Stop all ranks when the first one runs out of data, with throw_on_early_termination."""
+    ddp = DistributedDataParallel(_model())
+    with ddp.join(throw_on_early_termination=True):
+        for step in range(2 + dist.get_rank()):
+            x, y = _batch(step)
+            functional.mse_loss(ddp(x), y).backward()
+
+
+@program(ranks=2, refused="Expected to have finished reduction in the prior iteration")
+def unused_parameters_without_the_option():
+    """Leave parameters unused without find_unused_parameters."""
+    torch.manual_seed(2)
+    ddp = DistributedDataParallel(_Branches())
+    for _ in range(2):
+        x, y = _batch()
+        functional.mse_loss(ddp(x, 0), y).backward()
+
+
+@program(ranks=2, refused="appears not to match sizes of the same param")
+def models_that_differ():
+    """Give DDP models of different shapes on the ranks."""
+    DistributedDataParallel(nn.Linear(4, 2 + dist.get_rank()))
+
+
+@program(ranks=2)
+def replicate():
+    """Apply replicate, the composable form of DDP, to a module."""
+    return _train(composable_replicate(_model()))

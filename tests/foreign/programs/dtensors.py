@@ -7,6 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor import zeros as distributed_zeros
+from torch.distributed.tensor.experimental import local_map
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -179,8 +180,41 @@ def distributed_module():
 
 @program(ranks=2)
 def distributed_random_numbers():
-    """Make sharded tensors of zeros and dropout masks with the DTensor constructors."""
+    """Make a sharded tensor of zeros, and apply dropout to it."""
     x = distributed_zeros(4, 2, device_mesh=_mesh(), placements=[Shard(0)]) + 1
     torch.manual_seed(5)
     dropped = functional.dropout(x, 0.5)
     return x.full_tensor().tolist(), sorted(set(dropped.full_tensor().flatten().tolist()))
+
+
+def _scaled_sum(x, y):
+    return x * 2 + y
+
+
+@program(ranks=2)
+def local_functions_on_shards():
+    """Run a function on the local shards with local_map."""
+    mesh = _mesh()
+    mapped = local_map(_scaled_sum, out_placements=[Shard(0)], in_placements=([Shard(0)], [Shard(0)]), device_mesh=mesh)
+    x = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
+    return mapped(x, x).full_tensor().tolist()
+
+
+@program(ranks=4)
+def sharding_over_two_dimensions():
+    """Shard a matrix over both dimensions of a mesh, and transpose it."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    x = distribute_tensor(torch.arange(16.0).reshape(4, 4), mesh, [Shard(0), Shard(1)])
+    return x.to_local().tolist(), x.t().redistribute(placements=[Shard(0), Replicate()]).to_local().tolist()
+
+
+@program(ranks=2)
+def optimizer_on_distributed_tensors():
+    """Train parameters that are DTensors with Adam."""
+    model = parallelize_module(_FeedForward(), _mesh(), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    optimizer = torch.optim.Adam([p for p in model.parameters() if isinstance(p, DTensor)], lr=0.01, foreach=True)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(_input(3, 4)).square().sum().backward()
+        optimizer.step()
+    return model.down.weight.full_tensor().detach()

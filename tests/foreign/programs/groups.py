@@ -1,8 +1,10 @@
 """Process groups and device meshes."""
 
+import datetime
+
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from programs import program
 
@@ -51,7 +53,7 @@ def ranks_within_a_group():
 
 @program(ranks=3)
 def root_within_a_group():
-    """Broadcast within a group by the rank in the world, and by the rank in the group."""
+    """Name the root of a broadcast by its rank in the world, and by its rank in the group."""
     group = dist.new_group([1, 2])
     x, y = torch.tensor([float(dist.get_rank())]), torch.tensor([float(dist.get_rank())])
     if dist.get_rank():
@@ -69,7 +71,7 @@ def a_group_with_a_named_backend():
 
 @program(ranks=3)
 def local_synchronization():
-    """Make a group that the other ranks do not hear of, with use_local_synchronization."""
+    """Make a group without calls on the other ranks, with use_local_synchronization."""
     if dist.get_rank() == 2:
         return None
     return _total(dist.get_rank() + 1, dist.new_group([0, 1], use_local_synchronization=True))
@@ -146,3 +148,37 @@ def the_store():
     store.set(f"address {rank}", f"node{rank}:1234")
     dist.barrier()
     return store.get(f"address {1 - rank}").decode(), store.add("count", 0)
+
+
+@program(ranks=4)
+def mesh_from_a_group():
+    """Make a device mesh from an existing process group, with DeviceMesh.from_group."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    mesh = DeviceMesh.from_group(pairs[dist.get_rank() // 2], "cpu")
+    return mesh.mesh.tolist(), _total(dist.get_rank(), mesh.get_group())
+
+
+@program(ranks=4)
+def three_dimensions_of_a_mesh():
+    """Ask a three-dimensional mesh with a dimension of size one for its groups."""
+    mesh = init_device_mesh("cpu", (1, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
+    return [_total(dist.get_rank(), mesh.get_group(name)) for name in ("pp", "dp", "tp")], mesh.get_local_rank("tp")
+
+
+@program(ranks=2)
+def groups_with_their_own_timeout():
+    """Make a group with a timeout, and wait with a timeout."""
+    group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=30))
+    x = torch.ones(2)
+    dist.all_reduce(x, group=group, async_op=True).wait(timeout=datetime.timedelta(seconds=30))
+    return x.tolist()
+
+
+@program(ranks=2)
+def questions_about_the_world():
+    """Ask for the backend, the rank and the size, as logging code does."""
+    backend = dist.get_backend()
+    return (
+        backend in dist.Backend.backend_list, dist.is_available(), dist.is_initialized(), dist.get_rank(),
+        dist.get_world_size(), dist.get_node_local_rank(), dist.group.WORLD.size(), dist.group.WORLD.rank(),
+    )  # fmt: skip

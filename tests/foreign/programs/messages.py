@@ -59,7 +59,7 @@ def tags_in_another_order():
 
 @program(ranks=3, refused="no recv_anysource: name the rank to receive from", gloo_runs=True)
 def receive_from_any_rank():
-    """Receive from whichever rank sends, and learn which it was."""
+    """Receive from any rank, and learn which one sent."""
     if dist.get_rank():
         dist.send(torch.tensor([10.0 * dist.get_rank()]), dst=0)
         return None
@@ -92,7 +92,7 @@ def parameter_server():
 
 @program(ranks=4, cost=message(16, at_once=2) + message(16))
 def tree_reduction():
-    """Add along a binary tree of sends and receives."""
+    """Write a reduction along a binary tree."""
     rank, world = dist.get_rank(), dist.get_world_size()
     x, step = torch.arange(4.0) + rank, 1
     while step < world:
@@ -107,7 +107,7 @@ def tree_reduction():
 
 @program(ranks=4, cost=message(16, at_once=4) * 2)
 def butterfly_all_reduce():
-    """Add by recursive doubling: exchange with the rank that differs in one bit."""
+    """Write an all-reduce by recursive doubling."""
     rank, world = dist.get_rank(), dist.get_world_size()
     x, distance = torch.arange(4.0) + rank, 1
     while distance < world:
@@ -176,7 +176,7 @@ def halo_exchange():
 
 @program(ranks=2)
 def shape_before_the_tensor():
-    """Send the number of dimensions and the shape first, and then the tensor."""
+    """Send the shape of a tensor before the tensor."""
     if dist.get_rank() == 0:
         x = torch.arange(6.0).reshape(1, 2, 3)
         dist.send(torch.tensor(x.dim()), dst=1)
@@ -202,3 +202,31 @@ def messages_within_a_group():
     elif dist.get_rank() == 2:
         dist.recv(x, group=group, group_src=0)
     return x.tolist()
+
+
+@program(ranks=2)
+def batched_messages_with_tags():
+    """Exchange two tensors in one batch, told apart by their tags."""
+    other = 1 - dist.get_rank()
+    out = [torch.full((2,), 10.0 * dist.get_rank() + k) for k in range(2)]
+    into = [torch.empty(2) for _ in range(2)]
+    operations = [dist.P2POp(dist.isend, x, other, tag=k) for k, x in enumerate(out)]
+    operations += [dist.P2POp(dist.irecv, x, other, tag=k) for k, x in enumerate(into)]
+    for handle in dist.batch_isend_irecv(operations):
+        handle.wait()
+    return [x.tolist() for x in into]
+
+
+@program(ranks=2)
+def messages_of_other_dtypes():
+    """Send booleans, integers and bfloat16."""
+    found = []
+    for dtype in (torch.bool, torch.int64, torch.bfloat16):
+        x = torch.tensor([1, 0, 1]).to(dtype)
+        if dist.get_rank() == 0:
+            dist.send(x, dst=1)
+        else:
+            x.zero_()
+            dist.recv(x, src=0)
+        found.append(x.tolist())
+    return found

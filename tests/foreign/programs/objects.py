@@ -52,7 +52,7 @@ def objects_as_messages():
 
 @program(ranks=2)
 def tensors_inside_of_objects():
-    """Gather dictionaries that contain tensors."""
+    """Gather dictionaries of tensors."""
     found = [None, None]
     dist.all_gather_object(found, {"weights": torch.arange(3.0) + dist.get_rank()})
     return [each["weights"].tolist() for each in found]
@@ -71,7 +71,7 @@ def objects_within_a_group():
 
 @program(ranks=2)
 def an_error_that_all_ranks_learn():
-    """Tell all ranks that one of them failed, so that all stop together."""
+    """Tell all ranks about an error of one of them, so that all stop together."""
     try:
         if dist.get_rank() == 1:
             raise ValueError("no such file")

@@ -138,7 +138,7 @@ def _stage(count, index):
 
 @program(ranks=3)
 def gpipe():
-    """Run stages of one's own with ScheduleGPipe."""
+    """Run hand-made stages with ScheduleGPipe."""
     stage = _stage(3, dist.get_rank())
     losses = _run(ScheduleGPipe(stage, _MICROBATCHES, loss_fn=functional.mse_loss), *_batch())
     return losses, _gradients(stage.submod)
@@ -146,7 +146,7 @@ def gpipe():
 
 @program(ranks=2)
 def one_forward_one_backward():
-    """Run stages of one's own with Schedule1F1B."""
+    """Run hand-made stages with Schedule1F1B."""
     stage = _stage(2, dist.get_rank())
     losses = _run(Schedule1F1B(stage, _MICROBATCHES, loss_fn=functional.mse_loss), *_batch())
     return losses, _gradients(stage.submod)
@@ -193,7 +193,7 @@ def traced_model_of_three_stages():
 
 @program(ranks=4)
 def pipeline_and_data_parallel():
-    """Wrap each stage in DDP, with groups for both directions."""
+    """Wrap each stage in DDP, with a group for the pipeline and one for the replicas."""
     pipelines, replicas = (
         [dist.new_group([0, 1]), dist.new_group([2, 3])],
         [dist.new_group([0, 2]), dist.new_group([1, 3])],
@@ -217,7 +217,7 @@ def pipeline_and_data_parallel():
 
 @program(ranks=2)
 def evaluation_with_a_schedule():
-    """Run a schedule forward alone, with eval."""
+    """Run only the forward passes of a schedule, with eval."""
     schedule = ScheduleGPipe(_stage(2, dist.get_rank()), _MICROBATCHES, loss_fn=functional.mse_loss)
     x, y = _batch()
     losses = []

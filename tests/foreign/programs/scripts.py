@@ -1,15 +1,17 @@
-"""Whole scripts, which make their own process group, and threads."""
+"""Whole scripts, threads and errors."""
 
 import datetime
 import os
 import runpy
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 from programs import program
@@ -133,3 +135,38 @@ def a_thread_that_loads_data():
     for batch in batches:
         dist.all_reduce(batch)
     return [batch.tolist() for batch in batches]
+
+
+@record
+def _recorded():
+    dist.init_process_group("gloo")
+    total = _total(dist.get_rank())
+    dist.destroy_process_group()
+    return total
+
+
+@program(ranks=2)
+def main_with_error_records():
+    """Decorate main with record, which writes the error file of torchrun."""
+    return _recorded()
+
+
+@program(ranks=2)
+def only_rank_0_prints_and_writes():
+    """Log, write a file and time the run on rank 0 alone."""
+    start = time.perf_counter()
+    total = _total(3)
+    if dist.get_rank() == 0:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "log.txt").write_text(f"{total}\n")
+            print("total", total, "after", time.perf_counter() - start > 0)
+    dist.barrier()
+    return total
+
+
+@program(ranks=2, refused="ZeroDivisionError")
+def an_error_on_one_rank():
+    """Raise an exception on one rank while the other waits for it."""
+    if dist.get_rank() == 1:
+        1 / 0  # noqa: B018
+    dist.barrier()

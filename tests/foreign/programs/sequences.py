@@ -150,7 +150,7 @@ def zigzag_order():
 
 @program(ranks=4, cost=message(16, at_once=3))
 def edge_of_the_sequence_before():
-    """Receive the last tokens of the previous rank for a convolution, without the ring's closing link."""
+    """Receive the last tokens of the previous rank for a convolution."""
     rank, world = dist.get_rank(), dist.get_world_size()
     x, edge = torch.arange(8.0) + 8 * rank, torch.zeros(4)
     sent = dist.isend(x[-4:], rank + 1) if rank < world - 1 else None
@@ -181,7 +181,7 @@ class _Exchange(torch.autograd.Function):
 
 @program(ranks=2)
 def mixture_of_experts():
-    """Send each token to the rank of its expert with uneven all-to-alls, and return it with its gradient."""
+    """Send each token to the rank of its expert and back, with uneven all-to-alls and their gradients."""
     generator = torch.Generator().manual_seed(dist.get_rank())
     tokens = torch.randn(5, 3, generator=generator).requires_grad_()
     expert = (tokens.detach().sum(dim=1) > 0.3 * dist.get_rank()).long()

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -112,7 +113,7 @@ def explicit_prefetching():
 
 @program(ranks=2)
 def initialization_on_the_meta_device():
-    """Make the model without memory, shard it, and initialize the shards."""
+    """Make the model on the meta device, shard it, and initialize the shards."""
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 2))
     for layer in model:
@@ -158,3 +159,23 @@ def fsdp_1_that_shards_gradients_only():
     losses = _train(model)
     norm = model.clip_grad_norm_(1.0)
     return losses, norm.item()
+
+
+@program(ranks=2)
+def sharded_layers_with_recomputation():
+    """Recompute activations within sharded layers."""
+    model = _model()
+    for index in (0, 2, 4):
+        model[index] = checkpoint_wrapper(model[index], checkpoint_impl=CheckpointImpl.NO_REENTRANT)
+        fully_shard(model[index])
+    return _train(fully_shard(model)), _local(model)
+
+
+@program(ranks=2)
+def fsdp_1_without_gradient_synchronization():
+    """Accumulate gradients of FSDP1 with no_sync."""
+    model = FullyShardedDataParallel(_model(), device_id=torch.device("cpu"))
+    with model.no_sync():
+        _loss(model, 0).backward()
+    _loss(model, 1).backward()
+    return [parameter.grad.tolist() for parameter in model.parameters()]
