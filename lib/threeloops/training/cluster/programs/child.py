@@ -107,14 +107,15 @@ def _scatter_addresses(rank: int) -> None:
     """Let new objects have other addresses on each rank, as on machines of their own: forks of one process would have
     the same, and with them the same order of a set of parameters. The same rank gets the same addresses in every run.
     """
-    chance, kept = random.Random(rank), []
-    for size in range(48, 272, 16):  # the classes of sizes that Python's allocator has
-        blocks = [bytes(size - sys.getsizeof(b"")) for _ in range(1000)]
-        chance.shuffle(blocks)
-        kept += blocks[500:]
-    _kept.extend(kept)
+    step = 2 * random.Random(rank).randrange(_BLOCKS // 2) + 1  # odd, so its multiples reach every block
+    for size in range(48, 128, 16):  # sizes of tensors, modules and small objects
+        blocks = [bytes(size - sys.getsizeof(b"")) for _ in range(_BLOCKS)]
+        mixed = [blocks[number * step % _BLOCKS] for number in range(_BLOCKS)]
+        _kept.extend(mixed[_BLOCKS // 2 :])
+        del blocks, mixed  # frees the other half in that order
 
 
+_BLOCKS = 1024
 _kept: list[bytes] = []
 
 
