@@ -17,7 +17,7 @@ _MEAN = "gradients are divided by the number of ranks before they are summed her
 WITHOUT_EFFECT = {
     **dict.fromkeys(
         "steps_per_print wall_clock_breakdown memory_breakdown dump_state tensorboard wandb csv_monitor comet "
-        "monitor_config flops_profiler comms_logger timers log_level".split(),
+        "monitor_config flops_profiler comms_logger comms_config timers log_level".split(),
         _LOGGED,
     ),
     **dict.fromkeys("checkpoint nebula datastates_ckpt zero_optimization.load_from_fp32_weights".split(), _SAVED),
@@ -97,8 +97,8 @@ ONLY_DEFAULT: dict[str, tuple[Any, str]] = {
     ),
     "gradient_allreduce_op": ("mean", "gradients are averaged here; scale the loss in the program"),
     "managed_gradient_accumulation": (True, "accumulation_steps sets when a step is due; remove it"),
-    "fp16.auto_cast": (False, "inputs are not cast here; pass them in float16"),
-    "bf16.auto_cast": (False, "inputs are not cast here; pass them in bfloat16"),
+    "fp16.auto_cast": (False, "inputs are not cast here; cast them in the program, and remove it"),
+    "bf16.auto_cast": (False, "inputs are not cast here; cast them in the program, and remove it"),
     "fp16.consecutive_hysteresis": (False, "good steps in between do not refill the hysteresis here; remove it"),
     "fp16.fp16_master_weights_and_grads": (False, _MASTERS),
     "bf16.bf16_master_weights_and_grads": (False, _MASTERS),

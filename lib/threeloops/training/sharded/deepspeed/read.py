@@ -40,9 +40,12 @@ def from_deepspeed_config(
     zero = _zero(top)
     stage = zero.choose("stage", 0, (0, 1, 2, 3))
     _dtypes_of_gradients(top, dtype, stage, accumulation)
-    for name, what in (("reduce_scatter", "gradients are reduce-scattered"), ("allgather_partitions", "all-gathered")):
+    for name, what in (
+        ("reduce_scatter", "gradients are reduce-scattered"),
+        ("allgather_partitions", "parameters are all-gathered"),
+    ):
         if not zero.flag(name, True):
-            zero.note(name, f" has no effect: {what} here in any case, with the same result and fewer bytes")
+            zero.note(name, f" has no effect: {what} here in any case, with the same result")
     overlap = zero.flag("overlap_comm", stage == 3)
     if not overlap:
         zero.note("overlap_comm", " has no effect: reductions overlap with backward here in any case")

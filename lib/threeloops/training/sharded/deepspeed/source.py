@@ -24,17 +24,18 @@ def _text(config: str | Path) -> tuple[str, str]:
     """The JSON text, and what to call it in an error."""
     if isinstance(config, str) and config.lstrip().startswith(("{", "[")):
         return config, "the JSON text"
-    path = Path(config)
+    if isinstance(config, str) and (decoded := _from_base64(config)) is not None:
+        return decoded, "the JSON text in base64"
     try:
-        if not path.exists() and (decoded := _from_base64(str(config))) is not None:
-            return decoded, "the JSON text in base64"
-        return path.read_text("utf-8-sig"), str(path)
+        return Path(config).read_text("utf-8-sig"), str(config)
     except FileNotFoundError:
         raise DeepSpeedConfigError(
-            f"{path}: there is no such file. Expected the path of a JSON file, JSON text, or JSON text in base64"
+            f"{config}: there is no such file. Expected the path of a JSON file, JSON text, or JSON text in base64"
         ) from None
-    except (OSError, ValueError) as error:
-        raise DeepSpeedConfigError(f"{path}: expected a JSON file: {error}") from None
+    except OSError as error:
+        raise DeepSpeedConfigError(f"{str(config)[:200]}: expected a JSON file: {error.strerror}") from None
+    except ValueError as error:
+        raise DeepSpeedConfigError(f"{config}: expected a JSON file: {error}") from None
 
 
 def _from_base64(text: str) -> str | None:
