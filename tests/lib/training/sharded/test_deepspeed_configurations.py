@@ -313,7 +313,7 @@ REFUSED = {
     "one cycle": (but(CIFAR, scheduler__type="OneCycle"), 'scheduler.type = "OneCycle": expected one of WarmupLR'),
     "a batch that does not fit the ranks": (but(CIFAR, train_batch_size=4), "= 4: expected a multiple of ranks = 8"),
     "a misspelled key": (
-        but(TRAINER_2, zero_optimization__overlap_com=True), "overlap_com is not known here: write overlap_comm if"),
+        but(TRAINER_2, zero_optimization__overlap_com=True), "overlap_com is not known here. Is overlap_comm meant"),
 }  # fmt: skip
 
 

@@ -154,14 +154,14 @@ class Section:
                 self.note(name, " is taken for a comment")
             else:
                 raise DeepSpeedConfigError(
-                    f"{full} is not known here: {self._meant(str(name))}remove it if training does not depend on it"
+                    f"{full} is not known here. {self._meant(str(name))}Remove it if training does not depend on it"
                 )
 
     def _meant(self, name: str) -> str:
         tables = (*WITHOUT_EFFECT, *ONLY_DEFAULT, *FEATURES)
         known = {key.removeprefix(self._prefix) for key in tables if key.startswith(self._prefix)} | self._taken
         near = get_close_matches(name, [key for key in known if "." not in key], 1, cutoff=0.8)
-        return f"write {near[0]} if that is meant, and " if near else ""
+        return f"Is {near[0]} meant? " if near else ""
 
     def _is_on(self, full: str, value: Any) -> bool:
         """Whether a feature is switched on: by its own `enabled`, or else by one inside it, or else by being there."""
