@@ -19,12 +19,13 @@ def require_in_group(group: dist.ProcessGroup | None, what: str) -> None:
 
 
 def carried_devices(group: dist.ProcessGroup | None) -> list[str]:
-    """Types of devices whose tensors the backends of a group carry: "cuda" for NCCL, "cpu" for the virtual cluster."""
+    """List the types of devices whose tensors a group's backends carry: "cuda" for NCCL, "cpu" for the virtual
+    cluster."""
     return [part.partition(":")[0] for part in dist.get_backend_config(group).split(",")]
 
 
 def check_same_on_all_ranks(module: torch.nn.Module, group: dist.ProcessGroup | None) -> None:
-    """Raises ValueError if ranks disagree about names, shapes, dtypes or what is frozen, or if the group does not carry
+    """Raise ValueError if ranks disagree about names, shapes, dtypes or what is frozen, or if the group does not carry
     a tensor of the module."""
     carried = carried_devices(group)
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:

@@ -47,7 +47,7 @@ class Messages(Protocol):
 
 
 class _Inbox:
-    """What both kinds have in common: buffers to receive into, and results that stay on this rank.
+    """The shared part of both kinds: buffers to receive into, and results that stay on this rank.
 
     Args:
         activations: tensors like those that each stage hands to the next.
@@ -179,7 +179,7 @@ class Ordered(_Inbox):
 
 
 def rounds(schedule: Schedule) -> list[list[Action | None]]:
-    """What each rank does in each round: its next action, or nothing while the input is not there."""
+    """List the action of each rank in each round: its next one, or None while the input is not there."""
     left, there, found = [deque(row) for row in schedule.rows], set[Action](), []
     while any(left):
         acting = [
@@ -220,15 +220,15 @@ def _batches(schedule: Schedule, rank: int) -> dict[Action | None, list[list[_Me
 
 
 def _wants(action: Action, stage: int) -> Action:
-    """Who needs an activation or a gradient: the action of this kind on a stage; B stands for I as well."""
+    """Name the action that needs an activation or a gradient on a stage; B stands for I as well."""
     return Action("F" if action.kind == "F" else "B", stage, action.microbatch)
 
 
 def device_of_messages(
     activations: Sequence[Tensor], stages: Mapping[int, nn.Module], group: dist.ProcessGroup | None
 ) -> torch.device:
-    """The device of what this rank sends and receives: that of `activations`, or of its stages if these are meta
-    tensors.
+    """Return the device of the tensors that this rank sends and receives: the device of `activations`, or of its
+    stages if these are meta tensors.
 
     Raises:
         ValueError: the group carries no tensors of this device, or the device is not known.
@@ -252,7 +252,7 @@ def device_of_messages(
 
 
 def _carried(group: dist.ProcessGroup | None) -> list[str]:
-    """Types of devices whose tensors the backends of a group carry, as far as this machine has them."""
+    """List the types of devices that the group's backends carry and this machine has."""
     if not dist.is_initialized():
         return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     types = carried_devices(group)

@@ -333,3 +333,51 @@ def test_it_is_refused_for_a_reason(name):
     config, reason = REFUSED[name]
     with pytest.raises(DeepSpeedConfigError, match=reason):
         from_deepspeed_config(config, RANKS, AUTO)
+
+
+ODD = [
+    None,
+    True,
+    False,
+    "x",
+    "",
+    "auto",
+    -1,
+    0,
+    1.5,
+    10**400,
+    float("nan"),
+    float("inf"),
+    [],
+    [1],
+    {},
+    {"a": 1},
+    {1: 2},
+]
+
+
+def places(config, path=()):
+    """The path of every key, sections included."""
+    for key, value in config.items():
+        yield (*path, key)
+        if isinstance(value, dict):
+            yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize(
+    "name", ["Trainer ZeRO-3, NVMe", "CIFAR", "chat step 1", "Megatron, gradients in float32, ZeRO-3"]
+)
+def test_whatever_stands_at_a_key_is_accepted_or_refused_by_name(name):
+    config = ACCEPTED[name][0]
+    for path in places(config):
+        for odd in ODD:
+            changed = deepcopy(config)
+            place = changed
+            for section in path[:-1]:
+                place = place[section]
+            place[path[-1]] = odd
+            try:
+                from_deepspeed_config(changed, RANKS, AUTO)
+            except DeepSpeedConfigError as error:
+                # A section may be refused for a key inside it, and a batch size for another that does not fit it.
+                assert path[-1] in str(error) or "batch" in str(error), (path, odd)

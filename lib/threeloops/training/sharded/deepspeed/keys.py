@@ -1,4 +1,4 @@
-"""Keys that are not read: which have no effect on results, and which may only have DeepSpeed's default."""
+"""List the keys that are not read: those without an effect on results, and those that need DeepSpeed's default."""
 
 from typing import Any
 

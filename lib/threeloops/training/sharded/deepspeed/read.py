@@ -1,4 +1,4 @@
-"""From a DeepSpeed configuration to settings."""
+"""Turn a DeepSpeed configuration into settings."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,8 +68,8 @@ def from_deepspeed_config(
 
 
 def _batches(top: Section, world_size: int) -> tuple[int, int]:
-    """Micro batch and accumulation steps. train_batch_size is their product with the world size, and one of the three
-    may be left out."""
+    """Return micro batch and accumulation steps. train_batch_size is their product with the world size, and one of the
+    three may be left out."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     for name in names:
         if all(top.has(other) and not top.is_open(other) for other in names if other != name):
@@ -168,7 +168,7 @@ def _optimizer(top: Section) -> tuple[type[torch.optim.Optimizer] | None, dict[s
 
 
 def _learning_rate(top: Section, rate: float | None) -> LearningRate | None:
-    """The scheduler; `rate` is the optimizer's own, if the configuration has an optimizer."""
+    """Read the scheduler; `rate` is the optimizer's own, if the configuration has an optimizer."""
     if not top.has("scheduler"):
         return None
     section = top.section("scheduler")

@@ -1,4 +1,4 @@
-"""One object of a configuration, from which values are taken with their types and ranges checked."""
+"""Take values from one object of a configuration, with their types and ranges checked."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What a DeepSpeed configuration asks for, as plain values."""
+"""Hold what a DeepSpeed configuration asks for, as plain values."""
 
 import math
 from dataclasses import dataclass
