@@ -105,7 +105,7 @@ def be_process(rank: int, descriptors: Sequence[int], pickled: bytes) -> None:
 
 def _scatter_addresses(rank: int) -> None:
     """Let new objects have other addresses on each rank, as on machines of their own: forks of one process would have
-    the same, and with them the same order of a set of parameters. The same rank gets the same addresses in every run.
+    the same, and with them the same order of a set of parameters.
     """
     step = 2 * random.Random(rank).randrange(_BLOCKS // 2) + 1  # odd, so its multiples reach every block
     for size in range(48, 128, 16):  # sizes of tensors, modules and small objects

@@ -234,7 +234,6 @@ def test_ranks_order_sets_as_separate_machines_do():
     """A program that reduces the gradients of `set(model.parameters())` must not pass here and fail there."""
     orders = Cluster(4).run(order_of_parameters).results
     assert len(set(map(tuple, orders))) == 4
-    assert Cluster(4).run(order_of_parameters).results == orders, "and every run is the same"
     assert len(set(map(tuple, Cluster(4).run(order_of_names).results))) == 1, "forks share their hash seed"
 
 
