@@ -1,5 +1,5 @@
-"""The command line: `threeloops doctor · start · lab · check · status · reset · update · plan · serve · run · grade ·
-release · new · test · mutants · course · evidence`.
+"""The command line: `threeloops doctor · start · lab · check · status · reset · update · plan · serve · cluster · run ·
+grade · release · new · test · mutants · course · evidence`.
 
 Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, which one sentence
 explains.
@@ -33,6 +33,7 @@ from threeloops.hardware.probe import installed_version
 from grader.author import commands as author
 from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
 from grader.classroom import command as classroom
+from grader.course.commands.cluster import cluster
 from grader.course.commands.plan import plan
 from grader.course.commands.serve import serve
 from grader.learner import commands as learner
@@ -74,8 +75,9 @@ def _fail(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def command(function: Callable[..., None], app: typer.Typer = _app) -> Callable[..., None]:
-    """Register a command whose faults, and the machine's, end it with one sentence and exit code 2."""
+def command(function: Callable[..., None], app: typer.Typer = _app, **settings: object) -> Callable[..., None]:
+    """Register a command whose faults, and the machine's, end it with one sentence and exit code 2. `settings` are
+    those of its click context."""
 
     @functools.wraps(function)
     def guarded(*args: object, **kwargs: object) -> None:
@@ -101,7 +103,7 @@ def command(function: Callable[..., None], app: typer.Typer = _app) -> Callable[
             traceback.print_exc()
             _fail(cause(error))
 
-    return app.command(function.__name__.strip("_"))(guarded)
+    return app.command(function.__name__.strip("_"), context_settings=settings or None)(guarded)
 
 
 def _chosen(names: list[str] | None) -> list[Lab]:
@@ -306,6 +308,7 @@ for _each in (learner.start, learner.lab, learner.check, learner.status, learner
     command(_each)
 command(plan)
 command(serve)
+command(cluster, allow_interspersed_args=False, ignore_unknown_options=False)
 classroom.add_commands(_app, command)
 
 

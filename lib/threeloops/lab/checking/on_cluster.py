@@ -102,10 +102,9 @@ def _run(
             )
     slow = [fault for fault in cluster.faults if isinstance(fault, SlowRank)]
     try:
-        ranks = cluster.topology.ranks
-        _call("start", ranks, program, arguments, slow, seconds, memory)
+        _call("start", cluster.topology.nodes, program, arguments, slow, seconds, memory)
         return cluster.conduct(
-            _Hub(ranks), lambda rank, _: _call("result", rank), lambda: str(_call("printed")), memory
+            _Hub(cluster.topology.ranks), lambda rank, _: _call("result", rank), lambda: str(_call("printed")), memory
         )
     except ClusterError as error:
         wall.connection.note_words(error)  # ranks may say in it what hidden tests hold

@@ -11,7 +11,7 @@ same messages and the same times, to the last digit.
 >>> run = Cluster(one_node("H100 SXM", 8)).run(program)
 >>> run.seconds, run.bytes[0][1]
 
-The same program runs on real processes with `run_on_processes("gloo", 8, program)`, and with NCCL where there are GPUs.
+The same program runs on real processes with `run_on_processes("gloo", 8, program)`, and with NCCL if there are GPUs.
 
 What the nearest relatives do, from their own documentation:
 
@@ -27,8 +27,13 @@ What the nearest relatives do, from their own documentation:
     torch, threaded   threads of one process, for  real     none                       none
                       PyTorch's own tests
 
-What this cannot do: predict the time of kernels (charge what a roofline or a measurement says), run programs whose
-memory does not fit into the machine, or the C++ functional collectives that DTensor uses (use gloo for those).
+A script runs as it is: `Cluster(8).run(script("train.py"))`, or `threeloops cluster --ranks 8 train.py`. That includes
+its own `init_process_group`, DDP, FSDP, DTensor, functional collectives, pipelining and distributed checkpoints:
+`docs/what_runs.md` lists what was compared with gloo.
+
+What this cannot do: predict the time of kernels (charge what a roofline or a measurement says) or run programs whose
+memory does not fit into the machine. It refuses by name: tensors on a GPU, sparse tensors, `recv` from any rank, a
+second thread of a rank that communicates, and keys of a `Store` that another rank sets.
 """
 
 from threeloops.training.cluster.cluster import Cluster, Run
@@ -41,12 +46,20 @@ from threeloops.training.cluster.machine.errors import (
     Unfinished,
 )
 from threeloops.training.cluster.machine.faults import CorruptMessage, RankDies, SlowLink, SlowRank
-from threeloops.training.cluster.machine.topology import Topology, fabric, one_node, pcie_only, uniform
+from threeloops.training.cluster.machine.topology import (
+    Topology,
+    fabric,
+    one_node,
+    pcie_only,
+    read_topology,
+    uniform,
+)
 from threeloops.training.cluster.program import advance_to, charge, compute, now, synchronize
 from threeloops.training.cluster.real import run_on_processes
+from threeloops.training.cluster.script import script
 
 __all__ = [
     "Cluster", "ClusterError", "CorruptMessage", "Deadlock", "Mismatch", "RankDies", "RankFailed", "RankLost",
     "Run", "SlowLink", "SlowRank", "Topology", "Unfinished", "advance_to", "charge", "compute", "fabric", "now",
-    "one_node", "pcie_only", "run_on_processes", "synchronize", "uniform",
+    "one_node", "pcie_only", "read_topology", "run_on_processes", "script", "synchronize", "uniform",
 ]  # fmt: skip

@@ -1,8 +1,9 @@
 """A cluster to run a program on: one process per rank, connected by the router alone."""
 
+import contextlib
 import linecache
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +15,10 @@ from threeloops.training.cluster.machine.faults import Fault, SlowRank, check_fa
 from threeloops.training.cluster.machine.records import Actor, Message, Span
 from threeloops.training.cluster.machine.router import Router
 from threeloops.training.cluster.machine.topology import Topology, uniform
+from threeloops.training.cluster.processes.fresh import fresh_ranks
 from threeloops.training.cluster.processes.launcher import launcher
-from threeloops.training.cluster.processes.ranks import Ranks, Transport, one_core
-from threeloops.training.cluster.programs.child import to_bytes
+from threeloops.training.cluster.processes.pickled import to_bytes
+from threeloops.training.cluster.processes.ranks import Ranks, Sockets, Transport, one_core
 
 __all__ = ["Cluster", "Run"]
 
@@ -63,11 +65,16 @@ class Cluster:
     Args:
         faults: what goes wrong, and when.
         timeout: virtual seconds for which a rank waits for one that has died.
+        fresh: start an interpreter for each rank, with a hash seed of its own, as on separate machines. The order of a
+            set of strings then differs from rank to rank. This takes a few seconds more; by default ranks are forks of
+            one process, and only the addresses of their objects differ.
     """
 
-    def __init__(self, topology: Topology | int, faults: Sequence[Fault] = (), timeout: float = 600.0) -> None:
+    def __init__(
+        self, topology: Topology | int, faults: Sequence[Fault] = (), timeout: float = 600.0, *, fresh: bool = False
+    ) -> None:
         self.topology = uniform(topology) if isinstance(topology, int) else topology
-        self.faults, self.timeout = tuple(faults), timeout
+        self.faults, self.timeout, self.fresh = tuple(faults), timeout, fresh
         check_faults(faults, self.topology)
 
     def run(self, program: Callable[..., Any], *arguments: Any, seconds: float = 120.0, memory: bool = False) -> Run:
@@ -84,8 +91,8 @@ class Cluster:
                 exception has what the ranks printed.
         """
         slow = [fault for fault in self.faults if isinstance(fault, SlowRank)]
-        pickled = to_bytes(program, arguments, (slow, memory))
-        with one_core() as core, launcher.ranks(self.topology.ranks, pickled, core, seconds) as sockets:
+        pickled = to_bytes(program, arguments, (self.topology.nodes, slow, memory))
+        with self._ranks(pickled, seconds) as sockets:
             try:
                 return self.conduct(sockets, lambda rank, data: cloudpickle.loads(data), sockets.printed, memory)
             except ClusterError as error:
@@ -93,6 +100,15 @@ class Cluster:
                 if printed := sockets.printed():
                     failure.add_note(printed)
                 raise failure from None
+
+    @contextlib.contextmanager
+    def _ranks(self, pickled: bytes, seconds: float) -> Iterator[Sockets]:
+        if self.fresh:  # they start on all cores
+            with fresh_ranks(self.topology.ranks, pickled, seconds) as sockets, one_core():
+                yield sockets
+        else:
+            with one_core() as core, launcher.ranks(self.topology.ranks, pickled, core, seconds) as sockets:
+                yield sockets
 
     def conduct(
         self,

@@ -33,8 +33,8 @@ import torch.distributed as dist
 from threeloops.module_process import command
 from threeloops.training.cluster.machine.errors import RankFailed
 from threeloops.training.cluster.processes.launcher import launcher
+from threeloops.training.cluster.processes.pickled import from_bytes, to_bytes
 from threeloops.training.cluster.programs.actor import line_in_stack
-from threeloops.training.cluster.programs.child import from_bytes, to_bytes
 from threeloops.training.cluster.programs.world import enter_world, environment
 
 __all__ = ["leave_process_groups", "main", "run_on_processes"]
@@ -92,7 +92,7 @@ def _forks(ranks: int, folder: str, seconds: float, program: bytes) -> contextli
 
 
 def _fork(folder: str, ranks: int, seconds: float, rank: int) -> None:
-    os.environ.update(environment(rank, ranks))
+    os.environ.update(environment(rank, (0,) * ranks))
     _run_in_folder(Path(folder), "gloo", rank, ranks, seconds)
 
 
@@ -102,7 +102,7 @@ def _processes(ranks: int, folder: str, seconds: float) -> Iterator[_Statuses]:
     processes = [
         subprocess.Popen(
             command(_MODULE),
-            env=_environment() | environment(rank, ranks) | {_FOLDER: f"{seconds} {folder}"},
+            env=_environment() | environment(rank, (0,) * ranks) | {_FOLDER: f"{seconds} {folder}"},
             stdin=subprocess.DEVNULL,
         )
         for rank in range(ranks)
@@ -189,7 +189,7 @@ def _run_in_folder(folder: Path, backend: str, rank: int, world: int, seconds: f
     try:
         if backend == "nccl":
             torch.cuda.set_device(rank)
-        program, arguments, _ = from_bytes((folder / "program").read_bytes())
+        program, arguments = from_bytes((folder / "program").read_bytes())
         faulthandler.dump_traceback_later(0.9 * seconds, file=stack)
         enter_world(rank, world, backend, lambda number: dist.FileStore(str(folder / f"store {number}"), world))
         result = cloudpickle.dumps(program(*arguments))

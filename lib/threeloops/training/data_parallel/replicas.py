@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["SharedBuffers", "broadcast_tensors", "check_same_on_all_ranks", "require_in_group"]
+__all__ = ["SharedBuffers", "broadcast_tensors", "carried_devices", "check_same_on_all_ranks", "require_in_group"]
 
 
 def require_in_group(group: dist.ProcessGroup | None, what: str) -> None:
@@ -18,8 +18,22 @@ def require_in_group(group: dist.ProcessGroup | None, what: str) -> None:
         raise ValueError(f"rank {dist.get_rank()} is not in this group: use {what} on its ranks only")
 
 
+def carried_devices(group: dist.ProcessGroup | None) -> list[str]:
+    """List the types of devices whose tensors a group's backends carry: "cuda" for NCCL, "cpu" for the virtual
+    cluster."""
+    return [part.partition(":")[0] for part in dist.get_backend_config(group).split(",")]
+
+
 def check_same_on_all_ranks(module: torch.nn.Module, group: dist.ProcessGroup | None) -> None:
-    """Raises ValueError where ranks disagree about names, shapes, dtypes or what is frozen."""
+    """Raise ValueError if ranks disagree about names, shapes, dtypes or what is frozen, or if the group does not carry
+    a tensor of the module."""
+    carried = carried_devices(group)
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.device.type not in carried:
+            raise ValueError(
+                f"{name} is on {tensor.device}, and this group carries tensors on {', '.join(carried)}: move the "
+                "module there before wrapping it, or use another backend"
+            )
     mine = [
         f"{name}: shape {tuple(t.shape)}, {str(t.dtype).removeprefix('torch.')}{', trained' if t.requires_grad else ''}"
         for name, t in [*module.named_parameters(), *module.named_buffers()]

@@ -29,8 +29,7 @@ from threeloops.training.pipeline.schedule import (
     one_f_one_b,
 )
 from threeloops.training.pipeline.simulate import Durations, Timed, Timeline, Transfers, simulate
-from threeloops.training.pipeline.split_backward import input_backward
-from threeloops.training.pipeline.stages import GPTStage, gpt_stages
+from threeloops.training.pipeline.stages import GPTStage, gpt_stages, input_backward
 from threeloops.training.pipeline.zero_bubble import zb_h1, zb_v
 
 __all__ = [

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from threeloops.training.cluster.program import compute, now
 from threeloops.training.pipeline.check import check
+from threeloops.training.pipeline.messages import Messages, Ordered, Tagged, device_of_messages
 from threeloops.training.pipeline.schedule import Action, Kind, Schedule
 from threeloops.training.pipeline.simulate import Durations, Timed
-from threeloops.training.pipeline.split_backward import input_backward
+from threeloops.training.pipeline.stages import input_backward
 
 __all__ = ["Step", "run_schedule"]
 
@@ -37,6 +38,7 @@ def run_schedule(
     *,
     group: dist.ProcessGroup | None = None,
     durations: Durations | None = None,
+    tags: bool | None = None,
 ) -> Step:
     """Execute this rank's row. Afterwards `grad` of each weight has grown by the gradient of the mean loss over the
     microbatches, as if one process had computed it.
@@ -46,6 +48,12 @@ def run_schedule(
     end. If the first and the last stage name a `tied_weight` and are on different ranks, their copies end with
     the sum of both gradients; that takes one more message each way, which the simulator does not know of.
 
+    On GPUs use NCCL. Call `torch.cuda.set_device` first, and keep stages, inputs, targets and `activations` on that
+    device. NCCL ignores tags, so messages go in rounds that all ranks share (see `messages`). The call may return
+    before the GPU is done, and the times of actions say when the host handed them to the GPU. Not measured on a GPU:
+    the rounds were tested on gloo, and on the virtual cluster with ranks that wait for each batch of messages, as
+    NCCL's stream does.
+
     Args:
         stages: this rank's stages, by number. Each takes one tensor, and gives one.
         inputs: of the first stage, one per microbatch; used by its rank alone.
@@ -53,12 +61,14 @@ def run_schedule(
         loss: of the last stage's output and a target, a mean over the microbatch.
         activations: tensors like those that each stage hands to the next (shape, dtype, device); one if all are alike.
         durations: charge (on real processes sleep) so long for each action, beside what the stages do.
+        tags: whether the backend matches messages by tag; by default it does for tensors on the CPU and not for others.
 
     Raises:
         IllegalSchedule: see `check`.
-        ValueError: what was given does not fit the schedule, or a stage's output is not as announced.
+        ValueError: what was given does not fit the schedule, a stage's output is not as announced, or the group does
+            not carry tensors of this device.
     """
-    run = _Run(schedule, stages, inputs, targets, loss, activations, group)
+    run = _Run(schedule, stages, inputs, targets, loss, activations, group, tags)
     return run.execute({kind: durations.seconds(kind, schedule.stages) for kind in _KINDS} if durations else {})
 
 
@@ -77,6 +87,7 @@ class _Run:
         loss: Callable[[Tensor, Tensor], Tensor],
         activations: Tensor | Sequence[Tensor],
         group: dist.ProcessGroup | None,
+        tags: bool | None,
     ) -> None:
         check(schedule)
         self.schedule, self.stages, self.group = schedule, stages, group
@@ -85,11 +96,9 @@ class _Run:
         self.activations = [activations] * self.last if isinstance(activations, Tensor) else list(activations)
         self.rank = _rank(schedule, group)
         self._check_arguments()
+        self.device = device_of_messages(self.activations, stages, group)
+        self.tags = self.device.type == "cpu" if tags is None else tags
         self.losses: list[Tensor] = []
-        self.arrived: dict[Action, Tensor] = {}
-        """Activations and gradients, by the action that needs them (B stands for I as well)."""
-        self.asked: dict[Action, tuple[dist.Work, Tensor]] = {}
-        self.sent: dict[Action, tuple[dist.Work, Tensor]] = {}
         self.forwards: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         """Input and output, by stage and microbatch."""
         self.owed: dict[tuple[int, int], Callable[[], None]] = {}
@@ -97,19 +106,19 @@ class _Run:
 
     def execute(self, seconds: Mapping[Kind, list[float]]) -> Step:
         row, timed = self.schedule.rows[self.rank], []
+        kind_of_messages = Tagged if self.tags else Ordered
         with _tied(self.schedule, self.stages, self.rank, self.group):
+            messages: Messages = kind_of_messages(self.schedule, self.rank, self.group, self.activations, self.device)
             for position, action in enumerate(row):
-                for near in row[position : position + 2]:
-                    self._ask_for(near)
-                given = self._receive(action)
+                messages.look_ahead(row[position : position + 2])
+                given = messages.receive(action)
                 start = now()
                 if seconds:
                     compute(seconds[action.kind][action.stage], f"{action.name} {action.microbatch}")
                 result = self._perform(action, given)
                 timed.append(Timed(action, start, now()))
-                self._send(action, result)
-            for work, _ in self.sent.values():
-                work.wait()
+                messages.send(action, result)
+            messages.finish()
         return Step(torch.stack(self.losses).sum() if self.losses else None, timed)
 
     def _perform(self, action: Action, given: Tensor | None) -> Tensor | None:
@@ -144,43 +153,6 @@ class _Run:
         self.forwards[stage, microbatch] = x, output
         return output.detach()
 
-    # Messages
-
-    def _ask_for(self, action: Action) -> None:
-        source, wants = self.schedule.source(action), _wants(action, action.stage)
-        if source is None or self.schedule.placement[source] == self.rank or wants in self.asked:
-            return
-        like = self.activations[min(source, action.stage)]
-        device = _device(self.stages[action.stage]) if like.is_meta else like.device
-        buffer = torch.empty(like.shape, dtype=like.dtype, device=device)
-        peer = self.schedule.placement[source]
-        self.asked[wants] = dist.irecv(buffer, group=self.group, group_src=peer, tag=_tag(wants)), buffer
-
-    def _receive(self, action: Action) -> Tensor | None:
-        if self.schedule.source(action) is None:
-            return None
-        wants = _wants(action, action.stage)
-        if wants not in self.asked:
-            return self.arrived.pop(wants)
-        work, buffer = self.asked.pop(wants)
-        work.wait()
-        if answered := self.sent.pop(Action("F", action.stage, action.microbatch), None):
-            answered[0].wait()  # no longer than this: the activation whose gradient is here was received
-        return buffer
-
-    def _send(self, action: Action, result: Tensor | None) -> None:
-        target = self.schedule.target(action)
-        if target is None:
-            return
-        assert result is not None
-        wants, peer = _wants(action, target), self.schedule.placement[target]
-        if peer == self.rank:
-            self.arrived[wants] = result
-            return
-        result = result.contiguous()
-        work = dist.isend(result, group=self.group, group_dst=peer, tag=_tag(wants))
-        self.sent[action] = work, result
-
     def _check_arguments(self) -> None:
         schedule, owned = self.schedule, self.schedule.stages_of(self.rank)
         if sorted(self.stages) != owned:
@@ -209,36 +181,20 @@ def _rank(schedule: Schedule, group: dist.ProcessGroup | None) -> int:
         raise ValueError(f"rank {dist.get_rank()} is not in this group: call run_schedule on its ranks only")
     if size != schedule.ranks:
         raise ValueError(f"a schedule of {schedule.ranks} ranks in a group of {size}: expected as many")
-    if dist.get_backend(group) == "nccl":
-        raise RuntimeError(
-            "run_schedule on nccl: expected gloo or the virtual cluster, which match messages by tag. NCCL executes "
-            "what two ranks send and receive in the order of the calls: a send of each to the other would deadlock"
-        )
     return rank
 
 
-def _wants(action: Action, stage: int) -> Action:
-    """Who needs an activation or a gradient: the action of this kind on a stage; B stands for I as well."""
-    return Action("F" if action.kind == "F" else "B", stage, action.microbatch)
-
-
-def _tag(wants: Action) -> int:
-    """One per microbatch: its messages from one rank to another leave in the order in which they are asked for. Tag 0
-    is left for tied weights."""
-    return 1 + wants.microbatch
-
-
-def _device(stage: nn.Module) -> torch.device:
-    return next((p.device for p in stage.parameters()), torch.device("cpu"))
-
-
 def _check_like(output: Tensor, like: Tensor, stage: int) -> None:
-    if not isinstance(output, Tensor) or (output.shape, output.dtype) != (like.shape, like.dtype):
-        found = f"{output.dtype} {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+    found = _description(output, like.is_meta) if isinstance(output, Tensor) else type(output).__name__
+    if found != (announced := _description(like, like.is_meta)):
         raise ValueError(
-            f"stage {stage} gave {found}: `activations` announced {like.dtype} {tuple(like.shape)}, and the next rank "
-            "waits for as many bytes"
+            f"stage {stage} gave {found}: `activations` announced {announced}, and the next rank waits for as many "
+            "bytes"
         )
+
+
+def _description(tensor: Tensor, anywhere: bool) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)}" + ("" if anywhere else f" on {tensor.device}")
 
 
 @contextmanager
@@ -257,8 +213,10 @@ def _tied(
     yield
     own = torch.zeros_like(weight) if weight.grad is None else weight.grad
     other, peer = torch.empty_like(own), sum(ends) - rank
-    works = [dist.isend(own, group=group, group_dst=peer), dist.irecv(other, group=group, group_src=peer)]
-    for work in works:
+    exchange = [
+        dist.P2POp(call, each, group=group, group_peer=peer) for call, each in ((dist.isend, own), (dist.irecv, other))
+    ]
+    for work in dist.batch_isend_irecv(exchange):  # not one after the other, which would deadlock on NCCL
         work.wait()
     both = own + other  # the same on both ranks, to the last bit
     weight.grad = both if before is None else before + both

@@ -20,6 +20,7 @@ from threeloops.training.sharded.cost import ModelStates, bytes_sent, model_stat
 from threeloops.training.sharded.deepspeed import (
     DeepSpeedConfigError,
     DeepSpeedSettings,
+    LearningRate,
     LossScale,
     from_deepspeed_config,
 )
@@ -29,6 +30,6 @@ from threeloops.training.sharded.optimizer import ZeroOptimizer
 from threeloops.training.sharded.reshard import reshard
 
 __all__ = [
-    "DeepSpeedConfigError", "DeepSpeedSettings", "FSDP", "LiveBytes", "LossScale", "ModelStates", "ZeroOptimizer",
-    "bytes_sent", "from_deepspeed_config", "model_states", "reshard",
+    "DeepSpeedConfigError", "DeepSpeedSettings", "FSDP", "LearningRate", "LiveBytes", "LossScale", "ModelStates",
+    "ZeroOptimizer", "bytes_sent", "from_deepspeed_config", "model_states", "reshard",
 ]  # fmt: skip

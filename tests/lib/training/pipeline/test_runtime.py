@@ -6,13 +6,14 @@ import weakref
 from itertools import pairwise
 
 import pytest
+import threeloops.training.pipeline.runtime as runtime
 import torch
 import torch.distributed as dist
 from charged import ChargedLinear
 from pipelines import drawn, written
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
-from threeloops.training.cluster import Cluster, RankFailed, now, one_node, run_on_processes, uniform
+from threeloops.training.cluster import Cluster, Deadlock, RankFailed, now, one_node, run_on_processes, uniform
 from threeloops.training.mesh import Mesh
 from threeloops.training.pipeline import (
     Durations,
@@ -28,6 +29,7 @@ from threeloops.training.pipeline import (
     zb_h1,
     zb_v,
 )
+from threeloops.training.pipeline.messages import device_of_messages, rounds
 from torch import nn
 
 ROWS, WIDTH = 3, 6
@@ -78,7 +80,7 @@ def mine(schedule, stages, group=None):
     return {stage: stages[stage] for stage in schedule.stages_of(rank)}
 
 
-def mlp_step(schedule, durations=None, layer=nn.Linear, frozen=(), group=None, seed=1):
+def mlp_step(schedule, durations=None, layer=nn.Linear, frozen=(), group=None, seed=1, stream=STREAM, tags=None):
     """A step, and the gradients of this rank."""
     stages = mlp(schedule.stages, layer)
     for stage in frozen:
@@ -86,7 +88,7 @@ def mlp_step(schedule, durations=None, layer=nn.Linear, frozen=(), group=None, s
     own = mine(schedule, stages, group)
     inputs, targets = batches(schedule.microbatches, seed)
     step = run_schedule(
-        schedule, own, inputs, targets, nn.functional.mse_loss, STREAM, durations=durations, group=group
+        schedule, own, inputs, targets, nn.functional.mse_loss, stream, durations=durations, group=group, tags=tags
     )
     return step, gradients(own)
 
@@ -240,14 +242,14 @@ def tokens_of(microbatches):
     return [torch.randint(17, (2, 5), generator=generator) for _ in range(2 * microbatches)]
 
 
-def gpt_steps(schedule, layers, tied, steps):
+def gpt_steps(schedule, layers, tied, steps, tags=None):
     """Gradients by the model's own names, accumulated over steps of different batches."""
     stages = gpt_stages(gpt(layers, tied), schedule.stages)
     own, m = mine(schedule, stages), schedule.microbatches
     stream = torch.empty(2, 5, 8, dtype=torch.float64)
     for step in range(steps):
         tokens = tokens_of(m)[step * m :][:m]
-        run_schedule(schedule, own, tokens, [each.roll(1) for each in tokens], stages[-1].loss, stream)
+        run_schedule(schedule, own, tokens, [each.roll(1) for each in tokens], stages[-1].loss, stream, tags=tags)
     return {name: p.grad for module in own.values() for name, p in module.named_parameters()}
 
 
@@ -370,6 +372,119 @@ def test_an_activation_that_was_sent_is_let_go_when_its_gradient_is_there(watche
     assert [most for _, _, most in watched[1]] == [3, 2, 0]
 
 
+# Without tags, as on NCCL
+
+
+def in_turn(call):
+    """Let each call end before the next one begins, as on NCCL's stream."""
+
+    def waiting(*arguments, **options):
+        works = call(*arguments, **options)
+        for work in works if isinstance(works, list) else [works]:
+            work.wait()
+        return works
+
+    return waiting
+
+
+def mlp_step_on_a_gpu(schedule):
+    """A step with tensors on the CPU that are said to be on another device, and the first calls of `dist`."""
+    calls, batch = [], in_turn(dist.batch_isend_irecv)
+    dist.all_reduce = lambda tensor, group: calls.append(tensor.device.type)
+    dist.batch_isend_irecv = lambda operations: calls.append("batch") or batch(operations)
+    runtime.device_of_messages = lambda *_: torch.device("meta")
+    return mlp_step(schedule, stream=torch.empty_like(STREAM, device="cpu")), calls
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_on_a_gpu_messages_go_in_batches_that_do_not_deadlock_one_after_the_other(name):
+    schedule = SCHEDULES[name]
+    results = Cluster(schedule.ranks).run(mlp_step_on_a_gpu, schedule).results
+    assert_same([found for found, _ in results], schedule, alone(schedule))
+    for _, calls in results:
+        assert calls[:1] == ["meta"] * (schedule.ranks > 1), "all ranks of a group must take part in its first call"
+        assert set(calls[1:]) <= {"batch"}
+
+
+def one_call_after_the_other(schedule):
+    dist.isend, dist.irecv = in_turn(dist.isend), in_turn(dist.irecv)
+    mlp_step(schedule)
+
+
+def test_messages_by_tag_would_deadlock_one_after_the_other():
+    with pytest.raises(Deadlock):
+        Cluster(2).run(one_call_after_the_other, one_f_one_b(2, 2))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_in_a_round_each_rank_does_what_it_has_had_the_input_for_since_an_earlier_one(name):
+    schedule, there = SCHEDULES[name], set()
+    found = rounds(schedule)
+    assert [[acting[rank] for acting in found if acting[rank]] for rank in range(schedule.ranks)] == schedule.rows
+    for acting in found:
+        actions = [action for action in acting if action is not None]
+        assert actions, "every round gets on"
+        for action in actions:
+            source = schedule.source(action)
+            assert source is None or (action.kind == "F", source, action.microbatch) in there
+        there |= {(action.kind == "F", action.stage, action.microbatch) for action in actions if action.kind != "W"}
+
+
+def test_in_the_steady_state_of_1f1b_an_activation_and_a_gradient_cross():
+    steps = ["".join("-" if a is None else a.kind for a in acting) for acting in rounds(one_f_one_b(2, 4))]
+    assert " ".join(steps) == "F- FF -B BF FB BF FB BF -B B-"
+
+
+def tied_step(schedule):
+    batches, batch = [], in_turn(dist.batch_isend_irecv)
+
+    def noted(operations):
+        batches.append([each.op.__name__ for each in operations])
+        return batch(operations)
+
+    dist.batch_isend_irecv = noted
+    return gpt_steps(schedule, 3, True, 1, tags=False), batches
+
+
+def test_tied_weights_cross_in_one_batch():
+    schedule = one_f_one_b(3, 2)
+    (first, at_first), (_, between), (last, at_last) = Cluster(3).run(tied_step, schedule).results
+    assert torch.equal(first["embedding.weight"], last["head.weight"])
+    assert at_first[-1] == at_last[-1] == ["isend", "irecv"] and len(between[-1]) == 1
+
+
+def devices(stages, activations, carried):
+    dist.get_backend_config = lambda group=None: carried
+    return device_of_messages(activations, stages, None)
+
+
+MODULES = {"a layer": {0: nn.Linear(1, 1)}, "no parameters": {0: nn.Identity()}}
+
+
+@pytest.mark.parametrize(
+    ("stages", "stream", "carried", "device"),
+    [
+        ("no parameters", torch.empty(1), "cpu:gloo,cuda:nccl", "cpu"),
+        ("a layer", STREAM, "cpu:gloo,cuda:nccl", "cpu"),
+        ("no parameters", STREAM, "cpu:virtual", "cpu"),
+        ("no parameters", STREAM, "cuda:nccl", "cuda"),
+    ],
+)
+def test_messages_are_where_activations_or_stages_are_or_all_that_the_group_carries(stages, stream, carried, device):
+    found = Cluster(1).run(devices, MODULES[stages], [stream], carried).results[0]
+    assert found == torch.device(device)
+
+
+def on_two_devices(stages):
+    torch.cuda.is_available = lambda: True
+    return devices(stages, [STREAM], "cpu:gloo,cuda:nccl")
+
+
+def test_a_device_that_nothing_tells_is_asked_for():
+    with pytest.raises(RankFailed, match="no parameters, .* expected `activations` on one of cpu, cuda"):
+        Cluster(1).run(on_two_devices, MODULES["no parameters"])
+
+
 # What cannot be
 
 
@@ -431,27 +546,31 @@ def not_mine(schedule):
         mlp_step(schedule, group=group)
 
 
-def on_nccl(schedule):
-    dist.get_backend = lambda group=None: "nccl"
+def test_ranks_outside_of_the_group_are_refused():
+    with pytest.raises(RankFailed, match="rank 2 is not in this group"):
+        Cluster(3).run(not_mine, one_f_one_b(2, 2))
+
+
+def in_a_group_of_nccl(schedule):
+    dist.get_backend_config = lambda group=None: "cuda:nccl"
     mlp_step(schedule)
 
 
-def test_ranks_outside_of_the_group_and_backends_without_tags_are_refused():
-    with pytest.raises(RankFailed, match="rank 2 is not in this group"):
-        Cluster(3).run(not_mine, one_f_one_b(2, 2))
-    with pytest.raises(RankFailed, match="run_schedule on nccl: expected gloo or the virtual cluster"):
-        Cluster(2).run(on_nccl, one_f_one_b(2, 2))
+def test_tensors_that_the_group_does_not_carry_are_refused_before_anything_is_sent():
+    with pytest.raises(RankFailed, match="activations are on cpu, and this group carries tensors on cuda: move stages"):
+        Cluster(2).run(in_a_group_of_nccl, one_f_one_b(2, 2))
 
 
 # Real processes
 
 
 def several(schedules):
-    return [mlp_step(schedule) for schedule in schedules]
+    return [mlp_step(schedule, tags=tags) for schedule in schedules for tags in (True, False)]
 
 
 def test_the_same_on_gloo():
     schedules = [one_f_one_b(2, 5), interleaved(2, 4), zb_h1(2, 3), zb_v(2, 4), drawn(7, 2, 2, 3)]
     results = run_on_processes("gloo", 2, several, schedules, seconds=60)
     for number, schedule in enumerate(schedules):
-        assert_same([found[number] for found in results], schedule, alone(schedule))
+        for order in (0, 1):
+            assert_same([found[2 * number + order] for found in results], schedule, alone(schedule))

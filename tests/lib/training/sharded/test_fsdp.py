@@ -77,6 +77,62 @@ def test_on_gloo_the_same_programs_have_the_same_values():
         torch.testing.assert_close(first[how], virtual["ddp"], rtol=1e-6, atol=1e-7)
 
 
+# Other devices. Tensors of the meta device have no values, so they can stand for those of a GPU
+
+
+class Finished:
+    def wait(self):
+        return True
+
+
+def devices_of_collectives():
+    """Names of collectives, and the devices of the tensors that they are called with."""
+    seen = []
+
+    def watched(name):
+        def collective(*arguments, **options):
+            seen.extend((name, each.device.type) for each in arguments if isinstance(each, torch.Tensor))
+            return Finished()
+
+        return collective
+
+    dist.get_backend_config = lambda group=None: "meta:nccl"
+    for name in ("all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "all_reduce"):
+        setattr(dist, name, watched(name))
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.Linear(4, 2))
+        x = torch.empty(3, 4)
+    model[2].requires_grad_(False)
+    fsdp = FSDP(model, list(model))
+    for norm in (2.0, float("inf")):
+        fsdp(x).sum().backward()
+        fsdp.clip_grad_norm(1.0, norm)
+    with fsdp.full_parameters():
+        fsdp.load_state_dict(fsdp.state_dict())
+    return seen
+
+
+def test_collectives_get_tensors_from_the_device_of_the_module_only():
+    seen = Cluster(2).run(devices_of_collectives).results[0]
+    assert {name for name, _ in seen} == {"all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "all_reduce"}
+    assert {device for _, device in seen} == {"meta"}
+
+
+def wrapped_on_the_cpu_in_a_group_of_nccl(where):
+    dist.get_backend_config = lambda group=None: "cuda:nccl"
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    if where == "buffer":
+        model = nn.Sequential(nn.BatchNorm1d(2, affine=False))
+    FSDP(model, list(model))
+
+
+@pytest.mark.parametrize(("where", "name"), [("parameter", "0.weight"), ("buffer", "0.running_mean")])
+def test_a_module_that_the_group_does_not_carry_is_refused(where, name):
+    said = f"{name} is on cpu, and this group carries tensors on cuda: move the module there before wrapping it"
+    with pytest.raises(RankFailed, match=said):
+        Cluster(2).run(wrapped_on_the_cpu_in_a_group_of_nccl, where)
+
+
 # A model with everything: tied embeddings in the root, frozen parts, dtypes, buffers, checkpoints
 
 

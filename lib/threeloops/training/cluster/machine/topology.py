@@ -4,12 +4,13 @@ A port is something that sends one message at a time: a direction of a link, a N
 share a port share its bandwidth. Bandwidths are bytes/s per direction, latencies seconds.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from threeloops.hardware.accelerators import accelerator
 
-__all__ = ["Port", "Route", "Topology", "fabric", "one_node", "pcie_only", "uniform"]
+__all__ = ["Port", "Route", "Topology", "fabric", "one_node", "pcie_only", "read_topology", "uniform"]
 
 _MOST_RANKS = 128
 """Each rank is a process of this machine."""
@@ -167,6 +168,38 @@ def fabric(
         made.routes[a, b] = Route(tuple(between), network_latency)
     name = f"{nodes} × {per_node} × {device}" if nodes > 1 else f"{per_node} × {device}"
     return Topology(name, tuple(rank // per_node for rank in range(ranks)), tuple(made.ports), made.routes)
+
+
+def read_topology(text: str, ranks: int | None = None) -> Topology:
+    """A topology by the name that it has in charts: "8 × H100 SXM" (one node), "2 × 8 × H100 SXM" (nodes, ranks per
+    node), "8 × L40S, PCIe", or "8 ranks" (`uniform`). "x" stands for "×".
+
+    Args:
+        ranks: how many it must have, if the caller knows.
+
+    Raises:
+        ValueError: no such topology, or another number of ranks.
+        LookupError: no such device.
+    """
+    words = [word.strip() for word in re.split(r"\s+[x×]\s+", text.strip())]
+    device, _, bus = words[-1].partition(",")
+    counts = [int(word) for word in words[:-1] if word.isdecimal()]
+    if match := re.fullmatch(r"(\d+) ranks?", text.strip()):
+        topology = uniform(int(match[1]))
+    elif len(counts) != len(words) - 1 or len(counts) not in (1, 2) or bus.strip().lower() not in ("", "pcie"):
+        raise ValueError(
+            f"topology {text!r}: expected for example '8 ranks', '8 x H100 SXM', '2 x 8 x H100 SXM' (nodes x ranks per "
+            "node) or '8 x L40S, PCIe'"
+        )
+    elif bus and len(counts) == 1:
+        topology = pcie_only(device, counts[0])
+    elif bus:
+        raise ValueError(f"topology {text!r}: devices on PCIe are in one node here; leave out the number of nodes")
+    else:
+        topology = fabric(1 if len(counts) == 1 else counts[0], counts[-1], device)
+    if ranks not in (None, topology.ranks):
+        raise ValueError(f"topology {text!r} has {topology.ranks} ranks, and {ranks} were asked for")
+    return topology
 
 
 def _pairs(ranks: int) -> list[tuple[int, int]]:

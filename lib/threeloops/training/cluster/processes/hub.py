@@ -45,14 +45,14 @@ def warm_up(modules: Iterable[str]) -> None:
 
 
 def start(
-    size: int,
+    nodes: Sequence[int],
     program: Callable[..., Any],
     arguments: Sequence[Any],
     slow: Sequence[SlowRank],
     seconds: float,
     measured: bool,
 ) -> None:
-    """Fork one rank for each of `size`; each runs `program(*arguments)`."""
+    """Fork one rank for each of `nodes`, which says in which node it is; each runs `program(*arguments)`."""
     end()
     warm_up(str(getattr(each, "__module__", "")) for each in getattr(program, "__globals__", {}).values())
 
@@ -60,11 +60,11 @@ def start(
         for rank, given in enumerate(descriptors):
             child = os.fork()
             if child == 0:
-                be_rank(rank, size, given, lambda: (program, arguments, slow, measured))
+                be_rank(rank, nodes, given, lambda: (program, arguments, slow, measured))
             _Hub.children.append(child)
         return _Hub.children
 
-    _Hub.sockets = Sockets(size, launch, seconds)
+    _Hub.sockets = Sockets(len(nodes), launch, seconds)
 
 
 def exchange(told: Sequence[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:

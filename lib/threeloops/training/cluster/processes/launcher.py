@@ -60,8 +60,8 @@ class _Launcher:
         Yields what tells the exit status of each, None for one that is at work. All are gone at the end.
         """
         cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-        libraries, _ = pickle.loads(program)
-        task = pickle.dumps((libraries, pickle.dumps((dict(environment), cores, function))))
+        libraries = pickle.loads(program)[0]
+        task = pickle.dumps((libraries, pickle.dumps((dict(environment), cores, function)), None))
         folder = os.open(".", os.O_RDONLY)
         try:
             with self._busy:

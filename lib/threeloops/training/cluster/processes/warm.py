@@ -13,24 +13,21 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from threeloops.forking import prepare_to_fork
-from threeloops.training.cluster.machine.faults import SlowRank
+from threeloops.training.cluster.processes.pickled import from_bytes, import_libraries, label_of
 from threeloops.training.cluster.programs.child import (
     be_process,
     be_rank,
     die_with_parent,
-    from_bytes,
-    import_libraries,
 )
 
 __all__ = [
-    "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "import_parallel", "main",
-    "receive_exactly",
+    "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "be_unpacked_rank", "import_parallel",
+    "main", "receive_exactly",
 ]  # fmt: skip
 
 COMMAND = struct.Struct("<4sIQi")
@@ -113,7 +110,7 @@ def _fork(control: socket.socket, ranks: int, program: bytes, core: int) -> list
                         os.close(descriptor)
             if core >= 0:
                 os.sched_setaffinity(0, {core})
-            be_rank(rank, ranks, given[rank], lambda: _unpacked(program))
+            be_unpacked_rank(rank, given[rank], program)
         children.append(child)
     for descriptors in given:
         for descriptor in descriptors:
@@ -134,9 +131,10 @@ def _become(control: socket.socket, ranks: int, program: bytes) -> list[int]:
     return children
 
 
-def _unpacked(program: bytes) -> tuple[Callable[..., Any], Sequence[Any], Sequence[SlowRank], bool]:
-    function, arguments, (slow, measured) = from_bytes(program)
-    return function, arguments, slow, measured
+def be_unpacked_rank(rank: int, descriptors: Sequence[int], pickled: bytes) -> None:
+    """Be a rank of the program that `Cluster.run` has pickled, and never return."""
+    nodes, slow, measured = label_of(pickled)
+    be_rank(rank, nodes, descriptors, lambda: (*from_bytes(pickled), slow, measured))
 
 
 def _receive_descriptors(control: socket.socket, count: int) -> list[int]:

@@ -1,20 +1,16 @@
-"""What a forked process does to be one rank, and how its program gets there."""
+"""What a process does to be one rank of a cluster, or another process of this library."""
 
 import ctypes
 import faulthandler
-import gc
-import importlib
-import io
 import os
 import pickle
+import random
 import signal
 import socket
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -27,9 +23,7 @@ from threeloops.training.cluster.programs.handles import Rank
 from threeloops.training.cluster.programs.printed import bounded_text
 from threeloops.training.cluster.programs.world import OwnStore, enter_world, environment
 
-__all__ = [
-    "Program", "be_process", "be_rank", "current_rank", "die_with_parent", "from_bytes", "import_libraries", "to_bytes",
-]  # fmt: skip
+__all__ = ["Program", "be_process", "be_rank", "current_rank", "die_with_parent"]
 
 Program = Callable[[], tuple[Callable[..., Any], Sequence[Any], Sequence[SlowRank], bool]]
 """Gives, in the rank's process, the function to run, its arguments, how slow the rank is, and whether its memory is to
@@ -43,83 +37,16 @@ def current_rank() -> Rank | None:
     return _current
 
 
-def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], more: Any = None) -> bytes:
-    """The program with its arguments, as cloudpickle sends it, where modules are found here, and which it names.
-
-    Functions of a notebook travel by value, as they are now, and so do those of the modules, if they are no library's,
-    in which the program and functions among its arguments stand. Other modules are imported over there, those of
-    libraries once for all runs.
-
-    Raises:
-        TypeError: something among them cannot be sent.
-    """
-    functions = [each for each in (program, *arguments) if isinstance(each, FunctionType)]
-    names = {each.__module__ for each in functions} & sys.modules.keys() - cloudpickle.list_registry_pickle_by_value()
-    own = [sys.modules[name] for name in names if name != "__main__" and not _is_of_a_library(name)]
-    for module in own:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        pickler = _Pickler(file := io.BytesIO())
-        pickler.dump((program, tuple(arguments), more))
-        return pickle.dumps((sorted(pickler.libraries), pickle.dumps((sys.path, file.getvalue()))))
-    except (TypeError, pickle.PicklingError) as error:
-        raise TypeError(
-            f"{getattr(program, '__name__', program)} and what it uses go to the ranks by cloudpickle, and that "
-            f"failed: {error}. Make what cannot be sent inside a function that runs on the ranks"
-        ) from error
-    finally:
-        for module in own:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def from_bytes(data: bytes) -> tuple[Callable[..., Any], Sequence[Any], Any]:
-    """What was given to `to_bytes`, in a process that then finds the same modules."""
-    path, program = pickle.loads(pickle.loads(data)[1])
-    sys.path += [folder for folder in path if folder not in sys.path]
-    found: tuple[Callable[..., Any], Sequence[Any], Any] = pickle.loads(program)
-    return found
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Notes the libraries' modules from which the things come that it pickles."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.libraries: set[str] = set()
-
-    def reducer_override(self, thing: Any) -> Any:
-        name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
-        if isinstance(name, str) and name not in self.libraries and _is_of_a_library(name):
-            self.libraries.add(name)
-        return super().reducer_override(thing)
-
-
-def _is_of_a_library(name: str) -> bool:
-    """Whether a module is imported here and belongs to a library. torch may lie anywhere."""
-    file = getattr(sys.modules.get(name), "__file__", None)
-    return file is not None and (name.split(".")[0] == "torch" or is_library(file))
-
-
-def import_libraries(data: bytes) -> None:
-    """Import what a program from `to_bytes` names and this process lacks, so that ranks inherit what each would import
-    for itself. What cannot be imported fails there."""
-    if lacking := [each for each in pickle.loads(data)[0] if each not in sys.modules]:
-        for each in lacking:
-            with suppress(Exception):
-                importlib.import_module(each)
-        gc.freeze()  # as in prepare_to_fork
-
-
-def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program) -> None:
-    """Run a program as rank `rank` of `ranks`, and never return. `descriptors` are its socket and the file for what it
-    prints."""
+def be_rank(rank: int, nodes: Sequence[int], descriptors: Sequence[int], program: Program) -> None:
+    """Run a program as rank `rank`, and never return. `nodes` says in which node each rank is, `descriptors` are the
+    rank's socket and the file for what it prints."""
     global _current
     connection, printed = descriptors
     die_with_parent()
     os.dup2(printed, 1)
     os.dup2(printed, 2)
     sys.stdout, sys.stderr = (bounded_text(number) for number in (1, 2))
-    os.environ.update(environment(rank, ranks))
+    os.environ.update(environment(rank, nodes))
     # torch 2.13 has new names for two collectives, and 2.11 only the old ones: each rank would print two lines per run.
     old = "reduce_scatter_tensor|all_gather_into_tensor"
     warnings.filterwarnings("ignore", rf"`torch\.distributed\.({old})` is deprecated", FutureWarning)
@@ -129,12 +56,13 @@ def be_rank(rank: int, ranks: int, descriptors: Sequence[int], program: Program)
         actor.resume()
         function, arguments, slow, measured = program()
         actor.slow = [fault for fault in slow if fault.rank == rank]
+        _current = Rank(rank, len(nodes), actor)
+        register(_current)
+        enter_world(rank, len(nodes), "virtual", lambda _: OwnStore())
+        _scatter_addresses(rank)
         if measured:
             settle()
             actor.pause()
-        _current = Rank(rank, ranks, actor)
-        register(_current)
-        enter_world(rank, ranks, "virtual", lambda _: OwnStore())
         result = function(*arguments)
         _current.finish()
         actor.end(result=_pickled(result))
@@ -173,6 +101,22 @@ def be_process(rank: int, descriptors: Sequence[int], pickled: bytes) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _scatter_addresses(rank: int) -> None:
+    """Let new objects have other addresses on each rank, as on machines of their own: forks of one process would have
+    the same, and with them the same order of a set of parameters.
+    """
+    step = 2 * random.Random(rank).randrange(_BLOCKS // 2) + 1  # odd, so its multiples reach every block
+    for size in range(48, 128, 16):  # sizes of tensors, modules and small objects
+        blocks = [bytes(size - sys.getsizeof(b"")) for _ in range(_BLOCKS)]
+        mixed = [blocks[number * step % _BLOCKS] for number in range(_BLOCKS)]
+        _kept.extend(mixed[_BLOCKS // 2 :])
+        del blocks, mixed  # frees the other half in that order
+
+
+_BLOCKS = 1024
+_kept: list[bytes] = []
 
 
 def _pickled(result: Any) -> bytes:

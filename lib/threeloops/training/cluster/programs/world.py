@@ -23,13 +23,16 @@ __all__ = ["OwnStore", "enter_world", "environment"]
 _BACKENDS = ("gloo", "nccl", "mpi", "undefined", "virtual", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo", "cpu:gloo")
 
 
-def environment(rank: int, ranks: int) -> dict[str, str]:
-    """The variables that torchrun sets for one machine. Nobody listens at the address: see `enter_world`."""
+def environment(rank: int, nodes: Sequence[int]) -> dict[str, str]:
+    """The variables that torchrun sets; `nodes` says in which node each rank is. Nobody listens at the address: see
+    `enter_world`."""
+    node = [other for other in range(len(nodes)) if nodes[other] == nodes[rank]]
     return {
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(node.index(rank)),
+        "GROUP_RANK": str(nodes[rank]),
+        "WORLD_SIZE": str(len(nodes)),
+        "LOCAL_WORLD_SIZE": str(len(node)),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
     }

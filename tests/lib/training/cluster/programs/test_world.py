@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from threeloops.training.cluster import Cluster, ClusterError, RankFailed, run_on_processes
+from threeloops.training.cluster import Cluster, ClusterError, RankFailed, fabric, run_on_processes
+from torch import nn
 
 RUNS = {"virtual": lambda ranks, program: list(Cluster(ranks).run(program, seconds=60).results)}
 RUNS["gloo"] = lambda ranks, program: run_on_processes("gloo", ranks, program, seconds=60)
@@ -217,3 +218,43 @@ def test_a_program_that_hangs_is_named_with_its_line(program):
         Cluster(2).run(program, seconds=2)
     with pytest.raises(RankFailed, match=said):
         run_on_processes("gloo", 2, program, seconds=2)
+
+
+def order_of_parameters():
+    model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(8)])
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return [names[parameter] for parameter in set(model.parameters())]
+
+
+def order_of_names():
+    return list({"embed", "attention", "mlp", "norm", "head"})
+
+
+def test_ranks_order_sets_as_separate_machines_do():
+    """A program that reduces the gradients of `set(model.parameters())` must not pass here and fail there."""
+    orders = Cluster(4).run(order_of_parameters).results
+    assert len(set(map(tuple, orders))) == 4
+    assert len(set(map(tuple, Cluster(4).run(order_of_names).results))) == 1, "forks share their hash seed"
+
+
+def test_fresh_ranks_have_hash_seeds_of_their_own():
+    cluster = Cluster(3, fresh=True)
+    orders = cluster.run(order_of_names).results
+    assert len(set(map(tuple, orders))) > 1
+    assert cluster.run(order_of_names).results == orders, "and every run is the same"
+    with pytest.raises(RankFailed, match=r"rank \d of 3\. Run the program on 8 ranks"):
+        cluster.run(asks_for_more_ranks)
+
+
+def place():
+    return [int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")]
+
+
+def test_a_rank_knows_its_node_as_torchrun_says_it():
+    assert list(Cluster(fabric(2, 2)).run(place).results) == [
+        [0, 0, 0, 4, 2],
+        [1, 1, 0, 4, 2],
+        [2, 0, 1, 4, 2],
+        [3, 1, 1, 4, 2],
+    ]
+    assert run_on_processes("gloo", 2, place) == [[0, 0, 0, 2, 2], [1, 1, 0, 2, 2]]

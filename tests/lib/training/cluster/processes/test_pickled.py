@@ -8,7 +8,7 @@ import types
 import cloudpickle
 import pytest
 from threeloops.training.cluster import Cluster, RankFailed
-from threeloops.training.cluster.programs.child import from_bytes, import_libraries, to_bytes
+from threeloops.training.cluster.processes.pickled import from_bytes, import_libraries, to_bytes
 
 
 @pytest.fixture
@@ -62,5 +62,5 @@ def test_a_library_that_cannot_be_imported_is_the_ranks_error(folder, monkeypatc
 
 
 def test_a_function_of_a_library_among_the_arguments_travels_by_its_name():
-    _, (dedent,), _ = from_bytes(to_bytes(called, (textwrap.dedent,)))
+    _, (dedent,) = from_bytes(to_bytes(called, (textwrap.dedent,)))
     assert dedent is textwrap.dedent

@@ -1,0 +1,74 @@
+"""Ranks that differ as those of real machines do: each is an interpreter of its own, with a hash seed of its own.
+
+The order of a set of strings differs from rank to rank then, as that of objects always does. Starting takes seconds,
+because each rank imports torch itself.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import torch
+
+from threeloops.module_process import command
+from threeloops.training.cluster.processes.ranks import Sockets
+from threeloops.training.cluster.processes.warm import be_unpacked_rank
+from threeloops.training.cluster.programs.child import die_with_parent
+
+__all__ = ["fresh_ranks", "main"]
+
+_FIRST_SEED = 1000
+"""Of rank 0; each rank has the same in every run."""
+
+
+@contextlib.contextmanager
+def fresh_ranks(size: int, program: bytes, seconds: float) -> Iterator[Sockets]:
+    """`size` ranks that run a pickled program for so long; all are gone at the end."""
+    processes: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryFile() as file:
+        file.write(program)
+        file.flush()
+
+        def launch(descriptors: list[list[int]]) -> list[int]:
+            for rank, given in enumerate(descriptors):
+                numbers = [*given, file.fileno()]
+                environment = {
+                    **os.environ,
+                    "CUDA_VISIBLE_DEVICES": "",
+                    "OMP_NUM_THREADS": "1",
+                    "PYTHONHASHSEED": str(_FIRST_SEED + rank),
+                }
+                processes.append(
+                    subprocess.Popen(
+                        [*command("threeloops.training.cluster.processes.fresh"), *map(str, (rank, *numbers))],
+                        pass_fds=numbers,
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                    )  # fmt: skip
+                )
+            return [process.pid for process in processes]
+
+        sockets = None
+        try:
+            sockets = Sockets(size, launch, seconds)
+            yield sockets
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+            if sockets:
+                sockets.close()
+
+
+def main() -> None:
+    die_with_parent()
+    rank, *descriptors, file = map(int, sys.argv[-4:])
+    torch.set_num_threads(1)
+    be_unpacked_rank(rank, descriptors, os.pread(file, os.fstat(file).st_size, 0))
+
+
+if __name__ == "__main__":
+    main()

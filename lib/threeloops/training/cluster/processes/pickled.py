@@ -1,0 +1,89 @@
+"""How a program gets to its ranks."""
+
+import gc
+import importlib
+import io
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+
+from threeloops.training.cluster.programs.actor import is_library
+
+__all__ = ["from_bytes", "import_libraries", "label_of", "to_bytes"]
+
+
+def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], label: Any = None) -> bytes:
+    """The program with its arguments, as cloudpickle sends it, where modules are found here, and which it names. The
+    label can be read without the program.
+
+    Functions of a notebook travel by value, as they are now, and so do those of the modules, if they are no library's,
+    in which the program and functions among its arguments stand. Other modules are imported over there, those of
+    libraries once for all runs.
+
+    Raises:
+        TypeError: something among them cannot be sent.
+    """
+    functions = [each for each in (program, *arguments) if isinstance(each, FunctionType)]
+    names = {each.__module__ for each in functions} & sys.modules.keys() - cloudpickle.list_registry_pickle_by_value()
+    own = [sys.modules[name] for name in names if name != "__main__" and not _is_of_a_library(name)]
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        pickler = _Pickler(file := io.BytesIO())
+        pickler.dump((program, tuple(arguments)))
+        return pickle.dumps((sorted(pickler.libraries), pickle.dumps((sys.path, file.getvalue())), label))
+    except (TypeError, pickle.PicklingError) as error:
+        raise TypeError(
+            f"{getattr(program, '__name__', program)} and what it uses go to the ranks by cloudpickle, and that "
+            f"failed: {error}. Make what cannot be sent inside a function that runs on the ranks"
+        ) from error
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def from_bytes(data: bytes) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """What was given to `to_bytes`, in a process that then finds the same modules."""
+    path, program = pickle.loads(pickle.loads(data)[1])
+    sys.path += [folder for folder in path if folder not in sys.path]
+    found: tuple[Callable[..., Any], Sequence[Any]] = pickle.loads(program)
+    return found
+
+
+def label_of(data: bytes) -> Any:
+    return pickle.loads(data)[2]
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Notes the libraries' modules from which the things come that it pickles."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.libraries: set[str] = set()
+
+    def reducer_override(self, thing: Any) -> Any:
+        name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
+        if isinstance(name, str) and name not in self.libraries and _is_of_a_library(name):
+            self.libraries.add(name)
+        return super().reducer_override(thing)
+
+
+def _is_of_a_library(name: str) -> bool:
+    """Whether a module is imported here and belongs to a library. torch may lie anywhere."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file is not None and (name.split(".")[0] == "torch" or is_library(file))
+
+
+def import_libraries(data: bytes) -> None:
+    """Import what a program from `to_bytes` names and this process lacks, so that ranks inherit what each would import
+    for itself. What cannot be imported fails there."""
+    if lacking := [each for each in pickle.loads(data)[0] if each not in sys.modules]:
+        for each in lacking:
+            with suppress(Exception):
+                importlib.import_module(each)
+        gc.freeze()  # as in prepare_to_fork
