@@ -228,7 +228,7 @@ def local_sgd():
     return parameters_to_vector(model.parameters()).detach()
 
 
-@program(ranks=2)
+@program(ranks=2, cost=(all_reduce(2, _FIRST) + all_reduce(2, _SECOND)) * 2)
 def diloco():
     """Train alone with AdamW, and apply the mean change with an outer Nesterov optimizer."""
     model = _model()

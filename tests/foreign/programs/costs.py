@@ -7,8 +7,8 @@ bytes. Costs of operations that follow each other can be added.
 from dataclasses import dataclass
 
 __all__ = [
-    "Cost", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "message", "reduce",
-    "reduce_scatter", "scatter",
+    "ALPHA", "BETA", "Cost", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "message",
+    "reduce", "reduce_scatter", "scatter",
 ]  # fmt: skip
 
 ALPHA, BETA = 10e-6, 1e9

@@ -303,7 +303,7 @@ def zero_redundancy_optimizer():
     return losses, weights, [state[key]["exp_avg"].flatten() for key in sorted(state)]
 
 
-@program(ranks=2, refused="exhausted all inputs")
+@program(ranks=2, refused="exhausted (all )?inputs")
 def join_that_stops_early():
     """Stop all ranks when the first one runs out of data, with throw_on_early_termination."""
     ddp = DistributedDataParallel(_model())

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from programs import program
-from programs.costs import message
+from programs.costs import ALPHA, BETA, Cost, message
 
 
 def _neighbours():
@@ -41,7 +41,7 @@ def ring_of_batched_messages():
     return total.tolist()
 
 
-@program(ranks=2)
+@program(ranks=2, cost=Cost(ALPHA + 3 * 8 / BETA, 3 * 8))
 def tags_in_another_order():
     """Receive messages by their tags, in another order than they were sent."""
     if dist.get_rank() == 0:
@@ -134,7 +134,7 @@ def ring_all_reduce_by_hand():
     return torch.cat(chunks).tolist()
 
 
-@program(ranks=3)
+@program(ranks=3, cost=Cost(2 * ALPHA + 5 * 12 / BETA, 2 * 4 * 12))
 def pipelined_ring_broadcast():
     """Broadcast along a chain in pieces, so that all links are busy."""
     rank, world, _, _ = _neighbours()

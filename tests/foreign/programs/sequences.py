@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from programs import program
-from programs.costs import all_to_all, message
+from programs.costs import all_gather, all_to_all, message
 
 
 def _qkv(tokens=8, heads=2, width=4):
@@ -42,7 +42,7 @@ def _attention(q, k, v, mask=None):
     return scores.softmax(-1) @ v, scores.logsumexp(-1)
 
 
-@program(ranks=4)
+@program(ranks=4, cost=message(2 * 64, at_once=4) * 3)
 def ring_attention():
     """Pass keys and values around a ring, and merge partial attentions by their log-sum-exp."""
     q, k, v = map(_part, _qkv())
@@ -53,7 +53,7 @@ def ring_attention():
     return out
 
 
-@program(ranks=2)
+@program(ranks=2, cost=message(2 * 128, at_once=2))
 def causal_ring_attention():
     """Skip blocks of the future in a ring, and mask the block of this rank."""
     q, k, v = map(_part, _qkv())
@@ -122,7 +122,7 @@ def heads_instead_of_tokens():
     return exchanged(out.reshape(world, -1, out.shape[1]))
 
 
-@program(ranks=2)
+@program(ranks=2, cost=all_gather(2, 128) * 2)
 def gathered_keys_and_values():
     """Gather keys and values of the whole sequence, and mask by positions."""
     q, k, v = map(_part, _qkv())
@@ -136,7 +136,7 @@ def gathered_keys_and_values():
     return out
 
 
-@program(ranks=2)
+@program(ranks=2, cost=all_gather(2, 16))
 def zigzag_order():
     """Give each rank a chunk from the front and one from the back, and restore the order afterwards."""
     rank, world = dist.get_rank(), dist.get_world_size()

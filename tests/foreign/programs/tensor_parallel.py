@@ -107,7 +107,7 @@ def column_and_row_linear():
     return out.detach(), x.grad, up.grad, down.grad
 
 
-@program(ranks=2)
+@program(ranks=2, cost=all_reduce(2, 160) * 2)
 def attention_by_heads():
     """Give each rank half of the heads of an attention layer."""
     qkv, out = _weights((8, 3, 4, 2), (4, 2, 8))
@@ -120,7 +120,7 @@ def attention_by_heads():
     return y.detach(), x.grad
 
 
-@program(ranks=2)
+@program(ranks=2, cost=all_gather(2, 16) + all_reduce(2, 48))
 def columns_with_gathered_output():
     """Gather the output of a layer that is split by columns."""
     (weight,) = _weights((6, 4))
@@ -131,7 +131,7 @@ def columns_with_gathered_output():
     return y.detach(), weight.grad, x.grad
 
 
-@program(ranks=2)
+@program(ranks=2, cost=all_reduce(2, 64))
 def vocabulary_parallel_embedding():
     """Divide the rows of an embedding among the ranks, and add what they find."""
     (table,) = _weights((10, 4))
