@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from grader.authoring.labs import LabError, all_labs, find_lab, work_folder
+from grader.machine.installed import as_typed
 
 __all__ = ["check", "lab", "reset", "start", "status"]
 
@@ -18,7 +19,7 @@ _Name = Annotated[str, typer.Argument(help="Number or name of the lab.")]
 
 
 def _say(message: str) -> None:
-    _console.print(escape(message), highlight=False, soft_wrap=True)
+    _console.print(escape(as_typed(message)), highlight=False, soft_wrap=True)
 
 
 def _refuse(message: str) -> NoReturn:

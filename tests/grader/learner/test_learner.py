@@ -17,6 +17,7 @@ from grader.learner.notebooks import own_notebook
 from grader.learner.progress import key, next_step, standing
 from grader.learner.reset import reset
 from grader.machine.faults import MachineFault
+from grader.machine.installed import as_typed
 from grader.release import student_copies
 from grader.release.release import release
 
@@ -156,6 +157,24 @@ def test_a_learner_has_no_menus_of_nbgrader_and_no_news(toy):
         installed = json.load(file)["ServerApp"]["jpserver_extensions"]
     with open(f"{ours}/jupyter_server_config.json") as file:
         assert json.load(file)["ServerApp"]["jpserver_extensions"] == dict.fromkeys(installed, False)
+
+
+@pytest.mark.parametrize(
+    ("program", "path", "said"),
+    [
+        (".venv/bin/threeloops", "", "type `.venv/bin/threeloops lab 00`"),
+        (".venv/bin/threeloops", ".venv/bin", "type `threeloops lab 00`"),
+        ("elsewhere/pytest", "", "type `threeloops lab 00`"),
+    ],
+)
+def test_a_message_names_the_command_as_the_shell_finds_it(tmp_path, monkeypatch, program, path, said):
+    """`make lab` installs into .venv, which is on no PATH."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / program).parent.mkdir(parents=True)
+    (tmp_path / program).touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [program])
+    monkeypatch.setenv("PATH", str(tmp_path / path) if path else "/nowhere")
+    assert as_typed("type `threeloops lab 00`") == said
 
 
 def test_a_home_that_cannot_be_written_gets_one_sentence(toy, tmp_path, monkeypatch):
