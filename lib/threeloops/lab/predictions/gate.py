@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from threeloops.lab.widgets import cards
-from threeloops.lab.widgets.display import Piece, capture, capturing, execution, live, publish
+from threeloops.lab.widgets.display import Piece, capture, capturing, execution, html_widget, live, publish
 
 __all__ = ["fold", "folded", "forget", "happened", "happens", "when"]
 
@@ -80,7 +80,7 @@ def _box(event: str, unfolded: Callable[[], list[Piece]], until: str) -> Any:
 
     said = _said_in.get(event) == (run := execution())
     _said_in[event] = run
-    notice = [] if said else [ipywidgets.HTML(cards.frame("plain", cards.small(until)))]
+    notice = [] if said else [html_widget(cards.frame("plain", cards.small(until)))]
     box = ipywidgets.VBox(notice).add_class("threeloops-folded")
 
     def unfold() -> None:

@@ -22,7 +22,7 @@ WIDTH = "48rem"
 _DPI = 144
 _MOST_BYTES = 300_000
 _SVG_STYLE = (
-    "fill:currentColor;max-width:100%;min-width:min({0:g}pt,36rem);height:auto;stroke-linejoin:round;"
+    "fill:currentColor;max-width:100%;min-width:min({0:g}pt,34rem);height:auto;stroke-linejoin:round;"
     "stroke-linecap:butt"
 )
 """On a screen narrower than the least width a figure scrolls, so that its labels stay readable."""

@@ -120,6 +120,9 @@ def test_what_is_no_number_is_refused_in_the_form(page):
     entry.value = "many"
     take.click()
     assert "guess = &#x27;many&#x27;: expected a number" in card.value and questions.guesses == {}
+    entry.value = " "
+    take.click()
+    assert "Type a number first, such as 0.25 or 3e9" in card.value and questions.guesses == {}
     entry.value = "1,024"
     take.click()
     assert questions.guesses == {"reuse": 1024.0} and "1,024" in texts(page.pieces[0].widget)
