@@ -20,7 +20,8 @@ def draw(n, kind):
     axes.set_title(kind)
     return fig""",
     "passed": "with check('online_softmax', 'the online softmax'):\n    check.close(torch.ones(3), [1.0] * 3)",
-    "failed": "with check('rmsnorm', 'the norm'):\n    check.close(\n        torch.zeros(3),\n        [1.0] * 3, hint='no epsilon',\n    )",
+    "failed": "with check('rmsnorm', 'the norm'):\n"
+    "    check.close(\n  torch.zeros(3), [1.0] * 3,\n  hint='no epsilon',\n)",
     "unwritten": "def f():\n    raise NotImplementedError()\nwith check('f', 'an answer'):\n    f()",
     "hint": "hint('online_softmax', 'one', 'two')",
     "predict": "predict('chain', question='how long?', unit='µs', guess=7000)",
