@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-__all__ = ["Piece", "capture", "capturing", "execution", "html_widget", "in_kernel", "live", "preformatted", "publish"]
+__all__ = ["Piece", "capture", "execution", "html_widget", "in_kernel", "live", "preformatted", "publish"]
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -95,10 +95,6 @@ def _line(line: str) -> str:
 
 
 _captured: list[list[Piece]] = []
-
-
-def capturing() -> bool:
-    return bool(_captured)
 
 
 @contextlib.contextmanager
