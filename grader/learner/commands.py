@@ -55,7 +55,9 @@ def lab(
 
 
 def check(
-    notebook: Annotated[str, typer.Argument(help="A lab (your copy in work/ is meant) or a notebook file.")],
+    notebook: Annotated[
+        str, typer.Argument(metavar="LAB", help="Number or name of a lab, for your copy in work/; or a notebook file.")
+    ],
     full: Annotated[bool, typer.Option("--full", help="Grade it: hidden tests too, through the wall.")] = False,
 ) -> None:
     """Run your notebook's visible tests, as you would by hand, and say which exercises pass and what they are worth.

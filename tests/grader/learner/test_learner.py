@@ -94,6 +94,18 @@ def test_reset_gives_the_released_cell_back_and_keeps_the_answer_and_the_rest(to
     assert "return 7" in kept.read_text()
 
 
+def test_reset_removes_the_results_of_the_answer_and_no_others(toy):
+    write(toy, "mean", "def mean(values):\n    return 7")
+    notebook = read(toy.work)
+    passed = nbformat.v4.new_output("stream", text="✓")
+    for cell in (each for each in notebook.cells if each.cell_type == "code"):
+        cell.outputs, cell.execution_count = [passed], 3
+    nbformat.write(notebook, toy.work)
+    reset("mean")
+    empty = {cell.id for cell in read(toy.work).cells if cell.cell_type == "code" and not cell.outputs}
+    assert empty == {"mean", "mean_test"}
+
+
 def test_a_reset_that_cannot_keep_the_answer_changes_nothing(toy, monkeypatch):
     write(toy, "mean", "def mean(values):\n    return 7")
     before = toy.work.read_bytes()
@@ -114,7 +126,7 @@ def test_reset_of_a_lab_that_was_not_started_or_has_lost_the_cell_says_so(toy):
     with pytest.raises(LabError, match="has no cell mean any more; `threeloops update 90_toy` gives it back"):
         reset("mean")
     toy.work.unlink()
-    with pytest.raises(LabError, match="you have not started lab 90_toy"):
+    with pytest.raises(LabError, match="90_toy.ipynb does not exist: you have not started lab 90_toy here"):
         reset("mean")
 
 
