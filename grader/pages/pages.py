@@ -126,7 +126,10 @@ def page(title: str, lead: str, *sections: str, style: str = "", back: Sequence[
 
 @dataclass(frozen=True)
 class Cell:
-    """A table cell; `kind` holds CSS classes ("number", "good", "bad"), and "pre" for text with line breaks."""
+    """A table cell; `kind` holds CSS classes ("number", "good", "bad"), and "pre" for text with line breaks.
+
+    Backticks set code in any other text.
+    """
 
     text: str
     kind: str = ""
@@ -139,6 +142,8 @@ class Cell:
             text = f"<a href='{html.escape(self.href)}'>{text}</a>"
         if "pre" in self.kind.split():
             text = f"<pre>{text}</pre>"
+        else:
+            text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
         said = f" data-label='{html.escape(label)}'" if label and text else ""
         return f"<td class='{html.escape(self.kind)}'{said}>{text}</td>"
 

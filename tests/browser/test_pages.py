@@ -30,3 +30,8 @@ def test_a_phone_names_each_number_and_a_laptop_scrolls_the_table(page):
     assert page.locator("thead").is_visible() is not phone
     scrolls = page.locator(".wide").evaluate("e => e.scrollWidth > e.clientWidth")
     assert scrolls is not phone
+
+
+def test_backticks_of_a_cell_set_code():
+    assert pages.Cell("the width (`a < b`)").html() == "<td class=''>the width (<code>a &lt; b</code>)</td>"
+    assert "`as it was`" in pages.Cell("`as it was`", "pre").html()
