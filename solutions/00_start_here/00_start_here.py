@@ -261,7 +261,7 @@ SERVER = Probe(
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
 plot, axes = figure(width=9, height=3.3)
 for left, width, top, name in ((0, 3.4, 3.2, "memory"), (4.6, 2.0, 2.5, "cache"), (7.8, 1.2, 1.7, "core")):
-    axes.fill_between([left, left + width], 2 - top / 2, 2 + top / 2, color=palette.sky, alpha=0.25, lw=0)
+    axes.fill_between([left, left + width], 2 - top / 2, 2 + top / 2, color=palette.sky, alpha=0.12, lw=0)
     axes.text(left + width / 2, 2 + top / 2 + 0.12, name, ha="center", weight="bold")
 for row, name, colour in ((2.5, "x", palette.blue), (1.3, "y", palette.vermillion)):
     for cell in range(6):
