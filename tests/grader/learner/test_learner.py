@@ -1,9 +1,12 @@
 """What a learner does with a copy: open it, see how far it is, put an exercise back."""
 
 import json
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -187,6 +190,15 @@ def test_a_message_names_the_command_as_the_shell_finds_it(tmp_path, monkeypatch
     monkeypatch.setattr(sys, "argv", [program])
     monkeypatch.setenv("PATH", str(tmp_path / path) if path else "/nowhere")
     assert as_typed("type `threeloops lab 00`") == said
+
+
+def test_a_terminal_of_jupyterlab_finds_the_command(toy, tmp_path):
+    """A login shell sets PATH anew. JupyterLab starts one if it was not started in a terminal itself."""
+    variables = open_lab._environment({"PATH": os.environ["PATH"], "SHELL": "/bin/sh"})
+    with open(f"{variables['JUPYTER_CONFIG_PATH']}/jupyter_server_config.json") as file:
+        command = json.load(file)["ServerApp"]["terminado_settings"]["shell_command"]
+    shell = subprocess.run(command, input="echo $PATH", env=variables, capture_output=True, text=True, check=True)
+    assert shell.stdout.startswith(str(Path(sys.executable).parent))
 
 
 def test_a_home_that_cannot_be_written_gets_one_sentence(toy, tmp_path, monkeypatch):
