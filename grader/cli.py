@@ -38,6 +38,7 @@ from grader.course.commands.plan import plan
 from grader.course.commands.serve import serve
 from grader.learner import commands as learner
 from grader.machine.faults import MachineFault, cause
+from grader.machine.installed import as_typed
 
 if TYPE_CHECKING:
     from grader.sandbox.pool import Sandbox
@@ -66,12 +67,12 @@ LabNames = Annotated[list[str] | None, typer.Argument(help="Labs; all of them if
 
 
 def say(message: str) -> None:
-    _console.print(escape(message), highlight=False, soft_wrap=True)
+    _console.print(escape(as_typed(message)), highlight=False, soft_wrap=True)
 
 
 def _fail(message: str) -> NoReturn:
     """Print one sentence on stderr and end with exit code 2."""
-    _complain.print(f"[bold red]threeloops:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    _complain.print(f"[bold red]threeloops:[/] {escape(as_typed(message))}", highlight=False, soft_wrap=True)
     raise typer.Exit(2)
 
 

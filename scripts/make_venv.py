@@ -117,7 +117,7 @@ def _install_torch(folder, requirements, gpu):
     """torch goes alone: see the head of requirements.txt. Without an NVIDIA GPU, the small wheel is tried first."""
     for pin in (line for line in _read(requirements).splitlines() if line.startswith("torch==")):
         size = "with CUDA, about 2.9 GB" if gpu else "without CUDA, about 0.5 GB"
-        print(f"{'an' if gpu else 'no'} NVIDIA GPU is here: torch {size} to download with all that the course needs")
+        print(f"{'An' if gpu else 'No'} NVIDIA GPU was found: torch {size} to download, with all other packages")
         if not gpu:
             if _installed(folder, pin):
                 continue

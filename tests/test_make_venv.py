@@ -176,7 +176,7 @@ def test_without_a_gpu_the_small_wheel_is_taken_and_its_size_said_before(module,
     monkeypatch.setattr(module, "_installed", lambda folder, pin: False)
     (only,) = installed_with(module, monkeypatch, tmp_path, gpu=False, reachable=True)
     assert only[-3:] == ["--index-url", module.CPU_WHEELS, "torch==2.13.0"]
-    assert "no NVIDIA GPU is here: torch without CUDA, about 0.5 GB" in capsys.readouterr().out
+    assert "No NVIDIA GPU was found: torch without CUDA, about 0.5 GB" in capsys.readouterr().out
 
 
 def test_where_pytorchs_index_cannot_be_reached_pips_own_is_used_and_the_size_said(

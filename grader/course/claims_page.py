@@ -24,9 +24,7 @@ table { table-layout: fixed; overflow-wrap: anywhere; } td.id { white-space: now
 .claims th:nth-child(1) { width: 5.2rem; } .claims th:nth-child(2) { width: 31%; } .claims th:nth-child(4) {
   width: 7.5rem; } .claims th:nth-child(5) { width: 6.5rem; }
 .changed { color: #8a5a00; } @media (prefers-color-scheme: dark) { .changed { color: #f0b354; } }
-@media (max-width: 46rem) { thead { display: none; } table, tbody, tr, td { display: block; } tr { padding: .6rem 0;
-  border-bottom: 1px solid var(--line); } td { border: 0; padding: .1rem 0; } dl { grid-template-columns: 1fr; }
-  td[data-label]::before { content: attr(data-label) ": "; color: var(--soft); } td.id, td.about { font-weight: 600; } }
+@media (max-width: 46rem) { dl { grid-template-columns: 1fr; } }
 @media print { :root { color-scheme: light; --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --good: #145c37;
   --bad: #8c1d18; } .changed { color: #6b4600; } body { font-size: 10pt; max-width: none;
   margin: 0; } tr { break-inside: avoid; } h2 { break-after: avoid; } a { text-decoration: none; } }

@@ -144,7 +144,7 @@ def _network(there: bool | None, origin: Origin) -> Finding:
         sentence = "no route out of this machine: labs, checks and grading need none"
         fetch = "`pip download` with the wheel" if origin == "wheel" else "`make wheels`"
         return Finding("network", "missing", sentence, f"only installing needs one: {fetch}, elsewhere")
-    return Finding("network", "ok", "used by installing alone: labs, checks and grading run without one")
+    return Finding("network", "ok", "needed only to install: labs, checks and grading work offline")
 
 
 def _browser(name: str | None) -> Finding:

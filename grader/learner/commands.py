@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from grader.authoring.labs import LabError, all_labs, find_lab, work_folder
+from grader.machine.installed import as_typed
 
 __all__ = ["check", "lab", "reset", "start", "status"]
 
@@ -18,7 +19,7 @@ _Name = Annotated[str, typer.Argument(help="Number or name of the lab.")]
 
 
 def _say(message: str) -> None:
-    _console.print(escape(message), highlight=False, soft_wrap=True)
+    _console.print(escape(as_typed(message)), highlight=False, soft_wrap=True)
 
 
 def _refuse(message: str) -> NoReturn:
@@ -54,7 +55,9 @@ def lab(
 
 
 def check(
-    notebook: Annotated[str, typer.Argument(help="A lab (your copy in work/ is meant) or a notebook file.")],
+    notebook: Annotated[
+        str, typer.Argument(metavar="LAB", help="Number or name of a lab, for your copy in work/; or a notebook file.")
+    ],
     full: Annotated[bool, typer.Option("--full", help="Grade it: hidden tests too, through the wall.")] = False,
 ) -> None:
     """Run your notebook's visible tests, as you would by hand, and say which exercises pass and what they are worth.

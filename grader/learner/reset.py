@@ -35,9 +35,12 @@ def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
     if mine.source.rstrip() == released.source.rstrip():
         return chosen, None
     kept = _keep(chosen, exercise, mine.source)
-    mine.source, mine.outputs, mine.execution_count = released.source, [], None
-    write_own(chosen.work, notebook)
+    mine.source = released.source
     tests = manifest(chosen, visible=True).exercise(exercise).tests
+    for cell in [mine, *(_cell(notebook, test) for test in tests)]:
+        if cell is not None:
+            cell.outputs, cell.execution_count = [], None  # a green card would speak of the answer that is gone
+    write_own(chosen.work, notebook)
     journal.note_checked(chosen.copies, chosen.slug, {key(test): False for test in tests})
     return chosen, kept
 
@@ -54,7 +57,9 @@ def _lab_of(exercise: str, lab: str | None) -> Lab:
         raise LabError(f"no lab has an exercise {exercise!r}; `threeloops status` names the next one of each lab")
     begun = [each for each in having if each.work.is_file()]
     if not begun:
-        raise LabError(f"you have not started lab {having[0].slug}, so there is nothing to reset")
+        raise LabError(
+            f"{having[0].work} does not exist: you have not started lab {having[0].slug} here, so nothing can be reset"
+        )
     if len(begun) > 1:
         names = ", ".join(each.slug for each in begun)
         raise LabError(f"several of your labs have an exercise {exercise!r} ({names}): say which one with --lab")

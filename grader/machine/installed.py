@@ -3,6 +3,8 @@
 A checkout says what it needs in pyproject.toml, an installed wheel in its metadata.
 """
 
+import shutil
+import sys
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from grader.authoring.labs import Lab, LabError, course_root
 from grader.machine.child_process import CODE
 
 __all__ = [
-    "Origin", "Requirement", "closure", "how_to_install", "origin", "python_supported", "require_solutions",
+    "Origin", "Requirement", "as_typed", "closure", "how_to_install", "origin", "python_supported", "require_solutions",
     "requirements",
 ]  # fmt: skip
 
@@ -55,6 +57,20 @@ def how_to_install(origin: Origin) -> str:
         "bundle": "run `make lab`: it installs what requirements.txt pins",
         "wheel": "install the wheel again with pip: it brings the packages that it needs",
     }[origin]
+
+
+def as_typed(message: str) -> str:
+    """The message with its `threeloops …` commands as this shell finds the program.
+
+    `make lab` installs into .venv, which is on no PATH: there a reader has to type .venv/bin/threeloops.
+    """
+    program = Path(sys.argv[0])
+    on_path = shutil.which(program.name)
+    if program.name != "threeloops" or (on_path and Path(on_path).resolve() == program.resolve()):
+        return message
+    here = Path.cwd()
+    named = program.absolute().relative_to(here) if program.absolute().is_relative_to(here) else program.absolute()
+    return message.replace("`threeloops ", f"`{named} ")
 
 
 def require_solutions(labs: Sequence[Lab], otherwise: str = "") -> None:

@@ -38,7 +38,10 @@ table { border-collapse: collapse; width: 100%; } td, th { text-align: left; pad
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 a { color: inherit; } pre { white-space: pre-wrap; margin: 0; font-size: .85rem; }
-@media (max-width: 46rem) { table { display: block; overflow-x: auto; } td:not(.number) { min-width: 9rem; } }
+.wide { overflow-x: auto; }
+@media (max-width: 46rem) { thead { display: none; } table, tbody, tr, td { display: block; } tr { padding: .6rem 0;
+  border-bottom: 1px solid var(--line); } td { border: 0; padding: .1rem 0; } td:first-child { font-weight: 600; }
+  td[data-label]::before { content: attr(data-label) ": "; color: var(--soft); font-weight: 400; } }
 """
 
 
@@ -123,24 +126,37 @@ def page(title: str, lead: str, *sections: str, style: str = "", back: Sequence[
 
 @dataclass(frozen=True)
 class Cell:
-    """A table cell; `kind` holds CSS classes ("number", "good", "bad"), and "pre" for text with line breaks."""
+    """A table cell; `kind` holds CSS classes ("number", "good", "bad"), and "pre" for text with line breaks.
+
+    Backticks set code in any other text.
+    """
 
     text: str
     kind: str = ""
     href: str = ""
 
-    def html(self) -> str:
+    def html(self, label: str = "") -> str:
+        """`label` stands before the text where the header of the table is not shown."""
         text = html.escape(self.text)
         if self.href:
             text = f"<a href='{html.escape(self.href)}'>{text}</a>"
         if "pre" in self.kind.split():
             text = f"<pre>{text}</pre>"
-        return f"<td class='{html.escape(self.kind)}'>{text}</td>"
+        else:
+            text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
+        said = f" data-label='{html.escape(label)}'" if label and text else ""
+        return f"<td class='{html.escape(self.kind)}'{said}>{text}</td>"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> str:
-    """An HTML table; texts are escaped."""
+    """An HTML table that scrolls if it is wider than the page; texts are escaped.
+
+    A phone shows each row as a list: its first cell as a title, then the others, each after its header.
+    """
     head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
     cells = ([Cell(c) if isinstance(c, str) else c for c in row] for row in rows)
-    body = "".join(f"<tr>{''.join(cell.html() for cell in row)}</tr>" for row in cells)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    labels = ["", *header[1:]]
+    body = "".join(
+        f"<tr>{''.join(cell.html(label) for label, cell in zip(labels, row, strict=True))}</tr>" for row in cells
+    )
+    return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

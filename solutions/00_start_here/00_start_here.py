@@ -202,13 +202,13 @@ def within_a_factor_of_two(function, n, dtype, machine, seconds, why=""):
     check.true(number, f"predict_seconds returned {predicted!r}: {said}")
     factor = max(predicted / seconds, seconds / predicted) if predicted > 0 else float("inf")
     seen = likely_cause(n, dtype, machine, predicted, seconds)
-    usually = f"{seen} ({why})" if seen and why else seen or why
+    hint_text = f"{seen} ({why})" if seen and why else seen or why
     card = (
         f"quantity   SAXPY, n = {n:,}, {dtype}, on {machine.name}",
         f"value      {predicted:.3g} s",
         f"expected   {seconds:.3g} s, or at most a factor of 2 from it",
         f"difference a factor of {factor:,.3g}",
-        *([f"usually: {usually}"] if usually else []),
+        *([f"hint       {hint_text}"] if hint_text else []),
     )
     check.true(bool(seconds / 2 <= predicted <= seconds * 2), "\n  ".join(card))
     return factor
@@ -261,7 +261,7 @@ SERVER = Probe(
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
 plot, axes = figure(width=9, height=3.3)
 for left, width, top, name in ((0, 3.4, 3.2, "memory"), (4.6, 2.0, 2.5, "cache"), (7.8, 1.2, 1.7, "core")):
-    axes.fill_between([left, left + width], 2 - top / 2, 2 + top / 2, color=palette.sky, alpha=0.25, lw=0)
+    axes.fill_between([left, left + width], 2 - top / 2, 2 + top / 2, color=palette.sky, alpha=0.12, lw=0)
     axes.text(left + width / 2, 2 + top / 2 + 0.12, name, ha="center", weight="bold")
 for row, name, colour in ((2.5, "x", palette.blue), (1.3, "y", palette.vermillion)):
     for cell in range(6):
@@ -298,8 +298,11 @@ predict(
 # not build on one another, so a wrong answer costs only its own points. The code of checks and pictures is folded; you
 # can open it. If a word is new to you, `term("overhead")` in a cell of your own shows what it means.
 #
-# In a terminal, `threeloops check 00 --full` grades this lab with its hidden tests, `threeloops doctor` reports on the
-# machine, and `threeloops lab 01` opens the next lab.
+# In a terminal of JupyterLab (*File, New, Terminal*), `threeloops check 00 --full` grades this lab with its hidden tests,
+# `threeloops doctor` reports on the machine, and `threeloops start 01` makes your copy of the next lab.
+#
+# When you come back another day, choose *Run, Run All Cells*. Your answers and predictions are kept. Until then, questions and
+# sliders read *Error displaying widget: model not found*.
 #
 # ## 1 · Count the bytes
 #
@@ -889,8 +892,7 @@ predict(
 #     return float(rates[warmup:].mean())
 # ```
 #
-# Run the cell below. It shows how a failed check reads: the quantity, its value, what was expected, and after *usually* a
-# common cause.
+# The cell below shows how a failed check reads: the quantity, its value, what was expected, and after *hint* a common cause.
 #
 # ### Exercise 6 (15 points)
 #

@@ -11,7 +11,7 @@ from grader.authoring.labs import KERNELSPEC
 pytestmark = pytest.mark.browser
 
 CELLS = (
-    "from threeloops.lab import check, predict, reveal, show",
+    "from threeloops.lab import check, debrief, figure, hint, predict, reveal, show",
     "predict('rate', 'How fast is it?', 'GB/s')",
     "predict('disk', 'What is on the disk?', options=('the old file', 'the new one, if the disk was quick', "
     "'neither: half of each, under the name of the new one'))",
@@ -19,7 +19,13 @@ CELLS = (
     "with reveal('rate'):\n    show.table([['rate', 21.14789]])\n"
     "show.against_prediction('rate', 21.14789, source='model')",
     "with check('loop', 'the sum'):\n    check.close(1.0, 2.0, what=\"all that the loop's body adds \" * 9)",
+    "hint('loop', 'Count.')\ndebrief('loop', 'It counts.')\nshow.figure(figure(width=8)[0])",
 )
+FOLDED = "with check('loop', 'a folded cell whose first line is long', hidden='other sizes, other types, other names'):"
+CARDS = """() => [...document.querySelectorAll('div[style*="border-left:4px"]')].map(e => e.getBoundingClientRect())
+    .filter(e => e.width).map(e => [e.left, e.right])"""
+WIDE = """() => [...document.querySelectorAll('.jp-Placeholder, .jp-OutputArea-output')]
+    .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent.slice(0, 60))"""
 CUT_OFF = """() => [...document.querySelectorAll('.threeloops-question > .widget-hbox, .threeloops-question button, '
     + '.threeloops-question .widget-label')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"""
 
@@ -29,6 +35,11 @@ def page(chromium, tmp_path_factory):
     """The notebook at 768 pixels, without a side bar, run from top to bottom."""
     folder = tmp_path_factory.mktemp("look")
     cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
+    cells.append(
+        nbformat.v4.new_code_cell(
+            f"{FOLDED}\n    check.true(True, 'no')", metadata={"jupyter": {"source_hidden": True}}
+        )
+    )
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC})
     nbformat.write(notebook, folder / "look.ipynb")
     with jupyter_lab(folder, folder / ".runtime", THREELOOPS_HOME=str(folder / ".home")) as url:
@@ -46,6 +57,15 @@ def page(chromium, tmp_path_factory):
 
 def test_questions_fit_a_narrow_window(page):
     assert page.evaluate(CUT_OFF) == []
+
+
+def test_cards_of_widgets_and_of_other_outputs_share_their_edges(page):
+    assert len({tuple(map(round, edges)) for edges in page.evaluate(CARDS)}) == 1
+
+
+def test_nothing_scrolls_sideways(page):
+    """Neither a figure of 8 inches, nor a folded cell with a long first line."""
+    assert page.evaluate(WIDE) == []
 
 
 def test_a_failed_check_breaks_between_words(page):

@@ -1,9 +1,12 @@
 """What a learner does with a copy: open it, see how far it is, put an exercise back."""
 
 import json
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -17,6 +20,7 @@ from grader.learner.notebooks import own_notebook
 from grader.learner.progress import key, next_step, standing
 from grader.learner.reset import reset
 from grader.machine.faults import MachineFault
+from grader.machine.installed import as_typed
 from grader.release import student_copies
 from grader.release.release import release
 
@@ -93,6 +97,18 @@ def test_reset_gives_the_released_cell_back_and_keeps_the_answer_and_the_rest(to
     assert "return 7" in kept.read_text()
 
 
+def test_reset_removes_the_results_of_the_answer_and_no_others(toy):
+    write(toy, "mean", "def mean(values):\n    return 7")
+    notebook = read(toy.work)
+    passed = nbformat.v4.new_output("stream", text="✓")
+    for cell in (each for each in notebook.cells if each.cell_type == "code"):
+        cell.outputs, cell.execution_count = [passed], 3
+    nbformat.write(notebook, toy.work)
+    reset("mean")
+    empty = {cell.id for cell in read(toy.work).cells if cell.cell_type == "code" and not cell.outputs}
+    assert empty == {"mean", "mean_test"}
+
+
 def test_a_reset_that_cannot_keep_the_answer_changes_nothing(toy, monkeypatch):
     write(toy, "mean", "def mean(values):\n    return 7")
     before = toy.work.read_bytes()
@@ -113,7 +129,7 @@ def test_reset_of_a_lab_that_was_not_started_or_has_lost_the_cell_says_so(toy):
     with pytest.raises(LabError, match="has no cell mean any more; `threeloops update 90_toy` gives it back"):
         reset("mean")
     toy.work.unlink()
-    with pytest.raises(LabError, match="you have not started lab 90_toy"):
+    with pytest.raises(LabError, match="90_toy.ipynb does not exist: you have not started lab 90_toy here"):
         reset("mean")
 
 
@@ -156,6 +172,33 @@ def test_a_learner_has_no_menus_of_nbgrader_and_no_news(toy):
         installed = json.load(file)["ServerApp"]["jpserver_extensions"]
     with open(f"{ours}/jupyter_server_config.json") as file:
         assert json.load(file)["ServerApp"]["jpserver_extensions"] == dict.fromkeys(installed, False)
+
+
+@pytest.mark.parametrize(
+    ("program", "path", "said"),
+    [
+        (".venv/bin/threeloops", "", "type `.venv/bin/threeloops lab 00`"),
+        (".venv/bin/threeloops", ".venv/bin", "type `threeloops lab 00`"),
+        ("elsewhere/pytest", "", "type `threeloops lab 00`"),
+    ],
+)
+def test_a_message_names_the_command_as_the_shell_finds_it(tmp_path, monkeypatch, program, path, said):
+    """`make lab` installs into .venv, which is on no PATH."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / program).parent.mkdir(parents=True)
+    (tmp_path / program).touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [program])
+    monkeypatch.setenv("PATH", str(tmp_path / path) if path else "/nowhere")
+    assert as_typed("type `threeloops lab 00`") == said
+
+
+def test_a_terminal_of_jupyterlab_finds_the_command(toy, tmp_path):
+    """A login shell sets PATH anew. JupyterLab starts one if it was not started in a terminal itself."""
+    variables = open_lab._environment({"PATH": os.environ["PATH"], "SHELL": "/bin/sh"})
+    with open(f"{variables['JUPYTER_CONFIG_PATH']}/jupyter_server_config.json") as file:
+        command = json.load(file)["ServerApp"]["terminado_settings"]["shell_command"]
+    shell = subprocess.run(command, input="echo $PATH", env=variables, capture_output=True, text=True, check=True)
+    assert shell.stdout.startswith(str(Path(sys.executable).parent))
 
 
 def test_a_home_that_cannot_be_written_gets_one_sentence(toy, tmp_path, monkeypatch):

@@ -20,7 +20,8 @@ def draw(n, kind):
     axes.set_title(kind)
     return fig""",
     "passed": "with check('online_softmax', 'the online softmax'):\n    check.close(torch.ones(3), [1.0] * 3)",
-    "failed": "with check('rmsnorm', 'the norm'):\n    check.close(torch.zeros(3), [1.0] * 3, hint='no epsilon')",
+    "failed": "with check('rmsnorm', 'the norm'):\n"
+    "    check.close(\n  torch.zeros(3), [1.0] * 3,\n  hint='no epsilon',\n)",
     "unwritten": "def f():\n    raise NotImplementedError()\nwith check('f', 'an answer'):\n    f()",
     "hint": "hint('online_softmax', 'one', 'two')",
     "predict": "predict('chain', question='how long?', unit='µs', guess=7000)",
@@ -100,7 +101,11 @@ def test_a_failed_check_is_shown_as_a_card_and_not_as_a_stack(executed):
     (output,) = executed[0]["failed"]
     assert (output.output_type, output.ename) == ("error", "CheckFailed")
     shown = "\n".join(output.traceback)
-    assert "✗ the norm" in shown and "hint       no epsilon" in shown and "line 2: check.close(" in shown
+    assert (
+        "✗ the norm" in shown
+        and "hint       no epsilon" in shown
+        and "line 2: check.close(torch.zeros(3), [1.0] * 3, hint='no epsilon')" in shown
+    )
     assert "Traceback" not in shown and len(output.traceback) < 10
     assert output.evalue.startswith("the norm\n")
 

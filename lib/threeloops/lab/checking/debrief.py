@@ -13,7 +13,7 @@ from threeloops.lab.course import journal
 from threeloops.lab.predictions import gate
 from threeloops.lab.text.wording import number, with_unit
 from threeloops.lab.widgets import cards
-from threeloops.lab.widgets.display import live, preformatted, publish
+from threeloops.lab.widgets.display import html_widget, live, preformatted, publish
 
 __all__ = ["debrief", "failed", "note", "passed"]
 
@@ -61,10 +61,8 @@ def _later(exercise: str, why: str, parts: tuple[str, ...]) -> Any:
     """The live form: it fills itself when the last check passes."""
     if not live():
         return None
-    import ipywidgets
-
     said = f"Opens when the checks of `{exercise}` pass."
-    view = ipywidgets.HTML(cards.frame("plain", cards.small(said)))
+    view = html_widget(cards.frame("plain", cards.small(said)))
 
     def look() -> None:
         if all(gate.happened(_event(exercise, part)) for part in parts):

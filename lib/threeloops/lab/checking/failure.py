@@ -1,6 +1,7 @@
 """The failure of a check: an AssertionError whose text is a card, and which a notebook shows as one."""
 
 import inspect
+import itertools
 import linecache
 import sys
 from types import CodeType, FrameType, TracebackType
@@ -31,10 +32,17 @@ def _asking_line(trace: TracebackType | None) -> str:
     while trace is not None:
         frame, number = trace.tb_frame, trace.tb_lineno
         inside = str(frame.f_globals.get("__name__")).startswith("threeloops.lab.")
-        if not inside and (text := linecache.getline(frame.f_code.co_filename, number).strip()):
+        if not inside and (text := _statement(frame.f_code, trace.tb_lasti, number)):
             found = f"line {number}: {text if len(text) <= 100 else text[:99] + '…'}"
         trace = trace.tb_next
     return found
+
+
+def _statement(code: CodeType, instruction: int, number: int) -> str:
+    """The call that was running, on one line: from line `number` to the last line of its arguments."""
+    _, last, _, _ = next(itertools.islice(code.co_positions(), instruction // 2, None), (None,) * 4)
+    lines = [linecache.getline(code.co_filename, line).strip() for line in range(number, (last or number) + 1)]
+    return " ".join(filter(None, lines)).replace("( ", "(").replace(", )", ")")
 
 
 def own_frames(error: BaseException) -> list[str]:

@@ -31,7 +31,7 @@ def _position(lab: Lab) -> tuple[float, float]:
 def course_map(progress: Mapping[str, Collection[str] | int] | None = None):
     """A matplotlib Figure of the twenty labs; `progress` by lab name, by default the reader's own record."""
     progress = journal.passed() if progress is None else progress
-    fig, (rings, names) = style.figure(1, 2, width=11.5, height=6.2, gridspec_kw={"width_ratios": [1, 1.05]})
+    fig, (rings, names) = style.figure(2, 1, width=8, height=10, gridspec_kw={"height_ratios": [1, 1.25]})
     done, checks = sum(_passed(lab, progress) for lab in labs()), sum(lab.checks for lab in labs())
     fig.suptitle(f"Three loops, twenty labs: {done} of {checks} checks passed", fontsize=11, alpha=0.75)
     _draw_rings(rings, progress)
@@ -68,10 +68,10 @@ def _draw_names(axes, progress) -> None:
             y -= 1
             axes.text(0.02, y, f"{lab.number:02d}", fontsize=10, va="center", color=_COLOUR[loop], fontweight="bold")
             axes.text(0.075, y, lab.title, fontsize=10, va="center")
-            axes.text(0.47, y, lab.question, fontsize=8.5, va="center", alpha=0.7, style="italic")
+            axes.text(0.42, y, lab.question, fontsize=10, va="center", alpha=0.7, style="italic")
             if done := _passed(lab, progress):
                 mark = f"{done}/{lab.checks}"
-                axes.text(1.0, y, mark, fontsize=9, va="center", ha="right", color=_COLOUR[loop], fontweight="bold")
+                axes.text(1.0, y, mark, fontsize=10, va="center", ha="right", color=_COLOUR[loop], fontweight="bold")
         y -= 1.25
     axes.set(xlim=(0, 1), ylim=(y + 0.6, 0.8))
     axes.axis("off")

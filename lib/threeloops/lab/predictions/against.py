@@ -121,7 +121,7 @@ def _summary(both: list[str], asked: int) -> str:
     """Counts, and the direction in which numbers are off: the geometric mean of guess ÷ found."""
     if not both:
         return (
-            f"none of the {asked} questions has both a guess and a measurement yet"
+            f"none of the {asked} questions has both a guess and a measurement yet: guess, then run this cell again"
             if asked
             else "nothing was asked yet"
         )

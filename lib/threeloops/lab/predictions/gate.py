@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from threeloops.lab.widgets import cards
-from threeloops.lab.widgets.display import Piece, capture, capturing, execution, live, publish
+from threeloops.lab.widgets.display import Piece, capture, execution, html_widget, live, publish
 
 __all__ = ["fold", "folded", "forget", "happened", "happens", "when"]
 
@@ -16,6 +16,8 @@ _happened: set[str] = set()
 _waiting: dict[str, list[Callable[[], None]]] = {}
 _said_in: dict[str, int] = {}
 """By event: the execution of a cell that last said what it waits for."""
+_folding: list[str] = []
+"""The events of the folded blocks that are being run, the outermost first."""
 
 
 def happens(event: str) -> None:
@@ -45,8 +47,12 @@ def folded(event: str, until: str) -> Iterator[None]:
     if _open(event):
         yield
         return
-    with capture() as pieces:
-        yield
+    _folding.append(event)
+    try:
+        with capture() as pieces:
+            yield
+    finally:
+        _folding.pop()
     _publish(event, pieces, until, lambda: pieces)
 
 
@@ -65,7 +71,7 @@ def fold(event: str, until: str, show: Callable[[], None]) -> None:
 
 
 def _open(event: str) -> bool:
-    return not live() or capturing() or happened(event)
+    return not live() or happened(event)
 
 
 def _publish(event: str, pieces: list[Piece], until: str, unfolded: Callable[[], list[Piece]]) -> None:
@@ -75,12 +81,17 @@ def _publish(event: str, pieces: list[Piece], until: str, unfolded: Callable[[],
 
 
 def _box(event: str, unfolded: Callable[[], list[Piece]], until: str) -> Any:
-    """The live form. Only the first box of a cell says what it waits for; the others stay empty until they open."""
+    """The live form. Only the first box of a cell says what it waits for; the others stay empty until they open.
+
+    So does a box inside a folded block that waits for the same event.
+    """
     import ipywidgets
 
-    said = _said_in.get(event) == (run := execution())
-    _said_in[event] = run
-    notice = [] if said else [ipywidgets.HTML(cards.frame("plain", cards.small(until)))]
+    inside = event in _folding
+    said = inside or _said_in.get(event) == execution()
+    if not inside:
+        _said_in[event] = execution()
+    notice = [] if said else [html_widget(cards.frame("plain", cards.small(until)))]
     box = ipywidgets.VBox(notice).add_class("threeloops-folded")
 
     def unfold() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from threeloops.lab.predictions import gate, questions
 from threeloops.lab.predictions.questions import Answer, Question
 from threeloops.lab.widgets import cards
-from threeloops.lab.widgets.display import live, publish
+from threeloops.lab.widgets.display import html_widget, live, publish
 
 __all__ = ["predict", "reveal", "reveal_again"]
 
@@ -96,7 +96,7 @@ def _form(question: Question) -> Any:
     """The live question: an entry, a button that takes the guess, and one that gives up."""
     import ipywidgets
 
-    card = ipywidgets.HTML(_card(question))
+    card = html_widget(_card(question))
     entry = _entry(question)
     whole = {"layout": ipywidgets.Layout(width="auto", flex="0 0 auto")}
     take = ipywidgets.Button(description="This is my guess", button_style="primary", **whole)
@@ -143,6 +143,8 @@ def _entry(question: Question) -> Any:
 
 def _number(text: str) -> float:
     """A number as people type it: 3e9, 1,000, 2 500."""
+    if not text.strip():
+        raise ValueError("Type a number first, such as 0.25 or 3e9")
     plain = text.replace(",", "").replace(" ", "").replace("_", "")
     try:
         return int(plain) if plain.lstrip("+-").isdecimal() else float(plain)

@@ -14,8 +14,13 @@ __all__ = ["MARK", "failed", "frame", "inline", "passed", "small", "unwritten"]
 
 _FRAME = (
     "border-left:4px solid {0};background:{0}1f;border-radius:4px;padding:.55em .9em;margin:.3em 0;"
-    f"max-width:{WIDTH};box-sizing:border-box;line-height:1.5"
+    f"max-width:{WIDTH};box-sizing:border-box;line-height:1.5;font-size:var(--jp-content-font-size1,1em)"
 )
+_FOLDED = (
+    "<style>.jp-Placeholder-content,.jp-Placeholder-contentContainer{min-width:0}.jp-Placeholder-contentContainer"
+    "{display:flex}.jp-PlaceholderText{overflow:hidden;text-overflow:ellipsis}</style>"
+)
+"""JupyterLab lets the first line of a folded cell widen the page; the style of one card counts for the whole page."""
 MARK = {
     "passed": palette.green,
     "failed": palette.vermillion,
@@ -40,7 +45,7 @@ def _emphasis(text: str) -> str:
 
 def frame(kind: str, body: str) -> str:
     """`body` (HTML) as a card; `kind` is a key of MARK."""
-    return f'<div style="{_FRAME.format(MARK[kind])}">{body}</div>'
+    return f'<div style="{_FRAME.format(MARK[kind])}">{_FOLDED}{body}</div>'
 
 
 def small(text: str) -> str:

@@ -3,13 +3,14 @@
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-__all__ = ["Piece", "capture", "capturing", "execution", "in_kernel", "live", "preformatted", "publish"]
+__all__ = ["Piece", "capture", "execution", "html_widget", "in_kernel", "live", "preformatted", "publish"]
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -63,23 +64,37 @@ class Piece:
     def as_widget(self) -> Any:
         if self.widget is not None:
             return self.widget
-        import ipywidgets
+        return html_widget(self.html())
 
-        return ipywidgets.HTML(self.html())
+
+def html_widget(html: str) -> Any:
+    """A widget that looks like `html` in an ordinary output: JupyterLab leaves 20 pixels beside that, and none around
+    it."""
+    import ipywidgets
+
+    return ipywidgets.HTML(html, layout=ipywidgets.Layout(margin="0 20px 0 0"))
+
+
+_LABEL = re.compile(r" {2}[a-z]+ +(?<=^.{13})(?=\S)| *")
+"""What the continuation of a long line is indented by: the label of a card's line, or the line's own indentation."""
 
 
 def preformatted(text: str, style: str = "") -> str:
     """HTML of a text that keeps its line breaks. JupyterLab would break long lines inside words; this breaks a word
-    only where it is longer than a line."""
+    only if it is longer than a line, and indents the rest of a long line."""
     form = "margin:0;background:none;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
-    return f'<pre style="{form};{style}">{escape(text)}</pre>'
+    lines = "".join(map(_line, text.split("\n")))
+    return f'<pre style="{form};{style}">{lines}</pre>'
+
+
+def _line(line: str) -> str:
+    """A block of its own whose line break shows only where a page ignores the style."""
+    match = _LABEL.match(line)
+    width = len(match[0]) if match else 0
+    return f'<span style="display:block;padding-left:{width}ch;text-indent:-{width}ch">{escape(line)}\n</span>'
 
 
 _captured: list[list[Piece]] = []
-
-
-def capturing() -> bool:
-    return bool(_captured)
 
 
 @contextlib.contextmanager

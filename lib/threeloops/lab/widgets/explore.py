@@ -6,7 +6,7 @@ from typing import Any
 
 from threeloops.lab.text.wording import describe
 from threeloops.lab.widgets import style
-from threeloops.lab.widgets.display import in_kernel, preformatted, publish
+from threeloops.lab.widgets.display import html_widget, in_kernel, preformatted, publish
 
 __all__ = ["Explorer", "explore"]
 
@@ -102,8 +102,8 @@ class Explorer:
         import ipywidgets
 
         self.widgets = {name: make() for name, make in self._make_widget.items()}
-        self.picture = ipywidgets.HTML(self.html)
-        self.message = ipywidgets.HTML()
+        self.picture = html_widget(self.html)
+        self.message = html_widget("")
         for name, widget in self.widgets.items():
             widget.observe(lambda change, name=name: self._moved(name, change["new"]), names="value")
         self.picture.add_class("threeloops-picture")

@@ -1,6 +1,7 @@
 """Show a figure or a table; each has a static form that needs no front end."""
 
 import base64
+import re
 from collections.abc import Iterable, Sequence
 
 from threeloops.lab.text.numeric import numbers
@@ -10,6 +11,10 @@ from threeloops.lab.widgets import cards, style
 from threeloops.lab.widgets.display import publish
 
 __all__ = ["figure", "table"]
+
+
+_NUMBER = re.compile(r"[+−-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?")
+"""A number that a lab has formatted itself."""
 
 
 def figure(fig, caption: str = "") -> None:
@@ -36,7 +41,7 @@ def _cell(value: object) -> tuple[str, bool]:
     found = numbers(value) if foreign(value) is None else None
     if found is not None and not found.shape and found.kind in ("int", "float"):
         return number(found.array.item()), True
-    return str(value), False
+    return str(value), isinstance(value, str) and bool(_NUMBER.fullmatch(value))
 
 
 def _table_html(header: list[str], rows: list[list[str]], numeric: list[bool], caption: str) -> str:
@@ -44,7 +49,7 @@ def _table_html(header: list[str], rows: list[list[str]], numeric: list[bool], c
 
     def row_html(tag: str, texts: list[str]) -> str:
         sides = ["right" if n else "left" for n in numeric]
-        parts = (f'<{tag} style="{line}{s}">{cards.inline(t)}</{tag}>' for s, t in zip(sides, texts, strict=True))
+        parts = (f'<{tag} style="{line}{s}">{_breakable(t)}</{tag}>' for s, t in zip(sides, texts, strict=True))
         return f"<tr>{''.join(parts)}</tr>"
 
     head = f"<thead>{row_html('th', header)}</thead>" if header else ""
@@ -52,6 +57,11 @@ def _table_html(header: list[str], rows: list[list[str]], numeric: list[bool], c
     title = f'<caption style="text-align:left;color:inherit">{cards.inline(caption)}</caption>' if caption else ""
     form = "border-collapse:collapse;margin:.4em 0;font-variant-numeric:tabular-nums"
     return f'<table style="{form}">{title}{head}<tbody>{body}</tbody></table>'
+
+
+def _breakable(text: str) -> str:
+    """A cell whose long names may break after an underscore, so that a table fits a narrow window."""
+    return cards.inline(text).replace("_", "_<wbr>")
 
 
 def _table_text(header: list[str], rows: list[list[str]], numeric: list[bool], caption: str) -> str:

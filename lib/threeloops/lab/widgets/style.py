@@ -22,7 +22,7 @@ WIDTH = "48rem"
 _DPI = 144
 _MOST_BYTES = 300_000
 _SVG_STYLE = (
-    "fill:currentColor;max-width:100%;min-width:min({0:g}pt,36rem);height:auto;stroke-linejoin:round;"
+    "fill:currentColor;max-width:100%;min-width:min({0:g}pt,34rem);height:auto;stroke-linejoin:round;"
     "stroke-linecap:butt"
 )
 """On a screen narrower than the least width a figure scrolls, so that its labels stay readable."""
@@ -33,6 +33,8 @@ _THEMED = {
     GRID: "color-mix(in srgb, currentColor 18%, transparent)",
 }
 """Colours that follow the page: text and lines, what is filled with the background, and the grid."""
+_COLOURED_TEXT = r"color-mix(in srgb, \2 70%, currentColor)"
+"""Darker than the bar or line of the same colour on a light page and lighter on a dark one, so that it can be read."""
 _DRAWN = "threeloops-drawn"
 _SVG_INSTEAD = f".{_DRAWN}:has(svg)>div{{display:block!important}}.{_DRAWN}:has(svg)>img{{display:none}}"
 """The style of a trusted cell counts for the whole page, so it asks whether the SVG of the figure at hand is there."""
@@ -98,6 +100,7 @@ def svg(fig, alt: str = "", salt: str = "") -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
     for colour, themed in _THEMED.items():
         text = text.replace(colour, themed)
+    text = re.sub(r"(<text[^>]*fill: )(#[0-9a-f]{6})", rf"\1{_COLOURED_TEXT}", text)
     text = re.sub(r"font-family: [^;\"]*", "font-family: sans-serif", text)
     text = re.sub(r'<style type="text/css">.*?</style>| id="\w+_\d+"', "", text, flags=re.S)  # both are the page's
     text = re.sub(r"(<text[^>]*>)([^<]*)", lambda found: found[1] + _kept_spaces(found[2]), _compact(text))

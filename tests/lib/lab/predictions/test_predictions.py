@@ -114,12 +114,39 @@ def test_a_guess_after_run_all_is_compared_with_what_was_folded(page):
     assert "2× too high" in opened and "svg" in opened and "no prediction was made" not in opened
 
 
+def test_a_comparison_inside_what_a_question_folds_knows_the_guess(page):
+    predict("reuse", "How often?", "times")
+    with reveal("reuse"):
+        print("counted")
+        show.against_prediction("reuse", 64)
+    folded = page.pieces[1].widget
+    assert texts(folded).count("How often?") == 1 and "64" not in texts(folded)
+    _, entry, _, take, _ = form(page)
+    entry.value = "128"
+    take.click()
+    assert "2× too high" in texts(folded) and "no prediction was made" not in texts(folded)
+
+
+def test_a_block_inside_another_waits_for_its_own_question(page):
+    predict("reuse", "How often?", "times")
+    predict("tiles", "How many?", "tiles")
+    with reveal("reuse"), reveal("tiles"):
+        print("12 tiles")
+    gate.happens("prediction reuse")
+    assert "12 tiles" not in texts(page.pieces[2].widget) and "How many?" in texts(page.pieces[2].widget)
+    gate.happens("prediction tiles")
+    assert "12 tiles" in texts(page.pieces[2].widget)
+
+
 def test_what_is_no_number_is_refused_in_the_form(page):
     predict("reuse", "How often?", "times")
     card, entry, _, take, _ = form(page)
     entry.value = "many"
     take.click()
     assert "guess = &#x27;many&#x27;: expected a number" in card.value and questions.guesses == {}
+    entry.value = " "
+    take.click()
+    assert "Type a number first, such as 0.25 or 3e9" in card.value and questions.guesses == {}
     entry.value = "1,024"
     take.click()
     assert questions.guesses == {"reuse": 1024.0} and "1,024" in texts(page.pieces[0].widget)
@@ -147,7 +174,7 @@ def test_an_error_inside_shows_what_was_there_and_goes_on(page):
     with pytest.raises(ZeroDivisionError), reveal("reuse"):
         print("so far")
         raise ZeroDivisionError
-    assert page.pieces[-1].text == "so far" and not display.capturing()
+    assert page.pieces[-1].text == "so far" and not display._captured
 
 
 def test_without_a_front_end_nothing_is_folded(capsys):

@@ -83,10 +83,20 @@ def test_spaces_of_a_text_are_kept():
     assert ">read: 4___written: 0</text>" in picture and ">_P99</text>" in picture
 
 
+def test_a_coloured_text_moves_towards_the_ink_of_the_page_and_a_bar_keeps_its_colour():
+    """Blue on a dark page has a contrast of 3.6: too little for a label, enough for a bar."""
+    fig, axes = style.figure(width=4)
+    axes.bar([0], [1], color=style.palette.blue)
+    axes.text(0, 0.5, "a label", color=style.palette.blue)
+    drawn = style.svg(fig).lower()
+    assert f"fill: color-mix(in srgb, {style.palette.blue} 70%, currentcolor)".lower() in drawn
+    assert re.search(rf"<path [^>]*fill: {style.palette.blue}".lower(), drawn)
+
+
 def test_a_figure_shrinks_only_as_far_as_its_labels_stay_readable():
-    """A figure of 8 inches has labels of 11 points; at 36rem they still have 8."""
-    assert "max-width:100%;min-width:min(576pt,36rem)" in style.svg(style.figure(width=8)[0])
-    assert "min-width:min(180pt,36rem)" in style.svg(style.figure(width=2.5)[0]), "a small one is not enlarged"
+    """A figure of 8 inches has labels of 11 points; at 34rem they still have almost 8."""
+    assert "max-width:100%;min-width:min(576pt,34rem)" in style.svg(style.figure(width=8)[0])
+    assert "min-width:min(180pt,34rem)" in style.svg(style.figure(width=2.5)[0]), "a small one is not enlarged"
 
 
 def test_a_figure_that_would_be_large_as_svg_is_a_picture():

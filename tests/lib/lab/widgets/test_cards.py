@@ -26,7 +26,7 @@ class Outline(HTMLParser):
         assert self.open == [], f"never closed: {self.open}"
 
     def handle_starttag(self, tag, attrs):
-        if tag != "br":
+        if tag not in ("br", "wbr"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
@@ -103,6 +103,29 @@ def test_texts_with_line_breaks_break_no_words(shown):
     assert [path.name for path in kit.rglob("*.py") if "<pre" in path.read_text()] == ["display.py"], (
         "write display.preformatted(text) in its place"
     )
+
+
+def test_the_rest_of_a_long_line_is_indented_like_its_beginning(shown):
+    """By the label of a card's line, or by the indentation of any other; as plain text nothing changes."""
+    lines = ["  hint       " + "the sign " * 20, "  f returned " + "None " * 20, "plain"]
+    cards.failed("title", lines, "")
+    (_, bundle) = shown[0]
+    assert re.findall(r"padding-left:(\d+)ch;text-indent:-(\d+)ch", bundle["text/html"]) == [
+        ("13", "13"),
+        ("2", "2"),
+        ("0", "0"),
+    ]
+    assert "\n".join(lines) in "".join(Outline(bundle["text/html"]).texts)
+
+
+def test_numbers_that_a_lab_has_formatted_are_aligned_as_numbers(capsys):
+    show.table([["1,000", "2.11", "no"], ["12", "−80.4", "3 GB"]])
+    assert capsys.readouterr().out == "1,000   2.11  no\n   12  −80.4  3 GB\n"
+
+
+def test_a_table_breaks_long_names_only_after_an_underscore(shown):
+    show.table([["aten::max_pool2d"]])
+    assert "aten::max_<wbr>pool2d" in shown[0][1]["text/html"]
 
 
 def test_a_table_aligns_numbers_and_takes_scalars_of_every_origin(capsys):

@@ -43,6 +43,14 @@ class _Group(dist.ProcessGroup):
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu")]
 
+    supports_coalescing = supports_splitting = False
+
+    def _get_backend(self, device: torch.device) -> "_Group":
+        """torch 2.14 asks for it, and whether it coalesces, before each batch of messages."""
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"device {device}: the virtual cluster sends tensors of the CPU")
+        return self
+
     @property
     def group_name(self) -> str:
         return self._name
