@@ -6,7 +6,6 @@ from pathlib import Path
 import page
 import pytest
 import torch
-import torch.distributed as dist
 from programs import every_program
 from threeloops.training.cluster import Cluster, ClusterError, RankFailed, run_on_processes
 
@@ -30,20 +29,8 @@ def same(ours, theirs, rounded):
     return type(ours) is type(theirs) and ours == theirs
 
 
-def holding_the_group(function):
-    """Call a function while its process group has an owner elsewhere.
-
-    A script may end its group while its DDP model lives. The model is then the last owner, and torch may hang as it
-    frees the group: it waits for gloo's threads with Python's lock held, and one of them waits for that lock.
-    """
-    group = dist.group.WORLD
-    result = function()
-    del group
-    return result
-
-
 def on_gloo(program):
-    return run_on_processes("gloo", program.ranks, holding_the_group, program.function, seconds=60)
+    return run_on_processes("gloo", program.ranks, program.function, seconds=60)
 
 
 def on_the_virtual_cluster(program):

@@ -333,3 +333,9 @@ def models_that_differ():
 def replicate():
     """Apply replicate, the composable form of DDP, to a module."""
     return _train(composable_replicate(_model()))
+
+
+@program(ranks=2)
+def compiled_ddp_model():
+    """Compile a DDP model with the eager backend."""
+    return _train(torch.compile(DistributedDataParallel(_model()), backend="eager"), steps=2)

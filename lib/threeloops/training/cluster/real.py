@@ -192,11 +192,14 @@ def _run_in_folder(folder: Path, backend: str, rank: int, world: int, seconds: f
         program, arguments = from_bytes((folder / "program").read_bytes())
         faulthandler.dump_traceback_later(0.9 * seconds, file=stack)
         enter_world(rank, world, backend, lambda number: dist.FileStore(str(folder / f"store {number}"), world))
+        # A model that outlives its group must not be the last to free it: torch joins gloo's threads with the GIL held.
+        group = dist.group.WORLD
         result = cloudpickle.dumps(program(*arguments))
         faulthandler.cancel_dump_traceback_later()
         if dist.is_initialized():  # the program may have ended its groups
             dist.barrier()
             leave_process_groups()
+        del group
         (folder / f"result {rank}").write_bytes(result)
     except BaseException:
         (folder / f"error {rank}").write_text(traceback.format_exc())

@@ -70,6 +70,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
         if isinstance(name, str) and name not in self.libraries and _is_of_a_library(name):
             self.libraries.add(name)
+        if isinstance(thing, ModuleType) and _is_of_a_library(thing.__name__):  # torch's config modules are of a class
+            return importlib.import_module, (thing.__name__,)  # of their own, which cloudpickle does not know
         return super().reducer_override(thing)
 
 

@@ -5,6 +5,7 @@ Registered as the backend "virtual"; programs see `torch.distributed` alone.
 """
 
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -252,8 +253,19 @@ def _reduction(opts: Any) -> str:
     return found
 
 
+def _hide_from_compiler() -> None:
+    """torch.compile leaves collectives alone that are written in C++, and would trace into ours. Importing the compiler
+    takes seconds, so this is left out where it has not been imported."""
+    if "torch._dynamo" not in sys.modules:
+        return
+    for name, member in vars(_Group).items():
+        if callable(member) and not name.startswith("__"):
+            setattr(_Group, name, torch.compiler.disable(member, recursive=True))
+
+
 def register(me: Rank) -> None:
     """Make "virtual" torch's backend for CPU tensors in this process."""
+    _hide_from_compiler()
     worlds = itertools.count()
     suffix = ""
 
