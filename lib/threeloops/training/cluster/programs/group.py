@@ -256,11 +256,8 @@ def _reduction(opts: Any) -> str:
 def _hide_from_compiler() -> None:
     """torch.compile leaves collectives alone that are written in C++, and would trace into ours. Importing the compiler
     takes seconds, so this is left out where it has not been imported."""
-    if "torch._dynamo" not in sys.modules:
-        return
-    for name, member in vars(_Group).items():
-        if callable(member) and not name.startswith("__"):
-            setattr(_Group, name, torch.compiler.disable(member, recursive=True))
+    if rules := sys.modules.get("torch._dynamo.trace_rules"):
+        rules.add(__package__)
 
 
 def register(me: Rank) -> None:
