@@ -135,7 +135,7 @@ class _Recomputed(nn.Module):
 
 @program(ranks=2)
 def static_graph_with_recomputation():
-    """Recompute activations in a model whose graph DDP may take as static."""
+    """Recompute activations in a model whose graph DDP may treat as static."""
     return _train(DistributedDataParallel(_Recomputed(), static_graph=True))
 
 
@@ -196,7 +196,7 @@ def synchronized_batch_norm():
 
 @program(ranks=2)
 def uneven_inputs_with_join():
-    """Give ranks different numbers of batches, inside of ddp.join."""
+    """Give ranks different numbers of batches, inside ddp.join."""
     ddp = DistributedDataParallel(_model())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     with ddp.join():

@@ -1,4 +1,4 @@
-"""Whole scripts, which make their own process group, and threads."""
+"""Whole scripts that make their own process group, and scripts with threads."""
 
 import datetime
 import os
@@ -125,7 +125,7 @@ def two_threads():
 
 @program(ranks=2)
 def a_thread_that_loads_data():
-    """Load batches in a thread, and communicate in the main thread alone."""
+    """Load batches in a thread, and communicate only in the main thread."""
     batches = []
     loader = threading.Thread(target=lambda: batches.extend(torch.arange(4.0).split(2)))
     loader.start()

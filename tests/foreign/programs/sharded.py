@@ -112,7 +112,7 @@ def explicit_prefetching():
 
 @program(ranks=2)
 def initialization_on_the_meta_device():
-    """Make the model without memory, shard it, and initialize the shards."""
+    """Make the model on the meta device, shard it, and initialize the shards."""
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 2))
     for layer in model:

@@ -133,7 +133,7 @@ def columns_with_gathered_output():
 
 @program(ranks=2)
 def vocabulary_parallel_embedding():
-    """Look up tokens in the rows that this rank has, with zeros for the others, and add."""
+    """Look up the tokens whose rows this rank holds, use zeros for the others, and sum over the ranks."""
     (table,) = _weights((10, 4))
     mine, first = _mine(table, 0), 5 * dist.get_rank()
     tokens = torch.tensor([0, 9, 4, 5])
