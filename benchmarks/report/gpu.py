@@ -24,7 +24,7 @@ def collected(evidence: Evidence) -> Iterator[Row]:
         yield fact(evidence, "GPU tests that pass", f"{passed} of {len(tests)}")
     if rows := [row for name, part in parts.items() if name.startswith("kernel errors") for row in rows_of(part)]:
         right = sum(bool(row.get("within")) for row in rows)
-        yield fact(evidence, "outputs of compiled kernels within their limit of error", f"{right} of {len(rows)}")
+        yield fact(evidence, "outputs of compiled kernels within their error limit", f"{right} of {len(rows)}")
         yield from errors(evidence, rows)
     off = [row["prediction_error"] for row in rows_of(parts.get("kernel times")) if "prediction_error" in row]
     if off:
@@ -67,7 +67,7 @@ def attention_backward(evidence: Evidence) -> Iterator[Row]:
             names = [name for name, shape in shapes.items() if shape["head_dim"] == width]
             say = f"attention {direction}, heads of {width}, {len(names)} shapes"
             yield from _attention(evidence, f"{direction}_flops_per_second", "FLOP/s", names, peers, say)
-    say = "attention: backward ÷ forward time, five matrix products against two"
+    say = "attention: backward ÷ forward time (five matrix products in the backward pass, two in the forward pass)"
     yield from _attention(evidence, "backward_over_forward", "", list(shapes), peers, say)
 
 

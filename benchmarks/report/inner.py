@@ -36,7 +36,7 @@ def traffic(evidence: Evidence) -> Iterator[Row]:
     least = ("the least that the operation must move", f"{SAME} within {within(apart)}")
     yield fact(evidence, say, f"{len(rows)} cases", least)
     findings = sum(bool(row["findings"]) for row in rows)
-    say = "cases with accesses out of bounds, races or uninitialised reads"
+    say = "cases with out-of-bounds accesses, races or uninitialised reads"
     yield fact(evidence, say, f"{findings} of {len(rows)}")
 
 

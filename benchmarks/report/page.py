@@ -58,12 +58,13 @@ COLUMNS = ("quantity", "ours", "peer", "ours against the peer", "level")
 HEAD = (
     "The last column says how a number was obtained, and links to the raw samples and versions: **model** (computed, "
     "including virtual time), **CPU** or **GPU** (measured on that device), or **published** (compared with a "
-    "published figure). A measured number is the median of its samples. If samples differ on a noisy machine, or a row "
-    "covers several cases, (lowest … highest) follows, and the ratio is the median of the cases' ratios. "
+    "published figure). A measured number is the median of its samples. If they differ, as on a noisy machine, "
+    "(lowest … highest) follows. If a row covers several cases, the median and range are those of the cases, and the "
+    "ratio is the median of the cases' ratios. "
     f"{GAIN} marks a gain over the named peer, {LOSS} a loss, and {SAME} a tie. Claims such as svc-1 are in "
     "`lib/threeloops/lab/predictions/claims.json`. `python -m benchmarks NAME` measures one benchmark again. "
-    "`make evidence` runs the quick form of several. `python -m benchmarks report` rewrites this page from the JSON in "
-    "`evidence/`."
+    "`make evidence` runs the quick form of several benchmarks. `python -m benchmarks report` rewrites this page from "
+    "the JSON in `evidence/`."
 )
 COLUMNS_OF_TEXT = 118
 

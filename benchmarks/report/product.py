@@ -76,14 +76,16 @@ def decode(evidence: Evidence) -> Iterator[Row]:
             free = [prediction(case, "speed-up predicted if checking is free") for case in cases]
             yield from beside(evidence, what, ours, say=f"speculative decoding, {ours}, {what}", also=free)
     for ours in ("int4 GPTQ", "int4 RTN"):
-        name = ours.replace("RTN", "rounding")
+        method = ours.removeprefix("int4 ").replace("RTN", "rounding")
         mine, peer = (evidence.find("perplexity per token", by) for by in (ours, "bf16"))
         if mine and peer:
             off = mine.median / peer.median - 1
             outcome = f"{LOSS if off > 0 else GAIN} {abs(off):.1%} {'higher' if off > 0 else 'lower'}"
             against = (f"bf16: {peer.median:.4g}", outcome)
-            yield fact(evidence, f"perplexity of a model in {name}", f"{mine.median:.4g}", against)
-    yield from beside(evidence, "decoded tokens per second", "int4 GPTQ", say="decoding in int4 GPTQ")
+            yield fact(evidence, f"perplexity with int4 weights, quantized by {method}", f"{mine.median:.4g}", against)
+    yield from beside(
+        evidence, "decoded tokens per second", "int4 GPTQ", say="decoding with int4 weights, quantized by GPTQ"
+    )
 
 
 def service(evidence: Evidence) -> Iterator[Row]:

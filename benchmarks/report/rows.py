@@ -52,6 +52,10 @@ PLAIN = {
     "reserved: prompt and longest answer asked for": "reserving the prompt and the longest answer requested",
     "reserved: the model's": "reserving the model's",
     "shared pages once": "shared pages counted once",
+    "one launch over the wall, nothing judged": "one launch across the wall, without judging it",
+    "CPU of the engine per": "CPU time of the engine per",
+    "liveness alone, one /health": "one /health for both probes",
+    "a fixed number for the peak": "a fixed number of replicas, sized for the peak",
     "(svc-": "(claim svc-",
     "; `make peers` does": "; `make peers` installs it",
 }

@@ -29,7 +29,7 @@ from benchmarks.report.rows import (
 from benchmarks.result import Prediction, readable
 
 DDP, RING = "threeloops DDP", "ring of threeloops.training.collectives"
-SIZES = (("up to 2 MiB", 0, 2), ("4 and 8 MiB", 4, 8), ("from 16 MiB on", 16, float("inf")))
+SIZES = (("up to 2 MiB", 0, 2), ("4 and 8 MiB", 4, 8), ("16 MiB and larger", 16, float("inf")))
 """Ranges of messages, in MiB: latency decides in the first, bandwidth in the last."""
 
 
@@ -168,7 +168,7 @@ def pipelines(evidence: Evidence) -> Iterator[Row]:
         worst = within(max((row["at most longer by"] for row in rows), default=0))
         parts = [
             f"{GAIN} {shorter} shorter" if shorter else "",
-            f"{SAME} {even} as long" if even else "",
+            f"{SAME} {even} equally long" if even else "",
             f"{LOSS} {longer} longer, by at most {worst}" if longer else "",
         ]
         peer = ("torch's schedules in our simulator", "; ".join(filter(None, parts)))
@@ -209,7 +209,7 @@ def losses(
 
 def elastic(evidence: Evidence) -> Iterator[Row]:
     """Goodput beside its closed form, and one run's failure rate beside another's."""
-    for what, say in (("share that is useful", "goodput"), ("share that is not", "lost share of the time")):
+    for what, say in (("share that is useful", "goodput"), ("share that is not", "share of time lost")):
         yield from predicted(
             evidence, f"{say}, by the closed form", *measured(evidence.predicted(what), "simulated"), level=MODEL
         )

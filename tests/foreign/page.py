@@ -17,13 +17,13 @@ _RESULTS = ["runs", "refused by name", "refused by both"]
 _HEAD = """# What runs on the virtual cluster
 
 `Cluster(n).run(program)` runs programs that were written for `torch.distributed`. This page lists the {count} small
-programs that test this, in the shapes of public training code. Each one runs twice, on the virtual cluster and on
-real processes with gloo, and must return the same values. {exact} programs must agree to the bit. In {rounded} others,
-floats of more than two ranks may be added in another order. For {costed} programs, formulas predict the virtual
-time and the bytes, and the run must match them.
+programs that test this, modelled on public training code. Each one runs twice, on the virtual cluster and on real
+processes with gloo, and must return the same values. {exact} programs must agree to the bit. In {rounded} others,
+floats may be added in a different order, so the last digits may differ. For {costed} programs, formulas predict the
+virtual time and the bytes, and the run must match them.
 
 - **runs**: returns the same values as on gloo.
-- **refused by name**: runs on gloo; the virtual cluster raises an error that says what it does not have.
+- **refused by name**: runs on gloo; the virtual cluster raises an error that names the missing feature.
 - **refused by both**: gloo and the virtual cluster raise the same error.
 
 The last column is the oldest version of torch with which the programs were tried.

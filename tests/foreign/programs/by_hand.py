@@ -216,7 +216,7 @@ def averages_with_compression():
 
 @program(ranks=2, cost=all_reduce(2, _FIRST + _SECOND) * 2)
 def local_sgd():
-    """Train alone for two steps, and then average the weights."""
+    """Train each rank on its own for two steps, and then average the weights."""
     model = _model()
     for step in range(4):
         _loss(model, step).backward()
@@ -230,7 +230,7 @@ def local_sgd():
 
 @program(ranks=2, cost=(all_reduce(2, _FIRST) + all_reduce(2, _SECOND)) * 2)
 def diloco():
-    """Train alone with AdamW, and apply the mean change with an outer Nesterov optimizer."""
+    """Train each rank on its own with AdamW, and apply the mean change with an outer Nesterov optimizer."""
     model = _model()
     anchor = [parameter.detach().clone() for parameter in model.parameters()]
     outer = torch.optim.SGD(anchor, lr=0.7, momentum=0.9, nesterov=True)
@@ -292,7 +292,7 @@ def the_largest_gradients():
 
 @program(ranks=2)
 def norm_of_sharded_gradients():
-    """Clip gradients that are divided among the ranks by their global norm."""
+    """Clip sharded gradients by their global norm."""
     part = torch.arange(1.0, 5.0) * (1 + dist.get_rank())
     squares = part.square().sum().double().reshape(1)
     dist.all_reduce(squares)

@@ -150,7 +150,7 @@ def all_to_all_with_split_sizes():
 
 @program(ranks=2, cost=all_reduce(2, 32) * 3)
 def asynchronous_all_reduces():
-    """Start several all-reduces and wait for their handles in another order."""
+    """Start several all-reduces and wait for their handles in a different order."""
     tensors = [torch.full((8,), float(k + dist.get_rank())) for k in range(3)]
     handles = [dist.all_reduce(x, async_op=True) for x in tensors]
     for handle in reversed(handles):

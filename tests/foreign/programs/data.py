@@ -10,7 +10,7 @@ from programs.costs import all_reduce, broadcast
 
 @program(ranks=2)
 def distributed_sampler():
-    """Load a dataset with DistributedSampler, another order in each epoch."""
+    """Load a dataset with DistributedSampler, in a different order each epoch."""
     data = TensorDataset(torch.arange(10))
     sampler = DistributedSampler(data, shuffle=True, seed=3)
     loader = DataLoader(data, batch_size=2, sampler=sampler)
@@ -23,7 +23,7 @@ def distributed_sampler():
 
 @program(ranks=3)
 def sampler_that_pads_or_drops():
-    """Divide a dataset unevenly, with padding and with drop_last."""
+    """Divide a dataset whose length is not a multiple of the number of ranks, with padding and with drop_last."""
     data = list(range(10))
     return [list(DistributedSampler(data, shuffle=False, drop_last=drop)) for drop in (False, True)]
 

@@ -136,7 +136,7 @@ class _Recomputed(nn.Module):
 
 @program(ranks=2)
 def static_graph_with_recomputation():
-    """Recompute activations in a DDP model, with static_graph=True."""
+    """Recompute activations in a model whose graph DDP may treat as static."""
     return _train(DistributedDataParallel(_Recomputed(), static_graph=True))
 
 

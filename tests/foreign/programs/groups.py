@@ -71,7 +71,7 @@ def a_group_with_a_named_backend():
 
 @program(ranks=3)
 def local_synchronization():
-    """Make a group without calls on the other ranks, with use_local_synchronization."""
+    """Make a group without a call from the other ranks, with use_local_synchronization."""
     if dist.get_rank() == 2:
         return None
     return _total(dist.get_rank() + 1, dist.new_group([0, 1], use_local_synchronization=True))

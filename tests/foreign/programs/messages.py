@@ -43,7 +43,7 @@ def ring_of_batched_messages():
 
 @program(ranks=2, cost=Cost(ALPHA + 3 * 8 / BETA, 3 * 8))
 def tags_in_another_order():
-    """Receive messages by their tags, in another order than they were sent."""
+    """Receive messages by tag, not in the order in which they were sent."""
     if dist.get_rank() == 0:
         handles = [dist.isend(torch.full((2,), float(tag)), dst=1, tag=tag) for tag in (3, 5, 8)]
         for handle in handles:

@@ -138,7 +138,7 @@ def _stage(count, index):
 
 @program(ranks=3)
 def gpipe():
-    """Run hand-made stages with ScheduleGPipe."""
+    """Run hand-written stages with ScheduleGPipe."""
     stage = _stage(3, dist.get_rank())
     losses = _run(ScheduleGPipe(stage, _MICROBATCHES, loss_fn=functional.mse_loss), *_batch())
     return losses, _gradients(stage.submod)
@@ -146,7 +146,7 @@ def gpipe():
 
 @program(ranks=2)
 def one_forward_one_backward():
-    """Run hand-made stages with Schedule1F1B."""
+    """Run hand-written stages with Schedule1F1B."""
     stage = _stage(2, dist.get_rank())
     losses = _run(Schedule1F1B(stage, _MICROBATCHES, loss_fn=functional.mse_loss), *_batch())
     return losses, _gradients(stage.submod)

@@ -127,7 +127,7 @@ def two_threads():
 
 @program(ranks=2)
 def a_thread_that_loads_data():
-    """Load batches in a thread, and communicate in the main thread alone."""
+    """Load batches in a thread, and communicate only in the main thread."""
     batches = []
     loader = threading.Thread(target=lambda: batches.extend(torch.arange(4.0).split(2)))
     loader.start()

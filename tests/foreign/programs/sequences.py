@@ -55,7 +55,7 @@ def ring_attention():
 
 @program(ranks=2, cost=message(2 * 128, at_once=2))
 def causal_ring_attention():
-    """Skip blocks of the future in a ring, and mask the block of this rank."""
+    """Skip future blocks in a ring, and mask within this rank's own block."""
     q, k, v = map(_part, _qkv())
     rank, tokens = dist.get_rank(), q.shape[1]
     out, scale = _attention(q, k, v, torch.ones(tokens, tokens, dtype=torch.bool).tril())

@@ -133,7 +133,7 @@ def columns_with_gathered_output():
 
 @program(ranks=2, cost=all_reduce(2, 64))
 def vocabulary_parallel_embedding():
-    """Divide the rows of an embedding among the ranks, and add what they find."""
+    """Look up the tokens whose rows this rank holds, use zeros for the others, and sum over the ranks."""
     (table,) = _weights((10, 4))
     mine, first = _mine(table, 0), 5 * dist.get_rank()
     tokens = torch.tensor([0, 9, 4, 5])
