@@ -1,7 +1,9 @@
-"""Repairs around the builder of Triton's interpreter: how `tl` is replaced during a launch, library functions that were
-decorated too early, and autotuners where nothing can be timed."""
+"""Repairs around the builder of Triton's interpreter: numbers that are tensors when compiled, how `tl` is replaced
+during a launch, library functions that were decorated too early, and autotuners where nothing can be timed."""
 
+import ast
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -15,7 +17,8 @@ from triton.runtime.jit import JITFunction
 __all__ = ["Replacements", "index", "install", "interpret_library", "number_made"]
 
 _get_np_dtype, _patch_lang = interpreter._get_np_dtype, interpreter._patch_lang
-_call, _tritons_bench = interpreter.GridExecutor.__call__, Autotuner._bench
+_run_grid, _tritons_bench = interpreter.GridExecutor.__call__, Autotuner._bench
+_implicit_cvt = interpreter._implicit_cvt
 
 
 class Replacements:
@@ -29,6 +32,8 @@ class Replacements:
         from threeloops.inner.interpreter.repairs import values_of
 
         scope = _patch_lang(FunctionType((lambda: None).__code__, {"tl": tl, "core": tl.core}))
+        for module in (tl, tl.core):
+            scope.set_attr(module, "range", _loop)
         scope.set_attr(tl.core.tensor, "__index__", index)
         scope.set_attr(tl.core.tensor, "__repr__", lambda self: repr(values_of(self.handle)))
         scope.set_attr(tl.core.tensor, "__str__", lambda self: str(values_of(self.handle)))
@@ -70,6 +75,70 @@ def _direct(replacement: Any) -> Any:
     return call
 
 
+def _scalar(value: Any, dtype: Any) -> Any:
+    return tl.core.tensor(interpreter.TensorHandle(np.array([value], dtype=_get_np_dtype(dtype)), dtype), dtype)
+
+
+def _argument(arg: Any) -> Any:
+    """A launch's argument as the compiled kernel gets it: a float is a float32, a bool is one bit."""
+    if isinstance(arg, bool):
+        return _scalar(arg, tl.int1)
+    return _scalar(arg, tl.float32) if isinstance(arg, float) else _implicit_cvt(arg)
+
+
+def _loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
+    """`range` and `tl.range` in a kernel: the index is a tensor, as wide as the widest bound and at least int32."""
+    bounds = [each.value if isinstance(each, tl.constexpr) else each for each in (first, second, step)]
+    bounds = [0, bounds[0], bounds[2]] if second is None else bounds
+    semantic, dtype = interpreter.interpreter_semantic, tl.int32
+    for each in bounds:
+        dtype = semantic.integer_promote_impl(dtype, semantic.to_tensor(each).dtype)
+    return (_scalar(each, dtype) for each in range(*bounds))
+
+
+def _assigned(value: Any) -> Any:
+    """What a compiled kernel's variable holds: a tensor, for a number too, and for each one of a tuple."""
+    if isinstance(value, tl.core.tensor):
+        return value
+    if type(value) in (tuple, list):
+        return type(value)(map(_assigned, value))
+    return interpreter.interpreter_semantic.to_tensor(value, False)
+
+
+class _Transformer(ast.NodeTransformer):
+    """Rewrite a kernel as the compiler reads it: assigned numbers and loop indices are tensors."""
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
+        if len(node.targets) > 1:
+            raise ValueError("Multiple assignments are not supported")
+        node.value = _call("threeloops_assigned", node.value)
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        """`x += y` is `x = x + y`, with Python numbers as well."""
+        if not isinstance(node.target, ast.Name):
+            return node
+        read = ast.Name(node.target.id, ast.Load())
+        value = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
+        return ast.copy_location(ast.Assign([node.target], _call("threeloops_assigned", value)), node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
+        if node.value is not None and "constexpr" not in ast.unparse(node.annotation):
+            node.value = _call("threeloops_assigned", node.value)
+        return node
+
+    def visit_For(self, node: ast.For) -> ast.For:
+        called = node.iter.func if isinstance(node.iter, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id == "range":
+            called.id = "threeloops_range"
+        self.generic_visit(node)
+        return node
+
+
+def _call(name: str, value: ast.expr) -> ast.Call:
+    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [value], []), value)
+
+
 class _Nested:
     def restore(self) -> None:
         """The launch restores them."""
@@ -88,7 +157,7 @@ def number_made() -> None:
 def _call_grid(self: Any, *args: Any, **kwargs: Any) -> None:
     """A launch. Masked lanes compute inf − inf and 0 / 0 as on a GPU, where nobody warns."""
     with np.errstate(all="ignore"):
-        _call(self, *args, **kwargs)
+        _run_grid(self, *args, **kwargs)
 
 
 def _first_of_all(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
@@ -131,5 +200,9 @@ def install() -> None:
     builder.options = replace(builder.options, sanitize_overflow=False)
     interpreter._get_np_dtype = _NumpyTypes()
     interpreter._patch_lang = Replacements()
+    interpreter._implicit_cvt = _argument
+    interpreter.FunctionRewriter.ast_transformer = _Transformer()
+    # Triton gives a rewritten kernel the names of its own module.
+    interpreter.threeloops_range, interpreter.threeloops_assigned = _loop, _assigned
     interpreter.GridExecutor.__call__ = _call_grid
     Autotuner._bench = _first_of_all

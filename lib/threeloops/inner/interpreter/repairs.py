@@ -48,6 +48,24 @@ def stored(values: np.ndarray, dtype: tl.dtype) -> Handle:
     return TensorHandle(np.asarray(values).astype(_get_np_dtype(dtype), copy=False), dtype)
 
 
+def _to_integer(src: Handle, dtype: tl.dtype) -> Handle:
+    """Floats as integers, cut off toward zero, as `cvt.rzi` does: numbers that do not fit become the nearest that does,
+    and NaN 0, or with 64 bits on either side only the highest bit. 8 bits are the lower half of 16.
+
+    Source: PTX ISA 9.0, cvt: "In float-to-integer conversions …"; which cvt is used, from the PTX of Triton 3.7.
+    """
+    target, values = np.dtype(_get_np_dtype(dtype)), values_of(src)
+    wide = np.dtype(f"{target.kind}{max(target.itemsize, 2)}")
+    limits = np.iinfo(wide)
+    nan = 1 << (8 * wide.itemsize - 1) if values.dtype == np.float64 or wide.itemsize == 8 else 0
+    above, below, missing = values >= 2.0 ** (limits.bits - (wide.kind == "i")), values < limits.min, np.isnan(values)
+    whole = np.where(above | below | missing, 0, values).astype(wide)
+    if above.any() or below.any() or missing.any():
+        whole = np.where(above, wide.type(limits.max), np.where(below, wide.type(limits.min), whole))
+        whole = np.where(missing, np.array(nan, dtype=f"u{wide.itemsize}").astype(wide), whole)
+    return TensorHandle(whole.astype(target, copy=False), dtype)
+
+
 def _as_mask(mask: Handle) -> Handle:
     """A handle of numbers as one of truths; descriptors of Triton 3.7 give arrays of truths, which stay."""
     if isinstance(mask, np.ndarray) or mask.data.dtype == np.bool_:
@@ -62,6 +80,8 @@ class _RepairedBuilder(InterpreterBuilder):
         """Arithmetic rounds to the operands' type; comparisons are masks."""
         format = format_of(lhs)
         if format is None:
+            if op in (np.add, np.subtract) and lhs.data.dtype == np.bool_:
+                op = np.bitwise_xor  # one bit wraps around: NumPy's sum of two truths is a truth
             return InterpreterBuilder.binary_op(self, lhs, rhs, op)
         values = op(format.decode(lhs.data), values_of(rhs))
         return TensorHandle(values, tl.int1) if values.dtype == np.bool_ else stored(values, lhs.dtype.scalar)
@@ -84,6 +104,12 @@ class _RepairedBuilder(InterpreterBuilder):
         if format_of(src) is None and dst_type.scalar.name not in FORMATS:
             return InterpreterBuilder.cast_impl(self, src, dst_type)
         return stored(values_of(src), dst_type.scalar)
+
+    def create_fp_to_si(self, src: Handle, dst_type: tl.dtype) -> Handle:
+        return _to_integer(src, dst_type.scalar)
+
+    def create_fp_to_ui(self, src: Handle, dst_type: tl.dtype) -> Handle:
+        return _to_integer(src, dst_type.scalar)
 
     def create_fp_to_fp(self, src: Handle, dst_type: tl.dtype, rounding_mode: Any) -> Handle:
         dtype = dst_type.scalar

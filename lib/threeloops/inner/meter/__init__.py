@@ -1,8 +1,15 @@
-"""The traffic meter: what Triton kernels move and compute, counted while they run in Triton's interpreter."""
+"""The traffic meter: what Triton kernels move and compute, counted while they run in Triton's interpreter.
 
+Import it before the kernels are decorated: without a GPU, the import switches on the interpreter, with the repairs that
+make it compute as a compiled kernel does (`threeloops.inner.interpreter`).
+"""
+
+from threeloops.inner.interpreter import enable_without_gpu
 from threeloops.inner.meter.findings import Finding
 from threeloops.inner.meter.l2 import L2
 from threeloops.inner.meter.metering import Metered, meter
 from threeloops.inner.meter.traffic import ArgumentTraffic
 
 __all__ = ["ArgumentTraffic", "Finding", "L2", "Metered", "meter"]
+
+enable_without_gpu()

@@ -143,9 +143,9 @@ def _require_interpreter(launch: Launch) -> None:
 
     if isinstance(launch.kernel, JITFunction):
         raise RuntimeError(
-            f"{launch.name} is compiled: the meter counts what Triton's interpreter executes. Set "
-            "THREELOOPS_DEVICE=cpu before Python starts (or TRITON_INTERPRET=1 before the kernel is decorated), or "
-            "leave the launch outside meter()"
+            f"{launch.name} is compiled, and the meter counts what Triton's interpreter executes. Import "
+            "threeloops.inner.meter above the kernel; on a machine with a GPU, start Python with THREELOOPS_DEVICE=cpu "
+            "as well. Or leave this launch outside meter()"
         )
 
 
