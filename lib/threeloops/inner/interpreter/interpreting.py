@@ -37,8 +37,9 @@ _TRUE = ("1", "true", "yes", "on", "y")
 _REPAIRS = (
     ("its library", "threeloops.inner.interpreter.language", "interpret_library"),
     ("arithmetic", "threeloops.inner.interpreter.repairs", "install"),
-    ("tl.dot", "threeloops.inner.interpreter.dots", "install"),
-    ("reductions", "threeloops.inner.interpreter.reductions", "install"),
+    ("tl.dot", "threeloops.inner.interpreter.functions.dots", "install"),
+    ("reductions", "threeloops.inner.interpreter.functions.reductions", "install"),
+    ("libdevice", "threeloops.inner.interpreter.functions.libdevice", "install"),
     ("types", "threeloops.inner.interpreter.types", "install"),
     ("launches", "threeloops.inner.interpreter.language", "install"),
 )

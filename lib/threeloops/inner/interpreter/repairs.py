@@ -5,7 +5,10 @@ operations here decode the values (exact in float32), compute, and round once, a
 on a GPU.
 """
 
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _get_np
 
 from threeloops.inner.interpreter.formats import BF16, FORMATS, Format, multiply_add, round_toward_zero
 
-__all__ = ["Handle", "format_of", "install", "stored", "values_of"]
+__all__ = ["Handle", "format_of", "install", "kernel_line", "stored", "values_of"]
 
 _CONVERTIBLE = {"fp16", "fp32", "fp64", *FORMATS}
 """Types among which `to` converts with these formats. Conversions of fp8e4b15, fp8e4b8 and fp8e5b16 stay Triton's."""
@@ -73,8 +76,63 @@ def _as_mask(mask: Handle) -> Handle:
     return TensorHandle(mask.data.astype(np.bool_), tl.int1)
 
 
+class _Polls:
+    """Reads of single numbers, to find a program that waits for a later one: programs run one after another here."""
+
+    def __init__(self) -> None:
+        self.repeated = 0
+        self._known: dict[int, bytes] = {}
+
+    def clear(self) -> None:
+        self.repeated = 0
+        self._known.clear()
+
+    def read(self, ptr: Handle, found: Handle) -> None:
+        """Raise if the program has read only numbers that it knew, many thousand times."""
+        if ptr.data.size != 1:
+            self.clear()
+            return
+        address, value = int(ptr.data.flat[0]), found.data.tobytes()
+        if self._known.get(address) != value:
+            self.clear()
+            self._known[address] = value
+            return
+        self.repeated += 1
+        if self.repeated > _MOST_POLLS:
+            self.clear()
+            raise RuntimeError(
+                f"program {interpreter.interpreter_builder.grid_idx} waits at {kernel_line()} for a later program: it "
+                f"has read the same number {_MOST_POLLS:,} times. The interpreter runs programs one after another, so "
+                "only values of earlier ones can arrive"
+            )
+
+
+_polls = _Polls()
+_MOST_POLLS = 20_000
+
+
+def kernel_line() -> str:
+    """Where the kernel stands that runs now, for a message."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(_MACHINERY):
+        frame = frame.f_back
+    return f"line {frame.f_lineno} of {frame.f_code.co_name}"
+
+
+_MACHINERY = tuple(f"{folder}{os.sep}" for folder in (Path(interpreter.__file__).parents[1], Path(__file__).parents[1]))
+
+
 class _RepairedBuilder(InterpreterBuilder):
     """Triton's builder with these operations repaired."""
+
+    def set_grid_idx(self, *place: int) -> None:
+        _polls.clear()
+        InterpreterBuilder.set_grid_idx(self, *place)
+
+    def create_atomic_cas(self, ptr: Handle, *rest: Any) -> Handle:
+        found = InterpreterBuilder.create_atomic_cas(self, ptr, *rest)
+        _polls.read(ptr, found)
+        return found
 
     def binary_op(self, lhs: Handle, rhs: Handle, op: Callable) -> Handle:
         """Arithmetic rounds to the operands' type; comparisons are masks."""
@@ -141,7 +199,9 @@ class _RepairedBuilder(InterpreterBuilder):
         """bfloat16 addition, which Triton's interpreter lacks. Lanes that share an address take turns."""
         mask = _as_mask(mask)
         if format_of(val) is not BF16 or op != ir.ATOMIC_OP.FADD:
-            return InterpreterBuilder.create_atomic_rmw(self, op, ptr, val, mask, sem, scope)
+            found = InterpreterBuilder.create_atomic_rmw(self, op, ptr, val, mask, sem, scope)
+            _polls.read(ptr, found)
+            return found
         addresses, added = ptr.data.ravel(), BF16.decode(val.data).ravel()
         before = np.zeros(addresses.shape, dtype=np.uint16)
         waiting = np.flatnonzero(np.broadcast_to(mask.data, ptr.data.shape))
@@ -157,9 +217,12 @@ class _RepairedBuilder(InterpreterBuilder):
     def create_masked_load(self, ptrs: Handle, mask: Handle, *rest: Any, **options: Any) -> Handle:
         """A mask of integers, such as `(rows < n) & (chunk == 0)` with a Python number `chunk`: Triton 3.9 refuses it
         in the interpreter alone."""
-        return InterpreterBuilder.create_masked_load(self, ptrs, _as_mask(mask), *rest, **options)
+        loaded = InterpreterBuilder.create_masked_load(self, ptrs, _as_mask(mask), *rest, **options)
+        _polls.read(ptrs, loaded)
+        return loaded
 
     def create_masked_store(self, ptrs: Handle, value: Handle, mask: Handle, *rest: Any, **options: Any) -> Any:
+        _polls.clear()
         return InterpreterBuilder.create_masked_store(self, ptrs, value, _as_mask(mask), *rest, **options)
 
     def create_descriptor_load(self, desc: Any, indices: list[Handle], *cache: Any) -> Handle:

@@ -15,7 +15,8 @@ INTERPRETED = interpreter.enable_without_gpu()
 
 import triton
 import triton.language as tl
-from threeloops.inner.interpreter import dots, self_test
+from threeloops.inner.interpreter import self_test
+from threeloops.inner.interpreter.functions import dots
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled on this machine")
 
@@ -161,7 +162,7 @@ def test_a_repair_without_a_place_warns_and_the_rest_goes_on(monkeypatch):
         "_REPAIRS",
         (
             ("tea", "threeloops.inner.interpreter.language", "no_such"),
-            ("rest", "threeloops.inner.interpreter.dots", "install"),
+            ("rest", "threeloops.inner.interpreter.functions.dots", "install"),
         ),
     )
     installed = []
