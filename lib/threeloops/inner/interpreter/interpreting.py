@@ -7,6 +7,10 @@ Call `enable_without_gpu` before kernels are decorated; importing `threeloops.in
   once, to nearest even, `fma` included. Conversions to fp8 saturate, infinities too, as `cvt.rn.satfinite` does; torch
   agrees for e4m3, but overflows e5m2 to infinity. NaN stays NaN without its payload. `tl.exp` and the like take
   float32 and float64 only, compiled or not.
+- A `float` argument is a float32 tensor, a `bool` one bit, a loop index an int32 tensor, and so is an assigned number.
+  One bit wraps around: true + true is false.
+- Floats become integers as by PTX's `cvt.rzi`: too large ones the largest, NaN mostly 0.
+- Functions of libdevice (`functions/libdevice.py`): about 60 compute, others are refused by name.
 - `tl.sum` of float16 and bfloat16 rounds at every addition, since the compiler emits `add.bf16`: convert to float32
   first. Triton itself promotes maxima, minima and `tl.cumsum` of bfloat16 to float32.
 - `tl.dot` of 16 and 8 bit operands accumulates in float32. float32 operands are multiplied exactly, where a GPU's
@@ -17,8 +21,10 @@ Call `enable_without_gpu` before kernels are decorated; importing `threeloops.in
   `tl.minimum` and `tl.maximum` prefer the number to the NaN; bfloat16 values are printed as numbers.
 - No warnings about inf − inf in masked lanes; @triton.autotune takes its first configuration without timing any.
 
-Programs run one after another, and launches one at a time, in one thread, because the interpreter keeps the program's
-index in a global object. Not repaired: fp8e4b15 and AMD's fp8, inline assembly, libdevice calls, races.
+Programs run one after another, and launches one at a time, whichever thread makes them, because the interpreter keeps
+the program's index in a global object. A program that waits for a later one ends with an error that names its line. Not
+repaired: fp8e4b15 and AMD's fp8, inline assembly, races. An integer argument that is 1 stays a tensor, where a compiled
+kernel takes it for a constant.
 """
 
 import os
