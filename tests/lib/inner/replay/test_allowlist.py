@@ -201,7 +201,6 @@ BODIES = {
     "an argument called like a function": ("a(a)", "call of a"),
     "a constant that is a call": ("x: tl.constexpr = open('x')", "open"),
     "the value of a tensor": ("x = a.value", r"\.value"),
-    "math as a value": ("x = math", "'math' as a value"),
     "another module through math": ("math.__loader__", "math.__loader__"),
     "factorials": ("x = math.factorial(10 ** 9)", "math.factorial"),
     "a number called": ("x = math.pi(a)", "math.pi as a function"),

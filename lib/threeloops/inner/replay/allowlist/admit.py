@@ -17,7 +17,7 @@ from graphlib import CycleError, TopologicalSorter
 from types import ModuleType
 
 from threeloops.inner.replay.allowlist.canonical import Canonical, aliases_of, bound_names, path_of
-from threeloops.inner.replay.allowlist.constants import constants_of, is_literal, is_written
+from threeloops.inner.replay.allowlist.constants import constants_of, folded, is_literal, is_written
 from threeloops.inner.replay.allowlist.rules import NotAdmitted, Rules
 from threeloops.inner.replay.allowlist.source import PRELUDE, Lines, write
 
@@ -122,7 +122,7 @@ class _Cell:
         self.functions = {node.name: node for node in found if self._jit(node) is not None}
         constants = constants_of(tree.body, bound, self.aliases)
         self.constants = {name: each for name, each in constants.items() if name not in self.functions}
-        self.values = {name: constant.plain for name, constant in self.constants.items()}
+        self.values = {name: each.value for name, each in self.constants.items() if bound[name] == 1}
         own = self.functions.keys() | self.constants.keys()
         self.aliases = {name: path for name, path in self.aliases.items() if name not in own}
 
@@ -132,7 +132,8 @@ class _Cell:
         self._check_decorators(node)
         local = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
         local |= {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
-        node = Canonical(self.aliases, self.values, local).kernel(node)
+        node = Canonical(self.aliases, self.constants, local).kernel(node)
+        node.args.defaults = [folded(default, self.values) for default in node.args.defaults]
         uses = Rules(node, self.functions, self.constants).check()
         given = [*node.args.posonlyargs, *node.args.args]
         compile_time = frozenset(each.arg for each in given if path_of(each.annotation) == "tl.constexpr")
@@ -153,7 +154,7 @@ class _Cell:
 
     def _called(self, decorator: ast.expr) -> str:
         """The decorator's function by the name that Triton gives it."""
-        return path_of(Canonical(self.aliases, {}).visit(_function(decorator))) or ast.unparse(_function(decorator))
+        return path_of(Canonical(self.aliases).visit(_function(decorator))) or ast.unparse(_function(decorator))
 
     def _jit(self, node: ast.FunctionDef) -> ast.expr | None:
         """The decorator that makes a function a kernel."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from threeloops.inner.replay.allowlist.names import DTYPES, MATH_FUNCTIONS, MATH_NUMBERS, TL
 
-__all__ = ["TYPE", "Canonical", "aliases_of", "bound_names", "path_of", "stored_names"]
+__all__ = ["TYPE", "Canonical", "aliases_of", "bound_names", "named", "path_of", "stored_names"]
 
 TYPE = re.compile(
     r"(const )?\*?(tl\.)?(u?int(1|8|16|32|64)?|[iu](1|8|16|32|64)|(fp|float|bf|bfloat)[0-9][0-9a-z]*|float|half|double"
@@ -35,23 +35,25 @@ class Canonical(ast.NodeTransformer):
 
     Args:
         aliases: what names of the cell stand for, from `aliases_of`.
-        values: the source text of each constant of the cell, for defaults.
+        constants: names of the cell's constants.
         local: names that a kernel binds itself. They hide the cell's.
     """
 
-    def __init__(self, aliases: Mapping[str, str], values: Mapping[str, str], local: Collection[str] = ()) -> None:
-        self.aliases, self.values, self.local = aliases, values, set(local)
+    def __init__(
+        self, aliases: Mapping[str, str], constants: Collection[str] = (), local: Collection[str] = ()
+    ) -> None:
+        self.aliases, self.constants, self.local = aliases, constants, set(local)
         self.compile_time: set[str] = set()
 
     def kernel(self, node: ast.FunctionDef) -> ast.FunctionDef:
         """The kernel in its canonical form. Its decorators stay as they are."""
-        outside = Canonical(self.aliases, self.values)
+        outside = Canonical(self.aliases)
         given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         for argument in given:
             argument.annotation = outside.annotation(argument.annotation)
             if path_of(argument.annotation) == "tl.constexpr":
                 self.compile_time.add(argument.arg)
-        node.args.defaults = [outside.default(default) for default in node.args.defaults]
+        node.args.defaults = [outside.visit(default) for default in node.args.defaults]
         node.returns = None
         node.body = [self.visit(statement) for statement in node.body]
         return ast.fix_missing_locations(node)
@@ -71,13 +73,6 @@ class Canonical(ast.NodeTransformer):
         path = _PYTHON_TYPES.get(path_of(node), path_of(node))
         return named(path, node) if path in {f"tl.{name}" for name in DTYPES | {"const"}} else None
 
-    def default(self, node: ast.expr) -> ast.expr:
-        """A default, with the value of a constant in place of its name."""
-        node = self.visit(node)
-        if isinstance(node, ast.Name) and node.id in self.values:
-            return named(self.values[node.id], node)
-        return node
-
     def visit_Name(self, node: ast.Name) -> ast.expr:
         path = "" if node.id in self.local or isinstance(node.ctx, ast.Store) else self.aliases.get(node.id, "")
         return node if path in ("", "numpy", "torch") else named(path, node)  # of these two, see visit_Attribute
@@ -93,7 +88,7 @@ class Canonical(ast.NodeTransformer):
         return named(path, node) if path.startswith(("tl.", "math.")) or path == "tl" else node
 
     def _is_compile_time(self, name: str) -> bool:
-        return name in self.compile_time or (name in self.values and name not in self.local)
+        return name in self.compile_time or (name in self.constants and name not in self.local)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)

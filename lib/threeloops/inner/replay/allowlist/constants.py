@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from threeloops.inner.replay.allowlist.canonical import Canonical, path_of
+from threeloops.inner.replay.allowlist.canonical import Canonical, named, path_of
 from threeloops.inner.replay.allowlist.names import DTYPES, FLOAT_WORDS, MATH_FUNCTIONS, MATH_NUMBERS, RESERVED
 
-__all__ = ["MAX_INTEGER", "Constant", "constants_of", "is_literal", "is_written"]
+__all__ = ["MAX_INTEGER", "Constant", "constants_of", "folded", "is_literal", "is_written"]
 
 MAX_INTEGER = 1 << 64
 _BITS = 64
@@ -33,11 +33,11 @@ _SIGNS = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.i
 
 @dataclass(frozen=True)
 class Constant:
-    """One constant: its name, what defines it, its value as source text, and its line in the cell."""
+    """One constant: its name, its value, the source text that defines it, and its line in the cell."""
 
     name: str
+    value: Any
     text: str
-    plain: str
     line: int
 
     def written(self) -> ast.stmt:
@@ -57,7 +57,7 @@ def constants_of(body: Sequence[ast.stmt], bound: Mapping[str, int], aliases: Ma
     known: dict[str, Any] = {}
     for node in body:
         for name, value, annotated in _definitions(node):
-            expression = Canonical(aliases, {}).visit(value)
+            expression = Canonical(aliases).visit(value)
             match expression:
                 case ast.Call(func=function, args=[inner], keywords=[]) if path_of(function) == "tl.constexpr":
                     expression, annotated = inner, True
@@ -70,7 +70,7 @@ def constants_of(body: Sequence[ast.stmt], bound: Mapping[str, int], aliases: Ma
             if name in RESERVED or is_table or len(plain) > _LONGEST:
                 continue
             text = f"tl.constexpr({plain})" if annotated else plain
-            found[name] = Constant(name, text, plain, node.lineno)
+            found[name] = Constant(name, worth, text, node.lineno)
             if bound[name] == 1:
                 known[name] = worth
     return found
@@ -123,6 +123,15 @@ def _worth(node: ast.expr, known: Mapping[str, Any]) -> Any:
         case ast.Call(func=function, args=given, keywords=[]) if path_of(function) in _FUNCTIONS:
             return _tried(_FUNCTIONS[path_of(function)], *[_number(each, known) for each in given])
     raise ValueError("no literal")
+
+
+def folded(node: ast.expr, known: Mapping[str, Any]) -> ast.expr:
+    """An expression of literals and known constants as the literal that it is worth; any other as it stands."""
+    try:
+        text = _literal(_worth(node, known))
+    except ValueError:
+        return node
+    return named(text, node) if len(text) <= _LONGEST else node
 
 
 def _is_worth(node: ast.expr) -> bool:

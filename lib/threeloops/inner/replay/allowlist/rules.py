@@ -21,6 +21,8 @@ class Rules(Expressions):
     def check(self) -> set[str]:
         """The kernels and constants that it uses. Raises NotAdmitted."""
         self.own(self.function.name, self.function)
+        if self.function.name == "range":
+            self.refuse(self.function, "'range' as its own name", "Triton's loops need that name: choose another")
         self._signature(self.function)
         for node in stored_names(self.function):
             self.own(node.id, node)
