@@ -232,7 +232,9 @@ _HELPER = "@triton.jit\ndef {name}(a, b):\n    return {result}\n"
 SMALL: dict[str, Small] = {
     "a parameter that hides a constant": Small("y = v * BLOCK", lambda v: v * 64, "BLOCK = 1024"),
     "a variable that hides a constant": Small("C = v\ny = C * 2", _double, "C = tl.constexpr(5.0)"),
-    "a variable that hides a kernel": Small("add = v\ny = add * 2", _double, _HELPER.format(name="add", result="a + b")),
+    "a variable that hides a kernel": Small(
+        "add = v\ny = add * 2", _double, _HELPER.format(name="add", result="a + b")
+    ),
     "a kernel called max": Small("y = max(v, v)", _double, _HELPER.format(name="max", result="a + b")),
     "a constant of a power": Small("y = v * C", lambda v: v / 2**0.5, "C = tl.constexpr(1 / 2 ** 0.5)"),
     "constants of constants": Small("y = v * C", lambda v: v * 12, "A = 3\nB = A << 2\nC = tl.constexpr(B)"),
@@ -246,6 +248,7 @@ SMALL: dict[str, Small] = {
     "a constant of hexadecimal digits": Small("y = v * C", lambda v: v * 16, "C = tl.constexpr(0x10)"),
     "a constant of digits in groups": Small("y = v * C", lambda v: v * 1000, "C = tl.constexpr(1_000)"),
     "a constant of an exponent": Small("y = v * C", lambda v: v * 1e-6, "C = tl.constexpr(1E-6)"),
+    "a constant by comparison": Small("y = v * C", _double, "A = 3\nC = tl.constexpr(2 if A > 1 and A != 2 else 1)"),
     "a constant truth": Small("y = v * 2 if C else v", _double, "C = tl.constexpr(not False)"),
     "a constant text": Small("y = v * 2 if C == 'on' else v", _double, "C = tl.constexpr('on')"),
     "a constant tuple": Small("y = v * C[1]", _double, "C = tl.constexpr((1, 2))"),
@@ -268,41 +271,71 @@ SMALL: dict[str, Small] = {
     "a default text": Small(
         "y = v * 2 if k == 'a' else v", _double, signature="x, out, n, BLOCK: tl.constexpr, k: tl.constexpr = 'a'"
     ),
-    "a default of None": Small("if k is None:\n    y = v * 2\nelse:\n    y = v", _double,
-        signature="x, out, n, BLOCK: tl.constexpr, k: tl.constexpr = None"),
-    "types of arguments": Small("y = v * 2", _double, signature="x: '*fp32', out: tl.pointer_type, n: int, BLOCK: 'tl.constexpr'"),
-    "specialization": Small("y = v * 2", _double, jit="@triton.jit(do_not_specialize=('n',), noinline=False, debug=True)"),
+    "a default of None": Small(
+        "if k is None:\n    y = v * 2\nelse:\n    y = v",
+        _double,
+        signature="x, out, n, BLOCK: tl.constexpr, k: tl.constexpr = None",
+    ),
+    "types of arguments": Small(
+        "y = v * 2", _double, signature="x: '*fp32', out: tl.pointer_type, n: int, BLOCK: 'tl.constexpr'"
+    ),
+    "specialization": Small(
+        "y = v * 2", _double, jit="@triton.jit(do_not_specialize=('n',), noinline=False, debug=True)"
+    ),
     "a tuned kernel": Small("y = v * 2", _double, "from triton import jit, heuristics", jit="@heuristics({})\n@jit"),
     "an annotated variable": Small("k: tl.constexpr = 2\ny: tl.float32 = v * k", _double),
-    "a text in a variable": Small("mode = 'a' if BLOCK > 1 else 'b'\ny = v * 2 if mode == 'a' else v", _double),
-    "a tuple taken apart": Small("a, (b, c) = v, (1, 2)\ny = a * b * c", _double),
+    "a text in a variable": Small(
+        "mode: tl.constexpr = 'a' if BLOCK > 1 else 'b'\ny = v * 2 if mode == 'a' else v", _double
+    ),
+    "a tuple taken apart": Small("pair = (v, 2)\na, b = pair\ny = a * b", _double),
     "variables exchanged": Small("a, b = v, v * 2\na, b = b, a\ny = a", _double),
     "a list": Small("parts = [v, v]\ny = parts[0] + parts[1]", _double),
     "a comprehension": Small("parts = [each * 2 for each in (v, v)]\ny = parts[0]", _double),
     "arguments starred": Small("pair = (v, v)\ny = add(*pair)", _double, _HELPER.format(name="add", result="a + b")),
     "a helper that returns early": Small(
-        "y = pick(v, BLOCK)", _double, "@triton.jit\ndef pick(a, B: tl.constexpr):\n    if B > 1:\n        return a * 2\n    return a"
+        "y = pick(v, BLOCK)",
+        _double,
+        "@triton.jit\ndef pick(a, B: tl.constexpr):\n    if B > 1:\n        return a * 2\n    return a",
     ),
-    "a helper that returns a tuple": Small("a, b = both(v, v)\ny = a + b", _double, _HELPER.format(name="both", result="a, b")),
-    "a helper by another name": Small("y = plus(v, v)", _double, _HELPER.format(name="add", result="a + b") + "plus = add"),
+    "a helper that returns a tuple": Small(
+        "a, b = both(v, v)\ny = a + b", _double, _HELPER.format(name="both", result="a, b")
+    ),
+    "a helper by another name": Small(
+        "y = plus(v, v)", _double, _HELPER.format(name="add", result="a + b") + "plus = add"
+    ),
     "a reduction by keyword": Small(
-        "y = v * 0 + tl.reduce(v, axis=0, combine_fn=add)", lambda v: v * 0 + v.sum(), _HELPER.format(name="add", result="a + b")
+        "y = v * 0 + tl.reduce(v, axis=0, combine_fn=add)",
+        lambda v: v * 0 + v.sum(),
+        _HELPER.format(name="add", result="a + b"),
     ),
-    "methods": Small("y = v.to(tl.float32) * 0 + v.sum(0) + v.abs().max(axis=0)", lambda v: v * 0 + v.sum() + v.abs().max()),
+    "methods": Small(
+        "y = v.to(tl.float32) * 0 + v.sum(0) + v.abs().max(axis=0)", lambda v: v * 0 + v.sum() + v.abs().max()
+    ),
     "slices": Small("y = tl.reshape(v[:, None] * v[None, :], (4096,)).reshape(64, 64).sum(1)", lambda v: v * v.sum()),
     "a transposed view": Small("square = v[:, None] + v[None, :] * 0\ny = square.T.sum(0)", lambda v: v * 64),
     "loops": Small(
         "y = v * 0\nfor i in tl.static_range(2):\n    y += v\nfor i in tl.range(0, 2, num_stages=1):\n    y += v * 0\n"
-        "i = 0\nwhile i < 2 and n > 0:\n    i += 1\n    y = y * 1", _double),
-    "a hint for while": Small("i = 0\ny = v\nwhile tl.condition(i < 1, disable_licm=True):\n    i += 1\n    y += v", _double),
-    "elif, not and or": Small("if BLOCK < 1 or not BLOCK:\n    y = v\nelif BLOCK % 2 == 0:\n    y = v * 2\nelse:\n    y = v", _double),
+        "i = 0\nwhile i < 2 and n > 0:\n    i += 1\n    y = y * 1",
+        _double,
+    ),
+    "a hint for while": Small(
+        "i = 0\ny = v\nwhile tl.condition(i < 1, disable_licm=True):\n    i += 1\n    y += v", _double
+    ),
+    "elif, not and or": Small(
+        "if BLOCK < 1 or not BLOCK:\n    y = v\nelif BLOCK % 2 == 0:\n    y = v * 2\nelse:\n    y = v", _double
+    ),
     "assignments of every operator": Small(
-        "y = v * 8\ny += 1\ny -= 1\ny *= 1\ny /= 4\nk = 9\nk //= 2\nk %= 4\nk <<= 1\nk >>= 1\nk |= 1\nk &= 3\nk ^= 1\ny += k * 0", _double
+        "y = v * 8\ny += 1\ny -= 1\ny *= 1\ny /= 4\n"
+        "k = 9\nk //= 2\nk %= 4\nk <<= 1\nk >>= 1\nk |= 1\nk &= 3\nk ^= 1\ny += k * 0",
+        _double,
     ),
     "operators": Small("k = -(-2) + (+1) - (~0) - 2\ny = v * k", _double),
     "assertions and prints": Small(
-        "assert BLOCK > 1, f'{BLOCK} is too small'\ntl.static_assert(BLOCK > 1, f'{BLOCK=}')\ntl.device_assert(at < 64, 'at')\n"
-        "print('v', v)\ntl.device_print('v', v, hex=True)\ntl.static_print(f'{BLOCK:>8}')\n'a bare text'\n...\npass\ny = v * 2", _double),
+        "assert BLOCK > 1, f'{BLOCK} is too small'\ntl.static_assert(BLOCK > 1, f'{BLOCK=}')\n"
+        "tl.device_assert(at < 64, 'at')\nprint('v', v)\ntl.device_print('v', v, hex=True)\n"
+        "tl.static_print(f'{BLOCK:>8}')\n'a bare text'\n...\npass\ny = v * 2",
+        _double,
+    ),
     "questions about dtypes": Small("y = v * 2 if v.dtype.is_fp32() and not v.dtype.is_int_signed() else v", _double),
     "the size of a pointer's elements": Small("y = v * (x.dtype.element_ty.primitive_bitwidth // 16)", _double),
-}  # fmt: skip
+}

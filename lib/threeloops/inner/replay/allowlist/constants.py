@@ -3,7 +3,7 @@
 import ast
 import math
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,12 @@ _FUNCTIONS = {
     "triton.cdiv": lambda a, b: -(-a // b),
     "triton.next_power_of_2": lambda n: 1 << max(int(n) - 1, 0).bit_length(),
 }
-_OPERATORS = {
+_OPERATORS: dict[type[ast.operator | ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift,
     ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }  # fmt: skip
 _SIGNS = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert, ast.Not: operator.not_}
 
@@ -106,7 +108,15 @@ def _worth(node: ast.expr, known: Mapping[str, Any]) -> Any:
             return known[name]
         case ast.UnaryOp(op=kind, operand=operand) if type(kind) in _SIGNS:
             return _tried(_SIGNS[type(kind)], _number(operand, known))
-        case ast.BinOp(left=left, op=kind, right=right) if type(kind) in _OPERATORS:
+        case ast.BoolOp(op=ast.And(), values=values):
+            return all(_number(each, known) for each in values)
+        case ast.BoolOp(op=ast.Or(), values=values):
+            return any(_number(each, known) for each in values)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _worth(body if _number(test, known) else orelse, known)
+        case ast.BinOp(left=left, op=kind, right=right) | ast.Compare(left=left, ops=[kind], comparators=[right]) if (
+            type(kind) in _OPERATORS
+        ):
             return _computed(type(kind), _number(left, known), _number(right, known))
         case ast.Tuple(elts=elements):
             return tuple(_worth(each, known) for each in elements)
@@ -185,7 +195,7 @@ def _number(node: ast.expr, known: Mapping[str, Any]) -> Any:
     return value
 
 
-def _computed(kind: type[ast.operator], left: Any, right: Any) -> Any:
+def _computed(kind: type[ast.operator | ast.cmpop], left: Any, right: Any) -> Any:
     if isinstance(left, int) and isinstance(right, int):
         grows = kind is ast.LShift or (kind is ast.Pow and abs(left) > 1)
         if grows and (right > _BITS or (kind is ast.LShift and left.bit_length() + right > _BITS + 1)):

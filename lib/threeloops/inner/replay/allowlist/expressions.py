@@ -149,7 +149,9 @@ class Expressions:
         value = node.value
         if isinstance(value, str) and not string:
             self.refuse(
-                node, f"the text {text_of(node)}", "a text may be assigned, compared, or given to a function of tl"
+                node,
+                f"the text {text_of(node)}",
+                "a text may be compared, given to a function of tl, or named by x: tl.constexpr = 'text'",
             )
         if not (value is None or isinstance(value, bool | int | float | str)):
             self.refuse(node, f"the constant {text_of(node)}")

@@ -63,7 +63,7 @@ class Rules(Expressions):
             case ast.Assign():
                 for target in node.targets:
                     self._target(target)
-                self.expression(node.value, string=True)
+                self.expression(node.value)
             case ast.AugAssign():
                 self._target(node.target)
                 self.expression(node.value)
