@@ -236,6 +236,11 @@ SMALL: dict[str, Small] = {
         "add = v\ny = add * 2", _double, _HELPER.format(name="add", result="a + b")
     ),
     "a kernel called max": Small("y = max(v, v)", _double, _HELPER.format(name="max", result="a + b")),
+    "a kernel called print": Small(
+        "y = v * 2\nprint(out + at, y)\ny = tl.load(out + at)",
+        _double,
+        "@triton.jit\ndef print(to, what):\n    tl.store(to, what)\n",
+    ),
     "a constant of a power": Small("y = v * C", lambda v: v / 2**0.5, "C = tl.constexpr(1 / 2 ** 0.5)"),
     "constants of constants": Small("y = v * C", lambda v: v * 12, "A = 3\nB = A << 2\nC = tl.constexpr(B)"),
     "two constants at once": Small("y = v * A + B", lambda v: v * 2 + 1, "A, B = tl.constexpr(2), tl.constexpr(1)"),

@@ -132,7 +132,7 @@ class _Cell:
         self._check_decorators(node)
         local = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
         local |= {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
-        node = Canonical(self.aliases, self.constants, local).kernel(node)
+        node = Canonical(self.aliases, self.constants, local | self.functions.keys()).kernel(node)
         node.args.defaults = [folded(default, self.values) for default in node.args.defaults]
         uses = Rules(node, self.functions, self.constants).check()
         given = [*node.args.posonlyargs, *node.args.args]

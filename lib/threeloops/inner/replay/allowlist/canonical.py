@@ -36,7 +36,7 @@ class Canonical(ast.NodeTransformer):
     Args:
         aliases: what names of the cell stand for, from `aliases_of`.
         constants: names of the cell's constants.
-        local: names that a kernel binds itself. They hide the cell's.
+        local: names that a kernel binds itself, and the cell's kernels. They hide all others.
     """
 
     def __init__(
