@@ -11,13 +11,13 @@ import linecache
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from types import ModuleType
 
-from threeloops.inner.replay.allowlist.constants import defined, is_constant, written
-from threeloops.inner.replay.allowlist.names import RESERVED
+from threeloops.inner.replay.allowlist.canonical import Canonical, aliases_of, bound_names, path_of
+from threeloops.inner.replay.allowlist.constants import constants_of, folded, is_literal, is_written
 from threeloops.inner.replay.allowlist.rules import NotAdmitted, Rules
 from threeloops.inner.replay.allowlist.source import PRELUDE, Lines, write
 
@@ -25,9 +25,12 @@ __all__ = ["Admitted", "Kernel", "admit"]
 
 _MAX_CHARACTERS = 200_000
 _MAGIC = re.compile(r"^\s*[%!?]")
-_JIT = ("triton.jit", "jit")
-_TUNERS = ("triton.autotune", "autotune", "triton.heuristics", "heuristics")
-_OPTIONS = ("do_not_specialize", "do_not_specialize_on_alignment", "noinline", "debug")
+_JIT = frozenset({"triton.jit", "jit", "triton.runtime.jit", "triton.runtime.jit.jit"})
+_TUNERS = frozenset(
+    f"{module}{name}" for module in ("triton.", "triton.runtime.", "") for name in ("autotune", "heuristics")
+)
+_KEPT = ("do_not_specialize", "do_not_specialize_on_alignment", "noinline")
+_DROPPED = ("debug", "version", "repr", "launch_metadata")
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,9 @@ def admit(cell: str, launched: Collection[str] | None = None, file: str = "cell.
 
 
 def _admit(tree: ast.Module, launched: Collection[str] | None, file: str) -> Admitted:
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef) and _jit(node) is not None}
-    constants = {name: node for node in tree.body for name in defined(node) if name not in RESERVED}
-    known = set(functions) | set(constants)
+    bound = Counter(bound_names(tree.body))
+    cell = _Cell(tree, bound)
+    functions, constants = cell.functions, cell.constants
     wanted = sorted(functions if launched is None else set(launched) & set(functions))
     kernels: dict[str, Kernel] = {}
     used: set[str] = set()
@@ -89,7 +92,7 @@ def _admit(tree: ast.Module, launched: Collection[str] | None, file: str) -> Adm
         name = wanted.pop()
         if name in kernels:
             continue
-        kernels[name] = kernel = _kernel(functions[name], functions, constants)
+        kernels[name] = kernel = cell.kernel(name)
         used |= {name} | kernel.uses
         wanted += sorted(kernel.uses & set(functions))
     try:
@@ -99,26 +102,85 @@ def _admit(tree: ast.Module, launched: Collection[str] | None, file: str) -> Adm
         raise NotAdmitted(
             kernels[name].line, f"{name} calls itself", "Triton compiles no recursion: write a loop"
         ) from None
-    bound = Counter(name for name in _bound(tree.body) if name in known)
     for name in sorted(used):
         if bound[name] > 1:
-            lines = [str(node.lineno) for node in tree.body if name in _bound([node])]
+            lines = [str(node.lineno) for node in tree.body if name in bound_names([node])]
             raise NotAdmitted(
-                getattr(functions.get(name) or constants.get(name), "lineno", 1),
+                functions[name].lineno if name in functions else constants[name].line,
                 f"the cell defines {name} {bound[name]} times (lines {', '.join(lines)})",
                 "each kernel and each constant that a kernel uses has one definition, at the top level of the cell",
             )
-    chosen = [node for node in tree.body if _name(node) in used or used & set(defined(node))]
-    return Admitted(_checked(_text(chosen), kernels), kernels, file)
+    return Admitted(_checked(cell.text(used), kernels, set(constants) & used), kernels, file)
 
 
-def _kernel(node: ast.FunctionDef, functions: Collection[str], constants: Collection[str]) -> Kernel:
-    _decorators(node)
-    uses = Rules(node, functions, constants).check()
-    given = [*node.args.posonlyargs, *node.args.args]
-    names = tuple(argument.arg for argument in given)
-    compile_time = {a.arg for a in given if a.annotation is not None and ast.unparse(a.annotation) == "tl.constexpr"}
-    return Kernel(node.name, node.lineno, names, frozenset(compile_time), frozenset(uses))
+class _Cell:
+    """What a cell defines for kernels: functions under triton.jit, constants, and other names for parts of Triton."""
+
+    def __init__(self, tree: ast.Module, bound: Counter[str]) -> None:
+        found = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        self.aliases = aliases_of(tree.body, {node.name for node in found})
+        self.functions = {node.name: node for node in found if self._jit(node) is not None}
+        constants = constants_of(tree.body, bound, self.aliases)
+        self.constants = {name: each for name, each in constants.items() if name not in self.functions}
+        self.values = {name: each.value for name, each in self.constants.items() if bound[name] == 1}
+        own = self.functions.keys() | self.constants.keys()
+        self.aliases = {name: path for name, path in self.aliases.items() if name not in own}
+
+    def kernel(self, name: str) -> Kernel:
+        """Check one kernel, and write it in its canonical form."""
+        node = self.functions[name]
+        self._check_decorators(node)
+        local = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        local |= {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+        node = Canonical(self.aliases, self.constants, local | self.functions.keys()).kernel(node)
+        node.args.defaults = [folded(default, self.values) for default in node.args.defaults]
+        uses = Rules(node, self.functions, self.constants).check()
+        given = [*node.args.posonlyargs, *node.args.args]
+        compile_time = frozenset(each.arg for each in given if path_of(each.annotation) == "tl.constexpr")
+        return Kernel(node.name, node.lineno, tuple(each.arg for each in given), compile_time, frozenset(uses))
+
+    def text(self, used: Collection[str]) -> str:
+        """A file with these kernels and constants, each on its line."""
+        functions = [node for name, node in self.functions.items() if name in used]
+        statements: list[ast.stmt] = [*functions, *(c.written() for c in self.constants.values() if c.name in used)]
+        lines = Lines()
+        lines.put(1, 0, PRELUDE)
+        write(lines, sorted(statements, key=lambda node: node.lineno))
+        for node in functions:
+            options = self._options(node)
+            decorate = f"triton.jit({options})" if options else "triton.jit"
+            lines.put(lines.last + 1, 0, f"{node.name} = {decorate}({node.name})")
+        return lines.text()
+
+    def _called(self, decorator: ast.expr) -> str:
+        """The decorator's function by the name that Triton gives it."""
+        return path_of(Canonical(self.aliases).visit(_function(decorator))) or ast.unparse(_function(decorator))
+
+    def _jit(self, node: ast.FunctionDef) -> ast.expr | None:
+        """The decorator that makes a function a kernel."""
+        return next((each for each in node.decorator_list if self._called(each) in _JIT), None)
+
+    def _check_decorators(self, node: ast.FunctionDef) -> None:
+        """Tuners are dropped with any functions they hold: the launch is recorded after tuning."""
+        for decorator in node.decorator_list:
+            name = self._called(decorator)
+            if name not in _JIT | _TUNERS:
+                allowed = "a kernel's decorators are triton.jit, and triton.autotune and triton.heuristics above it"
+                raise NotAdmitted(decorator.lineno, f"{node.name} is decorated with {name[:60]}", allowed)
+        if [self._called(each) in _JIT for each in node.decorator_list].count(True) > 1:
+            raise NotAdmitted(node.lineno, f"{node.name} is decorated with triton.jit twice", "once is enough")
+        self._options(node)
+
+    def _options(self, node: ast.FunctionDef) -> str:
+        """The arguments of `triton.jit` that matter to the compiler, as text. The others are never evaluated."""
+        decorator = self._jit(node)
+        if not isinstance(decorator, ast.Call):
+            return ""
+        kept = [keyword for keyword in decorator.keywords if keyword.arg not in _DROPPED]
+        if decorator.args or any(k.arg not in _KEPT or not _is_plain(k.value) for k in kept):
+            allowed = f"triton.jit takes {', '.join(_KEPT)} here, written as literals"
+            raise NotAdmitted(decorator.lineno, f"{node.name} is decorated with {ast.unparse(decorator)[:80]}", allowed)
+        return ", ".join(f"{k.arg}={ast.unparse(k.value)}" for k in kept)
 
 
 def _parse(cell: str) -> ast.Module:
@@ -136,91 +198,31 @@ def _parse(cell: str) -> ast.Module:
         raise NotAdmitted(1, f"the cell is not Python ({error})", "write plain Python") from None
 
 
-def _jit(node: ast.FunctionDef) -> ast.expr | None:
-    """The decorator that makes a function a kernel."""
-    return next((d for d in node.decorator_list if _called(d) in _JIT), None)
-
-
-def _called(decorator: ast.expr) -> str:
-    return ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
-
-
-def _decorators(node: ast.FunctionDef) -> None:
-    """Check the decorators. Tuners are dropped with any functions they hold: the launch is recorded after tuning."""
-    for decorator in node.decorator_list:
-        name = _called(decorator)
-        if name not in _JIT + _TUNERS:
-            allowed = "a kernel's decorators are triton.jit, and triton.autotune and triton.heuristics above it"
-            raise NotAdmitted(decorator.lineno, f"{node.name} is decorated with {name[:60]}", allowed)
-    if [_called(d) in _JIT for d in node.decorator_list].count(True) > 1:
-        raise NotAdmitted(node.lineno, f"{node.name} is decorated with triton.jit twice", "once is enough")
-    _options(node)
-
-
-def _options(node: ast.FunctionDef) -> str:
-    """The arguments of `triton.jit` that matter to the compiler, as text."""
-    decorator = _jit(node)
-    if not isinstance(decorator, ast.Call):
-        return ""
-    if decorator.args or any(k.arg not in _OPTIONS or not _is_plain(k.value) for k in decorator.keywords):
-        allowed = f"triton.jit takes {', '.join(_OPTIONS)} here, written as literals"
-        raise NotAdmitted(decorator.lineno, f"{node.name} is decorated with {ast.unparse(decorator)[:80]}", allowed)
-    kept = [k for k in decorator.keywords if k.arg != "debug"]
-    return ", ".join(f"{k.arg}={ast.unparse(k.value)}" for k in kept)
+def _function(decorator: ast.expr) -> ast.expr:
+    return decorator.func if isinstance(decorator, ast.Call) else decorator
 
 
 def _is_plain(node: ast.expr) -> bool:
-    return all(map(is_constant, node.elts)) if isinstance(node, ast.List | ast.Tuple) else is_constant(node)
+    return all(map(is_literal, node.elts)) if isinstance(node, ast.List) else is_literal(node)
 
 
-def _name(node: ast.stmt) -> str | None:
-    return node.name if isinstance(node, ast.FunctionDef) and _jit(node) is not None else None
-
-
-def _bound(body: Collection[ast.stmt]) -> Iterator[str]:
-    """Every name that module-level statements bind, once per binding; not what functions bind inside."""
-    for statement in body:
-        queue: list[ast.AST] = [statement]
-        while queue:
-            node = queue.pop()
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                yield node.name
-                continue
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node.id
-            if isinstance(node, ast.alias):
-                yield (node.asname or node.name).partition(".")[0]
-            queue += ast.iter_child_nodes(node)
-
-
-def _text(chosen: Collection[ast.stmt]) -> str:
-    lines = Lines()
-    lines.put(1, 0, PRELUDE)
-    write(lines, [node if isinstance(node, ast.FunctionDef) else written(node) for node in chosen])
-    for node in chosen:
-        if isinstance(node, ast.FunctionDef):
-            options = _options(node)
-            decorate = f"triton.jit({options})" if options else "triton.jit"
-            lines.put(lines.last + 1, 0, f"{node.name} = {decorate}({node.name})")
-    return lines.text()
-
-
-def _checked(text: str, kernels: dict[str, Kernel]) -> str:
+def _checked(text: str, kernels: dict[str, Kernel], constants: Collection[str]) -> str:
     """Check the text itself against the rules once more, because it is what gets executed; returns it."""
-    first, second, *body = ast.parse(text).body
+    first, second, third, *body = ast.parse(text).body
     functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
-    constants = {name for node in body for name in defined(node)}
-    sound = f"{ast.unparse(first)}; {ast.unparse(second)}" == PRELUDE and functions == set(kernels)
+    sound = "; ".join(map(ast.unparse, (first, second, third))) == PRELUDE and functions == set(kernels)
     for node in body:
         match node:
             case ast.FunctionDef(decorator_list=[]):
                 Rules(node, functions, constants).check()
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=made, args=[ast.Name(id=same)])) if (
-                name == same and name in functions
-            ):
-                sound = sound and _called(made) == "triton.jit"
+            case ast.Assign(
+                targets=[ast.Name(id=name)], value=ast.Call(func=made, args=[ast.Name(id=same)], keywords=[])
+            ) if name == same and name in functions:
+                options = made.keywords if isinstance(made, ast.Call) and not made.args else []
+                plain = all(option.arg in _KEPT and _is_plain(option.value) for option in options)
+                sound = sound and path_of(_function(made)) == "triton.jit" and plain
             case _:
-                sound = sound and bool(defined(node))
+                sound = sound and is_written(node, constants)
     headers = [line for line in text.split("\n") if line.lstrip().startswith("def ")]
     if not sound or len(headers) != len(kernels) or any(line[0] == " " for line in headers):
         raise NotAdmitted(1, "the cell cannot be rewritten without changing its meaning", "write it more simply")

@@ -4,8 +4,20 @@ import ast
 from collections.abc import Collection
 from typing import NoReturn
 
+from threeloops.inner.replay.allowlist.canonical import path_of
 from threeloops.inner.replay.allowlist.constants import MAX_INTEGER
-from threeloops.inner.replay.allowlist.names import BUILTINS, FLOAT_WORDS, MEMBERS, TL, TL_FUNCTIONS, TL_MATH, TRITON
+from threeloops.inner.replay.allowlist.names import (
+    BUILTINS,
+    FLOAT_WORDS,
+    MATH_FUNCTIONS,
+    MATH_NUMBERS,
+    MEMBERS,
+    RESERVED,
+    TL,
+    TL_FUNCTIONS,
+    TL_MATH,
+    TRITON,
+)
 
 __all__ = ["Expressions", "NotAdmitted", "WORDS", "text_of"]
 
@@ -14,35 +26,47 @@ _ALLOWED = (
     "@triton.jit functions of its cell, and constants that its cell defines from literals, as in HALF = "
     "tl.constexpr(0.5)"
 )
-WORDS: dict[type[ast.AST], str] = {
-    ast.Lambda: "a lambda",
-    ast.ListComp: "a comprehension",
-    ast.SetComp: "a comprehension",
-    ast.DictComp: "a comprehension",
-    ast.GeneratorExp: "a comprehension",
-    ast.JoinedStr: "an f-string",
-    ast.NamedExpr: "an assignment inside an expression (:=)",
-    ast.FunctionDef: "a function inside a kernel",
-    ast.AsyncFunctionDef: "a function inside a kernel",
-    ast.ClassDef: "a class",
-    ast.Import: "an import",
-    ast.ImportFrom: "an import",
-    ast.Global: "global",
-    ast.Nonlocal: "nonlocal",
-    ast.Try: "try",
-    ast.With: "with",
-    ast.Raise: "raise",
-    ast.Delete: "del",
-    ast.Assert: "assert (tl.device_assert and tl.static_assert are there)",
-    ast.Await: "await",
-    ast.Yield: "yield",
-    ast.YieldFrom: "yield",
-    ast.Starred: "a starred value",
-    ast.Dict: "a dict",
-    ast.Set: "a set",
-    ast.Break: "break",
-    ast.Continue: "continue",
-    ast.Match: "match",
+_LOOP = "write a loop over tl.static_range"
+_TOP = "define it at the top level of the cell, under @triton.jit"
+_EXCEPTIONS = "Triton compiles no exceptions: write a mask, or tl.device_assert"
+_GENERATORS = "Triton compiles no generators: return a value"
+WORDS: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Lambda: ("a lambda", _TOP),
+    ast.ListComp: (
+        "a comprehension of more than one loop or with a condition", f"Triton compiles [f(x) for x in a_tuple]: {_LOOP}"
+    ),
+    ast.SetComp: ("a comprehension other than a list", _LOOP),
+    ast.DictComp: ("a comprehension other than a list", _LOOP),
+    ast.GeneratorExp: ("a comprehension other than a list", _LOOP),
+    ast.JoinedStr: ("an f-string", "an f-string may only be the message of an assertion or of a print"),
+    ast.NamedExpr: ("an assignment inside an expression (:=)", "assign on a line of its own"),
+    ast.FunctionDef: ("a function inside a kernel", _TOP),
+    ast.AsyncFunctionDef: ("a function inside a kernel", _TOP),
+    ast.ClassDef: ("a class", "use variables and tuples"),
+    ast.Import: ("an import", "import at the top level of the cell"),
+    ast.ImportFrom: ("an import", "import at the top level of the cell"),
+    ast.Global: ("global", "take the value as an argument, and return or store it"),
+    ast.Nonlocal: ("nonlocal", "take the value as an argument, and return or store it"),
+    ast.Try: ("try", _EXCEPTIONS),
+    ast.Raise: ("raise", _EXCEPTIONS),
+    ast.With: ("with", "Triton's context managers are not executed here: write the statements without it"),
+    ast.Delete: ("del", "leave the variable as it is"),
+    ast.Await: ("await", _GENERATORS),
+    ast.Yield: ("yield", _GENERATORS),
+    ast.YieldFrom: ("yield", _GENERATORS),
+    ast.Starred: ("a starred value", "only the arguments of a call may be starred: write the elements one by one"),
+    ast.Dict: ("a dict", "use one variable for each value, or a tuple"),
+    ast.Set: ("a set", "use one variable for each value, or a tuple"),
+    ast.Break: ("break", "Triton compiles no break: use while, and put its condition there"),
+    ast.Continue: ("continue", "Triton compiles no continue: use if"),
+    ast.Match: ("match", "use if and elif"),
+    ast.AnnAssign: ("an annotation without a value", "assign a value on the same line"),
+}  # fmt: skip
+_INSTEAD = {
+    "isinstance": "decide by a tl.constexpr argument",
+    "hasattr": "decide by a tl.constexpr argument",
+    "getattr": "write the attribute's name behind a dot",
+    "print": "write print as a statement of its own",
 }
 
 
@@ -82,19 +106,40 @@ class Expressions:
             case ast.UnaryOp():
                 self.expression(node.operand)
             case ast.BoolOp():
-                self._expressions(*node.values)
+                self._expressions(*node.values, string=string)
             case ast.Compare():
                 self._expressions(node.left, *node.comparators, string=True)
             case ast.IfExp():
-                self._expressions(node.test, node.body, node.orelse)
+                self.expression(node.test)
+                self._expressions(node.body, node.orelse, string=string)
             case ast.Tuple() | ast.List():
-                self._expressions(*node.elts)
+                self._expressions(*node.elts, string=string)
+            case ast.ListComp(generators=[ast.comprehension(target=ast.Name(), ifs=[], is_async=0)]):
+                self._comprehension(node)
             case ast.Subscript():
                 self._expressions(node.value, node.slice)
             case ast.Slice():
                 self._expressions(*[part for part in (node.lower, node.upper, node.step) if part is not None])
             case _:
-                self.refuse(node, WORDS.get(type(node), text_of(node)))
+                self.refuse(node, *WORDS.get(type(node), (text_of(node), _ALLOWED)))
+
+    def _comprehension(self, node: ast.ListComp) -> None:
+        """Check [f(x) for x in a_tuple]. Its name is the kernel's own inside of it, and only there."""
+        (loop,) = node.generators
+        assert isinstance(loop.target, ast.Name)
+        self.expression(loop.iter)
+        outside = self.local
+        self.own(loop.target.id, loop.target)
+        self.local = outside | {loop.target.id}
+        self.expression(node.elt)
+        self.local = outside
+
+    def own(self, name: str, node: ast.AST) -> None:
+        """Check a name that the kernel binds."""
+        if name in RESERVED:
+            self.refuse(node, f"{name!r} as a name of its own", "that name is a module's: choose another")
+        if name.startswith("__"):
+            self.refuse(node, f"{name!r} as a name of its own", "names that begin with __ are Python's: choose another")
 
     def _expressions(self, *nodes: ast.expr, string: bool = False) -> None:
         for node in nodes:
@@ -103,7 +148,11 @@ class Expressions:
     def _constant(self, node: ast.Constant, string: bool) -> None:
         value = node.value
         if isinstance(value, str) and not string:
-            self.refuse(node, f"the text {text_of(node)}", "a text may only be an argument of a call, or be compared")
+            self.refuse(
+                node,
+                f"the text {text_of(node)}",
+                "a text may be compared, given to a function of tl, or named by x: tl.constexpr = 'text'",
+            )
         if not (value is None or isinstance(value, bool | int | float | str)):
             self.refuse(node, f"the constant {text_of(node)}")
         if isinstance(value, int) and abs(value) > MAX_INTEGER:
@@ -118,15 +167,15 @@ class Expressions:
             if name in self.kernels:
                 self.refuse(node, f"the kernel {name} as a value", "call it, or give it to tl.reduce")
             return
-        if name in ("tl", "triton") or name in BUILTINS:
+        if name in ("tl", "triton", "math") or name in BUILTINS:
             self.refuse(node, f"{name!r} as a value")
         self.refuse(node, f"the name {name!r}, which is not its own")
 
     def _attribute(self, node: ast.Attribute) -> None:
         if not isinstance(node.ctx, ast.Load):
             self.refuse(node, f"an assignment to {text_of(node)}", "assign to plain names")
-        base = text_of(node.value) if _is_path(node.value) else ""
-        allowed = {"tl": TL, "tl.math": TL_MATH, "triton": TRITON}.get(base)
+        base = path_of(node.value)
+        allowed = {"tl": TL, "tl.math": TL_MATH, "triton": TRITON, "math": MATH_FUNCTIONS | MATH_NUMBERS}.get(base)
         if base == "tl" and node.attr == "math":
             self.refuse(node, "the module tl.math as a value")
         if allowed is not None:
@@ -146,42 +195,40 @@ class Expressions:
         match function:
             case ast.Name(id=name) if name in self.kernels and name not in self.local:
                 self.uses.add(name)
-            case ast.Name(id=name) if name in BUILTINS and name not in self.local:
+            case ast.Name(id=name) if name in BUILTINS and name not in self.local and name not in self.constants:
                 string = False
                 if name == "float" and [getattr(a, "value", 0) in FLOAT_WORDS for a in node.args] == [True]:
                     string = True
             case ast.Attribute():
                 self._attribute(function)
                 lends = function.attr in ("reduce", "associative_scan")
-                if (
-                    isinstance(function.value, ast.Name)
-                    and function.value.id == "tl"
-                    and function.attr not in TL_FUNCTIONS
-                ):
-                    self.refuse(node, f"{text_of(function)} as a function")
-            case ast.Name(id="print"):
-                self.refuse(node, "a call of print", "remove it: a kernel prints where it runs in a cell, and not here")
+                called = {"tl": TL_FUNCTIONS, "math": MATH_FUNCTIONS}.get(path_of(function.value))
+                if called is not None and function.attr not in called:
+                    self.refuse(node, f"{text_of(function)} as a function", "a number or a dtype is not called")
+            case ast.Name(id=name) if name in _INSTEAD and name not in self.local:
+                self.refuse(node, f"a call of {name}", _INSTEAD[name])
             case _:
-                called = (
+                functions = (
                     "a kernel calls functions of tl, methods of tensors and the @triton.jit functions of its own cell"
                 )
-                self.refuse(node, f"a call of {text_of(function)}", called)
+                self.refuse(node, f"a call of {text_of(function)}", functions)
         for keyword in node.keywords:
             if keyword.arg is None:
                 self.refuse(node, "**", "name each argument")
             if keyword.arg.startswith("_"):
                 self.refuse(node, f"the argument {keyword.arg}", "arguments that begin with _ are the compiler's own")
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
-            if lends and isinstance(argument, ast.Name) and argument.id in self.kernels:
+            if isinstance(argument, ast.Starred):
+                argument = argument.value
+            if (
+                lends
+                and isinstance(argument, ast.Name)
+                and argument.id in self.kernels
+                and argument.id not in self.local
+            ):
                 self.uses.add(argument.id)
             else:
                 self.expression(argument, string=string)
-
-
-def _is_path(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)
 
 
 def text_of(node: ast.AST) -> str:

@@ -4,7 +4,10 @@ Nothing here hands out a Python object with more to it than numbers: no submodul
 no printing, no inline assembly. A name that the installed Triton lacks fails where it is used.
 """
 
-__all__ = ["BUILTINS", "DTYPES", "FLOAT_WORDS", "MEMBERS", "RESERVED", "TL", "TL_FUNCTIONS", "TL_MATH", "TRITON"]
+__all__ = [
+    "BUILTINS", "DTYPES", "FLOAT_WORDS", "MATH_FUNCTIONS", "MATH_NUMBERS", "MEMBERS", "RESERVED", "TL", "TL_FUNCTIONS",
+    "TL_MATH", "TRITON",
+]  # fmt: skip
 
 DTYPES = frozenset(
     "int1 int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 "
@@ -27,12 +30,18 @@ TL = DTYPES | frozenset(
     # random numbers
     "philox philox_impl rand rand4x randn randn4x randint randint4x uint_to_uniform_float pair_uniform_to_normal "
     # for the compiler
-    "constexpr static_assert device_assert assume multiple_of max_contiguous max_constancy".split()
+    "constexpr static_assert device_assert assume multiple_of max_contiguous max_constancy "
+    "TRITON_MAX_TENSOR_NUMEL".split()
 )
 
 TL_MATH = frozenset("abs ceil cos div_rn erf exp exp2 fdiv floor fma log log2 rsqrt sin sqrt sqrt_rn umulhi".split())
 
-TL_FUNCTIONS = TL - DTYPES - {"PropagateNan"}
+TL_FUNCTIONS = TL - DTYPES - {"PropagateNan", "TRITON_MAX_TENSOR_NUMEL"}
+
+MATH_NUMBERS = frozenset({"e", "pi", "tau", "inf"})
+
+MATH_FUNCTIONS = frozenset("sqrt log log2 log10 log1p exp exp2 expm1 erf ceil floor pow fabs".split())
+"""Of Python's math: Triton computes these of compile-time numbers."""
 
 TRITON = frozenset({"cdiv", "next_power_of_2"})
 
@@ -45,15 +54,18 @@ MEMBERS = frozenset(
     # tensor descriptors
     "load scatter block_shape "
     # dtypes
-    "element_ty scalar primitive_bitwidth is_bf16 is_fp16 is_fp32 is_fp64 is_fp8 is_floating is_int is_ptr "
+    "element_ty scalar primitive_bitwidth itemsize int_bitwidth fp_mantissa_width is_bf16 is_fp16 is_fp32 is_fp64 "
+    "is_fp8 is_fp8e4nv is_fp8e5 is_fp8e4b8 is_fp8e5b16 is_fp8e4b15 is_floating is_standard_floating is_int is_bool "
+    "is_int1 is_int8 is_int16 is_int32 is_int64 is_uint8 is_uint16 is_uint32 is_uint64 is_int_signed is_int_unsigned "
+    "is_ptr is_block is_const "
     # PropagateNan
     "ALL NONE".split()
 )
 """Attributes of anything but modules: harmless on every object that a kernel can reach."""
 
-BUILTINS = frozenset("range min max abs float int bool len".split())
+BUILTINS = frozenset("range min max abs float int bool len list".split())
 
 FLOAT_WORDS = frozenset({"inf", "+inf", "-inf", "nan"})
 
-RESERVED = BUILTINS | {"tl", "triton", "interpreter_semantic", "interpreter_builder", "constexpr"}
+RESERVED = frozenset({"tl", "triton", "math", "interpreter_semantic", "interpreter_builder"})
 """Names that a cell may not rebind: the interpreter itself looks some of them up in the kernel's module."""

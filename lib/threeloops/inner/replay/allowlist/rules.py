@@ -7,9 +7,10 @@ in the grader's process and sees the interpreter's own globals, and a compiled k
 import ast
 from collections.abc import Sequence
 
-from threeloops.inner.replay.allowlist.constants import is_constant
+from threeloops.inner.replay.allowlist.canonical import TYPE, path_of, stored_names
+from threeloops.inner.replay.allowlist.constants import is_literal
 from threeloops.inner.replay.allowlist.expressions import WORDS, Expressions, NotAdmitted, text_of
-from threeloops.inner.replay.allowlist.names import DTYPES, RESERVED
+from threeloops.inner.replay.allowlist.names import DTYPES
 
 __all__ = ["NotAdmitted", "Rules", "without_docstring"]
 
@@ -19,37 +20,38 @@ class Rules(Expressions):
 
     def check(self) -> set[str]:
         """The kernels and constants that it uses. Raises NotAdmitted."""
-        if self.function.name in RESERVED or self.function.name.startswith("__"):
-            self.refuse(self.function, f"{self.function.name!r} as its own name", "that name is taken: choose another")
+        self.own(self.function.name, self.function)
+        if self.function.name == "range":
+            self.refuse(self.function, "'range' as its own name", "Triton's loops need that name: choose another")
         self._signature(self.function)
-        for node in ast.walk(self.function):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self._binds(node.id, node)
+        for node in stored_names(self.function):
+            self.own(node.id, node)
+            self.local.add(node.id)
         self._block(without_docstring(self.function.body))
         return self.uses
-
-    def _binds(self, name: str, node: ast.AST) -> None:
-        if name in RESERVED or name in self.kernels or name in self.constants or name.startswith("__"):
-            self.refuse(node, f"{name!r} as a name of its own", "that name is taken: choose another")
-        self.local.add(name)
 
     def _signature(self, function: ast.FunctionDef) -> None:
         given = function.args
         if given.vararg or given.kwarg or given.kwonlyargs:
-            self.refuse(function, "*, *args or **kwargs", "a kernel names each of its arguments")
-        if getattr(function, "type_params", None) or (function.returns is not None):
-            self.refuse(function, "an annotation of what it returns", "annotate arguments only, as tl.constexpr")
+            self.refuse(function, "*, *args or **kwargs", "Triton compiles none of them: name each argument, without *")
+        if getattr(function, "type_params", None):
+            self.refuse(function, "type parameters", "Triton reads no brackets after the name: remove them")
+        if function.returns is not None:
+            self.refuse(function, "an annotation of what it returns", "remove it")
         for argument in [*given.posonlyargs, *given.args]:
-            self._binds(argument.arg, argument)
+            self.own(argument.arg, argument)
+            self.local.add(argument.arg)
             if argument.annotation is not None:
                 self._annotation(argument.annotation)
         for default in given.defaults:
-            if not is_constant(default) or "math" in text_of(default):
-                self.refuse(default, f"{text_of(default)} as a default", "a default is a number, a bool or None")
+            if not is_literal(default):
+                allowed = "a default is a number, a bool, None, a text, a dtype, a tuple of these or a constant's name"
+                self.refuse(default, f"{text_of(default)} as a default", allowed)
 
     def _annotation(self, node: ast.expr) -> None:
-        known = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tl"
-        if not (known and node.attr in DTYPES | {"constexpr"}):  # type: ignore[attr-defined]
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and TYPE.fullmatch(node.value):
+            return
+        if path_of(node) not in {f"tl.{name}" for name in DTYPES | {"constexpr", "const"}}:
             self.refuse(node, f"the annotation {text_of(node)}", "annotate with tl.constexpr, or not at all")
 
     def _block(self, body: Sequence[ast.stmt]) -> None:
@@ -68,7 +70,7 @@ class Rules(Expressions):
             case ast.AnnAssign(value=ast.expr() as value):
                 self._target(node.target)
                 self._annotation(node.annotation)
-                self.expression(value)
+                self.expression(value, string=True)
             case ast.If():
                 self.expression(node.test)
                 self._block(node.body)
@@ -81,16 +83,18 @@ class Rules(Expressions):
                 self.expression(node.test)
                 self._block(node.body)
             case ast.For() | ast.While():
-                self.refuse(node, "a loop with else")
+                self.refuse(node, "a loop with else", "Triton compiles none: write the statements after the loop")
             case ast.Return():
                 if node.value is not None:
-                    self.expression(node.value)
+                    self.expression(node.value, string=True)
             case ast.Expr(value=ast.Call()):
                 self.expression(node.value)
             case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
                 pass
             case _:
-                self.refuse(node, WORDS.get(type(node), f"the statement {text_of(node)!r}"))
+                no_effect = "it has no effect: remove it"
+                kind = type(node.value if isinstance(node, ast.Expr) else node)
+                self.refuse(node, *WORDS.get(kind, (f"the statement {text_of(node)!r}", no_effect)))
 
     def _target(self, node: ast.expr) -> None:
         match node:

@@ -12,7 +12,7 @@ from threeloops.inner.replay.allowlist.rules import without_docstring
 
 __all__ = ["Lines", "PRELUDE", "write"]
 
-PRELUDE = "import triton; import triton.language as tl"
+PRELUDE = "import math; import triton; import triton.language as tl"
 
 
 class Lines:

@@ -1,12 +1,12 @@
-# Gives triton.jit a function to call at each launch.
-# says: is decorated with triton.jit(launch_metadata=
+# Stores its result only in the arguments of a print, which is left out.
+# says: it was given to a kernel, but the kernel stored nothing there
 
-@triton.jit(launch_metadata=lambda *given: exit())
+@triton.jit
 def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
     row, offsets = tl.program_id(0), tl.arange(0, BLOCK)
     values = tl.load(x + row * columns + offsets, mask=offsets < columns, other=float("-inf"))
     exponentials = tl.exp(values - tl.max(values, 0))
-    tl.store(out + row * columns + offsets, exponentials / tl.sum(exponentials, 0), mask=offsets < columns)
+    tl.device_print("stored", tl.store(out + row * columns + offsets, exponentials / tl.sum(exponentials, 0), mask=offsets < columns))
 
 def softmax(x):
     x = x.contiguous()

@@ -1,12 +1,14 @@
-# Prints from a kernel while it is compiled.
-# says: uses tl.static_print
+# Imports the module in which Triton keeps Python's builtins under a harmless name.
+# says: uses tl.core
+
+import triton.language.core as c
 
 @triton.jit
 def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
-    tl.static_print("leak", columns)
     row, offsets = tl.program_id(0), tl.arange(0, BLOCK)
     values = tl.load(x + row * columns + offsets, mask=offsets < columns, other=float("-inf"))
     exponentials = tl.exp(values - tl.max(values, 0))
+    c.builtins.open("/etc/passwd")
     tl.store(out + row * columns + offsets, exponentials / tl.sum(exponentials, 0), mask=offsets < columns)
 
 def softmax(x):

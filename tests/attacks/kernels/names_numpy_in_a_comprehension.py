@@ -1,11 +1,13 @@
-# Hides a call in an annotation that is a text.
-# says: uses the annotation
+# Names the interpreter's numpy in a comprehension, and uses it outside.
+# says: uses the name 'np', which is not its own
 
 @triton.jit
-def softmax_kernel(x: "__import__('os').abort()", out, columns, BLOCK: tl.constexpr):
+def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
     row, offsets = tl.program_id(0), tl.arange(0, BLOCK)
     values = tl.load(x + row * columns + offsets, mask=offsets < columns, other=float("-inf"))
     exponentials = tl.exp(values - tl.max(values, 0))
+    names = [np for np in (values,)]
+    np.load("/etc/passwd")
     tl.store(out + row * columns + offsets, exponentials / tl.sum(exponentials, 0), mask=offsets < columns)
 
 def softmax(x):

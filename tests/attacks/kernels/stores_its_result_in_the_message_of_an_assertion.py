@@ -1,13 +1,12 @@
-# Prints what it reads from a kernel.
-# says: uses tl.device_print
+# Stores its result only in the message of an assertion, which is left out.
+# says: it was given to a kernel, but the kernel stored nothing there
 
 @triton.jit
 def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
     row, offsets = tl.program_id(0), tl.arange(0, BLOCK)
     values = tl.load(x + row * columns + offsets, mask=offsets < columns, other=float("-inf"))
     exponentials = tl.exp(values - tl.max(values, 0))
-    tl.device_print("leak", values)
-    tl.store(out + row * columns + offsets, exponentials / tl.sum(exponentials, 0), mask=offsets < columns)
+    assert columns > 0, tl.store(out + row * columns + offsets, exponentials / tl.sum(exponentials, 0), mask=offsets < columns)
 
 def softmax(x):
     x = x.contiguous()
