@@ -152,9 +152,10 @@ def test_a_world_that_is_not_there_is_refused_by_name(where, program, message):
         RUNS[where](2, program)
 
 
-@pytest.mark.parametrize("where", RUNS)
-def test_processes_that_a_rank_starts_are_outside(where):
-    assert RUNS[where](1, begins_in_a_process_of_its_own) == [1]
+def test_processes_that_a_rank_starts_are_outside():
+    assert RUNS["gloo"](1, begins_in_a_process_of_its_own) == [1]
+    with pytest.raises(RankFailed, match=r"a second process of this rank, .*calls init_process_group .*test_world.py:"):
+        RUNS["virtual"](1, begins_in_a_process_of_its_own)
 
 
 def names_an_unknown_backend():
