@@ -89,6 +89,7 @@ class _World:
         dist.monitored_barrier = distributed_c10d.monitored_barrier = _barrier
         if executor := sys.modules.get("torch.distributed.checkpoint._async_thread_executor"):
             executor._ThreadBasedAsyncCheckpointExecutor.execute_save = _save_at_once  # type: ignore[attr-defined]
+        dist.rendezvous = _no_rpc
         for context in (multiprocessing.context.SpawnProcess, multiprocessing.context.ForkServerProcess):
             context._Popen = staticmethod(multiprocessing.context.ForkProcess._Popen)  # type: ignore
 
@@ -191,6 +192,14 @@ class _Joined:
 def _barrier(group: dist.ProcessGroup | None = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
     """Stands in for `monitored_barrier`: a rank that does not come is named without a timeout."""
     dist.barrier(group)
+
+
+def _no_rpc(*_: Any, **__: Any) -> Iterator[Any]:
+    """Stands in for the meeting of `torch.distributed.rpc`, whose messages would not go through the router."""
+    raise NotImplementedError(
+        f"torch.distributed.rpc{_here()}: on the virtual cluster ranks communicate with the calls of "
+        "torch.distributed, such as send and recv, or broadcast_object_list for Python objects"
+    )
 
 
 def _save_at_once(_: Any, state_dict: Any, **options: Any) -> Future:  # type: ignore[type-arg]

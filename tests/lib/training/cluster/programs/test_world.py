@@ -173,6 +173,12 @@ def counts():
     dist.distributed_c10d._get_default_store().add("arrived", 1)
 
 
+def begins_rpc():
+    from torch.distributed import rpc
+
+    rpc.init_rpc(f"worker {dist.get_rank()}", rank=dist.get_rank(), world_size=2)
+
+
 def from_a_second_thread():
     thread = threading.Thread(target=total, name="logger")
     thread.start()
@@ -192,6 +198,10 @@ def from_two_threads():
         (names_an_unknown_backend, r"backend = .*ucc.*\(test_world.py:\d+\): expected one of gloo, nccl"),
         (waits_for_a_key, r"store.wait\('key \d'\) \(test_world.py:\d+\): .* call dist.broadcast_object_list"),
         (counts, r"store.add\('arrived'\) \(test_world.py:\d+\)"),
+        (
+            begins_rpc,
+            r"torch.distributed.rpc \(test_world.py:\d+\): .* communicate with the calls of torch.distributed",
+        ),
         (from_a_second_thread, r"a second thread of this rank, 'logger', .*\(test_world.py:\d+\)"),
         (from_two_threads, r"a second thread of this rank, 'logger', .*\(test_world.py:\d+\)"),
     ],
