@@ -115,7 +115,11 @@ class ActorSocket:
         self._sends: dict[int, str] = {}
         self._handles: Iterator[int] = itertools.count(1)
         self._thread, self._refused = threading.get_ident(), ""
-        self._shared = mmap.mmap(-1, _SMALL)  # the forks of this process see it too
+        self._shared: mmap.mmap | bytearray
+        try:
+            self._shared = mmap.mmap(-1, _SMALL)  # the forks of this process see it too
+        except OSError:  # a sandbox forbids it, and then none of them can take over
+            self._shared = bytearray(_SMALL)
         self._owner = memoryview(self._shared).cast("q")
         self._owner[0], self._flushes = os.getpid(), 0
 
@@ -137,7 +141,7 @@ class ActorSocket:
 
     def take_over(self) -> None:
         """Let this process, a fork of the one that has spoken for the rank, speak for it until `hand_back`."""
-        if self._owner[0] and self._owner[1] != self._flushes:
+        if isinstance(self._shared, bytearray) or (self._owner[0] and self._owner[1] != self._flushes):
             self.refuse("begins to communicate beside the one that runs it")
         self._speak()
 

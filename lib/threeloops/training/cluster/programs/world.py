@@ -1,8 +1,8 @@
 """Let a script that starts and ends `torch.distributed` itself run in the processes that were started for it.
 
 A rank begins with a process group, so that functions may use it at once. A whole script makes its own:
-`init_process_group` with an address, a rank and a number of ranks, or even `mp.spawn`. In a process that has called
-`enter_world` these calls lead to the ranks that exist already, or are refused by name: none leaves this world silently.
+`init_process_group` with an address, a rank and a number of ranks, `mp.spawn`, or a process for each rank. In a process
+that has called `enter_world` these calls lead to the ranks that exist already, or are refused by name: none leaves this world silently.
 """
 
 import multiprocessing.context
