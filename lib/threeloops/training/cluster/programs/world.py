@@ -2,7 +2,8 @@
 
 A rank begins with a process group, so that functions may use it at once. A whole script makes its own:
 `init_process_group` with an address, a rank and a number of ranks, `mp.spawn`, or a process for each rank. In a process
-that has called `enter_world` these calls lead to the ranks that exist already, or are refused by name: none leaves this world silently.
+that has called `enter_world` these calls lead to the ranks that exist already, or are refused by name: none leaves this
+world silently.
 """
 
 import multiprocessing.context
