@@ -33,7 +33,8 @@ its own `init_process_group`, DDP, FSDP, DTensor, functional collectives, pipeli
 
 What this cannot do: predict the time of kernels (charge what a roofline or a measurement says) or run programs whose
 memory does not fit into the machine. It refuses by name: tensors on a GPU, sparse tensors, `recv` from any rank, a
-second thread of a rank that communicates, and keys of a `Store` that another rank sets.
+second thread or process of a rank that communicates, keys of a `Store` that another rank sets, and
+`torch.distributed.rpc`.
 """
 
 from threeloops.training.cluster.cluster import Cluster, Run

@@ -1,10 +1,17 @@
 """A script as a program of a cluster: it runs on each rank as torchrun would run it."""
 
+import atexit
+import logging
+import multiprocessing.util
 import os
 import runpy
 import sys
+import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
+
+from threeloops.training.cluster.programs.actor import is_library
 
 __all__ = ["script"]
 
@@ -31,6 +38,8 @@ def script(path: str | Path, *arguments: str, module: bool = False) -> Callable[
         os.chdir(folder)
         sys.argv = [name, *arguments]
         sys.path.insert(0, folder if module else str(Path(name).parent))
+        _prefer_modules_in(Path(sys.path[0]))
+        _forget_exit_functions()
         try:
             if module:
                 runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -38,6 +47,33 @@ def script(path: str | Path, *arguments: str, module: bool = False) -> Callable[
                 runpy.run_path(name, run_name="__main__")
         except SystemExit as end:
             if end.code not in (None, 0):
-                raise RuntimeError(f"{path} ended with exit status {end.code}") from None
+                raise RuntimeError(f"{path} ended with exit status {end.code}{_line(end)}") from None
+        # As an interpreter does at its end, which a rank never reaches: wait for threads and processes that the script
+        # has not waited for, and call what it has registered.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
 
     return run_script
+
+
+def _prefer_modules_in(folder: Path) -> None:
+    """Let the script import a module of its own folder whose name one of Python's or torch's modules has, as it would
+    in an interpreter that has imported nothing yet."""
+    for name in [name for name in sys.modules if "." not in name and name != "__main__"]:
+        beside = {str(folder / f"{name}.py"), str(folder / name / "__init__.py")}
+        if any(map(os.path.isfile, beside)) and getattr(sys.modules[name], "__file__", None) not in beside:
+            for each in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+                del sys.modules[each]
+
+
+def _line(end: SystemExit) -> str:
+    frames = [frame for frame in traceback.extract_tb(end.__traceback__) if not is_library(frame.filename)]
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+
+
+def _forget_exit_functions() -> None:
+    """Keep of the functions that are called at the end those of Python that end processes and write logs; the others
+    are from the process that this one is a fork of."""
+    atexit._clear()
+    atexit.register(logging.shutdown)
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]

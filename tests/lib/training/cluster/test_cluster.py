@@ -420,7 +420,7 @@ def leaves_a_thread():
     [
         (waits_in_a_circle, Deadlock, r"rank 0 waits \(test_cluster.py:\d+\) for a message from rank 1\n"),
         (raises, RankFailed, r"(?s)rank 2 failed:.*test_cluster.py.*in raises.*ValueError: no gradient"),
-        (exits, RankFailed, "rank 1: its process ended without a word"),
+        (exits, RankFailed, "rank 1: its process ended without a word, with exit status 3"),
         (disagrees, Mismatch, r"all_reduce of 3 float32, sum \(test_cluster.py:\d+\), rank 1 .* of 4 float32"),
         (another_order, Mismatch, "rank 0 calls all_reduce of 3 float64.* rank 1 calls all_reduce of 3 float32"),
         (

@@ -15,7 +15,7 @@ import torch
 
 from threeloops.module_process import command
 from threeloops.training.cluster.processes.ranks import Sockets
-from threeloops.training.cluster.processes.warm import be_unpacked_rank
+from threeloops.training.cluster.processes.warm import be_unpacked_rank, kill
 from threeloops.training.cluster.programs.child import die_with_parent
 
 __all__ = ["fresh_ranks", "main"]
@@ -47,17 +47,18 @@ def fresh_ranks(size: int, program: bytes, seconds: float) -> Iterator[Sockets]:
                         pass_fds=numbers,
                         env=environment,
                         stdin=subprocess.DEVNULL,
+                        process_group=0,
                     )  # fmt: skip
                 )
             return [process.pid for process in processes]
 
         sockets = None
         try:
-            sockets = Sockets(size, launch, seconds)
+            sockets = Sockets(size, launch, seconds, lambda: [process.poll() for process in processes])
             yield sockets
         finally:
             for process in processes:
-                process.kill()
+                kill(process.pid, process.poll() is None)
                 process.wait()
             if sockets:
                 sockets.close()

@@ -43,7 +43,12 @@ class _Launcher:
     def ranks(self, size: int, program: bytes, core: int, seconds: float) -> Iterator[Sockets]:
         """`size` ranks that run a pickled program on one core, for so long; all are gone at the end."""
         with self._busy:
-            sockets = Sockets(size, lambda descriptors: self._start(program, descriptors, core), seconds)
+            sockets = Sockets(
+                size,
+                lambda descriptors: self._start(program, descriptors, core),
+                seconds,
+                lambda: self._statuses(size),
+            )
             try:
                 yield sockets
             finally:

@@ -25,7 +25,7 @@ __all__ = ["Ranks", "Sockets", "Transport", "one_core"]
 
 _decoder, _encoder = msgspec.msgpack.Decoder(list[Call]), msgspec.msgpack.Encoder()
 
-_STACK_SECONDS = 0.5
+_STACK_SECONDS, _STATUS_SECONDS = 0.5, 1.0
 _Told = list[tuple[int, Sequence[Any]]]
 """Ranks, and the parts of what each is told."""
 _Heard = Iterable[tuple[Any, memoryview]]
@@ -53,9 +53,17 @@ class Sockets:
         launch: starts one process for each list of descriptors (its socket, and a file for what it prints), and says
             their process numbers.
         seconds: of real time, after which a rank that is at work has failed. They begin when all have been launched.
+        statuses: tells the exit status of each process, None for one that is at work. Not every caller knows it.
     """
 
-    def __init__(self, size: int, launch: Callable[[list[list[int]]], list[int]], seconds: float) -> None:
+    def __init__(
+        self,
+        size: int,
+        launch: Callable[[list[list[int]]], list[int]],
+        seconds: float,
+        statuses: Callable[[], list[int | None]] | None = None,
+    ) -> None:
+        self._statuses = statuses
         self._channels: list[Channel] = []
         self._printed = [log() for _ in range(size)]
         theirs = []
@@ -88,7 +96,7 @@ class Sockets:
                 f"{self._stands_at(rank)}: does it hang, or need more seconds?"
             ) from None
         except (EOFError, OSError):
-            raise RankFailed(f"rank {rank}: its process ended without a word") from None
+            raise RankFailed(f"rank {rank}: its process ended without a word{self._ended(rank)}") from None
 
     def _stands_at(self, rank: int) -> str:
         """Where a rank that does not answer is: it sends its stack for this signal."""
@@ -96,6 +104,17 @@ class Sockets:
             os.kill(self._processes[rank], signal.SIGUSR1)
             return line_in_stack(self._channels[rank].rest(_STACK_SECONDS).decode(errors="replace"))
         return ""
+
+    def _ended(self, rank: int) -> str:
+        """How a rank has ended that has closed its socket, which comes a moment before its status."""
+        if self._statuses is None:
+            return ""
+        end = time.monotonic() + _STATUS_SECONDS
+        while (status := self._statuses()[rank]) is None and time.monotonic() < end:
+            time.sleep(0.01)
+        if status is None:
+            return ""
+        return f", with exit status {status}" if status >= 0 else f", by {signal.Signals(-status).name}"
 
     def measure_memory(self) -> None:
         self._resident = ResidentMemory(self._processes)

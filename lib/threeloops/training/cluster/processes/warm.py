@@ -7,6 +7,7 @@ with the warm process, and that with its parent.
 """
 
 import array
+import contextlib
 import importlib
 import os
 import signal
@@ -27,7 +28,7 @@ from threeloops.training.cluster.programs.child import (
 
 __all__ = [
     "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "be_unpacked_rank", "import_parallel",
-    "main", "receive_exactly",
+    "kill", "main", "receive_exactly",
 ]  # fmt: skip
 
 COMMAND = struct.Struct("<4sIQi")
@@ -108,6 +109,7 @@ def _fork(control: socket.socket, ranks: int, program: bytes, core: int) -> list
                 if number != rank:
                     for descriptor in descriptors:
                         os.close(descriptor)
+            os.setpgid(0, 0)
             if core >= 0:
                 os.sched_setaffinity(0, {core})
             be_unpacked_rank(rank, given[rank], program)
@@ -155,9 +157,16 @@ def _look(children: dict[int, int], how: int) -> None:
 
 def _end(children: dict[int, int]) -> None:
     for child, status in children.items():
-        if status == AT_WORK:
-            os.kill(child, signal.SIGKILL)
+        kill(child, status == AT_WORK)
     _look(children, 0)
+
+
+def kill(child: int, at_work: bool = True) -> None:
+    """End a child that is at work, and if it leads a group of processes, those that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, signal.SIGKILL)
+    if at_work:
+        os.kill(child, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,10 @@ and the sends that have left (MessagePack), the messages stand in the order in w
 
 import functools
 import itertools
+import mmap
+import multiprocessing
 import os
+import pickle
 import re
 import socket
 import struct
@@ -19,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import torch
@@ -41,7 +44,7 @@ from threeloops.training.cluster.machine.faults import SlowRank
 __all__ = ["ANSWER", "HEAD", "ActorSocket", "Channel", "calling_line", "is_library", "line_in_stack"]
 
 HEAD, ANSWER = struct.Struct("<IQ"), struct.Struct("<dIQ")
-_SMALL = 1 << 16
+_SMALL, _STATE = 1 << 16, 16
 _encoder, _words = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(tuple[str, list[tuple[int, float]]])
 
 
@@ -70,6 +73,7 @@ class Channel:
         end = head.size + fields[-2]
         total = end + fields[-1]
         data = memoryview(bytearray(total))
+        have = min(have, total)  # more comes only after a failure that two processes of a rank have said
         data[:have] = buffer[:have]
         while have < total:
             have += self._some(data[have:])
@@ -112,10 +116,21 @@ class ActorSocket:
         self._sends: dict[int, str] = {}
         self._handles: Iterator[int] = itertools.count(1)
         self._thread, self._refused = threading.get_ident(), ""
+        self._shared: mmap.mmap | bytearray
+        try:
+            self._shared = mmap.mmap(-1, _SMALL)  # the forks of this process see it too
+        except OSError:  # a sandbox forbids it, and then none of them can take over
+            self._shared = bytearray(_SMALL)
+        self._owner = memoryview(self._shared).cast("q")
+        self._owner[0], self._flushes = os.getpid(), 0
 
     def check_thread(self) -> None:
-        """Raise if another thread than the program's has called, now or before: which of two threads is first would
+        """Raise if another process or thread than the program's has called, now or before: which of two is first would
         decide what the ranks do, and differ from run to run."""
+        if self._owner[0] == 0:
+            self._speak()
+        if self._owner[0] != os.getpid():
+            self.refuse("communicates beside the one that runs it")
         if threading.get_ident() != self._thread:
             self._refused = self._refused or (
                 f"a second thread of this rank, {threading.current_thread().name!r}, communicates or computes "
@@ -124,6 +139,38 @@ class ActorSocket:
             )
         if self._refused:
             raise RuntimeError(self._refused)
+
+    def take_over(self) -> None:
+        """Let this process, a fork of the one that has spoken for the rank, speak for it until `hand_back`."""
+        if isinstance(self._shared, bytearray) or (self._owner[0] and self._owner[1] != self._flushes):
+            self.refuse("begins to communicate beside the one that runs it")
+        self._speak()
+
+    def hand_back(self) -> None:
+        """Leave the rank to the process that started this one."""
+        self.pause()
+        state = pickle.dumps((self.now, next(self._handles), self._flushes, self._sizes, self._left, self._sends))
+        self._shared[_STATE : _STATE + len(state)] = state
+        self._owner[0] = 0
+
+    def _speak(self) -> None:
+        """Speak for the rank from here on, from where another process has left it."""
+        if self._owner[0] == 0:
+            state = pickle.loads(self._shared[_STATE:])
+            self.now, handle, self._flushes, self._sizes, self._left, self._sends = state
+            self._handles, self._calls, self._bytes = itertools.count(handle), [], []
+        self._owner[0], self._thread = os.getpid(), threading.get_ident()
+
+    def refuse(self, what: str) -> NoReturn:
+        """Fail the rank from a process that does not speak for it, and raise there too."""
+        refused = (
+            f"a second process of this rank, {multiprocessing.current_process().name!r}, {what} ({calling_line()}): on "
+            "the virtual cluster all calls of a rank come from one process. Call from there, or let the process that "
+            "is to communicate begin with init_process_group, with the number of its rank"
+        )
+        self._calls, self._bytes = [], []
+        self.end(refused)
+        raise RuntimeError(refused)
 
     def send(self, data: memoryview, to: int, channel: str, tag: int) -> int:
         """Ask for a message to leave; the bytes must not change before `wait(handle)` returns."""
@@ -218,10 +265,12 @@ class ActorSocket:
         body = sum(len(part) for part in self._bytes)
         self._channel.send([HEAD.pack(len(calls), body), calls, *self._bytes])
         self._calls, self._bytes = [], []
+        self._flushes += 1
+        self._owner[1] = self._flushes
 
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_LIBRARIES += (f"{Path(__file__).parents[3]}{os.sep}",)
+_LIBRARIES += (f"{Path(__file__).parents[3]}{os.sep}", "<frozen ")
 
 
 def is_library(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 import ctypes
 import faulthandler
+import multiprocessing.util
 import os
 import pickle
 import random
@@ -58,7 +59,7 @@ def be_rank(rank: int, nodes: Sequence[int], descriptors: Sequence[int], program
         actor.slow = [fault for fault in slow if fault.rank == rank]
         _current = Rank(rank, len(nodes), actor)
         register(_current)
-        enter_world(rank, len(nodes), "virtual", lambda _: OwnStore())
+        enter_world(rank, len(nodes), "virtual", lambda _: OwnStore(), _take_over)
         _scatter_addresses(rank)
         if measured:
             settle()
@@ -75,6 +76,27 @@ def be_rank(rank: int, nodes: Sequence[int], descriptors: Sequence[int], program
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _take_over() -> None:
+    """Let this process, which the rank has started with `multiprocessing`, be the rank until it ends."""
+    assert _current is not None
+    if multiprocessing.parent_process() is None:
+        _current.main.refuse("calls init_process_group but is not from the multiprocessing module")
+    _current.main.take_over()
+    multiprocessing.util.Finalize(None, _hand_back, exitpriority=-1)
+
+
+def _hand_back() -> None:
+    """At the end of such a process, which may be an exception."""
+    assert _current is not None
+    try:
+        if (error := sys.exc_info()[1]) and (not isinstance(error, SystemExit) or error.code):
+            raise error
+        _current.finish()
+        _current.main.hand_back()
+    except BaseException as failure:
+        _current.main.end(_said(failure))
 
 
 def be_process(rank: int, descriptors: Sequence[int], pickled: bytes) -> None:

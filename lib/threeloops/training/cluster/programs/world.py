@@ -1,10 +1,12 @@
 """Let a script that starts and ends `torch.distributed` itself run in the processes that were started for it.
 
 A rank begins with a process group, so that functions may use it at once. A whole script makes its own:
-`init_process_group` with an address, a rank and a number of ranks, or even `mp.spawn`. In a process that has called
-`enter_world` these calls lead to the ranks that exist already, or are refused by name: none leaves this world silently.
+`init_process_group` with an address, a rank and a number of ranks, `mp.spawn`, or a process for each rank. In a process
+that has called `enter_world` these calls lead to the ranks that exist already, or are refused by name: none leaves this
+world silently.
 """
 
+import multiprocessing.context
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -38,14 +40,21 @@ def environment(rank: int, nodes: Sequence[int]) -> dict[str, str]:
     }
 
 
-def enter_world(rank: int, ranks: int, backend: str, new_store: Callable[[int], dist.Store]) -> None:
+def enter_world(
+    rank: int,
+    ranks: int,
+    backend: str,
+    new_store: Callable[[int], dist.Store],
+    take_over: Callable[[], None] | None = None,
+) -> None:
     """Make the default process group of this rank. The program's own calls that start one are part of this world.
 
     Args:
         backend: of the default group. If it is "virtual", every group has it, whichever the program names.
         new_store: gives the store of the n-th default group, from 0 on.
+        take_over: lets a fork of this process be the rank until it ends. Without it, none can.
     """
-    world = _World(rank, ranks, backend, new_store)
+    world = _World(rank, ranks, backend, new_store, take_over)
     dist.init_process_group(backend, init_method="env://")
     world.given = True
 
@@ -53,7 +62,15 @@ def enter_world(rank: int, ranks: int, backend: str, new_store: Callable[[int], 
 class _World:
     """Replaces functions of torch for as long as this process lives."""
 
-    def __init__(self, rank: int, ranks: int, backend: str, new_store: Callable[[int], dist.Store]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        backend: str,
+        new_store: Callable[[int], dist.Store],
+        take_over: Callable[[], None] | None,
+    ) -> None:
+        self.take_over = take_over
         self.rank, self.ranks, self.is_virtual, self.new_store = rank, ranks, backend == "virtual", new_store
         self.given = False
         """Whether the default group is the one that the program found, and has not asked for."""
@@ -73,17 +90,33 @@ class _World:
         dist.monitored_barrier = distributed_c10d.monitored_barrier = _barrier
         if executor := sys.modules.get("torch.distributed.checkpoint._async_thread_executor"):
             executor._ThreadBasedAsyncCheckpointExecutor.execute_save = _save_at_once  # type: ignore[attr-defined]
+        dist.rendezvous = _no_rpc
+        for context in (multiprocessing.context.SpawnProcess, multiprocessing.context.ForkServerProcess):
+            context._Popen = staticmethod(multiprocessing.context.ForkProcess._Popen)  # type: ignore
 
     def init_process_group(
         self, backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1, rank: int = -1,
         *arguments: Any, **options: Any,
     ) -> None:  # fmt: skip
+        if os.getpid() != self._process and self.take_over is not None:
+            self.enter_process(world_size, rank)
         self.check(backend, world_size, rank)
         if self.given and dist.is_initialized():
             self.given = False
             self.name_as_asked(distributed_c10d._get_default_group(), backend)
             return
         self._init(backend, init_method, timeout, world_size, rank, *arguments, **options)
+
+    def enter_process(self, world_size: int, rank: int) -> None:
+        """A program that starts a process for each of its ranks does so on each rank of this world. The process that
+        asks for this rank becomes the rank, and the others end, because their ranks are elsewhere."""
+        assert self.take_over is not None
+        wanted = int(os.environ.get("RANK", -1)) if rank == -1 else rank
+        if wanted != self.rank and world_size in (-1, self.ranks) and wanted in range(self.ranks):
+            sys.stdout.flush()
+            os._exit(0)
+        self.take_over()
+        self._process = os.getpid()
 
     def check(self, backend: Any, world_size: int, rank: int) -> None:
         """Raise unless the program asks for the world that it is in."""
@@ -160,6 +193,14 @@ class _Joined:
 def _barrier(group: dist.ProcessGroup | None = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
     """Stands in for `monitored_barrier`: a rank that does not come is named without a timeout."""
     dist.barrier(group)
+
+
+def _no_rpc(*_: Any, **__: Any) -> Iterator[Any]:
+    """Stands in for the meeting of `torch.distributed.rpc`, whose messages would not go through the router."""
+    raise NotImplementedError(
+        f"torch.distributed.rpc{_here()}: on the virtual cluster ranks communicate with the calls of "
+        "torch.distributed, such as send and recv, or broadcast_object_list for Python objects"
+    )
 
 
 def _save_at_once(_: Any, state_dict: Any, **options: Any) -> Future:  # type: ignore[type-arg]

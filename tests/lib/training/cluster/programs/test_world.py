@@ -152,9 +152,10 @@ def test_a_world_that_is_not_there_is_refused_by_name(where, program, message):
         RUNS[where](2, program)
 
 
-@pytest.mark.parametrize("where", RUNS)
-def test_processes_that_a_rank_starts_are_outside(where):
-    assert RUNS[where](1, begins_in_a_process_of_its_own) == [1]
+def test_processes_that_a_rank_starts_are_outside():
+    assert RUNS["gloo"](1, begins_in_a_process_of_its_own) == [1]
+    with pytest.raises(RankFailed, match=r"a second process of this rank, .*calls init_process_group .*test_world.py:"):
+        RUNS["virtual"](1, begins_in_a_process_of_its_own)
 
 
 def names_an_unknown_backend():
@@ -170,6 +171,12 @@ def waits_for_a_key():
 
 def counts():
     dist.distributed_c10d._get_default_store().add("arrived", 1)
+
+
+def begins_rpc():
+    from torch.distributed import rpc
+
+    rpc.init_rpc(f"worker {dist.get_rank()}", rank=dist.get_rank(), world_size=2)
 
 
 def from_a_second_thread():
@@ -191,6 +198,10 @@ def from_two_threads():
         (names_an_unknown_backend, r"backend = .*ucc.*\(test_world.py:\d+\): expected one of gloo, nccl"),
         (waits_for_a_key, r"store.wait\('key \d'\) \(test_world.py:\d+\): .* call dist.broadcast_object_list"),
         (counts, r"store.add\('arrived'\) \(test_world.py:\d+\)"),
+        (
+            begins_rpc,
+            r"torch.distributed.rpc \(test_world.py:\d+\): .* communicate with the calls of torch.distributed",
+        ),
         (from_a_second_thread, r"a second thread of this rank, 'logger', .*\(test_world.py:\d+\)"),
         (from_two_threads, r"a second thread of this rank, 'logger', .*\(test_world.py:\d+\)"),
     ],
