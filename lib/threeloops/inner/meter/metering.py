@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby, starmap
-from typing import Any
+from typing import Any, Literal, get_args
 
 from threeloops.inner.launches import Launch, observe
-from threeloops.inner.meter.counting import find_races, rows, traffic_of
+from threeloops.inner.meter.counting import rows, traffic_of
+from threeloops.inner.meter.faults import find_faults
 from threeloops.inner.meter.findings import Finding, Watch, amount
 from threeloops.inner.meter.hooks import recording
 from threeloops.inner.meter.l2 import L2
@@ -28,6 +29,8 @@ from threeloops.inner.meter.traffic import LaunchTraffic, Traffic, together
 from threeloops.units import readable_bytes, readable_count
 
 __all__ = ["Metered", "meter"]
+
+_Views = Literal["storage", "strict"]
 
 _HEADER = (
     *("kernel", "launches", "programs", "requested", "unique", "DRAM, modelled"),
@@ -47,6 +50,7 @@ class Metered:
     l2: L2 | None = None
     launches: list[LaunchTraffic] = field(default_factory=list)
     arguments_only: bool = False
+    views: _Views = "storage"
 
     @property
     def total(self) -> Traffic:
@@ -86,15 +90,24 @@ class Metered:
 
 
 @contextmanager
-def meter(l2: L2 | str | None = None, *, arguments_only: bool = False) -> Iterator[Metered]:
+def meter(l2: L2 | str | None = None, *, arguments_only: bool = False, views: _Views = "storage") -> Iterator[Metered]:
     """Count the kernel launches inside the block. Meters may be nested; each counts.
 
     `l2`: a cache model, or the name of a device in the hardware table to take its size from; without one `dram_bytes`
     is None. `arguments_only`: a pointer that a kernel loads from memory is out of bounds unless it points into an
-    argument; otherwise it is followed unchecked, for kernels that take a table of pointers. Raises LookupError for an
-    unknown device, and RuntimeError at a launch that is not interpreted.
+    argument; otherwise it is followed unchecked, for kernels that take a table of pointers.
+
+    `views`: what a kernel that gets a view, such as `pool[:10]` or `x[:, ::2]`, may access. With "storage" that is all
+    of the view's storage, because a GPU allows it and correct kernels do it: they step from one row of `x` to the next,
+    or read the left neighbour of `x[1:]`. With "strict" every access to an element that the view itself does not
+    address is reported. It is executed all the same, so results do not depend on `views`.
+
+    Raises LookupError for an unknown device, ValueError for another value of `views`, and RuntimeError at a launch that
+    is not interpreted.
     """
-    metered = Metered(L2.of(l2) if isinstance(l2, str) else l2, arguments_only=arguments_only)
+    if views not in get_args(_Views):
+        raise ValueError(f'views = {views!r}: expected "storage" or "strict"')
+    metered = Metered(L2.of(l2) if isinstance(l2, str) else l2, arguments_only=arguments_only, views=views)
     with ExitStack() as stack:
         if not _observer.meters:
             # One recording per launch serves all meters.
@@ -122,6 +135,7 @@ class _Observer:
         _require_interpreter(launch)
         self._recording = self._stack.enter_context(recording(self.watch))
         self._recording.arguments_only = any(metered.arguments_only for metered in self.meters)
+        self._recording.strict_views = any(metered.views == "strict" for metered in self.meters)
         self.watch.paused = True
 
     def after(self, launch: Launch) -> None:
@@ -129,7 +143,7 @@ class _Observer:
         recorded, self._recording = self._recording, None
         if recorded is not None:
             table = rows(recorded)
-            find_races(recorded, table)
+            find_faults(recorded, table)
             for metered in self.meters:
                 metered.launches.append(traffic_of(launch, recorded, table, metered.l2))
         self.watch.paused = False

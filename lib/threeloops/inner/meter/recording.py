@@ -18,7 +18,18 @@ from threeloops.inner.meter.accesses import ELSEWHERE, WORD, Pattern, Patterns, 
 from threeloops.inner.meter.findings import FindingKind, Incident, Incidents, Unwritten, Watch
 from threeloops.inner.meter.traffic import Flops
 
-__all__ = ["ATOMIC", "Access", "LOAD", "RELAXED_ATOMIC", "Recording", "STORE", "VERBS", "array_of", "within"]
+__all__ = [
+    "ATOMIC",
+    "Access",
+    "LOAD",
+    "RELAXED_ATOMIC",
+    "Recording",
+    "STORE",
+    "VERBS",
+    "array_of",
+    "elements_named",
+    "within",
+]
 
 LOAD, STORE, ATOMIC, RELAXED_ATOMIC = range(4)
 """Kinds of access. A relaxed atomic orders nothing but itself."""
@@ -115,6 +126,7 @@ def _sort_out(
                 virtual = addresses - each.shift
                 inside = lanes & within(each, virtual, pattern.itemsize)
                 if inside.any():
+                    recorded.followed.add(len(recorded.accesses))
                     accept(each, virtual, inside)
                     lanes &= ~inside
             inside = lanes & (addresses >= _LOWEST_ADDRESS) & (not recorded.arguments_only)
@@ -144,11 +156,12 @@ def _misdirected(space: Space | None, addresses: np.ndarray, itemsize: int) -> s
         return f"through a pointer that leads into no argument, address {int(addresses[0]):#x}"
     elements = (addresses - np.uint64(space.first)).view(np.int64) // itemsize
     holds = (space.end - space.first) // itemsize
-    which = _elements_named(elements, "elements {:,} … {:,}")
+    which = elements_named(elements, "elements {:,} … {:,}")
     return f"outside {space.name}: {which}, but it holds {holds:,} from its pointer on"
 
 
-def _elements_named(elements: np.ndarray, several: str) -> str:
+def elements_named(elements: np.ndarray, several: str) -> str:
+    """The text for one element or for the range of several, "elements {} … {}"."""
     low, high = int(elements.min()), int(elements.max())
     return f"element {low:,}" if low == high else several.format(low, high)
 
@@ -173,6 +186,9 @@ class Recording:
         self.sites: dict[tuple[str, int], int] = {}
         self.incidents = Incidents()
         self.arguments_only = False
+        self.strict_views = False
+        self.followed: set[int] = set()
+        """Accesses through pointers that the kernel loaded from memory, by their place in `accesses`."""
         self.watch = watch
         self.unwritten: dict[int, Unwritten] = {}
         """By ordinal of the argument: storages with bytes that nobody has written yet."""
@@ -224,7 +240,7 @@ class Recording:
             found = unwritten.read(pattern, base - (space.start - space.zero), value)
             if len(found):
                 elements = (found - (space.first - space.start)) // pattern.itemsize
-                which = f"{_elements_named(elements, 'elements between {:,} and {:,}')} of {space.name}"
+                which = f"{elements_named(elements, 'elements between {:,} and {:,}')} of {space.name}"
                 first = f"{VERBS[kind]} of {which}, which nothing has written since torch.empty allocated it"
                 self.report("uninitialised-read", space.name, site, first, _UNWRITTEN_ADVICE, "byte", len(found))
 
