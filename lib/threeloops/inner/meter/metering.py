@@ -51,6 +51,7 @@ class Metered:
     launches: list[LaunchTraffic] = field(default_factory=list)
     arguments_only: bool = False
     views: _Views = "storage"
+    undefined_lanes: bool = False
 
     @property
     def total(self) -> Traffic:
@@ -90,7 +91,13 @@ class Metered:
 
 
 @contextmanager
-def meter(l2: L2 | str | None = None, *, arguments_only: bool = False, views: _Views = "storage") -> Iterator[Metered]:
+def meter(
+    l2: L2 | str | None = None,
+    *,
+    arguments_only: bool = False,
+    views: _Views = "storage",
+    undefined_lanes: bool = False,
+) -> Iterator[Metered]:
     """Count the kernel launches inside the block. Meters may be nested; each counts.
 
     `l2`: a cache model, or the name of a device in the hardware table to take its size from; without one `dram_bytes`
@@ -102,12 +109,17 @@ def meter(l2: L2 | str | None = None, *, arguments_only: bool = False, views: _V
     or read the left neighbour of `x[1:]`. With "strict" every access to an element that the view itself does not
     address is reported. It is executed all the same, so results do not depend on `views`.
 
+    `undefined_lanes`: follow the lanes that a masked load without `other` leaves undefined, and report every store,
+    atomic, address and branch that depends on one. Off by default, because a kernel with such lanes in all its programs
+    then takes about a fifth longer.
+
     Raises LookupError for an unknown device, ValueError for another value of `views`, and RuntimeError at a launch that
     is not interpreted.
     """
     if views not in get_args(_Views):
         raise ValueError(f'views = {views!r}: expected "storage" or "strict"')
-    metered = Metered(L2.of(l2) if isinstance(l2, str) else l2, arguments_only=arguments_only, views=views)
+    model = L2.of(l2) if isinstance(l2, str) else l2
+    metered = Metered(model, arguments_only=arguments_only, views=views, undefined_lanes=undefined_lanes)
     with ExitStack() as stack:
         if not _observer.meters:
             # One recording per launch serves all meters.
@@ -136,6 +148,8 @@ class _Observer:
         self._recording = self._stack.enter_context(recording(self.watch))
         self._recording.arguments_only = any(metered.arguments_only for metered in self.meters)
         self._recording.strict_views = any(metered.views == "strict" for metered in self.meters)
+        if any(metered.undefined_lanes for metered in self.meters):
+            self._recording.follow_undefined_lanes()
         self.watch.paused = True
 
     def after(self, launch: Launch) -> None:

@@ -9,9 +9,10 @@ from threeloops.inner.meter.findings.finding import (
     base_name,
     program_coordinates,
 )
+from threeloops.inner.meter.findings.undefined import UndefinedLanes
 from threeloops.inner.meter.findings.unwritten import NAN_BYTE, Unwritten, Watch
 
 __all__ = [
-    "Finding", "FindingKind", "Incident", "Incidents", "NAN_BYTE", "Unwritten", "Watch", "amount", "base_name",
-    "program_coordinates",
+    "Finding", "FindingKind", "Incident", "Incidents", "NAN_BYTE", "UndefinedLanes", "Unwritten", "Watch", "amount",
+    "base_name", "program_coordinates",
 ]  # fmt: skip
