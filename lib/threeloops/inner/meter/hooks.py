@@ -9,6 +9,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -33,24 +34,24 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
 
     recorded = Recording(watch)
     with ExitStack() as undo:
-        replace = partial(_replace, undo)
+        install = partial(_replace, undo)
         # Masked lanes hold NaN or an odd integer on purpose; silence NumPy's warnings about them.
         undo.enter_context(warnings.catch_warnings())
         for what in ("All-NaN slice", "invalid value encountered in cast"):
             warnings.filterwarnings("ignore", what, RuntimeWarning)
         builder = interpreter.interpreter_builder
         for name, method in _wrappers(recorded, builder).items():
-            replace(builder, name, method)
+            install(builder, name, method)
         for operation in (interpreter.ReduceOps, interpreter.ScanOps):
-            replace(operation, "apply", recorded.flops.reducing(operation.apply))
+            install(operation, "apply", recorded.flops.reducing(operation.apply))
         handle, executor = interpreter.TensorHandle, interpreter.GridExecutor
-        replace(handle, "undefined", None)
-        replace(interpreter.interpreter_semantic, "load", _loading(recorded, interpreter.interpreter_semantic.load))
-        replace(handle, "__post_init__", recorded.tiles.made(handle.__post_init__))
-        replace(handle, "__del__", lambda each: recorded.tiles.dropped(each))
-        replace(language, "number_made", recorded.tiles.number_made)
-        replace(executor, "_init_args_hst", _addressed(recorded, executor._init_args_hst))
-        replace(interpreter, "_implicit_cvt", _converted(recorded, interpreter._implicit_cvt))
+        install(handle, "undefined", None)
+        install(interpreter.interpreter_semantic, "load", _loading(recorded, interpreter.interpreter_semantic.load))
+        install(handle, "__post_init__", recorded.tiles.made(handle.__post_init__))
+        install(handle, "__del__", lambda each: recorded.tiles.dropped(each))
+        install(language, "number_made", recorded.tiles.number_made)
+        install(executor, "_init_args_hst", _addressed(recorded, executor._init_args_hst))
+        install(interpreter, "_implicit_cvt", _converted(recorded, interpreter._implicit_cvt))
         undo.callback(recorded.stop_following)
         yield recorded
 
@@ -130,8 +131,8 @@ def _unspecified(pointers: Any, idle: np.ndarray) -> Any:
     return type(pointers)(np.where(idle, anything, dtype.type(0)), element)
 
 
-def _wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
-    """Replacements for the builder's methods during a launch, by name."""
+def _wrappers(recorded: Recording, builder: Any) -> dict[str, Any]:
+    """Replacements for the builder's methods and options during a launch, by name."""
     from triton._C.libtriton import ir
 
     relaxed = ir.MEM_SEMANTIC.RELAXED
@@ -204,7 +205,12 @@ def _wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
 
         return atomic(order, pointers, value, None, execute)
 
+    def check(condition: Any, message: str) -> None:
+        recorded.check_assert(condition.data, message)
+
     return {
+        "options": replace(builder.options, debug=True),  # Triton leaves assertions out otherwise
+        "create_assert": check,
         "set_grid_dim": grid_dim,
         "set_grid_idx": grid_idx,
         "create_masked_load": masked_load,

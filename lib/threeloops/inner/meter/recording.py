@@ -49,6 +49,7 @@ _LOWEST_ADDRESS = 1 << 16
 _OUT_OF_BOUNDS_ADVICE = "mask what lies beyond the end, or correct the offsets"
 _UNWRITTEN_ADVICE = "write it first, allocate it with torch.zeros, or mask the load"
 _UNDEFINED_ADVICE = "give that load an `other`, or leave these lanes out with the mask or tl.where"
+_ASSERT_ADVICE = "the kernel went on; a GPU checks assertions only with TRITON_DEBUG=1, and then stops"
 _MACHINERY = ("interpreter", "launches", "meter")
 """Rooms whose frames lie between a kernel's source line and the recording."""
 
@@ -267,6 +268,13 @@ class Recording:
             if unwritten is not None:
                 space = self.spaces.by_ordinal[argument]
                 unwritten.write(self.patterns.all[index], base - (space.start - space.zero))
+
+    def check_assert(self, condition: np.ndarray, message: str) -> None:
+        """Report the lanes for which a `tl.device_assert` fails."""
+        failed = int(np.count_nonzero(np.logical_not(condition)))
+        if failed:
+            said = f"tl.device_assert failed: {message}" if message else "tl.device_assert failed"
+            self.report("failed-assert", "", self.site(), said, _ASSERT_ADVICE, "lane", failed)
 
     def follow_undefined_lanes(self) -> None:
         self.undefined = UndefinedLanes(self.uncounted, self._branched)

@@ -249,3 +249,45 @@ def test_a_scalar_zero_is_an_other():
     assert y.tolist() == [1.0, 0.0]
     assert len(undefined(scalar_kernel[(2,)], torch.ones(1), y, 1, OTHER=None)) == 1
     assert y[1].isnan()
+
+
+class TestAssertions:
+    @staticmethod
+    @triton.jit
+    def lookup_kernel(places, table, out, size, n, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+        lanes = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        place = tl.load(places + lanes, mask=lanes < n, other=-1)
+        if MASKED:
+            tl.device_assert(place >= 0, "no such row", mask=lanes < n)
+        else:
+            tl.device_assert((place >= 0) & (place < size), "no such row")
+        tl.store(out + lanes, tl.load(table + place, mask=(place >= 0) & (place < size), other=0.0), mask=lanes < n)
+
+    def look_up(self, places, n, **options):
+        out = torch.zeros(8)
+        places = torch.tensor(places, dtype=torch.int32)
+        return found(self.lookup_kernel[(2,)], places, torch.ones(4), out, 4, n, BLOCK=4, **options), out
+
+    def test_are_reported_with_line_program_and_message_and_the_kernel_goes_on(self):
+        findings, out = self.look_up([0, 1, 2, 3, 0, 4, -1, 9], 8, MASKED=False)
+        (finding,) = findings
+        assert (finding.kind, finding.program, finding.argument) == ("failed-assert", (1, 0, 0), "")
+        assert finding.line == line_of(self.lookup_kernel, '(place < size), "no such row"')
+        assert finding.message.startswith("tl.device_assert failed: no such row; 3 lanes in 1 program; ")
+        assert out.tolist() == [1.0] * 5 + [0.0] * 3
+
+    def test_that_hold_say_nothing(self):
+        assert self.look_up([0, 1, 2, 3, 3, 2, 1, 0], 8, MASKED=False)[0] == []
+
+    def test_masked_lanes_are_not_checked(self):
+        assert self.look_up([0, 1, 2, 3, 3, 2, 1, 0], 6, MASKED=True)[0] == []
+        assert len(self.look_up([0, 1, 2, 3, 3, -1, 1, 0], 6, MASKED=True)[0]) == 1
+
+    def test_of_a_scalar_without_a_message(self):
+        @triton.jit
+        def first_kernel(out):
+            tl.device_assert(tl.program_id(0) == 0)
+            tl.store(out + tl.program_id(0), 1.0)
+
+        (finding,) = found(first_kernel[(3,)], torch.zeros(3))
+        assert finding.message.startswith("tl.device_assert failed; 2 lanes in 2 programs; ")
