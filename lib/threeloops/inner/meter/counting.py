@@ -43,10 +43,12 @@ def traffic_of(launch: Launch, recording: Recording, table: np.ndarray, l2: L2 |
     loaded, stored = model(recording, table, l2) if l2 else (None, None)
     return LaunchTraffic(
         name=launch.name,
+        title=launch.title,
+        configuration=launch.configuration,
         grid=recording.grid,
         file=launch.file,
         line=launch.line,
-        findings=recording.incidents.findings(launch.name, recording.grid, list(recording.sites)),
+        findings=recording.incidents.findings(launch.title, recording.grid, list(recording.sites)),
         **vars(total),
         dram_loaded=loaded,
         dram_stored=stored,

@@ -10,7 +10,7 @@ The lanes of one store are written in any order too. If several of them hold the
 unless their values are equal, bit by bit. Equal values are not reported.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +34,10 @@ _ADVICE = {
     "store-conflict": (
         "lanes are written in any order: give every lane an address of its own, mask all but one, or use an atomic "
         "operation"
+    ),
+    "accumulation": (
+        "list it in reset_to_zero of @triton.autotune if the launcher allocates zeros, else in restore_value, or write "
+        "it without reading it"
     ),
     "outside-view": (
         "mask these lanes, correct the offsets, or pass a tensor that has these elements (the memory is allocated, so "
@@ -68,12 +72,13 @@ class _Race:
     same_values: bool = True
 
 
-def find_faults(recorded: Recording, table: np.ndarray) -> None:
-    """Add the faults of a launch to its incidents."""
+def find_faults(recorded: Recording, table: np.ndarray, accumulates: Sequence[str] = ()) -> None:
+    """Add the faults of a launch to its incidents. `accumulates`: see Launch."""
     _find_races(recorded, table)
     _find_conflicts(recorded, table)
     if recorded.strict_views:
         _find_outside_views(recorded, table)
+    _find_accumulation(recorded, table, accumulates)
 
 
 def _find_conflicts(recorded: Recording, table: np.ndarray) -> None:
@@ -104,6 +109,21 @@ def _conflicting(pattern: Pattern, raw: np.ndarray) -> tuple[int, int]:
     differs = (values != np.repeat(values[begins], sizes, axis=0)).any(axis=1)
     groups = np.logical_or.reduceat(differs, begins)
     return int(sizes[groups].sum()), int(offsets[begins[groups.argmax()]])
+
+
+def _find_accumulation(recorded: Recording, table: np.ndarray, arguments: Sequence[str]) -> None:
+    """Report the first line that writes each of these arguments."""
+    for space in recorded.spaces.by_ordinal.values():
+        rows = table[(table[:, 1] == space.ordinal) & (table[:, 0] != LOAD)]
+        if space.name not in arguments or not len(rows):
+            continue
+        kind, _, _, _, program, site, _ = rows[0].tolist()
+        rows = rows[rows[:, 5] == site]
+        said = f"{VERBS[kind]} to {space.name}, which comes out differently after the runs that compare configurations"
+        advice, programs = _ADVICE["accumulation"], set(rows[:, 4].tolist())
+        recorded.incidents.add(
+            Incident("accumulation", space.name, site, program, said, advice, "access", len(rows), programs)
+        )
 
 
 def _find_outside_views(recorded: Recording, table: np.ndarray) -> None:

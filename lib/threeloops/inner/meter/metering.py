@@ -6,10 +6,17 @@
 
 It counts what the kernel's source asks for: bytes, 32-byte sectors, floating-point operations and atomics, program by
 program. What a GPU would make of that is modelled, and named accordingly: unique bytes are the memory traffic of a
-cache that never evicts within a launch, `dram_bytes` that of an L2 cache (`l2`). Accesses outside an argument are
-masked and reported. Reads of memory that nothing has written are reported (`findings`: while metering, `torch.empty`
-hands out NaN), and so are races between programs (`counting`). Masked lanes of a load without `other`, which Triton
-leaves undefined, hold NaN or an odd integer.
+cache that never evicts within a launch, `dram_bytes` that of an L2 cache (`l2`).
+
+It reports faults, with the source line, as `findings`:
+
+- accesses outside an argument, which are masked, and outside a view (`views="strict"`)
+- reads of memory that nothing has written (while metering, `torch.empty` hands out NaN)
+- races between programs, and lanes of one store that write different values to one address
+- uses of the lanes that a masked load without `other` leaves undefined (`undefined_lanes=True`). These lanes hold NaN
+  or an odd integer in any case, so that a kernel that counts on zeros does not look right.
+- `tl.device_assert` that fails; the kernel goes on. A Python `assert` raises, as in the interpreter.
+- outputs that accumulate while an autotuner compares configurations (`configs="all"`)
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +25,9 @@ from dataclasses import dataclass, field
 from itertools import groupby, starmap
 from typing import Any, Literal, get_args
 
-from threeloops.inner.launches import Launch, observe
+import numpy as np
+
+from threeloops.inner.launches import Configurations, Launch, checked, observe
 from threeloops.inner.meter.counting import rows, traffic_of
 from threeloops.inner.meter.faults import find_faults
 from threeloops.inner.meter.findings import Finding, Watch, amount
@@ -52,6 +61,7 @@ class Metered:
     arguments_only: bool = False
     views: _Views = "storage"
     undefined_lanes: bool = False
+    configs: Configurations = "chosen"
 
     @property
     def total(self) -> Traffic:
@@ -67,7 +77,7 @@ class Metered:
             return "no launch was metered"
         by_kernel: dict[str, list[LaunchTraffic]] = {}
         for launch in self.launches:
-            by_kernel.setdefault(launch.name, []).append(launch)
+            by_kernel.setdefault(launch.title, []).append(launch)
         kernels = [(name, len(each), together(each)) for name, each in by_kernel.items()]
         totals = [("total", len(self.launches), self.total)] if len(kernels) > 1 else []
         arguments = []
@@ -97,6 +107,7 @@ def meter(
     arguments_only: bool = False,
     views: _Views = "storage",
     undefined_lanes: bool = False,
+    configs: Configurations = "chosen",
 ) -> Iterator[Metered]:
     """Count the kernel launches inside the block. Meters may be nested; each counts.
 
@@ -113,19 +124,25 @@ def meter(
     atomic, address and branch that depends on one. Off by default, because a kernel with such lanes in all its programs
     then takes about a fifth longer.
 
-    Raises LookupError for an unknown device, ValueError for another value of `views`, and RuntimeError at a launch that
-    is not interpreted.
+    `configs`: with "all" an autotuned kernel is run and metered once for every configuration that its autotuner does
+    not prune, each from the same memory; the autotuner's own choice comes last, and its results stay. Each launch then
+    has a `configuration`, and an argument that comes out differently because the autotuner has run the kernel on it
+    before, as with an atomic addition without `reset_to_zero`, is reported as an accumulation.
+
+    Raises LookupError for an unknown device, ValueError for another value of `views` or `configs`, and RuntimeError at
+    a launch that is not interpreted.
     """
     if views not in get_args(_Views):
         raise ValueError(f'views = {views!r}: expected "storage" or "strict"')
     model = L2.of(l2) if isinstance(l2, str) else l2
     metered = Metered(model, arguments_only=arguments_only, views=views, undefined_lanes=undefined_lanes)
+    metered.configs = checked(configs)
     with ExitStack() as stack:
         if not _observer.meters:
             # One recording per launch serves all meters.
             watch = _observer.watch = Watch()
             stack.enter_context(watch)
-            stack.enter_context(observe(_observer))
+            stack.enter_context(observe(_observer, _observer.every_configuration))
         _observer.meters.append(metered)
         try:
             yield metered
@@ -142,6 +159,10 @@ class _Observer:
         self.watch = Watch()
         self._stack = ExitStack()
         self._recording: Recording | None = None
+        self._flags: dict[int, np.ndarray] | None = None
+
+    def every_configuration(self) -> bool:
+        return any(metered.configs == "all" for metered in self.meters)
 
     def before(self, launch: Launch, arguments: dict[str, Any]) -> None:
         _require_interpreter(launch)
@@ -150,16 +171,21 @@ class _Observer:
         self._recording.strict_views = any(metered.views == "strict" for metered in self.meters)
         if any(metered.undefined_lanes for metered in self.meters):
             self._recording.follow_undefined_lanes()
+        self._flags = None if launch.chosen else self.watch.flags()
         self.watch.paused = True
 
     def after(self, launch: Launch) -> None:
         self._stack.close()
         recorded, self._recording = self._recording, None
-        if recorded is not None:
+        if recorded is not None and not launch.rehearsal:
             table = rows(recorded)
-            find_faults(recorded, table)
+            find_faults(recorded, table, launch.accumulates)
             for metered in self.meters:
-                metered.launches.append(traffic_of(launch, recorded, table, metered.l2))
+                if launch.chosen or metered.configs == "all":
+                    metered.launches.append(traffic_of(launch, recorded, table, metered.l2))
+        if self._flags is not None:
+            # The memory is put back too.
+            self.watch.put_back(self._flags)
         self.watch.paused = False
 
 

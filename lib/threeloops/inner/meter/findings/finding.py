@@ -15,8 +15,9 @@ FindingKind = Literal[
 class Finding:
     """One fault, reported once per source line and argument.
 
-    `launch`: name of the kernel. `program`: (x, y, z) of the first program at fault. `file` and `line`: the source line
-    in the kernel. `message` says what happened, where, how often, and what to do.
+    `launch`: name of the kernel, with its configuration if all are metered. `program`: (x, y, z) of the first program
+    at fault. `file` and `line`: the source line in the kernel. `message` says what happened, where, how often, and what
+    to do.
     """
 
     kind: FindingKind

@@ -99,6 +99,16 @@ class Watch(TorchDispatchMode):
         del self.watched[storage._cdata]
         return None
 
+    def flags(self) -> dict[int, np.ndarray]:
+        """A copy of all flags, for `put_back`."""
+        return {key: unwritten.flags.copy() for key, unwritten in self.watched.items()}
+
+    def put_back(self, flags: dict[int, np.ndarray]) -> None:
+        """Take up these flags again, because the memory is restored."""
+        for key, kept in flags.items():
+            if key in self.watched:
+                self.watched[key].flags = kept
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
