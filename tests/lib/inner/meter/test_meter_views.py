@@ -14,6 +14,7 @@ interpreter.enable_without_gpu()
 import triton
 import triton.language as tl
 from threeloops.inner.meter import meter
+from threeloops.inner.meter.accesses import View
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 pytestmark = pytest.mark.skipif(
@@ -114,6 +115,11 @@ def test_bytes_count_and_not_types():
     assert read(triton.reinterpret(pool[:32], tl.float32)) == []
     (finding,) = read(triton.reinterpret(pool[:30], tl.float32))
     assert "1 lane" in finding.message, "two of the last element's bytes are not the view's"
+
+
+def test_an_unaligned_access_may_begin_within_the_view_and_end_outside():
+    view = View(torch.zeros(16, dtype=torch.int32)[::2])
+    assert view.outside(np.array([0, 2, 8]), 4).tolist() == [False, True, False]
 
 
 def test_each_argument_has_its_own_view_of_a_shared_storage():
