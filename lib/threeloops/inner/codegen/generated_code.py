@@ -30,7 +30,8 @@ class Code(Counts):
     `registers` are per thread, 32 bits each; on AMD, vector registers per lane including accumulation registers.
     `spilled_bytes` is local memory per thread, used for registers that do not fit and arrays indexed at run time; on
     AMD, four bytes per spilled vector register, or `scratch_bytes` if that is more. `shared_bytes` per program can be
-    at most `shared_limit`. `misfits` are the reasons why the target cannot run the kernel at all.
+    at most `shared_limit`. `misfits` are the reasons why the target cannot run the kernel at all. `configuration` is
+    that of an autotuned kernel if all of them were compiled.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Code(Counts):
     scratch_bytes: int = 0
     tensor_memory_columns: int = 0
     misfits: tuple[str, ...] = ()
+    configuration: str = ""
     signature: dict[str, str] = field(default_factory=dict, repr=False)
     divisible_by_16: tuple[str, ...] = field(default=(), repr=False)
     ttgir: str = field(default="", repr=False)
@@ -73,7 +75,7 @@ class Code(Counts):
         per thread. A kernel that cannot run on the target has the reasons below the table."""
         stages = f", {self.options['num_stages']} stages" if self.tensor_core_instructions else ""
         cells = (
-            self.name,
+            f"{self.name}[{self.configuration}]" if self.configuration else self.name,
             self.target,
             f"{self.options['num_warps']}{stages}",
             str(self.registers),

@@ -6,13 +6,14 @@ would generate on that GPU.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from threeloops.inner.codegen.compiler_process import ask_compiler
 from threeloops.inner.codegen.generated_code import Code, read_code
 from threeloops.inner.codegen.kernel_source import KernelName, portable
 from threeloops.inner.codegen.occupancy import Target, compilation_target
-from threeloops.inner.launches import DescriptorArgument, Launch, TensorArgument, record
+from threeloops.inner.launches import Configurations, DescriptorArgument, Launch, TensorArgument, record
 from threeloops.module_process import ProcessLost
 
 __all__ = ["CompileError", "compile_launches", "inspect"]
@@ -32,7 +33,7 @@ class CompileError(RuntimeError):
 
 def compile_launches(launches: Iterable[Launch], targets: Iterable[str], *, seconds: float = _SECONDS) -> list[Code]:
     """The code of every launch for every target of `occupancy.COMPILATION_TARGETS`, launch by launch. Launches that
-    compile to the same code give it once.
+    compile to the same code give it once per configuration.
 
     Raises CompileError for the first that does not compile or takes more than `seconds`, ValueError for an unknown
     target. A kernel that compiles may still not fit into a target's shared memory: see `Code.fits`.
@@ -45,21 +46,25 @@ def compile_launches(launches: Iterable[Launch], targets: Iterable[str], *, seco
         source, constants = portable(kernel, launch.constants)
         arguments = {name: _argument(name, value) for name, value in launch.arguments.items()}
         request = {"kernel": source, "arguments": arguments, "constants": constants, "options": dict(launch.options)}
-        if request not in seen:
-            seen.append(request)
-            codes += [_compile_request(launch.name, request, target, seconds) for target in wanted]
+        if (request, launch.configuration) not in seen:
+            seen.append((request, launch.configuration))
+            for target in wanted:
+                code = _compile_request(launch.title, request, target, seconds)
+                codes.append(replace(code, name=launch.name, configuration=launch.configuration))
     return codes
 
 
-def inspect(call: Callable[[], Any], target: str) -> list[Code]:
+def inspect(call: Callable[[], Any], target: str, *, configs: Configurations = "chosen") -> list[Code]:
     """The code for `target`, one of `kernels.launching.TARGETS`, of every kernel that `call()` would launch.
 
     Launchers choose their configuration for that target. Nothing is executed, so tensors may be on the "meta" device,
-    of any size.
+    of any size. With `configs="all"` there is one Code for every configuration of an autotuned kernel that its
+    autotuner does not prune, with its `configuration`; otherwise an autotuner takes the configuration that it has found
+    before, or its first.
     """
     from threeloops.inner.kernels.launching import compiling_for
 
-    with compiling_for(target), record(execute=False) as launches:
+    with compiling_for(target), record(execute=False, configs=configs) as launches:
         call()
     return compile_launches(launches, [target])
 

@@ -2,5 +2,8 @@
 
 from threeloops.inner.launches.launch import DescriptorArgument, FunctionName, Launch, TensorArgument
 from threeloops.inner.launches.observing import observe, record
+from threeloops.inner.launches.tuning import Configurations, checked
 
-__all__ = ["DescriptorArgument", "FunctionName", "Launch", "TensorArgument", "observe", "record"]
+__all__ = [
+    "Configurations", "DescriptorArgument", "FunctionName", "Launch", "TensorArgument", "checked", "observe", "record",
+]  # fmt: skip

@@ -62,6 +62,10 @@ class Launch:
     `constants` are its tl.constexpr parameters, defaults included: numbers, strings, None, tuples, Triton dtypes or jit
     functions; `arguments` are the others. `options` are num_warps and the like, where given. `kernel` is the jit
     function below autotuners and heuristics; None in a launch read from plain data.
+
+    If all configurations of an autotuned kernel are run, `configuration` names this one, `chosen` says whether it is
+    the autotuner's choice, and `accumulates` names arguments of the chosen one that come out differently because the
+    autotuner has compared configurations on them. A `rehearsal` is a run to find those; it does not count.
     """
 
     name: str
@@ -73,13 +77,22 @@ class Launch:
     file: str
     line: int
     kernel: Any = field(default=None, compare=False, repr=False)
+    configuration: str = field(default="", compare=False)
+    chosen: bool = field(default=True, compare=False)
+    rehearsal: bool = field(default=False, compare=False)
+    accumulates: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def title(self) -> str:
+        """The name, with the configuration where that matters."""
+        return f"{self.name}[{self.configuration}]" if self.configuration else self.name
 
     @property
     def programs(self) -> int:
         return math.prod(self.grid)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for strict JSON, without `kernel`. Raises TypeError for a constant of any other kind."""
+        """Plain data for strict JSON, without `kernel` and what follows it. Raises TypeError for other constants."""
         parts = {
             part: {name: _to_plain(f"{self.name}, {name}", value) for name, value in getattr(self, part).items()}
             for part in ("arguments", "constants", "options")

@@ -12,17 +12,14 @@ with all its constants. Launches with which an autotuner compares configurations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from threeloops.inner.launches.binding import Storages, bind, describe
 from threeloops.inner.launches.launch import Launch
+from threeloops.inner.launches.tuning import BENCHMARKING, TRIAL, Configurations, EveryConfiguration, checked
 
 __all__ = ["Observer", "observe", "record"]
-
-_benchmarking = ContextVar("benchmarking", default=False)
-"""Whether an autotuner is comparing configurations, in this thread."""
 
 
 class Observer(Protocol):
@@ -35,26 +32,30 @@ class Observer(Protocol):
 
 
 @contextmanager
-def record(*, execute: bool = True) -> Iterator[list[Launch]]:
+def record(*, execute: bool = True, configs: Configurations = "chosen") -> Iterator[list[Launch]]:
     """Record the launches inside the block, in order, in the list that it yields.
 
     With `execute=False` no kernel runs, in any thread, and tensors may be on the "meta" device, of any size; an
     autotuner takes the configuration that it has found before, or its first. Recordings and observers that are open
     around such a block do not see its launches; those inside it do.
 
+    With `configs="all"` an autotuned kernel is run with every configuration that the autotuner does not prune, each
+    from the same memory, and recorded once per configuration: its own choice comes last, and its results stay.
+
     Recordings may be nested. All threads are recorded, because on a GPU gradients are computed in threads of their own.
     Where kernels are interpreted, launches must come one at a time. Raises TypeError or ValueError, naming kernel and
     argument, at a launch that lacks an argument, has one too many or one that no compiled kernel takes.
     """
-    recorder = _Recorder()
-    with _hooks.listening(_Listener(recorder, execute)):
+    recorder, every = _Recorder(), checked(configs) == "all"
+    with _hooks.listening(_Listener(recorder, execute, lambda: every)):
         yield recorder.launches
 
 
 @contextmanager
-def observe(observer: Observer) -> Iterator[None]:
-    """Call `observer` before and after every launch inside the block."""
-    with _hooks.listening(_Listener(observer)):
+def observe(observer: Observer, every_configuration: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Call `observer` before and after every launch inside the block. `every_configuration`: asked at each launch of an
+    autotuned kernel whether to run all its configurations, as `record(configs="all")` does."""
+    with _hooks.listening(_Listener(observer, every=every_configuration)):
         yield
 
 
@@ -63,7 +64,8 @@ class _Recorder:
     launches: list[Launch] = field(default_factory=list)
 
     def before(self, launch: Launch, arguments: dict[str, Any]) -> None:
-        self.launches.append(launch)
+        if not launch.rehearsal:
+            self.launches.append(launch)
 
     def after(self, launch: Launch) -> None:
         pass
@@ -73,6 +75,7 @@ class _Recorder:
 class _Listener:
     observer: Observer
     execute: bool = True
+    every: Callable[[], bool] = lambda: False
     storages: Storages = field(default_factory=Storages)
 
 
@@ -132,12 +135,17 @@ def _launching(original: Callable) -> Callable:
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         listeners, executes = _hooks.concerned(), _hooks.executes()
-        if warmup or not listeners or _benchmarking.get():
+        if warmup or not listeners or BENCHMARKING.get():
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        trial = TRIAL.get()
+        if trial is not None and not trial.chosen:
+            listeners = tuple(listener for listener in listeners if listener.every())
         call = bind(self.fn, args, kwargs, grid)
         with ExitStack() as afterwards:
             for listener in listeners:
                 launch = describe(call, self, listener.storages)
+                if trial is not None and listener.every():
+                    launch = replace(launch, **vars(trial))
                 listener.observer.before(launch, dict(call.given))
                 afterwards.callback(listener.observer.after, launch)
             if executes:
@@ -148,9 +156,20 @@ def _launching(original: Callable) -> Callable:
 
 
 def _choosing(original: Callable) -> Callable:
-    """Wrap `run` of an autotuner. A choice made without comparing anything must not stay in its memory."""
+    """Wrap `run` of an autotuner."""
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not any(listener.every() for listener in _hooks.concerned()):
+            return choose(self, *args, **kwargs)
+        kernel = self.fn
+        self.fn = EveryConfiguration(self, args, kwargs, execute=_hooks.executes())
+        try:
+            return choose(self, *args, **kwargs)
+        finally:
+            self.fn = kernel
+
+    def choose(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Choose and run. A choice made without comparing anything must not stay in the autotuner's memory."""
         if _hooks.executes():
             return original(self, *args, **kwargs)
         before = dict(vars(self))
@@ -172,10 +191,10 @@ def _comparing(original: Callable) -> Callable:
     def bench(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _hooks.executes():
             return [0.0, 0.0, 0.0]
-        token = _benchmarking.set(True)
+        token = BENCHMARKING.set(True)
         try:
             return original(self, *args, **kwargs)
         finally:
-            _benchmarking.reset(token)
+            BENCHMARKING.reset(token)
 
     return bench

@@ -9,6 +9,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -33,22 +34,25 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
 
     recorded = Recording(watch)
     with ExitStack() as undo:
-        replace = partial(_replace, undo)
+        install = partial(_replace, undo)
         # Masked lanes hold NaN or an odd integer on purpose; silence NumPy's warnings about them.
         undo.enter_context(warnings.catch_warnings())
         for what in ("All-NaN slice", "invalid value encountered in cast"):
             warnings.filterwarnings("ignore", what, RuntimeWarning)
         builder = interpreter.interpreter_builder
         for name, method in _wrappers(recorded, builder).items():
-            replace(builder, name, method)
+            install(builder, name, method)
         for operation in (interpreter.ReduceOps, interpreter.ScanOps):
-            replace(operation, "apply", recorded.flops.reducing(operation.apply))
+            install(operation, "apply", recorded.flops.reducing(operation.apply))
         handle, executor = interpreter.TensorHandle, interpreter.GridExecutor
-        replace(handle, "__post_init__", recorded.tiles.made(handle.__post_init__))
-        replace(handle, "__del__", lambda each: recorded.tiles.dropped(each))
-        replace(language, "number_made", recorded.tiles.number_made)
-        replace(executor, "_init_args_hst", _addressed(recorded, executor._init_args_hst))
-        replace(interpreter, "_implicit_cvt", _converted(recorded, interpreter._implicit_cvt))
+        install(handle, "undefined", None)
+        install(interpreter.interpreter_semantic, "load", _loading(recorded, interpreter.interpreter_semantic.load))
+        install(handle, "__post_init__", recorded.tiles.made(handle.__post_init__))
+        install(handle, "__del__", lambda each: recorded.tiles.dropped(each))
+        install(language, "number_made", recorded.tiles.number_made)
+        install(executor, "_init_args_hst", _addressed(recorded, executor._init_args_hst))
+        install(interpreter, "_implicit_cvt", _converted(recorded, interpreter._implicit_cvt))
+        undo.callback(recorded.stop_following)
         yield recorded
 
 
@@ -89,26 +93,46 @@ def _converted(recorded: Recording, original: Callable) -> Callable:
     return implicit_cvt
 
 
-def _unspecified(pointers: Any, mask: Any) -> Any:
-    """The value of masked lanes in a load without `other`, or None if all lanes are loaded.
+def _loading(recorded: Recording, original: Callable) -> Callable:
+    """Wrap `tl.load`, to know whether it was given an `other`: Triton drops one that is a scalar 0."""
 
-    On a GPU it is undefined. Here it is NaN or an odd integer, because the interpreter's zeros would hide that a kernel
-    relies on zeros.
-    """
+    def load(pointer: Any, mask: Any, other: Any, *rest: Any, **options: Any) -> Any:
+        recorded.other_given = other is not None
+        try:
+            return original(pointer, mask, other, *rest, **options)
+        finally:
+            recorded.other_given = False
+
+    return load
+
+
+def _idle(pointers: Any, mask: Any) -> np.ndarray | None:
+    """The lanes that a mask excludes, in the shape of the tile; None if it excludes none."""
     active = array_of(mask)
+    if active is None or active.all():
+        return None
+    return ~np.broadcast_to(active.astype(bool, copy=False), pointers.data.shape)
+
+
+def _unspecified(pointers: Any, idle: np.ndarray) -> Any:
+    """Contents for the idle lanes of a load without `other`.
+
+    On a GPU they are undefined. Here they are NaN or an odd integer, because the interpreter's zeros would hide that a
+    kernel relies on zeros.
+    """
     element = pointers.get_element_ty()
-    if active is None or element.is_bool() or active.all():
+    if element.is_bool():
         return None
     from triton.runtime.interpreter import _get_np_dtype
 
     dtype = np.dtype(_get_np_dtype(element))
     nan = np.frombuffer(bytes([NAN_BYTE]) * dtype.itemsize, dtype)[0]
     anything = nan if element.is_floating() else dtype.type(_ODD_INTEGER)
-    return type(pointers)(np.where(np.broadcast_to(active, pointers.data.shape), dtype.type(0), anything), element)
+    return type(pointers)(np.where(idle, anything, dtype.type(0)), element)
 
 
-def _wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
-    """Replacements for the builder's methods during a launch, by name."""
+def _wrappers(recorded: Recording, builder: Any) -> dict[str, Any]:
+    """Replacements for the builder's methods and options during a launch, by name."""
     from triton._C.libtriton import ir
 
     relaxed = ir.MEM_SEMANTIC.RELAXED
@@ -123,37 +147,49 @@ def _wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
     def grid_idx(*place: int) -> None:
         recorded.program += 1
         recorded.tiles.next_program()
+        recorded.stop_following()
         set_grid_idx(*place)
 
     def masked_load(pointers: Any, mask: Any, other: Any, *rest: Any, **options: Any) -> Any:
         since = len(recorded.accesses)
-        if other is None:
-            other = _unspecified(pointers, mask)
-        pointers, mask = recorded.access(LOAD, pointers, mask)
-        result = load(pointers, mask, other, *rest, **options)
+        idle = None if recorded.other_given or other is not None else _idle(pointers, mask)
+        if idle is not None:
+            other = _unspecified(pointers, idle)
+        real, allowed = recorded.access(LOAD, pointers, mask)
+        result = load(real, allowed, other, *rest, **options)
+        if recorded.undefined:
+            recorded.check_defined(since, LOAD, mask, pointers)
+            if idle is not None:
+                recorded.undefined.mark(result, idle, recorded.site())
         if recorded.unwritten:
             recorded.check_read(since, result.data)
         return result
 
     def masked_store(pointers: Any, value: Any, mask: Any, *rest: Any, **options: Any) -> Any:
         since = len(recorded.accesses)
-        pointers, mask = recorded.access(STORE, pointers, mask, value.data)
-        result = store(pointers, value, mask, *rest, **options)
+        real, allowed = recorded.access(STORE, pointers, mask, value.data)
+        result = store(real, value, allowed, *rest, **options)
+        if recorded.undefined:
+            recorded.check_defined(since, STORE, mask, pointers, value)
         if recorded.unwritten:
             recorded.check_write(since)
         return result
 
-    def atomic(order: Any, pointers: Any, mask: Any, execute: Callable[[Any, Any], Any]) -> Any:
+    def atomic(order: Any, pointers: Any, value: Any, mask: Any, execute: Callable[[Any, Any], Any]) -> Any:
         since = len(recorded.accesses)
-        pointers, mask = recorded.access(RELAXED_ATOMIC if order == relaxed else ATOMIC, pointers, mask)
-        result = execute(pointers, mask)
+        kind = RELAXED_ATOMIC if order == relaxed else ATOMIC
+        result = execute(*recorded.access(kind, pointers, mask))
+        if recorded.undefined:
+            recorded.check_defined(since, kind, mask, pointers, value)
         if recorded.unwritten:
             recorded.check_read(since, result.data)
             recorded.check_write(since)
         return result
 
     def atomic_rmw(operation: Any, pointers: Any, value: Any, mask: Any, order: Any, scope: Any) -> Any:
-        return atomic(order, pointers, mask, lambda real, allowed: rmw(operation, real, value, allowed, order, scope))
+        return atomic(
+            order, pointers, value, mask, lambda real, allowed: rmw(operation, real, value, allowed, order, scope)
+        )
 
     def atomic_cas(pointers: Any, compare: Any, value: Any, order: Any, scope: Any) -> Any:
         def execute(real: Any, allowed: np.ndarray | None) -> Any:
@@ -167,9 +203,14 @@ def _wrappers(recorded: Recording, builder: Any) -> dict[str, Callable]:
                 result[allowed] = cas(*parts, order, scope).data
             return handle(result, compare.dtype)
 
-        return atomic(order, pointers, None, execute)
+        return atomic(order, pointers, value, None, execute)
+
+    def check(condition: Any, message: str) -> None:
+        recorded.check_assert(condition.data, message)
 
     return {
+        "options": replace(builder.options, debug=True),  # Triton leaves assertions out otherwise
+        "create_assert": check,
         "set_grid_dim": grid_dim,
         "set_grid_idx": grid_idx,
         "create_masked_load": masked_load,

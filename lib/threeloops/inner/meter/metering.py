@@ -6,20 +6,30 @@
 
 It counts what the kernel's source asks for: bytes, 32-byte sectors, floating-point operations and atomics, program by
 program. What a GPU would make of that is modelled, and named accordingly: unique bytes are the memory traffic of a
-cache that never evicts within a launch, `dram_bytes` that of an L2 cache (`l2`). Accesses outside an argument are
-masked and reported. Reads of memory that nothing has written are reported (`findings`: while metering, `torch.empty`
-hands out NaN), and so are races between programs (`counting`). Masked lanes of a load without `other`, which Triton
-leaves undefined, hold NaN or an odd integer.
+cache that never evicts within a launch, `dram_bytes` that of an L2 cache (`l2`).
+
+It reports faults, with the source line, as `findings`:
+
+- accesses outside an argument, which are masked, and outside a view (`views="strict"`)
+- reads of memory that nothing has written (while metering, `torch.empty` hands out NaN)
+- races between programs, and lanes of one store that write different values to one address
+- uses of the lanes that a masked load without `other` leaves undefined (`undefined_lanes=True`). These lanes hold NaN
+  or an odd integer in any case, so that a kernel that counts on zeros does not look right.
+- `tl.device_assert` that fails; the kernel goes on. A Python `assert` raises, as in the interpreter.
+- outputs that accumulate while an autotuner compares configurations (`configs="all"`)
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby, starmap
-from typing import Any
+from typing import Any, Literal, get_args
 
-from threeloops.inner.launches import Launch, observe
-from threeloops.inner.meter.counting import find_races, rows, traffic_of
+import numpy as np
+
+from threeloops.inner.launches import Configurations, Launch, checked, observe
+from threeloops.inner.meter.counting import rows, traffic_of
+from threeloops.inner.meter.faults import find_faults
 from threeloops.inner.meter.findings import Finding, Watch, amount
 from threeloops.inner.meter.hooks import recording
 from threeloops.inner.meter.l2 import L2
@@ -28,6 +38,8 @@ from threeloops.inner.meter.traffic import LaunchTraffic, Traffic, together
 from threeloops.units import readable_bytes, readable_count
 
 __all__ = ["Metered", "meter"]
+
+_Views = Literal["storage", "strict"]
 
 _HEADER = (
     *("kernel", "launches", "programs", "requested", "unique", "DRAM, modelled"),
@@ -47,6 +59,9 @@ class Metered:
     l2: L2 | None = None
     launches: list[LaunchTraffic] = field(default_factory=list)
     arguments_only: bool = False
+    views: _Views = "storage"
+    undefined_lanes: bool = False
+    configs: Configurations = "chosen"
 
     @property
     def total(self) -> Traffic:
@@ -62,7 +77,7 @@ class Metered:
             return "no launch was metered"
         by_kernel: dict[str, list[LaunchTraffic]] = {}
         for launch in self.launches:
-            by_kernel.setdefault(launch.name, []).append(launch)
+            by_kernel.setdefault(launch.title, []).append(launch)
         kernels = [(name, len(each), together(each)) for name, each in by_kernel.items()]
         totals = [("total", len(self.launches), self.total)] if len(kernels) > 1 else []
         arguments = []
@@ -86,21 +101,48 @@ class Metered:
 
 
 @contextmanager
-def meter(l2: L2 | str | None = None, *, arguments_only: bool = False) -> Iterator[Metered]:
+def meter(
+    l2: L2 | str | None = None,
+    *,
+    arguments_only: bool = False,
+    views: _Views = "storage",
+    undefined_lanes: bool = False,
+    configs: Configurations = "chosen",
+) -> Iterator[Metered]:
     """Count the kernel launches inside the block. Meters may be nested; each counts.
 
     `l2`: a cache model, or the name of a device in the hardware table to take its size from; without one `dram_bytes`
     is None. `arguments_only`: a pointer that a kernel loads from memory is out of bounds unless it points into an
-    argument; otherwise it is followed unchecked, for kernels that take a table of pointers. Raises LookupError for an
-    unknown device, and RuntimeError at a launch that is not interpreted.
+    argument; otherwise it is followed unchecked, for kernels that take a table of pointers.
+
+    `views`: what a kernel that gets a view, such as `pool[:10]` or `x[:, ::2]`, may access. With "storage" that is all
+    of the view's storage, because a GPU allows it and correct kernels do it: they step from one row of `x` to the next,
+    or read the left neighbour of `x[1:]`. With "strict" every access to an element that the view itself does not
+    address is reported. It is executed all the same, so results do not depend on `views`.
+
+    `undefined_lanes`: follow the lanes that a masked load without `other` leaves undefined, and report every store,
+    atomic, address and branch that depends on one. Off by default, because a kernel with such lanes in all its programs
+    then takes about a fifth longer.
+
+    `configs`: with "all" an autotuned kernel is run and metered once for every configuration that its autotuner does
+    not prune, each from the same memory; the autotuner's own choice comes last, and its results stay. Each launch then
+    has a `configuration`, and an argument that comes out differently because the autotuner has run the kernel on it
+    before, as with an atomic addition without `reset_to_zero`, is reported as an accumulation.
+
+    Raises LookupError for an unknown device, ValueError for another value of `views` or `configs`, and RuntimeError at
+    a launch that is not interpreted.
     """
-    metered = Metered(L2.of(l2) if isinstance(l2, str) else l2, arguments_only=arguments_only)
+    if views not in get_args(_Views):
+        raise ValueError(f'views = {views!r}: expected "storage" or "strict"')
+    model = L2.of(l2) if isinstance(l2, str) else l2
+    metered = Metered(model, arguments_only=arguments_only, views=views, undefined_lanes=undefined_lanes)
+    metered.configs = checked(configs)
     with ExitStack() as stack:
         if not _observer.meters:
             # One recording per launch serves all meters.
             watch = _observer.watch = Watch()
             stack.enter_context(watch)
-            stack.enter_context(observe(_observer))
+            stack.enter_context(observe(_observer, _observer.every_configuration))
         _observer.meters.append(metered)
         try:
             yield metered
@@ -117,21 +159,33 @@ class _Observer:
         self.watch = Watch()
         self._stack = ExitStack()
         self._recording: Recording | None = None
+        self._flags: dict[int, np.ndarray] | None = None
+
+    def every_configuration(self) -> bool:
+        return any(metered.configs == "all" for metered in self.meters)
 
     def before(self, launch: Launch, arguments: dict[str, Any]) -> None:
         _require_interpreter(launch)
         self._recording = self._stack.enter_context(recording(self.watch))
         self._recording.arguments_only = any(metered.arguments_only for metered in self.meters)
+        self._recording.strict_views = any(metered.views == "strict" for metered in self.meters)
+        if any(metered.undefined_lanes for metered in self.meters):
+            self._recording.follow_undefined_lanes()
+        self._flags = None if launch.chosen else self.watch.flags()
         self.watch.paused = True
 
     def after(self, launch: Launch) -> None:
         self._stack.close()
         recorded, self._recording = self._recording, None
-        if recorded is not None:
+        if recorded is not None and not launch.rehearsal:
             table = rows(recorded)
-            find_races(recorded, table)
+            find_faults(recorded, table, launch.accumulates)
             for metered in self.meters:
-                metered.launches.append(traffic_of(launch, recorded, table, metered.l2))
+                if launch.chosen or metered.configs == "all":
+                    metered.launches.append(traffic_of(launch, recorded, table, metered.l2))
+        if self._flags is not None:
+            # The memory is put back too.
+            self.watch.put_back(self._flags)
         self.watch.paused = False
 
 

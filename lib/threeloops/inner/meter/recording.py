@@ -6,7 +6,8 @@ examined here, to find out which of their lanes may run.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -15,18 +16,40 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from threeloops.inner.meter.accesses import ELSEWHERE, WORD, Pattern, Patterns, Space, Spaces, ordinal_of, unwrapped
-from threeloops.inner.meter.findings import FindingKind, Incident, Incidents, Unwritten, Watch
+from threeloops.inner.meter.findings import (
+    FindingKind,
+    Incident,
+    Incidents,
+    UndefinedLanes,
+    Unwritten,
+    Watch,
+    base_name,
+)
 from threeloops.inner.meter.traffic import Flops
 
-__all__ = ["ATOMIC", "Access", "LOAD", "RELAXED_ATOMIC", "Recording", "STORE", "VERBS", "array_of", "within"]
+__all__ = [
+    "ATOMIC",
+    "Access",
+    "LOAD",
+    "RELAXED_ATOMIC",
+    "Recording",
+    "STORE",
+    "VERBS",
+    "array_of",
+    "elements_named",
+    "within",
+]
 
 LOAD, STORE, ATOMIC, RELAXED_ATOMIC = range(4)
 """Kinds of access. A relaxed atomic orders nothing but itself."""
 VERBS = ("load", "store", "atomic", "atomic")
+_WITH_ARTICLE = ("a load", "a store", "an atomic operation", "an atomic operation")
 _LOWEST_ADDRESS = 1 << 16
 """No memory is mapped below it, so such a pointer is null plus an offset."""
 _OUT_OF_BOUNDS_ADVICE = "mask what lies beyond the end, or correct the offsets"
 _UNWRITTEN_ADVICE = "write it first, allocate it with torch.zeros, or mask the load"
+_UNDEFINED_ADVICE = "give that load an `other`, or leave these lanes out with the mask or tl.where"
+_ASSERT_ADVICE = "the kernel went on; a GPU checks assertions only with TRITON_DEBUG=1, and then stops"
 _MACHINERY = ("interpreter", "launches", "meter")
 """Rooms whose frames lie between a kernel's source line and the recording."""
 
@@ -59,6 +82,7 @@ class _Tiles:
         self.most_held = 0
         self._held = 0
         self._program = 0
+        self.paused = False
 
     def next_program(self) -> None:
         """Forget what the previous program held, some of which Python may not have dropped yet."""
@@ -68,6 +92,8 @@ class _Tiles:
     def made(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def counted(handle: Any) -> None:
             original(handle)
+            if self.paused:
+                return
             size = handle.data.size
             handle.counted = (self._program, size)
             self._held += size
@@ -115,6 +141,7 @@ def _sort_out(
                 virtual = addresses - each.shift
                 inside = lanes & within(each, virtual, pattern.itemsize)
                 if inside.any():
+                    recorded.followed.add(len(recorded.accesses))
                     accept(each, virtual, inside)
                     lanes &= ~inside
             inside = lanes & (addresses >= _LOWEST_ADDRESS) & (not recorded.arguments_only)
@@ -144,11 +171,12 @@ def _misdirected(space: Space | None, addresses: np.ndarray, itemsize: int) -> s
         return f"through a pointer that leads into no argument, address {int(addresses[0]):#x}"
     elements = (addresses - np.uint64(space.first)).view(np.int64) // itemsize
     holds = (space.end - space.first) // itemsize
-    which = _elements_named(elements, "elements {:,} … {:,}")
+    which = elements_named(elements, "elements {:,} … {:,}")
     return f"outside {space.name}: {which}, but it holds {holds:,} from its pointer on"
 
 
-def _elements_named(elements: np.ndarray, several: str) -> str:
+def elements_named(elements: np.ndarray, several: str) -> str:
+    """The text for one element or for the range of several, "elements {} … {}"."""
     low, high = int(elements.min()), int(elements.max())
     return f"element {low:,}" if low == high else several.format(low, high)
 
@@ -173,6 +201,12 @@ class Recording:
         self.sites: dict[tuple[str, int], int] = {}
         self.incidents = Incidents()
         self.arguments_only = False
+        self.strict_views = False
+        self.followed: set[int] = set()
+        """Accesses through pointers that the kernel loaded from memory, by their place in `accesses`."""
+        self.other_given = False
+        """Whether the `tl.load` that runs now has an `other`."""
+        self.undefined: UndefinedLanes | None = None
         self.watch = watch
         self.unwritten: dict[int, Unwritten] = {}
         """By ordinal of the argument: storages with bytes that nobody has written yet."""
@@ -224,7 +258,7 @@ class Recording:
             found = unwritten.read(pattern, base - (space.start - space.zero), value)
             if len(found):
                 elements = (found - (space.first - space.start)) // pattern.itemsize
-                which = f"{_elements_named(elements, 'elements between {:,} and {:,}')} of {space.name}"
+                which = f"{elements_named(elements, 'elements between {:,} and {:,}')} of {space.name}"
                 first = f"{VERBS[kind]} of {which}, which nothing has written since torch.empty allocated it"
                 self.report("uninitialised-read", space.name, site, first, _UNWRITTEN_ADVICE, "byte", len(found))
 
@@ -234,6 +268,54 @@ class Recording:
             if unwritten is not None:
                 space = self.spaces.by_ordinal[argument]
                 unwritten.write(self.patterns.all[index], base - (space.start - space.zero))
+
+    def check_assert(self, condition: np.ndarray, message: str) -> None:
+        """Report the lanes for which a `tl.device_assert` fails."""
+        failed = int(np.count_nonzero(np.logical_not(condition)))
+        if failed:
+            said = f"tl.device_assert failed: {message}" if message else "tl.device_assert failed"
+            self.report("failed-assert", "", self.site(), said, _ASSERT_ADVICE, "lane", failed)
+
+    def follow_undefined_lanes(self) -> None:
+        self.undefined = UndefinedLanes(self.uncounted, self._branched)
+
+    def stop_following(self) -> None:
+        if self.undefined:
+            self.undefined.stop()
+
+    def check_defined(self, since: int, kind: int, mask: Any, pointers: Any, value: Any = None) -> None:
+        """Report undefined lanes that an access needs; `since`: where the list of accesses ended before it."""
+        active = array_of(mask)
+        active = None if active is None else active.astype(bool, copy=False)
+        for use, handle, lanes in (("value", value, active), ("address", pointers, active), ("mask", mask, None)):
+            used = self.undefined.used(handle, lanes) if self.undefined else None
+            if used:
+                ordinal = self.accesses[since][1] if len(self.accesses) > since else 0
+                name = self.spaces.by_ordinal[ordinal].name if ordinal else ELSEWHERE
+                self._report_undefined(f"the {use} of {_WITH_ARTICLE[kind]} ({name})", name, *used)
+
+    def _branched(self, load: int) -> None:
+        self._report_undefined("a branch", "", 1, load)
+
+    def _report_undefined(self, use: str, argument: str, lanes: int, load: int) -> None:
+        file, line = list(self.sites)[load]
+        first = (
+            f"{use} depends on masked lanes of the load at {base_name(file)}:{line}, which has no `other`, so that "
+            "they are undefined"
+        )
+        self.report("undefined-lane", argument, self.site(), first, _UNDEFINED_ADVICE, "lane", lanes)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Compute something that the kernel does not compute itself."""
+        counts, tf32 = dict(self.flops.counts), self.flops.tf32
+        self.tiles.paused = True
+        try:
+            yield
+        finally:
+            self.tiles.paused = False
+            self.flops.counts.update(counts)
+            self.flops.tf32 = tf32
 
     def report(
         self, kind: FindingKind, argument: str, site: int, first: str, advice: str, unit: str, amount: int
@@ -257,5 +339,5 @@ def _internal(file: str) -> bool:
     import triton
 
     path, inner = Path(file), Path(__file__).parent.parent
-    machinery = path.parent.parent == inner and path.parent.name in _MACHINERY
+    machinery = any(inner / name in path.parents for name in _MACHINERY)
     return machinery or Path(triton.__file__).parent in path.parents

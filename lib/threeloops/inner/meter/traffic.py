@@ -212,9 +212,12 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchTraffic(Traffic):
-    """One launch: `name` of the kernel, where it is defined, the grid, and what is wrong with the launch."""
+    """One launch: `name` of the kernel, where it is defined, the grid, and what is wrong with the launch. `title`: the
+    name, with the configuration of an autotuned kernel if all of them are metered."""
 
     name: str
+    title: str = ""
+    configuration: str = ""
     grid: tuple[int, int, int]
     file: str = ""
     line: int = 0

@@ -51,7 +51,8 @@ class _Replay:
 
     @property
     def findings(self) -> list[Finding]:
-        """Findings of the meter that do not fail a replay: reads of memory that nothing wrote."""
+        """Findings of the meter that do not fail a replay: reads of memory that nothing wrote, failing assertions, and
+        lanes of one store that write different values to one address."""
         return self.traffic.findings
 
     def code(self, target: str) -> list[Code]:

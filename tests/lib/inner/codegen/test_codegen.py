@@ -280,6 +280,19 @@ class TestInspect:
             (code,) = inspect(lambda: softmax(x), target)
             assert code.target == target and code.widest_load == 128 and not code.spills
 
+    def test_every_configuration_of_an_autotuned_kernel(self):
+        configurations = [triton.Config({"BLOCK": block}, num_warps=warps) for block, warps in ((256, 4), (64, 1))]
+        kernel = triton.autotune(configurations, key=["n"])(saxpy)
+        x = torch.empty(8192, device="meta")
+        codes = inspect(lambda: kernel[(8,)](x, x, 2.0, 8192), "sm_90", configs="all")
+        assert [(code.name, code.configuration) for code in codes] == [
+            ("saxpy", "BLOCK=64, num_warps=1, num_stages=3"),
+            ("saxpy", "BLOCK=256, num_warps=4, num_stages=3"),
+        ]
+        assert [code.options["num_warps"] for code in codes] == [1, 4]
+        assert "saxpy[BLOCK=64, num_warps=1, num_stages=3]" in codes[0].report()
+        assert [code.configuration for code in inspect(lambda: kernel[(8,)](x, x, 2.0, 8192), "sm_90")] == [""]
+
     def test_targets(self):
         assert set(TARGETS) <= set(COMPILATION_TARGETS)
         with pytest.raises(ValueError, match="target = 'sm_60': expected one of sm_75, sm_80"):

@@ -227,6 +227,26 @@ def test_what_an_autotuner_did_not_compare_it_does_not_remember():
     assert (out == 1).all() and zeroed.cache == {} and not hasattr(zeroed, "best_config")
 
 
+@pytest.mark.parametrize("execute", [False, True] if INTERPRETED else [False])
+def test_all_configurations_of_an_autotuner_are_recorded_by_name_its_choice_last(execute):
+    out = torch.zeros(16)
+    with record(configs="all", execute=execute) as launches:
+        tuned[(1,)](out if execute else out.to("meta"), 16)
+    configurations = [(each.configuration, each.constants["BLOCK"], each.chosen) for each in launches]
+    assert configurations == [
+        ("BLOCK=16, num_warps=2, num_stages=3", 16, False),
+        ("BLOCK=4, num_warps=1, num_stages=3", 4, True),
+    ]
+    assert launches[0].title == "tuned[BLOCK=16, num_warps=2, num_stages=3]"
+    assert out.tolist() == [4.0 * execute] * 4 + [0.0] * 12, "the memory is put back after each of the others"
+    assert Launch.from_dict(launches[0].to_dict()) == launches[0]
+
+
+def test_configurations_are_all_or_the_chosen_one():
+    with pytest.raises(ValueError, match='configs = None: expected "chosen" or "all"'), record(configs=None):
+        pass
+
+
 def test_warmup_is_no_launch():
     if not INTERPRETED:
         pytest.skip("warming up compiles")

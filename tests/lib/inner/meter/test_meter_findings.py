@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from threeloops.inner import interpreter
-from threeloops.inner.meter import findings as meter_uninitialised
+from threeloops.inner.meter.findings import unwritten as meter_unwritten
 
 interpreter.enable_without_gpu()
 
@@ -268,7 +268,7 @@ class TestUninitialisedRead:
         ],
     )
     def test_torch_may_write_the_poison_too(self, fill, monkeypatch):
-        monkeypatch.setattr(meter_uninitialised, "_OTHER_BYTE", 0xFF)
+        monkeypatch.setattr(meter_unwritten, "_OTHER_BYTE", 0xFF)
         with meter() as traffic:
             x = torch.empty(64, dtype=torch.int32)
             fill(x, torch.full((64,), -1, dtype=torch.int32))

@@ -152,20 +152,40 @@ def move_kernel(x, sources, targets, BLOCK: tl.constexpr):
     tl.store(x + target, value, mask=target >= 0)
 
 
+def conflicting_lanes(memory, sources, targets, block):
+    """How many lanes of `move_kernel` store to an address that another lane of the same store gives another value."""
+    conflicts = 0
+    for start in range(0, len(sources), block):
+        lanes = range(start, start + block)
+        values = {lane: memory[sources[lane]] if sources[lane] >= 0 else 0.0 for lane in lanes if targets[lane] >= 0}
+        for lane, value in values.items():
+            rivals = [other for other in values if targets[other] == targets[lane]]
+            conflicts += any(values[other] != value for other in rivals)
+        for lane, value in values.items():
+            memory[targets[lane]] = value
+    return conflicts
+
+
 @ordinary
 @given(st.integers(1, 4), st.sampled_from([1, 4]), st.sampled_from([8, 40, 300]), st.data())
 def test_programs_race_where_one_stores_what_another_loads_or_stores(programs, block, size, data):
     places = st.lists(st.integers(-1, size - 1), min_size=programs * block, max_size=programs * block)
     sources, targets = data.draw(places), data.draw(places)
+    x = torch.randperm(size).float() + 1
+    conflicts = conflicting_lanes(x.tolist(), sources, targets, block)
     with meter() as traffic:
-        move_kernel[(programs,)](torch.rand(size), torch.tensor(sources), torch.tensor(targets), BLOCK=block)
+        move_kernel[(programs,)](x, torch.tensor(sources), torch.tensor(targets), BLOCK=block)
     who = [lane // block for lane in range(programs * block)]
     stores = {(program, place) for program, place in zip(who, targets, strict=True) if place >= 0}
     loads = {(program, place) for program, place in zip(who, sources, strict=True) if place >= 0}
     write_races = {place for program, place in stores if any((p, place) in stores for p in range(program))}
     read_races = {place for q, place in loads if any((p, place) in stores for p in range(programs) if p != q)}
     expected = ({"write-race"} if write_races else set()) | ({"read-write-race"} if read_races else set())
+    for finding in (each for each in traffic.findings if each.kind == "store-conflict"):
+        assert f"; {conflicts} lanes in " in finding.message
     found = {finding.kind for finding in traffic.findings}
+    assert ("store-conflict" in found) == bool(conflicts)
+    found -= {"store-conflict"}
     # Where a later store hides the one that a load meets, the race between the stores says it.
     assert found == expected or (write_races and found == {"write-race"})
 
@@ -256,7 +276,7 @@ def test_what_masked_lanes_point_at_does_not_matter():
 
 
 def test_a_little_out_of_a_lot_is_counted_without_a_flag_for_every_byte(monkeypatch):
-    monkeypatch.setattr(meter_analysis, "_DENSE_UNITS", 1000)
+    monkeypatch.setattr(meter_analysis, "DENSE_UNITS", 1000)
     x, places = torch.zeros(1 << 20), torch.tensor([0, 1, 1 << 19, (1 << 20) - 1] * 4)
     with meter() as traffic:
         random_kernel[(1,)](x, places, torch.ones(16), torch.zeros(16), KIND="load", BLOCK=16)

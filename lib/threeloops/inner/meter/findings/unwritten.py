@@ -1,9 +1,7 @@
-"""What is wrong with a launch, and the watch over memory that nobody has written.
+"""The watch over memory that nobody has written.
 
-Findings are accesses outside an argument, reads of memory that nothing wrote, and races between programs.
-
-For the second kind, a TorchDispatchMode sees every torch operation while metering, except during a launch, when the
-interpreter itself allocates. What comes from `empty`, `empty_like`, `empty_strided`, `empty_permuted`, `new_empty` or
+A TorchDispatchMode sees every torch operation while metering, except during a launch, when the interpreter itself
+allocates. What comes from `empty`, `empty_like`, `empty_strided`, `empty_permuted`, `new_empty` or
 `new_empty_strided` is watched: one flag per byte says "not written yet". Torch operations clear the flags of what their
 schema says they write, and kernels clear those of what they store. Watched memory is also filled with a poison byte
 (NaN in every floating-point format). A read is reported only where the flags are up *and* the poison is still there, so
@@ -13,9 +11,8 @@ Not seen are reads by torch operations, storages of bool, larger than LARGEST by
 memory gained by `resize_`, and unannounced writes of the poison byte itself, which count as no write.
 """
 
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,12 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from threeloops.inner.meter.accesses import Pattern
 
-__all__ = [
-    "Finding", "FindingKind", "Incident", "Incidents", "NAN_BYTE", "Unwritten", "Watch", "amount", "base_name",
-    "program_coordinates",
-]  # fmt: skip
-
-FindingKind = Literal["out-of-bounds", "uninitialised-read", "write-race", "read-write-race"]
+__all__ = ["NAN_BYTE", "Unwritten", "Watch"]
 
 _LARGEST = 1 << 28
 _EMPTY = {
@@ -37,90 +29,6 @@ _EMPTY = {
     for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 }
 NAN_BYTE, _OTHER_BYTE = 0xFF, 0xA5
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One fault, reported once per source line and argument.
-
-    `launch`: name of the kernel. `program`: (x, y, z) of the first program at fault. `file` and `line`: the source line
-    in the kernel. `message` says what happened, where, how often, and what to do.
-    """
-
-    kind: FindingKind
-    launch: str
-    program: tuple[int, int, int]
-    file: str
-    line: int
-    argument: str
-    message: str
-
-    def __str__(self) -> str:
-        place = f"{base_name(self.file)}:{self.line}" if self.file else "source unknown"
-        return f"{self.kind} in {self.launch}, program {self.program}, {place}: {self.message}"
-
-
-@dataclass
-class Incident:
-    """All faults of one kind at one source line and argument: what was seen `first`, and how much of it in all."""
-
-    kind: FindingKind
-    argument: str
-    site: int
-    program: int
-    first: str
-    advice: str
-    unit: str
-    amount: int
-    programs: set[int]
-
-    @property
-    def message(self) -> str:
-        in_all = f"{amount(self.amount, self.unit)} in {amount(len(self.programs), 'program')}"
-        return f"{self.first}; {in_all}; {self.advice}"
-
-
-class Incidents:
-    """The faults of one launch, in the order in which they were first seen."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, str, int], Incident] = {}
-
-    def add(self, new: Incident) -> None:
-        """Add to the incident of the same kind, argument and line, which keeps its words."""
-        known = self._seen.setdefault((new.kind, new.argument, new.site), new)
-        if known is not new:
-            known.amount += new.amount
-            known.programs |= new.programs
-
-    def findings(self, launch: str, grid: tuple[int, int, int], sites: list[tuple[str, int]]) -> tuple[Finding, ...]:
-        return tuple(
-            Finding(
-                each.kind,
-                launch,
-                program_coordinates(each.program, grid),
-                *sites[each.site],
-                each.argument,
-                each.message,
-            )
-            for each in self._seen.values()
-        )
-
-
-def amount(number: int, unit: str) -> str:
-    """(1, "lane") → "1 lane"; (24, "lane") → "24 lanes"."""
-    return f"{number:,} {unit}{'' if number == 1 else 's'}"
-
-
-def base_name(file: str) -> str:
-    return file.replace("\\", "/").rsplit("/", 1)[-1]
-
-
-def program_coordinates(program: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(x, y, z) of a program, from its number in the interpreter's order, in which z runs fastest."""
-    rest, z = divmod(program, grid[2])
-    x, y = divmod(rest, grid[1])
-    return x, y, z
 
 
 class Unwritten:
@@ -190,6 +98,16 @@ class Watch(TorchDispatchMode):
             return unwritten
         del self.watched[storage._cdata]
         return None
+
+    def flags(self) -> dict[int, np.ndarray]:
+        """A copy of all flags, for `put_back`."""
+        return {key: unwritten.flags.copy() for key, unwritten in self.watched.items()}
+
+    def put_back(self, flags: dict[int, np.ndarray]) -> None:
+        """Take up these flags again, because the memory is restored."""
+        for key, kept in flags.items():
+            if key in self.watched:
+                self.watched[key].flags = kept
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -1,111 +1,21 @@
-"""Where the lanes of a load or store point: into which argument, and how they lie relative to each other.
-
-Two tensors may be neighbours in memory, so that an access past the end of one looks like an access to the other. Under
-the meter, byte 0 of each argument's storage therefore has a virtual address, `ordinal << 48`: a pointer keeps its
-argument however far it strays, and sectors do not depend on the allocator. A kernel that gets a view may reach all of
-the view's storage, as on a GPU.
+"""How the lanes of one access lie relative to each other.
 
 A kernel repeats few access patterns at many addresses: a matmul reads every tile of A with the same one. The meter
 keeps a pattern and a base address for each access, and works out sectors, runs and lines once per pattern.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "ELSEWHERE", "Pattern", "Patterns", "SECTOR_BYTES", "Space", "Spaces", "WORD", "ordinal_of", "tensors",
-    "unwrapped",
-]  # fmt: skip
+__all__ = ["Pattern", "Patterns", "SECTOR_BYTES"]
 
-_SPACE_BITS = 48
-_HALF_SPACE = 1 << (_SPACE_BITS - 1)
-WORD = 1 << 64
-ELSEWHERE = "memory that is no argument"
 SECTOR_BYTES = 32
 """The smallest transfer of a GPU: from compute capability 6.0 on a warp is served in transactions of 32 bytes
 (NVIDIA, CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory")."""
 _REQUEST_LANES = 32
 """One warp: the lanes whose addresses the hardware coalesces into one request."""
-
-
-@dataclass(eq=False)
-class Space:
-    """The virtual addresses of one argument: its storage from `start` to `end` (exclusive), its element 0 at `first`.
-
-    Adding `shift` (mod 2⁶⁴) gives the real address. `storage`: ordinal of the storage; views of one storage share it.
-    """
-
-    ordinal: int
-    name: str
-    storage: int
-    start: int
-    end: int
-    first: int
-    shift: np.uint64
-
-    @property
-    def zero(self) -> int:
-        return self.ordinal << _SPACE_BITS
-
-
-def ordinal_of(address: Any) -> Any:
-    """The argument that an address (an int, or a uint64 array of them) belongs to; 0 for real addresses.
-
-    Addresses a little before a space still belong to it.
-    """
-    return ((address + _HALF_SPACE) & (WORD - 1)) >> _SPACE_BITS
-
-
-class Spaces:
-    """The address spaces of one launch."""
-
-    def __init__(self) -> None:
-        self.by_ordinal: dict[int, Space] = {}
-        self._of_argument: dict[int, tuple[Space, Any]] = {}
-        """By id of the host tensor, which is kept alive so that no other takes its id."""
-        self._storages: dict[int, int] = {}
-
-    def add(self, name: str, original: Any, host: Any) -> Space:
-        """Give argument `name` a space. `host`: the tensor in host memory that the interpreter made of `original`."""
-        original, host = unwrapped(original), unwrapped(host)
-        real, ordinal = host.untyped_storage().data_ptr(), len(self.by_ordinal) + 1
-        # Kernels may depend on the alignment of the real address to 16 bytes, so it is preserved.
-        start = (ordinal << _SPACE_BITS) + real % 16
-        storage = self._storages.setdefault(original.untyped_storage()._cdata, len(self._storages))
-        end = start + host.untyped_storage().nbytes()
-        first = start + host.storage_offset() * host.element_size()
-        space = Space(ordinal, name, storage, start, end, first, np.uint64((real - start) % WORD))
-        self.by_ordinal[ordinal] = space
-        self._of_argument[id(host)] = space, host
-        return space
-
-    def of(self, host: Any) -> Space | None:
-        """The space of a tensor that the interpreter made; None unless it is an argument."""
-        return self._of_argument.get(id(unwrapped(host)), (None,))[0]
-
-    def elsewhere(self) -> Space:
-        """The space of real addresses: pointers that a kernel loaded from memory and that point into no argument."""
-        return self.by_ordinal.setdefault(0, Space(0, ELSEWHERE, -1, 0, _HALF_SPACE, 0, np.uint64(0)))
-
-
-def unwrapped(tensor: Any) -> Any:
-    """The tensor behind `triton.reinterpret`."""
-    return getattr(tensor, "base", tensor)
-
-
-def tensors(name: str, original: Any, host: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(name, original, host) of every tensor in an argument: itself, or those in a descriptor or tuple."""
-    if isinstance(original, tuple):
-        for place, (theirs, ours) in enumerate(zip(original, host, strict=True)):
-            yield from tensors(f"{name}[{place}]", theirs, ours)
-    elif hasattr(original, "block_shape"):
-        yield name, original.base, host.base
-    elif hasattr(original, "data_ptr"):
-        yield name, original, host
 
 
 @dataclass(eq=False)
@@ -148,6 +58,12 @@ class Pattern:
         """The largest power of two that divides the item's size and all active offsets."""
         spread = int(np.bitwise_or.reduce(self.active)) | self.itemsize
         return spread & -spread
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether several active lanes have the same offset."""
+        steps = np.diff(self.active)
+        return not (steps > 0).all() and not np.diff(np.sort(self.active)).all()
 
     @cached_property
     def runs(self) -> list[tuple[int, int]]:

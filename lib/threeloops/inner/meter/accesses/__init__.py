@@ -1,0 +1,10 @@
+"""Where the lanes of a load or store point: into which argument and view, and how they lie relative to each other."""
+
+from threeloops.inner.meter.accesses.patterns import SECTOR_BYTES, Pattern, Patterns
+from threeloops.inner.meter.accesses.spaces import ELSEWHERE, WORD, Space, Spaces, ordinal_of, tensors, unwrapped
+from threeloops.inner.meter.accesses.views import View
+
+__all__ = [
+    "ELSEWHERE", "Pattern", "Patterns", "SECTOR_BYTES", "Space", "Spaces", "View", "WORD", "ordinal_of", "tensors",
+    "unwrapped",
+]  # fmt: skip
