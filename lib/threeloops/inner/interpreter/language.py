@@ -15,7 +15,7 @@ from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-__all__ = ["Replacements", "index", "install", "interpret_library", "number_made", "one_launch"]
+__all__ = ["Replacements", "index", "install", "interpret_library", "number_made"]
 
 _get_np_dtype, _patch_lang = interpreter._get_np_dtype, interpreter._patch_lang
 _run_grid, _tritons_bench = interpreter.GridExecutor.__call__, Autotuner._bench
@@ -155,13 +155,13 @@ def number_made() -> None:
     """Called whenever an interpreted kernel turns a tensor into a Python number; the meter replaces it."""
 
 
-one_launch = threading.RLock()
+_one_launch = threading.RLock()
 """Held by the launch that runs: the interpreter keeps the program's index, and replaces `tl`, for the whole process."""
 
 
 def _call_grid(self: Any, *args: Any, **kwargs: Any) -> None:
     """A launch. Masked lanes compute inf − inf and 0 / 0 as on a GPU, where nobody warns."""
-    with one_launch, np.errstate(all="ignore"):
+    with _one_launch, np.errstate(all="ignore"):
         _run_grid(self, *args, **kwargs)
 
 

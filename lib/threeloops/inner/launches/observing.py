@@ -130,6 +130,10 @@ class _Hooks:
 _hooks = _Hooks()
 
 
+_one_launch = threading.RLock()
+"""Held by the launch that is observed: an observer sees the launches of several threads one after another."""
+
+
 def _launching(original: Callable) -> Callable:
     """Wrap `run` of a kernel."""
 
@@ -141,7 +145,7 @@ def _launching(original: Callable) -> Callable:
         if trial is not None and not trial.chosen:
             listeners = tuple(listener for listener in listeners if listener.every())
         call = bind(self.fn, args, kwargs, grid)
-        with ExitStack() as afterwards:
+        with _one_launch, ExitStack() as afterwards:
             for listener in listeners:
                 launch = describe(call, self, listener.storages)
                 if trial is not None and listener.every():

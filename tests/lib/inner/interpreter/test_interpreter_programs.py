@@ -3,10 +3,10 @@
 import threading
 
 import pytest
-import threeloops.inner.meter  # noqa: F401  (switches on the interpreter)
 import torch
 import triton
 import triton.language as tl
+from threeloops.inner.meter import meter  # switches on the interpreter
 from triton.runtime.errors import InterpreterError
 
 
@@ -78,3 +78,16 @@ def test_threads_launch_one_after_another():
     for thread in threads:
         thread.join(60)
     assert all(torch.equal(out, x + y) for out in outs)
+
+
+def test_a_meter_counts_each_launch_of_several_threads():
+    x, y = torch.randn(1000), torch.randn(1000)
+    outs = [torch.empty(1000) for _ in range(6)]
+    threads = [threading.Thread(target=lambda out=out: add[(32,)](x, y, out, 1000, SIZE=32)) for out in outs]
+    with meter() as traffic:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert all(torch.equal(out, x + y) for out in outs)
+    assert [launch.unique_bytes for launch in traffic.launches] == [12_000] * 6
