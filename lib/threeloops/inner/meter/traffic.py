@@ -48,6 +48,7 @@ class Flops:
         kinds = {name: (kind, elementwise(1)) for kind, names in _ELEMENTWISE.items() for name in names}
         kinds |= {name: (kind, elementwise(each)) for name, (kind, each) in _PER_ELEMENT.items()}
         kinds |= {"dot": ("dot", _dot), "dot_scaled": ("dot", _dot_scaled)}
+        kinds["extern_elementwise"] = "special", lambda result, *_: result.data.size * result.dtype.is_floating()
         names = {f"create_{name}": each for name, each in kinds.items() if hasattr(builder, f"create_{name}")}
         return {name: self._counting(getattr(builder, name), *each) for name, each in names.items()}
 

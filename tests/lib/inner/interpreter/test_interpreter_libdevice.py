@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-import threeloops.inner.meter  # noqa: F401  (switches on the interpreter)
 import torch
 import triton
 import triton.language as tl
 from threeloops.inner.codegen import inspect
+from threeloops.inner.meter import meter  # switches on the interpreter
 from triton.language.extra import libdevice
 from triton.language.extra.libdevice import rsqrt, tanh
 from triton.runtime.errors import InterpreterError
@@ -128,7 +128,9 @@ def by_name(x, out, SIZE: tl.constexpr):
 
 def test_a_function_that_is_imported_by_name_computes_and_compiles():
     x, out = torch.full((32,), 0.25), torch.zeros(32)
-    by_name[(1,)](x, out, SIZE=32)
+    with meter() as traffic:
+        by_name[(1,)](x, out, SIZE=32)
+    assert traffic.total.flops["special"] == 3 * 32
     assert out[0].item() == pytest.approx(2 + math.tanh(0.25) + math.exp(0.25), rel=1e-6)
     (code,) = inspect(lambda: by_name[(1,)](x, out, SIZE=32), "sm_90")
     assert "rsqrt" in code.ptx
