@@ -130,14 +130,14 @@ def _scatter_addresses(rank: int) -> None:
     the same, and with them the same order of a set of parameters.
     """
     step = 2 * random.Random(rank).randrange(_BLOCKS // 2) + 1  # odd, so its multiples reach every block
-    for size in range(48, 128, 16):  # sizes of tensors, modules and small objects
+    for size in (64, 80, 96):  # of tensors, modules and small objects
         blocks = [bytes(size - sys.getsizeof(b"")) for _ in range(_BLOCKS)]
         mixed = [blocks[number * step % _BLOCKS] for number in range(_BLOCKS)]
         _kept.extend(mixed[_BLOCKS // 2 :])
         del blocks, mixed  # frees the other half in that order
 
 
-_BLOCKS = 1024
+_BLOCKS = 512
 _kept: list[bytes] = []
 
 
