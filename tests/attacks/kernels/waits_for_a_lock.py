@@ -1,5 +1,5 @@
 # Waits for a lock that nobody opens.
-# says: did not end within
+# says: waits at line
 # limits: test_seconds=5
 
 @triton.jit

@@ -183,7 +183,13 @@ def interpret_library() -> None:
             if isinstance(value, JITFunction):
                 if value.fn not in interpreted:
                     interpreted[value.fn] = interpreter.InterpretedFunction(value.fn)
-                setattr(owner, name, interpreted[value.fn])
+                function = interpreted[value.fn]
+                setattr(owner, name, _method(function) if owner is tl.core.tensor else function)
+
+
+def _method(function: Any) -> Any:
+    """`x.sum(1)` as `tl.sum(x, 1)`."""
+    return lambda self, *args, **kwargs: function(self, *args, **kwargs)
 
 
 class _NumpyTypes(dict[str, np.dtype]):

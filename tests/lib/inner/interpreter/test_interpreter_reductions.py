@@ -192,7 +192,8 @@ def test_scans_with_a_combine_function(reverse):
 
 
 def test_cumulative_sums_and_sorting_of_bf16():
-    x = whole(64, dtype=BF16)
+    """From Triton 3.9 on, `tl.cumsum` of bfloat16 adds in bfloat16: here the sums are exact in it."""
+    x = whole(64, dtype=BF16, low=-3, high=4)
     sums, ordered = torch.zeros(64, device=DEVICE), torch.zeros(64, dtype=BF16, device=DEVICE)
     cumulate[(1,)](x.to(DEVICE), sums, N=64)
     sort_row[(1,)](x.to(DEVICE), ordered, N=64)
