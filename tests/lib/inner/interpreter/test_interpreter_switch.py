@@ -24,7 +24,8 @@ KERNEL = """
 @triton.jit
 def total(x, out, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
-    tl.store(out, (tl.sum(tl.load(x + at, mask=at < n).to(tl.float32), 0) + tl.load(x + at, mask=at < n, other=0).sum(0)) / 2)
+    values = tl.load(x + at, mask=at < n, other=0).to(tl.float32)
+    tl.store(out, (tl.sum(values, 0) + values.sum(0)) / 2)
 """
 RUN = """
 x, out = torch.ones(5, dtype=torch.bfloat16), torch.zeros(1)
