@@ -26,7 +26,7 @@ virtual time and the bytes, and the run must match them.
 - **refused by name**: runs on gloo; the virtual cluster raises an error that names the missing feature.
 - **refused by both**: gloo and the virtual cluster raise the same error.
 
-The last column is the oldest version of torch with which the programs were tried.
+The last column gives the oldest torch version on which that row's programs were run.
 
 | area | program | result | torch |
 |---|---|---|---|
