@@ -1,8 +1,8 @@
 """Small Triton kernels in the shapes of public code, and the registry that says what each one computes and moves.
 
-A case is a function that launches a kernel on small inputs. It returns two values, each a tensor or a tuple of them: the
-results of the kernel, and those of torch, computed in float64. Its docstring is the idea that it stands for. The bytes
-in its entry were counted by hand from the algorithm, never read from the meter.
+A case is a function that launches a kernel on small inputs. It returns two tensors or tuples of tensors: the
+kernel's results, and those of torch in float64. A broken kernel may return nothing. The docstring is the idea that a
+case stands for. The bytes in its entry were counted by hand from the algorithm, never read from the meter.
 """
 
 import importlib
