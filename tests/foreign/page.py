@@ -18,9 +18,9 @@ _HEAD = """# What runs on the virtual cluster
 
 `Cluster(n).run(program)` runs programs that were written for `torch.distributed`. This page lists the {count} small
 programs that test this, modelled on public training code. Each one runs twice, on the virtual cluster and on real
-processes with gloo, and must return the same values. {exact} programs must agree to the bit. In {rounded} others,
-floats may be added in a different order, so the last digits may differ. For {costed} programs, formulas predict the
-virtual time and the bytes, and the run must match them.
+processes with gloo, and the results are compared: {exact} must agree to the bit, and {rounded} up to rounding, because
+floats may be added in a different order. The other {refused} are refused, as explained below. For {costed} programs,
+formulas predict the virtual time and the bytes, and the run must match them.
 
 - **runs**: returns the same values as on gloo.
 - **refused by name**: runs on gloo; the virtual cluster raises an error that names the missing feature.
@@ -72,6 +72,7 @@ def written(programs: list[Program]) -> str:
         count=len(programs),
         exact=sum(_result(program) == "runs" for program in programs) - rounded,
         rounded=rounded,
+        refused=sum(_result(program) != "runs" for program in programs),
         costed=sum(program.cost is not None for program in programs),
     )
     return head + "".join(rows) + _TAIL
