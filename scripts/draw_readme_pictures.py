@@ -104,8 +104,9 @@ def training_loop() -> Chart:
         "Power cut: both checkpoints are lost",
         tuple(bars),
         f"Whatever a power cut during a save leaves on disk ({states['threeloops, incremental']:.0f} possible states), "
-        f"a checkpoint loads. Overwriting with torch.save loses both the old and the new one in "
-        f"{lost['torch.save in place']:.0f} of {states['torch.save in place']:.0f} states (model).",
+        "a checkpoint loads. If you overwrite the file with torch.save instead, "
+        f"{lost['torch.save in place']:.0f} of {states['torch.save in place']:.0f} possible states leave neither the "
+        "old nor the new checkpoint (model).",
     )
 
 
