@@ -25,6 +25,7 @@ from threeloops.training.cluster.programs.child import (
     be_rank,
     die_with_parent,
 )
+from threeloops.training.cluster.programs.group import hide_from_compiler
 
 __all__ = [
     "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "be_unpacked_rank", "import_parallel",
@@ -51,6 +52,7 @@ def import_parallel() -> None:
     """What ranks are forked with, so that none of them has to import it."""
     for module in _IMPORTED:
         importlib.import_module(module)
+    hide_from_compiler()
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytearray:

@@ -137,7 +137,7 @@ def _scatter_addresses(rank: int) -> None:
         del blocks, mixed  # frees the other half in that order
 
 
-_BLOCKS = 512
+_BLOCKS = 256
 _kept: list[bytes] = []
 
 

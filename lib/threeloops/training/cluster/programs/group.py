@@ -25,7 +25,7 @@ from threeloops.training.cluster.programs.arguments import (
 from threeloops.training.cluster.programs.handles import Rank, Work
 from threeloops.training.cluster.programs.tensors import REDUCTIONS, as_bytes, fill, joined
 
-__all__ = ["register"]
+__all__ = ["hide_from_compiler", "register"]
 
 _Tensors = list[torch.Tensor]
 
@@ -253,16 +253,14 @@ def _reduction(opts: Any) -> str:
     return found
 
 
-def _hide_from_compiler() -> None:
-    """torch.compile leaves collectives alone that are written in C++, and would trace into ours. Importing the compiler
-    takes seconds, so this is left out where it has not been imported."""
-    if rules := sys.modules.get("torch._dynamo.trace_rules"):
-        rules.add(__package__)
+def hide_from_compiler() -> None:
+    """torch.compile leaves collectives alone that are written in C++, and would trace into ours. The compiler must have
+    been imported; it takes a millisecond, so this is done once, before ranks are forked."""
+    sys.modules["torch._dynamo.trace_rules"].add(__package__)
 
 
 def register(me: Rank) -> None:
     """Make "virtual" torch's backend for CPU tensors in this process."""
-    _hide_from_compiler()
     worlds = itertools.count()
     suffix = ""
 
