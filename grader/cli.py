@@ -309,7 +309,7 @@ for _each in (learner.start, learner.lab, learner.check, learner.status, learner
     command(_each)
 command(plan)
 command(serve)
-command(cluster, allow_interspersed_args=False, ignore_unknown_options=False)
+command(cluster, allow_interspersed_args=False)
 classroom.add_commands(_app, command)
 
 

@@ -44,8 +44,6 @@ def cluster(
     for option, path in (("--gantt", gantt), ("--trace", trace)):
         if path is not None and not path.absolute().parent.is_dir():
             raise MachineFault(f"{option} {path}: there is no folder {path.absolute().parent}")
-    if not module and not Path(script).is_file():
-        raise MachineFault(f"{script}: no such file. To run a module by its name put -m before it")
     try:
         chosen = read_topology(topology or f"{2 if ranks is None else ranks} ranks", ranks)
         task = program(script, *(arguments or ()), module=module)
@@ -61,6 +59,8 @@ def cluster(
             f"[bold red]{type(error).__name__}:[/] {escape(str(error))}", soft_wrap=True
         )
         raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise MachineFault("stopped: the script had not ended, and its ranks are gone") from None
     if run.printed:
         print(run.printed)
     _show(run, console)

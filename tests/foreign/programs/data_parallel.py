@@ -195,18 +195,22 @@ def synchronized_batch_norm():
     return _train(DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(model)))
 
 
-@program(ranks=2)
-def uneven_inputs_with_join():
-    """Give ranks different numbers of batches, inside ddp.join."""
-    ddp = DistributedDataParallel(_model())
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    with ddp.join():
+def _train_unevenly(ddp, optimizer, joined):
+    with joined:
         for step in range(2 + dist.get_rank()):
             x, y = _batch(step)
             optimizer.zero_grad()
             functional.mse_loss(ddp(x), y).backward()
             optimizer.step()
     return _weights(ddp)
+
+
+@program(ranks=2)
+def uneven_inputs_with_join():
+    """Give ranks different numbers of batches, inside ddp.join."""
+    ddp = DistributedDataParallel(_model())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    return _train_unevenly(ddp, optimizer, ddp.join())
 
 
 @program(ranks=2)
@@ -214,13 +218,7 @@ def join_of_model_and_optimizer():
     """Join DDP and a ZeroRedundancyOptimizer for uneven inputs."""
     ddp = DistributedDataParallel(_model())
     optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1)
-    with Join([ddp, optimizer]):
-        for step in range(2 + dist.get_rank()):
-            x, y = _batch(step)
-            optimizer.zero_grad()
-            functional.mse_loss(ddp(x), y).backward()
-            optimizer.step()
-    return _weights(ddp)
+    return _train_unevenly(ddp, optimizer, Join([ddp, optimizer]))
 
 
 @program(ranks=2)

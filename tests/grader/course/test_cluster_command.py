@@ -79,7 +79,7 @@ def test_the_exit_status_of_a_script_counts(tmp_path, status, code):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("nowhere.py",), "nowhere.py: no such file. To run a module by its name put -m before it"),
+        (("nowhere.py",), "nowhere.py: no such file. To run a module by its name pass module=True (-m in a terminal)"),
         (("--ranks", 0), "ranks = 0: expected 1 to 128"),
         (("--topology", "8 H100"), "topology '8 H100': expected for example '8 ranks'"),
         (("--topology", "8 x H1000"), "no accelerator is called 'H1000': did you mean H100"),

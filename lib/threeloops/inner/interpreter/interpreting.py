@@ -10,7 +10,7 @@ Call `enable_without_gpu` before kernels are decorated; importing `threeloops.in
 - A `float` argument is a float32 tensor, a `bool` one bit, a loop index an int32 tensor, and so is an assigned number.
   One bit wraps around: true + true is false.
 - Floats become integers as by PTX's `cvt.rzi`: too large ones the largest, NaN mostly 0.
-- Functions of libdevice (`functions/libdevice.py`): about 60 compute, others are refused by name.
+- The common functions of libdevice (`functions/libdevice.py`) compute, the others are refused by name.
 - `tl.sum` of float16 and bfloat16 rounds at every addition, since the compiler emits `add.bf16`: convert to float32
   first. Triton itself promotes maxima and minima of bfloat16 to float32, and up to 3.8 `tl.cumsum`.
 - `tl.dot` of 16 and 8 bit operands accumulates in float32. float32 operands are multiplied exactly, where a GPU's

@@ -98,7 +98,7 @@ def _loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[A
 
 
 def _assigned(value: Any) -> Any:
-    """What a compiled kernel's variable holds: a tensor, for a number too, and for each one of a tuple."""
+    """Make a number, or each number of a tuple, the tensor that a compiled kernel's variable holds."""
     if isinstance(value, tl.core.tensor):
         return value
     if type(value) in (tuple, list):

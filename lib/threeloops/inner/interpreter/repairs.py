@@ -5,10 +5,7 @@ operations here decode the values (exact in float32), compute, and round once, a
 on a GPU.
 """
 
-import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +17,9 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _get_np_dtype
 
 from threeloops.inner.interpreter.formats import BF16, FORMATS, Format, multiply_add, round_toward_zero
+from threeloops.inner.interpreter.stack import kernel_line
 
-__all__ = ["Handle", "format_of", "install", "kernel_line", "stored", "values_of"]
+__all__ = ["Handle", "format_of", "install", "stored", "values_of"]
 
 _CONVERTIBLE = {"fp16", "fp32", "fp64", *FORMATS}
 """Types among which `to` converts with these formats. Conversions of fp8e4b15, fp8e4b8 and fp8e5b16 stay Triton's."""
@@ -109,17 +107,6 @@ class _Polls:
 
 _polls = _Polls()
 _MOST_POLLS = 20_000
-
-
-def kernel_line() -> str:
-    """Where the kernel stands that runs now, for a message."""
-    frame = sys._getframe(1)
-    while frame.f_back and frame.f_code.co_filename.startswith(_MACHINERY):
-        frame = frame.f_back
-    return f"line {frame.f_lineno} of {frame.f_code.co_name}"
-
-
-_MACHINERY = tuple(f"{folder}{os.sep}" for folder in (Path(interpreter.__file__).parents[1], Path(__file__).parents[1]))
 
 
 class _RepairedBuilder(InterpreterBuilder):

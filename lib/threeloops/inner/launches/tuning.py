@@ -21,8 +21,8 @@ BENCHMARKING = ContextVar("benchmarking", default=False)
 
 @dataclass(frozen=True)
 class _Trial:
-    """Which configuration of an autotuned kernel runs. `chosen`: it is the autotuner's own choice. `rehearsal`: it runs
-    only to find out what `accumulates`, the arguments that are not as they would be if the autotuner had compared
+    """The configuration of an autotuned kernel that runs. `chosen`: it is the autotuner's own choice. `rehearsal`: it
+    runs only to find out what `accumulates`, the arguments that are not as they would be if the autotuner had compared
     nothing."""
 
     configuration: str

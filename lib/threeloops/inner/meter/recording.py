@@ -5,16 +5,13 @@ after the launch (`counting`), per pattern rather than per access. Only accesses
 examined here, to find out which of their lanes may run.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from threeloops.inner.interpreter.stack import kernel_frame
 from threeloops.inner.meter.accesses import ELSEWHERE, WORD, Pattern, Patterns, Space, Spaces, ordinal_of, unwrapped
 from threeloops.inner.meter.findings import (
     FindingKind,
@@ -50,8 +47,6 @@ _OUT_OF_BOUNDS_ADVICE = "mask what lies beyond the end, or correct the offsets"
 _UNWRITTEN_ADVICE = "write it first, allocate it with torch.zeros, or mask the load"
 _UNDEFINED_ADVICE = "give that load an `other`, or leave these lanes out with the mask or tl.where"
 _ASSERT_ADVICE = "the kernel went on; a GPU checks assertions only with TRITON_DEBUG=1, and then stops"
-_MACHINERY = ("interpreter", "launches", "meter")
-"""Rooms whose frames lie between a kernel's source line and the recording."""
 
 
 class Access(NamedTuple):
@@ -326,18 +321,6 @@ class Recording:
 
     def site(self) -> int:
         """The number of the innermost source line that belongs to the kernel, not to Triton or to this library."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and _internal(frame.f_code.co_filename):
-            frame = frame.f_back
+        frame = kernel_frame()
         place = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
         return self.sites.setdefault(place, len(self.sites))
-
-
-@cache
-def _internal(file: str) -> bool:
-    """Whether a source file belongs to Triton or to this library's machinery rather than to a kernel."""
-    import triton
-
-    path, inner = Path(file), Path(__file__).parent.parent
-    machinery = any(inner / name in path.parents for name in _MACHINERY)
-    return machinery or Path(triton.__file__).parent in path.parents

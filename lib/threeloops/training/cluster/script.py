@@ -31,7 +31,9 @@ def script(path: str | Path, *arguments: str, module: bool = False) -> Callable[
         FileNotFoundError: there is no such file.
     """
     if not module and not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: expected a Python script; for the name of a module pass module=True")
+        raise FileNotFoundError(
+            f"{path}: no such file. To run a module by its name pass module=True (-m in a terminal)"
+        )
     name, folder = str(path) if module else str(Path(path).resolve()), os.getcwd()
 
     def run_script() -> None:

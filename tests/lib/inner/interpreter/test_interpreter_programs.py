@@ -1,11 +1,14 @@
 """Programs of a launch run one after another, and launches one at a time."""
 
 import threading
+from pathlib import Path
 
 import pytest
+import threeloops.inner
 import torch
 import triton
 import triton.language as tl
+from threeloops.inner.interpreter.stack import kernel_line
 from threeloops.inner.meter import meter  # switches on the interpreter
 from triton.runtime.errors import InterpreterError
 
@@ -43,6 +46,15 @@ def test_a_program_that_waits_for_a_later_one_ends_with_its_line(kernel):
     line = kernel.fn.__code__.co_firstlineno + 3
     with pytest.raises(InterpreterError, match=rf"program \(0, 0, 0\) waits at line {line} of {kernel.__name__} for a"):
         kernel[(2,)](torch.zeros(1, dtype=torch.int32), torch.zeros(1))
+
+
+@pytest.mark.parametrize(("room", "is_machinery"), [("kernels", False), ("interpreter", True), ("meter", True)])
+def test_kernels_of_the_library_are_kernels_and_the_bench_is_not(room, is_machinery):
+    """A message must name the line of a kernel, also of one that stands in this library."""
+    names = {"kernel_line": kernel_line}
+    file = Path(threeloops.inner.__path__[0]) / room / "some.py"
+    exec(compile("def some():\n    return kernel_line()\n", file, "exec"), names)
+    assert (names["some"]() == "line 2 of some") != is_machinery
 
 
 @triton.jit

@@ -23,7 +23,8 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder
 
 from threeloops.inner.interpreter.formats import multiply_add
-from threeloops.inner.interpreter.repairs import kernel_line, stored, values_of
+from threeloops.inner.interpreter.repairs import stored, values_of
+from threeloops.inner.interpreter.stack import kernel_line
 
 __all__ = ["install"]
 
@@ -80,7 +81,7 @@ _INTEGERS: dict[str, Callable[..., _Array]] = {
 
 
 def _function(symbol: str, floats: bool) -> Callable[..., _Array] | None:
-    """What a symbol of libdevice computes, such as `__nv_fast_expf` or `__nv_fmul_rn`; None if it is not known."""
+    """Find the function for a symbol such as `__nv_fast_expf` or `__nv_fmul_rn`; None if there is none."""
     name = symbol.removeprefix("__nv_").removeprefix("fast_")
     if not floats:
         return _INTEGERS.get(name)

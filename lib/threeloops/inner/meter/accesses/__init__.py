@@ -1,4 +1,4 @@
-"""Where the lanes of a load or store point: into which argument and view, and how they lie relative to each other."""
+"""Lanes of a load or store: the argument and view they point into, and how they lie relative to each other."""
 
 from threeloops.inner.meter.accesses.patterns import SECTOR_BYTES, Pattern, Patterns
 from threeloops.inner.meter.accesses.spaces import ELSEWHERE, WORD, Space, Spaces, ordinal_of, tensors, unwrapped

@@ -1,4 +1,4 @@
-"""Which argument a load or store points into.
+"""Find the argument that a load or store points into.
 
 Two tensors may be neighbours in memory, so that an access past the end of one looks like an access to the other. Under
 the meter, byte 0 of each argument's storage therefore has a virtual address, `ordinal << 48`: a pointer keeps its

@@ -1,4 +1,4 @@
-"""Which bytes of a storage a view addresses.
+"""Find the bytes of a storage that a view addresses.
 
 These are the bytes of the view's own elements, not its span: `x[:, ::2]` does not address the columns that it skips,
 and an expanded or overlapping view addresses each of its elements however often it names it. An access lies within a
@@ -45,7 +45,7 @@ class View:
         return own
 
     def outside(self, places: np.ndarray, itemsize: int) -> np.ndarray:
-        """Which of these accesses, of `itemsize` bytes from the bytes `places` on, leave the view: bool, one each."""
+        """Mark the accesses, of `itemsize` bytes from the bytes `places` on, that leave the view: bool, one each."""
         relative = places - self.low
         outside = (relative < 0) | (places + itemsize > self.high)
         if self.skips and not outside.all():

@@ -1,0 +1,33 @@
+"""Find the kernel among the frames of an interpreted launch."""
+
+import sys
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+__all__ = ["kernel_frame", "kernel_line"]
+
+_MACHINERY = ("interpreter", "launches", "meter")
+"""Rooms of `inner` whose frames lie above a kernel's. Its kernels stand in another one."""
+
+
+def kernel_frame() -> FrameType | None:
+    """The innermost frame that belongs neither to Triton nor to this library's machinery."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _internal(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def kernel_line() -> str:
+    """A place for a message: `line 9 of softmax_kernel`."""
+    frame = kernel_frame()
+    return f"line {frame.f_lineno} of {frame.f_code.co_name}" if frame else "an unknown line"
+
+
+@cache
+def _internal(file: str) -> bool:
+    import triton
+
+    path, inner = Path(file), Path(__file__).parent.parent
+    return any(inner / name in path.parents for name in _MACHINERY) or Path(triton.__file__).parent in path.parents
