@@ -15,6 +15,7 @@ from threeloops.training.cluster.programs.tensors import DTYPES
 
 __all__ = [
     "check_dense",
+    "check_each_dense",
     "check_fit",
     "check_one_dtype",
     "check_parts",
@@ -40,6 +41,12 @@ def check_dense(call: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
             "pass a contiguous tensor, such as .contiguous() returns, and copy the result back if there is one"
         )
     return tensor
+
+
+def check_each_dense(call: str, name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise unless a backend can send each tensor of a list as it lies in memory."""
+    for number, tensor in enumerate(tensors):
+        check_dense(call, f"{name}[{number}]", tensor)
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from threeloops.training.cluster.machine.calls import Collective
 from threeloops.training.cluster.programs.arguments import (
     check_dense,
+    check_each_dense,
     check_fit,
     check_one_dtype,
     check_parts,
@@ -170,8 +171,7 @@ class _Group(dist.ProcessGroup):
         if not tensors:
             raise ValueError(f"{call}: {name} is an empty list: expected one tensor or more")
         check_one_dtype(call, name, tensors)
-        for number, tensor in enumerate(tensors):
-            check_dense(call, f"{name}[{number}]", tensor)
+        check_each_dense(call, name, tensors)
 
     _reduce_scatter_base, _allgather_base = reduce_scatter_single, all_gather_single
 
@@ -184,8 +184,7 @@ class _Group(dist.ProcessGroup):
 
     def _check_parts(self, call: str, name: str, parts: _Tensors) -> None:
         check_parts(call, name, parts, self.size())
-        for number, part in enumerate(parts):
-            check_dense(call, f"{name}[{number}]", part)
+        check_each_dense(call, name, parts)
 
     def alltoall_base(
         self, out: torch.Tensor, tensor: torch.Tensor, out_sizes: list[int], sizes: list[int], opts: Any = None
