@@ -2,12 +2,16 @@
 
 Each expression becomes one line of a kernel. The interpreter runs it, and notes the dtype and the value. The same lines
 are compiled with an assertion of that dtype, and the value is read from the code where the compiler folds constants.
+On a GPU the lines run, with blocks that are loaded, so that nothing is folded.
+`TRITON_INTERPRET=1 python typed_expressions.py FOLDER` prints what the interpreter makes of them, as JSON.
 """
 
 import importlib.util
 import itertools
+import json
 import re
 import struct
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +23,7 @@ from threeloops.inner.codegen import inspect
 from threeloops.inner.interpreter.language import _assigned
 from threeloops.inner.interpreter.repairs import values_of
 
-__all__ = ["EXPRESSIONS", "Result", "compiled", "folded", "interpreted"]
+__all__ = ["EXPRESSIONS", "Result", "compiled", "folded", "interpreted", "on_gpu"]
 
 DTYPES = (
     "int1", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
@@ -80,26 +84,63 @@ class Result:
     values: list[Any]
 
 
-def kernel(name: str, numbers: Iterable[int], folder: Path, dtypes: dict[int, str] | None = None) -> Any:
-    """A kernel with a line for each expression: it notes the results, or with `dtypes` asserts these and stores."""
-    pointers = "" if dtypes is None else "".join(f"p_{each}, " for each in DTYPES[1:])
+def kernel(
+    name: str, numbers: Iterable[int], folder: Path, dtypes: dict[int, str] | None = None, *, loaded: bool = False
+) -> Any:
+    """A kernel with a line for each expression: it notes the results, or with `dtypes` asserts these and stores.
+
+    The result of the k-th expression goes to elements 2 k and 2 k + 1. Blocks are constants, or `loaded`.
+    """
+    pointers = "" if dtypes is None else "".join(f"p_{each}, c_{each}, " for each in DTYPES[1:])
     lines = ["import triton", "import triton.language as tl", "", "", "@triton.jit"]
     lines += [f"def {name}({pointers}n, big, s, flag, C: tl.constexpr, D: tl.constexpr):", "    for i in range(2, 3):"]
-    for number in numbers:
+    for place, number in enumerate(numbers):
         expression = EXPRESSIONS[number]
         if dtypes is None:
             lines.append(f"        note({number}, lambda: {expression})")
             continue
-        lines.append(f"        r{number} = {expression}")
-        lines.append(f"        tl.static_assert(r{number}.dtype == tl.{dtypes[number]})")
         bit = dtypes[number] == "int1"
-        where = f"p_{'int8' if bit else dtypes[number]}" + " + tl.arange(0, 2)" * ("(2,)" in expression)
+        lines.append(f"        r{number} = {_BLOCK.sub(_load, expression) if loaded else expression}")
+        lines.append(f"        tl.static_assert(r{number}.dtype == tl.{dtypes[number]})")
+        where = f"p_{'int8' if bit else dtypes[number]} + {2 * place}" + " + tl.arange(0, 2)" * ("(2,)" in expression)
         lines.append(f"        tl.store({where}, r{number}{'.to(tl.int8)' * bit})")
     (folder / f"{name}.py").write_text("\n".join(lines) + "\n")
     spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+_BLOCK = re.compile(r"tl\.full\(\(2,\), (float\('nan'\)|[^,]+), tl\.(\w+)\)")
+_NUMBERS = list(dict.fromkeys(number for text in EXPRESSIONS.values() for number, _ in _BLOCK.findall(text)))
+
+
+def _load(block: re.Match[str]) -> str:
+    """The same block, from the table of its dtype's numbers."""
+    number, dtype = block.groups()
+    table = f"c_{'int8' if dtype == 'int1' else dtype}"
+    load = f"tl.load({table} + {2 * _NUMBERS.index(number)} + tl.arange(0, 2))"
+    return f"{load}.to(tl.int1)" if dtype == "int1" else load
+
+
+def on_gpu(numbers: list[int], dtypes: dict[int, str], folder: Path, name: str) -> dict[int, list[Any]]:
+    """The values that a GPU computes, by number."""
+    module = kernel(name, numbers, folder, dtypes, loaded=True)
+    pointers = {}
+    for each in DTYPES[1:]:
+        dtype = getattr(torch, each)
+        numbers_of = [eval(number) for number in _NUMBERS]
+        fitting = [x if dtype.is_floating_point else 0 if x != x else int(x) for x in numbers_of]
+        table = torch.tensor(fitting, dtype=torch.float64 if dtype.is_floating_point else torch.int64)
+        pointers[f"c_{each}"] = table.to(dtype).repeat_interleave(2).cuda()
+        pointers[f"p_{each}"] = torch.zeros(2 * len(numbers), dtype=dtype, device="cuda")
+    getattr(module, name)[(1,)](**pointers, **ARGUMENTS)
+    found = {each: pointers[f"p_{each}"].tolist() for each in DTYPES[1:]}
+    values = {}
+    for place, number in enumerate(numbers):
+        stored = found["int8" if dtypes[number] == "int1" else dtypes[number]]
+        values[number] = stored[2 * place : 2 * place + (2 if "(2,)" in EXPRESSIONS[number] else 1)]
+    return values
 
 
 def interpreted(folder: Path) -> tuple[dict[int, Result], dict[int, Exception]]:
@@ -124,7 +165,7 @@ def interpreted(folder: Path) -> tuple[dict[int, Result], dict[int, Exception]]:
 def compiled(numbers: Iterable[int], dtypes: dict[int, str], folder: Path, name: str = "compiled_expressions") -> str:
     """The code that the compiler makes of these expressions. Raises CompileError, also for another dtype."""
     module = kernel(name, numbers, folder, dtypes)
-    pointers = {f"p_{each}": torch.zeros(4, dtype=getattr(torch, each)) for each in DTYPES[1:]}
+    pointers = {f"{kind}_{each}": torch.zeros(4, dtype=getattr(torch, each)) for each in DTYPES[1:] for kind in "pc"}
     (code,) = inspect(lambda: getattr(module, name)[(1,)](**pointers, **ARGUMENTS), "sm_90")
     return code.ttgir
 
@@ -157,3 +198,8 @@ def _number(text: str, dtype: str) -> float | int:
         pattern, number = _BITS["f32" if dtype == "bf16" else dtype]
         return float(struct.unpack(number, struct.pack(pattern, bits))[0])
     return float(np.float32(text)) if dtype == "f32" else float(text)
+
+
+if __name__ == "__main__":
+    results, _ = interpreted(Path(sys.argv[1]))
+    print(json.dumps({number: (result.dtype, result.values) for number, result in results.items()}))

@@ -41,6 +41,15 @@ def test_a_kernel_computes_what_torch_does_and_moves_the_bytes_counted_by_hand(c
     assert traffic.findings == []
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.name)
+def test_a_gpu_computes_the_same(case):
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        values = case.launch()
+    assert largest_difference(*values) <= case.tolerance
+
+
 @pytest.mark.parametrize("case", BROKEN, ids=lambda case: case.name)
 def test_a_broken_kernel_is_found_out(case):
     traffic, _ = metered(case)

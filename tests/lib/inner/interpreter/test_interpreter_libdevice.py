@@ -56,13 +56,13 @@ def kernel(body, tmp_path, name):
     return names[name]
 
 
-def computed(body, tmp_path, name, *columns, dtype=torch.float32, result=None):
+def computed(body, tmp_path, name, *columns, dtype=torch.float32, result=None, device="cpu"):
     size = 1 << (len(columns[0]) - 1).bit_length()
-    padded = [torch.tensor(column + [column[-1]] * (size - len(column)), dtype=dtype) for column in columns]
+    padded = [torch.tensor(each + [each[-1]] * (size - len(each)), dtype=dtype, device=device) for each in columns]
     padded += [padded[-1]] * (3 - len(padded))
-    out = torch.zeros(size, dtype=result or dtype)
+    out = torch.zeros(size, dtype=result or dtype, device=device)
     kernel(body, tmp_path, name)[(1,)](*padded, out, SIZE=size)
-    return out[: len(columns[0])]
+    return out[: len(columns[0])].cpu()
 
 
 def rounded(values, dtype):
@@ -83,6 +83,22 @@ def test_a_function_of_two_numbers(name, tmp_path):
     got = computed(f"libdevice.{name}(a, b)", tmp_path, "two", xs, ys)
     expected = rounded([TWO[name](x, y) for x, y in zip(xs, ys, strict=True)], torch.float32)
     torch.testing.assert_close(got, expected, rtol=2e-7, atol=1e-45)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [*ONE, *TWO])
+def test_a_gpu_computes_the_same_function(name, tmp_path):
+    """libdevice states 4 ulp at most for float32, and its fast functions are looser."""
+    function, xs = ONE[name] if name in ONE else (TWO[name], ANY)
+    columns = [[abs(x) + 0.125 for x in xs] if name == "pow" else xs]
+    columns += [([1.5, -0.25] * 5)[: len(xs)]] * (name in TWO)
+    body = f"libdevice.{name}({'a, b' if name in TWO else 'a'})"
+    got = computed(body, tmp_path, "gpu", *columns, device="cuda")
+    exact = [
+        function(*numbers) for numbers in zip(*(torch.tensor(each).double().tolist() for each in columns), strict=True)
+    ]
+    rough = {"rtol": 1e-5, "atol": 1e-5} if name.startswith("fast_") else {"rtol": 5e-7, "atol": 1e-45}
+    torch.testing.assert_close(got, rounded(exact, torch.float32), **rough)
 
 
 def test_float64_and_integers_have_functions_of_their_own(tmp_path):

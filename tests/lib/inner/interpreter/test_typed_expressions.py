@@ -1,6 +1,7 @@
 """The interpreter computes with the types and the values of the compiled kernel."""
 
 import inspect
+import json
 import math
 import os
 import subprocess
@@ -11,8 +12,9 @@ import threeloops.inner.meter  # noqa: F401  (switches on the interpreter)
 import torch
 import triton
 import triton.language as tl
+import typed_expressions
 from threeloops.inner.codegen import CompileError
-from typed_expressions import EXPRESSIONS, compiled, folded, interpreted
+from typed_expressions import EXPRESSIONS, compiled, folded, interpreted, on_gpu
 
 _ONE_KERNEL = 400
 """Expressions."""
@@ -51,6 +53,24 @@ def _same(mine, theirs, dtype):
     return (int(mine) - int(theirs)) % (2 if dtype == "int1" else 1 << int(dtype.strip("uint"))) == 0
 
 
+@pytest.mark.gpu
+def test_every_expression_has_the_value_that_a_gpu_computes(folder):
+    environment = dict(os.environ, TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
+    script = [sys.executable, typed_expressions.__file__, folder]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    results = {int(number): result for number, result in json.loads(done.stdout).items()}
+    dtypes = {number: dtype for number, (dtype, _) in results.items()}
+    numbers, wrong = list(results), {}
+    for first in range(0, len(numbers), _ONE_KERNEL):
+        chunk = numbers[first : first + _ONE_KERNEL]
+        for number, values in on_gpu(chunk, dtypes, folder, f"on_gpu_{first}").items():
+            mine = results[number][1]
+            if not all(_same(mine[place % len(mine)], value, dtypes[number]) for place, value in enumerate(values)):
+                wrong[EXPRESSIONS[number]] = dtypes[number], mine, values
+    assert not wrong
+
+
 def test_another_dtype_would_be_noticed(ours, folder):
     results, _ = ours
     number = next(number for number, text in EXPRESSIONS.items() if text == "n + s")
@@ -77,6 +97,7 @@ _INF, _NAN = math.inf, math.nan
 _HIGHEST = 1 << 63
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("source", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("target", "below", "above", "nan"),
@@ -91,11 +112,11 @@ _HIGHEST = 1 << 63
         (torch.uint64, 0, 2 * _HIGHEST - 1, _HIGHEST),
     ],
 )
-def test_floats_that_do_not_fit_an_integer_are_cut_off_as_by_ptx(source, target, below, above, nan):
+def test_floats_that_do_not_fit_an_integer_are_cut_off_as_by_ptx(source, target, below, above, nan, device):
     """PTX ISA, cvt: such numbers become the nearest integer, and NaN 0, or with float64 or 64 bits the highest bit.
     Integers of 8 bits are the lower half of 16, as the compiled code converts them."""
-    x = torch.tensor([-_INF, _INF, _NAN, -2.75, 2.75, 0.0, -0.5, 100.0], dtype=source)
-    out = torch.zeros(8, dtype=target)
+    x = torch.tensor([-_INF, _INF, _NAN, -2.75, 2.75, 0.0, -0.5, 100.0], dtype=source, device=device)
+    out = torch.zeros(8, dtype=target, device=device)
     convert[(1,)](x, out, SIZE=8)
     signed = target.is_signed
     if source == torch.float64 and target.itemsize < 8:
