@@ -201,5 +201,7 @@ def _number(text: str, dtype: str) -> float | int:
 
 
 if __name__ == "__main__":
+    import threeloops.inner.meter  # noqa: F401 (switches on the interpreter, with its repairs)
+
     results, _ = interpreted(Path(sys.argv[1]))
     print(json.dumps({number: (result.dtype, result.values) for number, result in results.items()}))

@@ -116,7 +116,7 @@ def seeded_dropout():
     out = torch.empty(200)
     dropout_kernel[(4,)](x, out, 200, 0.4, 123, BLOCK=64)
     words = philox(123, range(200)).astype(np.uint32).view(np.int32).astype(np.float64)
-    uniform = torch.from_numpy(np.where(words < 0, -words - 1, words) / 2**31)
+    uniform = torch.as_tensor(np.where(words < 0, -words - 1, words) / 2**31)
     return out, torch.where(uniform > 0.4, x.double() / 0.6, 0.0)
 
 

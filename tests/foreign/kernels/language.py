@@ -150,7 +150,7 @@ def random_integers():
     out, integers = torch.empty(64), torch.empty(64, dtype=torch.int64)
     normal_kernel[(2,)](out, integers, 2**33 + 5, BLOCK=32)
     spread = ((out.mean().abs() < 0.5) & (out.std() - 1 < 0.3)).view(1)
-    words = torch.from_numpy(philox(2**33 + 5, range(64)).astype(np.int64))
+    words = torch.as_tensor(philox(2**33 + 5, range(64)).astype(np.int64))
     return (spread, integers), (torch.ones(1), words)
 
 
@@ -240,7 +240,7 @@ def far_kernel(pool, table, out, page_stride, BLOCK: tl.constexpr):
 @case(loaded=2 * INT32 + 2 * 16, stored=2 * 16)
 def offsets_beyond_32_bits():
     """Reach more than 2 GiB into a tensor by a 64-bit product, in memory that is only reserved."""
-    pool = torch.from_numpy(np.zeros(3 * 2**30 + 16, np.uint8))
+    pool = torch.as_tensor(np.zeros(3 * 2**30 + 16, np.uint8))
     pool[3 * 2**30 :] = torch.arange(16, dtype=torch.uint8)
     table, out = torch.tensor([3, 0], dtype=torch.int32), torch.empty(2, 16, dtype=torch.uint8)
     far_kernel[(2,)](pool, table, out, 2**30, BLOCK=16)

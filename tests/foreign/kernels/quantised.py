@@ -46,10 +46,11 @@ def lookup_kernel(packed, code, scales, out, BLOCK: tl.constexpr, GROUP: tl.cons
 def four_bit_lookup():
     """Look nibbles up in a table of 16 numbers, scale them by group, and interleave the two halves."""
     packed, scales = torch.arange(64, dtype=torch.uint8) * 37, torch.rand(4)
+    code = CODE.to(packed.device)
     out = torch.empty(128)
-    lookup_kernel[(2,)](packed, CODE, scales, out, BLOCK=32, GROUP=32)
+    lookup_kernel[(2,)](packed, code, scales, out, BLOCK=32, GROUP=32)
     nibbles = torch.stack([packed >> 4, packed & 15], 1).flatten().long()
-    return out, CODE[nibbles] * scales.repeat_interleave(32)
+    return out, code[nibbles] * scales.repeat_interleave(32)
 
 
 @triton.jit

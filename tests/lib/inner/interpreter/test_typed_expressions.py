@@ -53,13 +53,22 @@ def _same(mine, theirs, dtype):
     return (int(mine) - int(theirs)) % (2 if dtype == "int1" else 1 << int(dtype.strip("uint"))) == 0
 
 
-@pytest.mark.gpu
-def test_every_expression_has_the_value_that_a_gpu_computes(folder):
+def in_another_process(folder):
+    """Where kernels are compiled for a GPU, another process interprets them."""
     environment = dict(os.environ, TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
     script = [sys.executable, typed_expressions.__file__, folder]
     done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    results = {int(number): result for number, result in json.loads(done.stdout).items()}
+    return {int(number): result for number, result in json.loads(done.stdout).items()}
+
+
+def test_another_process_interprets_them_alike(ours, folder):
+    assert str(in_another_process(folder)) == str({n: [each.dtype, each.values] for n, each in ours[0].items()})
+
+
+@pytest.mark.gpu
+def test_every_expression_has_the_value_that_a_gpu_computes(folder):
+    results = in_another_process(folder)
     dtypes = {number: dtype for number, (dtype, _) in results.items()}
     numbers, wrong = list(results), {}
     for first in range(0, len(numbers), _ONE_KERNEL):
