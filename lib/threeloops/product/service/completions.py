@@ -18,22 +18,25 @@ from starlette.types import Receive, Scope, Send
 
 from threeloops.product.request import Finish, Request
 from threeloops.product.service.admission import Admission, Client, Refused
-from threeloops.product.service.engine import Supervisor
+from threeloops.product.service.engine import ServedModel, Supervisor
 from threeloops.product.service.http.errors import Refusal, error_json, refusal_of
 from threeloops.product.service.http.limits import until_disconnected
 from threeloops.product.service.models import RollingSwitch, Version
 from threeloops.product.service.observability import RequestMetrics, ServiceMetrics, request_span
-from threeloops.product.service.openai_protocol import END_OF_TEXT, ChatRequest, CompletionRequest, usage
+from threeloops.product.service.openai_protocol import ChatRequest, CompletionRequest, usage
 from threeloops.product.service.response_cache import ResponseCache
 from threeloops.product.service.settings import Settings
 from threeloops.product.service.text_stream import DONE, TextStream, event
+from threeloops.product.text import Tokenizer
 
-__all__ = ["Answer", "Answers", "job_of"]
+__all__ = ["Answer", "Answers", "Job", "job_of"]
 
 _LAST_WORDS_SECONDS = 1.0
 """For the event that says why a stream ends early to reach a client that may not be reading."""
 _PLACE = "\0the text\0"
 """Stands for it where the bytes around it are made, once per answer."""
+_LONG_TEXT = 10_000
+"""Characters. To encode more would keep all other requests waiting, so it is done in a thread."""
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -42,11 +45,12 @@ _STREAM_HEADERS = [
 
 
 @dataclass(frozen=True)
-class _Job:
-    """What was asked for, checked."""
+class Job:
+    """What was asked for, checked against what the model can do."""
 
     asked: CompletionRequest | ChatRequest
     client: Client
+    tokenizer: Tokenizer
     prompt: tuple[int, ...]
     max_tokens: int
     created: int = field(default_factory=lambda: int(time.time()))
@@ -63,15 +67,20 @@ class Answers(Protocol):
     open_answers: "set[Answer]"
 
 
-def job_of(asked: CompletionRequest | ChatRequest, client: Client, settings: Settings, longest: int) -> _Job:
-    """Raises Refused for what can never be answered. `longest` is how many tokens a request may have in all."""
+async def job_of(asked: CompletionRequest | ChatRequest, client: Client, settings: Settings, model: ServedModel) -> Job:
+    """Raises Refused for what can never be answered."""
     if asked.model != settings.name:
         raise Refused(
             404, "model_not_found", f"there is no model {asked.model!r}: this is {settings.name!r}", param="model"
         )
     name = "prompt" if isinstance(asked, CompletionRequest) else "messages"
     try:
-        prompt = asked.tokens()
+        if asked.characters < _LONG_TEXT:
+            prompt = asked.tokens(model.tokenizer)
+        else:
+            prompt = await asyncio.to_thread(asked.tokens, model.tokenizer)
+        if (largest := max(prompt)) >= model.vocabulary:
+            raise ValueError(f"token {largest} is not in the model's vocabulary of {model.vocabulary} tokens")
     except ValueError as error:
         raise Refused(400, "invalid_value", f"{name}: {error}", param=name) from None
     wanted = asked.max_tokens
@@ -84,22 +93,23 @@ def job_of(asked: CompletionRequest | ChatRequest, client: Client, settings: Set
             f"max_tokens: {wanted} is more than this service gives, {settings.largest_max_tokens}",
             param="max_tokens",
         )
-    room = longest - len(prompt)
+    room = model.longest - len(prompt)
     if room < (wanted or 1):
         raise Refused(
             400,
             "context_length_exceeded",
             f"{name} ({len(prompt)} tokens) and max_tokens ({wanted or 1}) together are more than this model's "
-            f"{longest} tokens: shorten the {name}, or lower max_tokens",
+            f"{model.longest} tokens: shorten the {name}, or lower max_tokens",
             param=name,
         )
-    return _Job(asked, client, prompt, wanted or min(settings.default_max_tokens, settings.largest_max_tokens, room))
+    wanted = wanted or min(settings.default_max_tokens, settings.largest_max_tokens, room)
+    return Job(asked, client, model.tokenizer, prompt, wanted)
 
 
 class Answer(Response):
     """A response that generates itself: one JSON document, or a stream of events."""
 
-    def __init__(self, service: Answers, job: _Job) -> None:
+    def __init__(self, service: Answers, job: Job) -> None:
         super().__init__()
         self._service, self._job = service, job
         self._tokens = self._cached_tokens = 0
@@ -165,7 +175,8 @@ class Answer(Response):
         """Texts as they become certain, each with None; the last, which may be empty, with the reason of the end."""
         job, service = self._job, self._service
         seen, arrived = service.metrics.started(len(job.prompt)), time.monotonic()
-        text, parts, reason = TextStream(job.asked.stops), [], "cancelled"
+        parts: list[str] = []
+        reason = "cancelled"
         self._span.event("queue")
         limit = service.settings.request_seconds
         async with (
@@ -180,6 +191,9 @@ class Answer(Response):
             try:
                 engine = await stack.enter_async_context(service.switch.lease())
                 self._version = self._log["version"] = str(service.switch.current)
+                if engine.tokenizer.fingerprint != job.tokenizer.fingerprint:  # another version has come meanwhile
+                    self._job = job = await job_of(job.asked, job.client, service.settings, engine.served)
+                text = TextStream(job.tokenizer.decoder(continues=not self._is_chat), job.asked.stops)
                 key = self._cache_key(engine)
                 if (known := await self._cached(key)) is not None:
                     reason = known["reason"]
@@ -189,7 +203,7 @@ class Answer(Response):
                 tokens = await stack.enter_async_context(aclosing(engine.generate(request)))
                 async for token in tokens:
                     self._note_token(seen, arrived)
-                    if token == END_OF_TEXT and token in request.sampling.stop:
+                    if token in request.sampling.stop:
                         continue  # it ends the text and is not in it
                     if given := text.push((token,)):
                         parts.append(given)
@@ -216,7 +230,7 @@ class Answer(Response):
 
     def _request(self) -> Request:
         job = self._job
-        sampling, salt = job.asked.sampling(job.max_tokens), job.asked.cache_salt or ""
+        sampling, salt = job.asked.sampling(job.max_tokens, job.tokenizer.end_tokens), job.asked.cache_salt or ""
         return Request(self._id, job.prompt, sampling, client=job.client.name, cache_salt=salt)
 
     def _note_token(self, seen: RequestMetrics, arrived: float) -> None:
@@ -231,8 +245,8 @@ class Answer(Response):
         if self._service.cache is None or engine.model is None:
             return None
         job = self._job
-        also = json.dumps([job.asked.stops, job.asked.cache_salt, job.client.name])
-        return ResponseCache.key(engine.model.fingerprint, job.prompt, job.asked.sampling(job.max_tokens), also)
+        also = json.dumps([job.asked.stops, job.asked.cache_salt, job.client.name, job.tokenizer.fingerprint])
+        return ResponseCache.key(engine.model.fingerprint, job.prompt, self._request().sampling, also)
 
     async def _cached(self, key: str | None) -> dict[str, Any] | None:
         if key is None or self._service.cache is None or (found := await self._service.cache.get(key)) is None:

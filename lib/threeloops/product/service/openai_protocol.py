@@ -12,17 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core import PydanticCustomError
 
 from threeloops.product.request import Sampling
+from threeloops.product.text import Tokenizer
 
 __all__ = [
-    "END_OF_TEXT", "ChatChoice", "ChatCompletion", "ChatMessage", "ChatRequest", "Completion", "CompletionChoice",
+    "ChatChoice", "ChatCompletion", "ChatMessage", "ChatRequest", "Completion", "CompletionChoice",
     "CompletionRequest", "Message", "Model", "ModelList", "TextPart", "TokensOfPrompt", "Usage", "usage",
 ]  # fmt: skip
 
-END_OF_TEXT = 0
-"""The byte that ends a text in what the course's models were trained on."""
-
 _Stop = Annotated[str, Field(min_length=1, max_length=1024)]
-_Tokens = Annotated[list[Annotated[int, Field(ge=0, le=255)]], Field(min_length=1, fail_fast=True)]
+_Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, fail_fast=True)]
 _One = Field(min_length=1, max_length=1, fail_fast=True)
 _MOST_FIELDS = 64
 _IGNORED = {
@@ -132,26 +130,32 @@ class _Generation(_Sent):
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
-    def sampling(self, max_tokens: int) -> Sampling:
+    def sampling(self, max_tokens: int, end_tokens: frozenset[int]) -> Sampling:
         """A request without a seed gets one that nobody can guess."""
         seed = secrets.randbits(63) if self.seed is None else self.seed % 2**63
-        stop = frozenset[int]() if self.ignore_eos else frozenset({END_OF_TEXT})
+        stop = frozenset[int]() if self.ignore_eos else end_tokens
         return Sampling(max_tokens, self.temperature, self.top_k, self.top_p, seed, stop)
 
 
 class CompletionRequest(_Generation):
-    """POST /v1/completions. A prompt is text, or a list of bytes; one prompt per request."""
+    """POST /v1/completions. A prompt is text, or a list of tokens; one prompt per request."""
 
     prompt: str | _Tokens | Annotated[list[str], _One] | Annotated[list[_Tokens], _One] = Field(
-        description="text, a list of bytes, or a list with one of these"
+        description="text, a list of tokens, or a list with one of these"
     )
 
-    def tokens(self) -> tuple[int, ...]:
+    @property
+    def characters(self) -> int:
+        """Of the text to encode."""
+        text = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
+        return len(text) if isinstance(text, str) else 0
+
+    def tokens(self, tokenizer: Tokenizer) -> tuple[int, ...]:
         """Raises ValueError for an empty prompt."""
         prompt: Any = self.prompt
         if isinstance(prompt, list) and not isinstance(prompt[0], int):
             prompt = prompt[0]
-        tokens = _encoded(prompt) if isinstance(prompt, str) else tuple(prompt)
+        tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else tuple(prompt)
         if not tokens:
             raise ValueError("the prompt is empty: expected at least one character")
         return tokens
@@ -178,26 +182,16 @@ class ChatRequest(_Generation):
     messages: list[Message] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = Field(None, ge=1, description="OpenAI's newer name of max_tokens")
 
-    def tokens(self) -> tuple[int, ...]:
-        return _encoded(_chat_prompt(self.messages))
+    @property
+    def characters(self) -> int:
+        """Of the text to encode."""
+        return sum(len(message.text) for message in self.messages)
 
-
-def _chat_prompt(messages: list[Message]) -> str:
-    """The conversation as one text: "user: " and so on before each message, a line break after it, and "assistant: " at
-    the end for the model to go on from.
-
-    The course's models were trained on program text and know no roles, so this is a template without a meaning of its
-    own; a message may also contain "user: ", and nothing tells that from a turn.
-    """
-    turns = [f"{message.name or message.role}: {message.text}\n" for message in messages]
-    return "".join(turns) + "assistant: "
-
-
-def _encoded(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(text.encode())
-    except UnicodeEncodeError as error:
-        raise ValueError(f"character {error.start} is half of a surrogate pair, which is no text") from None
+    def tokens(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """Raises ValueError if the model's chat template refuses the conversation, or there is none."""
+        named = [({"name": message.name} if message.name else {}) for message in self.messages]
+        given = [{"role": message.role, "content": message.text} for message in self.messages]
+        return tokenizer.encode_chat([one | name for one, name in zip(given, named, strict=True)])
 
 
 class TokensOfPrompt(_Wire):

@@ -13,17 +13,16 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 import torch
 
 from threeloops.models.gpt import GPT
-from threeloops.models.llama_folder import load_llama_folder
 from threeloops.product.batching import Engine, Policy
 from threeloops.product.decode import BlockManager, ModelRunner
 from threeloops.product.request import Batch, Finish, Request, Sampling
 from threeloops.product.service.engine.counting import CountingExecutor
+from threeloops.product.service.engine.loading import files_of, load_model
 from threeloops.product.service.engine.messages import (
     AskStats,
     Cancel,
@@ -42,12 +41,8 @@ from threeloops.product.service.engine.messages import (
     Tokens,
     frame,
 )
-from threeloops.product.trained import RECIPES, trained
 
 __all__ = ["main"]
-
-_BYTES = 256
-"""The vocabulary of a model whose tokens are bytes, the only tokenizer that this service has."""
 
 
 def main() -> None:
@@ -61,12 +56,13 @@ def main() -> None:
     assert isinstance(load, Load)
     started = time.monotonic()
     try:
-        engine, model = _load(load.spec)
+        files = files_of(load.spec.model)
+        engine, model = _load(load.spec, files)
         fingerprint = _fingerprint(model) if load.spec.fingerprint else ""
     except Exception as error:  # whatever a model can be wrong with
         _give_up(front, f"the model {load.spec.model!r} cannot be loaded: {_words(error)}")
     config, seconds = model.config, time.monotonic() - started
-    front.tell([Ready(config.vocabulary_size, config.max_sequence, seconds, fingerprint)])
+    front.tell([Ready(config.vocabulary_size, config.max_sequence, seconds, files, fingerprint)])
     server = _Server(engine, front, load.spec.window)
     try:
         while True:
@@ -207,17 +203,11 @@ class _Server:
         return [*([Tokens(tokens)] if tokens else []), *ends]
 
 
-def _load(spec: EngineSpec) -> tuple[Engine, GPT]:
+def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
     """The engine, after a first request: what torch sets up on its first call, no client waits for."""
     if spec.threads:
         torch.set_num_threads(spec.threads)
-    device = spec.device if spec.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    model = _model(spec.model).to(device).requires_grad_(False)
-    if model.config.vocabulary_size != _BYTES:
-        raise ValueError(
-            f"its vocabulary has {model.config.vocabulary_size} tokens; expected {_BYTES}: this service encodes text "
-            "as bytes, and has no other tokenizer"
-        )
+    model = load_model(spec, files)
     runner, blocks = ModelRunner(model, spec.blocks, spec.block_size), BlockManager(spec.blocks, spec.block_size)
     policy = Policy(max_running=spec.max_running, token_budget=spec.token_budget)
     warm_up = Request("warm-up", (0,), Sampling(max_tokens=2))
@@ -225,14 +215,6 @@ def _load(spec: EngineSpec) -> tuple[Engine, GPT]:
     if warm_up.finish is Finish.ERROR:  # a version that answers nobody must not replace one that does
         raise ValueError(f"it cannot generate: {warm_up.error}")
     return Engine(CountingExecutor(runner), blocks, policy), model
-
-
-def _model(name: str) -> GPT:
-    if name in RECIPES:
-        return trained(name)
-    if not Path(name).is_dir():
-        raise FileNotFoundError(f"{name!r} is no folder, and none of {', '.join(RECIPES)}")
-    return load_llama_folder(name)
 
 
 def _fingerprint(model: GPT) -> str:
