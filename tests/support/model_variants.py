@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
+from threeloops.models.rope_scaling import LinearScaling, Llama3Scaling, YarnScaling
 
 _OURS = {
     "vocabulary_size": 64, "layers": 2, "heads": 4, "kv_heads": 2, "width": 64, "mlp_width": 96, "max_sequence": 64,
@@ -21,6 +22,10 @@ _THEIRS = {
     "intermediate_size": 96, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
     "bos_token_id": None, "eos_token_id": None,
 }  # fmt: skip
+
+
+def _rope(kind: str, **settings: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_theta": 10_000.0, "rope_type": kind, **settings}}
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,62 @@ VARIANTS = {
     "odd vocabulary": Variant("Llama", {"vocabulary_size": 61}, {"vocab_size": 61}),
     "odd vocabulary, tied": Variant(
         "Llama", {"vocabulary_size": 61, "tied_embeddings": True}, {"vocab_size": 61, "tie_word_embeddings": True}
+    ),
+    "wide heads": Variant("Llama", {"head_dim": 24}, {"head_dim": 24}),
+    "narrow heads": Variant("Qwen2", {"head_dim": 8, "qkv_bias": True}, {"head_dim": 8}),
+    "linear positions": Variant("Llama", {"rope_scaling": LinearScaling(4.0)}, _rope("linear", factor=4.0)),
+    "llama3 positions": Variant(
+        "Llama",
+        {"rope_scaling": Llama3Scaling(8.0, 32, 1.0, 4.0)},
+        _rope(
+            "llama3",
+            factor=8.0,
+            original_max_position_embeddings=32,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+        ),
+    ),
+    "yarn positions": Variant(
+        "Qwen2",
+        {"qkv_bias": True, "rope_scaling": YarnScaling(4.0, 16)},
+        _rope("yarn", factor=4.0, original_max_position_embeddings=16),
+    ),
+    "yarn positions, all set": Variant(
+        "Llama",
+        {"rope_scaling": YarnScaling(2.0, 32, 8.0, 0.5, 1.3, truncate=False)},
+        _rope(
+            "yarn",
+            factor=2.0,
+            original_max_position_embeddings=32,
+            beta_fast=8.0,
+            beta_slow=0.5,
+            attention_factor=1.3,
+            truncate=False,
+        ),
+    ),
+    "window": Variant("Mistral", {"sliding_window": 7}, {"sliding_window": 7}),
+    "window of two": Variant("Mistral", {"sliding_window": 2}, {"sliding_window": 2}),
+    "mistral without a window": Variant("Mistral", {}, {"sliding_window": None}),
+    "biases and window": Variant(
+        "Qwen2",
+        {"qkv_bias": True, "sliding_window": 9},
+        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0},
+    ),
+    "norms of heads": Variant("Qwen3", {"qk_norm": True, "head_dim": 16}, {"head_dim": 16}),
+    "norms, wide heads, tied": Variant(
+        "Qwen3",
+        {"qk_norm": True, "head_dim": 32, "tied_embeddings": True},
+        {"head_dim": 32, "tie_word_embeddings": True},
+    ),
+    "norms and yarn": Variant(
+        "Qwen3",
+        {"qk_norm": True, "head_dim": 16, "rope_scaling": YarnScaling(4.0, 16)},
+        {"head_dim": 16, **_rope("yarn", factor=4.0, original_max_position_embeddings=16)},
+    ),
+    "norms and window": Variant(
+        "Qwen3",
+        {"qk_norm": True, "head_dim": 16, "sliding_window": 5},
+        {"head_dim": 16, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
     ),
     "biases": Variant("Qwen2", {"qkv_bias": True}, {}),
     "biases, tied": Variant("Qwen2", {"qkv_bias": True, "tied_embeddings": True}, {"tie_word_embeddings": True}),
