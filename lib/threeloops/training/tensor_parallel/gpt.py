@@ -60,6 +60,9 @@ class Heads:
         module.qkv.out_features //= size
         module.heads, module.kv_heads = heads // size, kv_heads // size
         module.output = RowParallelLinear(module.output, group, output=self.outside)
+        for norm in (module.query_norm, module.key_norm):
+            if norm is not None:  # whole on every rank, and used there for the rank's own heads
+                OnShards()(norm, group)
         return Enter(self.outside)(module, group)
 
 

@@ -13,7 +13,7 @@ from threeloops.training.tensor_parallel import block_traffic, gpt_plan, paralle
 BATCH, LENGTH = 3, 8
 SIZES = {
     "vocabulary_size": 36, "width": 24, "heads": 4, "kv_heads": 4, "mlp_width": 20, "max_sequence": 16,
-    "qkv_bias": True,
+    "qkv_bias": True, "qk_norm": True, "head_dim": 8,
 }  # fmt: skip
 SETTINGS = [(1, False), (2, False), (2, True), (4, False), (4, True)]
 
@@ -27,8 +27,8 @@ def model_of(config):
     torch.manual_seed(0)
     model = GPT(config).double()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
                 parameter.normal_()
     return model
 
@@ -119,7 +119,7 @@ def test_collectives_and_bytes_of_a_step_are_the_closed_form(run):
 
 
 def one_block(sequence_parallel):
-    model = model_of(config_for(2))
+    model = model_of(config_for(2, qk_norm=False))
     parallelize(model, gpt_plan(sequence_parallel=sequence_parallel))
     x = torch.ones(BATCH, LENGTH // (1 + sequence_parallel), 24, dtype=torch.float64, requires_grad=True)
     advance_to(1)
