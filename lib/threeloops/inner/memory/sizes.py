@@ -72,6 +72,14 @@ class Step:
             raise ValueError(f"layers = {self.model.layers}: expected at least 1")
         if self.sequence > self.model.max_sequence:
             raise ValueError(f"sequence = {self.sequence}: expected at most max_sequence = {self.model.max_sequence}")
+        for name in ("qkv_bias", "qk_norm", "sliding_window"):
+            if value := getattr(self.model, name, None):
+                raise ValueError(f"{name} = {value}: the accountant does not know its tensors; predict without it")
+        if (query := self.model.qkv_widths[0]) != self.model.width:
+            raise ValueError(
+                f"head_dim = {self.model.head_dim}: {query} queries in a model of width {self.model.width}; the "
+                "accountant expects as many as that, so choose head_dim = width / heads"
+            )
         for name, known in (
             ("dtype", _DTYPE_BYTES),
             ("optimizer", _STATES),

@@ -364,6 +364,10 @@ def test_a_budget_that_is_met_is_not_noticed():
         ({"layers_per_segment": 0}, "layers_per_segment = 0"),
         ({"attention": "linear"}, "attention = 'linear'"),
         ({"device": "tpu"}, "device = 'tpu'"),
+        ({"model": TINY(qkv_bias=True)}, "qkv_bias = True: the accountant does not know its tensors"),
+        ({"model": TINY(qk_norm=True)}, "qk_norm = True"),
+        ({"model": TINY(sliding_window=8)}, "sliding_window = 8"),
+        ({"model": TINY(head_dim=32)}, "head_dim = 32: 128 queries in a model of width 64"),
     ],
 )
 def test_a_quantity_that_does_not_fit_is_named(changes, names):
