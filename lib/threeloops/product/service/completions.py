@@ -256,6 +256,7 @@ class Answer(Response):
     async def _stream(self, send: Send) -> None:
         options = self._job.asked.stream_options
         has_usage = options is not None and options.include_usage
+        is_counted = has_usage and options is not None and options.continuous_usage_stats
         head: dict[str, Any] = {}
         before = after = b""  # what stands around the text of every event: only the text is encoded for each
         async with aclosing(self._pieces()) as pieces:
@@ -268,6 +269,9 @@ class Answer(Response):
                     await self._start(send, _STREAM_HEADERS)
                     if self._is_chat:
                         parts.append(self._chunk(head, {"delta": {"role": "assistant", "content": ""}}))
+                if is_counted:
+                    head["usage"] = self._usage()
+                    before, after = self._chunk(head, said).split(json.dumps(_PLACE).encode())
                 if text:
                     parts.append(before + json.dumps(text, ensure_ascii=False).encode() + after)
                 if reason is not None:

@@ -56,6 +56,24 @@ def test_a_stream_has_the_same_text_piece_by_piece(client):
     assert chunks[-1].choices == []
 
 
+def test_a_stream_says_in_every_event_how_many_tokens_there_are_so_far(client):
+    """As load generators ask for it: vLLM's `continuous_usage_stats`."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    asked = {"model": "tiny", "prompt": PROMPT, "max_tokens": 5, "temperature": 0, "stream": True}
+    *chunks, last = client.completions.create(**asked, stream_options=options)
+    assert [chunk.usage.completion_tokens for chunk in chunks if chunk.choices[0].text] == [1, 2, 3, 4, 5]
+    assert last.usage == chunks[-1].usage and last.choices == []
+
+
+def test_a_conversation_goes_on_with_the_message_that_the_service_gave(client):
+    """OpenAI's client sends back its own object, with null for what there was not."""
+    turns = [{"role": "user", "content": "hi"}]
+    for _ in range(2):
+        answer = client.chat.completions.create(model="tiny", messages=turns, max_tokens=4, temperature=0)
+        turns += [answer.choices[0].message, {"role": "user", "content": "more"}]
+    assert answer.usage.prompt_tokens > len("user: hi\nassistant: ")
+
+
 def test_many_clients_at_once_get_what_each_would_get_alone(service):
     async def ask(client, begin):
         found = await client.completions.create(model="tiny", prompt=begin, max_tokens=15, temperature=0, stream=True)
