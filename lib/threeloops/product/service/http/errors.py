@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from threeloops.product.service.admission import Refused
 from threeloops.product.service.engine import EngineStopped, RequestFailed
+from threeloops.product.service.http.bodies import unreadable
 from threeloops.product.service.models import NotServingError, RegistryError, SwitchFailedError
 
 __all__ = ["ErrorBody", "Refusal", "error_json", "install_error_handlers", "refusal_of"]
@@ -83,6 +84,8 @@ def refusal_of(error: Exception) -> Refused | None:
             return Refused(500, "generation_failed", f"the model could not finish this request: {error}")
         case RequestValidationError():
             return _of_validation(error)
+        case HTTPException(status_code=400):
+            return unreadable(error.__cause__)
         case HTTPException():
             said = {404: "there is nothing at this path", 405: "this path does not take this method"}
             return Refused(
