@@ -168,10 +168,16 @@ class Answer(Response):
         text, parts, reason = TextStream(job.asked.stops), [], "cancelled"
         self._span.event("queue")
         limit = service.settings.request_seconds
-        async with (
-            service.admission.admit(job.client, len(job.prompt) + job.max_tokens, limit),
-            AsyncExitStack() as stack,
-        ):
+        async with AsyncExitStack() as stack:
+            try:
+                place = service.admission.admit(job.client, len(job.prompt) + job.max_tokens, limit)
+                await stack.enter_async_context(place)
+            except asyncio.CancelledError:
+                if not self._cut:  # the client has left; one that the service cuts is counted as refused
+                    self._log["queue_seconds"] = round(time.monotonic() - arrived, 4)
+                    self._log["finish_reason"] = reason
+                    seen.finished(reason)
+                raise
             if self._timeout is not None and not self._cut:
                 self._timeout.reschedule(self._end)
             seen.admitted()

@@ -380,13 +380,29 @@ def test_clients_that_go_away_leave_nothing_behind(service, http, times):
     assert http.post("/v1/completions", json=LONG | {"max_tokens": 1}).status_code == 200
 
 
-def test_a_client_that_goes_away_while_it_queues_leaves_no_hole(service, http):
+def test_a_client_that_goes_away_while_it_queues_leaves_no_hole_and_is_counted(service, http):
+    def counts():
+        samples = (line.rsplit(" ", 1) for line in http.get("/metrics").text.splitlines() if not line.startswith("#"))
+        found = {name: float(value) for name, value in samples}
+        return [
+            next(value for name, value in found.items() if name.startswith(family) and part in name)
+            for family, part in (
+                ("vllm:request_success_total", '"abort"'),
+                ("vllm:request_queue_time_seconds_count", ""),
+                ("vllm:e2e_request_latency_seconds_count", ""),
+                ("vllm:time_to_first_token_seconds_count", ""),
+            )
+        ]
+
     with service.changed(admission=Admission(1, 5)), service.held_place():
+        before = counts()
         waiting = socket.create_connection(("127.0.0.1", service.port), PATIENCE)
         waiting.sendall(raw_request(service, '{"model": "tiny", "prompt": "a"}'))
         eventually(lambda: service.service.admission.queued == 1, "it is queued")
         waiting.close()
         eventually(lambda: service.service.admission.queued == 0, "its place is free")
+        expected = [value + more for value, more in zip(before, (1, 1, 1, 0), strict=True)]
+        eventually(lambda: counts() == expected, "it is counted once, without a first token")
 
 
 def test_a_killed_engine_gives_errors_and_comes_back(service, http):
