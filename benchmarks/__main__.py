@@ -1,6 +1,6 @@
 """`python -m benchmarks` lists the benchmarks. With names it runs them and writes what they measured as JSON.
 
-The name `report` writes `benchmarks/README.md` from all the evidence there is.
+The name `report` writes `benchmarks/README.md` and `GPU.md` from all the evidence there is.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     if not options.names:
         for name, what in BENCHMARKS.items():
             console.print(f"[bold]{name}[/]  {what}", highlight=False)
-        console.print(f"[bold]{REPORT}[/]  write benchmarks/README.md from the evidence (a second)", highlight=False)
+        console.print(f"[bold]{REPORT}[/]  write README.md and GPU.md from the evidence (a second)", highlight=False)
         return 0
     names = ["liger" if name == "kernels" and options.peers else name for name in options.names]
     failed = False
@@ -88,10 +88,11 @@ def main(arguments: list[str]) -> int:
             console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
             failed = True
     if REPORT in options.names:
-        from benchmarks.report import PAGE, evidence_files, page
+        from benchmarks.report import PLACE, evidence_files, pages
 
         try:
-            replace_text(PAGE, page(evidence_files(), BENCHMARKS, ON_CPU))
+            for name, text in pages(evidence_files(), BENCHMARKS, ON_CPU).items():
+                replace_text(PLACE / name, text)
         except ValueError as error:
             console.print(f"{REPORT}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
             failed = True
