@@ -15,7 +15,7 @@ from threeloops.product.text.decoder import TextDecoder
 from threeloops.product.text.pieces import Pieces
 from threeloops.product.text.tokenizer import checked
 
-__all__ = ["LibraryTokenizer", "read_folder"]
+__all__ = ["LibraryTokenizer", "read_folder", "read_object"]
 
 _NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _FILES = (
@@ -59,7 +59,10 @@ class LibraryTokenizer:
                 f"the model has no chat template in {self._where}: send a prompt to /v1/completions, or serve a model "
                 "that was trained to chat"
             )
-        return self._encoded(self._template.render(messages), add_special_tokens=False)
+        tokens = self._encoded(self._template.render(messages), add_special_tokens=False)
+        if not tokens:
+            raise ValueError("the model's chat template writes nothing for this conversation")
+        return tokens
 
     def piece(self, token: int) -> bytes:
         return self._pieces.piece(token)

@@ -74,10 +74,10 @@ def test_a_folder_without_a_template_refuses_to_chat(tmp_path):
         ("{{ messages.append(1) }}", "refuses this conversation: .*append.*unsafe"),
         ("{{ ''.__class__.__mro__ }}", "refuses this conversation: access to attribute '__class__'"),
         ("{{ messages + 1 }}", "refuses this conversation"),
+        ("{% if not messages %}x{% endif %}", "writes nothing for this conversation"),
     ],
 )
 def test_a_template_that_fails_or_reaches_out_is_one_sentence(tmp_path, template, sentence):
-    (tmp_path / "tokenizer_config.json").parent.mkdir(exist_ok=True)
     tokenizer = load_tokenizer(str(write_tokenizer(tmp_path, byte_level(), chat_template=template)))
     with pytest.raises(ValueError, match=sentence):
         tokenizer.encode_chat(TURN)
