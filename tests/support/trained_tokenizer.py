@@ -117,16 +117,16 @@ def write_tokenizer(folder, text, **settings):
     return folder
 
 
-def qwen2_folder(folder, *, end_tokens=(2,), seed=0, **settings):
+def qwen2_folder(folder):
     """A small Qwen2 of random weights and its tokenizer, all written by transformers. Returns its model."""
     import torch
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=SIZE + 48, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.3, tie_word_embeddings=True,
-        eos_token_id=list(end_tokens), bos_token_id=None, pad_token_id=0,
+        eos_token_id=[2], bos_token_id=None, pad_token_id=0,
     )  # fmt: skip
     model = Qwen2ForCausalLM(config).eval()
     for layer in model.model.layers:  # they begin as zeros
@@ -136,6 +136,6 @@ def qwen2_folder(folder, *, end_tokens=(2,), seed=0, **settings):
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(byte_level()), eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )
-    tokenizer.chat_template = settings.get("chat_template", CHATML)
+    tokenizer.chat_template = CHATML
     tokenizer.save_pretrained(folder)
     return model

@@ -3,14 +3,15 @@ people have: every text is the one that transformers generates from the same fol
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 from openai import BadRequestError, OpenAI
 from real_service import PATIENCE, ServiceProcess, event_data
+from threeloops.models.llama_folder import load_llama_folder
+from threeloops.product.quantized.gguf import export_gguf, read_tokenizer
 from trained_tokenizer import qwen2_folder
 
-ENDS_EARLY = 3
-"""A seed of weights with which the model ends the first prompt's text by itself."""
 PROMPTS = ["The model serves ", "你好，", "é\u0301 👋🏽\r\n  ", "<|im_start|>user\nhi<|im_end|>\n"]
 TURNS = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello 你好"}]
 TOKENS = 40
@@ -22,18 +23,25 @@ def served(tmp_path_factory):
     from transformers import AutoTokenizer
 
     folder = tmp_path_factory.mktemp("models") / "small-qwen"
-    model = qwen2_folder(folder, seed=ENDS_EARLY)
+    model = qwen2_folder(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    _, made = generated(model, tokenizer, tokenizer.encode(PROMPTS[0]))
+    end = next(token for at, token in enumerate(made) if at > TOKENS // 2 and token not in made[:at])
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, end]
+    model.generation_config.save_pretrained(folder)
     with ServiceProcess("--model", str(folder)) as server:
         server.wait_ready()
-        yield OpenAI(base_url=f"{server.url}/v1", api_key="none"), server, model, AutoTokenizer.from_pretrained(folder)
+        yield OpenAI(base_url=f"{server.url}/v1", api_key="none"), server, model, tokenizer
 
 
-def generated(model, tokenizer, tokens, count=TOKENS):
-    """(text, tokens) that transformers goes on with at temperature 0."""
+def generated(model, tokenizer, tokens, count=TOKENS, ends=None):
+    """(text, tokens) that transformers goes on with at temperature 0. A token that ends the text is not part of it."""
     import torch
 
-    made = model.generate(torch.tensor([tokens]), max_new_tokens=count, do_sample=False)[0, len(tokens) :].tolist()
-    return tokenizer.decode(made, skip_special_tokens=True), made
+    ends = ends or model.generation_config.eos_token_id
+    made = model.generate(torch.tensor([tokens]), max_new_tokens=count, do_sample=False, eos_token_id=ends)
+    made = made[0, len(tokens) :].tolist()
+    return tokenizer.decode(made[:-1] if made[-1] in ends else made, skip_special_tokens=True), made
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=repr)
@@ -47,7 +55,7 @@ def test_openais_client_streams_the_text_that_transformers_generates(served, pro
         )
     )  # fmt: skip
     assert "".join(chunk.choices[0].text for chunk in chunks[:-1]) == text
-    reason = "stop" if made[-1] == tokenizer.eos_token_id else "length"
+    reason = "stop" if made[-1] in model.generation_config.eos_token_id else "length"
     assert chunks[-2].choices[0].finish_reason == reason
     assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (
         len(tokenizer.encode(prompt)),
@@ -58,7 +66,7 @@ def test_openais_client_streams_the_text_that_transformers_generates(served, pro
 def test_curl_streams_the_same_text_and_the_end_token_ends_it_without_being_in_it(served):
     _, server, model, tokenizer = served
     text, made = generated(model, tokenizer, tokenizer.encode(PROMPTS[0]))
-    assert made[-1] == tokenizer.eos_token_id and len(made) < TOKENS
+    assert made[-1] == model.generation_config.eos_token_id[1] and len(made) < TOKENS
     asked = {"model": "small-qwen", "prompt": PROMPTS[0], "max_tokens": TOKENS, "temperature": 0, "stream": True}
     words = ["curl", "-sN", f"{server.url}/v1/completions", "-H", "Content-Type: application/json"]
     done = subprocess.run([*words, "-d", json.dumps(asked)], capture_output=True, timeout=PATIENCE, check=True)
@@ -117,17 +125,18 @@ def test_a_long_prompt_is_encoded_while_others_are_answered_and_refused_by_its_t
         client.completions.create(model="small-qwen", prompt=prompt)
 
 
-def test_a_model_has_the_name_that_it_is_given_and_its_bits_can_be_fewer_and_without_a_template_it_does_not_chat(
-    served, tmp_path
-):
-    folder = tmp_path / "base"
-    qwen2_folder(folder)
-    (folder / "chat_template.jinja").unlink()
-    words = ["--served-model-name", "org/base", "--dtype", "bfloat16", "--quantization", "int8", "--blocks", "64"]
-    with ServiceProcess("--model", str(folder), *words) as server:
+def test_a_gguf_file_is_served_with_its_own_vocabulary_under_the_name_that_it_is_given(served, tmp_path):
+    _, _, model, tokenizer = served
+    folder, file = tokenizer.name_or_path, tmp_path / "small.gguf"
+    export_gguf(load_llama_folder(folder), file, vocabulary=read_tokenizer(Path(folder)))
+    with ServiceProcess("--model", str(file), "--served-model-name", "org/small", "--blocks", "64") as server:
         client = OpenAI(base_url=f"{server.wait_ready().url}/v1", api_key="none")
-        assert [model.id for model in client.models.list()] == ["org/base"]
-        answer = client.completions.create(model="org/base", prompt="The ", max_tokens=4, temperature=0)
-        assert answer.usage.completion_tokens == 4
-        with pytest.raises(BadRequestError, match="messages: the model has no chat template in .*base: send a prompt"):
-            client.chat.completions.create(model="org/base", messages=TURNS)
+        assert [served.id for served in client.models.list()] == ["org/small"]
+        asked = {"model": "org/small", "max_tokens": TOKENS, "temperature": 0}
+        ends = [tokenizer.eos_token_id]
+        text, _ = generated(model, tokenizer, tokenizer.encode(PROMPTS[0]), ends=ends)
+        assert client.completions.create(prompt=PROMPTS[0], **asked).choices[0].text == text
+        tokens = tokenizer.apply_chat_template(TURNS, add_generation_prompt=True)["input_ids"]
+        answer = client.chat.completions.create(messages=TURNS, **asked)
+        assert answer.usage.prompt_tokens == len(tokens)
+        assert answer.choices[0].message.content == generated(model, tokenizer, tokens, ends=ends)[0]

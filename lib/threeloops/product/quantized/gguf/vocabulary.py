@@ -15,13 +15,14 @@ from typing import Any
 from threeloops.product.quantized.gguf.container import Value
 from threeloops.product.trained.text import SEPARATOR
 
-__all__ = ["TokenType", "Vocabulary", "byte_vocabulary", "numbered_vocabulary", "read_tokenizer"]
+__all__ = ["TokenType", "Vocabulary", "byte_vocabulary", "expression_of", "numbered_vocabulary", "read_tokenizer"]
 
 
 class TokenType(IntEnum):
     """llama.cpp's numbers."""
 
     NORMAL = 1
+    UNKNOWN = 2
     CONTROL = 3
     USER_DEFINED = 4
     UNUSED = 5
@@ -92,6 +93,11 @@ _PRE = {
     _CONTRACTIONS + r"\p{N}" + _REST: "qwen2",
 }
 """llama.cpp's names of the expressions that Llama 3 and Qwen2 cut text by."""
+
+
+def expression_of(pre: str) -> str | None:
+    """The regular expression that llama.cpp knows by this name; None if it is not one of Llama 3's and Qwen2's."""
+    return next((expression for expression, name in _PRE.items() if name == pre), None)
 
 
 def read_tokenizer(folder: Path) -> Vocabulary:

@@ -1,0 +1,132 @@
+"""The tokenizer in a GGUF file, as the `tokenizers` library runs it.
+
+llama.cpp knows byte-level BPE as "gpt2", with its merges, and SentencePiece's as "llama", with a score per token from
+which the merges follow. A file of the course's own has one token per byte.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from threeloops.product.quantized.gguf import File, TokenType, byte_vocabulary, expression_of, read_file
+from threeloops.product.text.chat_template import ChatTemplate
+from threeloops.product.text.library import LibraryTokenizer, put_around
+from threeloops.product.text.tokenizer import ByteTokenizer, Tokenizer
+
+__all__ = ["read_gguf"]
+
+_PREFIX = "tokenizer.ggml."
+_ADDED = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)
+"""Types of tokens that are found in a text before it is cut; the first two are special."""
+_BEGINS = ("llama-bpe",)
+"""Names of expressions whose models begin a text with a token unless the file says otherwise."""
+
+
+def read_gguf(path: Path) -> Tokenizer:
+    """The tokenizer of a file. Raises ValueError if it has none that this service runs."""
+    file = read_file(path)
+    keys: dict[str, Any] = {
+        key.removeprefix(_PREFIX): value for key, value in file.metadata.items() if key.startswith(_PREFIX)
+    }
+    kind, tokens = keys.get("model", "none"), keys.get("tokens", [])
+    if tokens == byte_vocabulary().tokens or (kind == "none" and _rows(file) == ByteTokenizer.vocabulary):
+        return ByteTokenizer()
+    if kind not in ("gpt2", "llama"):
+        raise ValueError(
+            f"{path} has tokenizer.ggml.model = {kind!r}: expected 'gpt2' (byte-level BPE), 'llama' (SentencePiece's "
+            f"BPE), or a model of {ByteTokenizer.vocabulary} tokens, which are bytes"
+        )
+    library = _byte_level(keys, path) if kind == "gpt2" else _sentencepiece(keys)
+    _add_tokens(library, tokens, keys.get("token_type", []))
+    named = {
+        f"{name}_token": tokens[keys[key]]
+        for name, key in (("bos", "bos_token_id"), ("eos", "eos_token_id"), ("unk", "unknown_token_id"))
+        if 0 <= keys.get(key, -1) < len(tokens)
+    }
+    begins = keys.get("add_bos_token", kind == "llama" or keys.get("pre") in _BEGINS)
+    ends = keys.get("add_eos_token", False)
+    put_around(library, named.get("bos_token") if begins else None, named.get("eos_token") if ends else None)
+    source = file.metadata.get("tokenizer.chat_template")
+    described = json.dumps([keys, source], sort_keys=True).encode()
+    return LibraryTokenizer(
+        library,
+        where=str(path),
+        end_tokens=[keys[key] for key in ("eos_token_id", "eot_token_id", "eom_token_id") if key in keys],
+        fingerprint=hashlib.sha256(described).hexdigest(),
+        template=None if source is None else ChatTemplate(str(source), str(path), named),
+    )
+
+
+def _rows(file: File) -> int:
+    embedding = file.tensors.get("token_embd.weight")
+    return 0 if embedding is None else embedding.shape[0]
+
+
+def _byte_level(keys: Mapping[str, Any], path: Path) -> Any:
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    pre, tokens = keys.get("pre", "gpt-2"), keys["tokens"]
+    expression = expression_of(pre)
+    if expression is None and pre != "gpt-2":
+        raise ValueError(
+            f"{path} has tokenizer.ggml.pre = {pre!r}: expected 'gpt-2', 'llama-bpe' or 'qwen2', whose expressions "
+            "this service knows; serve the folder that the file was made of"
+        )
+    if not set(byte_vocabulary().tokens) <= set(tokens):
+        raise ValueError(f"{path}: its vocabulary has no token for some bytes, so it cannot hold every text")
+    merges = [tuple(merge.split(" ")) for merge in keys.get("merges", [])]
+    made = Tokenizer(models.BPE(_numbers(keys), merges, ignore_merges=pre == "llama-bpe"))
+    if pre == "qwen2":
+        made.normalizer = normalizers.NFC()
+    if expression is None:
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    else:
+        cut = pre_tokenizers.Split(Regex(expression), behavior="isolated")
+        into_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        made.pre_tokenizer = pre_tokenizers.Sequence([cut, into_bytes])
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def _sentencepiece(keys: Mapping[str, Any]) -> Any:
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    numbers, scores = _numbers(keys), keys.get("scores", [])
+    unknown = keys["tokens"][keys.get("unknown_token_id", 0)]
+    made = Tokenizer(
+        models.BPE(numbers, _merges(numbers, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    )
+    begins_with_space = keys.get("add_space_prefix", True)
+    spaces = [normalizers.Replace(" ", "▁")]
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), *spaces] if begins_with_space else spaces)
+    strip = [decoders.Strip(" ", 1, 0)] if begins_with_space else []
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
+    return made
+
+
+def _numbers(keys: Mapping[str, Any]) -> dict[str, int]:
+    """The tokens that are in use: others only fill the rows of the embedding."""
+    tokens = keys["tokens"]
+    types = keys.get("token_type", [TokenType.NORMAL] * len(tokens))
+    return {token: at for at, token in enumerate(tokens) if types[at] != TokenType.UNUSED}
+
+
+def _merges(numbers: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """Every way to make a token of two others, the token with the highest score first."""
+    found = [
+        (-scores[number], number, token[:at], token[at:])
+        for token, number in numbers.items()
+        for at in range(1, len(token))
+        if token[:at] in numbers and token[at:] in numbers
+    ]
+    return [(left, right) for _, _, left, right in sorted(found)]
+
+
+def _add_tokens(library: Any, tokens: Sequence[str], types: Sequence[int]) -> None:
+    from tokenizers import AddedToken
+
+    for text, kind in zip(tokens, types, strict=False):
+        if kind in _ADDED:
+            library.add_tokens([AddedToken(text, special=kind != TokenType.USER_DEFINED, normalized=False)])

@@ -1,0 +1,74 @@
+"""A tokenizer that the `tokenizers` library runs, wherever its description comes from."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from threeloops.product.text.chat_template import ChatTemplate
+from threeloops.product.text.decoder import TextDecoder
+from threeloops.product.text.pieces import Pieces
+from threeloops.product.text.tokenizer import checked
+
+__all__ = ["LibraryTokenizer", "put_around"]
+
+
+class LibraryTokenizer:
+    """A tokenizer that the `tokenizers` library runs. Text may contain special tokens, as with transformers."""
+
+    def __init__(
+        self,
+        library: Any,
+        *,
+        where: str,
+        end_tokens: Iterable[int],
+        fingerprint: str,
+        template: ChatTemplate | None,
+    ) -> None:
+        """`library` is a `tokenizers.Tokenizer`. Raises ValueError if its decoder does not work token by token."""
+        self._library, self._where, self._template = library, where, template
+        library.no_truncation()
+        library.no_padding()
+        self.vocabulary: int = max(library.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.end_tokens, self.fingerprint = frozenset(end_tokens), fingerprint
+        special = frozenset(token for token, added in library.get_added_tokens_decoder().items() if added.special)
+        decoder = library.decoder
+        described = json.loads(decoder.__getstate__()) if decoder is not None else {"type": None}
+        try:
+            self._pieces = Pieces(library.id_to_token, special, described)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return self._encoded(text, add_special_tokens=True)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        if self._template is None:
+            raise ValueError(
+                f"the model has no chat template in {self._where}: send a prompt to /v1/completions, or serve a model "
+                "that was trained to chat"
+            )
+        tokens = self._encoded(self._template.render(messages), add_special_tokens=False)
+        if not tokens:
+            raise ValueError("the model's chat template writes nothing for this conversation")
+        return tokens
+
+    def piece(self, token: int) -> bytes:
+        return self._pieces.piece(token)
+
+    def decoder(self, *, continues: bool = False) -> TextDecoder:
+        return TextDecoder(self.piece, None if continues else self._pieces.first)
+
+    def _encoded(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        # one text as a batch: that lets other threads run meanwhile, and `encode` does not
+        (encoded,) = self._library.encode_batch([checked(text)], add_special_tokens=add_special_tokens)
+        return tuple(encoded.ids)
+
+
+def put_around(library: Any, bos: str | None, eos: str | None) -> None:
+    """Put these special tokens before and after every text that is not a conversation."""
+    from tokenizers.processors import TemplateProcessing
+
+    library.post_processor = TemplateProcessing(
+        single=[part for part in (bos, "$A", eos) if part is not None],
+        special_tokens=sorted({(text, library.token_to_id(text)) for text in (bos, eos) if text is not None}),
+    )

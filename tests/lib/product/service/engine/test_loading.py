@@ -1,0 +1,52 @@
+"""What an operator names and how the engine computes with it: the files, the dtype, and the bits of the weights."""
+
+import pytest
+import torch
+from threeloops.models.gpt import GPT
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.models.llama_folder import save_llama_folder
+from threeloops.product.quantized import QuantizedLinear
+from threeloops.product.quantized.gguf import TensorType, export_gguf
+from threeloops.product.service.engine import EngineSpec
+from threeloops.product.service.engine.loading import files_of, load_model
+
+
+def loaded(model, **settings):
+    spec = EngineSpec(str(model), device="cpu", **settings)
+    return load_model(spec, files_of(spec.model))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_llama_folder(GPT(GPTConfig.tiny()).bfloat16(), tmp_path / "folder")
+    return tmp_path / "folder"
+
+
+def bits_of(model):
+    return {module.scheme.bits for module in model.modules() if isinstance(module, QuantizedLinear)}
+
+
+def test_a_name_of_the_course_has_no_files_and_others_must_exist(folder):
+    assert files_of("tiny") == ""
+    assert files_of(str(folder)) == str(folder)
+    with pytest.raises(FileNotFoundError, match="'gpt-4' is not a folder, a GGUF file, or one of model, draft, tiny"):
+        files_of("gpt-4")
+
+
+def test_a_folder_is_computed_in_the_dtype_of_its_files_unless_another_is_named(folder):
+    assert loaded(folder).head.weight.dtype == torch.bfloat16
+    assert loaded(folder, dtype="float32").head.weight.dtype == torch.float32
+    assert not bits_of(loaded(folder))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_are_rounded_to_the_bits_that_are_named(folder, bits):
+    assert bits_of(loaded(folder, quantization=f"int{bits}")) == {bits}
+
+
+def test_a_gguf_file_keeps_its_bits_and_is_not_rounded_again(tmp_path):
+    file = tmp_path / "model.gguf"
+    export_gguf(GPT(GPTConfig.tiny()), file, TensorType.Q8_0)
+    assert bits_of(loaded(file)) == {8}
+    with pytest.raises(ValueError, match="expected a model that is not"):
+        loaded(file, quantization="int4")
