@@ -216,7 +216,7 @@ def _scaling(rope: _Published, known: _Published) -> RopeScaling | None:
         if "factor" not in told and told["original_max_position_embeddings"]:
             told["factor"] = known["max_position_embeddings"] / told["original_max_position_embeddings"]
         one, all_dimensions = told.pop("mscale", None), told.pop("mscale_all_dim", None)
-        if one and all_dimensions and "attention_factor" not in told:
+        if one and all_dimensions and "factor" in told and "attention_factor" not in told:
             one, all_dimensions = (yarn_amplitude(told["factor"], weight) for weight in (one, all_dimensions))
             told["attention_factor"] = one / all_dimensions
     if unknown := sorted(told.keys() - names.keys()):
