@@ -1,4 +1,4 @@
-"""`benchmarks/README.md` says what the evidence says: every number from a file, losses as plainly as gains."""
+"""The pages of measurements say what the evidence says: every number from a file, losses as plainly as gains."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from benchmarks import __main__ as command
 from benchmarks import report
 from benchmarks.__main__ import BENCHMARKS, ON_CPU
 from benchmarks.report.evidence import COLLECTED, FOLDER, current, read
-from benchmarks.report.page import ON_GPU, TOPICS, page
+from benchmarks.report.page import ON_GPU, TOPICS, pages
 from benchmarks.report.rows import FASTER, LESS, amount, beside, distance, verdict, within
 from benchmarks.result import Result, Series
 from grader.machine.provenance import Provenance
@@ -28,7 +28,8 @@ def committed():
 
 
 def made(files):
-    return page(files, BENCHMARKS, ON_CPU)
+    found = pages(files, BENCHMARKS, ON_CPU)
+    return found[report.ON_GPUS] + found[report.ON_CPUS]
 
 
 def about(name="NVIDIA H100", device="cuda", recorded="2026-11-27T00:00:00+00:00"):
@@ -63,20 +64,24 @@ def rows(text, word):
     return [cells for cells in lines if word in cells[0]]
 
 
-def test_the_page_is_what_the_evidence_gives():
-    assert report.PAGE.read_text(encoding="utf-8") == made(committed()), "run `python -m benchmarks report`"
+def written():
+    return {name: (report.PLACE / name).read_text(encoding="utf-8") for name in (report.ON_CPUS, report.ON_GPUS)}
 
 
-def test_the_page_can_be_read_in_one_sitting():
-    text = report.PAGE.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 280
-    columns = [line.count(" | ") for line in text.splitlines() if line.startswith("| ")]
-    assert set(columns) <= {4, 5}
+def test_the_pages_are_what_the_evidence_gives():
+    assert written() == pages(committed(), BENCHMARKS, ON_CPU), "run `python -m benchmarks report`"
+
+
+def test_a_page_can_be_read_in_one_sitting():
+    for text in written().values():
+        assert len(text.splitlines()) <= 280
+        columns = [line.count(" | ") for line in text.splitlines() if line.startswith("| ")]
+        assert set(columns) <= {4, 5}
 
 
 def test_every_link_leads_to_evidence():
-    targets = set(re.findall(r"\]\(([^)]+)\)", report.PAGE.read_text(encoding="utf-8")))
-    assert targets and all((report.PAGE.parent / target).is_file() for target in targets)
+    targets = set(re.findall(r"\]\(([^)]+)\)", "".join(written().values())))
+    assert targets and all((report.PLACE / target).is_file() for target in targets)
 
 
 def test_every_benchmark_has_a_table_or_is_listed_as_not_measured():
@@ -95,7 +100,9 @@ def test_every_benchmark_has_a_summariser():
 
 
 def test_a_benchmark_without_evidence_is_listed(tmp_path):
-    text = page([write(tmp_path, "sustained.json")], {"sustained": "", "cooling": "", "wall": ""}, {"wall"})
+    text = pages([write(tmp_path, "sustained.json")], {"sustained": "", "cooling": "", "wall": ""}, {"wall"})[
+        "README.md"
+    ]
     assert "- On no device: `cooling`, `wall`." in text
     assert "`wall` always use the CPU" in text
 
@@ -206,7 +213,7 @@ def test_the_full_form_goes_before_the_quick_one_and_then_the_newest(tmp_path):
 def test_gpus_are_shown_side_by_side(tmp_path):
     other = write(tmp_path, "other.json", provenance=about("NVIDIA B200"))
     text = made([write(tmp_path, "sustained.json"), other])
-    assert "## GPU: NVIDIA H100" in text and "## GPU: NVIDIA B200" in text
+    assert "## NVIDIA H100" in text and "## NVIDIA B200" in text
 
 
 def kernel(by, seconds=None, **more):
@@ -263,12 +270,12 @@ def test_evidence_that_lacks_a_fact_is_named_with_what_measures_it_again(tmp_pat
 
 
 def test_the_command_writes_the_page(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "PAGE", tmp_path / "README.md")
+    monkeypatch.setattr(report, "PLACE", tmp_path)
     monkeypatch.setattr(report, "evidence_files", lambda: [write(tmp_path, "sustained.json")])
     assert command.main(["report"]) == 0
-    assert "800 TFLOP/s" in (text := (tmp_path / "README.md").read_text(encoding="utf-8"))
+    assert "800 TFLOP/s" in (text := (tmp_path / "GPU.md").read_text(encoding="utf-8"))
     (tmp_path / "broken.json").write_text("{")
     monkeypatch.setattr(report, "evidence_files", lambda: [tmp_path / "broken.json"])
     assert command.main(["report"]) == 1
     assert "broken.json is not an evidence file" in capsys.readouterr().out
-    assert (tmp_path / "README.md").read_text(encoding="utf-8") == text
+    assert (tmp_path / "GPU.md").read_text(encoding="utf-8") == text

@@ -1,4 +1,4 @@
-"""The page: its head, a table per topic, the GPUs, and what has not been measured."""
+"""The two pages: a table per topic and what has not been measured, and the GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from benchmarks.report import gpu, inner, product, training
 from benchmarks.report.evidence import COLLECTED, FOLDER, Evidence, current
 from benchmarks.report.rows import GAIN, LOSS, SAME, Row, plain
 
-PAGE = FOLDER.parent / "README.md"
+PLACE = FOLDER.parent
+ON_CPUS, ON_GPUS = "README.md", "GPU.md"
+"""The pages, in the folder PLACE."""
 
 Summariser = Callable[[Evidence], Iterator[Row]]
 
@@ -20,6 +22,7 @@ TOPICS: dict[str, dict[str, Summariser]] = {
     "Kernels without a GPU": {
         "kernels": inner.kernels,
         "meter": inner.meter,
+        "liger": inner.liger,
         "replay": inner.replay,
         "roofline": inner.roofline,
     },
@@ -63,37 +66,43 @@ HEAD = (
     "ratio is the median of the cases' ratios. "
     f"{GAIN} marks a gain over the named peer, {LOSS} a loss, and {SAME} a tie. Claims such as svc-1 are in "
     "`lib/threeloops/lab/predictions/claims.json`. `python -m benchmarks NAME` measures one benchmark again. "
-    "`make evidence` runs the quick form of several benchmarks. `python -m benchmarks report` rewrites this page from "
-    "the JSON in `evidence/`."
+    "`make evidence` runs the quick form of several benchmarks. `python -m benchmarks report` rewrites this page and "
+    f"{ON_GPUS} from the JSON in `evidence/`."
 )
+GPU_HEAD = f"[Measurements]({ON_CPUS}) explains the columns, and says what has not been measured."
 COLUMNS_OF_TEXT = 118
 
 
-def page(files: Iterable[Path], benchmarks: Collection[str], on_cpu: Collection[str]) -> str:
-    """The page for these evidence files. `benchmarks` are all that exist, `on_cpu` those that never use a GPU.
+def pages(files: Iterable[Path], benchmarks: Collection[str], on_cpu: Collection[str]) -> dict[str, str]:
+    """The pages for these files, by name. `benchmarks` are all that exist, `on_cpu` those that never use a GPU.
 
     Raises ValueError if a file is not evidence, or lacks a fact that its summariser needs.
     """
     evidence = current(files)
-    cpu = [each for each in evidence if not each.on_gpu]
     gpus: dict[str, list[Evidence]] = {}
     for each in evidence:
         if each.on_gpu:
             gpus.setdefault(each.machine, []).append(each)
     parts = ["# Measurements", fill(HEAD, COLUMNS_OF_TEXT, break_on_hyphens=False)]
     for title, summarisers in TOPICS.items():
-        here = [each for name in summarisers for each in cpu if each.name == name]
+        here = [each for name in summarisers for each in evidence if each.name == name and not each.on_gpu]
         if here:
             parts += [f"## {title}", caption(here), table(COLUMNS, cells(here, summarisers))]
+    if gpus:
+        parts += ["## GPUs", f"[{ON_GPUS}]({ON_GPUS}) has the measurements on an {' and on an '.join(gpus)}."]
+    parts += ["## Not measured yet", "\n".join(f"- {line}" for line in unmeasured(evidence, benchmarks, on_cpu))]
+    found = {ON_CPUS: parts, ON_GPUS: ["# Measurements on GPUs", GPU_HEAD, *_of_gpus(gpus)]}
+    return {name: "\n\n".join(each) + "\n" for name, each in found.items()}
+
+
+def _of_gpus(gpus: Mapping[str, Sequence[Evidence]]) -> Iterator[str]:
     for machine, here in gpus.items():
         ordered = [each for name in ON_GPU for each in here if each.name == name]
-        parts += [f"## GPU: {machine}", caption(ordered), table(COLUMNS, cells(ordered, ON_GPU))]
+        yield from (f"## {machine}", caption(ordered), table(COLUMNS, cells(ordered, ON_GPU)))
         source, lines = gpu.kernel_times(here)
         if source:
             about = f"The rate is in bytes/s or FLOP/s, whichever bounds the kernel: [all samples]({source.path})."
-            parts += ["### Kernel times", about, table(gpu.TIMES, lines)]
-    parts += ["## Not measured yet", "\n".join(f"- {line}" for line in unmeasured(evidence, benchmarks, on_cpu))]
-    return "\n\n".join(parts) + "\n"
+            yield from (f"### Kernel times on the {machine}", about, table(gpu.TIMES, lines))
 
 
 def cells(evidence: Iterable[Evidence], summarisers: Mapping[str, Summariser]) -> Iterator[tuple[str, ...]]:
