@@ -77,6 +77,7 @@ def _filtered(logits: Tensor, temperature: float, top_k: int, top_p: float) -> T
     if top_p < 1:
         ordered, places = chances.sort(descending=True, stable=True)
         beyond = ordered.cumsum(-1) - ordered >= top_p  # the token that crosses top_p is still kept
+        beyond[:, 0] = False  # also where float32 rounds top_p to 0
         chances = chances.masked_fill(torch.zeros_like(beyond).scatter_(-1, places, beyond), 0.0)
         chances = chances / chances.sum(-1, keepdim=True)
     return chances

@@ -23,6 +23,7 @@ from starlette.types import Scope
 from threeloops.product.service.admission import Admission, Client, Keys, Refused
 from threeloops.product.service.completions import Answer, job_of
 from threeloops.product.service.engine import EngineSpec, EngineStopped, Supervisor
+from threeloops.product.service.http.bodies import check_kind
 from threeloops.product.service.http.errors import ErrorBody, install_error_handlers
 from threeloops.product.service.http.limits import BoundedRequests
 from threeloops.product.service.http.observed import Observed
@@ -76,13 +77,14 @@ class Service:
         """Held while switch and registry change together: two changes at once could leave them apart."""
 
     def check(self, scope: Scope) -> None:
-        """Note whose request it is. Raises Refused, 401 or 403. Probes and metrics need no key."""
+        """Note whose request it is. Raises Refused, 401, 403 or 415. Probes and metrics need no key."""
         path = scope["path"]
         if path.startswith(("/v1/", "/admin/")):
             client = self.keys.client(Headers(scope=scope).get("authorization"))
             if path.startswith("/admin/") and not client.admin:
                 raise Refused(403, "not_admin", "this API key may not switch models: use one with `admin = true`")
             scope["state"]["client"] = client
+            check_kind(dict(scope["headers"]))
 
     def open(self) -> None:
         self._opening = asyncio.create_task(self._open())
@@ -103,7 +105,6 @@ class Service:
                     answer.cut(Refused(503, "draining", stopping, 1.0))
 
     async def close(self) -> None:
-        """End the engine's process."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening})

@@ -168,10 +168,16 @@ class Answer(Response):
         text, parts, reason = TextStream(job.asked.stops), [], "cancelled"
         self._span.event("queue")
         limit = service.settings.request_seconds
-        async with (
-            service.admission.admit(job.client, len(job.prompt) + job.max_tokens, limit),
-            AsyncExitStack() as stack,
-        ):
+        async with AsyncExitStack() as stack:
+            try:
+                place = service.admission.admit(job.client, len(job.prompt) + job.max_tokens, limit)
+                await stack.enter_async_context(place)
+            except asyncio.CancelledError:
+                if not self._cut:  # the client has left; one that the service cuts is counted as refused
+                    self._log["queue_seconds"] = round(time.monotonic() - arrived, 4)
+                    self._log["finish_reason"] = reason
+                    seen.finished(reason)
+                raise
             if self._timeout is not None and not self._cut:
                 self._timeout.reschedule(self._end)
             seen.admitted()
@@ -256,6 +262,7 @@ class Answer(Response):
     async def _stream(self, send: Send) -> None:
         options = self._job.asked.stream_options
         has_usage = options is not None and options.include_usage
+        is_counted = has_usage and options is not None and options.continuous_usage_stats
         head: dict[str, Any] = {}
         before = after = b""  # what stands around the text of every event: only the text is encoded for each
         async with aclosing(self._pieces()) as pieces:
@@ -268,6 +275,9 @@ class Answer(Response):
                     await self._start(send, _STREAM_HEADERS)
                     if self._is_chat:
                         parts.append(self._chunk(head, {"delta": {"role": "assistant", "content": ""}}))
+                if is_counted:
+                    head["usage"] = self._usage()
+                    before, after = self._chunk(head, said).split(json.dumps(_PLACE).encode())
                 if text:
                     parts.append(before + json.dumps(text, ensure_ascii=False).encode() + after)
                 if reason is not None:

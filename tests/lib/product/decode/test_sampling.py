@@ -160,6 +160,14 @@ def test_the_token_that_crosses_top_p_is_kept(top_p, kept):
     assert (chances > 0).sum() == kept and chances.sum().item() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("top_p", [1e-10, 1e-45, 5e-46, 5e-324])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_a_top_p_near_zero_gives_the_likeliest_token(top_p, dtype):
+    """Also one that float32 rounds to 0, so that the sum of no chances reaches it."""
+    sampling = Sampling(temperature=1.0, top_p=top_p)
+    assert probabilities(torch.tensor([[1.0, 3.0, 2.0]], dtype=dtype), [sampling])[0].tolist() == [0, 1, 0]
+
+
 @pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-20, 1e-6])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_a_tiny_temperature_is_greedy(temperature, dtype):

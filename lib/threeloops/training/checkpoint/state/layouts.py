@@ -131,7 +131,8 @@ def _cut_parameters(model: nn.Module) -> Iterator[tuple[str, Callable[[Tensor], 
             case RowParallelLinear():
                 yield f"{prefix}weight", partial(_along, 1, module.group)
             case Attention() if isinstance(module.output, RowParallelLinear):
-                yield f"{prefix}qkv.weight", partial(_by_heads, module.heads, module.kv_heads, module.output.group)
+                for each, _ in module.qkv.named_parameters():
+                    yield f"{prefix}qkv.{each}", partial(_by_heads, module.heads, module.kv_heads, module.output.group)
 
 
 def _along(dim: int, group: dist.ProcessGroup | None, tensor: Tensor) -> Sharded:
