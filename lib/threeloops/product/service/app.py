@@ -21,8 +21,9 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.types import Scope
 
 from threeloops.product.service.admission import Admission, Client, Keys, Refused
-from threeloops.product.service.completions import Answer, Job, job_of
+from threeloops.product.service.completions import Answer
 from threeloops.product.service.engine import EngineSpec, EngineStopped, Supervisor
+from threeloops.product.service.generation import Job, job_of
 from threeloops.product.service.http.bodies import check_kind
 from threeloops.product.service.http.errors import ErrorBody, install_error_handlers
 from threeloops.product.service.http.limits import BoundedRequests
@@ -68,8 +69,7 @@ class Service:
         self.logs: Logs | None = None
         """Of whoever has configured them, for the count of lines that were dropped."""
         self.open_answers: set[Answer] = set()
-        self.failure = ""
-        """Why the first model could not be served, after which there is no point in going on."""
+        self.failure = ""  # why the first model could not be served, after which there is no point in going on
         self.failed = asyncio.Event()
         self._created = int(time.time())
         self._opening: asyncio.Task[None] | None = None

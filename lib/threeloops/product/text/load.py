@@ -9,11 +9,13 @@ __all__ = ["load_tokenizer"]
 
 
 def load_tokenizer(model: str) -> Tokenizer:
-    """The tokenizer in a model's folder or GGUF file; bytes for a model of the course, by its name.
+    """The tokenizer in a model's folder or GGUF file; "" stands for a model of the course, which takes bytes.
 
     A folder or file without a tokenizer is one of bytes if its vocabulary has 256 tokens. Raises ValueError for another
     vocabulary, and for files that cannot be used.
     """
+    if not model:
+        return ByteTokenizer()
     path = Path(model)
     if path.is_file():
         from threeloops.product.text.gguf import read_gguf  # PyTorch with it, which the service itself does without

@@ -61,7 +61,7 @@ class ByteTokenizer:
         return self.encode("".join(turns) + "assistant: ")
 
     def piece(self, token: int) -> bytes:
-        return bytes((token,))
+        return bytes((token,)) if token < self.vocabulary else b""
 
     def decoder(self, *, continues: bool = False) -> TextDecoder:
         return TextDecoder(self.piece)

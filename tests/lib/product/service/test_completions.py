@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 from threeloops.product.service.admission import Admission, Client, Refused
-from threeloops.product.service.completions import Answer, job_of
+from threeloops.product.service.completions import Answer
 from threeloops.product.service.engine import ServedModel
+from threeloops.product.service.generation import job_of
 from threeloops.product.service.observability import ServiceMetrics
 from threeloops.product.service.openai_protocol import CompletionRequest
 from threeloops.product.service.settings import Settings
@@ -56,8 +57,7 @@ class Service:
             await asyncio.Event().wait()
 
         scope = {"type": "http", "headers": [], "state": {"request_id": "r", "log": {}}}
-        job = await job_of(asked, Client("c"), self.settings, self.served)
-        await Answer(self, job)(scope, receive, send)
+        await Answer(self, await job_of(asked, Client("c"), self.settings, self.served))(scope, receive, send)
         start, *bodies = sent
         return start["status"], dict(start["headers"]), b"".join(each["body"] for each in bodies), now()
 

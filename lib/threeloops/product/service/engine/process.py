@@ -20,7 +20,8 @@ import torch
 from threeloops.models.gpt import GPT
 from threeloops.product.batching import Engine, Policy
 from threeloops.product.decode import BlockManager, ModelRunner
-from threeloops.product.request import Batch, Finish, Request, Sampling
+from threeloops.product.grammar import Grammars
+from threeloops.product.request import Batch, Finish, Request, Sampling, TokenLogprobs
 from threeloops.product.service.engine.counting import CountingExecutor
 from threeloops.product.service.engine.loading import files_of, load_model
 from threeloops.product.service.engine.messages import (
@@ -41,6 +42,7 @@ from threeloops.product.service.engine.messages import (
     Tokens,
     frame,
 )
+from threeloops.product.text import load_tokenizer
 
 __all__ = ["main"]
 
@@ -164,11 +166,10 @@ class _Server:
         return None
 
     def _submit(self, asked: Submit) -> FromEngine | None:
-        sampling = Sampling(asked.max_tokens, asked.temperature, asked.top_k, asked.top_p, asked.seed, asked.stop)
         request = Request(
             str(asked.number),
             asked.prompt,
-            sampling,
+            asked.sampling,
             arrival=self._engine.clock.now(),
             priority=asked.priority,
             client=asked.client,
@@ -184,6 +185,7 @@ class _Server:
     def _new(self, batch: Batch) -> list[FromEngine]:
         """What a step gave: tokens of all streams in one message, and the ends of those that have ended."""
         tokens: dict[int, list[int]] = {}
+        logprobs: dict[int, list[TokenLogprobs]] = {}
         ends: list[FromEngine] = []
         for chunk in batch.chunks:
             request = chunk.request
@@ -192,6 +194,8 @@ class _Server:
                 continue
             if len(request.output) > stream.sent:
                 tokens[number] = request.output[stream.sent :]
+                if request.logprobs:
+                    logprobs[number] = request.logprobs[stream.sent :]
                 stream.sent = len(request.output)
             if request.finish is not None:
                 outcome = "failed" if request.finish is Finish.ERROR else request.finish.value
@@ -200,15 +204,18 @@ class _Server:
             elif stream.sent - stream.taken >= self._window:
                 self._engine.scheduler.pause(request)
                 stream.paused = True
-        return [*([Tokens(tokens)] if tokens else []), *ends]
+        return [*([Tokens(tokens, logprobs)] if tokens else []), *ends]
 
 
 def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
     """The engine, after a first request: what torch sets up on its first call, no client waits for."""
     if spec.threads:
         torch.set_num_threads(spec.threads)
+    tokenizer = load_tokenizer(files)  # before its weights: they may be many gigabytes
     model = load_model(spec, files)
-    runner, blocks = ModelRunner(model, spec.blocks, spec.block_size), BlockManager(spec.blocks, spec.block_size)
+    grammars = Grammars(list(map(tokenizer.piece, range(model.config.vocabulary_size))), sorted(tokenizer.end_tokens))
+    runner = ModelRunner(model, spec.blocks, spec.block_size, grammars=grammars)
+    blocks = BlockManager(spec.blocks, spec.block_size)
     policy = Policy(max_running=spec.max_running, token_budget=spec.token_budget)
     warm_up = Request("warm-up", (0,), Sampling(max_tokens=2))
     Engine(runner, blocks, policy).run([warm_up])
