@@ -146,3 +146,34 @@ def test_a_client_who_leaves_the_queue_has_waited_until_then(is_stream):
         await queue
 
     run(main)
+
+
+def test_a_request_that_waited_while_another_version_came_is_encoded_by_that_versions_tokenizer():
+    class Doubled(ByteTokenizer):
+        """Writes each byte twice."""
+
+        fingerprint = "doubled"
+
+        def encode(self, text):
+            return tuple(byte for byte in text.encode() for _ in range(2))
+
+    class Heard(Service):
+        async def generate(self, request):
+            self.heard = request.prompt
+            async for token in super().generate(request):
+                yield token
+
+    async def main():
+        service = Heard()
+        queue = asyncio.create_task(service.busy(5))
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(service.answer(tokens=2))
+        await asyncio.sleep(1)
+        service.tokenizer = Doubled()
+        service.served = ServedModel(service.tokenizer, 256, 1000)
+        status, _, body, _ = await waiting
+        await queue
+        assert status == 200 and service.heard == (97, 97)
+        assert json.loads(body)["usage"]["prompt_tokens"] == 2
+
+    run(main)

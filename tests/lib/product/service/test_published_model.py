@@ -140,3 +140,22 @@ def test_a_gguf_file_is_served_with_its_own_vocabulary_under_the_name_that_it_is
         answer = client.chat.completions.create(messages=TURNS, **asked)
         assert answer.usage.prompt_tokens == len(tokens)
         assert answer.choices[0].message.content == generated(model, tokenizer, tokens, ends=ends)[0]
+
+
+@pytest.mark.parametrize("choice", ["你好", "<b>yes</b>", "👋🏽 no"])
+def test_an_answer_with_a_form_is_spelled_in_the_models_own_tokens(served, choice):
+    client, _, _, _ = served
+    asked = {"model": "small-qwen", "messages": TURNS, "max_tokens": TOKENS, "temperature": 0}
+    answer = client.chat.completions.create(**asked, extra_body={"guided_choice": [choice]})
+    assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == (choice, "stop")
+
+
+def test_logprobs_name_the_models_own_tokens_and_an_echo_begins_with_the_prompt(served):
+    client, _, model, tokenizer = served
+    text, made = generated(model, tokenizer, tokenizer.encode(PROMPTS[1]), 8)
+    asked = {"model": "small-qwen", "prompt": PROMPTS[1], "max_tokens": 8, "temperature": 0}
+    choice = client.completions.create(**asked, logprobs=2).choices[0]
+    whole = [token for token in choice.logprobs.tokens if not token.startswith("bytes:")]
+    assert len(choice.logprobs.tokens) == len(made) and choice.text == text
+    assert whole and whole == [word for word in map(tokenizer.decode, made) if "\ufffd" not in word]
+    assert client.completions.create(**asked, echo=True).choices[0].text == PROMPTS[1] + text
