@@ -16,7 +16,7 @@ from threeloops.training.checkpoint.crash.model.disk import Disk, Inode, NameCha
 from threeloops.training.checkpoint.crash.model.operations import Operation, Record, Saved, Sync, SyncAll, Truncate
 from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules
 
-__all__ = ["CrashStates", "DirtyFile", "Files", "State", "crash_states", "files_after", "states_after"]
+__all__ = ["CrashStates", "DirtyFile", "Files", "State", "crash_states", "files_after", "states_after", "visible"]
 
 Files = dict[str, bytes | str | None]
 """What is in a folder: contents of files, targets of symbolic links, None for folders."""
@@ -132,7 +132,7 @@ def states_after(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> l
 def files_after(record: Record, count: int | None = None) -> Files:
     """What programs see after the first `count` operations, or all."""
     disk = Disk.after(Record(record.start, record.operations[:count]))
-    return {path: _visible(inode.latest) for path, inode in disk.tree().items()}
+    return {path: visible(inode.latest) for path, inode in disk.tree().items()}
 
 
 class _Crash:
@@ -227,7 +227,7 @@ class _Crash:
         paths: dict[int, str] = {}
         for path, inode in tree.items():
             content = contents.get(inode.number)
-            files[path] = content.data if content else _visible(inode.durable)
+            files[path] = content.data if content else visible(inode.durable)
             paths[inode.number] = path
         newest = [content.newest for content in contents.values()] + [change.position for change in chosen]
         point = max([self.barrier, *newest])
@@ -245,7 +245,7 @@ def _frozen(inode: Inode) -> Inode:
     return Inode(inode.number, inode.name, b"", inode.durable, inode.pending, inode.changed, inode.synced)
 
 
-def _visible(content: Any) -> bytes | str | None:
+def visible(content: Any) -> bytes | str | None:
     if isinstance(content, dict):
         return None
     return content if isinstance(content, str | bytes) else bytes(content)
