@@ -308,7 +308,7 @@ def evidence(
 for _each in (learner.start, learner.lab, learner.check, learner.status, learner.reset, author.new, author.test):
     command(_each)
 command(plan)
-command(serve)
+command(serve, allow_extra_args=True, ignore_unknown_options=True, help_option_names=[])
 command(cluster, allow_interspersed_args=False)
 classroom.add_commands(_app, command)
 

@@ -75,7 +75,8 @@ def load_llama_folder(
         found[ours] = torch.cat([three[part] for part in _QKV])
     if config.tied_embeddings and "embedding.weight" in found:
         embedding = found["embedding.weight"]
-        if not torch.equal(found.setdefault("head.weight", embedding), embedding):
+        head = found.setdefault("head.weight", embedding)
+        if head is not embedding and not torch.equal(head, embedding):
             raise ValueError(
                 f"{folder}: tie_word_embeddings is true, and lm_head.weight differs from model.embed_tokens.weight. "
                 "Programs disagree about which of the two is the head. Set tie_word_embeddings to false in config.json "

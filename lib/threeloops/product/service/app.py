@@ -23,7 +23,7 @@ from starlette.types import Scope
 from threeloops.product.service.admission import Admission, Client, Keys, Refused
 from threeloops.product.service.completions import Answer
 from threeloops.product.service.engine import EngineSpec, EngineStopped, Supervisor
-from threeloops.product.service.generation import job_of
+from threeloops.product.service.generation import Job, job_of
 from threeloops.product.service.http.bodies import check_kind
 from threeloops.product.service.http.errors import ErrorBody, install_error_handlers
 from threeloops.product.service.http.limits import BoundedRequests
@@ -124,13 +124,10 @@ class Service:
         except NotServingError:
             return ("failed", self.failure) if self.failure else ("loading", "the model is being loaded")
 
-    async def longest(self) -> int:
-        """Tokens that a request of the current model may have in all. Raises NotServingError while there is none."""
+    async def job(self, asked: CompletionRequest | ChatRequest, client: Client) -> Job:
+        """A request for the current model. Raises NotServingError while there is none, and Refused."""
         async with self.switch.lease() as engine:
-            if engine.model is None:
-                raise EngineStopped(engine.reason or "the engine is loading its model")
-            room = min(engine.model.max_sequence, self.settings.blocks * self.settings.block_size)
-            return room + 1  # the last token is never fed back
+            return await job_of(asked, client, self.settings, engine.served)
 
     async def metrics_text(self) -> str:
         """For Prometheus, after a look at the engine. While it does not answer, gauges read 0 and counters stay."""
@@ -186,7 +183,7 @@ class Service:
 
     async def _start(self, version: Version) -> Supervisor:
         given = self.settings
-        same = given.model_dump(include={"blocks", "block_size", "max_running", "token_budget", "threads", "device"})
+        same = {name: value for name, value in given if name in EngineSpec.__struct_fields__ and name != "model"}
         spec = EngineSpec(str(version.folder), **same, fingerprint=self.cache is not None)
         return await Supervisor(spec, load_seconds=given.load_seconds, step_seconds=given.step_seconds).open()
 
@@ -233,12 +230,12 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     @app.post("/v1/completions", response_model=Completion, responses=_EVENTS)
     async def complete(body: CompletionRequest, client: _Client) -> Response:
         """Continue a text."""
-        return Answer(service, await job_of(body, client, service.settings, await service.longest()))
+        return Answer(service, await service.job(body, client))
 
     @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=_EVENTS)
     async def chat(body: ChatRequest, client: _Client) -> Response:
         """Answer a conversation."""
-        return Answer(service, await job_of(body, client, service.settings, await service.longest()))
+        return Answer(service, await service.job(body, client))
 
     def described() -> Model:
         return Model(id=service.settings.name, created=service._created)

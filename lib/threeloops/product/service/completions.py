@@ -29,6 +29,7 @@ from threeloops.product.service.generation import (
     chat_logprobs,
     completion_logprobs,
     event,
+    job_of,
 )
 from threeloops.product.service.http.errors import Refusal, error_json, refusal_of
 from threeloops.product.service.http.limits import until_disconnected
@@ -134,8 +135,10 @@ class Answer(Response):
             try:
                 engine = await stack.enter_async_context(service.switch.lease())
                 self._version = self._log["version"] = str(service.switch.current)
-                self._check_tokens(engine)
-                texts = [choice.pieces(engine) for choice in self._choices]
+                job = self._job
+                if engine.tokenizer.fingerprint != job.tokenizer.fingerprint:  # another version has come meanwhile
+                    self._job = await job_of(job.asked, job.client, service.settings, engine.served)
+                texts = [choice.pieces(engine, self._job) for choice in self._choices]
                 pieces = texts[0] if len(texts) == 1 else _merged(texts)
                 open_choices = len(texts)
                 async for piece in await stack.enter_async_context(aclosing(pieces)):
@@ -174,12 +177,6 @@ class Answer(Response):
         for choice in self._choices:
             choice.admitted()
         self._span.event("prefill")
-
-    def _check_tokens(self, engine: Supervisor) -> None:
-        largest = max(map(int, self._job.asked.logit_bias), default=-1)
-        if largest >= 0 and engine.model is not None and largest >= engine.model.vocabulary:
-            said = f"logit_bias: token {largest} is not one of the model's, 0 to {engine.model.vocabulary - 1}"
-            raise Refused(400, "invalid_value", said, param="logit_bias")
 
     def _note_first_token(self, seconds: float) -> None:
         if "ttft_seconds" not in self._log:
@@ -262,7 +259,8 @@ class Answer(Response):
         """Of tokens before which a choice has `start` characters; None if they were not asked for."""
         if (asked := self._job.asked.most_logprobs) is None:
             return None
-        return chat_logprobs(tokens) if self._job.is_chat else completion_logprobs(tokens, asked, start)
+        piece = self._job.tokenizer.piece
+        return chat_logprobs(tokens, piece) if self._job.is_chat else completion_logprobs(tokens, piece, asked, start)
 
     def _chunk(
         self,

@@ -28,8 +28,11 @@ def test_both_give_vllm_the_limits_of_our_settings():
 
 def test_both_serve_the_same_model_under_the_same_name():
     claim = next(each["persistentVolumeClaim"]["claimName"] for each in POD["volumes"] if each["name"] == "models")
-    assert MODEL["model_loading_config"] == {"model_id": settings()["served_name"], "model_source": settings()["model"]}
-    assert kserve_arguments()["model_name"] == settings()["served_name"]
+    assert MODEL["model_loading_config"] == {
+        "model_id": settings()["served_model_name"],
+        "model_source": settings()["model"],
+    }
+    assert kserve_arguments()["model_name"] == settings()["served_model_name"]
     assert KSERVE["model"]["storageUri"] == f"pvc://{claim}/current" and settings()["model"] == "/models/current"
 
 

@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 from threeloops.product.service.admission import Admission, Client, Refused
 from threeloops.product.service.completions import Answer
+from threeloops.product.service.engine import ServedModel
 from threeloops.product.service.generation import job_of
 from threeloops.product.service.observability import ServiceMetrics
 from threeloops.product.service.openai_protocol import CompletionRequest
 from threeloops.product.service.settings import Settings
+from threeloops.product.text import ByteTokenizer
 from threeloops.simulation.event_loop import now, run
 
 ENDING = Refused(503, "draining", "the service is shutting down", 1.0)
@@ -24,6 +26,8 @@ class Service:
         self.admission = Admission(1, 5, clock=now)
         self.metrics, self.cache, self.open_answers = ServiceMetrics("tiny", clock=now), None, set()
         self.switch, self.current, self.ends = self, "v1", ends
+        self.tokenizer = ByteTokenizer()
+        self.served = ServedModel(self.tokenizer, 256, 1000)
 
     @asynccontextmanager
     async def lease(self):
@@ -53,7 +57,8 @@ class Service:
             await asyncio.Event().wait()
 
         scope = {"type": "http", "headers": [], "state": {"request_id": "r", "log": {}}}
-        await Answer(self, await job_of(asked, Client("c"), self.settings, 1000))(scope, receive, send)
+        job = await job_of(asked, Client("c"), self.settings, self.served)
+        await Answer(self, job)(scope, receive, send)
         start, *bodies = sent
         return start["status"], dict(start["headers"]), b"".join(each["body"] for each in bodies), now()
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -76,11 +77,17 @@ def loading(folder, slow, **settings):
         if file.name != "config.json":
             (slow / file.name).symlink_to(file)
     os.mkfifo(slow / "config.json")
+
+    def loads():
+        with (slow / "config.json").open("wb") as pipe:  # whoever reads it next finds a file
+            os.replace(shutil.copy(folder / "config.json", slow / "next"), slow / "config.json")
+            pipe.write((folder / "config.json").read_bytes())
+
     with (
         ServiceProcess(model=slow, **settings) as server,
         httpx.Client(base_url=server.url, timeout=PATIENCE) as client,
     ):
-        yield server, client, lambda: (slow / "config.json").write_bytes((folder / "config.json").read_bytes())
+        yield server, client, loads
 
 
 def while_a_model_loads_probes_are_answered_and_requests_are_refused(client):
@@ -144,7 +151,10 @@ def test_a_model_that_cannot_be_loaded_ends_the_service_with_the_reason():
     with ServiceProcess(model="gpt-4") as server:
         code, errors = server.ended()
     assert (code, errors.count("\n")) == (2, 1)
-    assert "the model 'gpt-4' cannot be loaded: 'gpt-4' is no folder, and none of model, draft, tiny" in errors
+    assert (
+        "the model 'gpt-4' cannot be loaded: 'gpt-4' is not a folder, a GGUF file, or one of model, draft, tiny"
+        in errors
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,8 +171,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_service_with_the_reason():
 def test_what_keeps_it_from_starting_is_one_sentence_and_exit_code_2(settings, sentence, monkeypatch, capsys):
     for name, value in settings.items():
         monkeypatch.setenv(f"THREELOOPS_SERVE_{name.upper()}", str(value))
-    monkeypatch.setattr(sys, "argv", ["service", "--port", "0"])
-    assert main() == 2
+    assert main(["--port", "0"]) == 2
     said = capsys.readouterr()
     assert sentence in said.err and said.err.count("\n") == 1 and said.out == ""
 

@@ -34,7 +34,9 @@ def test_the_environment_beats_the_file_and_the_command_line_beats_both(tmp_path
 
 def test_a_folder_is_served_under_its_last_word_or_the_name_that_was_given():
     assert load_settings(environment={}, given={"model": "some/where/model"}).name == "model"
-    assert load_settings(environment={}, given={"model": "some/where/model", "served_name": "ours"}).name == "ours"
+    assert (
+        load_settings(environment={}, given={"model": "some/where/model", "served_model_name": "ours"}).name == "ours"
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,11 +74,11 @@ def test_a_url_that_the_redis_client_cannot_use_is_found_at_the_start(url):
     load_settings(environment={"THREELOOPS_SERVE_REDIS_URL": "rediss://:hunter2@localhost:6379/3?socket_timeout=1"})
 
 
-@pytest.mark.parametrize("setting", ["served_name", "model"])
+@pytest.mark.parametrize("setting", ["served-model-name", "model"])
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "\x7f"])
 def test_a_name_that_would_write_into_a_terminal_is_refused(setting, name):
     with pytest.raises(SettingsError, match=f"{setting} = .*: expected a name without control characters"):
-        load_settings(environment={}, given={setting: name})
+        load_settings(environment={}, given={setting.replace("-", "_"): name})
 
 
 @pytest.mark.parametrize(

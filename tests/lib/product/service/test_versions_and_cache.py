@@ -39,7 +39,7 @@ def own(tmp_path_factory, redis):
     registry = Registry(folder / "registry")
     registry.activate(registry.publish("first", folder / "first").name)
     settings = {"keys_file": folder / "keys.toml", "registry": folder / "registry", "redis_url": redis.url}
-    with LocalService(served_name="ours", **settings) as service:
+    with LocalService(served_model_name="ours", **settings) as service:
         headers = {"authorization": f"Bearer {key}"}
         with httpx.Client(base_url=service.url, headers=headers, timeout=PATIENCE) as client:
             yield service, client, folder

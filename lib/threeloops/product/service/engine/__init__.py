@@ -7,6 +7,8 @@ the process imports torch.
 from threeloops.product.service.engine.client import EngineClient
 from threeloops.product.service.engine.errors import EngineStopped, RequestFailed
 from threeloops.product.service.engine.messages import EngineSpec, EngineStats
-from threeloops.product.service.engine.supervisor import Supervisor
+from threeloops.product.service.engine.supervisor import ServedModel, Supervisor
 
-__all__ = ["EngineClient", "EngineSpec", "EngineStats", "EngineStopped", "RequestFailed", "Supervisor"]
+__all__ = [
+    "EngineClient", "EngineSpec", "EngineStats", "EngineStopped", "RequestFailed", "ServedModel", "Supervisor",
+]  # fmt: skip

@@ -27,7 +27,7 @@ class EngineSpec(msgspec.Struct, frozen=True):
     """Everything that an engine's process is told when it starts."""
 
     model: str
-    """A name of `threeloops.product.trained`, or a folder that `threeloops.models.llama_folder` reads."""
+    """A name of `threeloops.product.trained`, a folder that `threeloops.models.llama_folder` reads, or a GGUF file."""
     blocks: int = 1024
     block_size: int = 16  # tokens
     max_running: int = 64
@@ -36,6 +36,10 @@ class EngineSpec(msgspec.Struct, frozen=True):
     """Of torch; 0 leaves the number to torch."""
     device: str = "auto"
     """"cpu", "cuda", or "auto" for the GPU if there is one."""
+    dtype: str = "auto"
+    """A name of torch's that weights and cache have; "auto" for that of the files."""
+    quantization: str = "auto"
+    """"int8" or "int4" for weights rounded to these; "auto" for those of the files."""
     window: int = 64
     """Tokens that may be under way to a reader."""
     fingerprint: bool = False
@@ -93,6 +97,7 @@ class Ready(msgspec.Struct, tag=True):
     vocabulary: int
     max_sequence: int
     seconds: float  # from Load to here
+    files: str = ""  # the folder or file that the model was loaded from; "" for a model of the course
     fingerprint: str = ""  # hexadecimal, of the sizes and all weights, if the spec asked for it
 
 

@@ -13,18 +13,17 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 import torch
 
 from threeloops.models.gpt import GPT
-from threeloops.models.llama_folder import load_llama_folder
 from threeloops.product.batching import Engine, Policy
 from threeloops.product.decode import BlockManager, ModelRunner
 from threeloops.product.grammar import Grammars
 from threeloops.product.request import Batch, Finish, Request, Sampling, TokenLogprobs
 from threeloops.product.service.engine.counting import CountingExecutor
+from threeloops.product.service.engine.loading import files_of, load_model
 from threeloops.product.service.engine.messages import (
     AskStats,
     Cancel,
@@ -43,13 +42,9 @@ from threeloops.product.service.engine.messages import (
     Tokens,
     frame,
 )
-from threeloops.product.trained import RECIPES, trained
+from threeloops.product.text import ByteTokenizer, load_tokenizer
 
 __all__ = ["main"]
-
-_BYTES = 256
-"""The vocabulary of a model whose tokens are bytes, the only tokenizer that this service has."""
-_END_OF_TEXT = 0
 
 
 def main() -> None:
@@ -63,12 +58,13 @@ def main() -> None:
     assert isinstance(load, Load)
     started = time.monotonic()
     try:
-        engine, model = _load(load.spec)
+        files = files_of(load.spec.model)
+        engine, model = _load(load.spec, files)
         fingerprint = _fingerprint(model) if load.spec.fingerprint else ""
     except Exception as error:  # whatever a model can be wrong with
         _give_up(front, f"the model {load.spec.model!r} cannot be loaded: {_words(error)}")
     config, seconds = model.config, time.monotonic() - started
-    front.tell([Ready(config.vocabulary_size, config.max_sequence, seconds, fingerprint)])
+    front.tell([Ready(config.vocabulary_size, config.max_sequence, seconds, files, fingerprint)])
     server = _Server(engine, front, load.spec.window)
     try:
         while True:
@@ -211,18 +207,12 @@ class _Server:
         return [*([Tokens(tokens, logprobs)] if tokens else []), *ends]
 
 
-def _load(spec: EngineSpec) -> tuple[Engine, GPT]:
+def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
     """The engine, after a first request: what torch sets up on its first call, no client waits for."""
     if spec.threads:
         torch.set_num_threads(spec.threads)
-    device = spec.device if spec.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    model = _model(spec.model).to(device).requires_grad_(False)
-    if model.config.vocabulary_size != _BYTES:
-        raise ValueError(
-            f"its vocabulary has {model.config.vocabulary_size} tokens; expected {_BYTES}: this service encodes text "
-            "as bytes, and has no other tokenizer"
-        )
-    grammars = Grammars([bytes([byte]) for byte in range(_BYTES)], [_END_OF_TEXT])
+    model = load_model(spec, files)
+    grammars = _grammars(files, model.config.vocabulary_size)
     runner = ModelRunner(model, spec.blocks, spec.block_size, grammars=grammars)
     blocks = BlockManager(spec.blocks, spec.block_size)
     policy = Policy(max_running=spec.max_running, token_budget=spec.token_budget)
@@ -233,12 +223,11 @@ def _load(spec: EngineSpec) -> tuple[Engine, GPT]:
     return Engine(CountingExecutor(runner), blocks, policy), model
 
 
-def _model(name: str) -> GPT:
-    if name in RECIPES:
-        return trained(name)
-    if not Path(name).is_dir():
-        raise FileNotFoundError(f"{name!r} is no folder, and none of {', '.join(RECIPES)}")
-    return load_llama_folder(name)
+def _grammars(files: str, vocabulary: int) -> Grammars | None:
+    """None for a model whose tokenizer knows no end of a text, by which an answer could end where its grammar does."""
+    tokenizer = load_tokenizer(files) if files else ByteTokenizer()
+    ends = sorted(tokenizer.end_tokens)
+    return Grammars([tokenizer.piece(token) for token in range(vocabulary)], ends) if ends else None
 
 
 def _fingerprint(model: GPT) -> str:

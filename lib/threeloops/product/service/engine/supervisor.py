@@ -4,16 +4,29 @@ with each failure."""
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from threeloops.product.request import Request
 from threeloops.product.service.engine.client import EngineClient
 from threeloops.product.service.engine.errors import EngineStopped
 from threeloops.product.service.engine.messages import EngineSpec, EngineStats, Ready
+from threeloops.product.text import ByteTokenizer, Tokenizer, load_tokenizer
 
-__all__ = ["Supervisor"]
+__all__ = ["ServedModel", "Supervisor"]
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 30.0
 _LOAD_SECONDS, _STEP_SECONDS = 600.0, 60.0
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What a request must know of the model that will answer it."""
+
+    tokenizer: Tokenizer
+    vocabulary: int
+    """Tokens that the model has weights for; all are below it."""
+    longest: int
+    """Tokens that a request may have in all, its answer included."""
 
 
 class Supervisor:
@@ -38,6 +51,8 @@ class Supervisor:
     ) -> None:
         self.spec, self.first_wait, self.longest_wait, self._start = spec, first_wait, longest_wait, start
         self.load_seconds, self.step_seconds = load_seconds, step_seconds
+        self.tokenizer: Tokenizer = ByteTokenizer()
+        """The model's, once it is open."""
         self.restarts = 0
         self._reason = ""
         """Of the last failure; "" while there was none since it was ready."""
@@ -50,6 +65,8 @@ class Supervisor:
         model that does not load the first time will not the second time."""
         try:
             await self._launch()
+            if self.model is not None and self.model.files:
+                self.tokenizer = await asyncio.to_thread(load_tokenizer, self.model.files)
         except BaseException:
             await self.close()
             raise
@@ -68,6 +85,14 @@ class Supervisor:
     @property
     def model(self) -> Ready | None:
         return self._client.model if self._client is not None else None
+
+    @property
+    def served(self) -> ServedModel:
+        """Raises EngineStopped while the model is being loaded."""
+        if (model := self.model) is None:
+            raise EngineStopped(self.reason or "the engine is loading its model")
+        room = min(model.max_sequence, self.spec.blocks * self.spec.block_size)
+        return ServedModel(self.tokenizer, model.vocabulary, room + 1)  # the last token is never fed back
 
     @property
     def pid(self) -> int | None:

@@ -79,19 +79,22 @@ class Choice:
             answer = {"text": self._text, "reason": self.reason, "tokens": self.tokens}
             await self._service.cache.put(self._key, json.dumps(answer, ensure_ascii=False).encode())
 
-    async def pieces(self, engine: Supervisor) -> AsyncGenerator[Piece, None]:
-        """Its text piece by piece. The last piece, which may be empty, has the reason of the end."""
+    async def pieces(self, engine: Supervisor, job: Job) -> AsyncGenerator[Piece, None]:
+        """Its text piece by piece. The last piece, which may be empty, has the reason of the end. `job` is for the
+        engine's model, which may be another than when the request came."""
+        self._job, self._prompt = job, job.prompts[self.index // job.asked.n]
         request = self._request()
         self._key = self._cache_key(engine, request)
         try:
             if self._job.echo:
-                yield Piece(self.index, bytes(self._prompt).decode(errors="replace"))
+                decoder = job.tokenizer.decoder()
+                yield Piece(self.index, decoder.push(self._prompt) + decoder.end())
             if (known := await self._cached(self._key)) is not None:
                 yield Piece(self.index, known["text"], self.reason)
                 return
             parts: list[str] = []
             wants_logprobs = request.sampling.logprobs is not None
-            text = TextStream(self._job.asked.stops)
+            text = TextStream(job.tokenizer.decoder(continues=not job.is_chat), job.asked.stops)
             async with aclosing(engine.generate(request)) as tokens:
                 async for token in tokens:
                     self._note_token()
@@ -122,7 +125,8 @@ class Choice:
 
     def _request(self) -> Request:
         job = self._job
-        sampling = job.asked.sampling(job.max_tokens, answer=self.index % job.asked.n, grammar=job.grammar)
+        answer, ends = self.index % job.asked.n, job.tokenizer.end_tokens
+        sampling = job.asked.sampling(job.max_tokens, ends, answer=answer, grammar=job.grammar)
         salt = job.asked.cache_salt or ""
         return Request(self._id, self._prompt, sampling, client=job.client.name, cache_salt=salt)
 
@@ -137,7 +141,7 @@ class Choice:
         if self._service.cache is None or engine.model is None or request.sampling.logprobs is not None:
             return None
         job = self._job
-        also = json.dumps([job.asked.stops, job.asked.cache_salt, job.client.name])
+        also = json.dumps([job.asked.stops, job.asked.cache_salt, job.client.name, job.tokenizer.fingerprint])
         return self._service.cache.key(engine.model.fingerprint, self._prompt, request.sampling, also)
 
     async def _cached(self, key: str | None) -> dict[str, Any] | None:

@@ -8,9 +8,14 @@ from typing import Protocol
 
 from threeloops.product.grammar import Grammars
 from threeloops.product.service.admission import Client, Refused
-from threeloops.product.service.openai_protocol import END_OF_TEXT, ChatRequest, CompletionRequest
+from threeloops.product.service.engine import ServedModel
+from threeloops.product.service.openai_protocol import ChatRequest, CompletionRequest
+from threeloops.product.text import ByteTokenizer, Tokenizer
 
 __all__ = ["Job", "job_of"]
+
+_LONG_TEXT = 10_000
+"""Characters. To encode more would keep all other requests waiting, so it is done in a thread."""
 
 
 class _Limits(Protocol):
@@ -32,6 +37,7 @@ class Job:
 
     asked: CompletionRequest | ChatRequest
     client: Client
+    tokenizer: Tokenizer
     prompts: tuple[tuple[int, ...], ...]
     max_tokens: int
     grammar: str = ""
@@ -59,15 +65,20 @@ class Job:
         return self.asked.n * (self.prompt_tokens + len(self.prompts) * self.max_tokens)
 
 
-async def job_of(asked: CompletionRequest | ChatRequest, client: Client, settings: _Limits, longest: int) -> Job:
-    """Raises Refused for what can never be answered. `longest` is how many tokens a request may have in all."""
+async def job_of(asked: CompletionRequest | ChatRequest, client: Client, settings: _Limits, model: ServedModel) -> Job:
+    """Raises Refused for what can never be answered."""
     if asked.model != settings.name:
         raise Refused(
             404, "model_not_found", f"there is no model {asked.model!r}: this is {settings.name!r}", param="model"
         )
     name = "messages" if isinstance(asked, ChatRequest) else "prompt"
     try:
-        prompts = asked.prompts()
+        if asked.characters < _LONG_TEXT:
+            prompts = asked.prompts(model.tokenizer)
+        else:
+            prompts = await asyncio.to_thread(asked.prompts, model.tokenizer)
+        if (largest := max(map(max, prompts))) >= model.vocabulary:
+            raise ValueError(f"token {largest} is not in the model's vocabulary of {model.vocabulary} tokens")
     except ValueError as error:
         raise _invalid(name, str(error)) from None
     choices = len(prompts) * asked.n
@@ -77,10 +88,12 @@ async def job_of(asked: CompletionRequest | ChatRequest, client: Client, setting
             f"{len(prompts)} prompts with n = {asked.n} answers each are {choices} answers at once, and this service "
             f"computes {settings.max_running}: send several requests",
         )
-    max_tokens = _max_tokens(asked, name, max(map(len, prompts)), settings, longest)
+    if (largest := max(map(int, asked.logit_bias), default=-1)) >= model.vocabulary:
+        raise _invalid("logit_bias", f"token {largest} is not one of the model's, 0 to {model.vocabulary - 1}")
+    max_tokens = _max_tokens(asked, name, max(map(len, prompts)), settings, model.longest)
     if asked.min_tokens > max_tokens:
         raise _invalid("min_tokens", f"{asked.min_tokens} is more than max_tokens, {max_tokens}: lower it")
-    return Job(asked, client, prompts, max_tokens, await _grammar(asked))
+    return Job(asked, client, model.tokenizer, prompts, max_tokens, await _grammar(asked))
 
 
 def _invalid(name: str, said: str) -> Refused:
@@ -113,6 +126,8 @@ async def _grammar(asked: CompletionRequest | ChatRequest) -> str:
         return await asyncio.to_thread(_checked, asked)
     except ValueError as error:
         raise _invalid(field, f"it cannot be followed: {error}") from None
+    except ImportError as error:
+        raise Refused(400, "unsupported_parameter", f"{field}: {error}", param=field) from None
 
 
 def _checked(asked: CompletionRequest | ChatRequest) -> str:
@@ -124,4 +139,4 @@ def _checked(asked: CompletionRequest | ChatRequest) -> str:
 @cache
 def _bytes_grammars() -> Grammars:
     """Whether a grammar can be followed depends on the bytes of texts, and not on how tokens divide them."""
-    return Grammars([bytes([byte]) for byte in range(256)], [END_OF_TEXT])
+    return Grammars([bytes([byte]) for byte in range(256)], sorted(ByteTokenizer.end_tokens))

@@ -1,11 +1,12 @@
 """From tokens to the text that a client may see by now, and its framing as server-sent events.
 
-A byte is a token, so a character may be incomplete, and a stop string may be half here. Neither is sent before it is
-certain: what was sent cannot be taken back.
+A character may be incomplete, and a stop string may be half here. Neither is sent before it is certain: what was sent
+cannot be taken back.
 """
 
-import codecs
 from collections.abc import Sequence
+
+from threeloops.product.text import TextDecoder
 
 __all__ = ["DONE", "TextStream", "event"]
 
@@ -19,19 +20,18 @@ def event(data: bytes) -> bytes:
 
 
 class TextStream:
-    """Bytes in, text out, up to the first stop string.
+    """Tokens in, text out, up to the first stop string.
 
     The stop string that is complete first ends the text, in front of it; of those that are complete with the same
-    character, the longest. How the text was cut into tokens makes no difference. Bytes that are not UTF-8 become
-    replacement characters, as `bytes.decode(errors="replace")` makes them.
+    character, the longest. How the text was cut into tokens makes no difference.
     """
 
-    def __init__(self, stop: Sequence[str] = ()) -> None:
+    def __init__(self, decoder: TextDecoder, stop: Sequence[str] = ()) -> None:
         if "" in stop:
             raise ValueError("a stop string is empty: expected at least one character, or no stop string")
         self._stop = tuple(stop)
         self._longest = max(map(len, self._stop), default=0)
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = decoder
         self._held = ""
         self.stopped = False
         """Whether a stop string has ended the text: no more tokens are needed."""
@@ -39,11 +39,11 @@ class TextStream:
     def push(self, tokens: Sequence[int], *, may_stop: bool = True) -> str:
         """The text that is certain now and was not before; often none. `may_stop`: whether a stop string may begin in
         it."""
-        return self._take(self._decoder.decode(bytes(tokens)), may_stop)
+        return self._take(self._decoder.push(tokens), may_stop)
 
     def end(self) -> str:
         """No more tokens will come: what was held back, an incomplete character as a replacement character."""
-        text = self._take(self._decoder.decode(b"", final=True))
+        text = self._take(self._decoder.end())
         rest, self._held = self._held, ""
         return text if self.stopped else text + rest
 

@@ -17,7 +17,6 @@ from threeloops.product.service.openai_protocol.answers import (
     usage,
 )
 from threeloops.product.service.openai_protocol.requests import (
-    END_OF_TEXT,
     ChatRequest,
     CompletionRequest,
     Message,
@@ -25,6 +24,6 @@ from threeloops.product.service.openai_protocol.requests import (
 )
 
 __all__ = [
-    "END_OF_TEXT", "ChatChoice", "ChatCompletion", "ChatMessage", "ChatRequest", "Completion", "CompletionChoice",
+    "ChatChoice", "ChatCompletion", "ChatMessage", "ChatRequest", "Completion", "CompletionChoice",
     "CompletionRequest", "Message", "Model", "ModelList", "TextPart", "TokensOfPrompt", "Usage", "usage",
 ]  # fmt: skip

@@ -19,14 +19,12 @@ from threeloops.product.service.openai_protocol.fields import (
     without,
 )
 from threeloops.product.service.openai_protocol.structure import Structured
+from threeloops.product.text import Tokenizer
 
-__all__ = ["END_OF_TEXT", "ChatRequest", "CompletionRequest", "Message", "TextPart"]
-
-END_OF_TEXT = 0
-"""The byte that ends a text in what the course's models were trained on."""
+__all__ = ["ChatRequest", "CompletionRequest", "Message", "TextPart"]
 
 _Stop = Annotated[str, Field(min_length=1, max_length=1024)]
-_Tokens = Annotated[list[Annotated[int, Field(ge=0, le=255)]], Field(min_length=1, fail_fast=True)]
+_Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, fail_fast=True)]
 _Some = Field(min_length=1, max_length=1024, fail_fast=True)
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -103,7 +101,7 @@ class _Generation(Structured):
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
-    def sampling(self, max_tokens: int, *, answer: int = 0, grammar: str = "") -> Sampling:
+    def sampling(self, max_tokens: int, end_tokens: frozenset[int], *, answer: int = 0, grammar: str = "") -> Sampling:
         """Of one of the n answers. A request without a seed gets one that nobody can guess."""
         seed = secrets.randbits(63) if self.seed is None else (self.seed + answer) % 2**63
         goes_on = self.ignore_eos and not grammar  # after the end of what a grammar describes, nothing may follow
@@ -113,7 +111,7 @@ class _Generation(Structured):
             max(0, self.top_k),
             self.top_p,
             seed,
-            frozenset() if goes_on else frozenset({END_OF_TEXT}),
+            frozenset() if goes_on else end_tokens,
             min_p=self.min_p,
             min_tokens=self.min_tokens,
             repetition_penalty=self.repetition_penalty,
@@ -129,18 +127,23 @@ class _Generation(Structured):
         """How many of the likeliest tokens to report at each place; None reports nothing."""
         raise NotImplementedError
 
-    def prompts(self) -> tuple[tuple[int, ...], ...]:
+    @property
+    def characters(self) -> int:
+        """Of the text to encode."""
+        raise NotImplementedError
+
+    def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
         """What is to be continued, in tokens. Raises ValueError for an empty prompt."""
         raise NotImplementedError
 
 
 class CompletionRequest(_Generation):
-    """POST /v1/completions. A prompt is text, or a list of bytes; or there is a list of prompts."""
+    """POST /v1/completions. A prompt is text, or a list of tokens; or there is a list of prompts."""
 
     unsupported: ClassVar[Mapping[str, Absent]] = {**UNSUPPORTED, "top_logprobs": Absent()}
 
     prompt: str | _Tokens | Annotated[list[str], _Some] | Annotated[list[_Tokens], _Some] = Field(
-        description="text, a list of bytes, or a list of these"
+        description="text, a list of tokens, or a list of these"
     )
     echo: bool = Field(False, description="begin with the prompt")
     logprobs: int | None = Field(None, ge=0, le=20, description="how many of the likeliest tokens to report each time")
@@ -155,10 +158,15 @@ class CompletionRequest(_Generation):
     def most_logprobs(self) -> int | None:
         return self.logprobs
 
-    def prompts(self) -> tuple[tuple[int, ...], ...]:
+    @property
+    def characters(self) -> int:
+        texts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        return sum(len(text) for text in texts if isinstance(text, str))
+
+    def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
         given: Any = self.prompt
-        is_one = isinstance(given, str) or isinstance(given[0], int)
-        found = tuple(_encoded(one) if isinstance(one, str) else tuple(one) for one in ([given] if is_one else given))
+        each = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+        found = tuple(tokenizer.encode(one) if isinstance(one, str) else tuple(one) for one in each)
         if not all(found):
             raise ValueError("the prompt is empty: expected at least one character")
         return found
@@ -216,23 +224,12 @@ class ChatRequest(_Generation):
     def most_logprobs(self) -> int | None:
         return self.top_logprobs if self.logprobs else None
 
-    def prompts(self) -> tuple[tuple[int, ...], ...]:
-        return (_encoded(_chat_prompt(self.messages)),)
+    @property
+    def characters(self) -> int:
+        return sum(len(message.text) for message in self.messages)
 
-
-def _chat_prompt(messages: list[Message]) -> str:
-    """The conversation as one text: "user: " and so on before each message, a line break after it, and "assistant: " at
-    the end for the model to go on from.
-
-    The course's models were trained on program text and know no roles, so this is a template without a meaning of its
-    own; a message may also contain "user: ", and nothing tells that from a turn.
-    """
-    turns = [f"{message.name or message.role}: {message.text}\n" for message in messages]
-    return "".join(turns) + "assistant: "
-
-
-def _encoded(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(text.encode())
-    except UnicodeEncodeError as error:
-        raise ValueError(f"character {error.start} is half of a surrogate pair, which is no text") from None
+    def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+        """Raises ValueError if the model's chat template refuses the conversation, or there is none."""
+        turns = [{"role": message.role, "content": message.text, "name": message.name} for message in self.messages]
+        said = [{key: text for key, text in turn.items() if text is not None} for turn in turns]
+        return (tokenizer.encode_chat(said),)

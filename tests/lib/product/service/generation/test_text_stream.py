@@ -4,13 +4,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from threeloops.product.service.generation.text_stream import DONE, TextStream, event
+from threeloops.product.text import ByteTokenizer
 
 LETTERS = st.text("abé\n😀", max_size=30)
 STOPS = st.lists(st.text("abé😀", min_size=1, max_size=4), max_size=4)
 
 
 def streamed(pieces, stop=()):
-    stream = TextStream(stop)
+    stream = TextStream(ByteTokenizer().decoder(), stop)
     sent = []
     for piece in pieces:
         sent.append(stream.push(piece))
@@ -44,7 +45,7 @@ def test_the_text_is_that_of_all_bytes_up_to_the_first_stop_string(text, stop, p
 @given(LETTERS, STOPS)
 def test_nothing_is_sent_that_a_stop_string_could_still_take_back(text, stop):
     """After every byte, what was sent is the beginning of what every continuation of the text would send."""
-    stream, sent = TextStream(stop), ""
+    stream, sent = TextStream(ByteTokenizer().decoder(), stop), ""
     for place, byte in enumerate(text.encode()):
         sent += stream.push((byte,))
         if stream.stopped:
@@ -63,20 +64,20 @@ def test_bytes_that_are_not_utf8_become_what_python_makes_of_them(data, places):
 
 
 def test_without_stop_strings_every_character_is_sent_when_it_is_whole():
-    stream = TextStream()
+    stream = TextStream(ByteTokenizer().decoder())
     assert [stream.push((byte,)) for byte in "aé😀".encode()] == ["a", "", "é", "", "", "", "😀"]
     assert stream.end() == ""
 
 
 def test_what_may_become_a_stop_string_waits_and_comes_when_it_does_not():
-    stream = TextStream(["\n\n"])
+    stream = TextStream(ByteTokenizer().decoder(), ["\n\n"])
     assert [stream.push((byte,)) for byte in b"a\nb\n"] == ["a", "", "\nb", ""]
     assert not stream.stopped
     assert stream.end() == "\n"
 
 
 def test_after_the_stop_string_nothing_is_sent():
-    stream = TextStream(["ST"])
+    stream = TextStream(ByteTokenizer().decoder(), ["ST"])
     assert stream.push(b"aSTb") == "a"
     assert stream.stopped
     assert (stream.push(b"more"), stream.end()) == ("", "")
@@ -84,14 +85,14 @@ def test_after_the_stop_string_nothing_is_sent():
 
 def test_a_long_stop_string_that_never_comes_holds_back_no_more_than_its_length():
     stop = "x" * 1000
-    stream = TextStream([stop])
+    stream = TextStream(ByteTokenizer().decoder(), [stop])
     sent = "".join(stream.push(b"x") for _ in range(999)) + "".join(stream.push((byte,)) for byte in b"y")
     assert sent == "x" * 999 + "y"
 
 
 def test_an_empty_stop_string_is_refused():
     with pytest.raises(ValueError, match="a stop string is empty"):
-        TextStream(["a", ""])
+        TextStream(ByteTokenizer().decoder(), ["a", ""])
 
 
 def test_events_are_lines_that_begin_with_data_and_end_with_an_empty_line():

@@ -1,0 +1,45 @@
+"""From what an operator names to a model that computes: its files, its dtype, and how many bits its weights have."""
+
+from pathlib import Path
+
+import torch
+
+from threeloops.models.gpt import GPT
+from threeloops.models.llama_folder import load_llama_folder
+from threeloops.product.quantized import Scheme, quantize
+from threeloops.product.quantized.gguf import load_gguf
+from threeloops.product.service.engine.messages import EngineSpec
+from threeloops.product.text import load_tokenizer
+from threeloops.product.trained import RECIPES, trained
+
+__all__ = ["files_of", "load_model"]
+
+
+def files_of(name: str) -> str:
+    """The folder or file of a model that an operator names; "" for a model of the course.
+
+    Raises FileNotFoundError if there is none, and ValueError, before any weight is read, if its tokenizer cannot be
+    used.
+    """
+    if name in RECIPES:
+        return ""
+    if not Path(name).exists():
+        raise FileNotFoundError(f"{name!r} is not a folder, a GGUF file, or one of {', '.join(RECIPES)}")
+    load_tokenizer(name)
+    return name
+
+
+def load_model(spec: EngineSpec, files: str) -> GPT:
+    """The model of a spec, from its files, on its device. Raises FileNotFoundError, and ValueError for wrong files."""
+    device = spec.device if spec.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if not files:
+        model = trained(spec.model)
+    elif Path(files).is_dir():
+        model = load_llama_folder(files)
+    else:
+        model = load_gguf(Path(files), keep_bits=True)
+    if spec.dtype != "auto":
+        model = model.to(getattr(torch, spec.dtype))
+    if spec.quantization != "auto":
+        model = quantize(model, scheme=Scheme(bits=int(spec.quantization.removeprefix("int"))))
+    return model.to(device).requires_grad_(False)

@@ -1,0 +1,94 @@
+"""Chat templates: the prompt of a conversation is what transformers makes of it, and templates reach nothing else."""
+
+import json
+
+import pytest
+from threeloops.product.text import ByteTokenizer, load_tokenizer
+from trained_tokenizer import CHATML, LLAMA_3, MISTRAL, byte_level, write_tokenizer
+from transformers import PreTrainedTokenizerFast
+
+NAMED = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
+TURN = [{"role": "user", "content": "Hello\n  <b>&</b> “you” "}]
+TURNS = [*TURN, {"role": "assistant", "content": "  Yes? "}, {"role": "user", "content": "<|im_end|>你好 👋🏽"}]
+SYSTEM = [{"role": "system", "content": " Be brief. "}, *TURNS]
+
+EVERYTHING = """
+{%- set count = namespace(turns=0) %}
+{%- for message in messages %}
+    {%- if message.role == "system" %}{% continue %}{% endif %}
+    {%- set count.turns = count.turns + 1 %}
+    {{ {"who": message.role, "said": message.content} | tojson }}
+    {%- generation %}{{ message.content | tojson(indent=1) }}{% endgeneration %}
+    {%- if loop.index > 2 %}{% break %}{% endif %}
+{%- endfor %}
+{{ count.turns }} {{ tools is none }} {{ bos_token }} {{ unk_token is defined }} {{ strftime_now("%Y") }}
+"""
+
+
+def both(folder, **settings):
+    write_tokenizer(folder, byte_level(), **NAMED, **settings)
+    return load_tokenizer(str(folder)), PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def prompt_of(tokenizer, messages):
+    return list(tokenizer.encode_chat(messages))
+
+
+@pytest.mark.parametrize("messages", [TURN, TURNS, SYSTEM], ids=["turn", "turns", "system"])
+@pytest.mark.parametrize("template", [CHATML, LLAMA_3, MISTRAL, EVERYTHING], ids=["chatml", "llama3", "mistral", "all"])
+def test_a_conversation_has_the_tokens_that_transformers_gives_it(tmp_path, template, messages):
+    ours, theirs = both(tmp_path, chat_template=template)
+    if template == MISTRAL and messages == SYSTEM:
+        with pytest.raises(ValueError, match="template refuses this conversation: Roles must alternate"):
+            ours.encode_chat(messages)
+        return
+    wanted = theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert prompt_of(ours, messages) == theirs.encode(wanted, add_special_tokens=False)
+
+
+def test_a_template_may_lie_in_a_file_of_its_own_which_comes_first(tmp_path):
+    (tmp_path / "chat_template.jinja").write_text(CHATML)
+    ours, theirs = both(tmp_path, chat_template="not this")
+    assert prompt_of(ours, TURNS) == theirs.apply_chat_template(TURNS, add_generation_prompt=True)["input_ids"]
+
+
+def test_of_several_templates_the_default_is_taken(tmp_path):
+    several = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": CHATML}]
+    ours, theirs = both(tmp_path / "both", chat_template=several)
+    assert prompt_of(ours, TURNS) == theirs.apply_chat_template(TURNS, add_generation_prompt=True)["input_ids"]
+    write_tokenizer(tmp_path / "one", byte_level(), chat_template=several[:1])
+    with pytest.raises(ValueError, match="chat_template has tool_use: expected one with the name 'default'"):
+        load_tokenizer(str(tmp_path / "one"))
+
+
+def test_a_folder_without_a_template_refuses_to_chat(tmp_path):
+    tokenizer = load_tokenizer(str(write_tokenizer(tmp_path, byte_level())))
+    with pytest.raises(ValueError, match=f"has no chat template in {tmp_path}: send a prompt to /v1/completions"):
+        tokenizer.encode_chat(TURN)
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("{{ messages[0].missing.field }}", "refuses this conversation: .*has no attribute 'missing'"),
+        ("{{ messages.append(1) }}", "refuses this conversation: .*append.*unsafe"),
+        ("{{ ''.__class__.__mro__ }}", "refuses this conversation: access to attribute '__class__'"),
+        ("{{ messages + 1 }}", "refuses this conversation"),
+        ("{% if not messages %}x{% endif %}", "writes nothing for this conversation"),
+    ],
+)
+def test_a_template_that_fails_or_reaches_out_is_one_sentence(tmp_path, template, sentence):
+    tokenizer = load_tokenizer(str(write_tokenizer(tmp_path, byte_level(), chat_template=template)))
+    with pytest.raises(ValueError, match=sentence):
+        tokenizer.encode_chat(TURN)
+
+
+def test_a_message_that_looks_like_json_or_html_reaches_the_model_as_it_is(tmp_path):
+    tokenizer, _ = both(tmp_path, chat_template="{{ messages[0] | tojson }}")
+    decoder = tokenizer.decoder()
+    text = decoder.push(tokenizer.encode_chat([{"role": "user", "content": "<a href='é'>&"}])) + decoder.end()
+    assert json.loads(text) == {"role": "user", "content": "<a href='é'>&"} and "<a href='é'>&" in text
+
+
+def test_a_model_of_bytes_has_turns_that_begin_with_who_speaks():
+    assert bytes(ByteTokenizer().encode_chat(TURN)).decode() == f"user: {TURN[0]['content']}\nassistant: "
