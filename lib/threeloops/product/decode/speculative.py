@@ -194,7 +194,13 @@ class SpeculativeRunner:
         return self.kept / max(1, self.judged)
 
     def check(self, request: Request) -> None:
-        """Raises ValueError for a request that the model cannot compute."""
+        """Raises ValueError for a request that the model cannot compute, or whose logits would have to be adjusted
+        after guesses that may not be kept."""
+        if request.sampling.is_adjusted or request.sampling.logprobs is not None:
+            raise ValueError(
+                f"request {request.id!r}: speculative decoding has no penalties, biases, grammars or logprobs; leave "
+                "them out, or use ModelRunner"
+            )
         self._runner.check(request)
 
     @torch.inference_mode()
