@@ -44,8 +44,8 @@ BENCHMARKS = {
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }
 ON_CPU = {
-    "checkpoint", "cluster", "data", "elastic", "first_hour", "fleet", "grading", "liger", "meter", "parallel",
-    "replay", "service", "serving",
+    "checkpoint", "cluster", "data", "elastic", "engines", "first_hour", "fleet", "grading", "liger", "meter",
+    "parallel", "replay", "service", "serving",
 }  # fmt: skip
 """These use the CPU even if there is a GPU: ranks, submissions, interpreted kernels and shards live there."""
 REPORT = "report"
