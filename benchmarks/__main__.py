@@ -35,6 +35,7 @@ BENCHMARKS = {
     "checkpoint": "save, load, stalls, increments and losses of checkpoints beside torch's own (three minutes)",
     "elastic": "goodput simulated beside closed forms, and published failure rates beside each other (a minute)",
     "decode": "caches, speculation and weights of few bits, beside plain ones and formulas (five minutes)",
+    "engines": "the engine beside llama.cpp, ctranslate2 and transformers, and where a step's time goes (six minutes)",
     "serving": "the engine beside transformers on the same weights, its policies, and its own prediction (ten minutes)",
     "service": "the service at twice its capacity beside a sample server, and what it costs (six minutes)",
     "fleet": "real replicas behind NGINX beside their prediction, and ways to scale a bursty day (five minutes)",
@@ -43,8 +44,8 @@ BENCHMARKS = {
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }
 ON_CPU = {
-    "checkpoint", "cluster", "data", "elastic", "first_hour", "fleet", "grading", "liger", "meter", "parallel",
-    "replay", "service", "serving",
+    "checkpoint", "cluster", "data", "elastic", "engines", "first_hour", "fleet", "grading", "liger", "meter",
+    "parallel", "replay", "service", "serving",
 }  # fmt: skip
 """These use the CPU even if there is a GPU: ranks, submissions, interpreted kernels and shards live there."""
 REPORT = "report"
